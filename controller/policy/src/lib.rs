@@ -1,1 +1,16 @@
+//! Which models run where: a pure function of events.
+//!
+//! [`Fleet::step`] takes one [`Event`] and the time and returns the [`Effect`]s it calls for. A driver owns the [`Fleet`]; an executor
+//! carries effects out and feeds what came of them back as events.
+//!
+//! Architecture invariant: this crate reads no clock, no randomness, no environment and does no I/O; `now` and new ids are handed in.
 
+mod api;
+mod config;
+mod fleet;
+mod view;
+
+pub use api::*;
+pub use config::{Backoff, Config, Limit, Limits, Placement};
+pub use fleet::Fleet;
+pub use view::{DeviceView, InstanceView, ModelView, WorkerView};

@@ -1,0 +1,146 @@
+//! What policy decided and why, for people (`WatchEvents`, logs).
+
+use std::fmt;
+
+use super::failure::LoadError;
+use super::ids::{InstanceId, ModelId, WorkerId};
+
+/// One decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// What.
+    pub kind: DecisionKind,
+    /// The model concerned.
+    pub model: Option<ModelId>,
+    /// The instance concerned.
+    pub instance: Option<InstanceId>,
+    /// The worker concerned.
+    pub worker: Option<WorkerId>,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecisionKind {
+    /// A load joined the queue.
+    LoadQueued,
+    /// A load began.
+    LoadStarted {
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// A load ended well.
+    Loaded,
+    /// A load failed, or a loaded engine ended by itself.
+    Failed(LoadError),
+    /// A failed load is tried once more after everything idle on the host was evicted (I7).
+    RetryAfterEvictingAll,
+    /// A load was refused, or given up.
+    Refused(LoadError),
+    /// A queued load was dropped, or a running one cancelled: nobody waits for it (I8).
+    Abandoned,
+    /// An instance is evicted for a load.
+    Evicting {
+        /// For which model.
+        for_model: ModelId,
+        /// By which rule.
+        rule: EvictionRule,
+    },
+    /// An eviction did not happen: the victim was in use again.
+    EvictionRefused,
+    /// Victims of a plan that fell apart take work again.
+    Resumed,
+    /// An operator unloads.
+    OperatorUnload,
+    /// An instance ended.
+    Unloaded,
+    /// A worker joined.
+    WorkerJoined,
+    /// A worker's session was lost; its instances became ghosts.
+    WorkerLost,
+    /// A worker ended in order.
+    WorkerLeft,
+    /// A lost instance turned out to be gone.
+    GhostEnded,
+    /// The fleet settled after a start.
+    Settled,
+}
+
+/// Why an instance was chosen to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EvictionRule {
+    /// Least recently used of its type on a full host (I2).
+    TypeSlot,
+    /// The device takes one model only (I3).
+    ExclusiveDevice,
+    /// The device is short of memory (I4).
+    Memory,
+    /// Everything goes after a failed load (I7).
+    FailedLoad,
+    /// A load that nobody waits for makes room (I8).
+    Abandoned,
+}
+
+impl EvictionRule {
+    /// The rule's name in DESIGN.md and in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TypeSlot => "type slot (I2)",
+            Self::ExclusiveDevice => "exclusive device (I3)",
+            Self::Memory => "memory (I4)",
+            Self::FailedLoad => "failed load (I7)",
+            Self::Abandoned => "abandoned load (I8)",
+        }
+    }
+}
+
+impl DecisionKind {
+    /// The event's word in `WatchEvents`.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::LoadQueued => "load_queued",
+            Self::LoadStarted { .. } => "load_started",
+            Self::Loaded => "loaded",
+            Self::Failed(_) => "load_failed",
+            Self::RetryAfterEvictingAll => "load_retry",
+            Self::Refused(_) => "load_refused",
+            Self::Abandoned => "load_abandoned",
+            Self::Evicting { .. } => "evicting",
+            Self::EvictionRefused => "eviction_refused",
+            Self::Resumed => "resumed",
+            Self::OperatorUnload => "unloading",
+            Self::Unloaded => "unloaded",
+            Self::WorkerJoined => "worker_joined",
+            Self::WorkerLost => "worker_lost",
+            Self::WorkerLeft => "worker_left",
+            Self::GhostEnded => "ghost_ended",
+            Self::Settled => "settled",
+        }
+    }
+}
+
+impl fmt::Display for DecisionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LoadQueued => f.write_str("waits in the load queue"),
+            Self::LoadStarted { attempt } => write!(f, "attempt {attempt} begins"),
+            Self::Loaded => f.write_str("takes requests"),
+            Self::Failed(error) | Self::Refused(error) => write!(f, "{error}"),
+            Self::RetryAfterEvictingAll => f.write_str(
+                "the engine failed to load: evicting all idle models of the host, then one retry (I7)",
+            ),
+            Self::Abandoned => f.write_str("nobody waits for it any more (I8)"),
+            Self::Evicting { for_model, rule } => write!(f, "makes room for '{for_model}': {}", rule.name()),
+            Self::EvictionRefused => f.write_str("was in use again; planned anew"),
+            Self::Resumed => f.write_str("takes work again: the plan it was to go for fell apart"),
+            Self::OperatorUnload => f.write_str("unloaded by an operator"),
+            Self::Unloaded => f.write_str("ended, memory is back"),
+            Self::WorkerJoined => f.write_str("joined"),
+            Self::WorkerLost => f.write_str("session lost; its engines may still run"),
+            Self::WorkerLeft => f.write_str("left in order"),
+            Self::GhostEnded => f.write_str("is gone"),
+            Self::Settled => f.write_str("all known workers have been heard or had their time"),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What workers say about themselves: devices, samples, instances.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::failure::WorkerFailure;
+use super::ids::{BootId, DeviceId, HoldId, HostId, InstanceId, RuntimeName, WorkerId};
+use super::spec::{InstanceSpec, Reservation};
+use super::units::Bytes;
+
+/// The sort of hardware a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceKind {
+    /// Processor cores; memory is the host's RAM.
+    Cpu,
+    /// A GPU.
+    Gpu,
+    /// A neural processing unit.
+    Npu,
+    /// A declared device without hardware, for tests.
+    Sim,
+}
+
+/// How many models a device may host at once, whatever its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exclusivity {
+    /// As many as fit.
+    Shared,
+    /// One model at any time, whatever its type (I3).
+    OneModel,
+}
+
+/// A device as its worker describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Stable identity, unique within the host.
+    pub id: DeviceId,
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Total memory.
+    pub capacity: Bytes,
+    /// How many models may share it.
+    pub exclusivity: Exclusivity,
+}
+
+/// A worker as it introduces itself. The roster keeps the last of these for every known worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerFacts {
+    /// Stable name.
+    pub id: WorkerId,
+    /// This process.
+    pub boot: BootId,
+    /// The machine.
+    pub host: HostId,
+    /// Devices it owns; two workers of a host may list the same one.
+    pub devices: Vec<DeviceFacts>,
+    /// Runtimes it can host, each with the devices it can use there.
+    pub runtimes: BTreeMap<RuntimeName, BTreeSet<DeviceId>>,
+    /// It is shutting down and takes no loads.
+    pub draining: bool,
+}
+
+/// One look at a device's memory.
+///
+/// A sample in the same report as an instance's end was taken after that end (PROTOCOL 13); other samples count as newer than a
+/// start or exit only if `age` says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSample {
+    /// The device.
+    pub device: DeviceId,
+    /// Total memory.
+    pub capacity: Bytes,
+    /// Free memory, other programs counted as use.
+    pub free: Bytes,
+    /// How old the sample is.
+    pub age: Duration,
+    /// Engine starts and exits on this device that it already shows, counted by the worker; a lower number is old news.
+    pub lifecycle_seq: u64,
+}
+
+/// One use of an instance (I9).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touch {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Counts its touches.
+    pub touch_seq: u64,
+    /// Time since it.
+    pub age: Duration,
+}
+
+/// Where the worker says an instance stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReportedState {
+    /// The engine starts and reads the model.
+    Loading {
+        /// Phase and share done, for waiters.
+        progress: Progress,
+    },
+    /// Takes requests.
+    Ready,
+    /// Takes no new requests, reversibly.
+    Quiesced,
+    /// Finishes what runs, then unloads.
+    Draining,
+    /// The engine is being ended.
+    Unloading,
+    /// Ended as asked; memory is back.
+    Gone,
+    /// Ended by a failure.
+    Failed(WorkerFailure),
+    /// A state this controller does not know: busy, reserved, not routable (PROTOCOL 6).
+    Unknown,
+}
+
+/// How far a load is; passed on to waiters as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The phase's number on the wire.
+    pub phase: i32,
+    /// Share of the phase done, in thousandths.
+    pub permille: u16,
+    /// Time since the load began.
+    pub elapsed: Duration,
+}
+
+/// The worker's word on one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceStatus {
+    /// The instance.
+    pub id: InstanceId,
+    /// What it was told to be.
+    pub spec: InstanceSpec,
+    /// Where it stands.
+    pub state: ReportedState,
+    /// Counts its state changes; a lower one is old news.
+    pub revision: u64,
+    /// Requests running.
+    pub running: u32,
+    /// Requests queued.
+    pub queued: u32,
+    /// Holds in place at the worker.
+    pub holds: BTreeSet<HoldId>,
+    /// Counts its touches.
+    pub touch_seq: u64,
+    /// Time since the last one.
+    pub touch_age: Duration,
+    /// Memory seen in use by its engine, per device; devices that cannot be observed are absent.
+    pub observed: Vec<Reservation>,
+}
+
+/// A worker's report: what changed since the last one, or everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Instances.
+    pub instances: Vec<InstanceStatus>,
+    /// Touches.
+    pub touches: Vec<Touch>,
+    /// Samples.
+    pub samples: Vec<DeviceSample>,
+}

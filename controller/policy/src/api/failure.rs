@@ -1,0 +1,129 @@
+//! Why a load, an unload or an instance failed: one enum, each value with its key in the error catalogue.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ids::{DeviceKey, ModelId, WorkerId};
+use super::units::Bytes;
+
+/// What a failure at the worker means to policy. The driver tells it from the error's code, never from its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    /// An engine that really started failed to load: one retry after everything was evicted (I7).
+    EngineLoad,
+    /// Refused, file not found, bad arguments, backend or driver initialisation: a retry would not help.
+    BeforeEngine,
+    /// The load was cancelled as asked.
+    Cancelled,
+    /// A loaded engine ended by itself.
+    Crash,
+}
+
+/// A failure as a worker reported it; carried whole to whoever asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerFailure {
+    /// What it means.
+    pub class: FailureClass,
+    /// Key in the error catalogue.
+    pub code: Arc<str>,
+    /// A sentence for people.
+    pub message: Arc<str>,
+    /// Numbers, names, last log lines.
+    pub details: Arc<BTreeMap<String, String>>,
+}
+
+/// Why a wish was not fulfilled. [`LoadError::code`] is the key in the error catalogue.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// Not in the catalogue.
+    #[error("model '{0}' is not known")]
+    UnknownModel(ModelId),
+    /// An overriding load while it loads, or an unload while it loads.
+    #[error("model '{0}' is loading")]
+    Loading(ModelId),
+    /// An operator is unloading it.
+    #[error("model '{0}' is unloading")]
+    Unloading(ModelId),
+    /// Overrides while it is loaded.
+    #[error("model '{0}' is loaded; unload it before loading it with other settings")]
+    LoadedAlready(ModelId),
+    /// It failed lately; automatic loads are refused for a while (I7).
+    #[error("model '{model}' failed to load and is not tried again for {} ms: {last}", retry_in.as_millis())]
+    Failed {
+        /// The model.
+        model: ModelId,
+        /// What happened then.
+        last: Arc<LoadError>,
+        /// When automatic loads are tried again.
+        retry_in: Duration,
+    },
+    /// The worker's word.
+    #[error("{}", .0.message)]
+    Worker(WorkerFailure),
+    /// It can never fit, or other programs or lost workers hold what it needs.
+    #[error("model '{model}' needs {wanted} and at most {possible} can be had ({})", place(device.as_ref()))]
+    InsufficientMemory {
+        /// The model.
+        model: ModelId,
+        /// Bytes wanted on the device that comes closest.
+        wanted: Bytes,
+        /// Bytes possible there.
+        possible: Bytes,
+        /// That device; none if no device of the kind exists.
+        device: Option<DeviceKey>,
+    },
+    /// Only pinned models stand in the way (I6).
+    #[error("model '{model}' finds no room: only pinned models could make it")]
+    SlotsPinned {
+        /// The model.
+        model: ModelId,
+        /// The pinned models in the way.
+        pinned: Vec<ModelId>,
+    },
+    /// No worker that could host it came in time.
+    #[error("no worker that can host model '{model}' joined within {} ms", waited.as_millis())]
+    NoWorker {
+        /// The model.
+        model: ModelId,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The worker that hosted or loaded it was lost.
+    #[error("worker '{0}' was lost")]
+    WorkerLost(WorkerId),
+    /// The load was dropped: nobody waits for it, or an operator cancelled it.
+    #[error("the load of model '{0}' was cancelled")]
+    Cancelled(ModelId),
+    /// A preload found no free room; it never evicts.
+    #[error("model '{0}' was not preloaded: it would have to evict another")]
+    NoRoomToPreload(ModelId),
+    /// `forget` of a worker that is connected or unknown.
+    #[error("worker '{0}' is connected or not known")]
+    NotLost(WorkerId),
+}
+
+impl LoadError {
+    /// Key in the error catalogue.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match self {
+            Self::UnknownModel(_) => "unknown_model",
+            Self::Loading(_) => "model_loading",
+            Self::Unloading(_) => "model_unloading",
+            Self::LoadedAlready(_) => "invalid_load_request",
+            Self::Failed { .. } => "model_failed",
+            Self::Worker(failure) => &failure.code,
+            Self::InsufficientMemory { .. } | Self::NoRoomToPreload(_) => "insufficient_memory",
+            Self::SlotsPinned { .. } => "slots_pinned",
+            Self::NoWorker { .. } => "no_worker",
+            Self::WorkerLost(_) => "worker_lost",
+            Self::Cancelled(_) => "load_cancelled",
+            Self::NotLost(_) => "worker_not_lost",
+        }
+    }
+}
+
+fn place(device: Option<&DeviceKey>) -> String {
+    device.map_or_else(|| "no such device".to_owned(), ToString::to_string)
+}

@@ -1,0 +1,30 @@
+//! The crate's vocabulary: what goes in and what comes out.
+//!
+//! Architecture invariant: nothing here knows the wire (`muster-proto`), tokio or a clock; the controller's `convert` module maps.
+
+mod decision;
+mod effect;
+mod event;
+mod facts;
+mod failure;
+mod ids;
+mod spec;
+mod units;
+
+pub use decision::{Decision, DecisionKind, EvictionRule};
+pub use effect::{Command, Effect, ModelState, RouteState, Stage, UnloadMode, WaitReason};
+pub use event::{DoneState, Event, Outcome, Refusal, UnloadHow};
+pub use facts::{
+    DeviceFacts, DeviceKind, DeviceSample, Exclusivity, InstanceStatus, Progress, Report, ReportedState,
+    Touch, WorkerFacts,
+};
+pub use failure::{FailureClass, LoadError, WorkerFailure};
+pub use ids::{
+    BootId, CommandId, DeviceId, DeviceKey, HoldId, HostId, IdSource, InstanceId, ModelId, RequestId,
+    RuntimeName, SpecHash, WorkerId,
+};
+pub use spec::{
+    DeviceChoice, EstimateSource, InstanceSpec, ModelSpec, ModelType, Need, NeedPart, Origin, Reservation,
+    Settings,
+};
+pub use units::{Bytes, Moment};

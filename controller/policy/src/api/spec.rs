@@ -1,0 +1,167 @@
+//! What a model is and needs, and what an instance was told to be.
+
+use std::sync::Arc;
+
+use super::facts::DeviceKind;
+use super::ids::{DeviceId, ModelId, RuntimeName, SpecHash};
+use super::units::Bytes;
+
+/// The kind of work a model does; type limits count per kind (seed 002, "Max Loaded Models").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ModelType {
+    /// Chat and completion models; the default.
+    Llm,
+    /// Text embedding models.
+    Embedding,
+    /// Rerankers.
+    Reranking,
+    /// Speech models.
+    Audio,
+    /// Image models.
+    Image,
+}
+
+impl ModelType {
+    /// All types, in the order of `--max-loaded-models`.
+    pub const ALL: [Self; 5] = [
+        Self::Llm,
+        Self::Embedding,
+        Self::Reranking,
+        Self::Audio,
+        Self::Image,
+    ];
+
+    /// The type's name in API and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Llm => "llm",
+            Self::Embedding => "embedding",
+            Self::Reranking => "reranking",
+            Self::Audio => "audio",
+            Self::Image => "image",
+        }
+    }
+}
+
+/// Who asked for a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// A request for a cold model; dropped when nobody waits any more (I8).
+    Auto,
+    /// An operator; survives its caller.
+    Admin,
+    /// The configuration at start; never evicts anything.
+    Preload,
+}
+
+/// Where a memory figure came from, in order of trust. Carried through to the instance's spec, never read by policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EstimateSource {
+    /// Seen on this device kind with the same settings.
+    Observed,
+    /// Computed from the file's metadata.
+    Computed,
+    /// The size of the files.
+    Artifact,
+    /// Given in the configuration.
+    Configured,
+    /// Nothing is known.
+    Unavailable,
+}
+
+/// An explicit wish for a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// Policy chooses.
+    Any,
+    /// Only devices of this kind.
+    Kind(DeviceKind),
+    /// Only this device (on any host that has it).
+    Device(DeviceId),
+}
+
+/// Memory on one device of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeedPart {
+    /// The kind of device.
+    pub kind: DeviceKind,
+    /// Bytes on it; zero if nothing is known.
+    pub bytes: Bytes,
+}
+
+/// One way to host a model: every part on a device of its own, all of one worker.
+///
+/// One part = one device; two GPU parts = a split over two GPUs; GPU and CPU parts = partial offload; GPU and NPU = hybrid recipes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// The parts, the main device first.
+    pub parts: Vec<NeedPart>,
+    /// Where the numbers came from.
+    pub source: EstimateSource,
+    /// Settings to load with if this way is chosen (they may differ per way, for example in offloaded layers).
+    pub settings: Settings,
+}
+
+/// Effective settings as the driver encoded them. Policy stores and hands them on and never looks inside.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Settings(pub Arc<[u8]>);
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Settings({} bytes)", self.0.len())
+    }
+}
+
+/// A catalogue entry as policy needs it, with overrides already folded in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelSpec {
+    /// Its id.
+    pub id: ModelId,
+    /// Its type.
+    pub kind: ModelType,
+    /// The runtime that hosts it.
+    pub runtime: RuntimeName,
+    /// An explicit device, if the catalogue or the operator names one.
+    pub device: DeviceChoice,
+    /// Ways to host it, the preferred one first; a later one is used only where no earlier one can ever work.
+    pub needs: Vec<Need>,
+    /// Hash of the settings.
+    pub spec_hash: SpecHash,
+    /// Never evicted by policy (I6).
+    pub pinned: bool,
+}
+
+/// Memory set aside on one device of the instance's host, as admitted, never re-estimated.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reservation {
+    /// The device.
+    pub device: DeviceId,
+    /// Bytes on it.
+    pub bytes: Bytes,
+}
+
+/// All that was decided about an instance; the worker stores it and echoes it whole (PROTOCOL 7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceSpec {
+    /// The model.
+    pub model: ModelId,
+    /// Its type.
+    pub kind: ModelType,
+    /// The runtime.
+    pub runtime: RuntimeName,
+    /// Effective settings, frozen.
+    pub settings: Settings,
+    /// Their hash.
+    pub spec_hash: SpecHash,
+    /// Memory set aside.
+    pub reservations: Vec<Reservation>,
+    /// Where these numbers came from.
+    pub source: EstimateSource,
+    /// Who asked.
+    pub origin: Origin,
+    /// 1, or 2 for the retry after everything was evicted (I7).
+    pub attempt: u32,
+    /// As it was at the load; policy itself reads the catalogue's.
+    pub pinned: bool,
+}

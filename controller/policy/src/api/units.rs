@@ -1,0 +1,104 @@
+//! Quantities: bytes and moments, never bare integers.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+use std::time::Duration;
+
+/// An amount of memory in bytes. Sums saturate: an absurd report must not wrap into a small number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// So many bytes.
+    #[must_use]
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// So many mebibytes.
+    #[must_use]
+    pub const fn mib(mib: u64) -> Self {
+        Self(mib.saturating_mul(1024 * 1024))
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The difference, or nothing if `other` is larger.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Bytes {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} MiB", self.0.div_ceil(1024 * 1024))
+    }
+}
+
+/// A point on the driver's monotonic clock: time since the controller started. Policy never reads a clock; `now` is always handed in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// The start of the controller.
+    pub const START: Self = Self(Duration::ZERO);
+
+    /// So long after the start.
+    #[must_use]
+    pub const fn after_start(since: Duration) -> Self {
+        Self(since)
+    }
+
+    /// Time since the start.
+    #[must_use]
+    pub const fn since_start(self) -> Duration {
+        self.0
+    }
+
+    /// Time since `earlier`, or nothing if that is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The moment `age` ago; the start for what is older (a touch before a restart keeps its order only down to there).
+    #[must_use]
+    pub const fn ago(self, age: Duration) -> Self {
+        Self(self.0.saturating_sub(age))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+}

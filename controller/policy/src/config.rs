@@ -1,0 +1,142 @@
+//! What an operator can set. Values are valid by construction; the controller's config module parses and reports problems.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::api::{Bytes, ModelType};
+
+/// How many models of one type a host may have loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// No limit (`-1`).
+    Unlimited,
+    /// At most so many.
+    AtMost(NonZeroU32),
+}
+
+impl Limit {
+    /// One, the default.
+    pub const ONE: Self = Self::AtMost(NonZeroU32::MIN);
+
+    /// Whether `count` models are within the limit.
+    #[must_use]
+    pub fn allows(self, count: usize) -> bool {
+        match self {
+            Self::Unlimited => true,
+            Self::AtMost(limit) => count <= usize::try_from(limit.get()).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// `--max-loaded-models`, per type and host (I2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// In the order of [`ModelType::ALL`].
+    pub per_type: [Limit; 5],
+}
+
+impl Limits {
+    /// The same limit for every type.
+    #[must_use]
+    pub const fn all(limit: Limit) -> Self {
+        Self { per_type: [limit; 5] }
+    }
+
+    /// The limit of a type.
+    #[must_use]
+    pub const fn of(&self, kind: ModelType) -> Limit {
+        let [llm, embedding, reranking, audio, image] = self.per_type;
+        match kind {
+            ModelType::Llm => llm,
+            ModelType::Embedding => embedding,
+            ModelType::Reranking => reranking,
+            ModelType::Audio => audio,
+            ModelType::Image => image,
+        }
+    }
+}
+
+/// Where to put a model when several places are equally good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Where most memory is left.
+    Spread,
+    /// Where least memory is left.
+    Pack,
+}
+
+/// All settings of policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Type limits per host (I2).
+    pub limits: Limits,
+    /// Loads that may run at once per host (I5).
+    pub max_concurrent_loads: NonZeroU32,
+    /// Memory kept free per device (I4).
+    pub margin: Bytes,
+    /// Ignore memory: load even what does not fit (I4).
+    pub overcommit: bool,
+    /// Spread or pack.
+    pub placement: Placement,
+    /// How long to wait for the roster after a start (PROTOCOL 2).
+    pub settle: Duration,
+    /// How long a load waits for a capable worker (PROTOCOL 2), or for what a ghost holds.
+    pub worker_wait: Duration,
+    /// How long an absent worker still counts as one the model may fit on (PROTOCOL 2).
+    pub absent_counts: Duration,
+    /// How long a running load that nobody waits for is spared (I8).
+    pub abandon_grace: Duration,
+    /// How long an instance must have been quiet after a refused eviction, or while it is hot, before it counts as idle. Longer than
+    /// touches are coalesced (PROTOCOL 19), so that gaps between requests are not mistaken for idleness.
+    pub quiet: Duration,
+    /// How long to wait for a memory sample newer than the last start or exit before deciding without (I4).
+    pub sample_wait: Duration,
+    /// First and longest time for which automatic loads of a failed model are refused (I7); doubles in between.
+    pub backoff: Backoff,
+    /// How long an unknown outcome may stay unexplained while its worker is connected, before a full report is asked for.
+    pub unknown_wait: Duration,
+    /// Loads lost with their worker before the model counts as failed.
+    pub max_lost_loads: u32,
+}
+
+/// A doubling delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// The first delay.
+    pub first: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// The delay after so many failures in a row (from 1).
+    #[must_use]
+    pub fn after(&self, failures: u32) -> Duration {
+        let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
+        self.first.saturating_mul(factor).min(self.longest)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::all(Limit::ONE),
+            max_concurrent_loads: NonZeroU32::MIN,
+            margin: Bytes::mib(64),
+            overcommit: false,
+            placement: Placement::Spread,
+            settle: Duration::from_secs(2),
+            worker_wait: Duration::from_secs(30),
+            absent_counts: Duration::from_secs(600),
+            abandon_grace: Duration::from_secs(10),
+            quiet: Duration::from_millis(250),
+            sample_wait: Duration::from_secs(1),
+            backoff: Backoff {
+                first: Duration::from_secs(5),
+                longest: Duration::from_secs(300),
+            },
+            unknown_wait: Duration::from_secs(5),
+            max_lost_loads: 3,
+        }
+    }
+}
