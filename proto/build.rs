@@ -14,6 +14,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     let mut config = tonic_prost_build::Config::new();
     config.bytes(["."]);
-    tonic_prost_build::configure().build_client(true).build_server(true).compile_fds_with_config(descriptors, config)?;
+    tonic_prost_build::configure()
+        .build_client(true)
+        .build_server(true)
+        .compile_fds_with_config(descriptors, config)?;
     Ok(())
 }

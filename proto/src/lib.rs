@@ -4,9 +4,9 @@
 //! * [`id`]: newtypes of identities. [`units`]: bytes.
 //! * [`error`]: the one error catalogue, code ⇄ gRPC status ⇄ HTTP status.
 //! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20).
-//! * [`trace`]: trace context in gRPC metadata.
+//! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
-//! * [`ready`]: readiness over sd_notify, and logging set up alike everywhere.
+//! * [`process`]: logging, readiness over sd_notify and the shutdown signal, alike in every process.
 //!
 //! Architecture invariant: this crate knows no policy, no device and no engine.
 
@@ -27,3 +27,22 @@ pub mod v1 {
 
 /// Encoded `FileDescriptorSet` of `muster.v1` and its imports, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+pub mod error;
+pub mod id;
+pub mod net;
+pub mod oai;
+pub mod process;
+pub mod trace;
+pub mod units;
+
+pub use error::{Code, ErrorExt};
+
+/// Largest gRPC message accepted anywhere between our processes, in bytes. tonic's default for decoding is 4 MiB: set both sides.
+pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// Version of the worker ⇄ controller protocol spoken by this build.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Version of the software, as all processes report it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,120 @@
+//! What every process does alike: logging, readiness, the shutdown signal.
+
+use std::{io, str::FromStr};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::net::Address;
+
+/// Levels of `--log-level`; Lemonade's names (seed 000).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Only what ends the process.
+    Critical,
+    /// Failures.
+    Error,
+    /// And what looks wrong.
+    Warning,
+    /// And what operators want to see.
+    #[default]
+    Info,
+    /// And what helps find a bug.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "critical" => Ok(Self::Critical),
+            "error" => Ok(Self::Error),
+            "warning" | "warn" => Ok(Self::Warning),
+            "info" => Ok(Self::Info),
+            "debug" => Ok(Self::Debug),
+            "trace" => Ok(Self::Trace),
+            _ => Err("want critical, error, warning, info, debug or trace".to_owned()),
+        }
+    }
+}
+
+impl LogLevel {
+    /// The level's name, as the flag takes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+
+    const fn filter(self) -> &'static str {
+        match self {
+            Self::Critical | Self::Error => "error",
+            Self::Warning => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug,h2=info,hyper=info,tower=info",
+            Self::Trace => "trace,h2=debug,hyper=debug,tower=debug",
+        }
+    }
+}
+
+impl std::fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Sends logs to standard error. `RUST_LOG` wins over `level`.
+pub fn init_logging(level: LogLevel) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.filter()));
+    let subscriber = fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .finish();
+    // A second call in one process (tests) keeps the first subscriber.
+    drop(tracing::subscriber::set_global_default(subscriber));
+}
+
+/// Tells the supervisor (systemd, `muster up`, the test harness) that this process is ready, and where it listens:
+/// `READY=1` and `MUSTER_ADDRESS=…` to `$NOTIFY_SOCKET`. Without that variable nothing happens.
+pub fn notify_ready(address: &Address) {
+    let address = format!("MUSTER_ADDRESS={address}");
+    notify(&[
+        sd_notify::NotifyState::Custom(&address),
+        sd_notify::NotifyState::Ready,
+    ]);
+}
+
+/// Tells the supervisor that this process is on its way out.
+pub fn notify_stopping() {
+    notify(&[sd_notify::NotifyState::Stopping]);
+}
+
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "could not notify the supervisor");
+    }
+}
+
+/// Waits for SIGTERM or SIGINT.
+///
+/// # Errors
+/// The handlers cannot be installed.
+pub async fn shutdown_signal() -> io::Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Engines as the worker sees them: whatever hosts a model, native or foreign, is a process tree and an [`EngineLink`].
+//!
+//! ```text
+//!   instance ──SessionCommand──► EngineLink ──► native: gRPC Engine.Run on a unix socket (muster-llama, stub)
+//!            ◄──SessionMessage──             └─► foreign: an adapter task that speaks HTTP+SSE (llama-server, …)
+//! ```
+//!
+//! Architecture invariant: nothing in here knows sessions of gateways, the controller or policy. A [`Runtime`] starts an engine, says what it
+//! can do, and yields typed events; queues, holds and touches are the instance's business.
+
+use std::{fmt, sync::Arc};
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use muster_proto::{
+    id::{InstanceId, ModelId},
+    v1::{
+        ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription, ErrorInfo,
+        LoadProgress, ModelSettings, NativeCall, NativeChunk, ProcessId, RuntimeInfo, SessionCommand, SessionMessage,
+        TokenizeCall, TokenizeResult,
+    },
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+/// What hosts models of one kind.
+pub(crate) trait Runtime: Send + Sync + fmt::Debug {
+    /// The runtime's name: `llama_cpp`, `llama_server`, `stub`.
+    fn name(&self) -> &'static str;
+
+    /// What it offers on these devices; `None` if it is not installed here.
+    fn info(&self, devices: &[Device]) -> Option<RuntimeInfo>;
+
+    /// Starts an engine and loads the model. Cancelling, or dropping the future, ends the engine tree.
+    fn launch(&self, launch: Launch) -> BoxFuture<'static, Result<RunningEngine, LaunchError>>;
+}
+
+/// One load attempt.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// The instance the engine is for; also names its private files.
+    pub(crate) instance: InstanceId,
+    /// The model, for logs and messages.
+    pub(crate) model: ModelId,
+    /// Everything the engine needs.
+    pub(crate) settings: ModelSettings,
+    /// Devices it may use, with the bytes reserved on each.
+    pub(crate) devices: Vec<Device>,
+    /// Where progress is written; any change counts as a sign of life (PROTOCOL.md 12).
+    pub(crate) progress: watch::Sender<LoadProgress>,
+    /// Where the process is announced as soon as it runs, so that its memory and CPU can be watched while it loads.
+    pub(crate) process: watch::Sender<Option<Arc<dyn EngineProcess>>>,
+    /// Fires when the load is not wanted any more.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// Why no engine runs. An engine that was started has been ended, and its processes are gone.
+#[derive(Debug, thiserror::Error)]
+#[error("{info}")]
+pub(crate) struct LaunchError {
+    /// The reason, as the controller and the user see it; the engine's last log lines in `details.log`.
+    pub(crate) info: ErrorInfo,
+}
+
+/// An engine that has loaded its model.
+pub(crate) struct RunningEngine {
+    /// Requests and events.
+    pub(crate) link: EngineLink,
+    /// What is loaded and what it can do.
+    pub(crate) description: EngineDescription,
+    /// The process tree.
+    pub(crate) process: Arc<dyn EngineProcess>,
+    /// Calls beside the link.
+    pub(crate) calls: Arc<dyn EngineCalls>,
+    /// Where the engine listens, for people.
+    pub(crate) backend_url: String,
+    /// The engine sends `Alive` (native ones do); foreign engines are judged by bytes and CPU.
+    pub(crate) sends_alive: bool,
+}
+
+impl fmt::Debug for RunningEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningEngine").field("backend_url", &self.backend_url).finish_non_exhaustive()
+    }
+}
+
+/// The session with one engine. Handles are the worker's own. When `messages` ends, the engine is lost.
+/// Dropping the link cancels everything that runs in the engine.
+#[derive(Debug)]
+pub(crate) struct EngineLink {
+    /// Commands; bounded: when it is full the instance waits, which only delays starts and credits.
+    pub(crate) commands: mpsc::Sender<SessionCommand>,
+    /// Ticks and signs of life; bounded: when it is full the engine waits, after its sequences ran out of credits.
+    pub(crate) messages: mpsc::Receiver<SessionMessage>,
+}
+
+/// The process tree of one engine, started by the keeper (PROTOCOL.md 22).
+pub(crate) trait EngineProcess: Send + Sync + fmt::Debug {
+    /// All processes of the tree, root first; empty once it is gone.
+    fn tree(&self) -> Vec<ProcessId>;
+
+    /// Resolves when no process of the tree is left. May be called often.
+    fn gone(&self) -> BoxFuture<'static, ()>;
+
+    /// Asks the tree to end: TERM, and KILL after a grace. Idempotent, does not block.
+    fn stop(&self);
+
+    /// Ends the tree now. Idempotent, does not block.
+    fn kill(&self);
+
+    /// The last lines the engine wrote, oldest first.
+    fn log(&self) -> Vec<String>;
+}
+
+/// What an engine answers beside its link. An engine that cannot answers `unsupported_by_runtime`.
+pub(crate) trait EngineCalls: Send + Sync {
+    /// Text to tokens.
+    fn tokenize(&self, call: TokenizeCall) -> BoxFuture<'static, Result<TokenizeResult, ErrorInfo>>;
+    /// Tokens to text.
+    fn detokenize(&self, call: DetokenizeCall) -> BoxFuture<'static, Result<DetokenizeResult, ErrorInfo>>;
+    /// Chat to prompt.
+    fn apply_template(&self, call: ApplyTemplateCall) -> BoxFuture<'static, Result<ApplyTemplateResult, ErrorInfo>>;
+    /// The engine's own view, sequences included.
+    fn describe(&self) -> BoxFuture<'static, Result<EngineDescription, ErrorInfo>>;
+    /// The engine's own HTTP.
+    fn native(
+        &self,
+        call: NativeCall,
+    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<NativeChunk, ErrorInfo>>, ErrorInfo>>;
+}
