@@ -80,6 +80,8 @@ catalogue! {
     InvalidLoadRequest = "invalid_load_request", InvalidArgument, 400, "invalid_request_error";
     /// No worker that could host the model is here.
     NoWorker = "no_worker", Unavailable, 503, "server_error";
+    /// An operator wants a worker forgotten that is connected, or was never known.
+    WorkerNotLost = "worker_not_lost", FailedPrecondition, 409, "invalid_request_error";
     /// A model file is missing on the worker.
     FileNotFound = "file_not_found", NotFound, 500, "server_error";
     /// A request field is wrong.
