@@ -1,1 +1,70 @@
-fn main() {}
+//! `muster`: operate a fleet over gRPC, or run one on this box (`muster up`).
+//!
+//! ```text
+//!   args ──► commands ──► client (Control on the controller)
+//!        ├─► chat ──────► client, then Inference.Generate at the worker
+//!        └─► up ────────► supervises muster-controller, muster-worker, muster-gateway
+//! ```
+//!
+//! Architecture invariant: this crate links no other process of Muster. `up` starts their binaries; everything else speaks `muster.v1`.
+
+mod args;
+mod chat;
+mod client;
+mod commands;
+mod failure;
+mod output;
+mod up;
+
+use std::{io::Write as _, process::ExitCode};
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::{
+    args::{Cli, Command},
+    failure::Failure,
+};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // One thread for everything: `up` relies on it, because children die with the thread that started them.
+    let result = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::from)
+        .and_then(|runtime| {
+            let result = runtime.block_on(run(cli));
+            // A thread that still waits in a read from the terminal must not keep the program.
+            runtime.shutdown_background();
+            result
+        });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nobody is left to be told if this fails.
+            drop(writeln!(std::io::stderr(), "{}", failure.report()));
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    let output = output::Output::new(cli.json);
+    let controller = client::Controller::new(cli.controller);
+    match cli.command {
+        Command::Up(options) => up::run(*options, output).await,
+        Command::Models => commands::models::list(&controller, output).await,
+        Command::Ps => commands::models::running(&controller, output).await,
+        Command::Load { model, device } => commands::load::load(&controller, output, model, device).await,
+        Command::Unload { model, force } => commands::load::unload(&controller, output, model, force).await,
+        Command::Chat(options) => chat::run(&controller, output, options).await,
+        Command::Workers => commands::fleet::workers(&controller, output).await,
+        Command::Devices => commands::fleet::devices(&controller, output).await,
+        Command::Events { model } => commands::fleet::events(&controller, output, model).await,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "muster", &mut script);
+            Ok(std::io::stdout().write_all(&script)?)
+        }
+    }
+}

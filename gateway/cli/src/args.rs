@@ -1,0 +1,206 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use muster_proto::{net::Address, process::LogLevel};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 controller not reachable, 4 no such model, 130 interrupted.";
+
+/// Operate a Muster fleet, or run one on this box.
+#[derive(Debug, Parser)]
+#[command(name = "muster", version, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    /// Where the controller listens: HOST:PORT or unix:PATH
+    #[arg(
+        long,
+        global = true,
+        env = "MUSTER_CONTROLLER",
+        default_value = "127.0.0.1:8100",
+        value_name = "ADDR"
+    )]
+    pub(crate) controller: Address,
+    /// Print JSON (the messages of muster.v1, one per line) instead of tables
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run controller, workers and gateway on this box until Ctrl-C
+    Up(Box<UpOptions>),
+    /// List the models of the catalogue
+    Models,
+    /// List what is loaded or loading, with each instance
+    Ps,
+    /// Load a model and wait until it is loaded
+    Load {
+        /// Model id
+        model: String,
+        /// Device to load it on, as `muster devices` names it
+        #[arg(long, default_value = "")]
+        device: String,
+    },
+    /// Unload a model: what runs finishes, what waits is cancelled
+    Unload {
+        /// Model id
+        model: String,
+        /// Cancel what runs, too
+        #[arg(long)]
+        force: bool,
+    },
+    /// Talk to a model; loads it if it is cold
+    Chat(ChatOptions),
+    /// List the workers
+    Workers,
+    /// List the devices with their memory
+    Devices,
+    /// Follow what the fleet does, and why
+    Events {
+        /// Only events of this model
+        #[arg(long, default_value = "")]
+        model: String,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `muster up`.
+#[derive(Args, Debug)]
+pub(crate) struct UpOptions {
+    /// Configuration file (TOML); several are merged, later ones win
+    #[arg(
+        long = "config",
+        value_name = "FILE",
+        env = "MUSTER_CONFIG",
+        value_delimiter = ','
+    )]
+    pub(crate) configs: Vec<PathBuf>,
+    /// Model file to serve under its file name
+    #[arg(long = "model", value_name = "PATH.gguf")]
+    pub(crate) models: Vec<PathBuf>,
+    /// Where clients reach the HTTP API: HOST:PORT or unix:PATH
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "MUSTER_HTTP",
+        default_value = "127.0.0.1:8000"
+    )]
+    pub(crate) http: Address,
+    /// Where the controller listens for gRPC: HOST:PORT or unix:PATH
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "MUSTER_GRPC",
+        default_value = "127.0.0.1:8100"
+    )]
+    pub(crate) grpc: Address,
+    /// Where state is kept [default: $XDG_STATE_HOME/muster or ~/.local/state/muster]
+    #[arg(long, value_name = "DIR", env = "MUSTER_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Device to start a worker for: cpu, or sim:NAME:CAPACITY for tests [default: every device found]
+    #[arg(
+        long = "device",
+        value_name = "D",
+        env = "MUSTER_DEVICES",
+        value_delimiter = ','
+    )]
+    pub(crate) devices: Vec<String>,
+    /// llama.cpp's own server, for the runtime llama_server [default: llama-server on PATH]
+    #[arg(long, value_name = "PATH", env = "MUSTER_LLAMA_SERVER")]
+    pub(crate) llama_server: Option<PathBuf>,
+    /// Models loaded at once: one number for all types, or one each for llm, embedding, reranking, audio, image; -1 = no limit
+    #[arg(long, value_name = "N", env = "MUSTER_MAX_LOADED_MODELS", num_args = 1..=5, value_delimiter = ' ', allow_negative_numbers = true)]
+    pub(crate) max_loaded_models: Vec<i32>,
+    /// Context size of models that set none, in tokens
+    #[arg(long, value_name = "N", env = "MUSTER_CTX_SIZE")]
+    pub(crate) ctx_size: Option<u32>,
+    /// llama.cpp backend of models that set none: cpu, cuda, vulkan, rocm, metal
+    #[arg(long, value_name = "BACKEND", env = "MUSTER_LLAMACPP")]
+    pub(crate) llamacpp: Option<String>,
+    /// llama.cpp arguments of models that set none
+    #[arg(
+        long,
+        value_name = "ARGS",
+        env = "MUSTER_LLAMACPP_ARGS",
+        allow_hyphen_values = true
+    )]
+    pub(crate) llamacpp_args: Option<String>,
+    /// critical, error, warning, info, debug or trace
+    #[arg(long, value_name = "L", env = "MUSTER_LOG_LEVEL", default_value = "info")]
+    pub(crate) log_level: LogLevel,
+    /// Longest wait, in seconds, for running requests at the end
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "MUSTER_DRAIN_TIMEOUT",
+        default_value_t = 30
+    )]
+    pub(crate) drain_timeout: u64,
+}
+
+/// `muster chat`.
+#[derive(Args, Debug)]
+pub(crate) struct ChatOptions {
+    /// Model id
+    pub(crate) model: String,
+    /// Say this, print the answer and end; without it, standard input is the message unless it is a terminal
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) message: Option<String>,
+    /// System message
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Longest answer, in tokens
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u32>,
+    /// Randomness; 0 = always the likeliest token
+    #[arg(long, value_name = "T")]
+    pub(crate) temperature: Option<f32>,
+    /// Seed of the randomness
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<i64>,
+    /// Switch thinking on or off, where the model can
+    #[arg(long, value_name = "BOOL")]
+    pub(crate) thinking: Option<bool>,
+    /// Print token counts and speed after each answer
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn limits_are_one_to_five_numbers_and_may_be_unlimited() {
+        let parse = |text: &str| {
+            let words = format!("muster up {text}");
+            let cli = Cli::try_parse_from(words.split(' '))?;
+            let Command::Up(options) = cli.command else {
+                panic!("not up")
+            };
+            Ok::<_, clap::Error>(options.max_loaded_models)
+        };
+        assert_eq!(parse("--max-loaded-models -1").unwrap(), [-1]);
+        assert_eq!(
+            parse("--max-loaded-models 3 1 1 --ctx-size 5").unwrap(),
+            [3, 1, 1]
+        );
+        assert!(parse("--max-loaded-models 1 2 3 4 5 6").is_err());
+    }
+}

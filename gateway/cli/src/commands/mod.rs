@@ -1,0 +1,5 @@
+//! Commands that ask the controller something and print the answer.
+
+pub(crate) mod fleet;
+pub(crate) mod load;
+pub(crate) mod models;

@@ -1,0 +1,157 @@
+//! `muster models` and `muster ps`.
+
+use muster_proto::v1::{Instance, InstanceState, ListModelsRequest, Model, ModelStatus, ModelType};
+
+use crate::{
+    client::{Controller, answer},
+    failure::Failure,
+    output::{Output, bytes, or_dash, span, word},
+};
+
+/// Lists the catalogue.
+pub(crate) async fn list(controller: &Controller, output: Output) -> Result<(), Failure> {
+    let response = fetch(controller, false).await?;
+    if output.is_json() {
+        return output.message("ListModelsResponse", &response);
+    }
+    if response.models.is_empty() {
+        return output.line("the catalogue is empty: give `muster up` a --model or a --config");
+    }
+    let rows = response.models.iter().map(|model| {
+        [
+            model.id.clone(),
+            word(kind(model).as_str_name(), "MODEL_TYPE_"),
+            status(model),
+            or_dash(&model.runtime),
+            bytes(model.size_bytes),
+            bytes(model.estimate_bytes),
+            or_dash(&model.checkpoint),
+        ]
+    });
+    output.table(
+        [
+            "MODEL",
+            "TYPE",
+            "STATUS",
+            "RUNTIME",
+            "SIZE",
+            "MEMORY",
+            "CHECKPOINT",
+        ],
+        rows,
+    )?;
+    failures(output, &response.models)
+}
+
+/// Lists what is loaded or on its way.
+pub(crate) async fn running(controller: &Controller, output: Output) -> Result<(), Failure> {
+    let response = fetch(controller, true).await?;
+    if output.is_json() {
+        return output.message("ListModelsResponse", &response);
+    }
+    let rows: Vec<_> = response
+        .models
+        .iter()
+        .flat_map(|model| {
+            let none = model.instances.is_empty().then(|| waiting(model));
+            model
+                .instances
+                .iter()
+                .map(|instance| row(model, instance))
+                .chain(none)
+        })
+        .collect();
+    if rows.is_empty() {
+        return output.line("nothing is loaded");
+    }
+    output.table(
+        [
+            "MODEL", "STATE", "WORKER", "DEVICE", "MEMORY", "RUNNING", "QUEUED", "IDLE", "INSTANCE",
+        ],
+        rows,
+    )?;
+    failures(output, &response.models)
+}
+
+async fn fetch(
+    controller: &Controller,
+    loaded_only: bool,
+) -> Result<muster_proto::v1::ListModelsResponse, Failure> {
+    let mut client = controller.connect().await?;
+    answer(client.list_models(ListModelsRequest { loaded_only }).await)
+}
+
+fn kind(model: &Model) -> ModelType {
+    model.r#type()
+}
+
+fn status(model: &Model) -> String {
+    let text = word(model.status().as_str_name(), "MODEL_STATUS_");
+    if model.queue_position > 0 {
+        return format!("{text} (waits, place {})", model.queue_position);
+    }
+    if model.status() == ModelStatus::Loading
+        && let Some(progress) = &model.progress
+    {
+        return format!("{text} {:.0} %", progress.fraction * 100.0);
+    }
+    text
+}
+
+fn waiting(model: &Model) -> [String; 9] {
+    let mut row: [String; 9] = std::array::from_fn(|_| "-".to_owned());
+    row[0].clone_from(&model.id);
+    row[1] = status(model);
+    row
+}
+
+fn row(model: &Model, instance: &Instance) -> [String; 9] {
+    let Some(seen) = &instance.status else {
+        return waiting(model);
+    };
+    let state = word(
+        InstanceState::try_from(seen.state)
+            .unwrap_or(InstanceState::Unspecified)
+            .as_str_name(),
+        "INSTANCE_STATE_",
+    );
+    let state = if instance.suspect {
+        format!("{state} (suspect)")
+    } else {
+        state
+    };
+    let reserved = seen.spec.iter().flat_map(|spec| &spec.reservations);
+    let devices: Vec<&str> = reserved.clone().map(|part| part.device_id.as_str()).collect();
+    // What the engine really uses once it is known, else what was set aside.
+    let observed: u64 = seen.observed.iter().map(|part| part.bytes).sum();
+    let memory = if observed > 0 {
+        observed
+    } else {
+        reserved.map(|part| part.bytes).sum()
+    };
+    let idle = if seen.running > 0 {
+        "-".to_owned()
+    } else {
+        span(seen.touch.as_ref().and_then(|touch| touch.age.as_ref()))
+    };
+    [
+        model.id.clone(),
+        state,
+        or_dash(instance.r#ref.as_ref().map_or("", |place| &place.worker_id)),
+        or_dash(&devices.join(",")),
+        bytes(memory),
+        seen.running.to_string(),
+        seen.queued.to_string(),
+        idle,
+        seen.instance_id.clone(),
+    ]
+}
+
+fn failures(output: Output, models: &[Model]) -> Result<(), Failure> {
+    for model in models {
+        if let Some(error) = &model.last_error {
+            output.line(format_args!("{}: last error: {error}", model.id))?;
+        }
+    }
+    Ok(())
+}

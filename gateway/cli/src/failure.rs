@@ -1,0 +1,188 @@
+//! What can go wrong, said so that a person knows what to do next. Exit codes are part of the interface.
+
+use muster_proto::{Code, ErrorExt as _, net::Address, v1::ErrorInfo};
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Nobody listens where the controller should be.
+    #[error("no controller at {address}: {why}")]
+    NoController {
+        /// Where it should be.
+        address: Address,
+        /// What the network said.
+        why: String,
+    },
+    /// The connection broke in the middle of a call.
+    #[error("the connection to {0} broke: {1}")]
+    Lost(String, String),
+    /// The other side said no.
+    #[error("{0}")]
+    Remote(Box<ErrorInfo>),
+    /// The command makes no sense as given.
+    #[error("{0}")]
+    Usage(String),
+    /// `muster up` cannot run, or had to end.
+    #[error(transparent)]
+    Up(#[from] crate::up::UpError),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+    /// Reading or writing failed.
+    #[error("input or output failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// A bug of ours.
+    #[error("cannot write JSON: {0}")]
+    Json(String),
+}
+
+impl Failure {
+    /// From a gRPC status of `peer` (`the controller`, `worker …`).
+    pub(crate) fn from_status(peer: &str, status: &tonic::Status) -> Self {
+        // A status without details did not come from a process of ours: the connection broke.
+        let broken = matches!(
+            status.code(),
+            tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled
+        );
+        if broken && status.details().is_empty() {
+            Self::Lost(peer.to_owned(), chain(status))
+        } else {
+            Self::Remote(Box::new(ErrorInfo::from_status(status)))
+        }
+    }
+
+    /// An error in its catalogue form.
+    pub(crate) fn remote(error: ErrorInfo) -> Self {
+        Self::Remote(Box::new(error))
+    }
+
+    /// The process's exit code; documented in `muster --help`.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::NoController { .. } => 3,
+            Self::Remote(error) if error.kind() == Code::UnknownModel => 4,
+            Self::Interrupted => 130,
+            Self::Lost(..) | Self::Remote(_) | Self::Up(_) | Self::Io(_) | Self::Json(_) => 1,
+        }
+    }
+
+    /// Everything a person should see: what happened, details, and what to do.
+    pub(crate) fn report(&self) -> String {
+        let mut text = format!("muster: {self}");
+        if let Self::Remote(error) = self {
+            let mut details: Vec<_> = error.details.iter().collect();
+            details.sort();
+            for (key, value) in details {
+                text.push_str(&format!(
+                    "\n  {key}: {}",
+                    value.trim_end().replace('\n', "\n    ")
+                ));
+            }
+        }
+        if let Some(hint) = self.hint() {
+            text.push_str("\n  → ");
+            text.push_str(hint);
+        }
+        text
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoController { .. } => {
+                Some("start one with `muster up`, or say where it is: --controller ADDR or MUSTER_CONTROLLER")
+            }
+            Self::Lost(..) => Some("see whether it still runs; `muster workers` and its log tell more"),
+            Self::Remote(error) => advice(error.kind()),
+            Self::Up(error) => error.hint(),
+            Self::Usage(_) | Self::Interrupted | Self::Io(_) | Self::Json(_) => None,
+        }
+    }
+}
+
+/// What to do about a code; `None` where the message says it all.
+fn advice(code: Code) -> Option<&'static str> {
+    match code {
+        Code::UnknownModel => Some("`muster models` lists what there is"),
+        Code::ModelNotLoaded => Some("load it first: `muster load MODEL`"),
+        Code::ModelLoading => Some("it is on its way; `muster ps` shows how far"),
+        Code::ModelUnloading => Some("wait until it is unloaded (`muster ps`), then ask again"),
+        Code::ModelFailed | Code::ModelLoadFailed | Code::LoadStalled => {
+            Some("`muster events` says what happened; `muster load MODEL` tries again at once")
+        }
+        Code::EvictionTimeout => Some("`muster ps` shows what is busy; `muster unload MODEL` makes room"),
+        Code::InsufficientMemory => {
+            Some("`muster devices` shows the memory; a smaller ctx_size or `muster unload MODEL` helps")
+        }
+        Code::SlotsPinned => Some("only pinned models are in the way: `muster unload MODEL` one of them"),
+        Code::NoWorker => Some("`muster workers` lists the workers and what they can host"),
+        Code::FileNotFound => Some("check `checkpoint` in the configuration; `muster models` shows it"),
+        Code::QueueFull => Some("it is busy; try again in a moment"),
+        Code::WorkerLost | Code::RuntimeCrashed | Code::RuntimeError | Code::StaleInstance | Code::NoRoom => {
+            Some("try again; it loads again on demand. `muster events` says what happened")
+        }
+        Code::ControllerUnavailable | Code::ShuttingDown => Some("try again when it is up"),
+        Code::ContextLengthExceeded => Some("say less, or give the model a larger ctx_size"),
+        Code::Internal => Some("this is a bug of Muster; its log has more"),
+        Code::InvalidLoadRequest
+        | Code::LoadCancelled
+        | Code::InvalidRequest
+        | Code::InvalidJson
+        | Code::BodyTooLarge
+        | Code::RouteNotFound
+        | Code::MethodNotAllowed
+        | Code::ThinkingUnsupported
+        | Code::UnsupportedByRuntime
+        | Code::Cancelled
+        | Code::Superseded
+        | Code::SlowReader
+        | Code::Unauthenticated
+        | Code::Forbidden => None,
+    }
+}
+
+/// An error's own words and those of its sources, without repetitions.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let words = source.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        next = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_tell_failures_apart() {
+        let unknown = Failure::from_status(
+            "the controller",
+            &Code::UnknownModel.error("no model `x`").into_status(),
+        );
+        assert_eq!(unknown.exit_code(), 4);
+        assert_eq!(
+            unknown.report(),
+            "muster: unknown_model: no model `x`\n  → `muster models` lists what there is"
+        );
+        let lost = Failure::from_status("the controller", &tonic::Status::unavailable("gone"));
+        assert!(matches!(lost, Failure::Lost(..)), "{lost:?}");
+        assert_eq!(Failure::Interrupted.exit_code(), 130);
+    }
+
+    #[test]
+    fn details_are_shown_in_order() {
+        let error = Code::InsufficientMemory
+            .error("too big")
+            .with_detail("wanted_bytes", 3)
+            .with_detail("free_bytes", 2);
+        let text = Failure::remote(error).report();
+        assert!(text.contains("free_bytes: 2\n  wanted_bytes: 3\n"), "{text}");
+    }
+}

@@ -1,0 +1,352 @@
+//! `muster up`: the real processes, supervised on one box.
+//!
+//! ```text
+//!   lock state dir ─► check ports ─► controller ready ─► workers + gateway ready ─► running ──Ctrl-C, SIGTERM──► drain
+//!        │                 │               │                      │                                              │
+//!        └─────────────────┴── error ──────┴──────────────────────┴─► drain what runs, exit 1                     │
+//!                                     gateway ─► workers ─► controller, TERM each; KILL at the deadline ◄─────────┘
+//! ```
+//!
+//! The controller goes first because the others dial it: a refused connection costs them a backoff, and its start takes milliseconds.
+//!
+//! Architecture invariant: this module knows command lines and readiness messages of its children, nothing of what they do.
+
+mod catalogue;
+mod directories;
+mod logs;
+mod notify;
+mod plan;
+mod ports;
+mod process;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use muster_proto::{
+    net::{self, Address},
+    process::{init_logging, notify_ready, notify_stopping},
+    v1::{ListModelsRequest, control_client::ControlClient},
+};
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use self::{
+    plan::Plan,
+    process::{Process, Urgency},
+};
+use crate::{args::UpOptions, failure::Failure, output::Output};
+
+/// Longest wait for a child's first readiness.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a child may take to die once it is killed.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// Why `muster up` cannot run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpError {
+    /// No place for state.
+    #[error("nowhere to keep state: neither $XDG_STATE_HOME nor $HOME is set")]
+    NoHome,
+    /// A directory or file of ours cannot be used.
+    #[error("cannot use {path}: {source}")]
+    Path {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another `muster up` has the state directory.
+    #[error("another `muster up` (process {holder}) uses the state directory {path}")]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// The other's process id, as far as it is known.
+        holder: String,
+    },
+    /// A directory in a shared place belongs to somebody else.
+    #[error("{0} belongs to somebody else")]
+    Foreign(PathBuf),
+    /// A model or configuration file is not there.
+    #[error("{flag} {path}: {why}")]
+    NoFile {
+        /// The flag that named it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Two `--model` files have one name.
+    #[error("two --model files would both be called `{0}`")]
+    SameName(String),
+    /// The generated configuration cannot be written.
+    #[error("cannot write the generated configuration: {0}")]
+    Generated(#[from] toml::ser::Error),
+    /// A binary is not beside `muster`.
+    #[error("{name} is not in {directory}, where muster itself is")]
+    NoBinary {
+        /// Its name.
+        name: &'static str,
+        /// Where it should be.
+        directory: PathBuf,
+    },
+    /// An address is in use.
+    #[error("{what} cannot listen on {address}: the port is already in use")]
+    PortTaken {
+        /// Which of ours wanted it.
+        what: &'static str,
+        /// The address.
+        address: String,
+        /// The flag that changes it.
+        flag: &'static str,
+    },
+    /// An address cannot be had for another reason.
+    #[error("{what} cannot listen on {address}: {source}")]
+    PortRefused {
+        /// Which of ours wanted it.
+        what: &'static str,
+        /// The address.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A child ended before it was ready.
+    #[error("{name} ended before it was ready: {why}")]
+    Died {
+        /// Which one.
+        name: String,
+        /// Its exit status, or why it could not be started.
+        why: String,
+    },
+    /// A child never became ready.
+    #[error("{0} was not ready after {seconds} s", seconds = START_TIMEOUT.as_secs())]
+    NotReady(String),
+}
+
+impl UpError {
+    /// What a person can do about it.
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoHome => Some("say where: --state-dir DIR"),
+            Self::Locked { .. } => {
+                Some("stop that one, or give this one its own --state-dir, --http and --grpc")
+            }
+            Self::NoBinary { .. } => Some("build all of them: cargo build --release"),
+            Self::PortTaken { flag: "--http", .. } => {
+                Some("stop what listens there, or choose another: --http HOST:PORT")
+            }
+            Self::PortTaken { .. } => Some("stop what listens there, or choose another: --grpc HOST:PORT"),
+            Self::Died { .. } | Self::NotReady(_) => {
+                Some("its own words are above; --log-level debug says more")
+            }
+            Self::Path { .. }
+            | Self::Foreign(_)
+            | Self::NoFile { .. }
+            | Self::SameName(_)
+            | Self::Generated(_)
+            | Self::PortRefused { .. } => None,
+        }
+    }
+}
+
+/// Runs everything until Ctrl-C or SIGTERM.
+pub(crate) async fn run(options: UpOptions, output: Output) -> Result<(), Failure> {
+    let started = Instant::now();
+    init_logging(options.log_level);
+    let mut signals = Signals::install()?;
+    let drain_timeout = Duration::from_secs(options.drain_timeout);
+    let plan = Plan::new(options)?;
+    let mut fleet = Fleet::default();
+    let up = tokio::select! {
+        up = fleet.start(&plan) => up.map(Some),
+        () = signals.next() => Ok(None),
+    };
+    let result = match up {
+        Ok(Some(addresses)) => {
+            let banner = announce(output, &addresses, started.elapsed()).await;
+            notify_ready(&addresses.http);
+            signals.next().await;
+            banner
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(error.into()),
+    };
+    notify_stopping();
+    fleet.drain(&mut signals, drain_timeout).await;
+    drop(plan);
+    result
+}
+
+/// Where the running fleet is reached.
+struct Addresses {
+    http: Address,
+    grpc: Address,
+}
+
+/// The children, in the order in which they are stopped.
+#[derive(Default)]
+struct Fleet {
+    gateway: Vec<Process>,
+    workers: Vec<Process>,
+    controller: Vec<Process>,
+}
+
+impl Fleet {
+    async fn start(&mut self, plan: &Plan) -> Result<Addresses, UpError> {
+        self.controller.push(Process::start(plan.controller()));
+        let grpc = first_ready(&mut self.controller).await?;
+        self.workers
+            .extend(plan.workers(&grpc).into_iter().map(Process::start));
+        self.gateway.push(Process::start(plan.gateway(&grpc)));
+        let http = first_ready(&mut self.gateway).await?;
+        first_ready(&mut self.workers).await?;
+        Ok(Addresses { http, grpc })
+    }
+
+    /// Stops everything in order; another signal, or the deadline, turns asking into killing.
+    async fn drain(&mut self, signals: &mut Signals, timeout: Duration) {
+        let deadline = tokio::time::Instant::now() + timeout;
+        let mut urgency = Urgency::Term;
+        for group in [&mut self.gateway, &mut self.workers, &mut self.controller] {
+            for process in group.iter() {
+                process.stop(urgency);
+            }
+            if urgency == Urgency::Term {
+                let why = tokio::select! {
+                    () = all_ended(group) => continue,
+                    () = signals.next() => "asked again",
+                    () = tokio::time::sleep_until(deadline) => "the drain took too long",
+                };
+                tracing::warn!(why, "killing what still runs");
+                urgency = Urgency::Kill;
+                for process in group.iter() {
+                    process.stop(urgency);
+                }
+            }
+            if tokio::time::timeout(KILL_GRACE, all_ended(group)).await.is_err() {
+                tracing::error!("a killed process does not die");
+            }
+        }
+    }
+}
+
+/// Waits until all are ready; the first one's address.
+async fn first_ready(processes: &mut [Process]) -> Result<Address, UpError> {
+    let mut first = None;
+    for process in processes {
+        let address = tokio::time::timeout(START_TIMEOUT, process.ready())
+            .await
+            .map_err(|_| UpError::NotReady(process.name().to_owned()))??;
+        first.get_or_insert(address);
+    }
+    first.ok_or_else(|| UpError::NotReady("nothing".to_owned()))
+}
+
+async fn all_ended(processes: &mut [Process]) {
+    for process in processes {
+        process.ended().await;
+    }
+}
+
+/// The signals that end `muster up`.
+struct Signals {
+    term: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        let name = tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.hangup.recv() => "SIGHUP",
+        };
+        tracing::info!(signal = name, "asked to stop");
+    }
+}
+
+/// Says where everything is, and what to try.
+async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Result<(), Failure> {
+    let models = models(&addresses.grpc).await;
+    let Addresses { http, grpc } = addresses;
+    if output.is_json() {
+        return output.line(json!({
+            "http": http.to_string(),
+            "grpc": grpc.to_string(),
+            "models": models,
+            "ready_seconds": took.as_secs_f64(),
+        }));
+    }
+    let (base, socket) = match http {
+        Address::Tcp(text) => (format!("http://{}", dialable(text)), String::new()),
+        Address::Unix(path) => (
+            "http://localhost".to_owned(),
+            format!(" --unix-socket {}", path.display()),
+        ),
+    };
+    let model = models.first().map_or("MODEL", String::as_str);
+    let listed = if models.is_empty() {
+        "none: give --model PATH.gguf or --config FILE".to_owned()
+    } else {
+        models.join(", ")
+    };
+    output.line(format_args!(
+        "muster is ready after {:.2} s\n  HTTP    {base}/v1{}\n  gRPC    {grpc}\n  models  {listed}\n  try     curl -N{socket} {base}/v1/chat/completions \
+         -H 'content-type: application/json' -d '{{\"model\":\"{model}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'",
+        took.as_secs_f64(),
+        if socket.is_empty() { String::new() } else { format!("  (on {http})") },
+    ))
+}
+
+/// An address that a client on this box can dial.
+fn dialable(listen: &str) -> String {
+    let port = listen.rsplit_once(':').map_or("", |(_, port)| port);
+    if listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:") {
+        format!("localhost:{port}")
+    } else {
+        listen.to_owned()
+    }
+}
+
+/// The catalogue's ids; empty if the controller does not say, which is no reason to stop.
+async fn models(grpc: &Address) -> Vec<String> {
+    let asked = ControlClient::new(net::channel_lazy(grpc))
+        .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES)
+        .list_models(ListModelsRequest::default())
+        .await;
+    match asked {
+        Ok(response) => response
+            .into_inner()
+            .models
+            .into_iter()
+            .map(|model| model.id)
+            .collect(),
+        Err(status) => {
+            tracing::warn!(%status, "the controller does not list its models");
+            Vec::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_for_everyone_are_shown_as_localhost() {
+        assert_eq!(dialable("0.0.0.0:80"), "localhost:80");
+        assert_eq!(dialable("[::]:80"), "localhost:80");
+        assert_eq!(dialable("127.0.0.1:80"), "127.0.0.1:80");
+    }
+}

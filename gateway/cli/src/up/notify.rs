@@ -1,0 +1,63 @@
+//! The receiving end of sd_notify: a unix datagram socket per child, so that readiness is an event and nothing is polled.
+
+use std::{io, path::Path};
+
+use muster_proto::net::Address;
+use tokio::net::UnixDatagram;
+
+/// A child's socket. Its path goes into the child's `NOTIFY_SOCKET`.
+#[derive(Debug)]
+pub(crate) struct NotifySocket(UnixDatagram);
+
+/// What a child said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// It is ready.
+    pub(crate) ready: bool,
+    /// Where it really listens.
+    pub(crate) address: Option<Address>,
+}
+
+impl NotifySocket {
+    /// Binds `path`, replacing what a predecessor left: the run directory is ours alone, by its lock.
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        UnixDatagram::bind(path).map(Self)
+    }
+
+    /// The next message.
+    pub(crate) async fn recv(&self) -> io::Result<Message> {
+        let mut buffer = [0; 4096];
+        let length = self.0.recv(&mut buffer).await?;
+        let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
+        Ok(parse(&text))
+    }
+}
+
+fn parse(text: &str) -> Message {
+    let mut message = Message::default();
+    for line in text.lines() {
+        match line.split_once('=') {
+            Some(("READY", "1")) => message.ready = true,
+            Some(("MUSTER_ADDRESS", address)) => message.address = address.parse().ok(),
+            _ => {}
+        }
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_comes_with_an_address() {
+        let message = parse("MUSTER_ADDRESS=127.0.0.1:17\nREADY=1\n");
+        assert!(message.ready);
+        assert_eq!(message.address, Some(Address::Tcp("127.0.0.1:17".to_owned())));
+        assert_eq!(parse("STATUS=warming up\nWATCHDOG=1"), Message::default());
+    }
+}

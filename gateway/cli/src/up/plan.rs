@@ -1,0 +1,180 @@
+//! From flags to command lines: what is started, with which arguments.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use muster_proto::net::Address;
+
+use super::{UpError, catalogue, directories::Directories, ports, process::Spec};
+use crate::args::UpOptions;
+
+const CONTROLLER: &str = "muster-controller";
+const WORKER: &str = "muster-worker";
+const GATEWAY: &str = "muster-gateway";
+
+/// Everything that is decided before the first process starts.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    options: UpOptions,
+    directories: Directories,
+    configs: Vec<PathBuf>,
+    devices: Vec<String>,
+    binaries: PathBuf,
+    width: usize,
+}
+
+impl Plan {
+    /// Checks what can be checked now.
+    pub(crate) fn new(options: UpOptions) -> Result<Self, UpError> {
+        let binaries = binaries()?;
+        for path in &options.configs {
+            // Whether it is a good one is the controller's business.
+            std::fs::File::open(path).map_err(|error| UpError::NoFile {
+                flag: "--config",
+                path: path.clone(),
+                why: error.to_string(),
+            })?;
+        }
+        let directories = Directories::open(options.state_dir.clone())?;
+        let mut configs = options.configs.clone();
+        configs.extend(catalogue::generate(directories.state(), &options.models)?);
+        ports::check("the gateway", "--http", &options.http)?;
+        ports::check("the controller", "--grpc", &options.grpc)?;
+        let devices = if options.devices.is_empty() {
+            found()
+        } else {
+            options.devices.clone()
+        };
+        let width = devices
+            .iter()
+            .map(|device| worker_name(device).len())
+            .chain(["controller".len()])
+            .max()
+            .unwrap_or(0);
+        Ok(Self {
+            options,
+            directories,
+            configs,
+            devices,
+            binaries,
+            width,
+        })
+    }
+
+    /// The controller; it keeps its port over restarts, because everything else dials it.
+    pub(crate) fn controller(&self) -> Spec {
+        let mut args = self.common();
+        for path in &self.configs {
+            args.extend(["--config".into(), path.into()]);
+        }
+        args.extend(["--state-dir".into(), self.directories.state().into()]);
+        if !self.options.max_loaded_models.is_empty() {
+            args.push("--max-loaded-models".into());
+            args.extend(
+                self.options
+                    .max_loaded_models
+                    .iter()
+                    .map(|limit| limit.to_string().into()),
+            );
+        }
+        flag(
+            &mut args,
+            "--ctx-size",
+            self.options.ctx_size.map(|size| size.to_string()),
+        );
+        flag(&mut args, "--llamacpp", self.options.llamacpp.clone());
+        // Joined to its flag, since its value begins with a dash.
+        let llamacpp_args = self.options.llamacpp_args.as_ref();
+        args.extend(llamacpp_args.map(|words| format!("--llamacpp-args={words}").into()));
+        self.spec("controller", CONTROLLER, args, self.options.grpc.clone(), true)
+    }
+
+    /// One worker per device. Gateways learn a worker's port from the controller, so it may change.
+    pub(crate) fn workers(&self, controller: &Address) -> Vec<Spec> {
+        self.devices
+            .iter()
+            .map(|device| {
+                let name = worker_name(device);
+                let mut args = self.common();
+                args.extend(["--controller".into(), controller.to_string().into()]);
+                args.extend(["--device".into(), device.into()]);
+                args.extend(["--name".into(), name.clone().into()]);
+                args.extend(["--run-dir".into(), self.directories.run().join(&name).into()]);
+                if let Some(path) = &self.options.llama_server {
+                    args.extend(["--llama-server".into(), path.into()]);
+                }
+                self.spec(&name, WORKER, args, Address::Tcp("127.0.0.1:0".to_owned()), false)
+            })
+            .collect()
+    }
+
+    /// The gateway; it keeps its port.
+    pub(crate) fn gateway(&self, controller: &Address) -> Spec {
+        let mut args = self.common();
+        args.extend(["--controller".into(), controller.to_string().into()]);
+        self.spec("gateway", GATEWAY, args, self.options.http.clone(), true)
+    }
+
+    fn common(&self) -> Vec<OsString> {
+        vec!["--log-level".into(), self.options.log_level.as_str().into()]
+    }
+
+    fn spec(&self, name: &str, binary: &str, args: Vec<OsString>, listen: Address, keeps: bool) -> Spec {
+        Spec {
+            name: name.to_owned(),
+            program: self.binaries.join(binary),
+            args,
+            listen,
+            keeps_address: keeps,
+            notify: self.directories.run().join(format!("{name}.ready")),
+            width: self.width,
+        }
+    }
+}
+
+fn flag(args: &mut Vec<OsString>, name: &str, value: Option<String>) {
+    if let Some(value) = value {
+        args.extend([name.into(), value.into()]);
+    }
+}
+
+/// The devices of this box. GPUs and NPUs come with their runtimes.
+fn found() -> Vec<String> {
+    vec!["cpu".to_owned()]
+}
+
+/// A worker's name over restarts: its device, without a host's name, which containers change at every start.
+fn worker_name(device: &str) -> String {
+    let mut parts = device.splitn(3, ':');
+    let device = match (parts.next(), parts.next()) {
+        (Some("sim"), Some(name)) => format!("sim-{name}"),
+        _ => device.to_owned(),
+    };
+    let safe = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
+    format!("worker-{}", device.chars().map(safe).collect::<String>())
+}
+
+fn binaries() -> Result<PathBuf, UpError> {
+    let own = std::env::current_exe().map_err(super::directories::at(Path::new("/proc/self/exe")))?;
+    let directory = own.parent().map(Path::to_owned).unwrap_or_default();
+    for name in [CONTROLLER, WORKER, GATEWAY] {
+        if !directory.join(name).is_file() {
+            return Err(UpError::NoBinary { name, directory });
+        }
+    }
+    Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_named_after_their_devices() {
+        assert_eq!(worker_name("cpu"), "worker-cpu");
+        assert_eq!(worker_name("sim:a:8GiB"), "worker-sim-a");
+        assert_eq!(worker_name("GPU-12:34"), "worker-GPU-12-34");
+    }
+}
