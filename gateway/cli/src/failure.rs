@@ -100,45 +100,67 @@ impl Failure {
     }
 }
 
-/// What to do about a code; `None` where the message says it all.
+/// What to do about a code, where the message does not say it all.
+const ADVICE: &[(&[Code], &str)] = &[
+    (&[Code::UnknownModel], "`muster models` lists what there is"),
+    (&[Code::ModelNotLoaded], "load it first: `muster load MODEL`"),
+    (
+        &[Code::ModelLoading],
+        "it is on its way; `muster ps` shows how far",
+    ),
+    (
+        &[Code::ModelUnloading],
+        "wait until it is unloaded (`muster ps`), then ask again",
+    ),
+    (
+        &[Code::ModelFailed, Code::ModelLoadFailed, Code::LoadStalled],
+        "`muster events` says what happened; `muster load MODEL` tries again at once",
+    ),
+    (
+        &[Code::EvictionTimeout],
+        "`muster ps` shows what is busy; `muster unload MODEL` makes room",
+    ),
+    (
+        &[Code::InsufficientMemory],
+        "`muster devices` shows the memory; a smaller ctx_size or `muster unload MODEL` helps",
+    ),
+    (
+        &[Code::SlotsPinned],
+        "only pinned models are in the way: `muster unload MODEL` one of them",
+    ),
+    (
+        &[Code::NoWorker],
+        "`muster workers` lists the workers and what they can host",
+    ),
+    (
+        &[Code::FileNotFound],
+        "check `checkpoint` in the configuration; `muster models` shows it",
+    ),
+    (&[Code::QueueFull], "it is busy; try again in a moment"),
+    (
+        &[
+            Code::WorkerLost,
+            Code::RuntimeCrashed,
+            Code::RuntimeError,
+            Code::StaleInstance,
+            Code::NoRoom,
+        ],
+        "try again: it loads again on demand; `muster events` says what happened",
+    ),
+    (
+        &[Code::ControllerUnavailable, Code::ShuttingDown],
+        "try again when it is up",
+    ),
+    (
+        &[Code::ContextLengthExceeded],
+        "say less, or give the model a larger ctx_size",
+    ),
+    (&[Code::Internal], "this is a bug of Muster; its log has more"),
+];
+
 fn advice(code: Code) -> Option<&'static str> {
-    match code {
-        Code::UnknownModel => Some("`muster models` lists what there is"),
-        Code::ModelNotLoaded => Some("load it first: `muster load MODEL`"),
-        Code::ModelLoading => Some("it is on its way; `muster ps` shows how far"),
-        Code::ModelUnloading => Some("wait until it is unloaded (`muster ps`), then ask again"),
-        Code::ModelFailed | Code::ModelLoadFailed | Code::LoadStalled => {
-            Some("`muster events` says what happened; `muster load MODEL` tries again at once")
-        }
-        Code::EvictionTimeout => Some("`muster ps` shows what is busy; `muster unload MODEL` makes room"),
-        Code::InsufficientMemory => {
-            Some("`muster devices` shows the memory; a smaller ctx_size or `muster unload MODEL` helps")
-        }
-        Code::SlotsPinned => Some("only pinned models are in the way: `muster unload MODEL` one of them"),
-        Code::NoWorker => Some("`muster workers` lists the workers and what they can host"),
-        Code::FileNotFound => Some("check `checkpoint` in the configuration; `muster models` shows it"),
-        Code::QueueFull => Some("it is busy; try again in a moment"),
-        Code::WorkerLost | Code::RuntimeCrashed | Code::RuntimeError | Code::StaleInstance | Code::NoRoom => {
-            Some("try again; it loads again on demand. `muster events` says what happened")
-        }
-        Code::ControllerUnavailable | Code::ShuttingDown => Some("try again when it is up"),
-        Code::ContextLengthExceeded => Some("say less, or give the model a larger ctx_size"),
-        Code::Internal => Some("this is a bug of Muster; its log has more"),
-        Code::InvalidLoadRequest
-        | Code::LoadCancelled
-        | Code::InvalidRequest
-        | Code::InvalidJson
-        | Code::BodyTooLarge
-        | Code::RouteNotFound
-        | Code::MethodNotAllowed
-        | Code::ThinkingUnsupported
-        | Code::UnsupportedByRuntime
-        | Code::Cancelled
-        | Code::Superseded
-        | Code::SlowReader
-        | Code::Unauthenticated
-        | Code::Forbidden => None,
-    }
+    let row = ADVICE.iter().find(|(codes, _)| codes.contains(&code));
+    row.map(|(_, text)| *text)
 }
 
 /// An error's own words and those of its sources, without repetitions.

@@ -38,6 +38,8 @@ use self::{
 };
 use crate::{args::UpOptions, failure::Failure, output::Output};
 
+/// Longest wait for the list of models in the greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a child's first readiness.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a child may take to die once it is killed.
@@ -200,8 +202,7 @@ impl Fleet {
         self.workers
             .extend(plan.workers(&grpc).into_iter().map(Process::start));
         self.gateway.push(Process::start(plan.gateway(&grpc)));
-        let http = first_ready(&mut self.gateway).await?;
-        first_ready(&mut self.workers).await?;
+        let (http, _) = tokio::try_join!(first_ready(&mut self.gateway), first_ready(&mut self.workers))?;
         Ok(Addresses { http, grpc })
     }
 
@@ -321,19 +322,22 @@ fn dialable(listen: &str) -> String {
 
 /// The catalogue's ids; empty if the controller does not say, which is no reason to stop.
 async fn models(grpc: &Address) -> Vec<String> {
-    let asked = ControlClient::new(net::channel_lazy(grpc))
-        .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES)
-        .list_models(ListModelsRequest::default())
-        .await;
-    match asked {
-        Ok(response) => response
+    let mut client = ControlClient::new(net::channel_lazy(grpc))
+        .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES);
+    let asked = client.list_models(ListModelsRequest::default());
+    match tokio::time::timeout(GREETING_TIMEOUT, asked).await {
+        Ok(Ok(response)) => response
             .into_inner()
             .models
             .into_iter()
             .map(|model| model.id)
             .collect(),
-        Err(status) => {
+        Ok(Err(status)) => {
             tracing::warn!(%status, "the controller does not list its models");
+            Vec::new()
+        }
+        Err(_) => {
+            tracing::warn!("the controller takes too long to list its models");
             Vec::new()
         }
     }
