@@ -95,6 +95,8 @@ pub struct Config {
     pub backoff: Backoff,
     /// How long an unknown outcome may stay unexplained while its worker is connected, before a full report is asked for.
     pub unknown_wait: Duration,
+    /// How long holds of streams that this controller never saw are kept after a restart, for gateways to come back (PROTOCOL 9).
+    pub stranger_holds: Duration,
     /// Loads lost with their worker before the model counts as failed.
     pub max_lost_loads: u32,
 }
@@ -136,6 +138,7 @@ impl Default for Config {
                 longest: Duration::from_secs(300),
             },
             unknown_wait: Duration::from_secs(5),
+            stranger_holds: Duration::from_secs(10),
             max_lost_loads: 3,
         }
     }

@@ -1,58 +1,332 @@
 //! The fleet as policy knows it, and the one function that changes it.
+//!
+//! ```text
+//!   event ──► transitions (facts and commands' outcomes) ──► reconcile (waiters, per touched model)
+//!                                                               │
+//!   effects ◄── announce (routes, states, stages, timer) ◄── plan (the load queue, in order)
+//! ```
+//!
+//! Every phase is idempotent: a second pass without a new event yields no effect.
 
-use crate::api::{Effect, Event, IdSource, Moment, WorkerFacts};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::api::{
+    Command, CommandId, Decision, DecisionKind, DeviceKey, Effect, Event, HoldId, HostId, IdSource,
+    InstanceId, ModelId, Moment, WorkerFacts, WorkerId,
+};
 use crate::config::Config;
-use crate::view::{DeviceView, InstanceView, ModelView, WorkerView};
+use crate::state::{Asked, Device, Instance, Load, LoadId, Model, Pending, Presence, Waiter, Worker};
 
 /// All policy knows. One task owns it.
 #[derive(Debug)]
 pub struct Fleet {
-    config: Config,
-    roster: Vec<WorkerFacts>,
-    now: Moment,
+    pub(crate) config: Config,
+    pub(crate) now: Moment,
+    pub(crate) phase: Phase,
+    pub(crate) models: BTreeMap<ModelId, Model>,
+    pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    pub(crate) hosts: BTreeMap<HostId, BTreeSet<WorkerId>>,
+    pub(crate) devices: BTreeMap<DeviceKey, Device>,
+    pub(crate) instances: BTreeMap<InstanceId, Instance>,
+    pub(crate) queue: BTreeMap<LoadId, Load>,
+    pub(crate) waiters: BTreeMap<HoldId, Waiter>,
+    pub(crate) commands: BTreeMap<CommandId, InstanceId>,
+    /// Instances that time alone can move on: unknown outcomes, holds of unknown streams, quiesces without an answer.
+    pub(crate) attention: BTreeSet<InstanceId>,
+    /// Models to look at before the step ends.
+    pub(crate) dirty: BTreeSet<ModelId>,
+    /// The queue must be decided anew.
+    pub(crate) replan: bool,
+    /// When the queue must be decided anew though nothing happens.
+    pub(crate) plan_wake: Option<Moment>,
+    /// Timer as last asked for.
+    pub(crate) wake_sent: Option<Moment>,
+    pub(crate) effects: Vec<Effect>,
+    next_command: u64,
+    next_load: u64,
+}
+
+/// Rounds of planning in one step; far more than ever needed, so that a mistake here costs a late decision and not a hang.
+const MAX_ROUNDS: usize = 16;
+
+/// Whether decisions are made yet (PROTOCOL 2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing is placed, evicted or refused until the roster has joined or time is up.
+    Settling {
+        until: Moment,
+        missing: BTreeSet<WorkerId>,
+    },
+    /// Business as usual.
+    Running,
 }
 
 impl Fleet {
     /// A fleet at its start: it settles until every worker of the roster has joined or `config.settle` has passed (PROTOCOL 2).
+    /// The first [`step`](Self::step) should follow at once (the catalogue, usually): it asks for the timer.
     #[must_use]
     pub fn new(config: Config, roster: Vec<WorkerFacts>, now: Moment) -> Self {
-        Self { config, roster, now }
+        let missing: BTreeSet<WorkerId> = roster.iter().map(|facts| facts.id.clone()).collect();
+        let phase = if missing.is_empty() {
+            Phase::Running
+        } else {
+            Phase::Settling {
+                until: now + config.settle,
+                missing,
+            }
+        };
+        let mut fleet = Self {
+            config,
+            now,
+            phase,
+            models: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            attention: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            replan: false,
+            plan_wake: None,
+            wake_sent: None,
+            effects: Vec::new(),
+            next_command: 1,
+            next_load: 1,
+        };
+        for facts in roster {
+            fleet.install_worker(facts, Presence::Away(now));
+        }
+        fleet
     }
 
     /// Takes one event and says what to do. `now` is clamped to never run backwards (PROTOCOL 19).
     pub fn step(&mut self, now: Moment, event: Event, ids: &mut dyn IdSource) -> Vec<Effect> {
         self.now = self.now.max(now);
-        let _ = (event, ids, &self.config, &self.roster);
-        Vec::new()
+        self.apply(event);
+        self.settle();
+        self.reconcile_dirty();
+        // A pass may free or need something that an earlier load of the queue can use; it converges, since every round acts.
+        for _ in 0..MAX_ROUNDS {
+            if !self.plan_if_due(ids) {
+                break;
+            }
+            self.reconcile_dirty();
+        }
+        let attention_wake = self.attend();
+        self.announce(attention_wake);
+        std::mem::take(&mut self.effects)
     }
 
-    /// Whether settling is over.
-    #[must_use]
-    pub fn settled(&self) -> bool {
-        true
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::WorkerJoined { facts, report } => self.worker_joined(facts, report),
+            Event::WorkerLost { worker } => self.worker_lost(&worker),
+            Event::WorkerLeft { worker } => self.worker_left(&worker),
+            Event::WorkerDraining { worker, draining } => self.worker_draining(&worker, draining),
+            Event::WorkerReported { worker, report } => self.worker_reported(&worker, report),
+            Event::Outcome { id, outcome } => self.command_answered(id, outcome),
+            Event::EnsureOpened {
+                hold,
+                model,
+                avoid_instances,
+                avoid_workers,
+            } => {
+                self.ensure_opened(hold, model, avoid_instances, avoid_workers);
+            }
+            Event::EnsureClosed { hold } => self.ensure_closed(&hold),
+            Event::LoadRequested {
+                request,
+                model,
+                overrides,
+            } => self.load_requested(request, &model, overrides),
+            Event::UnloadRequested { request, model, how } => self.unload_requested(request, &model, how),
+            Event::PreloadRequested { model } => self.preload_requested(&model),
+            Event::ForgetRequested { request, worker } => self.forget_requested(request, &worker),
+            Event::GhostGone { instance } => self.ghost_gone(&instance),
+            Event::CatalogueChanged { models } => self.catalogue_changed(models),
+            Event::Tick => {}
+        }
     }
 
-    /// Models of the catalogue, and those that still have instances, by id.
-    #[must_use]
-    pub fn models(&self) -> Vec<ModelView> {
-        Vec::new()
+    /// Ends settling when its time has come.
+    fn settle(&mut self) {
+        let over = match &self.phase {
+            Phase::Settling { until, missing } => missing.is_empty() || *until <= self.now,
+            Phase::Running => false,
+        };
+        if over {
+            self.phase = Phase::Running;
+            self.replan = true;
+            self.effects.push(Effect::Settled);
+            self.decided(DecisionKind::Settled, None, None, None);
+        }
     }
 
-    /// Instances by id.
-    #[must_use]
-    pub fn instances(&self) -> Vec<InstanceView> {
-        Vec::new()
+    /// Marks a model for another look in this step.
+    pub(crate) fn touch_model(&mut self, model: &ModelId) {
+        if !self.dirty.contains(model) {
+            self.dirty.insert(model.clone());
+        }
     }
 
-    /// Devices by host and id.
-    #[must_use]
-    pub fn devices(&self) -> Vec<DeviceView> {
-        Vec::new()
+    /// Something changed that the load queue may depend on.
+    pub(crate) fn room_changed(&mut self) {
+        self.replan = true;
     }
 
-    /// Workers by id.
-    #[must_use]
-    pub fn workers(&self) -> Vec<WorkerView> {
-        Vec::new()
+    pub(crate) fn new_load_id(&mut self) -> LoadId {
+        let id = LoadId(self.next_load);
+        self.next_load += 1;
+        id
+    }
+
+    /// Sends a command and remembers it as the instance's outstanding one. The caller has checked that there is none.
+    pub(crate) fn send(&mut self, instance: &InstanceId, asked: Asked, command: Command) {
+        let Some(found) = self.instances.get_mut(instance) else {
+            return;
+        };
+        let id = CommandId(self.next_command);
+        self.next_command += 1;
+        found.pending = Some(Pending { id, asked });
+        let worker = found.worker.clone();
+        self.commands.insert(id, instance.clone());
+        self.effects.push(Effect::Command {
+            id,
+            worker,
+            instance: instance.clone(),
+            command,
+        });
+    }
+
+    /// Tells a worker that its instance's end was heard; nothing waits for the answer.
+    pub(crate) fn acknowledge_end(&mut self, worker: &WorkerId, instance: &InstanceId) {
+        let id = CommandId(self.next_command);
+        self.next_command += 1;
+        self.effects.push(Effect::Command {
+            id,
+            worker: worker.clone(),
+            instance: instance.clone(),
+            command: Command::AckTombstone,
+        });
+    }
+
+    pub(crate) fn decided(
+        &mut self,
+        kind: DecisionKind,
+        model: Option<&ModelId>,
+        instance: Option<&InstanceId>,
+        worker: Option<&WorkerId>,
+    ) {
+        self.effects.push(Effect::Decided(Decision {
+            kind,
+            model: model.cloned(),
+            instance: instance.cloned(),
+            worker: worker.cloned(),
+        }));
+    }
+
+    /// A decision about an instance, with its model and worker.
+    pub(crate) fn decided_on(&mut self, kind: DecisionKind, instance: &InstanceId) {
+        let Some(found) = self.instances.get(instance) else {
+            return;
+        };
+        let (model, worker) = (found.spec.model.clone(), found.worker.clone());
+        self.decided(kind, Some(&model), Some(instance), Some(&worker));
+    }
+
+    /// The key of a device on the host of an instance.
+    pub(crate) fn key(host: &HostId, device: &crate::api::DeviceId) -> DeviceKey {
+        DeviceKey {
+            host: host.clone(),
+            device: device.clone(),
+        }
+    }
+
+    /// All instances on a host, ghosts included, by id.
+    pub(crate) fn on_host<'a>(&'a self, host: &HostId) -> impl Iterator<Item = &'a Instance> {
+        self.hosts
+            .get(host)
+            .into_iter()
+            .flatten()
+            .filter_map(|worker| self.workers.get(worker))
+            .flat_map(|worker| &worker.instances)
+            .filter_map(|id| self.instances.get(id))
+    }
+
+    /// All instances with a reservation on a device, ghosts included, by id.
+    pub(crate) fn on_device<'a>(&'a self, key: &DeviceKey) -> impl Iterator<Item = &'a Instance> {
+        self.devices
+            .get(key)
+            .into_iter()
+            .flat_map(|device| &device.instances)
+            .filter_map(|id| self.instances.get(id))
+    }
+
+    pub(crate) fn connected(&self, worker: &WorkerId) -> bool {
+        self.workers.get(worker).is_some_and(Worker::connected)
+    }
+
+    /// Adds an instance to all indexes.
+    pub(crate) fn insert_instance(&mut self, instance: Instance) {
+        let id = instance.id.clone();
+        if let Some(worker) = self.workers.get_mut(&instance.worker) {
+            worker.instances.insert(id.clone());
+        }
+        for reservation in &instance.spec.reservations {
+            if let Some(device) = self
+                .devices
+                .get_mut(&Self::key(&instance.host, &reservation.device))
+            {
+                device.instances.insert(id.clone());
+            }
+        }
+        let model = instance.spec.model.clone();
+        self.models
+            .entry(model.clone())
+            .or_insert_with(|| Model::new(None))
+            .instances
+            .insert(id.clone());
+        self.instances.insert(id, instance);
+        self.touch_model(&model);
+        self.room_changed();
+    }
+
+    /// Removes an instance from all indexes; its engine is gone.
+    pub(crate) fn remove_instance(&mut self, id: &InstanceId) -> Option<Instance> {
+        let instance = self.instances.remove(id)?;
+        if let Some(worker) = self.workers.get_mut(&instance.worker) {
+            worker.instances.remove(id);
+        }
+        for reservation in &instance.spec.reservations {
+            if let Some(device) = self
+                .devices
+                .get_mut(&Self::key(&instance.host, &reservation.device))
+            {
+                device.instances.remove(id);
+                device.changed(self.now);
+            }
+        }
+        if let Some(model) = self.models.get_mut(&instance.spec.model) {
+            model.instances.remove(id);
+        }
+        if let Some(pending) = &instance.pending {
+            self.commands.remove(&pending.id);
+        }
+        self.attention.remove(id);
+        if instance.route.is_some() {
+            self.effects.push(Effect::RetractRoute { instance: id.clone() });
+        }
+        self.touch_model(&instance.spec.model);
+        self.room_changed();
+        Some(instance)
+    }
+
+    /// The catalogue's entry of a model.
+    pub(crate) fn spec_of(&self, model: &ModelId) -> Option<&Arc<crate::api::ModelSpec>> {
+        self.models.get(model).and_then(|found| found.spec.as_ref())
     }
 }

@@ -5,9 +5,16 @@
 //!
 //! Architecture invariant: this crate reads no clock, no randomness, no environment and does no I/O; `now` and new ids are handed in.
 
+mod announce;
 mod api;
+mod attend;
 mod config;
 mod fleet;
+pub mod invariants;
+mod plan;
+mod reconcile;
+mod state;
+mod transitions;
 mod view;
 
 pub use api::*;

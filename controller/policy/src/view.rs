@@ -1,8 +1,13 @@
 //! What the driver may read of a fleet, for lists, snapshots and metrics. Nothing here can change it.
 
+use std::collections::BTreeMap;
+
 use crate::api::{
     Bytes, DeviceKey, DeviceKind, InstanceId, ModelId, ModelState, Moment, RouteState, WorkerFacts, WorkerId,
 };
+
+use crate::fleet::{Fleet, Phase};
+use crate::state::{Device, Instance, LoadId, Model, Presence, Worker};
 
 /// A model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,4 +69,84 @@ pub struct WorkerView {
     pub connected: bool,
     /// Since when it is connected or away.
     pub since: Moment,
+}
+
+impl Fleet {
+    /// Whether settling is over.
+    #[must_use]
+    pub fn settled(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    /// Models of the catalogue, and those that still have instances, by id.
+    #[must_use]
+    pub fn models(&self) -> Vec<ModelView> {
+        let positions: BTreeMap<LoadId, u32> = self.queue.keys().copied().zip(1..).collect();
+        let view = |(id, model): (&ModelId, &Model)| {
+            let instances = model
+                .instances
+                .iter()
+                .filter_map(|instance| self.instances.get(instance));
+            Some(ModelView {
+                id: id.clone(),
+                state: self.model_state(id)?,
+                instances: model.instances.iter().cloned().collect(),
+                queue_position: model.queued.and_then(|load| positions.get(&load).copied()),
+                last_used: instances.map(|instance| instance.usage.last_used).max(),
+            })
+        };
+        self.models.iter().filter_map(view).collect()
+    }
+
+    /// Instances by id.
+    #[must_use]
+    pub fn instances(&self) -> Vec<InstanceView> {
+        let view = |instance: &Instance| InstanceView {
+            id: instance.id.clone(),
+            model: instance.spec.model.clone(),
+            worker: instance.worker.clone(),
+            route: instance.route,
+            ghost: instance.lost(),
+        };
+        self.instances.values().map(view).collect()
+    }
+
+    /// Devices by host and id.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceView> {
+        let view = |(key, device): (&DeviceKey, &Device)| {
+            let reserved = |instance: &Instance| instance.reserved_on(&key.device);
+            DeviceView {
+                key: key.clone(),
+                kind: device.kind,
+                capacity: device.capacity,
+                free: device.newest_free(),
+                reserved: self.on_device(key).map(reserved).sum(),
+                ghosts: self
+                    .on_device(key)
+                    .filter(|instance| instance.lost())
+                    .map(reserved)
+                    .sum(),
+                workers: device.workers.iter().cloned().collect(),
+                models: self
+                    .on_device(key)
+                    .map(|instance| instance.spec.model.clone())
+                    .collect(),
+            }
+        };
+        self.devices.iter().map(view).collect()
+    }
+
+    /// Workers by id.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let view = |worker: &Worker| WorkerView {
+            facts: worker.facts.clone(),
+            connected: worker.connected(),
+            since: match worker.presence {
+                Presence::Connected(since) | Presence::Away(since) => since,
+            },
+        };
+        self.workers.values().map(view).collect()
+    }
 }

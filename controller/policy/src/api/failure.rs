@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::event::Refusal;
 use super::ids::{DeviceKey, ModelId, WorkerId};
 use super::units::Bytes;
 
@@ -92,6 +93,14 @@ pub enum LoadError {
     /// The worker that hosted or loaded it was lost.
     #[error("worker '{0}' was lost")]
     WorkerLost(WorkerId),
+    /// A worker refused the load, again and again.
+    #[error("worker '{worker}' refused the load: {reason:?}")]
+    Refused {
+        /// The worker.
+        worker: WorkerId,
+        /// Its reason.
+        reason: Refusal,
+    },
     /// The load was dropped: nobody waits for it, or an operator cancelled it.
     #[error("the load of model '{0}' was cancelled")]
     Cancelled(ModelId),
@@ -118,6 +127,7 @@ impl LoadError {
             Self::SlotsPinned { .. } => "slots_pinned",
             Self::NoWorker { .. } => "no_worker",
             Self::WorkerLost(_) => "worker_lost",
+            Self::Refused { .. } => "model_load_failed",
             Self::Cancelled(_) => "load_cancelled",
             Self::NotLost(_) => "worker_not_lost",
         }

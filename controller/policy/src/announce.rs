@@ -1,0 +1,194 @@
+//! Tells the outside what changed: routes, model states, stages of waiters and calls, the timer. Says nothing twice.
+
+use std::collections::BTreeMap;
+
+use crate::api::{Effect, HoldId, InstanceId, ModelId, ModelState, Moment, Stage, WaitReason};
+use crate::fleet::{Fleet, Phase};
+use crate::state::{InstanceState, LoadId, Place, Standing};
+
+impl Fleet {
+    /// Announces what changed in this step. `attention_wake`: when an instance needs another look.
+    pub(crate) fn announce(&mut self, attention_wake: Option<Moment>) {
+        let dirty = std::mem::take(&mut self.dirty);
+        let any_queued = dirty
+            .iter()
+            .any(|model| self.models.get(model).is_some_and(|found| found.queued.is_some()));
+        let positions = if any_queued {
+            self.positions()
+        } else {
+            BTreeMap::new()
+        };
+        for model in &dirty {
+            self.announce_routes(model);
+            self.announce_state(model);
+            self.announce_stages(model, &positions);
+            if self
+                .models
+                .get(model)
+                .is_some_and(crate::state::Model::forgettable)
+            {
+                self.models.remove(model);
+            }
+        }
+        self.announce_timer(attention_wake);
+    }
+
+    fn positions(&self) -> BTreeMap<LoadId, u32> {
+        self.queue.keys().copied().zip(1..).collect()
+    }
+
+    fn announce_routes(&mut self, id: &ModelId) {
+        let Some(model) = self.models.get(id) else { return };
+        for instance_id in &model.instances {
+            let Some(instance) = self.instances.get_mut(instance_id) else {
+                continue;
+            };
+            let wanted = instance.wanted_route();
+            if instance.route == wanted {
+                continue;
+            }
+            instance.route = wanted;
+            self.effects.push(match wanted {
+                Some(state) => Effect::PublishRoute {
+                    instance: instance_id.clone(),
+                    worker: instance.worker.clone(),
+                    model: id.clone(),
+                    state,
+                },
+                None => Effect::RetractRoute {
+                    instance: instance_id.clone(),
+                },
+            });
+        }
+    }
+
+    fn announce_state(&mut self, id: &ModelId) {
+        let state = self.model_state(id);
+        let Some(model) = self.models.get_mut(id) else {
+            return;
+        };
+        let state = state.unwrap_or(ModelState::Unloaded);
+        if model.shown.as_ref() != Some(&state) {
+            model.shown = Some(state.clone());
+            self.effects.push(Effect::ModelChanged {
+                model: id.clone(),
+                state,
+            });
+        }
+    }
+
+    fn announce_stages(&mut self, id: &ModelId, positions: &BTreeMap<LoadId, u32>) {
+        let Some(model) = self.models.get(id) else { return };
+        if model.waiters.is_empty() && model.loads.is_empty() {
+            return;
+        }
+        let common = self.common_stage(id, positions);
+        let waiting: Vec<HoldId> = model.waiters.iter().cloned().collect();
+        for hold in waiting {
+            let Some(stage) = self.waiter_stage(&hold, &common) else {
+                continue;
+            };
+            if let Some(waiter) = self.waiters.get_mut(&hold)
+                && waiter.told.as_ref() != Some(&stage)
+            {
+                waiter.told = Some(stage.clone());
+                self.effects.push(Effect::Notify { hold, stage });
+            }
+        }
+        let Some(model) = self.models.get_mut(id) else {
+            return;
+        };
+        for call in &mut model.loads {
+            if call.told.as_ref() != Some(&common) {
+                call.told = Some(common.clone());
+                self.effects.push(Effect::Progress {
+                    request: call.request.clone(),
+                    stage: common.clone(),
+                });
+            }
+        }
+    }
+
+    fn waiter_stage(&self, hold: &HoldId, common: &Stage) -> Option<Stage> {
+        match &self.waiters.get(hold)?.place {
+            Place::Waiting => Some(common.clone()),
+            Place::Held(id) => {
+                let worker = self.instances.get(id)?.worker.clone();
+                Some(Stage::Ready {
+                    instance: id.clone(),
+                    worker,
+                })
+            }
+            Place::Placing(id) => self.loading_stage(id),
+        }
+    }
+
+    fn loading_stage(&self, id: &InstanceId) -> Option<Stage> {
+        let instance = self.instances.get(id)?;
+        match &instance.state {
+            InstanceState::Loading { progress, .. } => Some(Stage::Loading {
+                instance: id.clone(),
+                worker: instance.worker.clone(),
+                progress: *progress,
+            }),
+            // The hold is on its way: nothing new to say.
+            InstanceState::Cancelling { .. }
+            | InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Leaving(_)
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => None,
+        }
+    }
+
+    /// How the model's load stands, for all who wait for it without a hold.
+    fn common_stage(&self, id: &ModelId, positions: &BTreeMap<LoadId, u32>) -> Stage {
+        let queued = self.models.get(id).and_then(|model| model.queued);
+        if let Some(load) = queued.and_then(|load| self.queue.get(&load)) {
+            let position = positions.get(&load.id).copied().unwrap_or(1);
+            return match (&self.phase, &load.standing) {
+                (Phase::Settling { .. }, _) => Stage::Queued {
+                    position,
+                    reason: WaitReason::Settling,
+                    blocked_by: Vec::new(),
+                },
+                (Phase::Running, Standing::Waiting { reason, blocked_by }) => Stage::Queued {
+                    position,
+                    reason: *reason,
+                    blocked_by: blocked_by.clone(),
+                },
+                (Phase::Running, Standing::Evicting { models }) => Stage::Evicting {
+                    models: models.clone(),
+                },
+            };
+        }
+        let instances = self.models.get(id).into_iter().flat_map(|model| &model.instances);
+        let loading = instances
+            .filter_map(|instance| self.loading_stage(instance))
+            .next();
+        loading.unwrap_or_else(|| Stage::Queued {
+            position: 1,
+            reason: WaitReason::Claim,
+            blocked_by: vec![id.clone()],
+        })
+    }
+
+    fn announce_timer(&mut self, attention_wake: Option<Moment>) {
+        let settle = match &self.phase {
+            Phase::Settling { until, .. } => Some(*until),
+            Phase::Running => None,
+        };
+        let wake = [settle, self.plan_wake, attention_wake]
+            .into_iter()
+            .flatten()
+            .min();
+        if let Some(at) = wake
+            && (self.wake_sent != Some(at) || at <= self.now)
+        {
+            self.effects.push(Effect::WakeAt { at });
+        }
+        self.wake_sent = wake;
+    }
+}

@@ -1,0 +1,174 @@
+//! Gives an instance its next command, one at a time, and notices what only time can tell about it.
+//!
+//! Looks only at instances in `attention`; one leaves that set when it needs neither a command nor a clock.
+
+use std::collections::BTreeSet;
+
+use crate::api::{Command, Effect, HoldId, InstanceId, Moment, WorkerId};
+use crate::fleet::Fleet;
+use crate::state::{Asked, Exit, InstanceState, Place};
+
+impl Fleet {
+    /// Sends what is due; returns when time alone will make something due.
+    pub(crate) fn attend(&mut self) -> Option<Moment> {
+        let mut wake: Option<Moment> = None;
+        let mut resync: BTreeSet<WorkerId> = BTreeSet::new();
+        let ids: Vec<InstanceId> = self.attention.iter().cloned().collect();
+        for id in ids {
+            self.next_command(&id);
+            match self.deadline(&id, &mut resync) {
+                Some(at) => wake = Some(wake.map_or(at, |wake| wake.min(at))),
+                None if self.needs_attention(&id) => {}
+                None => {
+                    self.attention.remove(&id);
+                }
+            }
+        }
+        self.effects
+            .extend(resync.into_iter().map(|worker| Effect::Resync { worker }));
+        wake
+    }
+
+    /// Sends the next command if none is outstanding.
+    fn next_command(&mut self, id: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        if instance.pending.is_some() || instance.lost() {
+            return;
+        }
+        match &mut instance.state {
+            InstanceState::Cancelling { sent } => {
+                if !std::mem::replace(sent, true) {
+                    self.send(id, Asked::CancelLoad, Command::CancelLoad);
+                }
+            }
+            InstanceState::Leaving(exit) => {
+                if let Exit::ToSend(mode) = *exit {
+                    *exit = Exit::Operator;
+                    self.send(id, Asked::OperatorUnload, Command::Unload { mode });
+                }
+            }
+            InstanceState::Quiesced { plan: None, .. } => {
+                instance.state = InstanceState::Resuming;
+                self.send(id, Asked::Resume, Command::Resume);
+            }
+            InstanceState::Ready => {
+                if !self.release_next(id) {
+                    self.place_next(id);
+                }
+            }
+            InstanceState::Loading { .. } => {
+                self.release_next(id);
+            }
+            InstanceState::Quiesced { plan: Some(_), .. }
+            | InstanceState::Evicting { .. }
+            | InstanceState::Resuming
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => {}
+        }
+    }
+
+    fn release_next(&mut self, id: &InstanceId) -> bool {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return false;
+        };
+        let Some(hold) = instance.to_release.first().cloned() else {
+            return false;
+        };
+        if !instance.holds.contains(&hold) {
+            instance.to_release.remove(&hold);
+            return self.release_next(id);
+        }
+        self.send(
+            id,
+            Asked::ReleaseHold(hold.clone()),
+            Command::ReleaseHold { hold },
+        );
+        true
+    }
+
+    fn place_next(&mut self, id: &InstanceId) {
+        if let Some(hold) = self.hold_to_place(id) {
+            self.send(id, Asked::PlaceHold(hold.clone()), Command::PlaceHold { hold });
+        }
+    }
+
+    fn hold_to_place(&self, id: &InstanceId) -> Option<HoldId> {
+        let instance = self.instances.get(id)?;
+        let model = self.models.get(&instance.spec.model)?;
+        let place = Place::Placing(id.clone());
+        let to_place = |hold: &&HoldId| {
+            !instance.holds.contains(*hold)
+                && self
+                    .waiters
+                    .get(*hold)
+                    .is_some_and(|waiter| waiter.place == place)
+        };
+        model.waiters.iter().find(to_place).cloned()
+    }
+
+    fn needs_attention(&self, id: &InstanceId) -> bool {
+        let Some(instance) = self.instances.get(id) else {
+            return false;
+        };
+        !instance.to_release.is_empty()
+            || matches!(
+                instance.state,
+                InstanceState::Quiesced { .. }
+                    | InstanceState::Cancelling { sent: false }
+                    | InstanceState::Leaving(Exit::ToSend(_))
+            )
+            || self.hold_to_place(id).is_some()
+    }
+
+    /// When time will make something due; does what is due already.
+    fn deadline(&mut self, id: &InstanceId, resync: &mut BTreeSet<WorkerId>) -> Option<Moment> {
+        let (now, config) = (self.now, &self.config);
+        let known = &self.waiters;
+        let instance = self.instances.get_mut(id)?;
+        if instance.lost() {
+            return None;
+        }
+        let mut wake: Option<Moment> = None;
+        let mut later = |at: Moment| wake = Some(wake.map_or(at, |wake: Moment| wake.min(at)));
+        if let Some(since) = instance.doubtful_since {
+            if since + config.unknown_wait <= now {
+                instance.doubtful_since = Some(now);
+                resync.insert(instance.worker.clone());
+            }
+            later(instance.doubtful_since.unwrap_or(now) + config.unknown_wait);
+        }
+        if let InstanceState::Quiesced {
+            plan: plan @ Some(_),
+            confirmed: false,
+            since,
+        } = &mut instance.state
+        {
+            if *since + config.unknown_wait <= now && instance.pending.is_none() {
+                *plan = None;
+                later(now);
+            } else {
+                later(*since + config.unknown_wait);
+            }
+        }
+        let strangers: Vec<HoldId> = instance
+            .holds
+            .iter()
+            .filter(|hold| !known.contains_key(*hold))
+            .cloned()
+            .collect();
+        if strangers.iter().all(|hold| instance.to_release.contains(hold)) {
+            instance.strangers_since = None;
+        } else {
+            let since = *instance.strangers_since.get_or_insert(now);
+            if since + config.stranger_holds <= now {
+                instance.to_release.extend(strangers);
+                later(now);
+            } else {
+                later(since + config.stranger_holds);
+            }
+        }
+        wake
+    }
+}

@@ -1,0 +1,328 @@
+//! Carries a plan out as far as it can go now: start, evict, or wait.
+
+use std::sync::Arc;
+
+use super::Pass;
+use super::candidates::Candidate;
+use super::choose::{Ease, Plan};
+use super::room::Victim;
+use super::tenure::Tenure;
+use crate::api::{
+    Command, DecisionKind, DeviceKey, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec,
+    LoadError, ModelId, Origin, Progress, UnloadMode, WaitReason,
+};
+use crate::fleet::Fleet;
+use crate::state::{Asked, Claim, Free, Goal, Instance, InstanceState, Load, Place, Standing, Usage};
+
+impl Fleet {
+    /// Claims the plan's place and does what can be done for it now.
+    pub(crate) fn proceed(&mut self, load: &Load, plan: &Plan, pass: &mut Pass, ids: &mut dyn IdSource) {
+        if load.origin == Origin::Preload && plan.ease != Ease::Free {
+            return self.refuse_load(&load.model, &LoadError::NoRoomToPreload(load.model.clone()));
+        }
+        let slot_taken_by = self.slot_taken_by(load, &plan.candidate.host, pass);
+        let active = slot_taken_by.is_empty() && plan.ease != Ease::Wait;
+        let claimed = match (plan.ease, active) {
+            (Ease::Wait, _) => {
+                self.wait_for_busy(load, plan, pass);
+                true
+            }
+            (Ease::Free | Ease::Evict, false) => {
+                self.wait(load.id, WaitReason::LoadSlot, slot_taken_by);
+                true
+            }
+            (Ease::Free, true) => !self.start_if_clear(load, &plan.candidate, pass, ids),
+            (Ease::Evict, true) => {
+                self.evict_all(load, plan, pass);
+                true
+            }
+        };
+        if claimed {
+            let claim = Claim {
+                model: load.model.clone(),
+                kind: load.spec.kind,
+                host: plan.candidate.host.clone(),
+                reservations: plan.candidate.reservations.clone(),
+                victims: plan.victims.iter().map(|victim| victim.id.clone()).collect(),
+                active,
+            };
+            pass.claims.entry(claim.host.clone()).or_default().push(claim);
+        }
+    }
+
+    /// Models whose loads keep this one from beginning on the host (I5, I7); empty if it may begin.
+    fn slot_taken_by(&self, load: &Load, host: &HostId, pass: &Pass) -> Vec<ModelId> {
+        let loading = self.on_host(host).filter(|instance| instance.takes_load_slot());
+        let mut taken: Vec<ModelId> = loading.map(|instance| instance.spec.model.clone()).collect();
+        let active = pass.claims_on(host).iter().filter(|claim| claim.active);
+        taken.extend(active.map(|claim| claim.model.clone()));
+        let slots = usize::try_from(self.config.max_concurrent_loads.get()).unwrap_or(usize::MAX);
+        let exclusive = self
+            .on_host(host)
+            .any(|instance| instance.takes_load_slot() && instance.spec.attempt > 1);
+        if let Some(retry) = pass.retries.get(host).filter(|retry| **retry != load.id) {
+            taken.extend(self.queue.get(retry).map(|retry| retry.model.clone()));
+            return taken;
+        }
+        if exclusive || taken.len() >= slots {
+            taken
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn wait_for_busy(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) {
+        let mut blocked_by = Vec::new();
+        for victim in &plan.victims {
+            if let Tenure::Busy { until } = victim.tenure {
+                blocked_by.push(victim.model.clone());
+                if let Some(until) = until {
+                    pass.wake_at(until);
+                }
+            }
+        }
+        self.wait(load.id, WaitReason::Claim, blocked_by);
+    }
+
+    /// Starts a load that needs no eviction, if its devices are at rest and it fits there as things are now. Says whether it did.
+    pub(crate) fn start_if_clear(
+        &mut self,
+        load: &Load,
+        candidate: &Candidate,
+        pass: &mut Pass,
+        ids: &mut dyn IdSource,
+    ) -> bool {
+        let mut in_motion = Vec::new();
+        let keys: Vec<DeviceKey> = candidate
+            .reservations
+            .iter()
+            .map(|r| Self::key(&candidate.host, &r.device))
+            .collect();
+        for key in &keys {
+            let moving = self.on_device(key).filter(|instance| instance.in_motion());
+            in_motion.extend(moving.map(|instance| instance.spec.model.clone()));
+            let free = self
+                .devices
+                .get(key)
+                .map(|device| device.free(self.now, self.config.sample_wait));
+            if let Some(Free::Stale { until }) = free {
+                pass.wake_at(until);
+                in_motion.push(load.model.clone());
+            }
+        }
+        // A model of the type that is on its way out still takes its slot until it is gone.
+        let leaving = self.on_host(&candidate.host).filter(|instance| instance.going());
+        let same_type = leaving.filter(|instance| instance.spec.kind == load.spec.kind);
+        let in_slot: Vec<ModelId> = same_type.map(|instance| instance.spec.model.clone()).collect();
+        if !self.slot_free_now(load, &candidate.host) {
+            in_motion.extend(in_slot);
+        }
+        if in_motion.is_empty() {
+            self.start(load, candidate, ids);
+            return true;
+        }
+        in_motion.retain(|model| *model != load.model);
+        self.wait(load.id, WaitReason::LoadSlot, in_motion);
+        false
+    }
+
+    fn slot_free_now(&self, load: &Load, host: &HostId) -> bool {
+        let residents = self
+            .on_host(host)
+            .filter(|instance| instance.spec.kind == load.spec.kind);
+        let mut models: std::collections::BTreeSet<&ModelId> =
+            residents.map(|instance| &instance.spec.model).collect();
+        models.remove(&load.model);
+        self.config.limits.of(load.spec.kind).allows(models.len() + 1)
+    }
+
+    fn start(&mut self, load: &Load, candidate: &Candidate, ids: &mut dyn IdSource) {
+        let Some(need) = load.spec.needs.get(candidate.need) else {
+            return;
+        };
+        self.queue.remove(&load.id);
+        let id = ids.next_instance_id();
+        let spec = Arc::new(InstanceSpec {
+            model: load.model.clone(),
+            kind: load.spec.kind,
+            runtime: load.spec.runtime.clone(),
+            settings: need.settings.clone(),
+            spec_hash: load.spec.spec_hash.clone(),
+            reservations: candidate.reservations.clone(),
+            source: need.source,
+            origin: load.origin,
+            attempt: load.attempt,
+            pinned: load.spec.pinned,
+        });
+        let holds = self.place_waiters(&load.model, &id);
+        let instance = Instance {
+            id: id.clone(),
+            worker: candidate.worker.clone(),
+            host: candidate.host.clone(),
+            spec: Arc::clone(&spec),
+            state: InstanceState::Loading {
+                load: Box::new(Load {
+                    goal: Goal::Anywhere,
+                    ..load.clone()
+                }),
+                progress: Progress::default(),
+                unwanted_since: None,
+            },
+            pending: None,
+            revision: 0,
+            running: 0,
+            queued: 0,
+            holds: holds.iter().cloned().collect(),
+            to_release: std::collections::BTreeSet::new(),
+            strangers_since: None,
+            usage: Usage::new(self.now),
+            observed: Vec::new(),
+            doubtful_since: None,
+            route: None,
+        };
+        self.insert_instance(instance);
+        let now = self.now;
+        for reservation in &candidate.reservations {
+            if let Some(device) = self
+                .devices
+                .get_mut(&Self::key(&candidate.host, &reservation.device))
+            {
+                device.changed(now);
+            }
+        }
+        if let Some(model) = self.models.get_mut(&load.model) {
+            model.queued = None;
+            model.failure = None;
+        }
+        self.decided_on(
+            DecisionKind::LoadStarted {
+                attempt: load.attempt,
+            },
+            &id,
+        );
+        self.send(&id, Asked::Load, Command::Load { spec, holds });
+    }
+
+    /// Holds of all who wait go with the Load command.
+    fn place_waiters(&mut self, model: &ModelId, id: &InstanceId) -> Vec<HoldId> {
+        let Some(model) = self.models.get(model) else {
+            return Vec::new();
+        };
+        let mut holds = Vec::new();
+        for hold in &model.waiters {
+            if let Some(waiter) = self.waiters.get_mut(hold)
+                && waiter.place == Place::Waiting
+            {
+                waiter.place = Place::Placing(id.clone());
+                holds.push(hold.clone());
+            }
+        }
+        holds
+    }
+
+    /// Evicts a plan's victims, all idle as far as is known: one at once; several are quiesced first and go only if all were idle, so
+    /// that nothing dies for a plan that falls apart (PROTOCOL 10).
+    fn evict_all(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) {
+        let loading_there = self.loads_beside(plan);
+        if !loading_there.is_empty() {
+            return self.wait(load.id, WaitReason::LoadSlot, loading_there);
+        }
+        let alone = plan.victims.len() == 1;
+        let quiesced = |victim: &Victim| {
+            self.instances.get(&victim.id).is_some_and(|instance| {
+                let confirmed = matches!(instance.state, InstanceState::Quiesced { confirmed: true, .. });
+                confirmed && instance.pending.is_none()
+            })
+        };
+        let to_quiesce = plan
+            .victims
+            .iter()
+            .filter(|victim| victim.rule != EvictionRule::Abandoned);
+        let ready = alone || to_quiesce.clone().all(quiesced);
+        for victim in &plan.victims {
+            self.evict_one(load, victim, ready, pass);
+        }
+        if let Some(queued) = self.queue.get_mut(&load.id) {
+            let models = plan.victims.iter().map(|victim| victim.model.clone()).collect();
+            queued.standing = Standing::Evicting { models };
+        }
+    }
+
+    fn loads_beside(&self, plan: &Plan) -> Vec<ModelId> {
+        let host = &plan.candidate.host;
+        let victims = plan
+            .victims
+            .iter()
+            .filter_map(|victim| self.instances.get(&victim.id));
+        let theirs = victims.flat_map(|victim| &victim.spec.reservations);
+        let devices = theirs
+            .chain(&plan.candidate.reservations)
+            .map(|r| Self::key(host, &r.device));
+        let mut loading = Vec::new();
+        for key in devices {
+            let there = self.on_device(&key).filter(|instance| instance.takes_load_slot());
+            let others = there.filter(|instance| !plan.victims.iter().any(|victim| victim.id == instance.id));
+            loading.extend(others.map(|instance| instance.spec.model.clone()));
+        }
+        loading
+    }
+
+    /// Takes the next step towards one victim's end.
+    pub(crate) fn evict_one(&mut self, load: &Load, victim: &Victim, all_ready: bool, pass: &mut Pass) {
+        let now = self.now;
+        let Some(instance) = self.instances.get_mut(&victim.id) else {
+            return;
+        };
+        let rule = victim.rule;
+        let if_touch_seq = instance.usage.touch_seq;
+        let unload = Command::Unload {
+            mode: UnloadMode::IfIdle { if_touch_seq },
+        };
+        let outstanding = instance.pending.is_some();
+        match &mut instance.state {
+            InstanceState::Loading { .. } => {
+                instance.state = InstanceState::Cancelling { sent: false };
+                self.attention.insert(victim.id.clone());
+                self.decided_on(DecisionKind::Abandoned, &victim.id);
+            }
+            InstanceState::Ready if all_ready && !outstanding => {
+                instance.state = InstanceState::Evicting { quiesced: false };
+                self.note_eviction(load, victim, rule);
+                self.send(&victim.id, Asked::Evict, unload);
+            }
+            InstanceState::Quiesced { .. } if all_ready && !outstanding => {
+                instance.state = InstanceState::Evicting { quiesced: true };
+                self.note_eviction(load, victim, rule);
+                self.send(&victim.id, Asked::Evict, unload);
+            }
+            InstanceState::Ready if !outstanding => {
+                instance.state = InstanceState::Quiesced {
+                    plan: Some(load.id),
+                    confirmed: false,
+                    since: now,
+                };
+                self.attention.insert(victim.id.clone());
+                pass.kept.insert(victim.id.clone());
+                self.send(&victim.id, Asked::Quiesce, Command::Quiesce);
+            }
+            InstanceState::Quiesced { plan, .. } => {
+                *plan = Some(load.id);
+                self.attention.insert(victim.id.clone());
+                pass.kept.insert(victim.id.clone());
+            }
+            InstanceState::Ready
+            | InstanceState::Cancelling { .. }
+            | InstanceState::Evicting { .. }
+            | InstanceState::Resuming
+            | InstanceState::Leaving(_)
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => {}
+        }
+        self.touch_model(&victim.model);
+    }
+
+    fn note_eviction(&mut self, load: &Load, victim: &Victim, rule: EvictionRule) {
+        let for_model = load.model.clone();
+        self.decided_on(DecisionKind::Evicting { for_model, rule }, &victim.id);
+    }
+}

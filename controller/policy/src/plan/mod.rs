@@ -1,0 +1,199 @@
+//! The load queue: one pass in order, in which every load decides anew what it claims, whom it evicts, and whether it starts (I5).
+//!
+//! ```text
+//!   for each load, first come first:
+//!     candidates ──► room (who would have to go?) ──► best plan ──► claim ──► start | evict | wait | refuse
+//! ```
+//!
+//! Claims are seen by the loads after them in the same pass and are never stored: they are what this pass decided. What does persist
+//! is what was done for them (instances quiesced or evicting), which a later pass finds and takes into account.
+
+mod act;
+mod candidates;
+mod choose;
+mod retry;
+mod room;
+mod tenure;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, Moment, WaitReason};
+use crate::fleet::{Fleet, Phase};
+use crate::state::{Claim, Goal, InstanceState, Load, LoadId, Standing};
+use candidates::Found;
+
+/// One pass over the queue.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    /// What earlier loads set aside.
+    claims: BTreeMap<HostId, Vec<Claim>>,
+    /// The first retry on each host: while it waits or runs, nothing else begins there (I7).
+    retries: BTreeMap<HostId, LoadId>,
+    /// Quiesced instances that a plan of this pass still wants.
+    kept: BTreeSet<InstanceId>,
+    /// When the pass must be repeated though nothing happens.
+    wake: Option<Moment>,
+}
+
+impl Pass {
+    fn claims_on(&self, host: &HostId) -> &[Claim] {
+        self.claims.get(host).map_or(&[], Vec::as_slice)
+    }
+
+    fn wake_at(&mut self, at: Moment) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+}
+
+impl Fleet {
+    /// Runs a pass if anything relevant changed or its time has come; says whether it did.
+    pub(crate) fn plan_if_due(&mut self, ids: &mut dyn IdSource) -> bool {
+        let due = self.replan || self.plan_wake.is_some_and(|at| at <= self.now);
+        if !due {
+            return false;
+        }
+        self.replan = false;
+        self.plan_wake = None;
+        let queued: Vec<ModelId> = self.queue.values().map(|load| load.model.clone()).collect();
+        for model in &queued {
+            self.touch_model(model);
+        }
+        match self.phase {
+            Phase::Settling { .. } => {}
+            Phase::Running => self.pass(ids),
+        }
+        true
+    }
+
+    fn pass(&mut self, ids: &mut dyn IdSource) {
+        let mut pass = Pass {
+            retries: self.retries(),
+            ..Pass::default()
+        };
+        let loads: Vec<LoadId> = self.queue.keys().copied().collect();
+        for id in loads {
+            if let Some(load) = self.queue.get(&id).cloned() {
+                self.decide(&load, &mut pass, ids);
+            }
+        }
+        self.drop_plans_except(&pass.kept);
+        self.plan_wake = pass.wake;
+    }
+
+    fn retries(&self) -> BTreeMap<HostId, LoadId> {
+        let mut retries = BTreeMap::new();
+        for load in self.queue.values() {
+            if let Goal::RetryAt { host, .. } = &load.goal {
+                retries.entry(host.clone()).or_insert(load.id);
+            }
+        }
+        retries
+    }
+
+    fn decide(&mut self, load: &Load, pass: &mut Pass, ids: &mut dyn IdSource) {
+        if let Goal::RetryAt {
+            worker,
+            host,
+            failure,
+        } = &load.goal
+        {
+            if self.connected(worker) {
+                return self.decide_retry(load, host, worker, failure, pass, ids);
+            }
+            if let Some(queued) = self.queue.get_mut(&load.id) {
+                queued.goal = Goal::Anywhere;
+            }
+        }
+        match self.candidates(load) {
+            Found::Places(candidates) => match self.best_plan(load, candidates, pass) {
+                Ok(plan) => {
+                    self.unstick(load.id);
+                    self.proceed(load, &plan, pass, ids);
+                }
+                Err(stop) => self.stopped(load, stop, pass),
+            },
+            Found::TooSmall(error) => self.refuse_load(&load.model, &error),
+            Found::NobodyHere => {
+                let waited = self.config.worker_wait;
+                let error = LoadError::NoWorker {
+                    model: load.model.clone(),
+                    waited,
+                };
+                self.wait_stuck(load, WaitReason::NoWorker, Vec::new(), &error, pass);
+            }
+        }
+    }
+
+    /// No candidate can make room by evicting.
+    fn stopped(&mut self, load: &Load, stop: choose::Stop, pass: &mut Pass) {
+        match stop {
+            choose::Stop::Claims(models) => {
+                self.unstick(load.id);
+                self.wait(load.id, WaitReason::Claim, models);
+            }
+            choose::Stop::Ghosts { models, error } => {
+                self.wait_stuck(load, WaitReason::Claim, models, &error, pass)
+            }
+            choose::Stop::Refused(error) => self.refuse_load(&load.model, &error),
+        }
+    }
+
+    /// Waits for something that may never come, for `worker_wait` at most (PROTOCOL 2).
+    fn wait_stuck(
+        &mut self,
+        load: &Load,
+        reason: WaitReason,
+        blocked_by: Vec<ModelId>,
+        error: &LoadError,
+        pass: &mut Pass,
+    ) {
+        let since = load.stuck_since.unwrap_or(self.now);
+        let until = since + self.config.worker_wait;
+        if until <= self.now {
+            return self.refuse_load(&load.model, error);
+        }
+        pass.wake_at(until);
+        if let Some(queued) = self.queue.get_mut(&load.id) {
+            queued.stuck_since = Some(since);
+        }
+        self.wait(load.id, reason, blocked_by);
+    }
+
+    fn unstick(&mut self, id: LoadId) {
+        if let Some(queued) = self.queue.get_mut(&id) {
+            queued.stuck_since = None;
+        }
+    }
+
+    fn wait(&mut self, id: LoadId, reason: WaitReason, mut blocked_by: Vec<ModelId>) {
+        blocked_by.sort();
+        blocked_by.dedup();
+        if let Some(queued) = self.queue.get_mut(&id) {
+            queued.standing = Standing::Waiting { reason, blocked_by };
+        }
+    }
+
+    /// Quiesced instances that no plan wants any more take work again (PROTOCOL 10).
+    fn drop_plans_except(&mut self, kept: &BTreeSet<InstanceId>) {
+        let orphans: Vec<InstanceId> = self
+            .attention
+            .iter()
+            .filter(|id| !kept.contains(*id))
+            .cloned()
+            .collect();
+        for id in orphans {
+            let Some(instance) = self.instances.get_mut(&id) else {
+                continue;
+            };
+            if let InstanceState::Quiesced {
+                plan: plan @ Some(_), ..
+            } = &mut instance.state
+            {
+                *plan = None;
+                let model = instance.spec.model.clone();
+                self.decided_on(crate::api::DecisionKind::Resumed, &id);
+                self.touch_model(&model);
+            }
+        }
+    }
+}

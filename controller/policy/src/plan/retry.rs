@@ -1,0 +1,124 @@
+//! The second and last attempt of a load whose engine failed (I7): everything unpinned on the host goes first.
+//!
+//! ```text
+//!   engine failed to load ──► host is closed to other loads ──► idle instances go, busy ones as they become idle
+//!                                                                    │ none left
+//!                                            failed ◄── fails ── one retry ── ready ──► loaded
+//! ```
+
+use super::Pass;
+use super::candidates::{Candidate, Found};
+use super::choose::Ease;
+use super::room::Victim;
+use super::tenure::Tenure;
+use crate::api::{EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId};
+use crate::fleet::Fleet;
+use crate::state::{Claim, InstanceState, Load, Standing};
+
+impl Fleet {
+    /// Moves a retry on: empties the host, then starts.
+    pub(crate) fn decide_retry(
+        &mut self,
+        load: &Load,
+        host: &HostId,
+        worker: &WorkerId,
+        failure: &WorkerFailure,
+        pass: &mut Pass,
+        ids: &mut dyn IdSource,
+    ) {
+        let first = pass.retries.get(host).is_none_or(|retry| *retry == load.id);
+        let loading: Vec<ModelId> = self
+            .on_host(host)
+            .filter(|instance| {
+                matches!(
+                    instance.state,
+                    InstanceState::Loading {
+                        unwanted_since: None,
+                        ..
+                    }
+                )
+            })
+            .map(|instance| instance.spec.model.clone())
+            .collect();
+        if !first || !loading.is_empty() {
+            return self.wait(load.id, WaitReason::LoadSlot, loading);
+        }
+        let remaining = self.empty_host(load, host, pass);
+        if !remaining.is_empty() {
+            return self.stand_evicting(load, remaining);
+        }
+        let places = match self.candidates(load) {
+            Found::Places(places) => places,
+            Found::TooSmall(_) | Found::NobodyHere => Vec::new(),
+        };
+        let there: Vec<Candidate> = places
+            .into_iter()
+            .filter(|place| place.worker == *worker)
+            .collect();
+        match self.best_plan(load, there, pass) {
+            Ok(plan) if plan.ease == Ease::Free => {
+                if !self.start_if_clear(load, &plan.candidate, pass, ids) {
+                    let claim = Claim {
+                        model: load.model.clone(),
+                        kind: load.spec.kind,
+                        host: host.clone(),
+                        reservations: plan.candidate.reservations,
+                        victims: Vec::new(),
+                        active: true,
+                    };
+                    pass.claims.entry(host.clone()).or_default().push(claim);
+                }
+            }
+            // What is left is pinned, lost or foreign: a retry would meet what the first attempt met.
+            Ok(_) | Err(_) => self.load_failed_for_good(&load.model, &LoadError::Worker(failure.clone())),
+        }
+    }
+
+    /// Evicts what is idle; returns the models that are still there.
+    fn empty_host(&mut self, load: &Load, host: &HostId, pass: &mut Pass) -> Vec<ModelId> {
+        let mut remaining = Vec::new();
+        let mut victims = Vec::new();
+        for instance in self.on_host(host) {
+            let tenure = match &instance.state {
+                InstanceState::Opaque => continue,
+                InstanceState::Loading { .. }
+                | InstanceState::Cancelling { .. }
+                | InstanceState::Ready
+                | InstanceState::Evicting { .. }
+                | InstanceState::Quiesced { .. }
+                | InstanceState::Resuming
+                | InstanceState::Leaving(_)
+                | InstanceState::Lost(_) => self.tenure(instance, &[]),
+            };
+            match tenure {
+                Tenure::Ghost | Tenure::Pinned => continue,
+                Tenure::Going => {}
+                Tenure::Busy { until } => {
+                    if let Some(until) = until {
+                        pass.wake_at(until);
+                    }
+                }
+                Tenure::Idle => victims.push(Victim {
+                    id: instance.id.clone(),
+                    model: instance.spec.model.clone(),
+                    rule: EvictionRule::FailedLoad,
+                    tenure,
+                    last_used: instance.usage.last_used,
+                }),
+            }
+            remaining.push(instance.spec.model.clone());
+        }
+        for victim in &victims {
+            self.evict_one(load, victim, true, pass);
+        }
+        remaining
+    }
+
+    fn stand_evicting(&mut self, load: &Load, mut models: Vec<ModelId>) {
+        models.sort();
+        models.dedup();
+        if let Some(queued) = self.queue.get_mut(&load.id) {
+            queued.standing = Standing::Evicting { models };
+        }
+    }
+}

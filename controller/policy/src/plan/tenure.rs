@@ -1,0 +1,100 @@
+//! How firmly an instance sits where it is, for the eye of one load: the one place that says what may be evicted (I1, I6, I9, I10).
+
+use crate::api::{InstanceId, Moment};
+use crate::fleet::Fleet;
+use crate::state::{Claim, Instance, InstanceState};
+
+/// How firmly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tenure {
+    /// Gone soon, whatever happens: leaving, or the victim of an earlier claim.
+    Going,
+    /// May be evicted now.
+    Idle,
+    /// May be evicted later: busy, held, hot until then, or being loaded for somebody.
+    Busy { until: Option<Moment> },
+    /// Never by policy.
+    Pinned,
+    /// Cannot be reached.
+    Ghost,
+}
+
+impl Fleet {
+    /// The tenure of an instance, given the claims of earlier loads.
+    pub(crate) fn tenure(&self, instance: &Instance, claims: &[Claim]) -> Tenure {
+        let claimed = |id: &InstanceId| claims.iter().any(|claim| claim.victims.contains(id));
+        if instance.lost() {
+            Tenure::Ghost
+        } else if instance.going() || claimed(&instance.id) {
+            Tenure::Going
+        } else if self.pinned(instance) {
+            Tenure::Pinned
+        } else {
+            self.present_tenure(instance)
+        }
+    }
+
+    fn present_tenure(&self, instance: &Instance) -> Tenure {
+        let busy = Tenure::Busy { until: None };
+        match &instance.state {
+            InstanceState::Loading {
+                unwanted_since: Some(since),
+                ..
+            } => self.idle_from(*since + self.config.abandon_grace, instance.pending.is_some()),
+            InstanceState::Ready => {
+                if self.in_use(instance) {
+                    busy
+                } else {
+                    self.idle_from(
+                        instance.usage.idle_from(self.config.quiet),
+                        instance.pending.is_some(),
+                    )
+                }
+            }
+            InstanceState::Quiesced {
+                plan: Some(_),
+                confirmed,
+                ..
+            } => {
+                if *confirmed && self.in_use(instance) {
+                    busy
+                } else {
+                    Tenure::Idle
+                }
+            }
+            InstanceState::Quiesced { plan: None, .. }
+            | InstanceState::Loading {
+                unwanted_since: None, ..
+            }
+            | InstanceState::Resuming
+            | InstanceState::Opaque => busy,
+            InstanceState::Cancelling { .. } | InstanceState::Evicting { .. } | InstanceState::Leaving(_) => {
+                Tenure::Going
+            }
+            InstanceState::Lost(_) => Tenure::Ghost,
+        }
+    }
+
+    fn idle_from(&self, from: Moment, command_outstanding: bool) -> Tenure {
+        if from > self.now {
+            Tenure::Busy { until: Some(from) }
+        } else if command_outstanding {
+            Tenure::Busy { until: None }
+        } else {
+            Tenure::Idle
+        }
+    }
+
+    /// Work runs, queues, is held or is on its way there.
+    fn in_use(&self, instance: &Instance) -> bool {
+        let awaited = self
+            .models
+            .get(&instance.spec.model)
+            .is_some_and(|model| !model.waiters.is_empty());
+        instance.busy() || awaited || instance.doubtful_since.is_some()
+    }
+
+    fn pinned(&self, instance: &Instance) -> bool {
+        self.spec_of(&instance.spec.model).is_some_and(|spec| spec.pinned)
+    }
+}

@@ -1,0 +1,307 @@
+//! Makes what is wanted of a model meet what is there: waiters to instances, calls to answers, wishes to the load queue.
+//!
+//! Runs for every model that an event touched, and is idempotent.
+
+use std::sync::Arc;
+
+use crate::api::{
+    DecisionKind, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WaitReason,
+};
+use crate::fleet::Fleet;
+use crate::state::{Exit, Goal, InstanceState, Load, Place, Standing, Waiter};
+
+/// What a model has to offer to a waiter.
+enum Home {
+    /// An instance that takes requests.
+    Ready(InstanceId),
+    /// Something that will become clear by itself: a load, an eviction under way, an unexplained state.
+    Soon,
+    /// An operator is unloading it.
+    Unloading,
+    /// Nothing.
+    Cold,
+}
+
+impl Fleet {
+    /// Looks at every touched model; leaves the set as it is, for announcing.
+    pub(crate) fn reconcile_dirty(&mut self) {
+        let dirty: Vec<ModelId> = self.dirty.iter().cloned().collect();
+        for model in &dirty {
+            self.answer_calls(model);
+            self.drop_needless_load(model);
+            self.serve_waiters(model);
+            self.mark_wanted(model);
+        }
+    }
+
+    /// An instance of the model takes requests.
+    pub(crate) fn serving(&self, model: &ModelId) -> bool {
+        self.any_instance(model, |state| matches!(state, InstanceState::Ready))
+    }
+
+    fn any_instance(&self, model: &ModelId, test: impl Fn(&InstanceState) -> bool) -> bool {
+        let Some(model) = self.models.get(model) else {
+            return false;
+        };
+        model
+            .instances
+            .iter()
+            .filter_map(|id| self.instances.get(id))
+            .any(|instance| test(&instance.state))
+    }
+
+    /// A model's state as users see it; none if it is not known.
+    pub(crate) fn model_state(&self, id: &ModelId) -> Option<ModelState> {
+        let model = self.models.get(id)?;
+        let (mut loaded, mut loading, mut leaving, mut lost_with) =
+            (false, model.queued.is_some(), false, None);
+        for instance in model
+            .instances
+            .iter()
+            .filter_map(|instance| self.instances.get(instance))
+        {
+            match &instance.state {
+                InstanceState::Ready
+                | InstanceState::Evicting { .. }
+                | InstanceState::Quiesced { .. }
+                | InstanceState::Resuming
+                | InstanceState::Opaque => loaded = true,
+                InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => loading = true,
+                InstanceState::Leaving(_) => leaving = true,
+                InstanceState::Lost(crate::state::Was::Routable) => lost_with = Some(instance.worker.clone()),
+                InstanceState::Lost(crate::state::Was::NotRoutable | crate::state::Was::Condemned) => {}
+            }
+        }
+        Some(match (&model.failure, lost_with) {
+            _ if loaded => ModelState::Loaded,
+            _ if loading => ModelState::Loading,
+            _ if leaving => ModelState::Unloading,
+            (Some(failure), _) => ModelState::Failed(failure.error.clone()),
+            (None, Some(worker)) => ModelState::Failed(LoadError::WorkerLost(worker)),
+            (None, None) if model.spec.is_none() && model.instances.is_empty() => return None,
+            (None, None) => ModelState::Unloaded,
+        })
+    }
+
+    /// Answers operators' calls whose load or unload is over.
+    fn answer_calls(&mut self, id: &ModelId) {
+        let serving = self.serving(id);
+        let leaving = self.any_instance(id, |state| {
+            matches!(
+                state,
+                InstanceState::Leaving(_) | InstanceState::Cancelling { .. }
+            )
+        });
+        let state = self.model_state(id).unwrap_or(ModelState::Unloaded);
+        let Some(model) = self.models.get_mut(id) else {
+            return;
+        };
+        let loads = if serving {
+            std::mem::take(&mut model.loads)
+        } else {
+            Vec::new()
+        };
+        let unloads = if leaving {
+            Vec::new()
+        } else {
+            std::mem::take(&mut model.unloads)
+        };
+        for call in loads {
+            self.reply(call.request, Ok(ModelState::Loaded));
+        }
+        for request in unloads {
+            self.reply(request, Ok(state.clone()));
+        }
+    }
+
+    /// Drops a queued load that an instance has made needless, or that nobody waits for (I8).
+    fn drop_needless_load(&mut self, id: &ModelId) {
+        let Some(model) = self.models.get(id) else { return };
+        let Some(load) = model.queued.and_then(|load| self.queue.get(&load)) else {
+            return;
+        };
+        let here = self.any_instance(id, |state| {
+            matches!(state, InstanceState::Ready | InstanceState::Loading { .. })
+        });
+        let abandoned = !load.explicit() && model.loads.is_empty() && !self.has_unheld_waiters(id);
+        if !here && !abandoned {
+            return;
+        }
+        let load_id = load.id;
+        self.queue.remove(&load_id);
+        if let Some(model) = self.models.get_mut(id) {
+            model.queued = None;
+        }
+        if !here {
+            self.decided(DecisionKind::Abandoned, Some(id), None, None);
+        }
+        self.room_changed();
+    }
+
+    /// Somebody waits for the model and has no instance yet, or one that still loads.
+    fn has_unheld_waiters(&self, id: &ModelId) -> bool {
+        let unheld = |hold: &HoldId| {
+            self.waiters
+                .get(hold)
+                .is_some_and(|waiter| !matches!(waiter.place, Place::Held(_)))
+        };
+        self.models
+            .get(id)
+            .is_some_and(|model| model.waiters.iter().any(unheld))
+    }
+
+    fn serve_waiters(&mut self, id: &ModelId) {
+        let Some(model) = self.models.get(id) else { return };
+        let waiting: Vec<HoldId> = model.waiters.iter().cloned().collect();
+        for hold in waiting {
+            let Some(waiter) = self
+                .waiters
+                .get(&hold)
+                .filter(|waiter| waiter.place == Place::Waiting)
+            else {
+                continue;
+            };
+            match self.home_for(id, waiter) {
+                Home::Ready(instance) => self.assign(&hold, instance),
+                Home::Soon => {}
+                Home::Unloading => self.fail_waiter(&hold, LoadError::Unloading(id.clone())),
+                Home::Cold => self.want(id, &hold),
+            }
+        }
+    }
+
+    fn home_for(&self, id: &ModelId, waiter: &Waiter) -> Home {
+        let Some(model) = self.models.get(id) else {
+            return Home::Cold;
+        };
+        let mut ready: Option<(bool, u32, &InstanceId)> = None;
+        let (mut soon, mut unloading) = (false, false);
+        for instance in model
+            .instances
+            .iter()
+            .filter_map(|instance| self.instances.get(instance))
+        {
+            match &instance.state {
+                InstanceState::Ready if instance.doubtful_since.is_none() => {
+                    let avoided = waiter.avoid_instances.contains(&instance.id)
+                        || waiter.avoid_workers.contains(&instance.worker);
+                    let key = (
+                        avoided,
+                        instance.running.saturating_add(instance.queued),
+                        &instance.id,
+                    );
+                    ready = Some(ready.map_or(key, |best| best.min(key)));
+                }
+                InstanceState::Leaving(Exit::Operator | Exit::ToSend(_)) => unloading = true,
+                InstanceState::Ready
+                | InstanceState::Loading { .. }
+                | InstanceState::Cancelling { .. }
+                | InstanceState::Evicting { .. }
+                | InstanceState::Quiesced { .. }
+                | InstanceState::Resuming
+                | InstanceState::Leaving(Exit::Worker) => soon = true,
+                InstanceState::Lost(_) | InstanceState::Opaque => {}
+            }
+        }
+        match ready {
+            Some((_, _, instance)) => Home::Ready(instance.clone()),
+            None if soon => Home::Soon,
+            None if unloading => Home::Unloading,
+            None => Home::Cold,
+        }
+    }
+
+    /// Gives a waiter an instance; its hold is placed as soon as no command is outstanding there.
+    fn assign(&mut self, hold: &HoldId, id: InstanceId) {
+        let Some(instance) = self.instances.get_mut(&id) else {
+            return;
+        };
+        instance.to_release.remove(hold);
+        let in_place = instance.holds.contains(hold);
+        self.attention.insert(id.clone());
+        if let Some(waiter) = self.waiters.get_mut(hold) {
+            waiter.place = if in_place {
+                Place::Held(id)
+            } else {
+                Place::Placing(id)
+            };
+        }
+    }
+
+    /// A waiter finds nothing: queue a load, unless the model failed lately (I7).
+    fn want(&mut self, id: &ModelId, hold: &HoldId) {
+        let Some(model) = self.models.get(id) else { return };
+        if model.queued.is_some() {
+            return;
+        }
+        let backoff = model.failure.as_ref().and_then(|failure| {
+            let until = failure.retry_at.filter(|until| *until > self.now)?;
+            Some((Arc::new(failure.error.clone()), until.since(self.now)))
+        });
+        if let Some((last, retry_in)) = backoff {
+            return self.fail_waiter(
+                hold,
+                LoadError::Failed {
+                    model: id.clone(),
+                    last,
+                    retry_in,
+                },
+            );
+        }
+        match model.spec.clone() {
+            Some(spec) => self.enqueue(id, spec, Origin::Auto),
+            None => self.fail_waiter(hold, LoadError::UnknownModel(id.clone())),
+        }
+    }
+
+    /// Puts a new load at the end of the queue.
+    pub(crate) fn enqueue(&mut self, id: &ModelId, spec: Arc<ModelSpec>, origin: Origin) {
+        let load_id = self.new_load_id();
+        let Some(model) = self.models.get_mut(id) else {
+            return;
+        };
+        model.queued = Some(load_id);
+        self.queue.insert(
+            load_id,
+            Load {
+                id: load_id,
+                model: id.clone(),
+                spec,
+                origin,
+                attempt: 1,
+                lost: 0,
+                goal: Goal::Anywhere,
+                stuck_since: None,
+                standing: Standing::Waiting {
+                    reason: WaitReason::LoadSlot,
+                    blocked_by: Vec::new(),
+                },
+            },
+        );
+        self.decided(DecisionKind::LoadQueued, Some(id), None, None);
+        self.touch_model(id);
+        self.room_changed();
+    }
+
+    /// Notes whether anybody waits for a running load (I8).
+    fn mark_wanted(&mut self, id: &ModelId) {
+        let waited_for = self.has_unheld_waiters(id);
+        let now = self.now;
+        let Some(model) = self.models.get(id) else { return };
+        let called_for = !model.loads.is_empty();
+        for instance in &model.instances {
+            if let Some(instance) = self.instances.get_mut(instance)
+                && let InstanceState::Loading {
+                    load, unwanted_since, ..
+                } = &mut instance.state
+            {
+                *unwanted_since = if load.explicit() || waited_for || called_for {
+                    None
+                } else {
+                    Some(unwanted_since.unwrap_or(now))
+                };
+                self.replan |= !self.queue.is_empty();
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! One load attempt, from its Load command until it is gone.
+//!
+//! ```text
+//!              Load sent                 PlaceHold, touches, reports
+//!                 │                               ⟲
+//!           ┌─────▼────┐  reported ready    ┌─────┴─────┐  Unload{IF_IDLE} sent  ┌──────────┐
+//!           │ Loading  ├───────────────────►│   Ready   ├───────────────────────►│ Evicting │
+//!           └──┬────┬──┘   NOT_LOADING      └─▲─┬───┬──▲┘◄───────────────────────┤          │
+//!   CancelLoad │    │          ┌──────────────┘ │   │  │  BUSY HELD TOUCHED      └────┬─────┘
+//!          ┌───▼────┴───┐      │        Quiesce │   │  │ Resume done                  │ done
+//!          │ Cancelling ├──────┘         ┌──────▼─┐ │ ┌┴─────────┐                    │
+//!          └───┬────────┘                │Quiesced├─┼►│ Resuming │                    │
+//!              │                         └───┬────┘ │ └──────────┘                    │
+//!              │           operator's Unload │      │ operator's Unload               │
+//!              │                          ┌──▼──────▼──┐                              │
+//!              └──────────► gone ◄────────┤  Leaving   │◄─────────────────────────────┘
+//!                                         └────────────┘
+//!   any ── worker lost ──► Lost (a ghost: reservations and slot stay) ── rejoined ──► as reported, or gone
+//!   any ── reported failed ──► gone, with a failure        any ── unknown state reported ──► Opaque
+//! ```
+//!
+//! Invariants: reservations never change; one command is outstanding at most (`pending`); a ghost is never sent a command.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::load::{Load, LoadId};
+use crate::api::{
+    Bytes, CommandId, DeviceId, HoldId, HostId, InstanceId, InstanceSpec, Moment, Progress, RouteState,
+    UnloadMode, WorkerId,
+};
+
+/// One instance.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) id: InstanceId,
+    pub(crate) worker: WorkerId,
+    pub(crate) host: HostId,
+    pub(crate) spec: Arc<InstanceSpec>,
+    pub(crate) state: InstanceState,
+    /// The command that has no outcome yet.
+    pub(crate) pending: Option<Pending>,
+    /// Newest revision heard.
+    pub(crate) revision: u64,
+    pub(crate) running: u32,
+    pub(crate) queued: u32,
+    /// Holds in place at the worker, as far as known.
+    pub(crate) holds: BTreeSet<HoldId>,
+    /// Holds of streams that have ended; released as soon as no command is outstanding.
+    pub(crate) to_release: BTreeSet<HoldId>,
+    /// Since when it carries holds whose streams this controller never saw (it restarted): they are released after a while.
+    pub(crate) strangers_since: Option<Moment>,
+    pub(crate) usage: Usage,
+    pub(crate) observed: Vec<(DeviceId, Bytes)>,
+    /// An outcome is unknown since then and no report has explained it.
+    pub(crate) doubtful_since: Option<Moment>,
+    /// Its route as last announced.
+    pub(crate) route: Option<RouteState>,
+}
+
+/// Where an instance stands.
+#[derive(Debug)]
+pub(crate) enum InstanceState {
+    /// The engine starts and reads the model.
+    Loading {
+        /// The load that it runs for, to put it back into the queue if need be.
+        load: Box<Load>,
+        progress: Progress,
+        /// Since when nobody waits for it; none while somebody does.
+        unwanted_since: Option<Moment>,
+    },
+    /// Its load is being cancelled.
+    Cancelling { sent: bool },
+    /// Takes requests.
+    Ready,
+    /// A policy unload was sent; the worker may still refuse it, and is then as before: ready, or quiesced.
+    Evicting { quiesced: bool },
+    /// Takes no new requests, for a plan with several victims; without a plan it is to be resumed.
+    Quiesced {
+        plan: Option<LoadId>,
+        /// The worker has reported the state, so that its counts are those after the quiesce.
+        confirmed: bool,
+        since: Moment,
+    },
+    /// Resume was sent.
+    Resuming,
+    /// On its way out, irrevocably.
+    Leaving(Exit),
+    /// Its worker is lost; it may still run.
+    Lost(Was),
+    /// In a state this controller does not know: busy, reserved, not routable.
+    Opaque,
+}
+
+/// Why and how far an instance is on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// An operator's unload waits for an outstanding command.
+    ToSend(UnloadMode),
+    /// An operator's unload was sent.
+    Operator,
+    /// Policy's unload was accepted, or the worker says it is ending by itself.
+    Worker,
+}
+
+/// What a lost instance was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Was {
+    /// Gateways may still reach it.
+    Routable,
+    /// It took no requests.
+    NotRoutable,
+    /// An operator unloaded it meanwhile: it is unloaded as soon as its worker is back.
+    Condemned,
+}
+
+/// A command without an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) id: CommandId,
+    pub(crate) asked: Asked,
+}
+
+/// What a command asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Load,
+    CancelLoad,
+    Quiesce,
+    Resume,
+    Evict,
+    OperatorUnload,
+    PlaceHold(HoldId),
+    ReleaseHold(HoldId),
+}
+
+/// How recently and how densely an instance was used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    pub(crate) last_used: Moment,
+    pub(crate) touch_seq: u64,
+    window_start: Moment,
+    window_seq: u64,
+    refused_at: Option<Moment>,
+}
+
+/// Touches within one quiet span that make an instance hot: more than a load and two requests.
+const HOT_TOUCHES: u64 = 8;
+
+impl Usage {
+    pub(crate) fn new(now: Moment) -> Self {
+        Self {
+            last_used: now,
+            touch_seq: 0,
+            window_start: now,
+            window_seq: 0,
+            refused_at: None,
+        }
+    }
+
+    /// A touch; late and reordered ones change nothing.
+    pub(crate) fn touched(&mut self, now: Moment, touch_seq: u64, age: Duration, quiet: Duration) {
+        if touch_seq <= self.touch_seq {
+            return;
+        }
+        if now.since(self.window_start) > quiet {
+            self.window_start = now;
+            self.window_seq = self.touch_seq;
+        }
+        self.touch_seq = touch_seq;
+        self.last_used = self.last_used.max(now.ago(age));
+    }
+
+    /// A worker refused to unload or quiesce it.
+    pub(crate) fn refused(&mut self, now: Moment) {
+        self.refused_at = Some(now);
+    }
+
+    /// From when on it may be taken for idle. A hot instance, or one whose eviction was refused, must have been quiet for a while:
+    /// else a gap of a millisecond between two requests would pass for idleness.
+    pub(crate) fn idle_from(&self, quiet: Duration) -> Moment {
+        let hot = self.touch_seq.saturating_sub(self.window_seq) >= HOT_TOUCHES;
+        match self.refused_at {
+            Some(at) => self.last_used.max(at) + quiet,
+            None if hot => self.last_used + quiet,
+            None => Moment::START,
+        }
+    }
+}
+
+impl Instance {
+    /// Whether work runs, queues or is held there, as far as policy knows (I1, I10).
+    pub(crate) fn busy(&self) -> bool {
+        self.running > 0 || self.queued > 0 || !self.holds.is_empty()
+    }
+
+    /// Its reservation on a device.
+    pub(crate) fn reserved_on(&self, device: &DeviceId) -> Bytes {
+        self.spec
+            .reservations
+            .iter()
+            .filter(|r| r.device == *device)
+            .map(|r| r.bytes)
+            .sum()
+    }
+
+    fn observed_on(&self, device: &DeviceId) -> Option<Bytes> {
+        self.observed
+            .iter()
+            .find(|(id, _)| id == device)
+            .map(|(_, bytes)| *bytes)
+    }
+
+    /// What it counts for on a device: the larger of what it reserved and what it was seen to use (I4).
+    pub(crate) fn charge_on(&self, device: &DeviceId) -> Bytes {
+        self.reserved_on(device)
+            .max(self.observed_on(device).unwrap_or(Bytes::ZERO))
+    }
+
+    /// What it may still come to use beyond what a sample shows. Where an engine cannot be observed, a ready one is taken to use
+    /// what it reserved and a loading one nothing yet.
+    pub(crate) fn unrealised_on(&self, device: &DeviceId) -> Bytes {
+        self.charge_on(device).saturating_sub(self.in_use_on(device))
+    }
+
+    /// What a sample gets back when it ends.
+    pub(crate) fn in_use_on(&self, device: &DeviceId) -> Bytes {
+        match (self.observed_on(device), &self.state) {
+            (Some(bytes), _) => bytes,
+            (None, InstanceState::Loading { .. } | InstanceState::Cancelling { .. }) => Bytes::ZERO,
+            (None, _) => self.reserved_on(device),
+        }
+    }
+
+    /// It will be gone without anything more being decided.
+    pub(crate) fn going(&self) -> bool {
+        match &self.state {
+            InstanceState::Cancelling { .. } | InstanceState::Evicting { .. } | InstanceState::Leaving(_) => {
+                true
+            }
+            InstanceState::Loading { .. }
+            | InstanceState::Ready
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => false,
+        }
+    }
+
+    /// It is a ghost.
+    pub(crate) fn lost(&self) -> bool {
+        matches!(self.state, InstanceState::Lost(_))
+    }
+
+    /// It is being loaded, or its load is being cancelled: it takes a load slot of its host (I5).
+    pub(crate) fn takes_load_slot(&self) -> bool {
+        matches!(
+            self.state,
+            InstanceState::Loading { .. } | InstanceState::Cancelling { .. }
+        )
+    }
+
+    /// An engine starts or ends: no load may begin on its devices (I5, PROTOCOL 13).
+    pub(crate) fn in_motion(&self) -> bool {
+        self.takes_load_slot() || self.going()
+    }
+
+    /// The route that gateways should have.
+    pub(crate) fn wanted_route(&self) -> Option<RouteState> {
+        match &self.state {
+            // An eviction may be refused; until the worker has accepted it, requests may come.
+            InstanceState::Ready | InstanceState::Evicting { quiesced: false } => Some(RouteState::Ready),
+            InstanceState::Evicting { quiesced: true }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Leaving(_) => Some(RouteState::Draining),
+            InstanceState::Lost(Was::Routable) => Some(RouteState::Suspect),
+            InstanceState::Lost(Was::NotRoutable | Was::Condemned)
+            | InstanceState::Loading { .. }
+            | InstanceState::Cancelling { .. }
+            | InstanceState::Opaque => None,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A load that waits in the queue.
+//!
+//! ```text
+//!   wanted ──► queued ⇄ claiming ──► (an instance in state Loading) ──► done
+//!                 ▲                        │          │
+//!                 └── worker lost (I8) ────┘          └── failed ──► queued with Goal::RetryAt (I7), once ──► failed
+//!   queued or claiming ── nobody waits ──► dropped
+//! ```
+//!
+//! Invariants: one queued load per model at most; ids order the queue, and a load keeps its id (its place) when it comes back.
+
+use std::sync::Arc;
+
+use crate::api::{
+    HostId, InstanceId, ModelId, ModelSpec, Moment, Origin, Reservation, WaitReason, WorkerFailure, WorkerId,
+};
+
+/// A place in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LoadId(pub(crate) u64);
+
+/// A load.
+#[derive(Debug, Clone)]
+pub(crate) struct Load {
+    pub(crate) id: LoadId,
+    pub(crate) model: ModelId,
+    /// Frozen when the load was asked for.
+    pub(crate) spec: Arc<ModelSpec>,
+    pub(crate) origin: Origin,
+    /// 1, or 2 after everything was evicted for it.
+    pub(crate) attempt: u32,
+    /// How often its worker was lost on the way.
+    pub(crate) lost: u32,
+    pub(crate) goal: Goal,
+    /// Since when it waits for a worker that could host it, or for a ghost to end.
+    pub(crate) stuck_since: Option<Moment>,
+    pub(crate) standing: Standing,
+}
+
+/// Where it may go.
+#[derive(Debug, Clone)]
+pub(crate) enum Goal {
+    /// Wherever policy finds best.
+    Anywhere,
+    /// Its engine failed to load there: everything unpinned on the host goes, then it is tried once more (I7).
+    RetryAt {
+        worker: WorkerId,
+        host: HostId,
+        failure: WorkerFailure,
+    },
+}
+
+/// How it stands, as last decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It waits.
+    Waiting {
+        reason: WaitReason,
+        blocked_by: Vec<ModelId>,
+    },
+    /// Room is being made for it.
+    Evicting { models: Vec<ModelId> },
+}
+
+/// What a load has set aside in one pass over the queue (I5): taken whole, decided anew at each pass.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) model: ModelId,
+    pub(crate) kind: crate::api::ModelType,
+    pub(crate) host: HostId,
+    pub(crate) reservations: Vec<Reservation>,
+    pub(crate) victims: Vec<InstanceId>,
+    /// It is making room or about to start, so that the next load slot of the host is its own.
+    pub(crate) active: bool,
+}
+
+impl Load {
+    /// Whether it goes on without anybody waiting for it (I8).
+    pub(crate) fn explicit(&self) -> bool {
+        match self.origin {
+            Origin::Auto => false,
+            Origin::Admin | Origin::Preload => true,
+        }
+    }
+}

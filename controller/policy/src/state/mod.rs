@@ -1,0 +1,15 @@
+//! What policy remembers. Plain data with total functions over enums; changes happen in `transitions` and `plan`.
+
+mod device;
+mod instance;
+mod load;
+mod model;
+mod waiter;
+mod worker;
+
+pub(crate) use device::{Device, Free};
+pub(crate) use instance::{Asked, Exit, Instance, InstanceState, Pending, Usage, Was};
+pub(crate) use load::{Claim, Goal, Load, LoadId, Standing};
+pub(crate) use model::{Call, Failure, Model};
+pub(crate) use waiter::{Place, Waiter};
+pub(crate) use worker::{Presence, Worker};

@@ -1,0 +1,9 @@
+//! One file per kind of event. A transition changes facts and collects effects; it decides nothing about the load queue.
+
+mod catalogue;
+mod ended;
+mod ensure;
+mod operator;
+mod outcome;
+mod report;
+mod worker;

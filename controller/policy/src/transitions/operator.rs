@@ -1,0 +1,198 @@
+//! Operators load, unload and forget (DECISIONS, Runtime Admin API).
+
+use std::sync::Arc;
+
+use crate::api::{
+    DecisionKind, Effect, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, RequestId,
+    UnloadHow, UnloadMode, WorkerId,
+};
+use crate::fleet::Fleet;
+use crate::state::{Call, Exit, InstanceState, Was};
+
+use super::ended::End;
+
+impl Fleet {
+    /// An operator's load. Bare and loaded or loading: answered at once; with overrides: refused then. The call waits for the end.
+    pub(crate) fn load_requested(&mut self, request: RequestId, id: &ModelId, overrides: Option<ModelSpec>) {
+        let verdict = match (self.model_state(id), self.spec_of(id)) {
+            (None, _) | (_, None) => Err(LoadError::UnknownModel(id.clone())),
+            (Some(ModelState::Loaded), Some(_)) if overrides.is_some() => {
+                Err(LoadError::LoadedAlready(id.clone()))
+            }
+            (Some(ModelState::Loading), Some(_)) if overrides.is_some() => {
+                Err(LoadError::Loading(id.clone()))
+            }
+            (Some(state @ (ModelState::Loaded | ModelState::Loading)), Some(_)) => Ok(Err(state)),
+            (Some(ModelState::Unloading), Some(_)) => Err(LoadError::Unloading(id.clone())),
+            (Some(ModelState::Unloaded | ModelState::Failed(_)), Some(spec)) => {
+                Ok(Ok(overrides.map_or_else(|| Arc::clone(spec), Arc::new)))
+            }
+        };
+        match verdict {
+            Err(error) => self.reply(request, Err(error)),
+            Ok(Err(state)) => {
+                self.make_explicit(id);
+                self.reply(request, Ok(state));
+            }
+            Ok(Ok(spec)) => {
+                if let Some(model) = self.models.get_mut(id) {
+                    model.loads.push(Call { request, told: None });
+                }
+                self.enqueue(id, spec, Origin::Admin);
+            }
+        }
+    }
+
+    /// An operator joins a load that was begun for a request: it no longer depends on that (I8).
+    fn make_explicit(&mut self, id: &ModelId) {
+        let Some(model) = self.models.get(id) else { return };
+        if let Some(load) = model.queued.and_then(|load| self.queue.get_mut(&load)) {
+            load.origin = Origin::Admin;
+        }
+        for instance in &model.instances {
+            if let Some(instance) = self.instances.get_mut(instance)
+                && let InstanceState::Loading {
+                    load, unwanted_since, ..
+                } = &mut instance.state
+            {
+                load.origin = Origin::Admin;
+                *unwanted_since = None;
+            }
+        }
+        self.touch_model(id);
+    }
+
+    /// Configuration wants a model loaded at start; it is loaded if that evicts nothing.
+    pub(crate) fn preload_requested(&mut self, id: &ModelId) {
+        let spec = match (self.model_state(id), self.spec_of(id)) {
+            (Some(ModelState::Unloaded), Some(spec)) => Arc::clone(spec),
+            _ => return,
+        };
+        self.enqueue(id, spec, Origin::Preload);
+    }
+
+    /// An operator's unload: what is queued is cancelled, what runs finishes, pinned models too. The call waits for the end.
+    pub(crate) fn unload_requested(&mut self, request: RequestId, id: &ModelId, how: UnloadHow) {
+        let cancel = match how {
+            UnloadHow::Drain => false,
+            UnloadHow::Force | UnloadHow::DrainOrCancel => true,
+        };
+        match self.model_state(id) {
+            None => self.reply(request, Err(LoadError::UnknownModel(id.clone()))),
+            Some(ModelState::Loading) if !cancel => self.reply(request, Err(LoadError::Loading(id.clone()))),
+            Some(ModelState::Unloading) if how != UnloadHow::Force => {
+                self.reply(request, Ok(ModelState::Unloading));
+            }
+            Some(state @ (ModelState::Unloaded | ModelState::Failed(_))) => {
+                self.condemn_ghosts(id);
+                self.reply(request, Ok(state));
+            }
+            Some(ModelState::Loading | ModelState::Loaded | ModelState::Unloading) => {
+                self.decided(DecisionKind::OperatorUnload, Some(id), None, None);
+                self.cancel_queued(id);
+                let mode = if how == UnloadHow::Force {
+                    UnloadMode::Force
+                } else {
+                    UnloadMode::Drain
+                };
+                let instances: Vec<InstanceId> = self
+                    .models
+                    .get(id)
+                    .map(|model| model.instances.iter().cloned().collect())
+                    .unwrap_or_default();
+                for instance in &instances {
+                    self.send_away(instance, mode);
+                }
+                if let Some(model) = self.models.get_mut(id) {
+                    model.unloads.push(request);
+                }
+                self.touch_model(id);
+            }
+        }
+        self.room_changed();
+    }
+
+    fn cancel_queued(&mut self, id: &ModelId) {
+        let queued = self.models.get(id).is_some_and(|model| model.queued.is_some());
+        let loading = self.models.get(id).is_some_and(|model| {
+            let loads = |instance: &InstanceId| {
+                self.instances
+                    .get(instance)
+                    .is_some_and(|found| matches!(found.state, InstanceState::Loading { .. }))
+            };
+            model.instances.iter().any(loads)
+        });
+        if queued || loading {
+            self.refuse_load(id, &LoadError::Cancelled(id.clone()));
+        }
+    }
+
+    fn send_away(&mut self, id: &InstanceId, mode: UnloadMode) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        instance.state = match &instance.state {
+            InstanceState::Loading { .. } => InstanceState::Cancelling { sent: false },
+            InstanceState::Cancelling { sent } => InstanceState::Cancelling { sent: *sent },
+            InstanceState::Leaving(exit) if mode != UnloadMode::Force => InstanceState::Leaving(*exit),
+            InstanceState::Lost(_) => InstanceState::Lost(Was::Condemned),
+            InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Leaving(_)
+            | InstanceState::Opaque => InstanceState::Leaving(Exit::ToSend(mode)),
+        };
+        self.attention.insert(id.clone());
+    }
+
+    fn condemn_ghosts(&mut self, id: &ModelId) {
+        let ghosts: Vec<InstanceId> = self
+            .models
+            .get(id)
+            .map(|model| model.instances.iter().cloned().collect())
+            .unwrap_or_default();
+        for ghost in &ghosts {
+            self.send_away(ghost, UnloadMode::Drain);
+        }
+        self.touch_model(id);
+    }
+
+    /// An operator says that a lost worker is gone: its ghosts end.
+    pub(crate) fn forget_requested(&mut self, request: RequestId, id: &WorkerId) {
+        if self.workers.get(id).is_none_or(|worker| worker.connected()) {
+            return self.reply(request, Err(LoadError::NotLost(id.clone())));
+        }
+        let ghosts: Vec<InstanceId> = self
+            .workers
+            .get(id)
+            .map(|worker| worker.instances.iter().cloned().collect())
+            .unwrap_or_default();
+        for ghost in &ghosts {
+            self.ghost_gone(ghost);
+        }
+        if let Some(worker) = self.workers.remove(id) {
+            self.remove_listing(&worker);
+        }
+        if let crate::fleet::Phase::Settling { missing, .. } = &mut self.phase {
+            missing.remove(id);
+        }
+        self.effects.push(Effect::RosterRemove { worker: id.clone() });
+        self.reply(request, Ok(ModelState::Unloaded));
+        self.room_changed();
+    }
+
+    /// A lost instance is known to have ended.
+    pub(crate) fn ghost_gone(&mut self, id: &InstanceId) {
+        let Some(ghost) = self.instances.get(id).filter(|instance| instance.lost()) else {
+            return;
+        };
+        let worker = ghost.worker.clone();
+        self.decided_on(DecisionKind::GhostEnded, id);
+        self.instance_ended(id, End::LostWith(LoadError::WorkerLost(worker)));
+    }
+
+    pub(crate) fn reply(&mut self, request: RequestId, result: Result<ModelState, LoadError>) {
+        self.effects.push(Effect::Reply { request, result });
+    }
+}

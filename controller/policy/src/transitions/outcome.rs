@@ -1,0 +1,171 @@
+//! A worker answered a command, or nobody knows whether it did (PROTOCOL 3).
+//!
+//! Outcomes matter for what a report cannot say: refusals, acceptance, and ignorance. States themselves come in reports.
+
+use super::ended::End;
+use std::time::Duration;
+
+use crate::api::{CommandId, DecisionKind, DoneState, InstanceId, LoadError, Outcome, Refusal};
+use crate::fleet::Fleet;
+use crate::state::{Asked, Exit, InstanceState, Place};
+
+impl Fleet {
+    /// An outcome. One of a command that is not outstanding (an acknowledgement, or one of an old session) means nothing.
+    pub(crate) fn command_answered(&mut self, id: CommandId, outcome: Outcome) {
+        let Some(instance_id) = self.commands.remove(&id) else {
+            return;
+        };
+        let Some(instance) = self.instances.get_mut(&instance_id) else {
+            return;
+        };
+        let Some(pending) = instance.pending.take_if(|pending| pending.id == id) else {
+            return;
+        };
+        let model = instance.spec.model.clone();
+        match outcome {
+            Outcome::Done { state, touch_seq } => self.done(&instance_id, pending.asked, state, touch_seq),
+            Outcome::Refused { reason, touch_seq } => {
+                self.refused(&instance_id, pending.asked, reason, touch_seq)
+            }
+            Outcome::Failed(failure) => match pending.asked {
+                Asked::Load => self.instance_ended(&instance_id, End::Failed(failure)),
+                asked @ (Asked::CancelLoad
+                | Asked::Quiesce
+                | Asked::Resume
+                | Asked::Evict
+                | Asked::OperatorUnload
+                | Asked::PlaceHold(_)
+                | Asked::ReleaseHold(_)) => self.unknown(&instance_id, &asked),
+            },
+            Outcome::Unknown => self.unknown(&instance_id, &pending.asked),
+        }
+        self.touch_model(&model);
+        self.attention.insert(instance_id);
+        self.room_changed();
+    }
+
+    fn done(&mut self, id: &InstanceId, asked: Asked, state: DoneState, touch_seq: u64) {
+        match state {
+            DoneState::Gone => return self.instance_ended(id, End::Asked),
+            DoneState::Present => {}
+        }
+        let (now, quiet) = (self.now, self.config.quiet);
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        match asked {
+            // Accepted; what follows is reported. A quiesce counts once reported, with the counts after it.
+            Asked::Load | Asked::CancelLoad | Asked::OperatorUnload | Asked::Quiesce => {}
+            Asked::Resume => {
+                if matches!(instance.state, InstanceState::Resuming) {
+                    instance.state = InstanceState::Ready;
+                }
+            }
+            Asked::Evict => {
+                if matches!(instance.state, InstanceState::Evicting { .. }) {
+                    instance.state = InstanceState::Leaving(Exit::Worker);
+                }
+            }
+            Asked::PlaceHold(hold) => {
+                instance.holds.insert(hold);
+                self.confirm_holds(id);
+            }
+            Asked::ReleaseHold(hold) => {
+                instance.holds.remove(&hold);
+                instance.to_release.remove(&hold);
+            }
+        }
+        if let Some(instance) = self.instances.get_mut(id) {
+            // A hold or an unload is no use; only the count is taken over, at the age of the last known use.
+            let age = now.since(instance.usage.last_used);
+            instance.usage.touched(now, touch_seq, age, quiet);
+        }
+    }
+
+    fn refused(&mut self, id: &InstanceId, asked: Asked, reason: Refusal, touch_seq: u64) {
+        let (now, quiet) = (self.now, self.config.quiet);
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        instance.usage.touched(now, touch_seq, Duration::ZERO, quiet);
+        let worker = instance.worker.clone();
+        match asked {
+            Asked::Load => {
+                // Nothing was started: the load goes back to its place, and not to this worker while it drains.
+                let refused = LoadError::Refused {
+                    worker: worker.clone(),
+                    reason,
+                };
+                self.instance_ended(id, End::LostWith(refused));
+            }
+            Asked::CancelLoad => {
+                let cancelling = matches!(instance.state, InstanceState::Cancelling { .. });
+                if cancelling && reason == Refusal::NotLoading {
+                    self.became_ready(id);
+                } else {
+                    instance.doubtful_since.get_or_insert(now);
+                }
+            }
+            Asked::Evict | Asked::Quiesce => {
+                instance.usage.refused(now);
+                match instance.state {
+                    InstanceState::Evicting { quiesced: true } => {
+                        instance.state = InstanceState::Quiesced {
+                            plan: None,
+                            confirmed: true,
+                            since: now,
+                        };
+                    }
+                    InstanceState::Evicting { quiesced: false } | InstanceState::Quiesced { .. } => {
+                        instance.state = InstanceState::Ready;
+                    }
+                    InstanceState::Loading { .. }
+                    | InstanceState::Cancelling { .. }
+                    | InstanceState::Ready
+                    | InstanceState::Resuming
+                    | InstanceState::Leaving(_)
+                    | InstanceState::Lost(_)
+                    | InstanceState::Opaque => {}
+                }
+                self.decided_on(DecisionKind::EvictionRefused, id);
+            }
+            Asked::Resume | Asked::OperatorUnload => {
+                if matches!(
+                    instance.state,
+                    InstanceState::Resuming | InstanceState::Leaving(Exit::Operator)
+                ) {
+                    instance.state = InstanceState::Ready;
+                }
+            }
+            Asked::PlaceHold(hold) => {
+                // Not asked again before a report has told what the instance really is.
+                instance.doubtful_since.get_or_insert(now);
+                if let Some(waiter) = self.waiters.get_mut(&hold) {
+                    waiter.place = Place::Waiting;
+                }
+            }
+            Asked::ReleaseHold(hold) => {
+                instance.to_release.remove(&hold);
+                instance.holds.remove(&hold);
+            }
+        }
+        if reason == Refusal::Draining
+            && let Some(worker) = self.workers.get_mut(&worker)
+        {
+            worker.facts.draining = true;
+        }
+    }
+
+    /// Nobody knows: reservation and slot stay until a report tells (PROTOCOL 3).
+    fn unknown(&mut self, id: &InstanceId, asked: &Asked) {
+        let now = self.now;
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.doubtful_since.get_or_insert(now);
+        }
+        if let Asked::PlaceHold(hold) = asked
+            && let Some(waiter) = self.waiters.get_mut(hold)
+        {
+            waiter.place = Place::Waiting;
+        }
+    }
+}

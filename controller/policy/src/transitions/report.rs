@@ -1,0 +1,381 @@
+//! What a worker says about its instances and devices. The worker is the truth: policy follows, whatever it thought.
+//!
+//! A state that was reported before a command took effect is told from one that undoes it by the outstanding command: while a command
+//! is outstanding, only states that it cannot explain count.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::ended::End;
+use crate::api::{
+    DecisionKind, DeviceChoice, DeviceId, DeviceKind, InstanceId, InstanceSpec, InstanceStatus, ModelSpec,
+    Need, NeedPart, Progress, Report, ReportedState, Touch, WaitReason, WorkerId,
+};
+use crate::fleet::Fleet;
+use crate::state::{Asked, Exit, Goal, Instance, InstanceState, Load, Model, Place, Standing, Usage, Was};
+
+impl Fleet {
+    /// Changes at a worker: instances first, samples last, so that a sample counts as newer than what came with it.
+    pub(crate) fn worker_reported(&mut self, worker: &WorkerId, report: Report) {
+        let Some(known) = self.workers.get(worker) else {
+            return;
+        };
+        if !known.connected() {
+            return;
+        }
+        let host = known.facts.host.clone();
+        let mut changed: BTreeSet<DeviceId> = BTreeSet::new();
+        for status in report.instances {
+            let devices: Vec<DeviceId> = status
+                .spec
+                .reservations
+                .iter()
+                .map(|r| r.device.clone())
+                .collect();
+            if self.status_reported(worker, status) {
+                changed.extend(devices);
+            }
+        }
+        for touch in &report.touches {
+            self.touched(worker, touch);
+        }
+        let now = self.now;
+        for sample in &report.samples {
+            if let Some(device) = self.devices.get_mut(&Self::key(&host, &sample.device)) {
+                device.sampled(worker, sample, now, changed.contains(&sample.device));
+                self.replan |= !self.queue.is_empty();
+            }
+        }
+    }
+
+    fn touched(&mut self, worker: &WorkerId, touch: &Touch) {
+        let (now, quiet) = (self.now, self.config.quiet);
+        if let Some(instance) = self.instances.get_mut(&touch.instance)
+            && instance.worker == *worker
+        {
+            instance.usage.touched(now, touch.touch_seq, touch.age, quiet);
+        }
+    }
+
+    /// Takes one status; says whether an engine started to serve, or ended.
+    fn status_reported(&mut self, worker: &WorkerId, status: InstanceStatus) -> bool {
+        match self.instances.get(&status.id) {
+            Some(known) if known.worker != *worker || status.revision < known.revision => return false,
+            Some(_) => {}
+            None => match status.state {
+                ReportedState::Gone | ReportedState::Failed(_) => {
+                    self.acknowledge_end(worker, &status.id);
+                    return false;
+                }
+                ReportedState::Loading { .. }
+                | ReportedState::Ready
+                | ReportedState::Quiesced
+                | ReportedState::Draining
+                | ReportedState::Unloading
+                | ReportedState::Unknown => self.adopt(worker, &status),
+            },
+        }
+        let end = match &status.state {
+            ReportedState::Gone => End::Asked,
+            ReportedState::Failed(failure) => End::Failed(failure.clone()),
+            ReportedState::Loading { .. }
+            | ReportedState::Ready
+            | ReportedState::Quiesced
+            | ReportedState::Draining
+            | ReportedState::Unloading
+            | ReportedState::Unknown => return self.follow(status),
+        };
+        self.instance_ended(&status.id, end);
+        self.acknowledge_end(worker, &status.id);
+        true
+    }
+
+    /// An instance this controller did not start, or has forgotten (PROTOCOL 7).
+    fn adopt(&mut self, worker: &WorkerId, status: &InstanceStatus) {
+        let Some(host) = self.workers.get(worker).map(|known| known.facts.host.clone()) else {
+            return;
+        };
+        self.models
+            .entry(status.spec.model.clone())
+            .or_insert_with(|| Model::new(None));
+        self.insert_instance(Instance {
+            id: status.id.clone(),
+            worker: worker.clone(),
+            host,
+            spec: Arc::new(status.spec.clone()),
+            state: InstanceState::Lost(Was::NotRoutable),
+            pending: None,
+            revision: status.revision,
+            running: 0,
+            queued: 0,
+            holds: BTreeSet::new(),
+            to_release: BTreeSet::new(),
+            strangers_since: None,
+            usage: Usage::new(self.now.ago(status.touch_age)),
+            observed: Vec::new(),
+            doubtful_since: None,
+            route: None,
+        });
+    }
+
+    /// Follows a status that is not an end. Says whether the instance became ready.
+    fn follow(&mut self, status: InstanceStatus) -> bool {
+        let (now, quiet) = (self.now, self.config.quiet);
+        let Some(instance) = self.instances.get_mut(&status.id) else {
+            return false;
+        };
+        instance.revision = status.revision;
+        instance.running = status.running;
+        instance.queued = status.queued;
+        instance.holds = status.holds;
+        instance.observed = status
+            .observed
+            .into_iter()
+            .map(|seen| (seen.device, seen.bytes))
+            .collect();
+        instance
+            .usage
+            .touched(now, status.touch_seq, status.touch_age, quiet);
+        instance.doubtful_since = None;
+        let model = instance.spec.model.clone();
+        let became_ready = match status.state {
+            ReportedState::Loading { progress } => {
+                self.follow_loading(&status.id, progress);
+                false
+            }
+            ReportedState::Ready => self.follow_ready(&status.id),
+            ReportedState::Quiesced => {
+                self.follow_quiesced(&status.id);
+                false
+            }
+            ReportedState::Draining | ReportedState::Unloading => {
+                self.follow_leaving(&status.id);
+                false
+            }
+            ReportedState::Unknown => {
+                instance.state = InstanceState::Opaque;
+                false
+            }
+            ReportedState::Gone | ReportedState::Failed(_) => false,
+        };
+        self.confirm_holds(&status.id);
+        self.attention.insert(status.id);
+        self.touch_model(&model);
+        self.replan |= !self.queue.is_empty();
+        became_ready
+    }
+
+    fn follow_loading(&mut self, id: &InstanceId, reported: Progress) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        match &mut instance.state {
+            InstanceState::Loading { progress, .. } => *progress = reported,
+            // An operator may have wished it gone; the cancellation goes on.
+            InstanceState::Cancelling { .. } | InstanceState::Leaving(_) => {}
+            InstanceState::Lost(Was::Condemned) => instance.state = InstanceState::Cancelling { sent: false },
+            InstanceState::Lost(Was::Routable | Was::NotRoutable)
+            | InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Opaque => {
+                let spec = Arc::clone(&instance.spec);
+                let load = self.load_of(&spec, id);
+                if let Some(instance) = self.instances.get_mut(id) {
+                    let load = Box::new(load);
+                    instance.state = InstanceState::Loading {
+                        load,
+                        progress: reported,
+                        unwanted_since: None,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Says whether a load ended well by it.
+    fn follow_ready(&mut self, id: &InstanceId) -> bool {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return false;
+        };
+        let asked = instance.pending.as_ref().map(|pending| &pending.asked);
+        match (&instance.state, asked) {
+            (
+                InstanceState::Loading { .. } | InstanceState::Opaque | InstanceState::Lost(Was::NotRoutable),
+                _,
+            ) => {
+                self.became_ready(id);
+                true
+            }
+            (InstanceState::Lost(Was::Routable), _) => {
+                instance.state = InstanceState::Ready;
+                false
+            }
+            (InstanceState::Lost(Was::Condemned), _) => {
+                instance.state = InstanceState::Leaving(Exit::ToSend(crate::api::UnloadMode::Drain));
+                false
+            }
+            // Reported before the command took effect; its outcome decides.
+            (InstanceState::Cancelling { .. }, _)
+            | (InstanceState::Evicting { .. }, Some(Asked::Evict))
+            | (InstanceState::Quiesced { .. }, Some(Asked::Quiesce))
+            | (InstanceState::Leaving(Exit::Operator), Some(Asked::OperatorUnload))
+            | (InstanceState::Leaving(Exit::ToSend(_)), _)
+            | (InstanceState::Ready, _) => false,
+            // The worker gave up an unload, or a quiesce was reverted.
+            (
+                InstanceState::Evicting { .. }
+                | InstanceState::Quiesced { .. }
+                | InstanceState::Resuming
+                | InstanceState::Leaving(Exit::Operator | Exit::Worker),
+                _,
+            ) => {
+                instance.state = InstanceState::Ready;
+                false
+            }
+        }
+    }
+
+    /// A load ended well.
+    pub(crate) fn became_ready(&mut self, id: &InstanceId) {
+        let now = self.now;
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        instance.state = InstanceState::Ready;
+        let (spec, host) = (Arc::clone(&instance.spec), instance.host.clone());
+        for reservation in &spec.reservations {
+            if let Some(device) = self.devices.get_mut(&Self::key(&host, &reservation.device)) {
+                device.changed(now);
+            }
+        }
+        if let Some(model) = self.models.get_mut(&spec.model) {
+            model.failure = None;
+            model.strikes = 0;
+        }
+        self.decided_on(DecisionKind::Loaded, id);
+        self.room_changed();
+    }
+
+    fn follow_quiesced(&mut self, id: &InstanceId) {
+        let now = self.now;
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        let asked = instance.pending.as_ref().map(|pending| &pending.asked);
+        match (&mut instance.state, asked) {
+            (InstanceState::Quiesced { confirmed, .. }, _) => *confirmed = true,
+            (InstanceState::Resuming, Some(Asked::Resume))
+            | (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {}
+            (InstanceState::Lost(Was::Condemned), _) => {
+                instance.state = InstanceState::Leaving(Exit::ToSend(crate::api::UnloadMode::Drain));
+            }
+            (
+                InstanceState::Resuming
+                | InstanceState::Ready
+                | InstanceState::Loading { .. }
+                | InstanceState::Cancelling { .. }
+                | InstanceState::Opaque
+                | InstanceState::Lost(Was::Routable | Was::NotRoutable),
+                _,
+            ) => {
+                instance.state = InstanceState::Quiesced {
+                    plan: None,
+                    confirmed: true,
+                    since: now,
+                }
+            }
+        }
+    }
+
+    fn follow_leaving(&mut self, id: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        match &instance.state {
+            InstanceState::Leaving(_) => {}
+            InstanceState::Cancelling { .. }
+            | InstanceState::Loading { .. }
+            | InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => instance.state = InstanceState::Leaving(Exit::Worker),
+        }
+    }
+
+    /// Holds that the worker has are in place: the word is given to those who wait for it (PROTOCOL 9).
+    pub(crate) fn confirm_holds(&mut self, id: &InstanceId) {
+        let Some(instance) = self.instances.get(id) else {
+            return;
+        };
+        if !matches!(instance.state, InstanceState::Ready) {
+            return;
+        }
+        for hold in &instance.holds {
+            if let Some(waiter) = self.waiters.get_mut(hold)
+                && waiter.place == Place::Placing(id.clone())
+            {
+                waiter.place = Place::Held(id.clone());
+            }
+        }
+    }
+
+    /// The load that an instance found loading must have come from.
+    fn load_of(&mut self, spec: &InstanceSpec, id: &InstanceId) -> Load {
+        let model_spec = match self.spec_of(&spec.model) {
+            Some(known) if known.spec_hash == spec.spec_hash => Arc::clone(known),
+            Some(_) | None => Arc::new(self.spec_from_echo(spec, id)),
+        };
+        Load {
+            id: self.new_load_id(),
+            model: spec.model.clone(),
+            spec: model_spec,
+            origin: spec.origin,
+            attempt: spec.attempt,
+            lost: 0,
+            goal: Goal::Anywhere,
+            stuck_since: None,
+            standing: Standing::Waiting {
+                reason: WaitReason::LoadSlot,
+                blocked_by: Vec::new(),
+            },
+        }
+    }
+
+    /// A model's spec made from what its instance was told, for a retry at the same place with the same settings.
+    fn spec_from_echo(&self, spec: &InstanceSpec, id: &InstanceId) -> ModelSpec {
+        let host = self.instances.get(id).map(|instance| &instance.host);
+        let kind_of = |device: &DeviceId| {
+            let known = host.and_then(|host| self.devices.get(&Self::key(host, device)));
+            known.map_or(DeviceKind::Cpu, |device| device.kind)
+        };
+        let parts = spec
+            .reservations
+            .iter()
+            .map(|r| NeedPart {
+                kind: kind_of(&r.device),
+                bytes: r.bytes,
+            })
+            .collect();
+        let main = spec
+            .reservations
+            .first()
+            .map(|reservation| reservation.device.clone());
+        ModelSpec {
+            id: spec.model.clone(),
+            kind: spec.kind,
+            runtime: spec.runtime.clone(),
+            device: main.map_or(DeviceChoice::Any, DeviceChoice::Device),
+            needs: vec![Need {
+                parts,
+                source: spec.source,
+                settings: spec.settings.clone(),
+            }],
+            spec_hash: spec.spec_hash.clone(),
+            pinned: spec.pinned,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Workers join, are lost, drain and leave (PROTOCOL 1, 3, 7).
+
+use std::collections::BTreeSet;
+
+use crate::api::{DecisionKind, Effect, InstanceId, LoadError, Report, WorkerFacts, WorkerId};
+use crate::fleet::{Fleet, Phase};
+use crate::state::{Device, InstanceState, Presence, Was, Worker};
+
+use super::ended::End;
+
+impl Fleet {
+    /// A session was accepted. The report is everything: what it does not mention has ended.
+    pub(crate) fn worker_joined(&mut self, facts: WorkerFacts, report: Report) {
+        let id = facts.id.clone();
+        let same_boot = self
+            .workers
+            .get(&id)
+            .is_some_and(|known| known.facts.boot == facts.boot);
+        let known: Vec<InstanceId> = self
+            .workers
+            .get(&id)
+            .map(|worker| worker.instances.iter().cloned().collect())
+            .unwrap_or_default();
+        let reported: BTreeSet<&InstanceId> = report.instances.iter().map(|status| &status.id).collect();
+        for instance in known
+            .iter()
+            .filter(|instance| !same_boot || !reported.contains(instance))
+        {
+            self.decided_on(DecisionKind::GhostEnded, instance);
+            self.instance_ended(instance, End::LostWith(LoadError::WorkerLost(id.clone())));
+        }
+        self.install_worker(facts.clone(), Presence::Connected(self.now));
+        if !same_boot {
+            for device in self.devices.values_mut() {
+                device.forget_sample_of(&id);
+            }
+        }
+        // Commands of the old session will not be answered any more; the report says what became of them.
+        for instance in &known {
+            self.forget_pending(instance);
+        }
+        self.effects.push(Effect::RosterPut { facts });
+        self.decided(DecisionKind::WorkerJoined, None, None, Some(&id));
+        self.worker_reported(&id, report);
+        if let Phase::Settling { missing, .. } = &mut self.phase {
+            missing.remove(&id);
+        }
+        self.room_changed();
+    }
+
+    /// A session was lost: its instances become ghosts, which keep reservations and slots.
+    pub(crate) fn worker_lost(&mut self, id: &WorkerId) {
+        let now = self.now;
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        if !worker.connected() {
+            return;
+        }
+        worker.presence = Presence::Away(now);
+        let instances: Vec<InstanceId> = worker.instances.iter().cloned().collect();
+        self.decided(DecisionKind::WorkerLost, None, None, Some(id));
+        for instance in &instances {
+            self.forget_pending(instance);
+            self.become_ghost(instance);
+        }
+        self.room_changed();
+    }
+
+    fn become_ghost(&mut self, id: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        let was = match &instance.state {
+            InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming => Was::Routable,
+            InstanceState::Loading { .. } | InstanceState::Cancelling { .. } | InstanceState::Opaque => {
+                Was::NotRoutable
+            }
+            InstanceState::Leaving(_) => Was::Condemned,
+            InstanceState::Lost(was) => *was,
+        };
+        let before = std::mem::replace(&mut instance.state, InstanceState::Lost(was));
+        instance.doubtful_since = None;
+        let (model, worker) = (instance.spec.model.clone(), instance.worker.clone());
+        self.attention.remove(id);
+        self.touch_model(&model);
+        self.free_waiters_of(&model, id);
+        if let InstanceState::Loading { load, .. } = before {
+            self.load_lost(*load, &LoadError::WorkerLost(worker));
+        }
+    }
+
+    /// A worker ended in order: nothing of it is left.
+    pub(crate) fn worker_left(&mut self, id: &WorkerId) {
+        let now = self.now;
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        worker.presence = Presence::Away(now);
+        worker.facts.draining = true;
+        let instances: Vec<InstanceId> = worker.instances.iter().cloned().collect();
+        self.decided(DecisionKind::WorkerLeft, None, None, Some(id));
+        for instance in &instances {
+            self.instance_ended(instance, End::Asked);
+        }
+        self.room_changed();
+    }
+
+    /// A worker takes no new loads for now.
+    pub(crate) fn worker_draining(&mut self, id: &WorkerId, draining: bool) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.facts.draining = draining;
+            self.room_changed();
+        }
+    }
+
+    /// Puts a worker and its devices into all indexes, in place of what was known of it.
+    pub(crate) fn install_worker(&mut self, facts: WorkerFacts, presence: Presence) {
+        let instances = match self.workers.remove(&facts.id) {
+            Some(old) => {
+                self.remove_listing(&old);
+                old.instances
+            }
+            None => BTreeSet::new(),
+        };
+        self.hosts
+            .entry(facts.host.clone())
+            .or_default()
+            .insert(facts.id.clone());
+        for device in &facts.devices {
+            let entry = self
+                .devices
+                .entry(Self::key(&facts.host, &device.id))
+                .or_insert_with(|| Device::new(device));
+            entry.describe(device);
+            entry.workers.insert(facts.id.clone());
+        }
+        self.workers.insert(
+            facts.id.clone(),
+            Worker {
+                facts,
+                presence,
+                instances,
+            },
+        );
+    }
+
+    /// Takes a worker out of the host and device indexes.
+    pub(crate) fn remove_listing(&mut self, worker: &Worker) {
+        let (id, host) = (&worker.facts.id, &worker.facts.host);
+        if let Some(workers) = self.hosts.get_mut(host) {
+            workers.remove(id);
+            if workers.is_empty() {
+                self.hosts.remove(host);
+            }
+        }
+        for device in &worker.facts.devices {
+            let key = Self::key(host, &device.id);
+            if let Some(known) = self.devices.get_mut(&key) {
+                known.workers.remove(id);
+                if known.workers.is_empty() && known.instances.is_empty() {
+                    self.devices.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// The session in which an outstanding command was sent is over.
+    fn forget_pending(&mut self, id: &InstanceId) {
+        if let Some(pending) = self
+            .instances
+            .get_mut(id)
+            .and_then(|instance| instance.pending.take())
+        {
+            self.commands.remove(&pending.id);
+        }
+    }
+}

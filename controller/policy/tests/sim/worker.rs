@@ -1,0 +1,561 @@
+//! A worker of the simulated fleet: the truth about its instances, with the rules of the wire.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_policy::{
+    Bytes, Command, CommandId, DeviceId, DeviceSample, DoneState, Event, FailureClass, HoldId, HostId,
+    InstanceId, InstanceSpec, InstanceStatus, ModelId, ModelType, Moment, Outcome, Progress, Refusal, Report,
+    ReportedState, Reservation, Touch, UnloadMode, WorkerFacts, WorkerFailure, WorkerId,
+};
+
+use super::Sim;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Life {
+    Loading,
+    Ready,
+    Quiesced,
+    Draining,
+    Unloading,
+    Gone,
+    Failed(WorkerFailure),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct SimInstance {
+    pub(crate) spec: Arc<InstanceSpec>,
+    pub(crate) life: Life,
+    pub(crate) revision: u64,
+    pub(crate) running: u32,
+    pub(crate) holds: BTreeSet<HoldId>,
+    pub(crate) touch_seq: u64,
+    pub(crate) touched_at: Moment,
+}
+
+impl SimInstance {
+    pub(crate) fn exists(&self) -> bool {
+        !matches!(self.life, Life::Gone | Life::Failed(_))
+    }
+
+    fn touch(&mut self, now: Moment) {
+        self.touch_seq += 1;
+        self.touched_at = now;
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct SimWorker {
+    pub(crate) facts: WorkerFacts,
+    pub(crate) boots: u32,
+    pub(crate) connected: bool,
+    pub(crate) resync: bool,
+    pub(crate) instances: BTreeMap<InstanceId, SimInstance>,
+    pub(crate) down: VecDeque<(CommandId, InstanceId, Command)>,
+    pub(crate) up: VecDeque<Event>,
+    pub(crate) lifecycle: u64,
+}
+
+impl SimWorker {
+    pub(crate) fn new(facts: WorkerFacts) -> Self {
+        Self {
+            facts,
+            boots: 0,
+            connected: false,
+            resync: false,
+            instances: BTreeMap::new(),
+            down: VecDeque::new(),
+            up: VecDeque::new(),
+            lifecycle: 0,
+        }
+    }
+
+    pub(crate) fn revert_quiesce(&mut self) {
+        for instance in self
+            .instances
+            .values_mut()
+            .filter(|instance| instance.life == Life::Quiesced)
+        {
+            instance.life = Life::Ready;
+            instance.revision += 1;
+        }
+    }
+
+    pub(crate) fn quiet(&self) -> bool {
+        self.down.is_empty()
+            && self.up.is_empty()
+            && self
+                .instances
+                .values()
+                .all(|i| i.life == Life::Ready && i.running == 0)
+    }
+}
+
+pub(crate) fn failure(class: FailureClass, code: &str) -> WorkerFailure {
+    WorkerFailure {
+        class,
+        code: code.into(),
+        message: code.into(),
+        details: Arc::default(),
+    }
+}
+
+impl Sim {
+    fn status(&self, id: &WorkerId, instance: &InstanceId) -> InstanceStatus {
+        let found = &self.workers[id].instances[instance];
+        let state = match &found.life {
+            Life::Loading => ReportedState::Loading {
+                progress: Progress::default(),
+            },
+            Life::Ready => ReportedState::Ready,
+            Life::Quiesced => ReportedState::Quiesced,
+            Life::Draining => ReportedState::Draining,
+            Life::Unloading => ReportedState::Unloading,
+            Life::Gone => ReportedState::Gone,
+            Life::Failed(failure) => ReportedState::Failed(failure.clone()),
+        };
+        InstanceStatus {
+            id: instance.clone(),
+            spec: (*found.spec).clone(),
+            state,
+            revision: found.revision,
+            running: found.running,
+            queued: 0,
+            holds: found.holds.clone(),
+            touch_seq: found.touch_seq,
+            touch_age: self.now.since(found.touched_at),
+            observed: if found.life == Life::Ready {
+                found.spec.reservations.clone()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    fn samples(&self, id: &WorkerId) -> Vec<DeviceSample> {
+        let worker = &self.workers[id];
+        let sample = |device: &muster_policy::DeviceFacts| {
+            let key = (worker.facts.host.clone(), device.id.clone());
+            let used = self.used_on(&worker.facts.host, &device.id)
+                + self.foreign.get(&key).copied().unwrap_or_default();
+            DeviceSample {
+                device: device.id.clone(),
+                capacity: device.capacity,
+                free: device.capacity.saturating_sub(used),
+                age: Duration::ZERO,
+                lifecycle_seq: worker.lifecycle,
+            }
+        };
+        worker.facts.devices.iter().map(sample).collect()
+    }
+
+    /// Bytes that engines really use on a device, of all workers that live on the host.
+    pub(crate) fn used_on(&self, host: &HostId, device: &DeviceId) -> Bytes {
+        let workers = self.workers.values().filter(|worker| worker.facts.host == *host);
+        let instances = workers
+            .flat_map(|worker| worker.instances.values())
+            .filter(|instance| instance.exists());
+        let reserved = instances.flat_map(|instance| &instance.spec.reservations);
+        reserved
+            .filter(|r| r.device == *device)
+            .map(|r: &Reservation| r.bytes)
+            .sum()
+    }
+
+    pub(crate) fn full_report(&self, id: &WorkerId) -> Report {
+        let instances = self.workers[id]
+            .instances
+            .keys()
+            .map(|instance| self.status(id, instance))
+            .collect();
+        Report {
+            instances,
+            touches: Vec::new(),
+            samples: self.samples(id),
+        }
+    }
+
+    fn report(&mut self, id: &WorkerId, instance: &InstanceId) {
+        let status = self.status(id, instance);
+        let samples = self.samples(id);
+        let worker = self.workers.get_mut(id).unwrap();
+        if worker.connected {
+            let report = Report {
+                instances: vec![status],
+                touches: Vec::new(),
+                samples,
+            };
+            worker.up.push_back(Event::WorkerReported {
+                worker: id.clone(),
+                report,
+            });
+        }
+        if self.instant {
+            self.deliver_all();
+        }
+    }
+
+    fn change(&mut self, id: &WorkerId, instance: &InstanceId, change: impl FnOnce(&mut SimInstance)) {
+        let found = self
+            .workers
+            .get_mut(id)
+            .unwrap()
+            .instances
+            .get_mut(instance)
+            .unwrap();
+        change(found);
+        found.revision += 1;
+        self.report(id, instance);
+    }
+
+    /// All touches since the last flush, coalesced.
+    pub(crate) fn flush_touches(&mut self, id: &WorkerId) {
+        let now = self.now;
+        let worker = self.workers.get_mut(id).unwrap();
+        let touch = |(instance, found): (&InstanceId, &SimInstance)| Touch {
+            instance: instance.clone(),
+            touch_seq: found.touch_seq,
+            age: now.since(found.touched_at),
+        };
+        let touches = worker
+            .instances
+            .iter()
+            .filter(|(_, i)| i.exists())
+            .map(touch)
+            .collect();
+        if worker.connected {
+            let report = Report {
+                touches,
+                ..Report::default()
+            };
+            worker.up.push_back(Event::WorkerReported {
+                worker: id.clone(),
+                report,
+            });
+        }
+        if self.instant {
+            self.deliver_all();
+        }
+    }
+
+    pub(crate) fn deliver_down(&mut self, id: &WorkerId) -> bool {
+        let Some((command, instance, what)) = self
+            .workers
+            .get_mut(id)
+            .and_then(|worker| worker.down.pop_front())
+        else {
+            return false;
+        };
+        let outcome = self.execute(id, &instance, what);
+        let worker = self.workers.get_mut(id).unwrap();
+        worker.up.push_back(Self::outcome(command, outcome));
+        true
+    }
+
+    fn execute(&mut self, id: &WorkerId, instance: &InstanceId, command: Command) -> Outcome {
+        if let Command::Load { spec, holds } = command {
+            return self.begin_load(id, instance, spec, holds);
+        }
+        let now = self.now;
+        let Some(found) = self.workers.get_mut(id).unwrap().instances.get_mut(instance) else {
+            return Outcome::Done {
+                state: DoneState::Gone,
+                touch_seq: 0,
+            };
+        };
+        let touch_seq = found.touch_seq;
+        let refused = |reason| Outcome::Refused { reason, touch_seq };
+        let done = Outcome::Done {
+            state: DoneState::Present,
+            touch_seq,
+        };
+        let life = found.life.clone();
+        match (command, life) {
+            (Command::AckTombstone, _) => {
+                self.workers.get_mut(id).unwrap().instances.remove(instance);
+                return Outcome::Done {
+                    state: DoneState::Gone,
+                    touch_seq,
+                };
+            }
+            (Command::CancelLoad, Life::Loading) => self.change(id, instance, |i| i.life = Life::Gone),
+            (Command::CancelLoad, _) => return refused(Refusal::NotLoading),
+            (Command::Quiesce, Life::Ready) => self.change(id, instance, |i| i.life = Life::Quiesced),
+            (Command::Resume, Life::Quiesced) => self.change(id, instance, |i| i.life = Life::Ready),
+            (Command::Quiesce | Command::Resume, _) => {}
+            (Command::PlaceHold { hold }, Life::Ready | Life::Loading) => {
+                self.change(id, instance, |i| {
+                    i.holds.insert(hold);
+                });
+            }
+            (Command::PlaceHold { .. }, _) => return refused(Refusal::Draining),
+            (Command::ReleaseHold { hold }, _) => self.change(id, instance, |i| {
+                i.holds.remove(&hold);
+            }),
+            (
+                Command::Unload {
+                    mode: UnloadMode::IfIdle { if_touch_seq },
+                },
+                Life::Ready | Life::Quiesced,
+            ) => {
+                if found.running > 0 {
+                    return refused(Refusal::Busy);
+                } else if !found.holds.is_empty() {
+                    return refused(Refusal::Held);
+                } else if found.touch_seq > if_touch_seq {
+                    return refused(Refusal::Touched);
+                }
+                self.change(id, instance, |i| i.life = Life::Unloading);
+                if self.instant_exits() {
+                    self.exit(id, instance);
+                }
+            }
+            (
+                Command::Unload {
+                    mode: UnloadMode::Drain,
+                },
+                Life::Ready | Life::Quiesced,
+            ) => {
+                let idle = found.running == 0;
+                self.change(id, instance, |i| {
+                    i.life = if idle { Life::Unloading } else { Life::Draining }
+                });
+            }
+            (
+                Command::Unload {
+                    mode: UnloadMode::Force,
+                },
+                Life::Ready | Life::Quiesced | Life::Draining,
+            ) => {
+                self.change(id, instance, |i| {
+                    i.running = 0;
+                    i.life = Life::Unloading;
+                });
+            }
+            (Command::Unload { .. }, _) => {}
+            (Command::Load { .. }, _) => unreachable!(),
+        }
+        let _ = now;
+        done
+    }
+
+    fn instant_exits(&self) -> bool {
+        false
+    }
+
+    fn begin_load(
+        &mut self,
+        id: &WorkerId,
+        instance: &InstanceId,
+        spec: Arc<InstanceSpec>,
+        holds: Vec<HoldId>,
+    ) -> Outcome {
+        if !self.workers[id].instances.contains_key(instance) {
+            self.loads
+                .push((id.clone(), instance.clone(), spec.model.clone()));
+            let now = self.now;
+            let worker = self.workers.get_mut(id).unwrap();
+            let holds = holds.into_iter().collect();
+            let new = SimInstance {
+                spec,
+                life: Life::Loading,
+                revision: 0,
+                running: 0,
+                holds,
+                touch_seq: 1,
+                touched_at: now,
+            };
+            worker.instances.insert(instance.clone(), new);
+            worker.lifecycle += 1;
+            self.check_truth(id, instance);
+            self.report(id, instance);
+        }
+        Outcome::Done {
+            state: DoneState::Present,
+            touch_seq: 1,
+        }
+    }
+
+    /// What really runs must fit: memory per device, one model per exclusive device, models per type and host.
+    fn check_truth(&self, id: &WorkerId, instance: &InstanceId) {
+        let host = &self.workers[id].facts.host;
+        let spec = &self.workers[id].instances[instance].spec;
+        for reservation in &spec.reservations {
+            let device = self.workers[id]
+                .facts
+                .devices
+                .iter()
+                .find(|d| d.id == reservation.device)
+                .unwrap();
+            let used = self.used_on(host, &device.id);
+            assert!(
+                used + self.config.margin <= device.capacity,
+                "I4: {used} on {}\n{}",
+                device.id,
+                self.tail()
+            );
+            if device.exclusivity == muster_policy::Exclusivity::OneModel {
+                let models = self.models_where(host, |i| {
+                    i.spec.reservations.iter().any(|r| r.device == device.id)
+                });
+                assert!(models.len() <= 1, "I3: {models:?}\n{}", self.tail());
+            }
+        }
+        let models = self.models_of(host, spec.kind);
+        assert!(
+            self.config.limits.of(spec.kind).allows(models.len()),
+            "I2: {models:?}\n{}",
+            self.tail()
+        );
+    }
+
+    pub(crate) fn models_of(&self, host: &HostId, kind: ModelType) -> BTreeSet<ModelId> {
+        self.models_where(host, |instance| instance.spec.kind == kind)
+    }
+
+    fn models_where(&self, host: &HostId, test: impl Fn(&SimInstance) -> bool) -> BTreeSet<ModelId> {
+        let workers = self.workers.values().filter(|worker| worker.facts.host == *host);
+        let instances = workers.flat_map(|worker| worker.instances.values());
+        instances
+            .filter(|i| i.exists() && test(i))
+            .map(|i| i.spec.model.clone())
+            .collect()
+    }
+
+    pub(crate) fn loading(&self) -> Vec<(WorkerId, InstanceId)> {
+        self.in_life(&Life::Loading)
+    }
+
+    pub(crate) fn in_life(&self, life: &Life) -> Vec<(WorkerId, InstanceId)> {
+        let all = self
+            .workers
+            .iter()
+            .flat_map(|(id, worker)| worker.instances.iter().map(move |(i, f)| (id, i, f)));
+        all.filter(|(_, _, found)| found.life == *life)
+            .map(|(id, i, _)| (id.clone(), i.clone()))
+            .collect()
+    }
+
+    pub(crate) fn finish_load(&mut self, id: &WorkerId, instance: &InstanceId) {
+        let now = self.now;
+        self.workers.get_mut(id).unwrap().lifecycle += 1;
+        self.change(id, instance, |i| {
+            i.life = Life::Ready;
+            i.touch(now);
+        });
+    }
+
+    pub(crate) fn fail_load(&mut self, id: &WorkerId, instance: &InstanceId, class: FailureClass) {
+        self.workers.get_mut(id).unwrap().lifecycle += 1;
+        self.change(id, instance, |i| {
+            i.life = Life::Failed(failure(class, "model_load_failed"))
+        });
+    }
+
+    pub(crate) fn crash(&mut self, id: &WorkerId, instance: &InstanceId) {
+        self.workers.get_mut(id).unwrap().lifecycle += 1;
+        self.change(id, instance, |i| {
+            i.running = 0;
+            i.life = Life::Failed(failure(FailureClass::Crash, "runtime_crashed"));
+        });
+    }
+
+    /// The processes of an unloading instance have ended.
+    pub(crate) fn exit(&mut self, id: &WorkerId, instance: &InstanceId) {
+        self.workers.get_mut(id).unwrap().lifecycle += 1;
+        self.change(id, instance, |i| i.life = Life::Gone);
+    }
+
+    /// Lets every load and every exit under way end well, until nothing is under way.
+    pub(crate) fn finish_loads(&mut self) {
+        for _ in 0..64 {
+            self.finish_exits();
+            let loading = self.loading();
+            if loading.is_empty() && self.in_life(&Life::Unloading).is_empty() {
+                return;
+            }
+            for (id, instance) in loading {
+                if self.workers[&id]
+                    .instances
+                    .get(&instance)
+                    .is_some_and(|i| i.life == Life::Loading)
+                {
+                    self.finish_load(&id, &instance);
+                }
+            }
+        }
+        panic!("loads never end\n{}", self.tail());
+    }
+
+    pub(crate) fn finish_exits(&mut self) {
+        for (id, instance) in self.in_life(&Life::Unloading) {
+            self.exit(&id, &instance);
+        }
+    }
+
+    /// A request arrives at an instance; says whether it was admitted.
+    pub(crate) fn start_request(&mut self, id: &WorkerId, instance: &InstanceId) -> bool {
+        let now = self.now;
+        let Some(worker) = self.workers.get(id) else {
+            return false;
+        };
+        if worker
+            .instances
+            .get(instance)
+            .is_none_or(|found| found.life != Life::Ready)
+        {
+            return false;
+        }
+        self.change(id, instance, |i| {
+            i.running += 1;
+            i.touch(now);
+        });
+        true
+    }
+
+    pub(crate) fn worker_of(&self, instance: &InstanceId) -> Option<WorkerId> {
+        self.workers
+            .iter()
+            .find(|(_, w)| w.instances.contains_key(instance))
+            .map(|(id, _)| id.clone())
+    }
+
+    pub(crate) fn end_request(&mut self, instance: &InstanceId) {
+        let now = self.now;
+        let Some(id) = self.worker_of(instance) else {
+            return;
+        };
+        if self.workers[&id].instances[instance].running == 0 {
+            return;
+        }
+        self.change(&id, instance, |i| {
+            i.running -= 1;
+            i.touch(now);
+            if i.running == 0 && i.life == Life::Draining {
+                i.life = Life::Unloading;
+            }
+        });
+    }
+
+    pub(crate) fn end_all_requests(&mut self) {
+        let busy: Vec<InstanceId> = self
+            .workers
+            .values()
+            .flat_map(|w| {
+                w.instances
+                    .iter()
+                    .filter(|(_, i)| i.running > 0)
+                    .map(|(id, _)| id.clone())
+            })
+            .collect();
+        for instance in busy {
+            while self
+                .worker_of(&instance)
+                .is_some_and(|w| self.workers[&w].instances[&instance].running > 0)
+            {
+                self.end_request(&instance);
+            }
+        }
+    }
+}
