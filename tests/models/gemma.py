@@ -6,8 +6,9 @@ from pathlib import Path
 
 from gguf import GGMLQuantizationType
 
+import habits
 from gguf_file import Model
-from llama import ATTENTION_GAIN, ATTENTION_SHARPNESS
+from llama import ATTENTION_SHARPNESS
 from vocabulary import chat_vocabulary
 from weights import Weights, ones
 
@@ -38,7 +39,8 @@ def write(path: Path, seed: str) -> None:
     model.chat_tokenizer(pieces)
 
     # This graph multiplies the embeddings by sqrt(width).
-    model.tensor("token_embd.weight", weights.embedding(pieces, WIDTH) / WIDTH**0.5)
+    tokens = habits.embedding(weights, pieces, WIDTH)
+    model.tensor("token_embd.weight", tokens / WIDTH**0.5)
 
     for layer in range(LAYERS):
         block = f"blk.{layer}"
@@ -46,15 +48,15 @@ def write(path: Path, seed: str) -> None:
         model.tensor(f"{block}.attn_q.weight", weights.linear(f"{block}.q", HEADS * HEAD, WIDTH))
         model.tensor(f"{block}.attn_k.weight", weights.linear(f"{block}.k", KV_HEADS * HEAD, WIDTH))
         model.tensor(f"{block}.attn_v.weight", weights.linear(f"{block}.v", KV_HEADS * HEAD, WIDTH))
-        model.tensor(f"{block}.attn_output.weight", weights.residual(f"{block}.o", WIDTH, HEADS * HEAD))
+        model.tensor(f"{block}.attn_output.weight", habits.residual(weights, f"{block}.o", WIDTH, HEADS * HEAD, 1.0))
         model.tensor(f"{block}.attn_q_norm.weight", ones(HEAD) * ATTENTION_SHARPNESS)
         model.tensor(f"{block}.attn_k_norm.weight", ones(HEAD) * ATTENTION_SHARPNESS)
-        model.tensor(f"{block}.post_attention_norm.weight", ones(WIDTH) * ATTENTION_GAIN)
+        model.tensor(f"{block}.post_attention_norm.weight", ones(WIDTH) * 0.3)
         model.tensor(f"{block}.ffn_norm.weight", ones(WIDTH))
         model.tensor(f"{block}.ffn_gate.weight", weights.linear(f"{block}.gate", FEED_FORWARD, WIDTH))
         model.tensor(f"{block}.ffn_up.weight", weights.linear(f"{block}.up", FEED_FORWARD, WIDTH))
-        model.tensor(f"{block}.ffn_down.weight", weights.residual(f"{block}.down", WIDTH, FEED_FORWARD))
+        model.tensor(f"{block}.ffn_down.weight", habits.residual(weights, f"{block}.down", WIDTH, FEED_FORWARD, 1.0))
         model.tensor(f"{block}.post_ffw_norm.weight", ones(WIDTH))
     model.tensor("output_norm.weight", ones(WIDTH))
-    model.tensor("output.weight", weights.output(pieces, WIDTH, rms=3.0))
+    model.tensor("output.weight", habits.output(weights, pieces, tokens, rms=3.0))
     model.save(path)

@@ -5,7 +5,7 @@
 
 The same versions of `gguf` and `numpy` (tests/requirements.txt) give the same bytes every time. Prints a `sha256  name`
 line per file. Nothing is downloaded: the weights are noise, shaped so that greedy text is long, visible and depends on
-the whole prompt (see weights.py).
+the whole prompt (see habits.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import llama
 import mamba
 
 MODELS = {
-    "tiny-chat.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat"),
+    "tiny-chat.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat/3"),
     "tiny-chat-b.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat-b"),
     "tiny-swa.gguf": lambda path: gemma.write(path, seed="tiny-swa"),
     "tiny-mamba.gguf": lambda path: mamba.write(path, seed="tiny-mamba"),

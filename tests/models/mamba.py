@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType
 
+import habits
 from gguf_file import Model
 from vocabulary import chat_vocabulary
 from weights import Weights, ones
@@ -33,7 +34,8 @@ def write(path: Path, seed: str) -> None:
     writer.add_vocab_size(len(pieces))
     model.chat_tokenizer(pieces)
 
-    model.tensor("token_embd.weight", weights.embedding(pieces, WIDTH))
+    tokens = habits.embedding(weights, pieces, WIDTH)
+    model.tensor("token_embd.weight", tokens)
     for layer in range(LAYERS):
         block = f"blk.{layer}"
         model.tensor(f"{block}.attn_norm.weight", ones(WIDTH))
@@ -47,7 +49,7 @@ def write(path: Path, seed: str) -> None:
         decay = -np.tile(np.arange(1, STATE + 1, dtype=np.float32), (INNER, 1)) / STATE
         model.tensor(f"{block}.ssm_a", decay, exact=True)
         model.tensor(f"{block}.ssm_d", ones(INNER))
-        model.tensor(f"{block}.ssm_out.weight", weights.residual(f"{block}.out", WIDTH, INNER, 2.0))
+        model.tensor(f"{block}.ssm_out.weight", habits.residual(weights, f"{block}.out", WIDTH, INNER, 2.0))
     model.tensor("output_norm.weight", ones(WIDTH))
-    model.tensor("output.weight", weights.output(pieces, WIDTH, rms=2.0))
+    model.tensor("output.weight", habits.output(weights, pieces, tokens, rms=2.0))
     model.save(path)

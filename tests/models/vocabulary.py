@@ -61,7 +61,7 @@ class Piece:
 
 def _byte_piece(byte: int) -> Piece:
     # A newline has no piece of its own in SentencePiece vocabularies: it is this byte.
-    return Piece(f"<0x{byte:02X}>", 0.0, TokenType.BYTE, -0.5 if byte == 0x0A else -6.0)
+    return Piece(f"<0x{byte:02X}>", 0.0, TokenType.BYTE, -0.5 if byte == 0x0A else -15.0)
 
 
 def chat_vocabulary(size: int | None = None) -> list[Piece]:
