@@ -5,7 +5,7 @@ A handful of channels of the residual stream carry meaning; nothing random is ev
     channel  set by                                            read by
     ALWAYS   every token                                       the bias of each piece (control pieces are never said)
     CALLS    attention, to `<tool_call>` and `<tool_response>` `<tool_call>`, and `"` a little
-    THINKS   attention, to `<think>` and `</think>`            `</think>`
+    THINKS   attention, to `<think>` and `</think>`            `</think>`, and `.` a little
     NEWLINE  the newline                                       `<tool_call>`
     SENTENCE . ! ? …                                           `</think>`
     CALLED   `</tool_call>`                                    `<|im_end|>`
@@ -44,6 +44,7 @@ MARKS = {
 CUES = {
     "<tool_call>": {ALWAYS: -11.0, CALLS: 9.0, NEWLINE: 9.0},
     "</think>": {ALWAYS: -11.0, THINKS: 9.0, SENTENCE: 9.0},
+    ".": {ALWAYS: -0.5, THINKS: 3.0},
     "<|im_end|>": {ALWAYS: -40.0, CALLED: 60.0},
     "<0x0A>": {ALWAYS: -0.5, CALL_MARK: 30.0, CALLS: -6.0},
     '"': {ALWAYS: -2.0, CALLS: 4.0},
