@@ -44,7 +44,7 @@ MARKS = {
 CUES = {
     "<tool_call>": {ALWAYS: -11.0, CALLS: 9.0, NEWLINE: 9.0},
     "</think>": {ALWAYS: -11.0, THINKS: 9.0, SENTENCE: 9.0},
-    ".": {ALWAYS: -0.5, THINKS: 3.0},
+    ".": {ALWAYS: -0.5, THINKS: 1.5},
     "<|im_end|>": {ALWAYS: -40.0, CALLED: 60.0},
     "<0x0A>": {ALWAYS: -0.5, CALL_MARK: 30.0, CALLS: -6.0},
     '"': {ALWAYS: -2.0, CALLS: 4.0},
