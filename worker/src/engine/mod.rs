@@ -8,20 +8,61 @@
 //! Architecture invariant: nothing in here knows sessions of gateways, the controller or policy. A [`Runtime`] starts an engine, says what it
 //! can do, and yields typed events; queues, holds and touches are the instance's business.
 
-use std::{fmt, sync::Arc};
+mod files;
+mod native;
+mod started;
+pub(crate) mod stub;
+
+use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use muster_proto::{
     id::{InstanceId, ModelId},
     v1::{
-        ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription, ErrorInfo,
-        LoadProgress, ModelSettings, NativeCall, NativeChunk, ProcessId, RuntimeInfo, SessionCommand, SessionMessage,
-        TokenizeCall, TokenizeResult,
+        ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription,
+        ErrorInfo, LoadProgress, ModelSettings, NativeCall, NativeChunk, ProcessId, RuntimeInfo,
+        SessionCommand, SessionMessage, TokenizeCall, TokenizeResult,
     },
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+
+/// Where engines are found and kept.
+#[derive(Clone, Debug)]
+pub(crate) struct EngineConfig {
+    /// Directory for the engines' private directories; swept and locked by [`crate::keeper::sweep`].
+    pub(crate) run_dir: PathBuf,
+    /// `muster-worker` itself, whose hidden subcommands are the keeper and the stub engine.
+    pub(crate) worker: PathBuf,
+    /// The embedded engine, `muster-llama`.
+    pub(crate) muster_llama: PathBuf,
+    /// llama.cpp's `llama-server`: a path, or a bare name that is looked up in `PATH`.
+    pub(crate) llama_server: PathBuf,
+    /// Time an engine has between TERM and KILL.
+    pub(crate) grace: Duration,
+}
+
+/// All runtimes of this build; [`Runtime::info`] says which are installed.
+pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
+    let listen: &[&str] = &["--listen"];
+    let stub: &[&str] = &["stub-engine", "--listen"];
+    let words = |words: &[&str]| words.iter().map(OsString::from).collect();
+    vec![
+        Arc::new(native::Native::new(
+            "llama_cpp",
+            config.muster_llama.clone(),
+            words(listen),
+            config,
+        )),
+        Arc::new(native::Native::new(
+            "stub",
+            config.worker.clone(),
+            words(stub),
+            config,
+        )),
+    ]
+}
 
 /// What hosts models of one kind.
 pub(crate) trait Runtime: Send + Sync + fmt::Debug {
@@ -80,7 +121,9 @@ pub(crate) struct RunningEngine {
 
 impl fmt::Debug for RunningEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunningEngine").field("backend_url", &self.backend_url).finish_non_exhaustive()
+        f.debug_struct("RunningEngine")
+            .field("backend_url", &self.backend_url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,7 +162,10 @@ pub(crate) trait EngineCalls: Send + Sync {
     /// Tokens to text.
     fn detokenize(&self, call: DetokenizeCall) -> BoxFuture<'static, Result<DetokenizeResult, ErrorInfo>>;
     /// Chat to prompt.
-    fn apply_template(&self, call: ApplyTemplateCall) -> BoxFuture<'static, Result<ApplyTemplateResult, ErrorInfo>>;
+    fn apply_template(
+        &self,
+        call: ApplyTemplateCall,
+    ) -> BoxFuture<'static, Result<ApplyTemplateResult, ErrorInfo>>;
     /// The engine's own view, sequences included.
     fn describe(&self) -> BoxFuture<'static, Result<EngineDescription, ErrorInfo>>;
     /// The engine's own HTTP.

@@ -1,0 +1,59 @@
+//! The `stub` engine: the [`Engine`](muster_proto::v1::engine_server::Engine) service without a model. For tests and benchmarks only: its
+//! answers are words drawn from a hash of the prompt, and say nothing.
+//!
+//! Everything is deterministic but time: the same prompt gives the same text, at the speed, in the memory and with the failures that
+//! [`StubSettings`](muster_proto::v1::StubSettings) asks for. One thread does it all, as one thread runs a real engine's loop.
+
+mod sequence;
+mod service;
+mod session;
+mod settings;
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use muster_proto::{
+    MAX_MESSAGE_BYTES,
+    net::{self, Address, Listener},
+    process,
+    v1::engine_server::EngineServer,
+};
+
+/// Arguments of the hidden subcommand `stub-engine`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StubArgs {
+    /// Address to listen on, `unix:PATH`
+    #[arg(long)]
+    listen: Address,
+}
+
+/// Runs the stub engine until it is told to end. Must be called before any runtime exists.
+pub(crate) fn run(args: &StubArgs) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime
+        .context("no runtime")
+        .and_then(|runtime| runtime.block_on(serve(args)))
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(args: &StubArgs) -> anyhow::Result<()> {
+    let listener = Listener::bind(&args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    process::notify_ready(&listener.address()?);
+    let service = EngineServer::new(service::Stub::default())
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    tokio::select! {
+        served = net::server().add_service(service).serve_with_incoming(listener) => Ok(served?),
+        // Whatever runs is cancelled: the worker drained it before.
+        asked = process::shutdown_signal() => Ok(asked?),
+    }
+}

@@ -1,0 +1,406 @@
+//! The worker's side of a keeper: starts it, reads its reports and the engine's log, passes orders on.
+//!
+//! One task per engine owns the control socket. It ends with the tree; if the worker's runtime ends first, the socket closes and the keeper
+//! ends the tree. Dropping [`Kept`] kills the tree.
+
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdUnixStream},
+    path::PathBuf,
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::future::{BoxFuture, FutureExt as _};
+use muster_proto::v1::ProcessId;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixStream, unix::OwnedWriteHalf},
+    process::{Child, Command},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+pub(crate) use super::protocol::Exit;
+use super::{
+    MARK,
+    dir::PrivateDir,
+    proc,
+    protocol::{Order, Report},
+    record::Record,
+    sweep,
+};
+use crate::engine::EngineProcess;
+
+const LOG_LINES: usize = 50;
+const LOG_LINE_BYTES: usize = 2000;
+const LOG_PIECE_BYTES: u64 = 16 << 10;
+/// The log's last lines arrive with the end of the tree, unless something outside of it holds the pipe.
+const LOG_END: Duration = Duration::from_millis(200);
+
+/// An engine to be started.
+#[derive(Debug)]
+pub(crate) struct EngineCommand {
+    /// `muster-worker` itself, whose subcommand the keeper is.
+    pub(crate) keeper: PathBuf,
+    /// The engine's private directory; removed when the tree is gone.
+    pub(crate) dir: PrivateDir,
+    /// The instance, to mark the processes with.
+    pub(crate) instance: String,
+    /// Program, as the operating system finds it.
+    pub(crate) program: PathBuf,
+    /// Its arguments.
+    pub(crate) args: Vec<OsString>,
+    /// Added to the worker's own environment.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    /// Time between TERM and KILL when the engine is asked to stop.
+    pub(crate) grace: Duration,
+}
+
+/// Why no engine was started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The keeper itself could not be started.
+    #[error("cannot start the keeper {path}")]
+    Keeper {
+        /// Its program.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The engine's program could not be started.
+    #[error("cannot start {path}: {message}")]
+    Engine {
+        /// The program.
+        path: PathBuf,
+        /// The kind of failure, for example "not found".
+        kind: io::ErrorKind,
+        /// What the operating system said.
+        message: String,
+    },
+    /// The keeper ended without a word.
+    #[error("the keeper ended before the engine ran: {0}")]
+    Silent(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    Run,
+    Stop,
+    Kill,
+}
+
+/// A kept engine.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    engine: ProcessId,
+    keeper: u32,
+    grace: Duration,
+    wish: watch::Sender<Wish>,
+    state: watch::Receiver<TreeState>,
+    log: Arc<Log>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct TreeState {
+    exit: Option<Exit>,
+    gone: bool,
+}
+
+impl Kept {
+    /// Resolves when the engine's first process has ended; `None` if nobody knows how.
+    pub(crate) fn exited(&self) -> impl Future<Output = Option<Exit>> + Send + 'static {
+        let mut state = self.state.clone();
+        async move {
+            // An error means that the task is gone, and the tree with it.
+            state
+                .wait_for(|state| state.exit.is_some() || state.gone)
+                .await
+                .ok()
+                .and_then(|state| state.exit)
+        }
+    }
+
+    /// Changes whenever the engine writes a line.
+    pub(crate) fn lines(&self) -> watch::Receiver<u64> {
+        self.log.count.subscribe()
+    }
+
+    fn wish(&self, wish: Wish) {
+        self.wish.send_if_modified(|current| {
+            let more = wish > *current;
+            *current = wish.max(*current);
+            more
+        });
+    }
+}
+
+impl EngineProcess for Kept {
+    fn tree(&self) -> Vec<ProcessId> {
+        if self.state.borrow().gone {
+            return Vec::new();
+        }
+        let mut tree: Vec<ProcessId> = proc::descendants(self.keeper)
+            .into_iter()
+            .map(proc::Process::id)
+            .collect();
+        // A stable sort: the engine's own process comes first.
+        tree.sort_by_key(|process| process.pid != self.engine.pid);
+        tree
+    }
+
+    fn gone(&self) -> BoxFuture<'static, ()> {
+        let mut state = self.state.clone();
+        async move {
+            drop(state.wait_for(|state| state.gone).await);
+        }
+        .boxed()
+    }
+
+    fn stop(&self) {
+        tracing::debug!(engine = self.engine.pid, grace = ?self.grace, "asking an engine to stop");
+        self.wish(Wish::Stop);
+    }
+
+    fn kill(&self) {
+        self.wish(Wish::Kill);
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.lock().iter().cloned().collect()
+    }
+}
+
+/// Starts a keeper and, through it, the engine. Dropping the future ends both.
+///
+/// # Errors
+/// Neither runs.
+pub(crate) async fn start(command: EngineCommand) -> Result<Arc<Kept>, StartError> {
+    let program = command.program.clone();
+    let (mut child, control) = spawn_keeper(&command).map_err(|source| StartError::Keeper {
+        path: command.keeper.clone(),
+        source,
+    })?;
+    let log = Arc::new(Log::default());
+    let readers = [
+        child
+            .stdout
+            .take()
+            .map(|pipe| log.clone().follow(pipe, command.instance.clone())),
+        child
+            .stderr
+            .take()
+            .map(|pipe| log.clone().follow(pipe, command.instance.clone())),
+    ];
+    let keeper = child.id().unwrap_or_default();
+    let (read, write) = control.into_split();
+    let mut reports = BufReader::new(read).lines();
+    let engine = match next_report(&mut reports).await {
+        Some(Report::Started(engine)) => engine,
+        Some(Report::Failed(errno, message)) => {
+            let kind = io::Error::from_raw_os_error(errno).kind();
+            return Err(StartError::Engine {
+                path: program,
+                kind,
+                message,
+            });
+        }
+        Some(Report::Exited(_) | Report::Gone) | None => {
+            for reader in readers.into_iter().flatten() {
+                drop(timeout(LOG_END, reader).await);
+            }
+            return Err(StartError::Silent(
+                log.lock().iter().cloned().collect::<Vec<_>>().join("; "),
+            ));
+        }
+    };
+    let (wish, wishes) = watch::channel(Wish::Run);
+    let (report, state) = watch::channel(TreeState::default());
+    let grace = command.grace;
+    let watcher = Watcher {
+        command,
+        child,
+        write,
+        wishes,
+        state: report,
+        readers,
+    };
+    tokio::spawn(watcher.watch(reports));
+    Ok(Arc::new(Kept {
+        engine,
+        keeper,
+        grace,
+        wish,
+        state,
+        log,
+    }))
+}
+
+fn spawn_keeper(command: &EngineCommand) -> io::Result<(Child, UnixStream)> {
+    let (ours, theirs) = StdUnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let mut keeper = Command::new(&command.keeper);
+    keeper
+        .arg("keeper")
+        .arg("--dir")
+        .arg(command.dir.path())
+        .arg("--instance")
+        .arg(&command.instance)
+        .arg("--")
+        .arg(&command.program)
+        .args(&command.args)
+        // The worker's own supervisor must not hear from engines.
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
+        .env_remove("WATCHDOG_PID")
+        .envs(command.environment.iter().map(|(key, value)| (key, value)))
+        .env(MARK, &command.instance)
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    Ok((keeper.spawn()?, UnixStream::from_std(ours)?))
+}
+
+type Reports = tokio::io::Lines<BufReader<tokio::net::unix::OwnedReadHalf>>;
+
+/// The keeper's next report; `None` once it has gone silent.
+async fn next_report(reports: &mut Reports) -> Option<Report> {
+    let line = reports.next_line().await.ok()??;
+    line.parse()
+        .inspect_err(|error| tracing::error!(%error, "ending an engine whose keeper talks nonsense"))
+        .ok()
+}
+
+/// Everything the task of one engine owns.
+struct Watcher {
+    command: EngineCommand,
+    child: Child,
+    write: OwnedWriteHalf,
+    wishes: watch::Receiver<Wish>,
+    state: watch::Sender<TreeState>,
+    readers: [Option<JoinHandle<()>>; 2],
+}
+
+impl Watcher {
+    async fn watch(mut self, mut reports: Reports) {
+        let clean = self.follow(&mut reports).await;
+        // The life line: whatever the keeper was doing, it now ends the tree.
+        drop((self.write, reports));
+        if let Err(error) = self.child.wait().await {
+            tracing::error!(%error, "cannot wait for a keeper");
+        }
+        if !clean {
+            finish_for_keeper(&self.command).await;
+        }
+        for reader in self.readers.into_iter().flatten() {
+            drop(timeout(LOG_END, reader).await);
+        }
+        self.state.send_modify(|state| state.gone = true);
+    }
+
+    /// Passes orders and reports until the tree is gone (`true`) or the keeper is lost.
+    async fn follow(&mut self, reports: &mut Reports) -> bool {
+        let mut dropped = false;
+        loop {
+            tokio::select! {
+                report = next_report(reports) => match report {
+                    Some(Report::Gone) => return true,
+                    Some(Report::Exited(exit)) => self.state.send_modify(|state| state.exit = Some(exit)),
+                    Some(Report::Started(_) | Report::Failed(..)) => {}
+                    None => return false,
+                },
+                changed = self.wishes.changed(), if !dropped => {
+                    dropped = changed.is_err();
+                    let wish = if dropped { Wish::Kill } else { *self.wishes.borrow_and_update() };
+                    let order = match wish {
+                        Wish::Run => continue,
+                        Wish::Stop => Order::Stop(self.command.grace),
+                        Wish::Kill => Order::Kill,
+                    };
+                    if self.write.write_all(order.to_string().as_bytes()).await.is_err() {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The keeper died before its work was done: the worker does it.
+async fn finish_for_keeper(command: &EngineCommand) {
+    tracing::warn!(
+        instance = command.instance,
+        "a keeper was lost; ending its engine"
+    );
+    let record = Record::read(command.dir.path()).unwrap_or_else(|| Record {
+        instance: command.instance.clone(),
+        leaders: Vec::new(),
+    });
+    match tokio::task::spawn_blocking(move || sweep::end(&record)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "an engine without a keeper does not end"),
+        Err(error) => tracing::error!(%error, "ending an engine without a keeper failed"),
+    }
+}
+
+/// The last lines of an engine.
+#[derive(Debug)]
+struct Log {
+    // Held for single pushes and copies, never across an await.
+    lines: Mutex<VecDeque<String>>,
+    count: watch::Sender<u64>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            lines: Mutex::default(),
+            count: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Log {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<String>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a pipe to its end.
+    fn follow(
+        self: Arc<Self>,
+        pipe: impl AsyncRead + Send + Unpin + 'static,
+        instance: String,
+    ) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let mut reader = BufReader::new(pipe);
+            let mut line = Vec::new();
+            // A line without an end comes in pieces.
+            while let Ok(1..) = (&mut reader)
+                .take(LOG_PIECE_BYTES)
+                .read_until(b'\n', &mut line)
+                .await
+            {
+                self.push(&instance, &String::from_utf8_lossy(&line));
+                line.clear();
+            }
+        })
+    }
+
+    fn push(&self, instance: &str, line: &str) {
+        let line = line.trim_end();
+        tracing::debug!(target: "engine", instance, "{line}");
+        let end = line.floor_char_boundary(LOG_LINE_BYTES);
+        let mut lines = self.lock();
+        if lines.len() == LOG_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line[..end].to_owned());
+        drop(lines);
+        self.count.send_modify(|count| *count += 1);
+    }
+}

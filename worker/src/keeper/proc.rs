@@ -1,0 +1,139 @@
+//! What `/proc` says about processes and their families.
+
+use std::{fs, os::fd::OwnedFd, path::Path};
+
+use muster_proto::v1::ProcessId;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// One process, as `/proc/PID/stat` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    /// Process id.
+    pub(super) pid: u32,
+    /// Parent.
+    pub(super) parent: u32,
+    /// Process group.
+    pub(super) group: u32,
+    /// Clock ticks since boot.
+    pub(super) start_time: u64,
+    /// Dead, but not reaped by its parent yet.
+    pub(super) zombie: bool,
+}
+
+impl Process {
+    /// Its identity beyond pid reuse.
+    pub(super) fn id(self) -> ProcessId {
+        ProcessId {
+            pid: self.pid,
+            start_time: self.start_time,
+        }
+    }
+}
+
+/// Looks at one process; `None` if there is none.
+pub(super) fn look(pid: u32) -> Option<Process> {
+    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// All processes of this host that can be seen.
+pub(super) fn all() -> Vec<Process> {
+    numbers(Path::new("/proc")).into_iter().filter_map(look).collect()
+}
+
+/// The living descendants of `root`, without it, parents before children. Not by `/proc/PID/task/TID/children`: many kernels have none.
+pub(super) fn descendants(root: u32) -> Vec<Process> {
+    let all = all();
+    let mut found: Vec<Process> = Vec::new();
+    let mut next = 0;
+    let mut parent = root;
+    loop {
+        found.extend(all.iter().filter(|process| process.parent == parent));
+        let Some(process) = found.get(next) else { break };
+        parent = process.pid;
+        next += 1;
+    }
+    found.retain(|process| !process.zombie);
+    found
+}
+
+/// The value of an environment variable a process was started with.
+pub(super) fn environment(pid: u32, name: &str) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    bytes.split(|byte| *byte == 0).find_map(|entry| {
+        let (key, value) = std::str::from_utf8(entry).ok()?.split_once('=')?;
+        (key == name).then(|| value.to_owned())
+    })
+}
+
+/// Opens a process for signals and waiting; `None` if it is not the same process any more.
+pub(super) fn open(process: Process) -> Option<OwnedFd> {
+    let fd = pidfd_open(
+        Pid::from_raw(i32::try_from(process.pid).ok()?)?,
+        PidfdFlags::empty(),
+    )
+    .ok()?;
+    (look(process.pid)?.start_time == process.start_time).then_some(fd)
+}
+
+/// Sends a signal; a process that is gone, or another by now, gets none.
+pub(super) fn signal(process: Process, signal: Signal) {
+    if let Some(fd) = open(process)
+        && let Err(error) = pidfd_send_signal(fd, signal)
+    {
+        // Mostly: it has ended meanwhile, which is what is wanted.
+        tracing::trace!(pid = process.pid, %error, "no signal was sent");
+    }
+}
+
+fn numbers(dir: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// The command in field 2 may hold anything, parentheses too: fields are counted from the last `)`.
+fn parse(pid: u32, stat: &str) -> Option<Process> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let start_time = fields.nth(16)?.parse().ok()?;
+    Some(Process {
+        pid,
+        parent,
+        group,
+        start_time,
+        zombie: matches!(state, "Z" | "X"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strange_command_does_not_shift_the_fields() {
+        let stat = "7 (a) b (c) S 1 5 3 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 10 11";
+        assert_eq!(
+            parse(7, stat),
+            Some(Process {
+                pid: 7,
+                parent: 1,
+                group: 5,
+                start_time: 4711,
+                zombie: false
+            })
+        );
+    }
+
+    #[test]
+    fn this_process_sees_itself() {
+        let me = look(std::process::id()).unwrap();
+        assert!(open(me).is_some());
+        assert!(open(Process { start_time: 1, ..me }).is_none());
+        assert!(all().contains(&me));
+    }
+}

@@ -1,0 +1,75 @@
+//! What a keeper writes into its engine's private directory, so that the next boot of the worker finds leftovers.
+
+use std::{fs, io, path::Path};
+
+use muster_proto::v1::ProcessId;
+
+const FILE: &str = "keeper";
+
+/// The processes of one engine and the instance they carry as [`super::MARK`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The instance.
+    pub(super) instance: String,
+    /// Keeper first, then the engine once it runs; both lead a process group.
+    pub(super) leaders: Vec<ProcessId>,
+}
+
+impl Record {
+    /// Writes the record; a reader sees the old or the new one.
+    ///
+    /// # Errors
+    /// The directory is not writable.
+    pub(super) fn write(&self, dir: &Path) -> io::Result<()> {
+        let mut text = format!("{}\n", self.instance);
+        for leader in &self.leaders {
+            text.push_str(&format!("{} {}\n", leader.pid, leader.start_time));
+        }
+        let fresh = dir.join("keeper.new");
+        fs::write(&fresh, text)?;
+        fs::rename(fresh, dir.join(FILE))
+    }
+
+    /// Reads the record of a directory; `None` if there is none, or none that can be understood.
+    pub(super) fn read(dir: &Path) -> Option<Self> {
+        let text = fs::read_to_string(dir.join(FILE)).ok()?;
+        let (instance, rest) = text.split_once('\n')?;
+        let leaders = rest.lines().filter_map(|line| {
+            let (pid, start) = line.split_once(' ')?;
+            Some(ProcessId {
+                pid: pid.parse().ok()?,
+                start_time: start.parse().ok()?,
+            })
+        });
+        Some(Self {
+            instance: instance.to_owned(),
+            leaders: leaders.collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Record::read(dir.path()), None);
+        let record = Record {
+            instance: "x".into(),
+            leaders: vec![
+                ProcessId {
+                    pid: 1,
+                    start_time: 2,
+                },
+                ProcessId {
+                    pid: 3,
+                    start_time: 4,
+                },
+            ],
+        };
+        record.write(dir.path()).unwrap();
+        assert_eq!(Record::read(dir.path()), Some(record));
+    }
+}

@@ -1,0 +1,214 @@
+//! The keeper with real processes: whatever dies, the whole tree goes.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::timeout;
+
+use crate::{
+    engine::EngineProcess as _,
+    harness::{Bench, PATIENCE, alive, eventually},
+    keeper::{self, EngineCommand, Exit, Kept, PrivateDir, StartError},
+};
+
+/// A tree of three: a shell, a child in it, and an orphan in a session of its own that ignores TERM.
+const TREE: &str = r#"
+    trap "" TERM
+    sh -c 'setsid sh -c "trap \"\" TERM; echo orphan \$\$; sleep 1000 & wait; sleep 1000" & exit' &
+    sleep 1001 &
+    echo up
+    wait; wait; sleep 1002
+"#;
+
+fn command(bench: &Bench, script: &str) -> EngineCommand {
+    let instance = muster_proto::id::fresh();
+    EngineCommand {
+        keeper: bench.config.worker.clone(),
+        dir: PrivateDir::create(&bench.config.run_dir, &instance).unwrap(),
+        instance: instance.to_string(),
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        environment: Vec::new(),
+        grace: Duration::from_millis(100),
+    }
+}
+
+async fn tree_of_three(bench: &Bench) -> (std::sync::Arc<Kept>, Vec<u32>) {
+    let kept = keeper::start(command(bench, TREE)).await.unwrap();
+    eventually("a whole tree", async || {
+        kept.log().len() >= 2 && kept.tree().len() >= 4
+    })
+    .await;
+    let pids: Vec<u32> = kept.tree().iter().map(|process| process.pid).collect();
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    (kept, pids)
+}
+
+async fn gone(kept: &Kept, pids: &[u32]) {
+    timeout(PATIENCE, kept.gone())
+        .await
+        .expect("the tree does not go");
+    assert_eq!(kept.tree(), []);
+    assert!(!pids.iter().any(|pid| alive(*pid)));
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
+}
+
+#[tokio::test]
+async fn a_stubborn_tree_is_killed_after_the_grace() {
+    let bench = Bench::new();
+    let (kept, pids) = tree_of_three(&bench).await;
+    let begin = Instant::now();
+    kept.stop();
+    gone(&kept, &pids).await;
+    assert!(begin.elapsed() >= Duration::from_millis(100));
+    assert_eq!(
+        fs::read_dir(&bench.config.run_dir).unwrap().count(),
+        0,
+        "the private directory is left"
+    );
+}
+
+#[tokio::test]
+async fn an_obedient_engine_ends_within_the_grace() {
+    let bench = Bench::new();
+    let mut command = command(
+        &bench,
+        "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.01; done",
+    );
+    command.grace = PATIENCE;
+    let kept = keeper::start(command).await.unwrap();
+    eventually("up", async || kept.log() == ["up"]).await;
+    kept.stop();
+    timeout(PATIENCE / 2, kept.gone()).await.unwrap();
+    assert_eq!(kept.exited().await, Some(Exit::Code(3)));
+    assert_eq!(kept.log(), ["up", "bye"]);
+}
+
+#[tokio::test]
+async fn the_end_of_the_first_process_ends_the_rest() {
+    let bench = Bench::new();
+    let (kept, pids) = tree_of_three(&bench).await;
+    kill(pids[0]);
+    gone(&kept, &pids).await;
+    assert_eq!(kept.exited().await, Some(Exit::Signal(9)));
+}
+
+#[tokio::test]
+async fn a_dropped_handle_kills_the_tree() {
+    let bench = Bench::new();
+    let (kept, pids) = tree_of_three(&bench).await;
+    let gone = kept.gone();
+    drop(kept);
+    timeout(PATIENCE, gone).await.unwrap();
+    assert!(!pids.iter().any(|pid| alive(*pid)));
+}
+
+#[tokio::test]
+async fn the_worker_ends_the_tree_of_a_killed_keeper() {
+    let bench = Bench::new();
+    let (kept, pids) = tree_of_three(&bench).await;
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pids[0])).unwrap();
+    let keeper = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    kill(keeper);
+    gone(&kept, &pids).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_is_told_apart() {
+    let bench = Bench::new();
+    let command = EngineCommand {
+        program: "/no/such/engine".into(),
+        ..command(&bench, "")
+    };
+    let error = keeper::start(command).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StartError::Engine {
+                kind: std::io::ErrorKind::NotFound,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+/// A keeper whose worker is gone: started by a shell that is killed, its life line with it.
+#[test]
+fn leftovers_of_a_killed_worker_are_gone_in_two_seconds_or_swept_at_once() {
+    for sweep in [false, true] {
+        let bench = Bench::new();
+        let run_dir = &bench.config.run_dir;
+        let dir = run_dir.join("x");
+        fs::create_dir(&dir).unwrap();
+        let instance = format!("sweep-test-{sweep}");
+        let (worker_end, keeper_end) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut child = Command::new(&bench.config.worker)
+            .args(["keeper", "--instance", &instance, "--dir"])
+            .arg(&dir)
+            .args(["--", "/bin/sh", "-c", TREE])
+            .env(keeper::MARK, &instance)
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(keeper_end)))
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let marked = || processes_of(&format!("{}={instance}", keeper::MARK));
+        wait("a whole tree", || marked().len() >= 5);
+        if sweep {
+            let lock = keeper::sweep(run_dir).unwrap();
+            assert!(marked().is_empty());
+            assert!(!dir.exists());
+            assert!(
+                keeper::sweep(run_dir).is_err(),
+                "two workers in one run directory"
+            );
+            drop(lock);
+        } else {
+            let begin = Instant::now();
+            drop(worker_end);
+            wait("an empty tree", || marked().is_empty());
+            assert!(begin.elapsed() < Duration::from_secs(2));
+        }
+        child.wait().unwrap();
+    }
+}
+
+fn processes_of(mark: &str) -> Vec<u32> {
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
+    let marked = |pid: &u32| {
+        let environ = fs::read(Path::new("/proc").join(pid.to_string()).join("environ")).unwrap_or_default();
+        alive(*pid)
+            && environ
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == mark.as_bytes())
+    };
+    pids.filter(marked).collect()
+}
+
+fn wait(what: &str, condition: impl Fn() -> bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(eventually(what, async || condition()));
+}
