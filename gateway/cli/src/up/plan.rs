@@ -101,7 +101,8 @@ impl Plan {
                 args.extend(["--controller".into(), controller.to_string().into()]);
                 args.extend(["--device".into(), device.into()]);
                 args.extend(["--name".into(), name.clone().into()]);
-                args.extend(["--run-dir".into(), self.directories.run().join(&name).into()]);
+                // One for all: workers of a host share it.
+                args.extend(["--run-dir".into(), self.directories.run().into()]);
                 if let Some(path) = &self.options.llama_server {
                     args.extend(["--llama-server".into(), path.into()]);
                 }

@@ -1,0 +1,209 @@
+//! The `muster` command against a running fleet.
+
+use std::{
+    io::Write as _,
+    process::{Command, Output, Stdio},
+};
+
+use muster_tests::{Engine, Stack, binaries};
+use serde_json::Value;
+
+struct Cli<'a>(&'a Stack);
+
+impl Cli<'_> {
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binaries::find("muster"));
+        command
+            .env("MUSTER_CONTROLLER", self.0.controller_address().to_string())
+            .args(args)
+            .stdin(Stdio::null());
+        command
+    }
+
+    async fn run(&self, args: &[&str]) -> Output {
+        let mut command = self.command(args);
+        tokio::task::spawn_blocking(move || command.output().unwrap())
+            .await
+            .unwrap()
+    }
+
+    async fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    async fn json(&self, args: &[&str]) -> Vec<Value> {
+        let mut all = args.to_vec();
+        all.push("--json");
+        self.ok(&all)
+            .await
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+async fn stack() -> Stack {
+    Stack::with(format!(
+        "{}{}",
+        Engine::Stub.model("m", 2, ""),
+        Engine::Stub.model("n", 1, "")
+    ))
+    .start()
+    .await
+}
+
+#[tokio::test]
+async fn models_load_and_unload() {
+    let stack = stack().await;
+    let cli = Cli(&stack);
+    let table = cli.ok(&["models"]).await;
+    let row = table.lines().find(|line| line.starts_with("m ")).expect("a row");
+    assert!(
+        row.contains("unloaded") && row.contains("stub") && row.contains("llm"),
+        "{table}"
+    );
+    assert!(cli.ok(&["ps"]).await.contains("nothing is loaded"));
+
+    assert!(cli.ok(&["load", "m"]).await.contains("m is loaded"));
+    let table = cli.ok(&["ps"]).await;
+    assert!(
+        table.lines().any(|line| line.starts_with("m ")
+            && line.contains("ready")
+            && line.contains("w0")
+            && line.contains("cpu")),
+        "{table}"
+    );
+
+    let listed = &cli.json(&["models"]).await[0];
+    assert_eq!(listed["models"][0]["id"], "m");
+    assert_eq!(listed["models"][0]["status"], "MODEL_STATUS_LOADED");
+    assert_eq!(listed["models"][1]["status"], "MODEL_STATUS_UNLOADED");
+    let running = &cli.json(&["ps"]).await[0];
+    assert_eq!(running["models"].as_array().unwrap().len(), 1);
+
+    assert!(cli.ok(&["unload", "m"]).await.contains("m is unloaded"));
+    let events = cli.json(&["load", "n"]).await;
+    assert_eq!(events.last().unwrap()["loaded"]["id"], "n", "{events:?}");
+    let unloaded = &cli.json(&["unload", "n", "--force"]).await[0];
+    assert_eq!(unloaded["model"]["status"], "MODEL_STATUS_UNLOADED");
+}
+
+#[tokio::test]
+async fn a_chat_answers_once_from_a_flag_or_standard_input() {
+    let stack = stack().await;
+    let cli = Cli(&stack);
+    let said = cli.ok(&["chat", "m", "-m", "Hello", "--max-tokens", "8"]).await;
+    assert!(said.trim().len() > 1, "{said:?}");
+    let answer = &cli.json(&["chat", "m", "-m", "Hello", "--max-tokens", "8"]).await[0];
+    assert_eq!(answer["content"].as_str().unwrap().trim(), said.trim());
+    assert_eq!(answer["usage"]["completion_tokens"], 8);
+
+    let mut child = cli
+        .command(&["chat", "m", "--max-tokens", "8"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"Hello\n").unwrap();
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap())
+        .await
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), said);
+}
+
+#[tokio::test]
+async fn the_fleet_is_shown() {
+    let stack = stack().await;
+    let cli = Cli(&stack);
+    let workers = cli.ok(&["workers"]).await;
+    assert!(
+        workers
+            .lines()
+            .any(|line| line.starts_with("w0 ") && line.contains("connected") && line.contains("stub")),
+        "{workers}"
+    );
+    assert_eq!(cli.json(&["workers"]).await[0]["workers"][0]["worker_id"], "w0");
+    let devices = cli.ok(&["devices"]).await;
+    assert!(
+        devices
+            .lines()
+            .any(|line| line.starts_with("cpu ") && line.contains("GiB")),
+        "{devices}"
+    );
+    assert!(cli.json(&["devices"]).await[0]["devices"][0]["device"]["capacity_bytes"].as_u64() > Some(0));
+}
+
+#[tokio::test]
+async fn events_are_followed_until_ctrl_c() {
+    let stack = stack().await;
+    let cli = Cli(&stack);
+    let mut command = cli.command(&["events", "--model", "m", "--json"]);
+    let log = stack.path("events.out");
+    let mut child = command
+        .stdout(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let kinds = || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines
+            .map(|event| event["kind"].as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let seen = async || {
+        // The watch may open after the first load, so there are several.
+        cli.ok(&["load", "m"]).await;
+        cli.ok(&["unload", "m"]).await;
+        let kinds = kinds();
+        if kinds.iter().any(|kind| kind == "loaded") && kinds.iter().any(|kind| kind == "unloaded") {
+            Ok(())
+        } else {
+            Err(kinds)
+        }
+    };
+    muster_tests::eventually("events are shown", std::time::Duration::from_secs(20), seen).await;
+    muster_tests::processes::signal(child.id(), rustix::process::Signal::INT);
+    let status = tokio::task::spawn_blocking(move || child.wait().unwrap())
+        .await
+        .unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
+async fn failures_have_words_and_exit_codes() {
+    let stack = stack().await;
+    let cli = Cli(&stack);
+    let unknown = cli.run(&["load", "nobody"]).await;
+    assert_eq!(unknown.status.code(), Some(4));
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(
+        said.contains("unknown_model") && said.contains("muster models"),
+        "{said}"
+    );
+    assert_eq!(
+        cli.run(&["chat", "nobody", "-m", "x"]).await.status.code(),
+        Some(4)
+    );
+    assert_eq!(
+        cli.run(&["--controller", "nonsense", "ps"]).await.status.code(),
+        Some(2)
+    );
+    let nobody = cli.run(&["--controller", "127.0.0.1:1", "ps"]).await;
+    assert_eq!(nobody.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("muster up"));
+}
+
+#[tokio::test]
+async fn completions_are_printed() {
+    let output = Command::new(binaries::find("muster"))
+        .args(["completions", "bash"])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("_muster"));
+}

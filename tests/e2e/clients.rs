@@ -1,0 +1,141 @@
+//! Other people's clients: the real `grpcurl` without any proto file, and the official `openai` package.
+
+use std::process::{Command, Output};
+
+use muster_tests::{Engine, Stack, engines::required};
+use serde_json::Value;
+
+async fn run(mut command: Command) -> Output {
+    tokio::task::spawn_blocking(move || command.output().expect("it can be started"))
+        .await
+        .unwrap()
+}
+
+async fn grpcurl(stack: &Stack, worker: bool, before: &[&str], after: &[&str]) -> String {
+    let address = if worker {
+        stack.worker_address(0)
+    } else {
+        stack.controller_address()
+    };
+    let mut command = Command::new(required("MUSTER_TEST_GRPCURL"));
+    command
+        .arg("-plaintext")
+        .args(before)
+        .arg(address.to_string())
+        .args(after);
+    let output = run(command).await;
+    assert!(
+        output.status.success(),
+        "{after:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// grpcurl prints messages one after the other.
+fn messages(text: &str) -> Vec<Value> {
+    serde_json::Deserializer::from_str(text)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn grpcurl_finds_its_way_by_reflection() {
+    let stack = Stack::with(Engine::Stub.model("tiny", 1, "stub.load_time_ms = 100"))
+        .start()
+        .await;
+    let services = grpcurl(&stack, false, &[], &["list"]).await;
+    for service in ["muster.v1.Control", "muster.v1.Fleet", "grpc.health.v1.Health"] {
+        assert!(
+            services.lines().any(|line| line == service),
+            "{service}: {services}"
+        );
+    }
+    let described = grpcurl(&stack, false, &[], &["describe", "muster.v1.Control"]).await;
+    assert!(described.contains("rpc LoadModel"), "{described}");
+
+    let listed = &messages(&grpcurl(&stack, false, &[], &["muster.v1.Control/ListModels"]).await)[0];
+    assert_eq!(listed["models"][0]["id"], "tiny");
+    let load = grpcurl(
+        &stack,
+        false,
+        &["-d", r#"{"model":"tiny"}"#],
+        &["muster.v1.Control/LoadModel"],
+    )
+    .await;
+    let events = messages(&load);
+    assert!(events.len() >= 2, "progress before the end: {load}");
+    assert_eq!(events.last().unwrap()["loaded"]["status"], "MODEL_STATUS_LOADED");
+    let health = grpcurl(&stack, false, &[], &["grpc.health.v1.Health/Check"]).await;
+    assert!(health.contains("SERVING"), "{health}");
+
+    let services = grpcurl(&stack, true, &[], &["list"]).await;
+    for service in ["muster.v1.Host", "muster.v1.Inference", "grpc.health.v1.Health"] {
+        assert!(
+            services.lines().any(|line| line == service),
+            "{service}: {services}"
+        );
+    }
+    let call = r#"{"model":"tiny","request":{"chat":{"messages":[{"role":"user","parts":[{"text":"hi"}]}]},"max_tokens":4}}"#;
+    let generated = messages(&grpcurl(&stack, true, &["-d", call], &["muster.v1.Inference/Generate"]).await);
+    assert!(
+        generated.first().unwrap().get("admitted").is_some(),
+        "{generated:?}"
+    );
+    assert!(
+        generated.last().unwrap().get("finished").is_some(),
+        "{generated:?}"
+    );
+}
+
+#[tokio::test]
+async fn grpcurl_shows_errors_with_their_code() {
+    let stack = Stack::with(Engine::Stub.model("tiny", 1, "")).start().await;
+    let mut command = Command::new(required("MUSTER_TEST_GRPCURL"));
+    command.args([
+        "-plaintext",
+        "-d",
+        r#"{"model":"nobody"}"#,
+        &stack.controller_address().to_string(),
+        "muster.v1.Control/GetModel",
+    ]);
+    let output = run(command).await;
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("NotFound") && said.contains("unknown_model"),
+        "{said}"
+    );
+}
+
+async fn openai(engine: Engine) {
+    let stack = Stack::with(engine.model("tiny-chat", 2, "")).start().await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/openai_client.py");
+    let mut command = Command::new(required("MUSTER_TEST_PYTHON"));
+    command
+        .arg(script)
+        .arg(format!("http://{}/v1", stack.gateway_address()));
+    let output = run(command).await;
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[tokio::test]
+async fn openai_python_talks_to_the_stub() {
+    openai(Engine::Stub).await;
+}
+
+#[tokio::test]
+async fn openai_python_talks_to_llama_cpp() {
+    openai(Engine::LlamaCpp).await;
+}
+
+#[tokio::test]
+async fn openai_python_talks_to_llama_server() {
+    openai(Engine::LlamaServer).await;
+}

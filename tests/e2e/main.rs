@@ -1,0 +1,37 @@
+//! What users and operators see, through real processes. `tests/run` builds everything first and sets what the engines need.
+//!
+//! Scenarios that hold for every runtime are written once and run through each: `chat::stub`, `chat::llama_cpp`, `chat::llama_server`, …
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests fail by panicking, and print what they measured"
+)]
+
+mod chat;
+mod cli;
+mod clients;
+mod cold;
+mod disconnect;
+mod errors;
+mod kills;
+mod shutdown;
+mod slow;
+mod up;
+
+/// Runs scenarios `async fn NAME(Engine)` through each runtime.
+macro_rules! for_each_runtime {
+    ($($scenario:ident),* $(,)?) => {
+        mod stub {
+            $(#[tokio::test] async fn $scenario() { super::$scenario(muster_tests::Engine::Stub).await; })*
+        }
+        mod llama_cpp {
+            $(#[tokio::test] async fn $scenario() { super::$scenario(muster_tests::Engine::LlamaCpp).await; })*
+        }
+        mod llama_server {
+            $(#[tokio::test] async fn $scenario() { super::$scenario(muster_tests::Engine::LlamaServer).await; })*
+        }
+    };
+}
+pub(crate) use for_each_runtime;

@@ -1,0 +1,224 @@
+//! `muster up`: starts the real processes, keeps them running, and leaves none behind.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use muster_proto::net::Address;
+use muster_tests::{Engine, Http, Running, binaries, eventually, processes};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// A busy test machine may take longer than the half second that `tests/bench` asserts.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+
+struct Up {
+    running: Running,
+    http: Address,
+    state: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Up {
+    async fn start(config: &str, args: &[&str]) -> Self {
+        let directory = tempfile::Builder::new().prefix("mu").tempdir().unwrap();
+        let file = directory.path().join("muster.toml");
+        fs::write(&file, config).unwrap();
+        let state = directory.path().join("s");
+        let mut running = Running::start("up", command(&state, &file, args), directory.path());
+        let started = Instant::now();
+        let http = running.ready().await;
+        let took = started.elapsed();
+        println!("ready after {took:?}");
+        assert!(took < READY_WITHIN, "ready after {took:?}");
+        Self {
+            running,
+            http,
+            state,
+            _directory: directory,
+        }
+    }
+
+    fn http(&self) -> Http {
+        Http::new(&self.http)
+    }
+
+    /// The child whose command line has this word.
+    fn child(&self, word: &str) -> u32 {
+        let mut all = processes::descendants(self.running.pid()).into_iter();
+        all.find(|pid| processes::command_line(*pid).contains(word))
+            .unwrap_or_else(|| panic!("no {word} runs"))
+    }
+}
+
+fn command(state: &Path, config: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(binaries::find("muster"));
+    command.args([
+        "up",
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--device",
+        "cpu",
+        "--json",
+        "--state-dir",
+    ]);
+    command.arg(state).arg("--config").arg(config).args(args);
+    command
+}
+
+async fn all_gone(pids: &[u32]) {
+    let probe = async || {
+        let left: Vec<_> = pids
+            .iter()
+            .filter(|pid| processes::alive(**pid))
+            .map(|pid| processes::command_line(*pid))
+            .collect();
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    };
+    eventually("no process is left", Duration::from_secs(3), probe).await;
+}
+
+#[tokio::test]
+async fn it_answers_and_sigterm_leaves_no_child() {
+    let mut up = Up::start(&Engine::Stub.model("m", 1, ""), &[]).await;
+    up.http().chat("m", json!({"max_tokens": 2})).await.ok();
+    let said = up.running.log();
+    let line = said
+        .lines()
+        .find(|line| line.starts_with('{'))
+        .expect("a line of JSON");
+    let greeting: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(greeting["http"], up.http.to_string());
+    assert_eq!(greeting["models"], json!(["m"]));
+    let tree = processes::descendants(up.running.pid());
+    assert!(tree.len() >= 4, "controller, worker, gateway, engine: {tree:?}");
+    up.running.terminate();
+    let status = up.running.ended(LIMIT).await;
+    assert!(status.success(), "{status}");
+    all_gone(&tree).await;
+}
+
+#[tokio::test]
+async fn ctrl_c_lets_running_streams_finish() {
+    let mut up = Up::start(&Engine::Stub.model("m", 1, "stub.tokens_per_second = 100"), &[]).await;
+    let mut stream = up.http().chat_stream("m", json!({"max_tokens": 60})).await;
+    let mut chat = muster_tests::Chat::default();
+    stream.chunks(&mut chat, 2).await;
+    processes::signal(up.running.pid(), Signal::INT);
+    let whole = stream.chat().await;
+    assert!(whole.error.is_none() && whole.done, "{:?}", whole.error);
+    assert!(up.running.ended(LIMIT).await.success());
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_does_not_wait() {
+    let mut up = Up::start(&Engine::Stub.model("m", 1, "stub.tokens_per_second = 1"), &[]).await;
+    let mut stream = up.http().chat_stream("m", json!({"max_tokens": 600})).await;
+    stream.chunks(&mut muster_tests::Chat::default(), 1).await;
+    let tree = processes::descendants(up.running.pid());
+    processes::signal(up.running.pid(), Signal::INT);
+    let said = async || {
+        if up.running.log().contains("asked to stop") {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
+    };
+    eventually("it drains", LIMIT, said).await;
+    processes::signal(up.running.pid(), Signal::INT);
+    up.running.ended(Duration::from_secs(5)).await;
+    all_gone(&tree).await;
+}
+
+#[tokio::test]
+async fn even_kill_9_leaves_no_child() {
+    let mut up = Up::start(&Engine::Stub.model("m", 1, ""), &[]).await;
+    up.http().chat("m", json!({"max_tokens": 2})).await.ok();
+    let tree = processes::descendants(up.running.pid());
+    up.running.kill();
+    all_gone(&tree).await;
+}
+
+#[tokio::test]
+async fn a_crashed_child_comes_back_where_it_was() {
+    let up = Up::start(&Engine::Stub.model("m", 1, ""), &[]).await;
+    up.http().chat("m", json!({"max_tokens": 2})).await.ok();
+    for binary in ["muster-gateway", "muster-controller", "muster-worker"] {
+        processes::kill(up.child(binary));
+        // A fresh client each time: the old connections died with the gateway.
+        let answers = async || {
+            let again = up.http().base().to_owned();
+            let client = reqwest::Client::builder().no_proxy().build().unwrap();
+            let body = muster_tests::http::chat_body("m", false, json!({"max_tokens": 2})).to_string();
+            let response = client
+                .post(format!("{again}/v1/chat/completions"))
+                .header("content-type", "application/json")
+                .body(body)
+                .send()
+                .await;
+            match response {
+                Ok(response) if response.status() == 200 => Ok(()),
+                Ok(response) => Err(response.text().await.unwrap_or_default()),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let ((), took) = eventually(&format!("an answer after {binary} died"), LIMIT, answers).await;
+        println!("{binary}: answers again after {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_do_not_share_a_state_directory() {
+    let up = Up::start("", &[]).await;
+    let output = command(&up.state, &up.state.join("../muster.toml"), &[])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains(&up.running.pid().to_string()) && said.contains("state"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new(binaries::find("muster"))
+        .args(["up", "--http", &address, "--grpc", "127.0.0.1:0", "--state-dir"])
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&address) && said.contains("--http"), "{said}");
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_stops_everything_and_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("bad.toml");
+    fs::write(&config, "[models.x]\nspeed = 'fast'\n").unwrap();
+    let output = command(&directory.path().join("s"), &config, &[])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("models.x") && said.contains("controller"), "{said}");
+}
+
+#[tokio::test]
+async fn a_bare_file_is_served_under_its_name_by_llama_cpp() {
+    let model = muster_tests::engines::test_model("tiny-chat");
+    let up = Up::start("", &["--model", model.to_str().unwrap()]).await;
+    let reply = up.http().chat("tiny-chat", json!({"max_tokens": 4})).await;
+    assert!(!reply.chat_text().is_empty());
+}

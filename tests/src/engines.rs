@@ -1,0 +1,61 @@
+//! The runtimes that scenarios run through, and what each needs from `tests/run`.
+
+use std::path::PathBuf;
+
+/// A runtime under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Deterministic, without a model.
+    Stub,
+    /// Our engine.
+    LlamaCpp,
+    /// llama.cpp's own server.
+    LlamaServer,
+}
+
+impl Engine {
+    /// A catalogue entry `[models.ID]` with `sequences` sequences that answers chats; `more` are further keys of the entry.
+    #[must_use]
+    pub fn model(self, id: &str, sequences: u32, more: &str) -> String {
+        let head = format!("[models.{id}]\nparallel = {sequences}\n{more}\n");
+        match self {
+            Self::Stub => format!("{head}runtime = \"stub\"\n"),
+            Self::LlamaCpp => format!(
+                "{head}runtime = \"llama_cpp\"\ncheckpoint = {:?}\n",
+                test_model("tiny-chat")
+            ),
+            Self::LlamaServer => {
+                format!(
+                    "{head}runtime = \"llama_server\"\ncheckpoint = {:?}\n",
+                    test_model("tiny-chat")
+                )
+            }
+        }
+    }
+}
+
+/// A generated model file.
+///
+/// # Panics
+/// `MUSTER_TEST_MODELS` is not set, or the file is not there.
+#[must_use]
+pub fn test_model(name: &str) -> PathBuf {
+    let path = PathBuf::from(required("MUSTER_TEST_MODELS")).join(format!("{name}.gguf"));
+    assert!(
+        path.is_file(),
+        "{} is missing: use tests/run, which makes it",
+        path.display()
+    );
+    path
+}
+
+/// An environment variable that `tests/run` sets.
+///
+/// # Panics
+/// It is not set.
+#[must_use]
+pub fn required(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!("{name} is not set: use tests/run, which prepares everything this test needs")
+    })
+}
