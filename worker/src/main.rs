@@ -1,34 +1,68 @@
 //! `muster-worker`: one process per device; hosts engines and streams their tokens.
+//!
+//! ```text
+//!   controller ◄──Join──► fleet ──orders──► instances ──► engine processes (keeper, engine)
+//!                           ▲                │  ▲ ▲
+//!                           └──── board ◄────┘  │ └── devices, monitor
+//!   gateways ◄──Session──► session (outbox) ◄───┘
+//! ```
+//!
+//! * [`config`]: the command line. [`worker`]: start and shutdown.
+//! * [`fleet`]: the session with the controller. [`command`]: its orders. [`board`]: what it hears.
+//! * [`instance`]: one task per load attempt. [`session`]: gateways. [`grpc`]: the services.
+//! * [`devices`], [`procfs`], [`monitor`]: memory. [`engine`], [`keeper`]: what hosts models.
+//!
+//! Architecture invariant: the worker decides nothing about which model runs where; it is the truth about what runs.
 
+mod board;
+mod command;
+mod config;
+mod convert;
+mod devices;
 mod engine;
+mod fleet;
+mod grpc;
+mod instance;
 mod keeper;
+mod monitor;
+mod procfs;
+mod session;
+mod worker;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-#[derive(Debug, Parser)]
-#[command(version, about)]
-struct Cli {
-    #[command(subcommand)]
-    hidden: Option<Hidden>,
-}
-
-/// Other roles of this binary; never typed by people.
-#[derive(Debug, Subcommand)]
-enum Hidden {
-    /// Starts an engine and ends its whole tree with the worker
-    #[command(hide = true)]
-    Keeper(keeper::KeeperArgs),
-    /// An engine without a model, for tests
-    #[command(hide = true)]
-    StubEngine(engine::stub::StubArgs),
-}
+use clap::Parser as _;
+use config::{Cli, Other, WorkerArgs};
+use muster_proto::process::init_logging;
+use tokio::runtime::Builder;
 
 fn main() -> ExitCode {
-    match Cli::parse().hidden {
-        Some(Hidden::Keeper(args)) => keeper::run(&args),
-        Some(Hidden::StubEngine(args)) => engine::stub::run(&args),
-        None => ExitCode::FAILURE,
+    let cli = Cli::parse();
+    match cli.command {
+        Some(Other::Keeper(args)) => keeper::run(&args),
+        Some(Other::StubEngine(args)) => engine::stub::run(&args),
+        None => {
+            init_logging(cli.worker.log_level);
+            match work(cli.worker) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    tracing::error!("{error:#}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
     }
+}
+
+fn work(args: WorkerArgs) -> anyhow::Result<()> {
+    // One thread for all traffic costs less per event than work stealing does (DESIGN.md, Life cycle).
+    let mut builder = match args.io_threads {
+        1 => Builder::new_current_thread(),
+        threads => {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(threads.into());
+            builder
+        }
+    };
+    builder.enable_all().build()?.block_on(worker::run(args))
 }

@@ -1,0 +1,368 @@
+//! The board: the latest word on every instance and device, and what of it the controller has not heard yet.
+//!
+//! ```text
+//!   instances, devices ──update──► board ──changes──► session with the controller (coalesced: the newest state wins)
+//!                                    └────snapshot──► Hello, Host.Describe
+//! ```
+//!
+//! Invariants: nothing queues here, so a slow controller costs no memory; terminal instances stay as tombstones until acknowledged
+//! (PROTOCOL.md 3); a status and the device samples put up together travel together.
+//!
+//! A std Mutex is enough: every critical section is a few moves, and none awaits.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use muster_proto::{
+    id::{DeviceId, InstanceId},
+    v1::{DeviceSample, InstanceState, InstanceStatus, Reservation, Touch, WorkerReport},
+};
+use tokio::sync::Notify;
+
+use crate::{convert, devices::Sample};
+
+/// How soon a change should be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// Nothing to tell.
+    None,
+    /// A touch, a count: within 100 ms (PROTOCOL.md 19).
+    Lazy,
+    /// An instance became idle, which a waiting load may need: within a few milliseconds.
+    Soon,
+    /// A state changed: at once.
+    Now,
+}
+
+/// The latest word on everything. Cheap to share by reference.
+#[derive(Debug)]
+pub(crate) struct Board {
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    instances: BTreeMap<InstanceId, Entry>,
+    samples: HashMap<DeviceId, Sampled>,
+    urgency: Urgency,
+}
+
+#[derive(Debug)]
+struct Entry {
+    status: InstanceStatus,
+    touched: Instant,
+    told: bool,
+}
+
+#[derive(Debug)]
+struct Sampled {
+    sample: DeviceSample,
+    taken: Instant,
+    told: bool,
+}
+
+impl Board {
+    pub(crate) fn new() -> Self {
+        let inner = Inner {
+            instances: BTreeMap::new(),
+            samples: HashMap::new(),
+            urgency: Urgency::None,
+        };
+        Self {
+            inner: Mutex::new(inner),
+            changed: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn raise(&self, inner: &mut Inner, urgency: Urgency) {
+        if urgency > inner.urgency {
+            inner.urgency = urgency;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Puts up a new instance. `touched` is its first touch, the start of the load.
+    pub(crate) fn add(&self, id: &InstanceId, status: InstanceStatus, touched: Instant) {
+        let mut inner = self.lock();
+        let told = false;
+        inner.instances.insert(
+            id.clone(),
+            Entry {
+                status,
+                touched,
+                told,
+            },
+        );
+        self.raise(&mut inner, Urgency::Now);
+    }
+
+    /// Changes the word on one instance.
+    pub(crate) fn update(&self, id: &InstanceId, urgency: Urgency, change: impl FnOnce(&mut InstanceStatus)) {
+        self.update_with(id, urgency, Vec::new(), change);
+    }
+
+    /// Changes the word on one instance, with device samples that must travel with it.
+    pub(crate) fn update_with(
+        &self,
+        id: &InstanceId,
+        urgency: Urgency,
+        samples: Vec<Sample>,
+        change: impl FnOnce(&mut InstanceStatus),
+    ) {
+        let mut inner = self.lock();
+        if let Some(entry) = inner.instances.get_mut(id) {
+            change(&mut entry.status);
+            entry.told = false;
+        }
+        inner.put_samples(samples);
+        self.raise(&mut inner, urgency);
+    }
+
+    /// A touch with the counts that go with it (DESIGN.md I9).
+    pub(crate) fn touch(
+        &self,
+        id: &InstanceId,
+        urgency: Urgency,
+        touch: u64,
+        at: Instant,
+        counts: (u32, u32),
+    ) {
+        let mut inner = self.lock();
+        if let Some(entry) = inner.instances.get_mut(id) {
+            entry.touched = at;
+            entry.told = false;
+            entry.status.touch.get_or_insert_default().touch_seq = touch;
+            (entry.status.running, entry.status.queued) = counts;
+        }
+        self.raise(&mut inner, urgency);
+    }
+
+    /// Puts up what was seen of memory, all of it from one look. Small changes wait for company.
+    pub(crate) fn observed(&self, samples: Vec<Sample>, seen: Vec<(InstanceId, Vec<Reservation>)>) {
+        let mut inner = self.lock();
+        let mut news = samples.iter().any(|(sample, _)| inner.is_news(sample));
+        for (id, observed) in seen {
+            if let Some(entry) = inner.instances.get_mut(&id)
+                && !is_terminal(&entry.status)
+                && entry.status.observed != observed
+            {
+                news |= differ(&entry.status.observed, &observed);
+                entry.status.observed = observed;
+                entry.told = false;
+            }
+        }
+        inner.put_samples(samples);
+        if news {
+            self.raise(&mut inner, Urgency::Lazy);
+        }
+    }
+
+    /// Forgets a terminal instance; any other stays. True if it is not on the board any more.
+    pub(crate) fn acknowledge(&self, id: &InstanceId) -> bool {
+        let mut inner = self.lock();
+        let terminal = inner
+            .instances
+            .get(id)
+            .is_some_and(|entry| is_terminal(&entry.status));
+        if terminal {
+            inner.instances.remove(id);
+        }
+        !inner.instances.contains_key(id)
+    }
+
+    /// The status of one instance.
+    pub(crate) fn get(&self, id: &InstanceId) -> Option<InstanceStatus> {
+        let now = Instant::now();
+        self.lock().instances.get(id).map(|entry| entry.told_at(now))
+    }
+
+    /// Everything; counts as told if `told`.
+    pub(crate) fn snapshot(&self, now: Instant, told: bool) -> WorkerReport {
+        let mut inner = self.lock();
+        if told {
+            inner.urgency = Urgency::None;
+        }
+        let mut report = WorkerReport::default();
+        for entry in inner.instances.values_mut() {
+            entry.told |= told;
+            report.instances.push(entry.told_at(now));
+        }
+        for sampled in inner.samples.values_mut() {
+            sampled.told |= told;
+            report.devices.push(sampled.told_at(now));
+        }
+        report
+    }
+
+    /// What has not been told yet, which then counts as told.
+    pub(crate) fn changes(&self, now: Instant) -> WorkerReport {
+        let mut inner = self.lock();
+        inner.urgency = Urgency::None;
+        let mut report = WorkerReport::default();
+        for entry in inner.instances.values_mut().filter(|entry| !entry.told) {
+            entry.told = true;
+            report.instances.push(entry.told_at(now));
+        }
+        for sampled in inner.samples.values_mut().filter(|sampled| !sampled.told) {
+            sampled.told = true;
+            report.devices.push(sampled.told_at(now));
+        }
+        report
+    }
+
+    /// How soon [`Self::changes`] should be asked for.
+    pub(crate) fn urgency(&self) -> Urgency {
+        self.lock().urgency
+    }
+
+    /// Resolves when [`Self::urgency`] has risen.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+/// A change of memory below this is no news by itself, in bytes.
+const NEWS: u64 = 8 << 20;
+
+fn differ(old: &[Reservation], new: &[Reservation]) -> bool {
+    old.len() != new.len()
+        || old
+            .iter()
+            .zip(new)
+            .any(|(old, new)| old.bytes.abs_diff(new.bytes) >= NEWS)
+}
+
+impl Inner {
+    fn is_news(&self, sample: &DeviceSample) -> bool {
+        self.samples.get(sample.device_id.as_str()).is_none_or(|old| {
+            old.sample.lifecycle_seq != sample.lifecycle_seq
+                || old.sample.free_bytes.abs_diff(sample.free_bytes) >= NEWS
+        })
+    }
+
+    fn put_samples(&mut self, samples: Vec<Sample>) {
+        for (sample, taken) in samples {
+            let told = false;
+            self.samples.insert(
+                DeviceId::from(sample.device_id.as_str()),
+                Sampled { sample, taken, told },
+            );
+        }
+    }
+}
+
+impl Entry {
+    fn told_at(&self, now: Instant) -> InstanceStatus {
+        let mut status = self.status.clone();
+        let touch = status.touch.get_or_insert_default();
+        touch.instance_id.clone_from(&status.instance_id);
+        touch.age = Some(convert::duration(now.saturating_duration_since(self.touched)));
+        status
+    }
+}
+
+impl Sampled {
+    fn told_at(&self, now: Instant) -> DeviceSample {
+        DeviceSample {
+            age: Some(convert::duration(now.saturating_duration_since(self.taken))),
+            ..self.sample.clone()
+        }
+    }
+}
+
+/// The instance has ended, and only its tombstone is left.
+pub(crate) fn is_terminal(status: &InstanceStatus) -> bool {
+    matches!(status.state(), InstanceState::Gone | InstanceState::Failed)
+}
+
+/// The first word on an instance.
+pub(crate) fn first_status(id: &InstanceId, state: InstanceState) -> InstanceStatus {
+    InstanceStatus {
+        instance_id: id.into(),
+        state: state.into(),
+        revision: 1,
+        touch: Some(Touch {
+            instance_id: id.into(),
+            touch_seq: 1,
+            age: None,
+        }),
+        ..InstanceStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn board() -> (Board, InstanceId, Instant) {
+        let (board, id, now) = (Board::new(), InstanceId::from("i"), Instant::now());
+        board.add(&id, first_status(&id, InstanceState::Loading), now);
+        (board, id, now)
+    }
+
+    #[test]
+    fn only_the_newest_state_is_told_and_only_once() {
+        let (board, id, now) = board();
+        for revision in 2..10 {
+            board.update(&id, Urgency::Now, |status| status.revision = revision);
+        }
+        let report = board.changes(now);
+        assert_eq!(report.instances.len(), 1);
+        assert_eq!(report.instances[0].revision, 9);
+        assert!(board.changes(now).instances.is_empty());
+        assert_eq!(board.snapshot(now, true).instances.len(), 1);
+    }
+
+    #[test]
+    fn touches_travel_as_ages_and_wait_for_company() {
+        let (board, id, now) = board();
+        board.changes(now);
+        board.touch(&id, Urgency::Lazy, 7, now, (1, 2));
+        assert_eq!(board.urgency(), Urgency::Lazy);
+        board.touch(&id, Urgency::Soon, 8, now, (0, 0));
+        assert_eq!(board.urgency(), Urgency::Soon);
+        let report = board.changes(now + Duration::from_millis(30));
+        let touch = report.instances[0].touch.as_ref().unwrap();
+        assert_eq!(touch.touch_seq, 8);
+        assert_eq!(touch.age, Some(convert::duration(Duration::from_millis(30))));
+        assert_eq!(board.urgency(), Urgency::None);
+    }
+
+    #[test]
+    fn a_tombstone_stays_until_acknowledged_and_the_living_cannot_be() {
+        let (board, id, now) = board();
+        assert!(!board.acknowledge(&id));
+        board.update(&id, Urgency::Now, |status| status.set_state(InstanceState::Gone));
+        board.changes(now);
+        assert_eq!(board.snapshot(now, false).instances.len(), 1);
+        assert!(board.acknowledge(&id));
+        assert!(board.acknowledge(&id), "an unknown one is forgotten already");
+        assert!(board.snapshot(now, false).instances.is_empty());
+    }
+
+    #[test]
+    fn the_sample_after_an_end_travels_with_it() {
+        let (board, id, now) = board();
+        board.changes(now);
+        let sample = DeviceSample {
+            device_id: "cpu".into(),
+            lifecycle_seq: 2,
+            ..DeviceSample::default()
+        };
+        board.update_with(&id, Urgency::Now, vec![(sample, now)], |status| {
+            status.set_state(InstanceState::Gone);
+        });
+        let report = board.changes(now);
+        assert_eq!((report.instances.len(), report.devices.len()), (1, 1));
+    }
+}

@@ -1,0 +1,109 @@
+//! Orders of the controller and of operators: one handler for `Fleet.Join` and `Host` (PROTOCOL.md 3).
+//!
+//! Invariant: a command id is obeyed once; asked again, the answer comes from memory.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use muster_proto::{
+    id::InstanceId,
+    v1::{Command, Outcome, RefusedReason, command::Kind as Order, outcome::Kind as Answer},
+};
+
+use crate::instance::{Verdict, refused, registry::Registry};
+
+/// Answers kept for repeated commands.
+const REMEMBERED: usize = 1024;
+
+/// Obeys commands, each once.
+#[derive(Debug)]
+pub(crate) struct Handler {
+    registry: Arc<Registry>,
+    answers: HashMap<String, Answer>,
+    order: VecDeque<String>,
+}
+
+impl Handler {
+    pub(crate) fn new(registry: Arc<Registry>) -> Self {
+        Self {
+            registry,
+            answers: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// Obeys a command. Never takes long: what an order sets in motion is told by reports.
+    pub(crate) async fn obey(&mut self, command: Command) -> Outcome {
+        let Command {
+            command_id,
+            instance_id,
+            kind,
+        } = command;
+        if let Some(answer) = self.answers.get(&command_id) {
+            let kind = Some(answer.clone());
+            return Outcome { command_id, kind };
+        }
+        let verdict = match kind {
+            Some(order) => order_instance(&self.registry, &InstanceId::from(instance_id), order).await,
+            None => Err(refused(
+                RefusedReason::Invalid,
+                0,
+                "the command is of no kind known here",
+            )),
+        };
+        let answer = match verdict {
+            Ok(done) => Answer::Done(done),
+            Err(refused) => Answer::Refused(refused),
+        };
+        self.remember(command_id.clone(), answer.clone());
+        let kind = Some(answer);
+        Outcome { command_id, kind }
+    }
+
+    fn remember(&mut self, id: String, answer: Answer) {
+        if id.is_empty() {
+            return;
+        }
+        if self.order.len() >= REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.answers.remove(&oldest);
+        }
+        self.order.push_back(id.clone());
+        self.answers.insert(id, answer);
+    }
+}
+
+/// Gives one instance an order. An instance that is unknown or has ended: nothing can be kept there or cancelled, and the rest is done.
+pub(crate) async fn order_instance(registry: &Arc<Registry>, id: &InstanceId, order: Order) -> Verdict {
+    match order {
+        Order::Load(load) => registry.load(id, load).await,
+        Order::Ack(_) => {
+            registry.ground().board.acknowledge(id);
+            registry.ended(id)
+        }
+        order @ (Order::Cancel(_) | Order::PlaceHold(_)) => {
+            let (reason, why) = if matches!(order, Order::Cancel(_)) {
+                (RefusedReason::NotLoading, "the load has ended")
+            } else {
+                (RefusedReason::Invalid, "the instance is not here any more")
+            };
+            let verdict = to_living(registry, id, order).await;
+            verdict.unwrap_or_else(|| Err(refused(reason, 0, why)))
+        }
+        order @ (Order::Quiesce(_)
+        | Order::Resume(_)
+        | Order::Unload(_)
+        | Order::ReleaseHoldId(_)
+        | Order::Set(_)) => {
+            let verdict = to_living(registry, id, order).await;
+            verdict.unwrap_or_else(|| registry.ended(id))
+        }
+    }
+}
+
+async fn to_living(registry: &Registry, id: &InstanceId, order: Order) -> Option<Verdict> {
+    registry.get(id)?.order(order).await
+}

@@ -1,0 +1,302 @@
+//! The command line, parsed once into valid values.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use clap::{Parser, Subcommand};
+use muster_proto::{net::Address, process::LogLevel, units::Bytes};
+
+use crate::{engine::stub::StubArgs, keeper::KeeperArgs, procfs};
+
+/// Hosts engines on the devices of one machine and streams their tokens.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Cli {
+    /// What to be, if not a worker.
+    #[command(subcommand)]
+    pub(crate) command: Option<Other>,
+    /// How to be a worker.
+    #[command(flatten)]
+    pub(crate) worker: WorkerArgs,
+}
+
+/// What this binary also is, for itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Other {
+    /// Keeps one engine's process tree
+    #[command(hide = true)]
+    Keeper(KeeperArgs),
+    /// A deterministic engine for tests and benchmarks; it answers no real question
+    #[command(hide = true)]
+    StubEngine(StubArgs),
+}
+
+/// Flags of a worker.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkerArgs {
+    /// Controller to join: HOST:PORT or unix:PATH
+    #[arg(
+        long,
+        env = "MUSTER_CONTROLLER",
+        default_value = "127.0.0.1:8100",
+        value_name = "ADDR"
+    )]
+    pub(crate) controller: Address,
+
+    /// Where to serve gateways: HOST:PORT (port 0 = any) or unix:PATH
+    #[arg(
+        long,
+        env = "MUSTER_WORKER_LISTEN",
+        default_value = "127.0.0.1:0",
+        value_name = "ADDR"
+    )]
+    pub(crate) listen: Address,
+
+    /// Where gateways reach this worker, if not at the address it listens on; may be repeated
+    #[arg(
+        long,
+        env = "MUSTER_WORKER_ADVERTISE",
+        value_delimiter = ',',
+        value_name = "ADDR"
+    )]
+    pub(crate) advertise: Vec<Address>,
+
+    /// Device to own: cpu, cuda:UUID, cuda:INDEX, cuda:all or sim:NAME:CAPACITY; may be repeated [default: cpu]
+    #[arg(
+        long = "device",
+        env = "MUSTER_WORKER_DEVICE",
+        value_delimiter = ',',
+        value_name = "DEVICE"
+    )]
+    pub(crate) devices: Vec<DeviceChoice>,
+
+    /// Stable name of this worker, unique in the fleet [default: the host's name and the first device]
+    #[arg(long, env = "MUSTER_WORKER_NAME", value_name = "WORKER_ID")]
+    pub(crate) name: Option<String>,
+
+    /// Directory for sockets and records, shared by the workers of a host [default: muster in $XDG_RUNTIME_DIR or a temporary directory]
+    #[arg(long, env = "MUSTER_WORKER_RUN_DIR", value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+
+    /// The embedded engine's binary [default: muster-llama beside this one]
+    #[arg(long, env = "MUSTER_WORKER_ENGINE_LLAMA", value_name = "PATH")]
+    pub(crate) engine_llama: Option<PathBuf>,
+
+    /// llama.cpp's own server
+    #[arg(
+        long,
+        env = "MUSTER_LLAMA_SERVER",
+        default_value = "llama-server",
+        value_name = "PATH"
+    )]
+    pub(crate) llama_server: PathBuf,
+
+    /// Threads for network traffic
+    #[arg(long, env = "MUSTER_WORKER_IO_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..), value_name = "N")]
+    pub(crate) io_threads: u8,
+
+    /// Longest wait for running requests at shutdown, in seconds
+    #[arg(long, env = "MUSTER_WORKER_DRAIN_TIMEOUT", default_value = "60", value_parser = seconds, value_name = "SECONDS")]
+    pub(crate) drain_timeout: Duration,
+
+    /// A load without a sign of progress for this long is ended, in seconds
+    #[arg(long, env = "MUSTER_WORKER_LOAD_STALL", default_value = "60", value_parser = seconds, value_name = "SECONDS")]
+    pub(crate) load_stall: Duration,
+
+    /// A client that takes nothing for this long is cancelled, in seconds
+    #[arg(long, env = "MUSTER_WORKER_SLOW_READER", default_value = "60", value_parser = seconds, value_name = "SECONDS")]
+    pub(crate) slow_reader: Duration,
+
+    /// An engine that gives no sign of life for this long is ended, in seconds
+    #[arg(long, env = "MUSTER_WORKER_ENGINE_SILENT", default_value = "10", value_parser = seconds, value_name = "SECONDS")]
+    pub(crate) engine_silent: Duration,
+
+    /// An engine that is busy without progress for this long is ended, in seconds
+    #[arg(long, env = "MUSTER_WORKER_ENGINE_STUCK", default_value = "120", value_parser = seconds, value_name = "SECONDS")]
+    pub(crate) engine_stuck: Duration,
+
+    /// Least severe level that is logged: critical, error, warning, info, debug or trace
+    #[arg(long, env = "MUSTER_LOG_LEVEL", default_value_t, value_name = "LEVEL")]
+    pub(crate) log_level: LogLevel,
+}
+
+impl WorkerArgs {
+    /// The devices to own; at least one.
+    pub(crate) fn devices(&self) -> Vec<DeviceChoice> {
+        if self.devices.is_empty() {
+            vec![DeviceChoice::Cpu]
+        } else {
+            self.devices.clone()
+        }
+    }
+
+    /// The worker's stable name.
+    pub(crate) fn name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| {
+            let device = self
+                .devices
+                .first()
+                .map_or_else(|| "cpu".to_owned(), DeviceChoice::short);
+            format!("{}-{device}", procfs::host_name())
+        })
+    }
+
+    /// The directory shared by the workers of a host.
+    pub(crate) fn run_dir(&self) -> PathBuf {
+        self.run_dir
+            .clone()
+            .unwrap_or_else(|| match std::env::var_os("XDG_RUNTIME_DIR") {
+                Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("muster"),
+                _ => std::env::temp_dir().join(format!("muster-{}", rustix::process::getuid().as_raw())),
+            })
+    }
+
+    /// The times after which something counts as stuck.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience {
+            load_stall: self.load_stall,
+            slow_reader: self.slow_reader,
+            engine_silent: self.engine_silent,
+            engine_stuck: self.engine_stuck,
+        }
+    }
+}
+
+/// Times after which something counts as stuck (PROTOCOL.md 12, 18).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// A load without a sign of progress.
+    pub(crate) load_stall: Duration,
+    /// A client that takes nothing.
+    pub(crate) slow_reader: Duration,
+    /// An engine without a sign of life.
+    pub(crate) engine_silent: Duration,
+    /// An engine that is busy without progress.
+    pub(crate) engine_stuck: Duration,
+}
+
+/// A device, as named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceChoice {
+    /// The processor and the host's memory.
+    Cpu,
+    /// A declared device of this much memory.
+    Sim {
+        /// Its name on this host.
+        name: String,
+        /// Its memory.
+        capacity: Bytes,
+    },
+    /// NVIDIA GPUs.
+    Cuda(CudaChoice),
+}
+
+/// Which NVIDIA GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CudaChoice {
+    /// All there are.
+    All,
+    /// By the driver's order.
+    Index(u32),
+    /// By UUID.
+    Uuid(String),
+}
+
+impl DeviceChoice {
+    fn short(&self) -> String {
+        match self {
+            Self::Cpu => "cpu".to_owned(),
+            Self::Sim { name, .. } => name.clone(),
+            Self::Cuda(CudaChoice::All) => "cuda".to_owned(),
+            Self::Cuda(CudaChoice::Index(index)) => format!("cuda{index}"),
+            Self::Cuda(CudaChoice::Uuid(uuid)) => uuid.clone(),
+        }
+    }
+}
+
+/// Why a text names no device.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no device: want cpu, cuda:UUID, cuda:INDEX, cuda:all or sim:NAME:CAPACITY (for example sim:gpu0:8GiB)"
+)]
+pub(crate) struct DeviceError(String);
+
+impl FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let wrong = || DeviceError(text.to_owned());
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Self::Cpu),
+            Some(("cuda", "all")) => Ok(Self::Cuda(CudaChoice::All)),
+            Some(("cuda", which)) if !which.is_empty() => Ok(Self::Cuda(
+                which
+                    .parse()
+                    .map_or_else(|_| CudaChoice::Uuid(which.to_owned()), CudaChoice::Index),
+            )),
+            Some(("sim", rest)) => {
+                let (name, capacity) = rest.split_once(':').ok_or_else(wrong)?;
+                let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+                if name.is_empty() || !name.bytes().all(plain) {
+                    return Err(wrong());
+                }
+                let capacity: bytesize::ByteSize = capacity.parse().map_err(|_| wrong())?;
+                Ok(Self::Sim {
+                    name: name.to_owned(),
+                    capacity: Bytes(capacity.as_u64()),
+                })
+            }
+            Some(_) | None => Err(wrong()),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "want a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(number)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "want a positive number of seconds".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn devices_parse() {
+        let sim = |name: &str, capacity| DeviceChoice::Sim {
+            name: name.to_owned(),
+            capacity,
+        };
+        assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
+        assert_eq!("sim:gpu0:8GiB".parse(), Ok(sim("gpu0", Bytes(8 << 30))));
+        assert_eq!("sim:a:1000".parse(), Ok(sim("a", Bytes(1000))));
+        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(CudaChoice::Index(3))));
+        assert_eq!("cuda:all".parse(), Ok(DeviceChoice::Cuda(CudaChoice::All)));
+        assert_eq!(
+            "cuda:GPU-1f".parse(),
+            Ok(DeviceChoice::Cuda(CudaChoice::Uuid("GPU-1f".to_owned())))
+        );
+        for text in ["", "gpu", "sim", "sim:a", "sim:a:much", "sim:../x:1GiB", "cuda:"] {
+            assert!(text.parse::<DeviceChoice>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn repeated_devices_and_hidden_commands() {
+        let cli = Cli::try_parse_from(["w", "--device", "cpu", "--device", "sim:a:1GiB"]).unwrap();
+        assert_eq!(cli.worker.devices().len(), 2);
+        assert!(cli.worker.name().ends_with("-cpu"));
+    }
+}

@@ -1,0 +1,212 @@
+//! Devices: what they are, how much memory is free on them, and how much of it an engine has.
+//!
+//! * [`cpu`]: the host's memory. [`sim`]: a declared device with a ledger. [`nvml`]: NVIDIA GPUs.
+//!
+//! A sample says which engine start or exit it already shows (`lifecycle_seq`): a load is judged only on a sample newer than the last one
+//! (DESIGN.md I4). So the count is raised first and the sample taken afterwards.
+//!
+//! Architecture invariant: knows no instance beyond its id, and no policy.
+
+mod cpu;
+mod nvml;
+mod sim;
+
+use std::{
+    fmt, io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use muster_proto::{
+    id::InstanceId,
+    units::Bytes,
+    v1::{Device, DeviceSample, ProcessId, Reservation},
+};
+
+use crate::{config::DeviceChoice, procfs::Memory};
+
+/// A look at a device, and when it was taken.
+pub(crate) type Sample = (DeviceSample, Instant);
+
+/// One kind of device.
+trait Driver: Send + Sync + fmt::Debug {
+    /// What it is.
+    fn device(&self) -> Device;
+
+    /// Its memory now. Blocks for as long as the driver takes.
+    fn sample(&self) -> io::Result<Memory>;
+
+    /// Memory of this device in use by a process tree; `None` if the driver cannot tell.
+    fn used_by(&self, tree: &[ProcessId], instance: &InstanceId) -> Option<Bytes>;
+
+    /// An engine with this reservation is about to start.
+    fn enter(&self, _instance: &InstanceId, _bytes: Bytes) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The engine is gone.
+    fn leave(&self, _instance: &InstanceId) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Owned {
+    id: String,
+    driver: Box<dyn Driver>,
+    /// Engine starts and exits so far.
+    lifecycle: AtomicU64,
+}
+
+/// The devices of this worker. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Devices(Arc<Vec<Owned>>);
+
+impl Devices {
+    /// Finds the chosen devices. `sim_dir` keeps the ledgers that the workers of a host share.
+    ///
+    /// # Errors
+    /// A device that was asked for by name is not there.
+    pub(crate) fn open(choices: &[DeviceChoice], sim_dir: &Path) -> io::Result<Self> {
+        let mut owned = Vec::new();
+        for choice in choices {
+            let drivers: Vec<Box<dyn Driver>> = match choice {
+                DeviceChoice::Cpu => vec![Box::new(cpu::Cpu::new()?)],
+                DeviceChoice::Sim { name, capacity } => {
+                    vec![Box::new(sim::Sim::new(sim_dir, name, *capacity)?)]
+                }
+                DeviceChoice::Cuda(which) => nvml::find(which)?,
+            };
+            owned.extend(drivers.into_iter().map(|driver| Owned {
+                id: driver.device().device_id,
+                driver,
+                lifecycle: AtomicU64::new(0),
+            }));
+        }
+        Ok(Self(Arc::new(owned)))
+    }
+
+    /// What they are.
+    pub(crate) fn list(&self) -> Vec<Device> {
+        self.0.iter().map(|owned| owned.driver.device()).collect()
+    }
+
+    fn get(&self, id: &str) -> Option<&Owned> {
+        self.0.iter().find(|owned| owned.id == id)
+    }
+
+    /// The devices of a reservation, in its order; the first unknown id otherwise.
+    pub(crate) fn resolve(&self, reservations: &[Reservation]) -> Result<Vec<Device>, String> {
+        reservations
+            .iter()
+            .map(|reservation| {
+                let owned = self.get(&reservation.device_id);
+                owned
+                    .map(|owned| owned.driver.device())
+                    .ok_or_else(|| reservation.device_id.clone())
+            })
+            .collect()
+    }
+
+    /// An engine with these reservations is about to start.
+    pub(crate) fn enter(&self, instance: &InstanceId, reservations: &[Reservation]) -> io::Result<()> {
+        for reservation in reservations {
+            if let Some(owned) = self.get(&reservation.device_id) {
+                owned.driver.enter(instance, Bytes(reservation.bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine is gone, or never came: takes it off the ledgers and looks at its devices afterwards.
+    pub(crate) async fn ended(&self, instance: &InstanceId, reservations: &[Reservation]) -> Vec<Sample> {
+        let (devices, instance, reservations) = (self.clone(), instance.clone(), reservations.to_vec());
+        let look = move || {
+            devices.leave(&instance, &reservations);
+            devices.lifecycle(&reservations)
+        };
+        // An error here is a panic in a driver: the next look at all devices will say more.
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    }
+
+    /// An engine has started on these devices: counts it and looks at them afterwards.
+    pub(crate) async fn started(&self, reservations: &[Reservation]) -> Vec<Sample> {
+        let (devices, reservations) = (self.clone(), reservations.to_vec());
+        tokio::task::spawn_blocking(move || devices.lifecycle(&reservations))
+            .await
+            .unwrap_or_default()
+    }
+
+    fn leave(&self, instance: &InstanceId, reservations: &[Reservation]) {
+        for owned in reservations
+            .iter()
+            .filter_map(|reservation| self.get(&reservation.device_id))
+        {
+            if let Err(error) = owned.driver.leave(instance) {
+                tracing::error!(%instance, device = owned.id, %error, "the device's ledger was not updated");
+            }
+        }
+    }
+
+    fn lifecycle(&self, reservations: &[Reservation]) -> Vec<Sample> {
+        let touched: Vec<_> = reservations
+            .iter()
+            .filter_map(|reservation| self.get(&reservation.device_id))
+            .collect();
+        for owned in &touched {
+            owned.lifecycle.fetch_add(1, Ordering::Relaxed);
+        }
+        touched.into_iter().filter_map(Owned::sample).collect()
+    }
+
+    /// A look at all devices. Blocks a little.
+    pub(crate) fn sample(&self) -> Vec<Sample> {
+        self.0.iter().filter_map(Owned::sample).collect()
+    }
+
+    /// Memory an engine's tree has on the devices it reserved. Blocks a little.
+    pub(crate) fn observe(
+        &self,
+        instance: &InstanceId,
+        tree: &[ProcessId],
+        reservations: &[Reservation],
+    ) -> Vec<Reservation> {
+        reservations
+            .iter()
+            .filter_map(|reservation| {
+                let used = self.get(&reservation.device_id)?.driver.used_by(tree, instance)?;
+                Some(Reservation {
+                    device_id: reservation.device_id.clone(),
+                    bytes: used.0,
+                })
+            })
+            .collect()
+    }
+}
+
+impl Owned {
+    fn sample(&self) -> Option<Sample> {
+        // Read first: a start or exit while the driver looks may or may not be in the figures.
+        let lifecycle_seq = self.lifecycle.load(Ordering::Relaxed);
+        match self.driver.sample() {
+            Ok(memory) => {
+                let sample = DeviceSample {
+                    device_id: self.id.clone(),
+                    capacity_bytes: memory.capacity.0,
+                    free_bytes: memory.free.0,
+                    age: None,
+                    lifecycle_seq,
+                };
+                Some((sample, Instant::now()))
+            }
+            Err(error) => {
+                tracing::warn!(device = self.id, %error, "the device's memory could not be read");
+                None
+            }
+        }
+    }
+}

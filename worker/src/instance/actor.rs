@@ -1,0 +1,316 @@
+//! The task of one instance, and what all its stages share.
+
+use std::{sync::Arc, time::Instant};
+
+use muster_proto::{
+    Code,
+    v1::{
+        Capabilities, Device, Done, ErrorInfo, InstanceSpec, InstanceState, InstanceStatus, RefusedReason,
+        SetAttributes, command::Kind as Order,
+    },
+};
+use tokio::sync::{Notify, watch};
+
+use super::{
+    Inbox, Instance, Request, Verdict, Visits, ending, holds::Holds, load, refused, registry::Registry,
+    serve, stale,
+};
+use crate::{
+    board::{Board, Urgency},
+    config::Patience,
+    convert,
+    devices::{Devices, Sample},
+    engine::{EngineProcess, Runtime},
+};
+
+/// How open the worker is for work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Everything is taken.
+    #[default]
+    Open,
+    /// An operator drained it: nothing new is taken, what is loaded stays.
+    Closed,
+    /// It is on its way out: nothing new is taken, and what is idle is unloaded.
+    Leaving,
+}
+
+/// What instances must know of the world around them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Surroundings {
+    /// Number of the controller's session, if there is one.
+    pub(crate) session: Option<u64>,
+    /// Sessions of gateways.
+    pub(crate) gateways: usize,
+    /// How open the worker is.
+    pub(crate) service: Service,
+}
+
+/// What all instances use.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) board: Arc<Board>,
+    pub(crate) devices: Devices,
+    pub(crate) runtimes: Vec<Arc<dyn Runtime>>,
+    pub(crate) patience: Patience,
+    pub(crate) around: watch::Sender<Surroundings>,
+    /// Asks for a look at memory now.
+    pub(crate) look: Arc<Notify>,
+}
+
+/// How an instance ends.
+#[derive(Debug)]
+pub(super) struct End {
+    /// The engine, if one is left to be ended.
+    pub(super) process: Option<Arc<dyn EngineProcess>>,
+    /// Do not ask it to end, end it.
+    pub(super) force: bool,
+    /// Why it failed; `None` if it ended as asked.
+    pub(super) failure: Option<ErrorInfo>,
+}
+
+/// What all stages of an instance share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) handle: Instance,
+    pub(super) inbox: Inbox,
+    pub(super) spec: InstanceSpec,
+    pub(super) devices: Vec<Device>,
+    pub(super) ground: Arc<Ground>,
+    pub(super) around: watch::Receiver<Surroundings>,
+    pub(super) holds: Holds,
+    pub(super) visits: Visits,
+    pub(super) touch_seq: u64,
+    registry: Arc<Registry>,
+    state: InstanceState,
+    revision: u64,
+    /// The terminal state is on the board.
+    over: bool,
+}
+
+impl Core {
+    pub(super) fn new(
+        handle: Instance,
+        inbox: Inbox,
+        spec: InstanceSpec,
+        devices: Vec<Device>,
+        holds: Holds,
+        registry: Arc<Registry>,
+    ) -> Self {
+        let ground = Arc::clone(registry.ground());
+        Self {
+            handle,
+            inbox,
+            spec,
+            devices,
+            around: ground.around.subscribe(),
+            ground,
+            holds,
+            visits: Visits::default(),
+            touch_seq: 1,
+            registry,
+            state: InstanceState::Loading,
+            revision: 1,
+            over: false,
+        }
+    }
+
+    pub(super) fn around(&self) -> Surroundings {
+        *self.around.borrow()
+    }
+
+    /// Changes the word on this instance that is on the board.
+    pub(super) fn publish(&self, urgency: Urgency, change: impl FnOnce(&mut InstanceStatus)) {
+        self.ground.board.update(self.handle.id(), urgency, change);
+    }
+
+    /// Enters a state and says so at once; staying in one says nothing.
+    pub(super) fn enter(&mut self, state: InstanceState, change: impl FnOnce(&mut InstanceStatus)) {
+        if state == self.state {
+            return;
+        }
+        self.state = state;
+        self.revision += 1;
+        let revision = self.revision;
+        tracing::info!(instance = %self.handle.id(), model = %self.handle.model(), state = state.as_str_name(), "instance");
+        self.publish(Urgency::Now, |status| {
+            status.set_state(state);
+            status.revision = revision;
+            change(status);
+        });
+    }
+
+    /// One or more touches (DESIGN.md I9).
+    pub(super) fn touch(&mut self, touches: u64, urgency: Urgency, counts: (usize, usize)) {
+        self.touch_seq += touches;
+        let counts = (convert::count(counts.0), convert::count(counts.1));
+        self.ground
+            .board
+            .touch(self.handle.id(), urgency, self.touch_seq, Instant::now(), counts);
+    }
+
+    /// The answer to an order that was done.
+    pub(super) fn done(&self) -> Verdict {
+        Ok(Done {
+            state: self.state.into(),
+            touch_seq: self.touch_seq,
+        })
+    }
+
+    /// The answer to an order that was not.
+    pub(super) fn refuse(&self, reason: RefusedReason, why: &str) -> Verdict {
+        Err(refused(reason, self.touch_seq, why))
+    }
+
+    /// Orders that mean the same in all stages; gives back those that do not.
+    pub(super) fn obey(&mut self, order: Order) -> Result<Verdict, Order> {
+        match order {
+            // A known instance: attach, and add the holds of this caller.
+            Order::Load(load) => {
+                for hold in load.holds {
+                    self.holds
+                        .place(hold.hold_id.as_str().into(), convert::std_duration(hold.ttl));
+                }
+                self.show_holds();
+            }
+            Order::PlaceHold(hold) => {
+                self.holds
+                    .place(hold.hold_id.as_str().into(), convert::std_duration(hold.ttl));
+                self.show_holds();
+            }
+            Order::ReleaseHoldId(id) => {
+                self.holds.release(&id);
+                self.show_holds();
+            }
+            Order::Set(attributes) => self.set(&attributes),
+            Order::Ack(_) => {}
+            order @ (Order::Cancel(_) | Order::Quiesce(_) | Order::Resume(_) | Order::Unload(_)) => {
+                return Err(order);
+            }
+        }
+        Ok(self.done())
+    }
+
+    fn set(&mut self, attributes: &SetAttributes) {
+        if let Some(pinned) = attributes.pinned {
+            self.spec.pinned = pinned;
+        }
+        if let Some(ttl) = attributes.idle_ttl {
+            self.spec.idle_ttl = convert::std_duration(Some(ttl))
+                .filter(|ttl| !ttl.is_zero())
+                .map(convert::duration);
+        }
+        let spec = self.spec.clone();
+        self.publish(Urgency::Now, |status| status.spec = Some(spec));
+    }
+
+    fn show_holds(&self) {
+        let ids = self.holds.ids();
+        self.publish(Urgency::Now, |status| status.hold_ids = ids);
+    }
+
+    /// Somebody who could release holds came or went.
+    pub(super) fn look_around(&mut self, now: Instant) {
+        let around = *self.around.borrow_and_update();
+        self.holds
+            .set_watched(around.session.is_some() || around.gateways > 0, now);
+    }
+
+    /// Drops holds that have run out.
+    pub(super) fn expire_holds(&mut self, now: Instant) {
+        if self.holds.expire(now) {
+            tracing::warn!(instance = %self.handle.id(), "holds ran out");
+            self.show_holds();
+        }
+    }
+
+    /// Refuses a request in a stage that takes none.
+    pub(super) fn turn_away(request: Request, why: &str) {
+        match request {
+            Request::Begin(begin) => begin.reply.fail(stale(why)),
+            Request::Visit(reply) => drop(reply.send(Err(stale(why)))),
+            Request::Cancel(_) | Request::Supersede(_) | Request::Credit(..) => {}
+        }
+    }
+
+    /// What the engine loaded, and how long it took.
+    pub(super) fn loaded(&mut self, capabilities: Option<Capabilities>, url: &str, limits: (u32, u32)) {
+        let url = url.to_owned();
+        self.touch(1, Urgency::None, (0, 0));
+        self.enter(InstanceState::Ready, |status| {
+            status.progress = None;
+            status.capabilities = capabilities;
+            (status.target_inflight, status.queue_limit) = limits;
+            status.backend_url = url;
+        });
+    }
+
+    /// Puts the terminal state up, with samples taken after the processes left.
+    async fn finish(&mut self, failure: Option<ErrorInfo>) {
+        let samples = self
+            .ground
+            .devices
+            .ended(self.handle.id(), &self.spec.reservations)
+            .await;
+        self.registry.remove(self.handle.id());
+        self.tombstone(failure, samples);
+    }
+
+    fn tombstone(&mut self, failure: Option<ErrorInfo>, samples: Vec<Sample>) {
+        self.over = true;
+        let state = if failure.is_some() {
+            InstanceState::Failed
+        } else {
+            InstanceState::Gone
+        };
+        match &failure {
+            Some(error) => {
+                tracing::warn!(instance = %self.handle.id(), model = %self.handle.model(), %error, "instance failed");
+            }
+            None => {
+                tracing::info!(instance = %self.handle.id(), model = %self.handle.model(), "instance gone")
+            }
+        }
+        let revision = self.revision + 1;
+        self.ground
+            .board
+            .update_with(self.handle.id(), Urgency::Now, samples, |status| {
+                status.set_state(state);
+                status.revision = revision;
+                status.failure = failure;
+                status.progress = None;
+                (status.running, status.queued) = (0, 0);
+                status.hold_ids.clear();
+                status.observed.clear();
+                status.engine.clear();
+            });
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !self.over {
+            // A bug ended the task in the middle; its engine ended with the handles it held.
+            self.registry.remove(self.handle.id());
+            self.tombstone(
+                Some(Code::Internal.error("the instance's task ended unexpectedly")),
+                Vec::new(),
+            );
+        }
+    }
+}
+
+/// Runs one instance from its load to its end.
+pub(super) async fn run(mut core: Core, runtime: Arc<dyn Runtime>) {
+    core.look_around(Instant::now());
+    let end = match load::load(&mut core, runtime.as_ref()).await {
+        Ok(engine) => serve::serve(&mut core, engine).await,
+        Err(end) => end,
+    };
+    ending::end(&mut core, &end).await;
+    core.finish(end.failure).await;
+    core.inbox.requests.close();
+    while let Some(request) = core.inbox.requests.recv().await {
+        Core::turn_away(request, "the instance has ended");
+    }
+}

@@ -1,0 +1,294 @@
+//! The first stage: an engine starts and reads its model.
+//!
+//! ```text
+//!   checks ──► entered on the devices ──► launch ──► engine
+//!     │ file not found, bad arguments        │ fails ──► failed (the engine is gone by then)
+//!     ▼ before any process                   │ CancelLoad, shutdown ──► cancelled ──► gone
+//!   failed                                   └ nothing moves ──► killed ──► failed: load_stalled
+//! ```
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::future::BoxFuture;
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{
+        ErrorInfo, InstanceState, LoadPhase, LoadProgress, ModelSettings, RefusedReason, UnloadMode,
+        command::Kind as Order,
+    },
+};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Control,
+    actor::{Core, End, Service},
+    health::LoadWatch,
+};
+use crate::{
+    board::Urgency,
+    convert,
+    engine::{EngineProcess, Launch, LaunchError, RunningEngine, Runtime},
+    procfs,
+};
+
+type Process = Option<Arc<dyn EngineProcess>>;
+
+/// What is wanted of a load that runs.
+#[derive(Debug)]
+enum Wish {
+    Load,
+    Cancel,
+    /// It stalled and was killed.
+    Fail(ErrorInfo),
+}
+
+struct Loading<'a> {
+    core: &'a mut Core,
+    begun: Instant,
+    wish: Wish,
+    watch: LoadWatch,
+    progress: watch::Receiver<LoadProgress>,
+    process: watch::Receiver<Process>,
+    cancel: CancellationToken,
+}
+
+/// Loads the instance's model.
+///
+/// # Errors
+/// No engine runs; how the instance ends.
+pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<RunningEngine, End> {
+    let begun = Instant::now();
+    let over = |failure: Option<ErrorInfo>| End {
+        process: None,
+        force: false,
+        failure,
+    };
+    let settings = core.spec.settings.clone().unwrap_or_default();
+    let checked = tokio::task::spawn_blocking(move || check(&settings).map(|()| settings)).await;
+    let settings = match checked {
+        Ok(Ok(settings)) => settings,
+        Ok(Err(error)) => return Err(over(Some(error))),
+        Err(panic) => return Err(over(Some(Code::Internal.error(panic.to_string())))),
+    };
+    if let Err(error) = core
+        .ground
+        .devices
+        .enter(core.handle.id(), &core.spec.reservations)
+    {
+        let error = Code::Internal.error(format!("the device's ledger could not be written: {error}"));
+        return Err(over(Some(error)));
+    }
+    let (progress_sender, progress) = watch::channel(LoadProgress::default());
+    let (process_sender, process) = watch::channel(None);
+    let cancel = CancellationToken::new();
+    let launch = runtime.launch(Launch {
+        instance: core.handle.id().clone(),
+        model: core.handle.model().clone(),
+        settings,
+        devices: core.devices.clone(),
+        progress: progress_sender,
+        process: process_sender,
+        cancel: cancel.clone(),
+    });
+    let watch = LoadWatch::new(core.ground.patience.load_stall, begun);
+    let loading = Loading {
+        core,
+        begun,
+        wish: Wish::Load,
+        watch,
+        progress,
+        process,
+        cancel,
+    };
+    loading.run(launch).await
+}
+
+/// Typed causes before the spawn (DECISIONS.md): the files a load names must be there.
+fn check(settings: &ModelSettings) -> Result<(), ErrorInfo> {
+    let lora = settings.lora.iter().map(|adapter| adapter.path.as_str());
+    let files = [&settings.checkpoint, &settings.mmproj, &settings.draft].map(String::as_str);
+    for file in files.into_iter().chain(lora) {
+        let path = Path::new(file);
+        // A name without a root is a name, not a file: the runtime knows what it means.
+        if path.is_absolute()
+            && let Err(error) = path.metadata()
+        {
+            return Err(Code::FileNotFound
+                .error(format!("{file}: {error}"))
+                .with_detail("path", file));
+        }
+    }
+    Ok(())
+}
+
+impl Loading<'_> {
+    async fn run(
+        mut self,
+        mut launch: BoxFuture<'static, Result<RunningEngine, LaunchError>>,
+    ) -> Result<RunningEngine, End> {
+        let look_every = (self.core.ground.patience.load_stall / 8)
+            .clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let mut looks = interval(look_every);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                ended = &mut launch => return self.ended(ended),
+                Some(control) = self.core.inbox.control.recv() => self.control(control),
+                Some(request) = self.core.inbox.requests.recv() => Core::turn_away(request, "the model is still being loaded"),
+                Ok(()) = self.progress.changed() => self.progressed(),
+                Ok(()) = self.process.changed() => self.started().await,
+                Ok(()) = self.core.around.changed() => self.look_around(),
+                _ = looks.tick() => self.look(),
+            }
+        }
+    }
+
+    fn control(&mut self, control: Control) {
+        let Control { order, verdict } = control;
+        let answer = match self.core.obey(order) {
+            Ok(answer) => answer,
+            Err(Order::Cancel(_)) => {
+                self.cancel();
+                self.core.done()
+            }
+            Err(Order::Unload(unload)) => match unload.mode() {
+                UnloadMode::Drain | UnloadMode::Force => {
+                    self.cancel();
+                    self.core.done()
+                }
+                UnloadMode::IfIdle => self.core.refuse(RefusedReason::Busy, "the model is being loaded"),
+                UnloadMode::Unspecified => self.core.refuse(RefusedReason::Invalid, "the unload has no mode"),
+            },
+            Err(_) => self.core.refuse(RefusedReason::Busy, "the model is being loaded"),
+        };
+        drop(verdict.send(answer));
+    }
+
+    fn cancel(&mut self) {
+        if matches!(self.wish, Wish::Load) {
+            self.wish = Wish::Cancel;
+            self.cancel.cancel();
+            self.core
+                .enter(InstanceState::Unloading, |status| status.progress = None);
+        }
+    }
+
+    fn look_around(&mut self) {
+        self.core.look_around(Instant::now());
+        if self.core.around().service == Service::Leaving {
+            self.cancel();
+        }
+    }
+
+    fn progressed(&mut self) {
+        let now = Instant::now();
+        self.watch.progressed(now);
+        let mut progress = *self.progress.borrow_and_update();
+        if matches!(self.wish, Wish::Load) && progress.phase() != LoadPhase::Unspecified {
+            progress.elapsed = Some(convert::duration(now.saturating_duration_since(self.begun)));
+            self.core
+                .publish(Urgency::Soon, |status| status.progress = Some(progress));
+        }
+    }
+
+    async fn started(&mut self) {
+        self.watch.progressed(Instant::now());
+        let process = self.process.borrow_and_update().clone();
+        if let Some(process) = process {
+            let tree = process.tree();
+            let samples = self
+                .core
+                .ground
+                .devices
+                .started(&self.core.spec.reservations)
+                .await;
+            self.core
+                .ground
+                .board
+                .update_with(self.core.handle.id(), Urgency::Now, samples, |status| {
+                    status.engine = tree;
+                });
+        }
+    }
+
+    fn look(&mut self) {
+        let now = Instant::now();
+        self.core.expire_holds(now);
+        let process = self.process.borrow().clone();
+        let activity = process
+            .as_ref()
+            .map_or(0, |process| procfs::activity(&process.tree()));
+        if let (Wish::Load, Err(error)) = (&self.wish, self.watch.check(now, activity)) {
+            let log = process
+                .as_ref()
+                .map(|process| process.log().join("\n"))
+                .unwrap_or_default();
+            self.wish = Wish::Fail(error.with_detail("log", log));
+            if let Some(process) = process {
+                process.kill();
+            }
+            self.cancel.cancel();
+            self.core
+                .enter(InstanceState::Unloading, |status| status.progress = None);
+        }
+    }
+
+    fn ended(self, ended: Result<RunningEngine, LaunchError>) -> Result<RunningEngine, End> {
+        let (force, failure) = match self.wish {
+            Wish::Load => {
+                let failed = |LaunchError { info }| End {
+                    process: None,
+                    force: true,
+                    failure: Some(info),
+                };
+                let took = convert::duration(self.begun.elapsed());
+                self.core
+                    .publish(Urgency::None, |status| status.load_time = Some(took));
+                return ended.map_err(failed);
+            }
+            // Cancelled too late, or the kill was slower than the load: what runs is ended all the same.
+            Wish::Cancel => (false, None),
+            Wish::Fail(error) => (true, Some(error)),
+        };
+        let process = ended.ok().map(|engine| engine.process);
+        Err(End {
+            process,
+            force,
+            failure,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::LoraAdapter;
+
+    use super::*;
+
+    #[test]
+    fn missing_files_are_known_before_any_process_starts() {
+        let here = std::env::current_exe().unwrap().display().to_string();
+        let mut settings = ModelSettings {
+            checkpoint: here.clone(),
+            mmproj: here,
+            draft: "a/name".to_owned(),
+            ..ModelSettings::default()
+        };
+        check(&settings).unwrap();
+        settings.lora.push(LoraAdapter {
+            path: "/nowhere/x.gguf".to_owned(),
+            scale: 1.0,
+        });
+        let error = check(&settings).unwrap_err();
+        assert_eq!(error.kind(), Code::FileNotFound);
+        assert_eq!(error.details["path"], "/nowhere/x.gguf");
+    }
+}

@@ -1,0 +1,262 @@
+//! Instances: each load attempt is one task that owns an engine, its queue and its running table.
+//!
+//! ```text
+//!            Load
+//!              │                     ┌─── Resume, session lost ───┐
+//!              ▼      loaded         ▼                            │
+//!           loading ──────────────► ready ──────── Quiesce ───► quiesced
+//!              │                     │  ▲                         │
+//!              │        Unload DRAIN │  │ drain_for over          │ Unload
+//!              │                     ▼  │                         │
+//!              │                   draining ──────┐               │
+//!    CancelLoad│       IF_IDLE, FORCE│       idle │               │
+//!     or fails │                     ▼            ▼               │
+//!              └───────────────► unloading ◄──────┴───────────────┘        crash, stall: from any state
+//!                                    │ processes gone, sample taken
+//!                                    ▼
+//!                            gone │ failed      tombstones on the board
+//! ```
+//!
+//! * [`actor`]: the task. [`load`], [`serve`], [`ending`]: its three stages, each with its own data.
+//! * [`relay`], [`admission`], [`holds`], [`mode`], [`health`]: what it decides, without tasks or clocks.
+//! * [`Instance`]: the handle others hold. [`registry`]: all handles. [`duplicates`]: request ids in work.
+//!
+//! Architecture invariant: knows no gRPC service and no controller session; orders and requests arrive on channels.
+
+pub(crate) mod actor;
+pub(crate) mod admission;
+pub(crate) mod duplicates;
+mod ending;
+mod health;
+mod holds;
+mod load;
+mod mode;
+pub(crate) mod registry;
+pub(crate) mod relay;
+mod serve;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use muster_proto::{
+    Code,
+    id::{InstanceId, ModelId},
+    v1::{Done, ErrorInfo, InstanceSpec, Refused, RefusedReason, command::Kind as Order},
+};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::engine::{EngineCalls, EngineProcess};
+use relay::Begin;
+
+/// Requests and orders that may lie before an instance's task, which always drains them: when full, the sender waits a moment.
+const INBOX: usize = 256;
+
+/// What happens to an order.
+pub(crate) type Verdict = Result<Done, Refused>;
+
+/// Something a session wants of an instance.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Begin a request.
+    Begin(Box<Begin>),
+    /// The caller wants no more of it.
+    Cancel(u64),
+    /// A newer request with the same id came.
+    Supersede(u64),
+    /// The caller takes so many more events.
+    Credit(u64, u32),
+    /// A call beside the session protocol; the instance stays while the visit lasts.
+    Visit(oneshot::Sender<Result<Visit, ErrorInfo>>),
+}
+
+/// Something the controller or an operator wants of an instance, and where the answer goes.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) order: Order,
+    pub(crate) verdict: oneshot::Sender<Verdict>,
+}
+
+/// The two inboxes of an instance's task.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) control: mpsc::Receiver<Control>,
+}
+
+/// What the rest of the worker holds of an instance. Cheap to clone; outlives the task, whose absence reads as "stale".
+#[derive(Clone)]
+pub(crate) struct Instance(Arc<Shared>);
+
+struct Shared {
+    id: InstanceId,
+    model: ModelId,
+    requests: mpsc::Sender<Request>,
+    control: mpsc::Sender<Control>,
+    engine: Mutex<Option<Engine>>,
+}
+
+/// What others may do with a running engine, beside its link.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    pub(crate) process: Arc<dyn EngineProcess>,
+    pub(crate) calls: Arc<dyn EngineCalls>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.process.fmt(f)
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.id.fmt(f)
+    }
+}
+
+impl Instance {
+    pub(crate) fn new(id: InstanceId, model: ModelId) -> (Self, Inbox) {
+        let (requests, requests_inbox) = mpsc::channel(INBOX);
+        let (control, control_inbox) = mpsc::channel(INBOX);
+        let engine = Mutex::new(None);
+        let shared = Shared {
+            id,
+            model,
+            requests,
+            control,
+            engine,
+        };
+        let inbox = Inbox {
+            requests: requests_inbox,
+            control: control_inbox,
+        };
+        (Self(Arc::new(shared)), inbox)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(id: &str) -> (Self, Inbox) {
+        Self::new(InstanceId::from(id), ModelId::from("model"))
+    }
+
+    pub(crate) fn id(&self) -> &InstanceId {
+        &self.0.id
+    }
+
+    pub(crate) fn model(&self) -> &ModelId {
+        &self.0.model
+    }
+
+    /// Hands a request over. If the task has ended, dropping the request answers its caller.
+    pub(crate) async fn send(&self, request: Request) {
+        drop(self.0.requests.send(request).await);
+    }
+
+    /// Gives an order; `None` if the task has ended (the board knows how).
+    pub(crate) async fn order(&self, order: Order) -> Option<Verdict> {
+        let (verdict, answer) = oneshot::channel();
+        self.0.control.send(Control { order, verdict }).await.ok()?;
+        answer.await.ok()
+    }
+
+    /// Keeps the instance from being unloaded while a call beside the session protocol runs.
+    ///
+    /// # Errors
+    /// `stale_instance`: it takes no work.
+    pub(crate) async fn visit(&self) -> Result<Visit, ErrorInfo> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Visit(reply)).await;
+        answer
+            .await
+            .unwrap_or_else(|_| Err(stale("the instance has ended")))
+    }
+
+    /// The engine, once it runs.
+    pub(crate) fn engine(&self) -> Option<Engine> {
+        self.0
+            .engine
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set_engine(&self, engine: Option<Engine>) {
+        *self.0.engine.lock().unwrap_or_else(PoisonError::into_inner) = engine;
+    }
+}
+
+/// Calls beside the session protocol that run now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Visits(Arc<(AtomicUsize, Notify)>);
+
+impl Visits {
+    fn count(&self) -> usize {
+        self.0.0.load(Ordering::Relaxed)
+    }
+
+    fn enter(&self, calls: Arc<dyn EngineCalls>) -> Visit {
+        self.0.0.fetch_add(1, Ordering::Relaxed);
+        let visits = self.clone();
+        Visit { visits, calls }
+    }
+
+    /// Resolves when one has ended since the last call.
+    async fn left(&self) {
+        self.0.1.notified().await;
+    }
+}
+
+/// One call beside the session protocol.
+pub(crate) struct Visit {
+    visits: Visits,
+    calls: Arc<dyn EngineCalls>,
+}
+
+impl Visit {
+    pub(crate) fn calls(&self) -> &dyn EngineCalls {
+        self.calls.as_ref()
+    }
+}
+
+impl fmt::Debug for Visit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visits.fmt(f)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.visits.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.visits.0.1.notify_one();
+    }
+}
+
+/// The refusal that sends a gateway elsewhere.
+pub(crate) fn stale(why: &str) -> ErrorInfo {
+    Code::StaleInstance.error(why)
+}
+
+/// A refusal of an order.
+pub(crate) fn refused(reason: RefusedReason, touch_seq: u64, message: &str) -> Refused {
+    Refused {
+        reason: reason.into(),
+        touch_seq,
+        message: message.to_owned(),
+    }
+}
+
+/// Most requests that may wait, unless the settings say otherwise.
+const DEFAULT_QUEUE: u32 = 128;
+
+/// Requests that may run and wait, from the settings and what the engine can do.
+fn limits(spec: &InstanceSpec, sequences: u32) -> (u32, u32) {
+    let (target, queue) = spec.settings.as_ref().map_or((0, 0), |settings| {
+        (settings.target_inflight, settings.queue_limit)
+    });
+    let or = |value: u32, default: u32| if value == 0 { default } else { value };
+    (or(target, sequences.max(1)), or(queue, DEFAULT_QUEUE))
+}

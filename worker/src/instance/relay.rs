@@ -1,0 +1,490 @@
+//! The relay of one engine: who waits, who runs, and how the engine's ticks become ticks of the sessions that asked.
+//!
+//! ```text
+//!                    ┌ full ──► queue_full          ┌ cancelled, superseded ──► failed
+//!   begin ─admitted──┴► queue ──pump──► running ────┴► finished (once) ──► pump
+//!                         ▲               │
+//!                         └── no_room ────┘ before its first event; keeps its place
+//! ```
+//!
+//! The hot path is [`Relay::tick`]: one hash lookup per sequence, one lock per session, no clock and no allocation per event.
+//! Credits are end to end: what a session grants goes to the engine with the handle replaced; the count kept here only tells a slow reader.
+//!
+//! A handle at the engine is the ticket and the attempt, so a retry after `no_room` never reuses one.
+//!
+//! Architecture invariant: knows no channel, process or clock; commands for the engine pile up in `outgoing` (bounded: a start and a cancel
+//! per request, and credits for one handle merge).
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{
+        Admitted, Cancel, Credit, ErrorInfo, SequenceEvents, SessionCommand, Start, Tick, event::Kind,
+        session_command::Kind as Command, start::Work,
+    },
+};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    convert,
+    instance::{admission::Admission, duplicates::Claim},
+    session::outbox::{Outbox, Reply, event},
+};
+
+/// Bits of an engine handle that count attempts.
+const ATTEMPT_BITS: u32 = 20;
+/// From here on, waiting commands are searched for a credit that another one can join.
+const MERGE_FROM: usize = 64;
+
+/// A request on its way in.
+#[derive(Debug)]
+pub(crate) struct Begin {
+    /// Its name at this worker.
+    pub(crate) ticket: u64,
+    /// The way back.
+    pub(crate) reply: Reply,
+    /// The request as it came.
+    pub(crate) start: Start,
+    /// Its `request_id`, unless it has none.
+    pub(crate) claim: Option<Claim>,
+    /// When it came.
+    pub(crate) arrived: Instant,
+}
+
+/// Ticks were lost between the engine and us.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("tick {got} came where {want} was due")]
+pub(crate) struct Gap {
+    want: u64,
+    got: u64,
+}
+
+#[derive(Debug)]
+struct Job {
+    ticket: u64,
+    attempt: u64,
+    /// None once the caller has its terminal event; the engine may still be at it.
+    reply: Option<Reply>,
+    key: Arc<str>,
+    /// Kept until the engine has taken it.
+    start: Option<Box<Start>>,
+    /// Events the engine may still send.
+    credit: u64,
+    /// Only generation needs credits.
+    metered: bool,
+    starved: Option<Instant>,
+    cancelled: bool,
+    arrived: Instant,
+    started: Instant,
+    _claim: Option<Claim>,
+}
+
+impl Job {
+    fn handle(&self) -> u64 {
+        (self.ticket << ATTEMPT_BITS) | (self.attempt & ((1 << ATTEMPT_BITS) - 1))
+    }
+}
+
+/// Counts of what a change did, for touches and reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Requests that were admitted.
+    pub(crate) begun: u64,
+    /// Requests that ended.
+    pub(crate) ended: u64,
+}
+
+/// The queue and the running table of one engine.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    admission: Admission<Job>,
+    running: FxHashMap<u64, Job>,
+    next_tick: u64,
+    outgoing: VecDeque<SessionCommand>,
+    batches: Vec<Batch>,
+    moved: Moved,
+    instance: String,
+    /// Mean time a request runs, in seconds; for `retry_after`.
+    mean_run: f64,
+    target: usize,
+}
+
+#[derive(Debug)]
+struct Batch {
+    outbox: Arc<Outbox>,
+    sequences: Vec<SequenceEvents>,
+    bulky: bool,
+}
+
+impl Relay {
+    /// At most `target` requests run and `limit` wait.
+    pub(crate) fn new(instance: String, target: usize, limit: usize) -> Self {
+        Self {
+            admission: Admission::new(target, limit),
+            running: FxHashMap::default(),
+            next_tick: 1,
+            outgoing: VecDeque::new(),
+            batches: Vec::new(),
+            moved: Moved::default(),
+            instance,
+            mean_run: 0.0,
+            target: target.max(1),
+        }
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.admission.running()
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.admission.queued()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.admission.is_idle()
+    }
+
+    /// A request waits because the engine had no room, and no other runs whose end would make some.
+    pub(crate) fn wants_retry(&self) -> bool {
+        self.admission.is_blocked() && self.admission.running() == 0
+    }
+
+    /// Someone runs who could get an event.
+    pub(crate) fn expects_events(&self) -> bool {
+        self.running.values().any(|job| !job.metered || job.credit > 0)
+    }
+
+    /// What has begun and ended since the last call.
+    pub(crate) fn take_moved(&mut self) -> Moved {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// The next command for the engine.
+    pub(crate) fn next_outgoing(&mut self) -> Option<SessionCommand> {
+        self.outgoing.pop_front()
+    }
+
+    pub(crate) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Admits a request, or refuses it with `queue_full`.
+    pub(crate) fn begin(&mut self, begin: Begin) {
+        let Begin {
+            ticket,
+            reply,
+            start,
+            claim,
+            arrived,
+        } = begin;
+        let key: Arc<str> = Arc::from(start.fairness_key.as_str());
+        let Some(position) = self.admission.place(&key) else {
+            reply.fail(self.queue_full());
+            return;
+        };
+        reply.send(Kind::Admitted(Admitted {
+            queue_position: convert::count(position),
+            instance_id: self.instance.clone(),
+        }));
+        let job = Job {
+            ticket,
+            attempt: 0,
+            reply: Some(reply),
+            key: Arc::clone(&key),
+            credit: start.credit.into(),
+            metered: matches!(start.work, Some(Work::Generate(_))),
+            start: Some(Box::new(start)),
+            starved: None,
+            cancelled: false,
+            arrived,
+            started: arrived,
+            _claim: claim,
+        };
+        self.admission.push(&key, job);
+        self.moved.begun += 1;
+        self.pump(arrived);
+    }
+
+    fn queue_full(&self) -> ErrorInfo {
+        let waiting = u32::try_from(self.admission.queued()).unwrap_or(u32::MAX);
+        let slots = u32::try_from(self.target).unwrap_or(u32::MAX);
+        let seconds = self.mean_run * f64::from(waiting) / f64::from(slots);
+        Code::QueueFull
+            .error("too many requests wait for this model")
+            .with_detail("queued", self.admission.queued())
+            .with_retry_after(Duration::from_secs_f64(seconds.clamp(1.0, 60.0)))
+    }
+
+    /// Starts what may start.
+    pub(crate) fn pump(&mut self, now: Instant) {
+        while let Some(mut job) = self.admission.next() {
+            job.attempt += 1;
+            job.started = now;
+            let handle = job.handle();
+            if let Some(start) = &job.start {
+                let start = Start {
+                    handle,
+                    credit: u32::try_from(job.credit).unwrap_or(u32::MAX),
+                    ..Start::clone(start)
+                };
+                self.command(Command::Start(start));
+            }
+            self.running.insert(job.ticket, job);
+        }
+    }
+
+    fn command(&mut self, kind: Command) {
+        self.outgoing.push_back(SessionCommand { kind: Some(kind) });
+    }
+
+    /// Grants more events. A request that has ended needs none.
+    pub(crate) fn credit(&mut self, ticket: u64, events: u32) {
+        if let Some(job) = self.running.get_mut(&ticket) {
+            job.credit += u64::from(events);
+            job.starved = None;
+            let handle = job.handle();
+            if self.outgoing.len() < MERGE_FROM || !merge(&mut self.outgoing, handle, events) {
+                self.command(Command::Credit(Credit { handle, events }));
+            }
+        } else if let Some(job) = self.admission.find_mut(|job| job.ticket == ticket) {
+            job.credit += u64::from(events);
+        }
+    }
+
+    /// The caller wants no more of it. While it runs, the engine says how it ended.
+    pub(crate) fn cancel(&mut self, ticket: u64) {
+        if self.running.contains_key(&ticket) {
+            self.stop(ticket);
+        } else {
+            self.dequeue(ticket, Code::Cancelled.error("the request was cancelled"));
+        }
+    }
+
+    /// Ends a request from our side: its caller hears `error` now.
+    pub(crate) fn expel(&mut self, ticket: u64, error: ErrorInfo) {
+        if let Some(job) = self.running.get_mut(&ticket) {
+            if let Some(reply) = job.reply.take() {
+                reply.fail(error);
+            }
+            self.stop(ticket);
+        } else {
+            self.dequeue(ticket, error);
+        }
+    }
+
+    fn stop(&mut self, ticket: u64) {
+        if let Some(job) = self.running.get_mut(&ticket)
+            && !job.cancelled
+        {
+            job.cancelled = true;
+            let handle = job.handle();
+            self.command(Command::Cancel(Cancel { handle }));
+        }
+    }
+
+    fn dequeue(&mut self, ticket: u64, error: ErrorInfo) {
+        if let Some(job) = self.admission.remove(|job| job.ticket == ticket) {
+            self.end(job, error);
+        }
+    }
+
+    fn end(&mut self, job: Job, error: ErrorInfo) {
+        self.moved.ended += 1;
+        if let Some(reply) = job.reply {
+            reply.fail(error);
+        }
+    }
+
+    /// Ends all that waits.
+    pub(crate) fn fail_queued(&mut self, error: &ErrorInfo) {
+        let waiting: Vec<_> = self.admission.drain().collect();
+        for job in waiting {
+            self.end(job, error.clone());
+        }
+    }
+
+    /// Ends everything; the engine is lost or about to be ended.
+    pub(crate) fn fail_all(&mut self, error: &ErrorInfo) {
+        self.fail_queued(error);
+        let running: Vec<_> = self.running.drain().map(|(_, job)| job).collect();
+        for job in running {
+            self.admission.finished();
+            self.end(job, error.clone());
+        }
+        self.outgoing.clear();
+    }
+
+    /// Cancels whoever has had no credit since `limit` ago (PROTOCOL.md 18). Looked at now and then, so an event costs no clock.
+    pub(crate) fn sweep(&mut self, now: Instant, limit: Duration) {
+        let mut slow = Vec::new();
+        for job in self
+            .running
+            .values_mut()
+            .filter(|job| job.metered && job.reply.is_some())
+        {
+            if job.credit > 0 {
+                job.starved = None;
+            } else if now.saturating_duration_since(*job.starved.get_or_insert(now)) >= limit {
+                slow.push(job.ticket);
+            }
+        }
+        for ticket in slow {
+            let error = Code::SlowReader.error("the client took nothing for too long");
+            self.expel(ticket, error.with_detail("limit_seconds", limit.as_secs_f64()));
+        }
+    }
+
+    /// The engine may have room again.
+    pub(crate) fn retry(&mut self, now: Instant) {
+        self.admission.unblock();
+        self.pump(now);
+    }
+
+    /// Passes an engine's tick on to the sessions.
+    ///
+    /// # Errors
+    /// Ticks are missing: events were lost, and the engine must be ended.
+    pub(crate) fn tick(&mut self, tick: Tick) -> Result<(), Gap> {
+        if tick.seq != self.next_tick {
+            let (want, got) = (self.next_tick, tick.seq);
+            return Err(Gap { want, got });
+        }
+        self.next_tick += 1;
+        let mut ended = false;
+        for sequence in tick.sequences {
+            ended |= self.sequence(sequence);
+        }
+        self.flush();
+        if ended {
+            self.pump(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// One request's part of a tick; true if it ended.
+    fn sequence(&mut self, mut sequence: SequenceEvents) -> bool {
+        let ticket = sequence.handle >> ATTEMPT_BITS;
+        let Some(job) = self.running.get_mut(&ticket) else {
+            return false;
+        };
+        if job.handle() != sequence.handle {
+            return false;
+        }
+        if job.start.is_some() {
+            if is_no_room(&sequence) && !job.cancelled {
+                self.no_room(ticket);
+                return false;
+            }
+            job.start = None;
+            sequence
+                .events
+                .retain(|event| !matches!(event.kind, Some(Kind::Admitted(_))));
+        }
+        let mut bulky = false;
+        for event in &sequence.events {
+            match &event.kind {
+                Some(Kind::Delta(_) | Kind::Progress(_)) => job.credit = job.credit.saturating_sub(1),
+                Some(Kind::Embedded(_) | Kind::Reranked(_)) => bulky = true,
+                Some(Kind::Admitted(_) | Kind::ChoiceFinished(_) | Kind::Finished(_) | Kind::Failed(_))
+                | None => {}
+            }
+        }
+        if !sequence.finished {
+            if let Some(reply) = &job.reply
+                && !sequence.events.is_empty()
+            {
+                sequence.handle = reply.handle();
+                batch(&mut self.batches, reply.outbox(), sequence, bulky);
+            }
+            return false;
+        }
+        if let Some(job) = self.running.remove(&ticket) {
+            self.finish(job, sequence, bulky);
+        }
+        true
+    }
+
+    fn finish(&mut self, job: Job, mut sequence: SequenceEvents, bulky: bool) {
+        self.admission.finished();
+        self.moved.ended += 1;
+        let ran = job.started.elapsed().as_secs_f64();
+        self.mean_run = if self.mean_run > 0.0 {
+            self.mean_run.mul_add(0.9, ran * 0.1)
+        } else {
+            ran
+        };
+        let Some(reply) = job.reply else { return };
+        match sequence.events.last_mut().map(|event| &mut event.kind) {
+            Some(Some(Kind::Finished(finished))) => {
+                let queued = job.started.saturating_duration_since(job.arrived);
+                finished.timings.get_or_insert_default().queue_ms = queued.as_secs_f64() * 1e3;
+            }
+            Some(Some(Kind::Failed(_))) => {}
+            Some(_) | None => {
+                let error = Code::RuntimeError.error("the engine ended the request without saying how");
+                sequence.events.push(event(Kind::Failed(error)));
+            }
+        }
+        sequence.handle = reply.handle();
+        batch(&mut self.batches, reply.outbox(), sequence, bulky);
+        reply.settled();
+    }
+
+    fn no_room(&mut self, ticket: u64) {
+        if let Some(job) = self.running.remove(&ticket) {
+            let key = Arc::clone(&job.key);
+            self.admission.put_back(&key, job);
+        }
+    }
+
+    fn flush(&mut self) {
+        // A session without events in this tick is let go, so that a closed one is not kept alive.
+        self.batches.retain_mut(|batch| {
+            let used = !batch.sequences.is_empty();
+            if used {
+                batch.outbox.push(&mut batch.sequences, batch.bulky);
+                batch.bulky = false;
+            }
+            used
+        });
+    }
+}
+
+fn batch(batches: &mut Vec<Batch>, outbox: &Arc<Outbox>, sequence: SequenceEvents, bulky: bool) {
+    if let Some(batch) = batches
+        .iter_mut()
+        .find(|batch| Arc::ptr_eq(&batch.outbox, outbox))
+    {
+        batch.sequences.push(sequence);
+        batch.bulky |= bulky;
+    } else {
+        batches.push(Batch {
+            outbox: Arc::clone(outbox),
+            sequences: vec![sequence],
+            bulky,
+        });
+    }
+}
+
+fn merge(outgoing: &mut VecDeque<SessionCommand>, handle: u64, events: u32) -> bool {
+    outgoing.iter_mut().rev().any(|command| match &mut command.kind {
+        Some(Command::Credit(credit)) if credit.handle == handle => {
+            credit.events = credit.events.saturating_add(events);
+            true
+        }
+        Some(Command::Credit(_) | Command::Start(_) | Command::Cancel(_)) | None => false,
+    })
+}
+
+fn is_no_room(sequence: &SequenceEvents) -> bool {
+    sequence.finished
+        && matches!(
+            sequence.events.last().and_then(|event| event.kind.as_ref()),
+            Some(Kind::Failed(error)) if error.kind() == Code::NoRoom
+        )
+}

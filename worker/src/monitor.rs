@@ -1,0 +1,62 @@
+//! Looks at memory now and then: devices, and what each engine has of them.
+//!
+//! A device's sample and the engines' figures are taken in one go and put up together: a fresh sample beside stale figures would count an
+//! engine's memory twice.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use muster_proto::{
+    id::InstanceId,
+    v1::{InstanceState, ProcessId, Reservation},
+};
+use tokio::time::timeout_at;
+
+use crate::{board::is_terminal, devices::Sample, instance::actor::Ground};
+
+/// Between looks while something loads, and otherwise.
+const LOADING: Duration = Duration::from_secs(1);
+const STEADY: Duration = Duration::from_secs(5);
+
+/// What an engine was seen to use.
+type Seen = (InstanceId, Vec<Reservation>);
+
+/// Looks until it is dropped.
+pub(crate) async fn run(ground: Arc<Ground>) {
+    loop {
+        let loading = look(&ground).await;
+        let next = Instant::now() + if loading { LOADING } else { STEADY };
+        // Either an instance asks for a look, or it is time.
+        drop(timeout_at(next.into(), ground.look.notified()).await);
+    }
+}
+
+/// True if something loads.
+async fn look(ground: &Arc<Ground>) -> bool {
+    let instances = ground.board.snapshot(Instant::now(), false).instances;
+    let loading = instances
+        .iter()
+        .any(|status| status.state() == InstanceState::Loading);
+    let engines: Vec<(InstanceId, Vec<ProcessId>, Vec<Reservation>)> = instances
+        .into_iter()
+        .filter(|status| !is_terminal(status) && !status.engine.is_empty())
+        .map(|status| {
+            let reservations = status.spec.map(|spec| spec.reservations).unwrap_or_default();
+            (InstanceId::from(status.instance_id), status.engine, reservations)
+        })
+        .collect();
+    let devices = ground.devices.clone();
+    let figures = tokio::task::spawn_blocking(move || -> (Vec<Sample>, Vec<Seen>) {
+        let see = |(id, tree, reservations): (InstanceId, Vec<ProcessId>, Vec<Reservation>)| {
+            let seen = devices.observe(&id, &tree, &reservations);
+            (id, seen)
+        };
+        (devices.sample(), engines.into_iter().map(see).collect())
+    });
+    if let Ok((samples, seen)) = figures.await {
+        ground.board.observed(samples, seen);
+    }
+    loading
+}

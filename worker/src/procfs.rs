@@ -1,0 +1,160 @@
+//! What the kernel says about memory and processes: `/proc` and the cgroup this process lives in.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use muster_proto::{units::Bytes, v1::ProcessId};
+
+/// The host's memory, as `/proc/meminfo` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// All of it.
+    pub(crate) capacity: Bytes,
+    /// What could be used now without swapping.
+    pub(crate) free: Bytes,
+}
+
+/// Memory this process may use: the host's, or its cgroup's where that is less.
+pub(crate) fn memory() -> io::Result<Memory> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let field =
+        |name: &str| kib(&text, name).ok_or_else(|| io::Error::other(format!("no {name} in /proc/meminfo")));
+    let host = Memory {
+        capacity: field("MemTotal:")?,
+        free: field("MemAvailable:")?,
+    };
+    Ok(cgroups().iter().filter_map(|path| limit(path)).fold(host, lower))
+}
+
+fn lower(one: Memory, other: Memory) -> Memory {
+    Memory {
+        capacity: one.capacity.min(other.capacity),
+        free: one.free.min(other.free),
+    }
+}
+
+/// `NAME:  123 kB` in a list of such lines.
+fn kib(text: &str, name: &str) -> Option<Bytes> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let number: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(Bytes(number.saturating_mul(1024)))
+}
+
+/// Directories of the cgroup (version 2) and its ancestors.
+fn cgroups() -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let own = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
+        text.lines()
+            .find_map(|line| line.strip_prefix("0::/").map(PathBuf::from))
+    });
+    own.map(|own| own.ancestors().map(|path| root.join(path)).collect())
+        .unwrap_or_default()
+}
+
+fn limit(cgroup: &Path) -> Option<Memory> {
+    let read = |name| fs::read_to_string(cgroup.join(name)).ok();
+    let capacity: u64 = read("memory.max")?.trim().parse().ok()?;
+    let used: u64 = read("memory.current")?.trim().parse().ok()?;
+    // File pages that nobody used lately are given back before anything else suffers.
+    let cache = read("memory.stat")
+        .and_then(|text| {
+            text.lines()
+                .find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse().ok())
+        })
+        .unwrap_or(0);
+    Some(Memory {
+        capacity: Bytes(capacity),
+        free: Bytes(capacity).minus(Bytes(used).minus(Bytes(cache))),
+    })
+}
+
+/// Proportional set size of a process tree: shared pages are split among those who share them. What has gone counts nothing.
+pub(crate) fn pss(tree: &[ProcessId]) -> Bytes {
+    tree.iter()
+        .filter_map(|process| fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid)).ok())
+        .filter_map(|text| kib(&text, "Pss:"))
+        .sum()
+}
+
+/// A number that grows when the tree uses the processor or moves bytes: a sign of life.
+pub(crate) fn activity(tree: &[ProcessId]) -> u64 {
+    tree.iter()
+        .map(|process| ticks(process.pid) + moved(process.pid))
+        .sum()
+}
+
+/// Clock ticks in user and kernel mode.
+pub(crate) fn cpu(tree: &[ProcessId]) -> u64 {
+    tree.iter().map(|process| ticks(process.pid)).sum()
+}
+
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The command's name, in parentheses, may contain anything.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let field = |index| {
+        fields
+            .split(' ')
+            .nth(index)
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    // utime and stime are fields 14 and 15 of proc(5); the state is field 3.
+    field(11).unwrap_or(0) + field(12).unwrap_or(0)
+}
+
+fn moved(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let field = |name| {
+        io.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    field("rchar:") + field("wchar:") + field("read_bytes:") + field("write_bytes:")
+}
+
+/// Start time of a process in clock ticks since boot, which tells it from a later one with the same pid.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let (state, start) = (fields.chars().next()?, fields.split(' ').nth(19)?);
+    // A zombie holds no memory any more.
+    (state != 'Z').then(|| start.parse().ok())?
+}
+
+/// The machine: kernel boot id and node name.
+pub(crate) fn host_id() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{}-{}", boot.trim(), host_name())
+}
+
+/// The node name.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_memory_and_uses_the_processor() {
+        let pid = std::process::id();
+        let own = ProcessId {
+            pid,
+            start_time: start_time(pid).unwrap(),
+        };
+        assert!(pss(&[own]) > Bytes(100_000));
+        assert!(activity(&[own]) > 0);
+        let memory = memory().unwrap();
+        assert!(memory.free <= memory.capacity && memory.free > Bytes::ZERO);
+    }
+
+    #[test]
+    fn lines_of_meminfo() {
+        let text = "MemTotal:       24000 kB\nMemAvailable:     1 kB\n";
+        assert_eq!(kib(text, "MemTotal:"), Some(Bytes(24_576_000)));
+        assert_eq!(kib(text, "Nothing:"), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! Sessions: one bidirectional stream per I/O thread of a gateway carries all its requests (PROTOCOL.md 16).
+//!
+//! ```text
+//!   gateway ──Start, Cancel, Credit──► [`serve_commands`] ──► instances
+//!           ◄──────── Tick ──────────── [`Ticks`] ◄── outbox ◄──┘
+//! ```
+//!
+//! Invariants: `seq` counts from 1 without gaps; a session that breaks cancels its requests; one that was closed in order ends when its
+//! last request has.
+//!
+//! Architecture invariant: knows no engine and no queue; an instance answers through the outbox.
+
+pub(crate) mod outbox;
+pub(crate) mod single;
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures::Stream;
+use muster_proto::v1::{
+    SessionCommand, SessionMessage, Start, Tick, session_command::Kind as Command,
+    session_message::Kind as Message,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Status, Streaming};
+
+use crate::instance::{Request, actor::Surroundings, registry::Registry};
+use outbox::{Outbox, Reply, Taken};
+
+/// All sessions, and the calls beside them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sessions {
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Sessions {
+    /// Nothing runs any more: sessions end when what they have to say is said.
+    pub(crate) async fn close(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+}
+
+/// Counts a gateway's session for as long as it lives.
+#[derive(Debug)]
+struct Presence(Arc<Registry>);
+
+impl Presence {
+    fn new(registry: &Arc<Registry>) -> Self {
+        registry
+            .ground()
+            .around
+            .send_modify(|around: &mut Surroundings| around.gateways += 1);
+        Self(Arc::clone(registry))
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.ground().around.send_modify(|around| around.gateways -= 1);
+    }
+}
+
+/// Opens a session; its commands are served by a task in `tasks`, its answers are the stream.
+pub(crate) fn open(registry: &Arc<Registry>, tasks: &Sessions, inbound: Streaming<SessionCommand>) -> Ticks {
+    let outbox = Arc::new(Outbox::default());
+    let gone = CancellationToken::new();
+    let commands = Commands {
+        registry: Arc::clone(registry),
+        outbox: Arc::clone(&outbox),
+        _presence: Presence::new(registry),
+    };
+    // Ends with the stream of commands or with the reader, whichever breaks first; cancels what the session still runs.
+    tasks.spawn(commands.run(inbound, gone.clone(), tasks.closing.clone()));
+    Ticks { outbox, gone, seq: 0 }
+}
+
+/// The commands of one session.
+#[derive(Debug)]
+struct Commands {
+    registry: Arc<Registry>,
+    outbox: Arc<Outbox>,
+    _presence: Presence,
+}
+
+impl Commands {
+    async fn run(
+        self,
+        mut inbound: Streaming<SessionCommand>,
+        gone: CancellationToken,
+        closing: CancellationToken,
+    ) {
+        loop {
+            let message = tokio::select! {
+                message = inbound.message() => message,
+                () = gone.cancelled() => break,
+                // The worker ends, and nothing runs here any more.
+                () = closing.cancelled() => Ok(None),
+            };
+            match message {
+                Ok(Some(command)) => {
+                    if !self.command(command).await {
+                        tracing::warn!("a session used a handle twice and was ended");
+                        break;
+                    }
+                }
+                Ok(None) => {
+                    self.outbox.close();
+                    gone.cancelled().await;
+                    break;
+                }
+                Err(status) => {
+                    tracing::debug!(%status, "a session broke");
+                    break;
+                }
+            }
+        }
+        for route in self.outbox.abandon() {
+            route.instance.send(Request::Cancel(route.ticket)).await;
+        }
+    }
+
+    async fn command(&self, command: SessionCommand) -> bool {
+        match command.kind {
+            Some(Command::Start(start)) => return self.start(start).await,
+            Some(Command::Cancel(cancel)) => {
+                if let Some(route) = self.outbox.route(cancel.handle) {
+                    route.instance.send(Request::Cancel(route.ticket)).await;
+                }
+            }
+            Some(Command::Credit(credit)) => {
+                if let Some(route) = self.outbox.route(credit.handle) {
+                    route
+                        .instance
+                        .send(Request::Credit(route.ticket, credit.events))
+                        .await;
+                }
+            }
+            None => {}
+        }
+        true
+    }
+
+    async fn start(&self, start: Start) -> bool {
+        match self.registry.find(start.instance.as_ref(), "") {
+            Ok(instance) => self.registry.start(&self.outbox, instance, start).await,
+            Err(error) => {
+                Reply::new(Arc::clone(&self.outbox), start.handle).fail(error);
+                true
+            }
+        }
+    }
+}
+
+/// The answers of one session: each item is all that is ready.
+#[derive(Debug)]
+pub(crate) struct Ticks {
+    outbox: Arc<Outbox>,
+    gone: CancellationToken,
+    seq: u64,
+}
+
+impl Stream for Ticks {
+    type Item = Result<SessionMessage, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let sequences = match std::task::ready!(this.outbox.poll_take(cx)) {
+            Taken::Events(sequences) => sequences,
+            Taken::End => return Poll::Ready(None),
+        };
+        this.seq += 1;
+        let tick = Tick {
+            seq: this.seq,
+            sequences,
+            free_sequences: 0,
+            free_cells: 0,
+        };
+        Poll::Ready(Some(Ok(SessionMessage {
+            kind: Some(Message::Tick(tick)),
+        })))
+    }
+}
+
+impl Drop for Ticks {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}

@@ -1,0 +1,127 @@
+//! One request outside a session, for `Generate`, `Embed` and `Rerank`: the same admission, with an outbox of its own.
+
+use std::{collections::VecDeque, future::poll_fn, sync::Arc};
+
+use muster_proto::{
+    Code, id,
+    v1::{ErrorInfo, Event, Start, event::Kind},
+};
+
+use super::{
+    Sessions,
+    outbox::{Outbox, Taken},
+};
+use crate::instance::{Instance, Request, registry::Registry};
+
+const HANDLE: u64 = 1;
+/// Events granted at a time.
+const CREDIT: u32 = 64;
+
+/// A request that runs alone. Dropping it cancels the request.
+#[derive(Debug)]
+pub(crate) struct Single {
+    outbox: Arc<Outbox>,
+    tasks: Sessions,
+    ready: VecDeque<Event>,
+    /// Events taken since credit was granted last.
+    taken: u32,
+    over: bool,
+}
+
+impl Single {
+    /// Sends a request to an instance.
+    pub(crate) async fn start(
+        registry: &Registry,
+        tasks: &Sessions,
+        instance: Instance,
+        start: Start,
+    ) -> Self {
+        let outbox = Arc::new(Outbox::default());
+        let request_id = if start.request_id.is_empty() {
+            id::fresh().as_ref().to_owned()
+        } else {
+            start.request_id
+        };
+        let start = Start {
+            handle: HANDLE,
+            credit: CREDIT,
+            request_id,
+            ..start
+        };
+        // The outbox is new, so the handle is free.
+        registry.start(&outbox, instance, start).await;
+        Self {
+            outbox,
+            tasks: tasks.clone(),
+            ready: VecDeque::new(),
+            taken: 0,
+            over: false,
+        }
+    }
+
+    /// The next event; the last one is terminal, and after it there is none.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        while self.ready.is_empty() {
+            if self.over {
+                return None;
+            }
+            match poll_fn(|cx| self.outbox.poll_take(cx)).await {
+                Taken::Events(sequences) => {
+                    for sequence in sequences {
+                        self.over |= sequence.finished;
+                        self.ready.extend(sequence.events);
+                    }
+                }
+                Taken::End => return None,
+            }
+        }
+        let event = self.ready.pop_front()?;
+        if matches!(event.kind, Some(Kind::Delta(_) | Kind::Progress(_))) {
+            self.taken += 1;
+            if self.taken >= CREDIT / 2 {
+                self.grant().await;
+            }
+        }
+        Some(event)
+    }
+
+    async fn grant(&mut self) {
+        if let Some(route) = self.outbox.route(HANDLE) {
+            route
+                .instance
+                .send(Request::Credit(route.ticket, self.taken))
+                .await;
+        }
+        self.taken = 0;
+    }
+
+    /// Runs it to its end and picks its one answer.
+    ///
+    /// # Errors
+    /// What ended it instead.
+    pub(crate) async fn answer<T>(mut self, pick: impl Fn(Kind) -> Option<T>) -> Result<T, ErrorInfo> {
+        let mut answer = None;
+        while let Some(event) = self.next().await {
+            match event.kind {
+                Some(Kind::Failed(error)) => return Err(error),
+                Some(kind) => answer = pick(kind).or(answer),
+                None => {}
+            }
+        }
+        answer.ok_or_else(|| Code::RuntimeError.error("the engine gave no answer"))
+    }
+}
+
+impl Drop for Single {
+    fn drop(&mut self) {
+        let routes = self.outbox.abandon();
+        if !routes.is_empty() {
+            // Drop cannot wait for an inbox that is full; a task can, and ends as soon as the instance has looked.
+            self.tasks.spawn(async move {
+                for route in routes {
+                    route.instance.send(Request::Cancel(route.ticket)).await;
+                }
+            });
+        }
+    }
+}

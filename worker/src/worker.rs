@@ -1,0 +1,205 @@
+//! The worker process: puts the parts together, and takes them apart in order.
+//!
+//! ```text
+//!   leftovers ended ─► devices, runtimes ─► listening ─► first attempt to join ─► ready
+//!   SIGTERM ─► not serving ─► no loads, refuse as stale ─► what runs finishes (drain timeout: cancelled) ─► engines gone
+//!           ─► Goodbye ─► sessions closed ─► exit          (PROTOCOL.md 23)
+//! ```
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use muster_proto::{
+    id::{self, BootId, HostId, WorkerId},
+    net::{self, Address, Listener},
+    process::{notify_ready, notify_stopping, shutdown_signal},
+    v1::{
+        Unload, UnloadMode, command::Kind as Order, host_server::HostServer,
+        inference_server::InferenceServer,
+    },
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic_health::server::HealthReporter;
+
+use crate::{
+    board::Board,
+    config::WorkerArgs,
+    devices::Devices,
+    engine::{self, EngineConfig},
+    fleet::Fleet,
+    grpc,
+    instance::{
+        actor::{Ground, Service, Surroundings},
+        registry::{Identity, Registry},
+    },
+    keeper, monitor, procfs,
+    session::Sessions,
+};
+
+/// Time an engine has between TERM and KILL.
+const ENGINE_GRACE: Duration = Duration::from_secs(5);
+/// Longest wait for engines that were killed, for the goodbye, and for sessions to be read to their end.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
+type Health = HealthReporter;
+
+/// Runs a worker until it is asked to end.
+///
+/// # Errors
+/// It cannot start: the run directory, a device or the address is not available; or its server failed.
+pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
+    let name = args.name();
+    let shared_dir = args.run_dir();
+    // Sockets live in here, and their paths must be short.
+    let own_dir = shared_dir.join(name.replace('/', "_"));
+    let sweep_dir = own_dir.clone();
+    let _lock = tokio::task::spawn_blocking(move || keeper::sweep(&sweep_dir))
+        .await?
+        .with_context(|| format!("the run directory {} cannot be used", own_dir.display()))?;
+    let devices =
+        Devices::open(&args.devices(), &shared_dir.join("sim")).context("a device cannot be used")?;
+    let ground = Arc::new(Ground {
+        board: Arc::new(Board::new()),
+        devices,
+        runtimes: engine::runtimes(&engine_config(&args, own_dir)?),
+        patience: args.patience(),
+        around: watch::Sender::new(Surroundings::default()),
+        look: Arc::new(Notify::new()),
+    });
+    let identity = Identity {
+        worker: WorkerId::from(name),
+        boot: BootId::from(id::fresh()),
+        host: HostId::from(procfs::host_id()),
+    };
+    let instances = TaskTracker::new();
+    let registry = Arc::new(Registry::new(identity, Arc::clone(&ground), instances.clone()));
+
+    let listener = Listener::bind(&args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    let address = listener.address()?;
+    let addresses = if args.advertise.is_empty() {
+        vec![address.clone()]
+    } else {
+        args.advertise.clone()
+    };
+    let sessions = Sessions::default();
+    let stop = CancellationToken::new();
+    let (health, mut server) = serve(&registry, &sessions, &addresses, listener, stop.clone()).await?;
+
+    let (tried, leave) = (CancellationToken::new(), CancellationToken::new());
+    let fleet = Fleet {
+        controller: args.controller.clone(),
+        addresses,
+        registry: Arc::clone(&registry),
+        tried: tried.clone(),
+        leave: leave.clone(),
+    };
+    // Both end with the runtime; neither holds anything that must be put away.
+    let monitor = tokio::spawn(monitor::run(Arc::clone(&ground)));
+    let fleet = tokio::spawn(fleet.run());
+    tokio::select! {
+        () = tried.cancelled() => notify_ready(&address),
+        ended = &mut server => return ended?.context("the server failed"),
+    }
+    tracing::info!(%address, "ready");
+    tokio::select! {
+        signal = shutdown_signal() => signal?,
+        ended = &mut server => return ended?.context("the server failed"),
+    }
+    notify_stopping();
+    tracing::info!("draining");
+    health
+        .set_not_serving::<InferenceServer<grpc::inference::Service>>()
+        .await;
+    drain(&registry, &instances, args.drain_timeout).await;
+    leave.cancel();
+    drop(timeout(LAST_WAIT, fleet).await);
+    drop(timeout(LAST_WAIT, sessions.close()).await);
+    monitor.abort();
+    stop.cancel();
+    if timeout(LAST_WAIT / 4, &mut server).await.is_err() {
+        server.abort();
+    }
+    tracing::info!("ended");
+    Ok(())
+}
+
+fn engine_config(args: &WorkerArgs, run_dir: PathBuf) -> anyhow::Result<EngineConfig> {
+    let worker = std::env::current_exe().context("this program's own path is unknown")?;
+    let muster_llama = args
+        .engine_llama
+        .clone()
+        .unwrap_or_else(|| worker.with_file_name("muster-llama"));
+    Ok(EngineConfig {
+        run_dir,
+        worker,
+        muster_llama,
+        llama_server: args.llama_server.clone(),
+        grace: ENGINE_GRACE,
+    })
+}
+
+async fn serve(
+    registry: &Arc<Registry>,
+    sessions: &Sessions,
+    addresses: &[Address],
+    listener: Listener,
+    stop: CancellationToken,
+) -> anyhow::Result<(Health, JoinHandle<anyhow::Result<()>>)> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health
+        .set_serving::<InferenceServer<grpc::inference::Service>>()
+        .await;
+    health.set_serving::<HostServer<grpc::host::HostService>>().await;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(muster_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let router = net::server()
+        .add_service(grpc::inference::server(Arc::clone(registry), sessions.clone()))
+        .add_service(grpc::host::server(
+            Arc::clone(registry),
+            addresses.iter().map(ToString::to_string).collect(),
+        ))
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    let serving = async move {
+        router
+            .serve_with_incoming_shutdown(listener, stop.cancelled_owned())
+            .await?;
+        Ok(())
+    };
+    Ok((health, tokio::spawn(serving)))
+}
+
+/// Lets everything finish, cancels what takes too long, and returns when no engine is left.
+async fn drain(registry: &Arc<Registry>, instances: &TaskTracker, limit: Duration) {
+    registry
+        .ground()
+        .around
+        .send_modify(|around| around.service = Service::Leaving);
+    instances.close();
+    if timeout(limit, instances.wait()).await.is_ok() {
+        return;
+    }
+    tracing::warn!(?limit, "what still runs is cancelled");
+    for instance in registry.all() {
+        let unload = Unload {
+            mode: UnloadMode::Force.into(),
+            ..Unload::default()
+        };
+        instance.order(Order::Unload(unload)).await;
+    }
+    if timeout(ENGINE_GRACE, instances.wait()).await.is_err() {
+        // The keepers end them when this process has gone.
+        tracing::error!("engines are left behind for their keepers");
+    }
+}
