@@ -1,0 +1,167 @@
+//! The catalogue: every configured model with the hash of its settings and the state of its files.
+//!
+//! Architecture invariant: the catalogue knows nothing of what is loaded.
+
+use std::{
+    collections::HashMap,
+    fs::Metadata,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use muster_policy::Bytes;
+use muster_proto::v1::ModelSettings;
+
+use crate::{config::ModelEntry, convert};
+
+/// All models.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    entries: Vec<Entry>,
+    places: HashMap<Arc<str>, usize>,
+}
+
+/// One model.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    model: ModelEntry,
+    spec_hash: String,
+    files: Files,
+}
+
+/// A model's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Files {
+    /// Size in bytes, 0 if missing.
+    pub(crate) size: u64,
+    /// When the model came into the catalogue: its file's modification time, or its configuration's; stable over restarts.
+    pub(crate) created: SystemTime,
+    /// They are there, or none are needed.
+    pub(crate) present: bool,
+}
+
+impl Catalogue {
+    /// Takes the configured models, in their order.
+    pub(crate) fn new(models: Vec<ModelEntry>) -> Self {
+        let entries: Vec<Entry> = models.into_iter().map(Entry::new).collect();
+        let places = entries
+            .iter()
+            .enumerate()
+            .map(|(place, entry)| (Arc::clone(&entry.model.id), place))
+            .collect();
+        Self { entries, places }
+    }
+
+    /// All entries, in the order of the configuration.
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// One entry.
+    pub(crate) fn get(&self, id: &str) -> Option<&Entry> {
+        self.entries.get(*self.places.get(id)?)
+    }
+
+    /// Looks at the files again; true if any changed.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let mut changed = false;
+        for entry in &mut self.entries {
+            let files = Files::of(&entry.model);
+            changed |= files != entry.files;
+            entry.files = files;
+        }
+        changed
+    }
+}
+
+impl Entry {
+    fn new(mut model: ModelEntry) -> Self {
+        model.settings.r#type = convert::model_type(model.kind).into();
+        let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
+        let files = Files::of(&model);
+        Self {
+            model,
+            spec_hash,
+            files,
+        }
+    }
+
+    /// What was configured.
+    pub(crate) fn model(&self) -> &ModelEntry {
+        &self.model
+    }
+
+    /// Memory the operator wants reserved.
+    pub(crate) fn memory(&self) -> Option<Bytes> {
+        self.model.memory
+    }
+
+    /// What an engine gets.
+    pub(crate) fn settings(&self) -> &ModelSettings {
+        &self.model.settings
+    }
+
+    /// Hash of runtime and settings; equal hashes are the same load.
+    pub(crate) fn spec_hash(&self) -> &str {
+        &self.spec_hash
+    }
+
+    /// Its files, as last looked at.
+    pub(crate) fn files(&self) -> Files {
+        self.files
+    }
+}
+
+impl Files {
+    fn of(model: &ModelEntry) -> Self {
+        let configured = || modified(&std::fs::metadata(&model.defined_in).ok());
+        let Some(file) = &model.file else {
+            return Self {
+                size: 0,
+                created: configured(),
+                present: true,
+            };
+        };
+        let found = std::fs::metadata(file).ok();
+        match &found {
+            None => Self {
+                size: 0,
+                created: configured(),
+                present: false,
+            },
+            Some(meta) if meta.is_dir() => Self {
+                size: directory(file),
+                created: modified(&found),
+                present: true,
+            },
+            Some(meta) => Self {
+                size: meta.len(),
+                created: modified(&found),
+                present: true,
+            },
+        }
+    }
+}
+
+fn modified(meta: &Option<Metadata>) -> SystemTime {
+    let at = meta
+        .as_ref()
+        .and_then(|meta| meta.modified().ok())
+        .unwrap_or(SystemTime::UNIX_EPOCH);
+    // Whole seconds: what APIs show, and the same on every file system.
+    let seconds = at
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+/// Size of the files directly in a checkpoint directory.
+fn directory(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.metadata().ok())
+        .filter(Metadata::is_file)
+        .map(|meta| meta.len())
+        .sum()
+}

@@ -1,0 +1,55 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use muster_policy::Limits;
+use muster_proto::{net::Address, process::LogLevel};
+
+use super::policy::limits_of;
+
+/// Muster's control plane: catalogue, policy, worker sessions.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "muster-controller", version)]
+pub struct Options {
+    /// Configuration file (TOML); several are merged, later ones win.
+    #[arg(long = "config", value_name = "FILE", env = "MUSTER_CONTROLLER_CONFIG")]
+    pub config: Vec<PathBuf>,
+    /// Where to listen: HOST:PORT or unix:PATH.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:8100",
+        env = "MUSTER_CONTROLLER_LISTEN"
+    )]
+    pub listen: Address,
+    /// Directory for the epoch, the roster and what was learned about memory.
+    #[arg(long, value_name = "DIR", env = "MUSTER_CONTROLLER_STATE_DIR")]
+    pub state_dir: PathBuf,
+    /// Models that may be loaded at once: one number for every type, or up to five (llm, embedding, reranking, audio, image); -1 = unlimited.
+    #[arg(long, value_name = "N", num_args = 1..=5, allow_negative_numbers = true,
+          env = "MUSTER_CONTROLLER_MAX_LOADED_MODELS", value_delimiter = ',')]
+    pub max_loaded_models: Vec<i64>,
+    /// critical, error, warning, info, debug or trace; RUST_LOG wins.
+    #[arg(long, value_name = "LEVEL", default_value = "info", env = "MUSTER_LOG_LEVEL")]
+    pub log_level: LogLevel,
+}
+
+/// Limits of the command line.
+#[derive(Debug, Clone, Copy)]
+pub struct LimitsArg(pub(super) Limits);
+
+impl Options {
+    /// `--max-loaded-models`, if given.
+    ///
+    /// # Errors
+    /// A number that is no limit.
+    pub fn limits(&self) -> Result<Option<LimitsArg>, String> {
+        match self.max_loaded_models.as_slice() {
+            [] => Ok(None),
+            numbers => limits_of(numbers)
+                .map(|limits| Some(LimitsArg(limits)))
+                .map_err(|message| format!("--max-loaded-models: {message}")),
+        }
+    }
+}

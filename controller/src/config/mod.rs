@@ -1,0 +1,143 @@
+//! Configuration: several TOML files, deep-merged, later ones win; parsed once into values that are valid by construction.
+//!
+//! ```text
+//! files ──read──► tables ──merge──► Node tree ──Section (typed, asks key by key)──► Config
+//!                                                      └── every problem of every file, at once
+//! ```
+//!
+//! Architecture invariant: nothing after this module meets a raw TOML value, and nothing here looks at the fleet.
+
+mod args;
+mod model;
+mod node;
+mod policy;
+mod section;
+
+#[cfg(test)]
+mod tests;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+pub use args::{LimitsArg, Options};
+pub use model::{ModelEntry, device};
+pub use section::Problem;
+
+use node::Node;
+use section::{Problems, Section};
+
+/// All that configuration says.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What policy reads.
+    pub policy: muster_policy::Config,
+    /// How sessions with workers are timed.
+    pub timing: Timing,
+    /// The catalogue, in the order of the files.
+    pub models: Vec<ModelEntry>,
+}
+
+/// Times of sessions and streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// How often each side of a session sends at least a heartbeat; also the pace of heartbeats to watchers of routes.
+    pub heartbeat_every: Duration,
+    /// Silence after which a worker is taken for lost.
+    pub lost_after: Duration,
+    /// How long another boot of a worker waits for the old session to show life (PROTOCOL.md 5).
+    pub ping_wait: Duration,
+    /// How long a hold outlives both the controller's session and the gateway (PROTOCOL.md 9).
+    pub hold_ttl: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat_every: Duration::from_millis(500),
+            lost_after: Duration::from_secs(3),
+            ping_wait: Duration::from_secs(1),
+            hold_ttl: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{} in the configuration:{}", count(.0.len()), list(.0))]
+pub struct ConfigError(pub Vec<Problem>);
+
+fn count(problems: usize) -> String {
+    if problems == 1 {
+        "1 problem".to_owned()
+    } else {
+        format!("{problems} problems")
+    }
+}
+
+fn list(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("\n  {problem}")).collect()
+}
+
+impl Config {
+    /// Reads and merges `files`; the limits of the command line win over all of them.
+    ///
+    /// # Errors
+    /// Every problem of every file.
+    pub fn load(files: &[PathBuf], limits: Option<LimitsArg>) -> Result<Self, ConfigError> {
+        let problems = Problems::default();
+        let mut tree = Node::empty();
+        for file in files {
+            match read(file) {
+                Ok(node) => tree.merge(node),
+                Err(problem) => problems.borrow_mut().push(problem),
+            }
+        }
+        let root = Section::new(&tree, String::new(), &problems);
+        let mut policy = root
+            .section("policy")
+            .map_or_else(muster_policy::Config::default, policy::policy);
+        if let Some(limits) = limits {
+            policy.limits = limits.0;
+        }
+        let timing = root
+            .section("sessions")
+            .map_or_else(Timing::default, policy::timing);
+        let models = root
+            .section("models")
+            .map_or_else(Vec::new, |section| model::catalogue(&section));
+        root.finish();
+        let problems = problems.into_inner();
+        if problems.is_empty() {
+            Ok(Self {
+                policy,
+                timing,
+                models,
+            })
+        } else {
+            Err(ConfigError(problems))
+        }
+    }
+}
+
+fn read(file: &PathBuf) -> Result<Node, Problem> {
+    let problem = |message: String| Problem {
+        file: file.clone(),
+        key: String::new(),
+        message,
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| problem(syntax(&error, &text)))?;
+    // Relative paths inside are relative to the file, wherever the process was started.
+    let absolute =
+        std::path::absolute(file).map_err(|error| problem(format!("has no absolute path: {error}")))?;
+    Ok(Node::parsed(table, &Arc::new(absolute)))
+}
+
+fn syntax(error: &toml::de::Error, text: &str) -> String {
+    let line = error
+        .span()
+        .and_then(|span| text.get(..span.start))
+        .map_or(1, |before| before.matches('\n').count() + 1);
+    format!("line {line}: {}", error.message())
+}

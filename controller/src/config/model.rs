@@ -1,0 +1,390 @@
+//! `[models.ID]`: one catalogue entry each.
+//!
+//! The settings of an entry are kept as the wire's `ModelSettings`: that is the definition which a load freezes and a worker echoes.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use muster_policy::{Bytes, DeviceChoice, DeviceKind, ModelType};
+use muster_proto::v1::{LoraAdapter, ModelSettings, StubSettings};
+
+use super::section::Section;
+
+/// A model as configured.
+#[derive(Debug, Clone)]
+pub struct ModelEntry {
+    /// Its id, the table's key.
+    pub id: Arc<str>,
+    /// What kind of work it does, from its labels.
+    pub kind: ModelType,
+    /// Lemonade's recipe; empty if the entry names a runtime only.
+    pub recipe: String,
+    /// The runtime that hosts it.
+    pub runtime: String,
+    /// The checkpoint as configured; empty for `stub`.
+    pub checkpoint: String,
+    /// Its file; none if the checkpoint is a name that only the runtime understands, or there is none.
+    pub file: Option<PathBuf>,
+    /// Labels, as configured, with `embedding` written `embeddings`.
+    pub labels: Vec<String>,
+    /// An explicit device.
+    pub device: DeviceChoice,
+    /// Memory to reserve, if the operator knows better than any estimate.
+    pub memory: Option<Bytes>,
+    /// What an engine gets.
+    pub settings: ModelSettings,
+    /// Never evicted by policy.
+    pub pinned: bool,
+    /// Loaded at start.
+    pub enabled: bool,
+    /// The configuration file that first defined it.
+    pub defined_in: PathBuf,
+}
+
+/// Runtimes that a catalogue entry may name (DESIGN.md, Words).
+const RUNTIMES: [&str; 10] = [
+    "llama_cpp",
+    "llama_server",
+    "stub",
+    "vllm",
+    "vllm_serve",
+    "flm",
+    "ryzenai_server",
+    "exllamav3",
+    "ct2",
+    "openai_remote",
+];
+
+/// Lemonade's recipes with the runtimes that can host them, the default one first (DECISIONS.md).
+const RECIPES: [(&str, &[&str]); 7] = [
+    ("llamacpp", &["llama_cpp", "llama_server"]),
+    ("vllm", &["vllm", "vllm_serve"]),
+    ("flm", &["flm"]),
+    ("ryzenai-llm", &["ryzenai_server"]),
+    ("oga-hybrid", &["ryzenai_server"]),
+    ("oga-npu", &["ryzenai_server"]),
+    ("oga-cpu", &["ryzenai_server"]),
+];
+
+/// Keys that llama.cpp's own flags say too.
+const FLAGS: [(&str, &[&str]); 11] = [
+    ("checkpoint", &["-m", "--model"]),
+    ("ctx_size", &["-c", "--ctx-size"]),
+    ("parallel", &["-np", "--parallel"]),
+    ("batch_size", &["-b", "--batch-size"]),
+    ("ubatch_size", &["-ub", "--ubatch-size"]),
+    ("threads", &["-t", "--threads"]),
+    ("gpu_layers", &["-ngl", "--gpu-layers", "--n-gpu-layers"]),
+    ("cache_type_k", &["-ctk", "--cache-type-k"]),
+    ("cache_type_v", &["-ctv", "--cache-type-v"]),
+    ("flash_attn", &["-fa", "--flash-attn"]),
+    ("mmproj", &["-mm", "--mmproj"]),
+];
+
+/// Reads `[models]`.
+pub(super) fn catalogue(section: &Section<'_>) -> Vec<ModelEntry> {
+    section
+        .sections()
+        .into_iter()
+        .filter_map(|(id, model)| entry(id, model))
+        .collect()
+}
+
+fn entry(id: &str, section: Section<'_>) -> Option<ModelEntry> {
+    if id.is_empty() || id.chars().any(char::is_control) {
+        section.problem("", "is no model id");
+    }
+    let recipe = section.string("recipe").unwrap_or_default().to_owned();
+    let checkpoint = section.string("checkpoint").unwrap_or_default().to_owned();
+    let runtime = runtime(&section, &recipe, &checkpoint);
+    let labels = labels(&section);
+    let mut settings = settings(&section);
+    let file = runtime.and_then(|runtime| file(&section, runtime, &checkpoint));
+    settings.checkpoint = file
+        .as_ref()
+        .map_or_else(|| checkpoint.clone(), |file| text(file));
+    settings.stub = stub(&section, runtime);
+    let model = ModelEntry {
+        id: id.into(),
+        kind: kind(&labels),
+        recipe,
+        runtime: runtime.unwrap_or_default().to_owned(),
+        checkpoint,
+        file,
+        labels,
+        device: device(section.string("device").unwrap_or_default()),
+        memory: section.integer("memory_mib", 1).map(Bytes::mib),
+        settings,
+        pinned: section.boolean("pinned").unwrap_or_default(),
+        enabled: section.boolean("enabled").unwrap_or_default(),
+        defined_in: section.file().as_ref().clone(),
+    };
+    section.finish();
+    // Without a runtime a problem was noted, and there will be no configuration.
+    runtime.map(|_| model)
+}
+
+fn runtime(section: &Section<'_>, recipe: &str, checkpoint: &str) -> Option<&'static str> {
+    let given = section
+        .word("runtime", &RUNTIMES)
+        .and_then(|place| RUNTIMES.get(place).copied());
+    if section.has("runtime") && given.is_none() {
+        return None;
+    }
+    if recipe.is_empty() {
+        let guess = (section.has("checkpoint") && checkpoint.ends_with(".gguf")).then_some("llama_cpp");
+        if given.or(guess).is_none() {
+            section.problem("", "names neither a runtime nor a recipe");
+        }
+        return given.or(guess);
+    }
+    let Some((_, hosts)) = RECIPES.iter().find(|(name, _)| *name == recipe) else {
+        let known: Vec<&str> = RECIPES.iter().map(|(name, _)| *name).collect();
+        section.problem(
+            "recipe",
+            format!("want one of {}, got `{recipe}`", known.join(", ")),
+        );
+        return None;
+    };
+    match given {
+        Some(given) if !hosts.contains(&given) => {
+            section.problem(
+                "runtime",
+                format!(
+                    "`{given}` does not host the recipe `{recipe}`: want {}",
+                    hosts.join(" or ")
+                ),
+            );
+            None
+        }
+        Some(given) => Some(given),
+        None => hosts.first().copied(),
+    }
+}
+
+/// Labels with one spelling each; `embedding` and `embeddings` are the same (DECISIONS.md).
+fn labels(section: &Section<'_>) -> Vec<String> {
+    let mut labels: Vec<String> = Vec::new();
+    for label in section.strings("labels").unwrap_or_default() {
+        let label = if label == "embedding" {
+            "embeddings".to_owned()
+        } else {
+            label
+        };
+        if labels.contains(&label) {
+            section.problem("labels", format!("`{label}` is given twice"));
+        } else {
+            labels.push(label);
+        }
+    }
+    labels
+}
+
+/// Precedence of DECISIONS.md: reranking > embedding > audio > image > llm.
+fn kind(labels: &[String]) -> ModelType {
+    const BY_LABEL: [(&str, ModelType); 4] = [
+        ("reranking", ModelType::Reranking),
+        ("embeddings", ModelType::Embedding),
+        ("audio", ModelType::Audio),
+        ("image", ModelType::Image),
+    ];
+    BY_LABEL
+        .iter()
+        .find(|(label, _)| labels.iter().any(|given| given == label))
+        .map_or(ModelType::Llm, |(_, kind)| *kind)
+}
+
+/// An explicit device: a kind (`cpu`, `gpu`, `npu`, `sim`) or a device id; empty = any.
+#[must_use]
+pub fn device(text: &str) -> DeviceChoice {
+    match text {
+        "" => DeviceChoice::Any,
+        "cpu" => DeviceChoice::Kind(DeviceKind::Cpu),
+        "gpu" => DeviceChoice::Kind(DeviceKind::Gpu),
+        "npu" => DeviceChoice::Kind(DeviceKind::Npu),
+        "sim" => DeviceChoice::Kind(DeviceKind::Sim),
+        id => DeviceChoice::Device(id.into()),
+    }
+}
+
+/// The model's file. llama.cpp's runtimes take files only; others also names, which are left alone unless such a file exists.
+fn file(section: &Section<'_>, runtime: &str, checkpoint: &str) -> Option<PathBuf> {
+    if runtime == "stub" {
+        return None;
+    }
+    if checkpoint.is_empty() {
+        section.problem("checkpoint", format!("is missing: `{runtime}` needs one"));
+        return None;
+    }
+    let path = resolve(section, "checkpoint", checkpoint);
+    (matches!(runtime, "llama_cpp" | "llama_server") || path.exists()).then_some(path)
+}
+
+fn settings(section: &Section<'_>) -> ModelSettings {
+    let count = |key| section.integer::<u32>(key, 0).unwrap_or_default();
+    let word = |key, words: &[&str]| {
+        section
+            .word(key, words)
+            .and_then(|place| words.get(place))
+            .map(|word| (*word).to_owned())
+            .unwrap_or_default()
+    };
+    let string = |key| section.string(key).unwrap_or_default().to_owned();
+    let path = |key| {
+        section
+            .string(key)
+            .map(|name| text(&resolve(section, key, name)))
+            .unwrap_or_default()
+    };
+    ModelSettings {
+        ctx_size: count("ctx_size"),
+        sequences: count("parallel"),
+        batch_size: count("batch_size"),
+        ubatch_size: count("ubatch_size"),
+        gpu_layers: section
+            .integer::<i32>("gpu_layers", -1)
+            .filter(|layers| *layers >= 0),
+        cache_type_k: string("cache_type_k"),
+        cache_type_v: string("cache_type_v"),
+        threads: count("threads"),
+        threads_batch: count("threads_batch"),
+        flash_attention: word("flash_attn", &["auto", "on", "off"]),
+        pooling: word("pooling", &["none", "mean", "cls", "last", "rank"]),
+        chat_template: chat_template(section),
+        mmproj: path("mmproj"),
+        lora: lora(section),
+        draft: path("draft"),
+        swa_full: section.boolean("swa_full").unwrap_or_default(),
+        args: args(section),
+        environment: environment(section),
+        stream_interval: count("stream_interval"),
+        target_inflight: count("target_inflight"),
+        queue_limit: count("queue_limit"),
+        ..ModelSettings::default()
+    }
+}
+
+/// A template's text, or the path of a `.jinja` file with it.
+fn chat_template(section: &Section<'_>) -> String {
+    const KEY: &str = "chat_template";
+    let Some(given) = section.string(KEY) else {
+        return String::new();
+    };
+    if Path::new(given)
+        .extension()
+        .is_none_or(|extension| extension != "jinja")
+    {
+        return given.to_owned();
+    }
+    std::fs::read_to_string(resolve(section, KEY, given)).unwrap_or_else(|error| {
+        section.problem(KEY, format!("`{given}` cannot be read: {error}"));
+        String::new()
+    })
+}
+
+/// `lora = ["adapter.gguf", "other.gguf=0.5"]`: paths, each with an optional scale.
+fn lora(section: &Section<'_>) -> Vec<LoraAdapter> {
+    const KEY: &str = "lora";
+    let parse = |given: String| {
+        let (name, scale) = match given.rsplit_once('=') {
+            None => (given.as_str(), Ok(1.0)),
+            Some((name, scale)) => (name, scale.parse::<f32>()),
+        };
+        match scale {
+            Ok(scale) => Some(LoraAdapter {
+                path: text(&resolve(section, KEY, name)),
+                scale,
+            }),
+            Err(_) => {
+                section.problem(KEY, format!("`{given}`: want PATH or PATH=SCALE"));
+                None
+            }
+        }
+    };
+    section
+        .strings(KEY)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(parse)
+        .collect()
+}
+
+/// Words of `llamacpp_args`; a flag that repeats a key is a problem, since the two could disagree.
+fn args(section: &Section<'_>) -> Vec<String> {
+    const KEY: &str = "llamacpp_args";
+    let Some(given) = section.string(KEY) else {
+        return Vec::new();
+    };
+    let words = match shell_words::split(given) {
+        Ok(words) => words,
+        Err(error) => {
+            section.problem(KEY, error.to_string());
+            return Vec::new();
+        }
+    };
+    for (key, flags) in FLAGS {
+        let flag = words
+            .iter()
+            .find(|word| flags.contains(&word.split('=').next().unwrap_or_default()));
+        if let Some(flag) = flag.filter(|_| section.has(key)) {
+            section.problem(
+                KEY,
+                format!("`{flag}` says the same as `{key}`: give one of them"),
+            );
+        }
+    }
+    words
+}
+
+fn environment(section: &Section<'_>) -> std::collections::HashMap<String, String> {
+    const KEY: &str = "environment";
+    let parse = |pair: String| {
+        let split = pair.split_once('=').filter(|(name, _)| !name.is_empty());
+        if split.is_none() {
+            section.problem(KEY, format!("`{pair}`: want NAME=VALUE"));
+        }
+        split.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    };
+    section
+        .strings(KEY)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(parse)
+        .collect()
+}
+
+fn stub(section: &Section<'_>, runtime: Option<&str>) -> Option<StubSettings> {
+    let is_stub = runtime == Some("stub");
+    let Some(table) = section.section("stub") else {
+        return is_stub.then(StubSettings::default);
+    };
+    if !is_stub {
+        section.problem("stub", "is for the runtime `stub` only");
+    }
+    let count = |key| table.integer::<u32>(key, 0).unwrap_or_default();
+    let stub = StubSettings {
+        load_time_ms: count("load_time_ms"),
+        tokens_per_second: count("tokens_per_second"),
+        tokens: count("tokens"),
+        memory_mib: count("memory_mib"),
+        fail: table.string("fail").unwrap_or_default().to_owned(),
+        prompt_us_per_word: count("prompt_us_per_word"),
+    };
+    table.finish();
+    is_stub.then_some(stub)
+}
+
+/// Relative paths are relative to the file that gives them.
+fn resolve(section: &Section<'_>, key: &str, path: &str) -> PathBuf {
+    section
+        .file_of(key)
+        .parent()
+        .unwrap_or_else(|| Path::new("/"))
+        .join(path)
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,112 @@
+//! `[policy]` and `[sessions]`.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use muster_policy::{Backoff, Bytes, Config, Limit, Limits, Placement};
+
+use super::{Timing, section::Section};
+
+/// Reads `[policy]`.
+pub(super) fn policy(section: Section<'_>) -> Config {
+    let default = Config::default();
+    let span = |key, default| milliseconds(&section, key, default);
+    let placement = match section.word("placement", &["spread", "pack"]) {
+        Some(1) => Placement::Pack,
+        Some(_) | None => Placement::Spread,
+    };
+    let config = Config {
+        limits: section
+            .leaf("max_loaded_models")
+            .and_then(|value| limits(&section, value))
+            .unwrap_or(default.limits),
+        max_concurrent_loads: section
+            .integer("max_concurrent_loads", 1)
+            .and_then(NonZeroU32::new)
+            .unwrap_or(default.max_concurrent_loads),
+        margin: section
+            .integer("margin_mib", 0)
+            .map_or(default.margin, Bytes::mib),
+        overcommit: section.boolean("overcommit").unwrap_or(default.overcommit),
+        placement,
+        settle: span("settle_ms", default.settle),
+        worker_wait: span("worker_wait_ms", default.worker_wait),
+        absent_counts: span("absent_counts_ms", default.absent_counts),
+        abandon_grace: span("abandon_grace_ms", default.abandon_grace),
+        quiet: span("quiet_ms", default.quiet),
+        sample_wait: span("sample_wait_ms", default.sample_wait),
+        backoff: Backoff {
+            first: span("backoff_first_ms", default.backoff.first),
+            longest: span("backoff_longest_ms", default.backoff.longest),
+        },
+        unknown_wait: span("unknown_wait_ms", default.unknown_wait),
+        stranger_holds: span("stranger_holds_ms", default.stranger_holds),
+        max_lost_loads: section
+            .integer("max_lost_loads", 1)
+            .unwrap_or(default.max_lost_loads),
+    };
+    section.finish();
+    config
+}
+
+/// Reads `[sessions]`.
+pub(super) fn timing(section: Section<'_>) -> Timing {
+    let default = Timing::default();
+    let span = |key, default| milliseconds(&section, key, default);
+    let timing = Timing {
+        heartbeat_every: span("heartbeat_every_ms", default.heartbeat_every).max(Duration::from_millis(1)),
+        lost_after: span("lost_after_ms", default.lost_after),
+        ping_wait: span("ping_wait_ms", default.ping_wait),
+        hold_ttl: span("hold_ttl_ms", default.hold_ttl),
+    };
+    if timing.lost_after <= timing.heartbeat_every {
+        section.problem("lost_after_ms", "must be longer than heartbeat_every_ms");
+    }
+    section.finish();
+    timing
+}
+
+fn milliseconds(section: &Section<'_>, key: &'static str, default: Duration) -> Duration {
+    section.integer(key, 0).map_or(default, Duration::from_millis)
+}
+
+/// One number for all types, or up to five by type: llm, embedding, reranking, audio, image; missing ones are 1 (DECISIONS.md).
+fn limits(section: &Section<'_>, value: &toml::Value) -> Option<Limits> {
+    const KEY: &str = "max_loaded_models";
+    let numbers: Option<Vec<i64>> = match value.as_array() {
+        Some(items) => items.iter().map(toml::Value::as_integer).collect(),
+        None => value.as_integer().map(|number| vec![number]),
+    };
+    let Some(numbers) = numbers else {
+        return section.wrong(KEY, "an integer or an array of one to five integers", value);
+    };
+    match limits_of(&numbers) {
+        Ok(limits) => Some(limits),
+        Err(message) => {
+            section.problem(KEY, message);
+            None
+        }
+    }
+}
+
+/// The rule of `--max-loaded-models` (seed 002, DECISIONS.md).
+pub(super) fn limits_of(numbers: &[i64]) -> Result<Limits, String> {
+    let limit = |number: i64| match u32::try_from(number).ok().and_then(NonZeroU32::new) {
+        Some(limit) => Ok(Limit::AtMost(limit)),
+        None if number == -1 => Ok(Limit::Unlimited),
+        None => Err(format!(
+            "{number} is no limit: want at least 1, or -1 for unlimited"
+        )),
+    };
+    match numbers {
+        [all] => Ok(Limits::all(limit(*all)?)),
+        [] => Err("want one to five limits".to_owned()),
+        some if some.len() <= 5 => {
+            let mut per_type = [Limit::ONE; 5];
+            for (slot, number) in per_type.iter_mut().zip(some) {
+                *slot = limit(*number)?;
+            }
+            Ok(Limits { per_type })
+        }
+        more => Err(format!("want one to five limits, got {}", more.len())),
+    }
+}

@@ -1,0 +1,192 @@
+//! What configuration accepts, merges and complains about.
+
+use std::{fs, path::PathBuf};
+
+use muster_policy::{DeviceChoice, DeviceKind, Limit, ModelType};
+
+use super::*;
+
+struct Files {
+    dir: tempfile::TempDir,
+    paths: Vec<PathBuf>,
+}
+
+impl Files {
+    fn new(texts: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = texts
+            .iter()
+            .enumerate()
+            .map(|(place, text)| {
+                let path = dir.path().join(format!("{place}.toml"));
+                fs::write(&path, text).unwrap();
+                path
+            })
+            .collect();
+        Self { dir, paths }
+    }
+
+    fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(&self.paths, None)
+    }
+
+    /// `FILE: KEY: MESSAGE` of every problem, without the directory.
+    fn problems(&self) -> Vec<String> {
+        let prefix = format!("{}/", self.dir.path().display());
+        let problems = self.load().unwrap_err().0;
+        problems
+            .iter()
+            .map(|problem| problem.to_string().replace(&prefix, ""))
+            .collect()
+    }
+}
+
+fn at_most(number: u32) -> Limit {
+    Limit::AtMost(number.try_into().unwrap())
+}
+
+#[test]
+fn no_file_is_an_empty_catalogue_with_defaults() {
+    let config = Config::load(&[], None).unwrap();
+    assert!(config.models.is_empty());
+    assert_eq!(config.policy, muster_policy::Config::default());
+}
+
+#[test]
+fn later_files_win_key_by_key() {
+    let files = Files::new(&[
+        "[policy]\nmargin_mib = 1\nmax_loaded_models = 3\n[models.a]\nruntime = 'stub'\npinned = true\n[models.a.stub]\ntokens = 5\nload_time_ms = 1\n",
+        "[policy]\nmargin_mib = 7\n[models.a.stub]\ntokens = 6\n[models.b]\ncheckpoint = 'b.gguf'\nlabels = ['embedding']\n",
+    ]);
+    let config = files.load().unwrap();
+    assert_eq!(config.policy.margin, muster_policy::Bytes::mib(7));
+    assert_eq!(config.policy.limits.of(ModelType::Image), at_most(3));
+    let [a, b] = config.models.as_slice() else {
+        panic!("{:?}", config.models)
+    };
+    assert!(a.pinned);
+    let stub = a.settings.stub.clone().unwrap();
+    assert_eq!((stub.tokens, stub.load_time_ms), (6, 1));
+    assert_eq!(b.runtime, "llama_cpp");
+    assert_eq!(b.kind, ModelType::Embedding);
+    assert_eq!(b.labels, ["embeddings"]);
+    assert_eq!(b.file, Some(files.dir.path().join("b.gguf")));
+    assert_eq!(
+        b.settings.checkpoint,
+        files.dir.path().join("b.gguf").to_str().unwrap()
+    );
+}
+
+#[test]
+fn every_problem_is_reported_at_once_with_file_and_key() {
+    let files = Files::new(&[
+        "[policy]\nmargin_mib = 'much'\nplacement = 'left'\n[models.x]\nruntime = 'stub'\nparallel = -1\n",
+        "colour = 'red'\n[models.x]\nspeed = 3\n[models.\"org/y.gguf\"]\nlabels = ['a', 'a']\n",
+        "[models.z]\nrecipe = 'flm'\nruntime = 'llama_cpp'\ncheckpoint = 'q'\n",
+        "[models\n",
+    ]);
+    assert_eq!(
+        files.problems(),
+        [
+            "3.toml: line 1: unclosed table, expected `]`",
+            "0.toml: policy.placement: want one of spread, pack, got `left`",
+            "0.toml: policy.margin_mib: want an integer, got the string `much`",
+            "0.toml: models.x.parallel: -1 is out of range: want at least 0",
+            "1.toml: models.x.speed: unknown key",
+            "1.toml: models.\"org/y.gguf\": names neither a runtime nor a recipe",
+            "1.toml: models.\"org/y.gguf\".labels: `a` is given twice",
+            "2.toml: models.z.runtime: `llama_cpp` does not host the recipe `flm`: want flm",
+            "1.toml: colour: unknown key",
+        ]
+    );
+}
+
+#[test]
+fn a_missing_checkpoint_file_is_no_problem_but_a_missing_key_is() {
+    let files = Files::new(&["[models.a]\nruntime = 'llama_cpp'\ncheckpoint = '/nowhere/a.gguf'\n"]);
+    assert_eq!(files.load().unwrap().models.len(), 1);
+    let files = Files::new(&["[models.a]\nruntime = 'llama_cpp'\n"]);
+    assert_eq!(
+        files.problems(),
+        ["0.toml: models.a.checkpoint: is missing: `llama_cpp` needs one"]
+    );
+}
+
+#[test]
+fn a_flag_that_repeats_a_key_is_a_problem() {
+    let files = Files::new(&[
+        "[models.a]\ncheckpoint = 'a.gguf'\nctx_size = 512\nllamacpp_args = '--mlock -c 1024'\n",
+        "[models.b]\ncheckpoint = 'a.gguf'\nllamacpp_args = '--no-mmap \"x y\"'\n",
+        "[models.c]\ncheckpoint = 'a.gguf'\nllamacpp_args = '\"open'\n",
+    ]);
+    assert_eq!(
+        files.problems(),
+        [
+            "0.toml: models.a.llamacpp_args: `-c` says the same as `ctx_size`: give one of them",
+            "2.toml: models.c.llamacpp_args: missing closing quote",
+        ]
+    );
+}
+
+#[test]
+fn labels_decide_the_type_by_precedence() {
+    let files = Files::new(&[
+        "[models.a]\nruntime = 'stub'\nlabels = ['image', 'audio', 'embeddings', 'reranking']\n[models.b]\nruntime = 'stub'\nlabels = ['vision', 'image', 'audio']\n",
+    ]);
+    let kinds: Vec<_> = files
+        .load()
+        .unwrap()
+        .models
+        .iter()
+        .map(|model| model.kind)
+        .collect();
+    assert_eq!(kinds, [ModelType::Reranking, ModelType::Audio]);
+}
+
+#[test]
+fn limits_follow_the_seed() {
+    let limits = |numbers: &[i64]| policy::limits_of(numbers).map(|limits| limits.per_type);
+    assert_eq!(limits(&[4]).unwrap(), [at_most(4); 5]);
+    assert_eq!(limits(&[-1]).unwrap(), [Limit::Unlimited; 5]);
+    assert_eq!(
+        limits(&[3, -1]).unwrap(),
+        [at_most(3), Limit::Unlimited, Limit::ONE, Limit::ONE, Limit::ONE]
+    );
+    for wrong in [&[][..], &[0], &[-2], &[1, 0], &[1, 1, 1, 1, 1, 1]] {
+        limits(wrong).unwrap_err();
+    }
+}
+
+#[test]
+fn devices_are_kinds_or_ids() {
+    let files = Files::new(&[
+        "[models.a]\nruntime = 'stub'\ndevice = 'cpu'\n[models.b]\nruntime = 'stub'\ndevice = 'sim:x'\n[models.c]\nruntime = 'stub'\n",
+    ]);
+    let devices: Vec<_> = files
+        .load()
+        .unwrap()
+        .models
+        .into_iter()
+        .map(|model| model.device)
+        .collect();
+    assert_eq!(
+        devices,
+        [
+            DeviceChoice::Kind(DeviceKind::Cpu),
+            DeviceChoice::Device("sim:x".into()),
+            DeviceChoice::Any
+        ]
+    );
+}
+
+#[test]
+fn a_template_file_is_read_and_a_literal_is_kept() {
+    let files = Files::new(&[
+        "[models.a]\nruntime = 'stub'\nchat_template = 't.jinja'\n[models.b]\nruntime = 'stub'\nchat_template = '{{ x }}'\n[models.c]\nruntime = 'stub'\nlora = ['l.gguf=0.5']\n",
+    ]);
+    fs::write(files.dir.path().join("t.jinja"), "{{ messages }}").unwrap();
+    let models = files.load().unwrap().models;
+    assert_eq!(models[0].settings.chat_template, "{{ messages }}");
+    assert_eq!(models[1].settings.chat_template, "{{ x }}");
+    assert!((models[2].settings.lora[0].scale - 0.5).abs() < f32::EPSILON);
+}

@@ -1,0 +1,84 @@
+//! What policy wants done, as commands to a worker.
+
+use std::time::Duration;
+
+use muster_policy::{Command, HoldId, InstanceId, InstanceSpec, Reservation, UnloadMode};
+use muster_proto::v1;
+use prost::Message as _;
+
+use super::{estimate_source, model_type, origin, span};
+
+/// A command for the wire.
+pub(crate) fn command(
+    id: String,
+    instance: &InstanceId,
+    command: &Command,
+    hold_ttl: Duration,
+) -> v1::Command {
+    use v1::command::Kind;
+    let kind = match command {
+        Command::Load { spec, holds } => Kind::Load(v1::Load {
+            spec: Some(spec_to_wire(spec)),
+            holds: holds.iter().map(|id| hold(id, hold_ttl)).collect(),
+        }),
+        Command::CancelLoad => Kind::Cancel(v1::CancelLoad {}),
+        Command::Quiesce => Kind::Quiesce(v1::Quiesce {}),
+        Command::Resume => Kind::Resume(v1::Resume {}),
+        Command::Unload { mode } => Kind::Unload(unload(*mode)),
+        Command::PlaceHold { hold: id } => Kind::PlaceHold(hold(id, hold_ttl)),
+        Command::ReleaseHold { hold } => Kind::ReleaseHoldId(hold.to_string()),
+        Command::AckTombstone => Kind::Ack(v1::AckTombstone {}),
+    };
+    v1::Command {
+        command_id: id,
+        instance_id: instance.to_string(),
+        kind: Some(kind),
+    }
+}
+
+fn hold(id: &HoldId, ttl: Duration) -> v1::Hold {
+    v1::Hold {
+        hold_id: id.to_string(),
+        ttl: Some(span(ttl)),
+    }
+}
+
+fn unload(mode: UnloadMode) -> v1::Unload {
+    let (mode, if_touch_seq) = match mode {
+        UnloadMode::IfIdle { if_touch_seq } => (v1::UnloadMode::IfIdle, if_touch_seq),
+        UnloadMode::Drain => (v1::UnloadMode::Drain, 0),
+        UnloadMode::Force => (v1::UnloadMode::Force, 0),
+    };
+    v1::Unload {
+        mode: mode.into(),
+        if_touch_seq,
+        drain_for: None,
+    }
+}
+
+fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
+    // The bytes are our own encoding, or a worker's that was decoded before; the definition of a model is never empty.
+    let settings = v1::ModelSettings::decode(spec.settings.0.as_ref()).ok();
+    v1::InstanceSpec {
+        model_id: spec.model.to_string(),
+        r#type: model_type(spec.kind).into(),
+        runtime: spec.runtime.to_string(),
+        settings,
+        spec_hash: spec.spec_hash.to_string(),
+        reservations: spec.reservations.iter().map(reservation).collect(),
+        source: estimate_source(spec.source).into(),
+        origin: origin(spec.origin).into(),
+        attempt: spec.attempt,
+        group_id: String::new(),
+        group_size: 0,
+        pinned: spec.pinned,
+        idle_ttl: None,
+    }
+}
+
+fn reservation(reservation: &Reservation) -> v1::Reservation {
+    v1::Reservation {
+        device_id: reservation.device.to_string(),
+        bytes: reservation.bytes.get(),
+    }
+}

@@ -1,0 +1,191 @@
+//! Between the wire (`muster.v1`) and policy. The only modules that know both.
+//!
+//! * [`mod@report`]: what workers say, for policy. * [`mod@command`]: what policy wants done, for workers.
+//! * [`mod@stage`]: how wishes stand, for gateways and operators. * [`mod@model`]: catalogue entries, for policy and for people.
+
+pub(crate) mod command;
+pub(crate) mod model;
+pub(crate) mod report;
+pub(crate) mod stage;
+
+use std::time::{Duration, SystemTime};
+
+use muster_policy::{DeviceKind, EstimateSource, ModelType, Moment, Origin, Settings};
+use muster_proto::v1;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+
+/// A model type for the wire.
+pub(crate) const fn model_type(kind: ModelType) -> v1::ModelType {
+    match kind {
+        ModelType::Llm => v1::ModelType::Llm,
+        ModelType::Embedding => v1::ModelType::Embedding,
+        ModelType::Reranking => v1::ModelType::Reranking,
+        ModelType::Audio => v1::ModelType::Audio,
+        ModelType::Image => v1::ModelType::Image,
+    }
+}
+
+const fn model_type_from(kind: v1::ModelType) -> Option<ModelType> {
+    match kind {
+        v1::ModelType::Unspecified => None,
+        v1::ModelType::Llm => Some(ModelType::Llm),
+        v1::ModelType::Embedding => Some(ModelType::Embedding),
+        v1::ModelType::Reranking => Some(ModelType::Reranking),
+        v1::ModelType::Audio => Some(ModelType::Audio),
+        v1::ModelType::Image => Some(ModelType::Image),
+    }
+}
+
+/// A device kind for the wire.
+pub(crate) const fn device_kind(kind: DeviceKind) -> v1::DeviceKind {
+    match kind {
+        DeviceKind::Cpu => v1::DeviceKind::Cpu,
+        DeviceKind::Gpu => v1::DeviceKind::Gpu,
+        DeviceKind::Npu => v1::DeviceKind::Npu,
+        DeviceKind::Sim => v1::DeviceKind::Sim,
+    }
+}
+
+const fn device_kind_from(kind: v1::DeviceKind) -> Option<DeviceKind> {
+    match kind {
+        v1::DeviceKind::Unspecified => None,
+        v1::DeviceKind::Cpu => Some(DeviceKind::Cpu),
+        v1::DeviceKind::Gpu => Some(DeviceKind::Gpu),
+        v1::DeviceKind::Npu => Some(DeviceKind::Npu),
+        v1::DeviceKind::Sim => Some(DeviceKind::Sim),
+    }
+}
+
+/// Where an estimate came from, for the wire.
+pub(crate) const fn estimate_source(source: EstimateSource) -> v1::EstimateSource {
+    match source {
+        EstimateSource::Observed => v1::EstimateSource::Observed,
+        EstimateSource::Computed => v1::EstimateSource::Computed,
+        EstimateSource::Artifact => v1::EstimateSource::Artifact,
+        EstimateSource::Configured => v1::EstimateSource::Configured,
+        EstimateSource::Unavailable => v1::EstimateSource::Unavailable,
+    }
+}
+
+const fn estimate_source_from(source: v1::EstimateSource) -> EstimateSource {
+    match source {
+        v1::EstimateSource::Observed => EstimateSource::Observed,
+        v1::EstimateSource::Computed => EstimateSource::Computed,
+        v1::EstimateSource::Artifact => EstimateSource::Artifact,
+        v1::EstimateSource::Configured => EstimateSource::Configured,
+        v1::EstimateSource::Unspecified | v1::EstimateSource::Unavailable => EstimateSource::Unavailable,
+    }
+}
+
+const fn origin(origin: Origin) -> v1::Origin {
+    match origin {
+        Origin::Auto => v1::Origin::Auto,
+        Origin::Admin => v1::Origin::Admin,
+        Origin::Preload => v1::Origin::Preload,
+    }
+}
+
+const fn origin_from(origin: v1::Origin) -> Option<Origin> {
+    match origin {
+        v1::Origin::Unspecified => None,
+        v1::Origin::Auto => Some(Origin::Auto),
+        v1::Origin::Admin => Some(Origin::Admin),
+        v1::Origin::Preload => Some(Origin::Preload),
+    }
+}
+
+/// Settings as bytes that are the same for equal settings: protobuf leaves the order of maps open, so the map is appended sorted
+/// (concatenated messages are one message).
+pub(crate) fn canonical(settings: &v1::ModelSettings) -> Vec<u8> {
+    let mut rest = settings.clone();
+    let mut environment: Vec<_> = std::mem::take(&mut rest.environment).into_iter().collect();
+    environment.sort();
+    let mut bytes = rest.encode_to_vec();
+    for pair in environment {
+        let one = v1::ModelSettings {
+            environment: [pair].into(),
+            ..v1::ModelSettings::default()
+        };
+        bytes.extend(one.encode_to_vec());
+    }
+    bytes
+}
+
+/// Settings as policy carries them.
+pub(crate) fn settings(settings: &v1::ModelSettings) -> Settings {
+    Settings(canonical(settings).into())
+}
+
+/// Hash of a runtime and its settings, in hexadecimal; stable over restarts.
+pub(crate) fn spec_hash(runtime: &str, settings: &v1::ModelSettings) -> String {
+    let mut hash = Sha256::new();
+    hash.update(runtime);
+    hash.update([0]);
+    hash.update(canonical(settings));
+    hash.finalize()
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// A span of time for the wire; what does not fit is the longest that does.
+pub(crate) fn span(span: Duration) -> prost_types::Duration {
+    prost_types::Duration::try_from(span).unwrap_or(prost_types::Duration {
+        seconds: i64::MAX,
+        nanos: 0,
+    })
+}
+
+/// A span of time from the wire; absent or negative is none at all.
+pub(crate) fn span_from(span: Option<&prost_types::Duration>) -> Duration {
+    span.and_then(|span| Duration::try_from(*span).ok())
+        .unwrap_or_default()
+}
+
+/// The driver's clock beside the wall clock, for API fields (PROTOCOL.md 19: nothing else reads wall clocks).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clocks {
+    /// Now, on the driver's clock.
+    pub(crate) now: Moment,
+    /// The same instant on the wall.
+    pub(crate) wall: SystemTime,
+}
+
+impl Clocks {
+    /// A moment on the wall.
+    pub(crate) fn timestamp(&self, moment: Moment) -> prost_types::Timestamp {
+        self.wall
+            .checked_sub(self.now.since(moment))
+            .unwrap_or(self.wall)
+            .into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_settings_have_equal_bytes_whatever_the_order_of_their_maps() {
+        let one = |names: &[&str]| v1::ModelSettings {
+            ctx_size: 7,
+            environment: names
+                .iter()
+                .map(|name| ((*name).to_owned(), "1".to_owned()))
+                .collect(),
+            ..v1::ModelSettings::default()
+        };
+        let names: Vec<String> = (0..50).map(|number| format!("N{number}")).collect();
+        let forward: Vec<&str> = names.iter().map(String::as_str).collect();
+        let backward: Vec<&str> = names.iter().rev().map(String::as_str).collect();
+        assert_eq!(canonical(&one(&forward)), canonical(&one(&backward)));
+        assert_eq!(
+            v1::ModelSettings::decode(canonical(&one(&forward)).as_slice()).unwrap(),
+            one(&backward)
+        );
+        assert_eq!(spec_hash("a", &one(&forward)), spec_hash("a", &one(&backward)));
+        assert_ne!(spec_hash("a", &one(&forward)), spec_hash("b", &one(&forward)));
+    }
+}

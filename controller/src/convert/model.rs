@@ -1,0 +1,146 @@
+//! Catalogue entries, for policy and for people.
+
+use muster_policy::{DeviceChoice, DeviceKind, ModelSpec, ModelState, Need, NeedPart};
+use muster_proto::v1;
+
+use super::{device_kind_from, estimate_source, model_type, settings, stage};
+use crate::{
+    catalogue::Entry,
+    estimate::{Observed, estimate},
+};
+
+/// A catalogue entry as policy needs it.
+pub(crate) fn spec(entry: &Entry, observed: &Observed) -> ModelSpec {
+    spec_on(entry, entry.model().device.clone(), observed)
+}
+
+/// A catalogue entry on a device of an operator's choice.
+pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) -> ModelSpec {
+    let model = entry.model();
+    let settings = settings(entry.settings());
+    let need = |kind: &DeviceKind| {
+        let (bytes, source) = estimate(entry, *kind, observed);
+        Need {
+            parts: vec![NeedPart { kind: *kind, bytes }],
+            source,
+            settings: settings.clone(),
+        }
+    };
+    ModelSpec {
+        id: model.id.as_ref().into(),
+        kind: model.kind,
+        runtime: model.runtime.as_str().into(),
+        needs: kinds(entry, &device).iter().map(need).collect(),
+        device,
+        spec_hash: entry.spec_hash().into(),
+        pinned: model.pinned,
+    }
+}
+
+/// Kinds of device a model may run on, the preferred one first.
+pub(crate) fn kinds(entry: &Entry, device: &DeviceChoice) -> &'static [DeviceKind] {
+    use DeviceKind::{Cpu, Gpu, Npu, Sim};
+    if let DeviceChoice::Kind(kind) = device {
+        return match kind {
+            Cpu => &[Cpu],
+            Gpu => &[Gpu],
+            Npu => &[Npu],
+            Sim => &[Sim],
+        };
+    }
+    match entry.model().runtime.as_str() {
+        "flm" | "ryzenai_server" => &[Npu],
+        "stub" => &[Cpu, Sim, Gpu, Npu],
+        // Nothing offloaded: the GPU would be set aside for nothing.
+        _ if entry.settings().gpu_layers == Some(0) => &[Cpu, Sim],
+        _ => &[Gpu, Cpu, Sim],
+    }
+}
+
+/// A model's state for the wire, and why it failed.
+pub(crate) fn state(state: &ModelState) -> (v1::ModelStatus, Option<v1::ErrorInfo>) {
+    match state {
+        ModelState::Unloaded => (v1::ModelStatus::Unloaded, None),
+        ModelState::Loading => (v1::ModelStatus::Loading, None),
+        ModelState::Loaded => (v1::ModelStatus::Loaded, None),
+        ModelState::Unloading => (v1::ModelStatus::Unloading, None),
+        ModelState::Failed(why) => (v1::ModelStatus::Failed, Some(stage::error(why))),
+    }
+}
+
+/// What the catalogue says about a model; state and instances are the driver's to fill in.
+pub(crate) fn model(entry: &Entry, observed: &Observed) -> v1::Model {
+    let model = entry.model();
+    let files = entry.files();
+    let estimate = kinds(entry, &model.device)
+        .first()
+        .map(|kind| estimate(entry, *kind, observed));
+    let (estimate_bytes, source) = estimate
+        .map_or((0, v1::EstimateSource::Unavailable), |(bytes, source)| {
+            (bytes.get(), estimate_source(source))
+        });
+    v1::Model {
+        id: model.id.to_string(),
+        r#type: model_type(model.kind).into(),
+        recipe: model.recipe.clone(),
+        runtime: model.runtime.clone(),
+        checkpoint: model.checkpoint.clone(),
+        labels: model.labels.clone(),
+        settings: Some(entry.settings().clone()),
+        pinned: model.pinned,
+        estimate_bytes,
+        estimate_source: source.into(),
+        created: Some(files.created.into()),
+        size_bytes: files.size,
+        downloaded: files.present,
+        ..v1::Model::default()
+    }
+}
+
+/// What gateways need of a model, out of what operators see of it.
+pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>) -> v1::ModelSummary {
+    let settings = model.settings.unwrap_or_default();
+    let statuses = || {
+        model
+            .instances
+            .iter()
+            .filter_map(|instance| instance.status.as_ref())
+    };
+    v1::ModelSummary {
+        ctx_size: statuses()
+            .filter_map(|status| status.capabilities.as_ref())
+            .map(|capabilities| capabilities.context_length)
+            .find(|length| *length > 0)
+            .unwrap_or(settings.ctx_size),
+        queue_limit: if settings.queue_limit == 0 {
+            DEFAULT_QUEUE_LIMIT
+        } else {
+            settings.queue_limit
+        },
+        backend_urls: statuses()
+            .map(|status| status.backend_url.clone())
+            .filter(|url| !url.is_empty())
+            .collect(),
+        id: model.id,
+        r#type: model.r#type,
+        status: model.status,
+        recipe: model.recipe,
+        runtime: model.runtime,
+        checkpoint: model.checkpoint,
+        labels: model.labels,
+        created: model.created,
+        size_bytes: model.size_bytes,
+        downloaded: model.downloaded,
+        last_error: model.last_error,
+        device_kinds,
+        last_used: model.last_used,
+    }
+}
+
+/// `ModelSettings.queue_limit` where the configuration says nothing.
+const DEFAULT_QUEUE_LIMIT: u32 = 128;
+
+/// A device kind of the wire, where it is known.
+pub(crate) fn kind_of(device: &v1::Device) -> Option<DeviceKind> {
+    device_kind_from(device.kind())
+}

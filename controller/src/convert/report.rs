@@ -1,0 +1,295 @@
+//! What workers say, as events of policy.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_policy::{
+    Bytes, DeviceFacts, DeviceSample, DoneState, Exclusivity, FailureClass, InstanceSpec, InstanceStatus,
+    Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, WorkerFacts, WorkerFailure,
+};
+use muster_proto::{Code, ErrorExt as _, v1};
+
+use super::{device_kind_from, estimate_source_from, model_type_from, origin_from, settings, span_from};
+
+/// What cannot be understood.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum Malformed {
+    /// A field that must be there is missing.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// An enum has a value that this build does not know, where that cannot be borne.
+    #[error("{0} has an unknown value")]
+    UnknownValue(&'static str),
+}
+
+/// A worker's introduction.
+///
+/// # Errors
+/// A name is missing, or a device is of no known kind.
+pub(crate) fn facts(hello: &v1::Hello) -> Result<WorkerFacts, Malformed> {
+    let named = |text: &str, field| {
+        if text.is_empty() {
+            Err(Malformed::Missing(field))
+        } else {
+            Ok(())
+        }
+    };
+    named(&hello.worker_id, "hello.worker_id")?;
+    named(&hello.boot_id, "hello.boot_id")?;
+    named(&hello.host_id, "hello.host_id")?;
+    let runtimes = hello.runtimes.iter().map(|runtime| {
+        (
+            runtime.name.as_str().into(),
+            runtime.device_ids.iter().map(|id| id.as_str().into()).collect(),
+        )
+    });
+    Ok(WorkerFacts {
+        id: hello.worker_id.as_str().into(),
+        boot: hello.boot_id.as_str().into(),
+        host: hello.host_id.as_str().into(),
+        devices: hello.devices.iter().map(device).collect::<Result<_, _>>()?,
+        runtimes: runtimes.collect(),
+        draining: hello.draining,
+    })
+}
+
+fn device(device: &v1::Device) -> Result<DeviceFacts, Malformed> {
+    Ok(DeviceFacts {
+        id: device.device_id.as_str().into(),
+        kind: device_kind_from(device.kind()).ok_or(Malformed::UnknownValue("device.kind"))?,
+        capacity: Bytes::new(device.capacity_bytes),
+        exclusivity: if device.exclusive {
+            Exclusivity::OneModel
+        } else {
+            Exclusivity::Shared
+        },
+    })
+}
+
+/// A worker's report. Instances without a spec, or with one that cannot be understood, are left out and returned beside it.
+pub(crate) fn report(wire: &v1::WorkerReport) -> (Report, Vec<(String, Malformed)>) {
+    let mut malformed = Vec::new();
+    let mut report = Report {
+        instances: Vec::with_capacity(wire.instances.len()),
+        touches: wire.touches.iter().map(touch).collect(),
+        samples: wire.devices.iter().map(sample).collect(),
+    };
+    for status in &wire.instances {
+        match instance(status) {
+            Ok(status) => report.instances.push(status),
+            Err(error) => malformed.push((status.instance_id.clone(), error)),
+        }
+    }
+    (report, malformed)
+}
+
+fn touch(touch: &v1::Touch) -> Touch {
+    Touch {
+        instance: touch.instance_id.as_str().into(),
+        touch_seq: touch.touch_seq,
+        age: span_from(touch.age.as_ref()),
+    }
+}
+
+fn sample(sample: &v1::DeviceSample) -> DeviceSample {
+    DeviceSample {
+        device: sample.device_id.as_str().into(),
+        capacity: Bytes::new(sample.capacity_bytes),
+        free: Bytes::new(sample.free_bytes),
+        age: span_from(sample.age.as_ref()),
+        lifecycle_seq: sample.lifecycle_seq,
+    }
+}
+
+fn instance(status: &v1::InstanceStatus) -> Result<InstanceStatus, Malformed> {
+    if status.instance_id.is_empty() {
+        return Err(Malformed::Missing("instance_id"));
+    }
+    let touch = status.touch.as_ref();
+    Ok(InstanceStatus {
+        id: status.instance_id.as_str().into(),
+        spec: spec(status.spec.as_ref().ok_or(Malformed::Missing("spec"))?)?,
+        state: state(status),
+        revision: status.revision,
+        running: status.running,
+        queued: status.queued,
+        holds: status.hold_ids.iter().map(|id| id.as_str().into()).collect(),
+        touch_seq: touch.map_or(0, |touch| touch.touch_seq),
+        touch_age: span_from(touch.and_then(|touch| touch.age.as_ref())),
+        observed: status.observed.iter().map(reservation).collect(),
+    })
+}
+
+fn state(status: &v1::InstanceStatus) -> ReportedState {
+    match status.state() {
+        v1::InstanceState::Unspecified => ReportedState::Unknown,
+        v1::InstanceState::Loading => ReportedState::Loading {
+            progress: progress(status.progress.as_ref()),
+        },
+        v1::InstanceState::Ready => ReportedState::Ready,
+        v1::InstanceState::Quiesced => ReportedState::Quiesced,
+        v1::InstanceState::Draining => ReportedState::Draining,
+        v1::InstanceState::Unloading => ReportedState::Unloading,
+        v1::InstanceState::Gone => ReportedState::Gone,
+        v1::InstanceState::Failed => {
+            // Both are set from `ready` on.
+            let was_ready = status.load_time.is_some() || status.capabilities.is_some();
+            let unsaid = Code::Internal.error("the worker did not say why");
+            ReportedState::Failed(failure(status.failure.as_ref().unwrap_or(&unsaid), was_ready))
+        }
+    }
+}
+
+fn progress(progress: Option<&v1::LoadProgress>) -> Progress {
+    let Some(progress) = progress else {
+        return Progress::default();
+    };
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to 0..=1000 before"
+    )]
+    let permille = (progress.fraction.clamp(0.0, 1.0) * 1000.0) as u16;
+    Progress {
+        phase: progress.phase,
+        permille,
+        elapsed: span_from(progress.elapsed.as_ref()),
+    }
+}
+
+fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
+    Ok(InstanceSpec {
+        model: spec.model_id.as_str().into(),
+        kind: model_type_from(spec.r#type()).ok_or(Malformed::UnknownValue("spec.type"))?,
+        runtime: spec.runtime.as_str().into(),
+        settings: settings(
+            spec.settings
+                .as_ref()
+                .ok_or(Malformed::Missing("spec.settings"))?,
+        ),
+        spec_hash: spec.spec_hash.as_str().into(),
+        reservations: spec.reservations.iter().map(reservation).collect(),
+        source: estimate_source_from(spec.source()),
+        origin: origin_from(spec.origin()).ok_or(Malformed::UnknownValue("spec.origin"))?,
+        attempt: spec.attempt,
+        pinned: spec.pinned,
+    })
+}
+
+fn reservation(reservation: &v1::Reservation) -> Reservation {
+    Reservation {
+        device: reservation.device_id.as_str().into(),
+        bytes: Bytes::new(reservation.bytes),
+    }
+}
+
+/// What came of a command. An outcome that says nothing means that nobody knows.
+pub(crate) fn outcome(outcome: &v1::Outcome) -> Outcome {
+    use v1::outcome::Kind;
+    match &outcome.kind {
+        Some(Kind::Done(done)) => Outcome::Done {
+            state: done_state(done.state()),
+            touch_seq: done.touch_seq,
+        },
+        Some(Kind::Refused(refused)) => Outcome::Refused {
+            reason: refusal(refused.reason()),
+            touch_seq: refused.touch_seq,
+        },
+        // A command fails before there is an engine; what fails later is told by reports.
+        Some(Kind::Failed(error)) => Outcome::Failed(failure(error, false)),
+        None => Outcome::Unknown,
+    }
+}
+
+const fn done_state(state: v1::InstanceState) -> DoneState {
+    match state {
+        v1::InstanceState::Gone | v1::InstanceState::Failed => DoneState::Gone,
+        v1::InstanceState::Unspecified
+        | v1::InstanceState::Loading
+        | v1::InstanceState::Ready
+        | v1::InstanceState::Quiesced
+        | v1::InstanceState::Draining
+        | v1::InstanceState::Unloading => DoneState::Present,
+    }
+}
+
+const fn refusal(reason: v1::RefusedReason) -> Refusal {
+    match reason {
+        v1::RefusedReason::Busy => Refusal::Busy,
+        v1::RefusedReason::Held => Refusal::Held,
+        v1::RefusedReason::Touched => Refusal::Touched,
+        v1::RefusedReason::Draining => Refusal::Draining,
+        v1::RefusedReason::NotLoading => Refusal::NotLoading,
+        v1::RefusedReason::BadEpoch => Refusal::BadEpoch,
+        v1::RefusedReason::Unspecified | v1::RefusedReason::Invalid => Refusal::Invalid,
+    }
+}
+
+/// A failure, classed by its code and by whether the engine had ever been ready.
+fn failure(error: &v1::ErrorInfo, was_ready: bool) -> WorkerFailure {
+    let details: BTreeMap<String, String> = error.details.clone().into_iter().collect();
+    WorkerFailure {
+        class: class(error.kind(), was_ready),
+        code: error.code.as_str().into(),
+        message: error.message.as_str().into(),
+        details: Arc::new(details),
+    }
+}
+
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "of the whole catalogue only these codes say that an engine really started (I7)"
+)]
+const fn class(code: Code, was_ready: bool) -> FailureClass {
+    if was_ready {
+        return FailureClass::Crash;
+    }
+    match code {
+        Code::ModelLoadFailed
+        | Code::LoadStalled
+        | Code::RuntimeCrashed
+        | Code::RuntimeError
+        | Code::InsufficientMemory => FailureClass::EngineLoad,
+        Code::LoadCancelled | Code::Cancelled => FailureClass::Cancelled,
+        _ => FailureClass::BeforeEngine,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_classed_by_code_and_history() {
+        let class = |code: Code, ready| failure(&code.error("x"), ready).class;
+        assert_eq!(class(Code::ModelLoadFailed, false), FailureClass::EngineLoad);
+        assert_eq!(class(Code::RuntimeCrashed, false), FailureClass::EngineLoad);
+        assert_eq!(class(Code::RuntimeCrashed, true), FailureClass::Crash);
+        assert_eq!(class(Code::FileNotFound, false), FailureClass::BeforeEngine);
+        assert_eq!(class(Code::InvalidLoadRequest, false), FailureClass::BeforeEngine);
+        assert_eq!(class(Code::LoadCancelled, false), FailureClass::Cancelled);
+    }
+
+    #[test]
+    fn an_unknown_state_is_unknown_and_an_unknown_outcome_too() {
+        let status = v1::InstanceStatus {
+            state: 99,
+            ..v1::InstanceStatus::default()
+        };
+        assert_eq!(state(&status), ReportedState::Unknown);
+        assert_eq!(outcome(&v1::Outcome::default()), Outcome::Unknown);
+    }
+
+    #[test]
+    fn an_instance_without_spec_is_left_out_and_named() {
+        let wire = v1::WorkerReport {
+            instances: vec![v1::InstanceStatus {
+                instance_id: "i".to_owned(),
+                ..v1::InstanceStatus::default()
+            }],
+            ..v1::WorkerReport::default()
+        };
+        let (report, malformed) = report(&wire);
+        assert!(report.instances.is_empty());
+        assert_eq!(malformed, [("i".to_owned(), Malformed::Missing("spec"))]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Who waits for what: `EnsureLoaded` streams and operators' calls. Each has a `watch` channel that keeps the newest word, so a slow
+//! reader holds up nobody and misses only what is overtaken.
+
+use std::collections::HashMap;
+
+use muster_policy::{Event, HoldId, LoadError, ModelSpec, ModelState, RequestId, UnloadHow, WorkerId};
+use muster_proto::v1;
+use tokio::sync::watch;
+
+use super::{
+    Driver,
+    inbox::{Answer, CallState, Closing, Order},
+};
+use crate::{
+    config,
+    convert::{self, stage},
+};
+
+/// Open `EnsureLoaded` streams.
+#[derive(Debug, Default)]
+pub(super) struct Ensures {
+    open: HashMap<HoldId, Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    serial: u64,
+    sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
+}
+
+impl Ensures {
+    /// Tells a stream how it stands.
+    pub(super) fn tell(&self, hold: &HoldId, event: v1::EnsureLoadedEvent) {
+        if let Some(open) = self.open.get(hold) {
+            open.sender.send_replace(Some(event));
+        }
+    }
+}
+
+/// Operators' calls without an answer.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    open: HashMap<RequestId, Call>,
+}
+
+#[derive(Debug)]
+struct Call {
+    about: About,
+    sender: watch::Sender<CallState>,
+}
+
+#[derive(Debug)]
+enum About {
+    Model(String),
+    Worker { id: WorkerId, instances: Vec<String> },
+}
+
+impl Calls {
+    /// Tells a call how it stands.
+    pub(super) fn progress(&self, request: &RequestId, kind: v1::load_model_event::Kind) {
+        if let Some(call) = self.open.get(request) {
+            call.sender.send_replace(CallState::Progress(Box::new(kind)));
+        }
+    }
+}
+
+impl Driver {
+    /// A gateway opened a stream. A known hold id re-attaches: the older stream ends.
+    pub(super) fn ensure(
+        &mut self,
+        request: v1::EnsureLoadedRequest,
+        serial: u64,
+        sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
+    ) {
+        // Its end may have been seen before its beginning: closings have their own lane.
+        if sender.is_closed() {
+            return;
+        }
+        self.stats.ensures += 1;
+        let hold = HoldId::new(request.ensure_id);
+        self.ensures.open.insert(hold.clone(), Open { serial, sender });
+        self.feed(Event::EnsureOpened {
+            hold,
+            model: request.model_id.as_str().into(),
+            avoid_instances: request
+                .avoid_instances
+                .iter()
+                .map(|id| id.as_str().into())
+                .collect(),
+            avoid_workers: request
+                .avoid_workers
+                .iter()
+                .map(|id| id.as_str().into())
+                .collect(),
+        });
+    }
+
+    /// A stream ended; only the newest one with its hold id counts.
+    pub(super) fn closed(&mut self, closing: &Closing) {
+        if self
+            .ensures
+            .open
+            .get(&closing.hold)
+            .is_some_and(|open| open.serial == closing.serial)
+        {
+            self.ensures.open.remove(&closing.hold);
+            self.feed(Event::EnsureClosed {
+                hold: closing.hold.clone(),
+            });
+        }
+    }
+
+    /// An operator wants something done.
+    pub(super) fn call(&mut self, request: RequestId, order: Order, sender: watch::Sender<CallState>) {
+        match order {
+            Order::Load(load) => {
+                self.look_at_files();
+                let overrides = self.overrides(&load);
+                let model = load.model.as_str().into();
+                self.calls.open.insert(
+                    request.clone(),
+                    Call {
+                        about: About::Model(load.model),
+                        sender,
+                    },
+                );
+                self.feed(Event::LoadRequested {
+                    request,
+                    model,
+                    overrides,
+                });
+            }
+            Order::Unload(unload) => {
+                let how = if unload.force {
+                    UnloadHow::Force
+                } else {
+                    UnloadHow::Drain
+                };
+                let model = unload.model.as_str().into();
+                self.calls.open.insert(
+                    request.clone(),
+                    Call {
+                        about: About::Model(unload.model),
+                        sender,
+                    },
+                );
+                self.feed(Event::UnloadRequested { request, model, how });
+            }
+            Order::Forget(forget) => {
+                let id = WorkerId::new(forget.worker_id);
+                let hosted = self
+                    .fleet
+                    .instances()
+                    .into_iter()
+                    .filter(|instance| instance.worker == id);
+                let instances = hosted.map(|instance| instance.id.to_string()).collect();
+                let about = About::Worker {
+                    id: id.clone(),
+                    instances,
+                };
+                self.calls.open.insert(request.clone(), Call { about, sender });
+                self.feed(Event::ForgetRequested { request, worker: id });
+            }
+        }
+    }
+
+    /// Policy's last word on a call.
+    pub(super) fn reply(&mut self, request: &RequestId, result: Result<ModelState, LoadError>) {
+        let Some(Call { about, sender }) = self.calls.open.remove(request) else {
+            return;
+        };
+        let answer = match (result, about) {
+            (Err(why), _) => Err(stage::error(&why)),
+            (Ok(_), About::Model(model)) => self
+                .model(&model)
+                .map(|model| Answer::Model(Box::new(model)))
+                .ok_or_else(|| stage::unknown_model(&model)),
+            (Ok(_), About::Worker { id, instances }) => {
+                self.mirror.forget(id.as_str());
+                Ok(Answer::Forgotten(instances))
+            }
+        };
+        // Nobody listening is fine: the call has done its work.
+        sender.send_replace(CallState::Done(answer));
+    }
+
+    /// The catalogue's entry on the device an operator chose; none if he chose none or the model is unknown.
+    fn overrides(&self, load: &v1::LoadModelRequest) -> Option<ModelSpec> {
+        let entry = self
+            .catalogue
+            .get(&load.model)
+            .filter(|_| !load.device_id.is_empty())?;
+        Some(convert::model::spec_on(
+            entry,
+            config::device(&load.device_id),
+            &self.observed,
+        ))
+    }
+}

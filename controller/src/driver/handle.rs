@@ -1,0 +1,233 @@
+//! The driver as everyone else sees it: a handle that is cheap to clone.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use muster_policy::{HoldId, RequestId};
+use muster_proto::{Code, ErrorExt as _, id, v1};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::inbox::{
+    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, OnDrop, Order, Query, WORKERS,
+    stopping,
+};
+use crate::config::Timing;
+
+/// Sending ends of the driver's lanes.
+#[derive(Debug, Clone)]
+pub(crate) struct Lanes {
+    workers: mpsc::Sender<FromWorker>,
+    closings: mpsc::Sender<Closing>,
+    asks: mpsc::Sender<Ask>,
+}
+
+/// The lanes, both ends.
+pub(super) fn lanes() -> (Lanes, Inbox) {
+    let (workers, from_workers) = mpsc::channel(WORKERS);
+    let (closings, from_streams) = mpsc::channel(CLOSINGS);
+    let (asks, from_callers) = mpsc::channel(ASKS);
+    let inbox = Inbox {
+        workers: from_workers,
+        closings: from_streams,
+        asks: from_callers,
+    };
+    (
+        Lanes {
+            workers,
+            closings,
+            asks,
+        },
+        inbox,
+    )
+}
+
+/// Asks the driver.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    lanes: Lanes,
+    serials: Arc<AtomicU64>,
+    epoch: watch::Receiver<u64>,
+    events: broadcast::Sender<v1::FleetEvent>,
+    timing: Timing,
+    stop: CancellationToken,
+}
+
+/// An open `EnsureLoaded` stream: while it lives, the hold does.
+#[derive(Debug)]
+pub(crate) struct Ensure {
+    // Dropped before `_end` is sent, so that a driver that sees the end first finds nobody listening.
+    receiver: watch::Receiver<Option<v1::EnsureLoadedEvent>>,
+    _end: OnDrop<Closing>,
+}
+
+impl Ensure {
+    /// The next word; none when another stream took this hold over, or the controller ends.
+    pub(crate) async fn next(&mut self) -> Option<v1::EnsureLoadedEvent> {
+        loop {
+            self.receiver.changed().await.ok()?;
+            if let Some(event) = self.receiver.borrow_and_update().clone() {
+                return Some(event);
+            }
+        }
+    }
+}
+
+/// An operator's call under way; it goes on without a listener.
+#[derive(Debug)]
+pub(crate) struct Call {
+    receiver: watch::Receiver<CallState>,
+}
+
+/// What a call said.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// It is under way.
+    Progress(Box<v1::load_model_event::Kind>),
+    /// It is over.
+    Done(Answer),
+}
+
+impl Call {
+    /// The next word.
+    ///
+    /// # Errors
+    /// The call failed, or the controller ends.
+    pub(crate) async fn next(&mut self) -> Result<Word, Status> {
+        loop {
+            self.receiver.changed().await.map_err(|_| stopping())?;
+            match self.receiver.borrow_and_update().clone() {
+                CallState::Waiting => {}
+                CallState::Progress(kind) => return Ok(Word::Progress(kind)),
+                CallState::Done(Ok(answer)) => return Ok(Word::Done(answer)),
+                CallState::Done(Err(error)) => return Err(error.into_status()),
+            }
+        }
+    }
+
+    /// The last word.
+    ///
+    /// # Errors
+    /// As [`Call::next`].
+    pub(crate) async fn finish(mut self) -> Result<Answer, Status> {
+        loop {
+            if let Word::Done(answer) = self.next().await? {
+                return Ok(answer);
+            }
+        }
+    }
+}
+
+impl Handle {
+    pub(super) fn new(
+        lanes: Lanes,
+        epoch: &watch::Sender<u64>,
+        events: &broadcast::Sender<v1::FleetEvent>,
+        timing: Timing,
+        stop: CancellationToken,
+    ) -> Self {
+        let (epoch, events) = (epoch.subscribe(), events.clone());
+        Self {
+            lanes,
+            serials: Arc::default(),
+            epoch,
+            events,
+            timing,
+            stop,
+        }
+    }
+
+    /// Times of sessions and streams.
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    /// Resolves when the controller ends.
+    pub(crate) fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// The controller's epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        *self.epoch.borrow()
+    }
+
+    /// What the policy decides, from now on.
+    pub(crate) fn events(&self) -> broadcast::Receiver<v1::FleetEvent> {
+        self.events.subscribe()
+    }
+
+    /// The lane of worker sessions.
+    pub(crate) fn workers(&self) -> mpsc::Sender<FromWorker> {
+        self.lanes.workers.clone()
+    }
+
+    /// Opens a wish for a model.
+    ///
+    /// # Errors
+    /// Too many are open, or the controller ends.
+    pub(crate) fn ensure(&self, request: v1::EnsureLoadedRequest) -> Result<Ensure, Status> {
+        let permit = self
+            .lanes
+            .closings
+            .clone()
+            .try_reserve_owned()
+            .map_err(|error| refused(&error))?;
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+        let hold = HoldId::new(request.ensure_id.as_str());
+        let (sender, receiver) = watch::channel(None);
+        let ensure = Ensure {
+            receiver,
+            _end: OnDrop::new(permit, Closing { hold, serial }),
+        };
+        self.ask(Ask::Ensure {
+            request,
+            serial,
+            sender,
+        })?;
+        Ok(ensure)
+    }
+
+    /// Has something done.
+    ///
+    /// # Errors
+    /// The controller is overloaded or ends.
+    pub(crate) fn call(&self, order: Order) -> Result<Call, Status> {
+        let (sender, receiver) = watch::channel(CallState::Waiting);
+        self.ask(Ask::Call {
+            request: RequestId::new(id::fresh()),
+            order,
+            sender,
+        })?;
+        Ok(Call { receiver })
+    }
+
+    /// Asks a question.
+    ///
+    /// # Errors
+    /// The controller is overloaded or ends.
+    pub(crate) async fn query<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Query,
+    ) -> Result<T, Status> {
+        let (sender, receiver) = oneshot::channel();
+        self.ask(Ask::Query(question(sender)))?;
+        receiver.await.map_err(|_| stopping())
+    }
+
+    fn ask(&self, ask: Ask) -> Result<(), Status> {
+        self.lanes.asks.try_send(ask).map_err(|error| refused(&error))
+    }
+}
+
+fn refused<T>(error: &mpsc::error::TrySendError<T>) -> Status {
+    match error {
+        mpsc::error::TrySendError::Full(_) => Code::QueueFull
+            .error("the controller has too many calls waiting")
+            .into_status(),
+        mpsc::error::TrySendError::Closed(_) => stopping(),
+    }
+}

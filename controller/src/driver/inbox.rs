@@ -1,0 +1,202 @@
+//! What reaches the driver, and in which order.
+//!
+//! | lane     | what                              | when full                                             |
+//! |----------|-----------------------------------|-------------------------------------------------------|
+//! | workers  | sessions: joins, reports, outcomes | the session waits, so its worker's stream does        |
+//! | closings | ends of `EnsureLoaded` streams    | never: each open stream has reserved its place        |
+//! | asks     | calls from outside                | the call is refused with `queue_full`                 |
+//!
+//! The driver polls them in this order. Outcomes share the workers' lane with reports, since a session's order counts.
+
+use muster_policy::{HoldId, RequestId};
+use muster_proto::{ErrorExt as _, id::SessionId, v1};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::pulse::Pulse;
+use crate::routes::Subscription;
+
+/// Places in the workers' lane.
+pub(crate) const WORKERS: usize = 1024;
+/// Places in the closings' lane: `EnsureLoaded` streams that may be open at once.
+pub(crate) const CLOSINGS: usize = 1 << 16;
+/// Places in the asks' lane.
+pub(crate) const ASKS: usize = 4096;
+
+/// From worker sessions.
+#[derive(Debug)]
+pub(crate) enum FromWorker {
+    /// A worker introduced itself.
+    Join(Box<Join>),
+    /// Something came up an accepted session.
+    Message {
+        /// The session.
+        session: SessionId,
+        /// What.
+        kind: Box<v1::worker_message::Kind>,
+    },
+    /// A session's task ended, for whatever reason.
+    Ended {
+        /// The session.
+        session: SessionId,
+    },
+}
+
+/// A worker that wants a session.
+#[derive(Debug)]
+pub(crate) struct Join {
+    /// Its name, minted by its task.
+    pub(crate) session: SessionId,
+    /// The introduction.
+    pub(crate) hello: v1::Hello,
+    /// Where the session's commands go. When full the session is ended: one command per instance can be outstanding, so that never
+    /// happens to a worker that reads.
+    pub(crate) commands: mpsc::Sender<v1::Command>,
+    /// Ends the session.
+    pub(crate) end: CancellationToken,
+    /// Shows that it lives.
+    pub(crate) pulse: Pulse,
+    /// A silent session of another boot that may be ended for this one.
+    pub(crate) silent: Option<SessionId>,
+    /// The answer.
+    pub(crate) reply: oneshot::Sender<JoinAnswer>,
+}
+
+/// Answer to [`Join`].
+#[derive(Debug)]
+pub(crate) enum JoinAnswer {
+    /// The session counts from now on; the epoch, kept current.
+    Accepted(watch::Receiver<u64>),
+    /// Another boot of this worker has a session: see whether it lives (PROTOCOL.md 5).
+    Occupied {
+        /// That session.
+        session: SessionId,
+        /// Its pulse.
+        pulse: Pulse,
+    },
+    /// Not like this.
+    Rejected(v1::ErrorInfo),
+}
+
+/// The end of an `EnsureLoaded` stream.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    /// The hold.
+    pub(crate) hold: HoldId,
+    /// Which of the streams with that hold.
+    pub(crate) serial: u64,
+}
+
+/// Calls from outside.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// A gateway wants a model; ignored if nobody listens any more.
+    Ensure {
+        /// What it wants.
+        request: v1::EnsureLoadedRequest,
+        /// Tells this stream from an earlier one with the same id.
+        serial: u64,
+        /// The newest word on it.
+        sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
+    },
+    /// An operator wants something done.
+    Call {
+        /// Names the call.
+        request: RequestId,
+        /// What.
+        order: Order,
+        /// The newest word on it; the call goes on if nobody listens.
+        sender: watch::Sender<CallState>,
+    },
+    /// Somebody wants to know something.
+    Query(Query),
+}
+
+/// What an operator wants done.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Load.
+    Load(v1::LoadModelRequest),
+    /// Unload.
+    Unload(v1::UnloadModelRequest),
+    /// Forget a lost worker.
+    Forget(v1::ForgetWorkerRequest),
+}
+
+/// How a call stands.
+#[derive(Debug, Clone)]
+pub(crate) enum CallState {
+    /// Nothing to tell yet.
+    Waiting,
+    /// A load is under way.
+    Progress(Box<v1::load_model_event::Kind>),
+    /// The last word.
+    Done(Result<Answer, v1::ErrorInfo>),
+}
+
+/// What a call comes to.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// The model afterwards.
+    Model(Box<v1::Model>),
+    /// The instances that were forgotten.
+    Forgotten(Vec<String>),
+}
+
+/// A question; a dropped sender means that the controller is ending.
+#[derive(Debug)]
+pub(crate) enum Query {
+    /// The catalogue.
+    Models(v1::ListModelsRequest, oneshot::Sender<v1::ListModelsResponse>),
+    /// One model.
+    Model(String, oneshot::Sender<Option<v1::Model>>),
+    /// Devices.
+    Devices(oneshot::Sender<v1::ListDevicesResponse>),
+    /// Workers.
+    Workers(oneshot::Sender<v1::ListWorkersResponse>),
+    /// Counters.
+    Stats(oneshot::Sender<v1::GetStatsResponse>),
+    /// Routes, now and from now on.
+    Routes(oneshot::Sender<Subscription>),
+}
+
+/// The controller's end of the lanes.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// From worker sessions.
+    pub(crate) workers: mpsc::Receiver<FromWorker>,
+    /// Ends of streams.
+    pub(crate) closings: mpsc::Receiver<Closing>,
+    /// Calls.
+    pub(crate) asks: mpsc::Receiver<Ask>,
+}
+
+/// Sends the end of a session, or of a stream, when dropped: it has its place in the lane from the start, so this neither waits nor fails.
+#[derive(Debug)]
+pub(crate) struct OnDrop<T> {
+    place: Option<(mpsc::OwnedPermit<T>, T)>,
+}
+
+impl<T> OnDrop<T> {
+    /// Sends `message` at the end.
+    pub(crate) fn new(permit: mpsc::OwnedPermit<T>, message: T) -> Self {
+        Self {
+            place: Some((permit, message)),
+        }
+    }
+}
+
+impl<T> Drop for OnDrop<T> {
+    fn drop(&mut self) {
+        if let Some((permit, message)) = self.place.take() {
+            permit.send(message);
+        }
+    }
+}
+
+/// The controller is ending.
+pub(crate) fn stopping() -> tonic::Status {
+    muster_proto::Code::ShuttingDown
+        .error("the controller is shutting down")
+        .into_status()
+}

@@ -1,0 +1,251 @@
+//! What workers last said, word for word, for everything that policy does not read: addresses, capabilities, queues, versions.
+//!
+//! Invariant: an instance is here as long as policy knows it; its status is the newest by revision.
+//!
+//! Architecture invariant: nothing is decided here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_policy::{Bytes, DeviceKind, InstanceId, RouteState, WorkerId};
+use muster_proto::v1;
+use tokio::time::Instant;
+
+use super::pulse::Pulse;
+use crate::{
+    convert::{self, model::kind_of, span_from, stage},
+    estimate::Observed,
+};
+
+/// All workers and instances.
+#[derive(Debug, Default)]
+pub(super) struct Mirror {
+    workers: BTreeMap<String, Worker>,
+    instances: BTreeMap<String, Instance>,
+}
+
+/// A worker.
+#[derive(Debug)]
+pub(super) struct Worker {
+    /// Its introduction, without the report.
+    pub(super) hello: v1::Hello,
+    /// When it was last heard.
+    pub(super) pulse: Pulse,
+    samples: BTreeMap<String, (v1::DeviceSample, Instant)>,
+}
+
+/// An instance.
+#[derive(Debug)]
+pub(super) struct Instance {
+    /// The worker's word.
+    pub(super) status: v1::InstanceStatus,
+    /// Its worker.
+    pub(super) worker: String,
+    /// That worker's process.
+    pub(super) boot: String,
+}
+
+impl Mirror {
+    /// A worker joined with everything it has.
+    pub(super) fn joined(&mut self, mut hello: v1::Hello, pulse: Pulse, observed: &mut Observed) -> Noted {
+        let report = hello.full.take().unwrap_or_default();
+        let worker = hello.worker_id.clone();
+        self.workers.insert(
+            worker.clone(),
+            Worker {
+                hello,
+                pulse,
+                samples: BTreeMap::new(),
+            },
+        );
+        let kept: BTreeSet<&str> = report
+            .instances
+            .iter()
+            .map(|status| status.instance_id.as_str())
+            .collect();
+        self.instances
+            .retain(|id, instance| instance.worker != worker || kept.contains(id.as_str()));
+        self.reported(&worker, &report, observed)
+    }
+
+    /// A worker reported changes.
+    pub(super) fn reported(
+        &mut self,
+        worker: &str,
+        report: &v1::WorkerReport,
+        observed: &mut Observed,
+    ) -> Noted {
+        let mut noted = Noted::default();
+        let Some(known) = self.workers.get_mut(worker) else {
+            return noted;
+        };
+        for sample in &report.devices {
+            let taken = Instant::now()
+                .checked_sub(span_from(sample.age.as_ref()))
+                .unwrap_or_else(Instant::now);
+            known
+                .samples
+                .insert(sample.device_id.clone(), (sample.clone(), taken));
+        }
+        if let Some(draining) = report.draining {
+            known.hello.draining = draining;
+        }
+        let boot = known.hello.boot_id.clone();
+        for status in &report.instances {
+            noted.learned |= learn(&known.hello, status, observed);
+            let newer = self
+                .instances
+                .get(&status.instance_id)
+                .is_none_or(|old| old.boot != boot || old.status.revision <= status.revision);
+            if newer {
+                noted
+                    .models
+                    .extend(status.spec.as_ref().map(|spec| spec.model_id.clone()));
+                let instance = Instance {
+                    status: status.clone(),
+                    worker: worker.to_owned(),
+                    boot: boot.clone(),
+                };
+                self.instances.insert(status.instance_id.clone(), instance);
+            }
+        }
+        noted
+    }
+
+    /// Keeps only these instances.
+    pub(super) fn retain(&mut self, known: &BTreeSet<String>) {
+        self.instances.retain(|id, _| known.contains(id));
+    }
+
+    /// A worker was forgotten.
+    pub(super) fn forget(&mut self, worker: &str) {
+        self.workers.remove(worker);
+        self.instances.retain(|_, instance| instance.worker != worker);
+    }
+
+    pub(super) fn worker(&self, id: &str) -> Option<&Worker> {
+        self.workers.get(id)
+    }
+
+    /// Where an instance runs.
+    pub(super) fn place(&self, id: &InstanceId, worker: &WorkerId) -> v1::InstanceRef {
+        let boot = self
+            .workers
+            .get(worker.as_str())
+            .map(|worker| worker.hello.boot_id.clone());
+        v1::InstanceRef {
+            instance_id: id.to_string(),
+            worker_id: worker.to_string(),
+            worker_boot_id: boot.unwrap_or_default(),
+        }
+    }
+
+    /// The route to an instance; none if its worker never reported it.
+    pub(super) fn route(&self, id: &InstanceId, worker: &WorkerId, state: RouteState) -> Option<v1::Route> {
+        let instance = self.instances.get(id.as_str())?;
+        let hello = &self.workers.get(worker.as_str())?.hello;
+        let status = &instance.status;
+        Some(v1::Route {
+            instance: Some(v1::InstanceRef {
+                instance_id: id.to_string(),
+                worker_id: instance.worker.clone(),
+                worker_boot_id: instance.boot.clone(),
+            }),
+            model_id: status
+                .spec
+                .as_ref()
+                .map(|spec| spec.model_id.clone())
+                .unwrap_or_default(),
+            addresses: hello.addresses.clone(),
+            state: stage::route_state(state).into(),
+            target_inflight: status.target_inflight,
+            queue_limit: status.queue_limit,
+            capabilities: status.capabilities,
+        })
+    }
+
+    /// An instance as operators see it.
+    pub(super) fn view(&self, id: &str, suspect: bool) -> Option<v1::Instance> {
+        let instance = self.instances.get(id)?;
+        let host = self
+            .workers
+            .get(&instance.worker)
+            .map(|worker| worker.hello.host_id.clone());
+        Some(v1::Instance {
+            status: Some(instance.status.clone()),
+            r#ref: Some(v1::InstanceRef {
+                instance_id: id.to_owned(),
+                worker_id: instance.worker.clone(),
+                worker_boot_id: instance.boot.clone(),
+            }),
+            suspect,
+            host_id: host.unwrap_or_default(),
+        })
+    }
+
+    /// Kinds of device an instance has memory on.
+    pub(super) fn kinds(&self, id: &str) -> BTreeSet<DeviceKind> {
+        let Some(instance) = self.instances.get(id) else {
+            return BTreeSet::new();
+        };
+        let Some(worker) = self.workers.get(&instance.worker) else {
+            return BTreeSet::new();
+        };
+        let spec = instance.status.spec.as_ref();
+        let reservations = spec.map(|spec| spec.reservations.as_slice()).unwrap_or_default();
+        reservations
+            .iter()
+            .filter_map(|reservation| kind(&worker.hello, &reservation.device_id))
+            .collect()
+    }
+}
+
+impl Worker {
+    /// The newest sample of a device, with its age now.
+    pub(super) fn sample(&self, device: &str) -> Option<v1::DeviceSample> {
+        let (sample, taken) = self.samples.get(device)?;
+        Some(v1::DeviceSample {
+            age: Some(convert::span(taken.elapsed())),
+            ..sample.clone()
+        })
+    }
+
+    /// A device as the worker describes it.
+    pub(super) fn device(&self, device: &str) -> Option<&v1::Device> {
+        self.hello.devices.iter().find(|known| known.device_id == device)
+    }
+}
+
+/// What came of a report.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    /// Estimates change.
+    pub(super) learned: bool,
+    /// Models whose instances changed.
+    pub(super) models: BTreeSet<String>,
+}
+
+fn kind(hello: &v1::Hello, device: &str) -> Option<DeviceKind> {
+    hello
+        .devices
+        .iter()
+        .find(|known| known.device_id == device)
+        .and_then(kind_of)
+}
+
+/// Learns what a loaded engine takes. Loading ones are still growing, ending ones shrink.
+fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed) -> bool {
+    let Some(spec) = status
+        .spec
+        .as_ref()
+        .filter(|_| status.state() == v1::InstanceState::Ready)
+    else {
+        return false;
+    };
+    let mut learned = false;
+    for part in &status.observed {
+        if let Some(kind) = kind(hello, &part.device_id) {
+            learned |= observed.learn(&spec.spec_hash, kind, Bytes::new(part.bytes));
+        }
+    }
+    learned
+}

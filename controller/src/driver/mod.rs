@@ -1,0 +1,291 @@
+//! The one task that owns the fleet: it turns what happens into events of policy and has the effects carried out.
+//!
+//! ```text
+//!  worker sessions ──► workers ─┐
+//!  ensure streams  ──► closings ├─► Driver ─► Fleet::step ─► Effects ─► executor ─► commands, routes, streams, events
+//!  timer           ─────────────┤     ▲                                    │
+//!  gRPC calls      ──► asks ────┘     └──────── follow-up events ──────────┘
+//! ```
+//!
+//! Invariants: the driver never awaits a send; every effect is carried out before the next event; what changed for watchers is published
+//! once per input.
+//!
+//! Architecture invariant: no decision about the fleet is made here or in the executor; whoever wants one changes policy.
+
+mod calls;
+mod executor;
+pub(crate) mod handle;
+pub(crate) mod inbox;
+mod mirror;
+pub(crate) mod pulse;
+mod queries;
+mod sessions;
+mod workers;
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::SystemTime,
+};
+
+use muster_policy::{Event, Fleet, ModelId, Moment, WorkerFacts};
+use muster_proto::{id, v1};
+use tokio::{
+    sync::{broadcast, watch},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    calls::{Calls, Ensures},
+    handle::Handle,
+    inbox::{Ask, Inbox},
+    mirror::Mirror,
+    sessions::Sessions,
+};
+use crate::{
+    catalogue::Catalogue,
+    config::Config,
+    convert::{self, Clocks},
+    estimate::Observed,
+    routes::Publisher,
+    state::Writer,
+};
+
+/// Events that a watcher of `WatchEvents` may be behind.
+const EVENT_RING: usize = 1024;
+
+/// What the driver starts from.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// Configuration.
+    pub(crate) config: Config,
+    /// The epoch, already written.
+    pub(crate) epoch: u64,
+    /// Workers known.
+    pub(crate) roster: Vec<WorkerFacts>,
+    /// Memory seen before.
+    pub(crate) observed: Observed,
+    /// Keeps both.
+    pub(crate) writer: Writer,
+    /// Ends the driver.
+    pub(crate) stop: CancellationToken,
+}
+
+/// The task's state.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    fleet: Fleet,
+    config: Config,
+    started: Instant,
+    /// Names this run in command ids, so that a worker that remembers commands never takes ours for another controller's.
+    run: std::sync::Arc<str>,
+    epoch: watch::Sender<u64>,
+    catalogue: Catalogue,
+    observed: Observed,
+    mirror: Mirror,
+    sessions: Sessions,
+    ensures: Ensures,
+    calls: Calls,
+    routes: Publisher,
+    events: broadcast::Sender<v1::FleetEvent>,
+    writer: Writer,
+    stats: Stats,
+    wake: Option<Moment>,
+    pending: VecDeque<Event>,
+    changed_models: BTreeSet<String>,
+    prune: bool,
+    inbox: Inbox,
+    stop: CancellationToken,
+}
+
+/// Counters since the start.
+#[derive(Debug, Default)]
+struct Stats {
+    loads_started: u64,
+    loads_done: u64,
+    loads_failed: u64,
+    evictions: u64,
+    ensures: u64,
+    policy_steps: u64,
+}
+
+/// One input.
+#[derive(Debug)]
+enum Input {
+    Worker(inbox::FromWorker),
+    Closing(inbox::Closing),
+    Wake,
+    Ask(Ask),
+    Stop,
+}
+
+impl Driver {
+    /// A driver and the handle to it; nothing happens until it runs.
+    pub(crate) fn new(start: Start) -> (Self, Handle) {
+        let Start {
+            mut config,
+            epoch,
+            roster,
+            observed,
+            writer,
+            stop,
+        } = start;
+        let catalogue = Catalogue::new(std::mem::take(&mut config.models));
+        let (lanes, inbox) = handle::lanes();
+        let epoch_sender = watch::Sender::new(epoch);
+        let events = broadcast::Sender::new(EVENT_RING);
+        let handle = Handle::new(lanes, &epoch_sender, &events, config.timing, stop.clone());
+        let driver = Self {
+            fleet: Fleet::new(config.policy.clone(), roster, Moment::START),
+            config,
+            started: Instant::now(),
+            run: id::fresh(),
+            epoch: epoch_sender,
+            catalogue,
+            observed,
+            mirror: Mirror::default(),
+            sessions: Sessions::default(),
+            ensures: Ensures::default(),
+            calls: Calls::default(),
+            routes: Publisher::new(epoch),
+            events,
+            writer,
+            stats: Stats::default(),
+            wake: None,
+            pending: VecDeque::new(),
+            changed_models: BTreeSet::new(),
+            prune: false,
+            inbox,
+            stop,
+        };
+        (driver, handle)
+    }
+
+    /// Runs until stopped, then writes what is unwritten.
+    pub(crate) async fn run(mut self) {
+        self.begin();
+        loop {
+            match self.next().await {
+                Input::Worker(message) => self.session_said(message),
+                Input::Closing(closing) => self.closed(&closing),
+                Input::Wake => {
+                    self.wake = None;
+                    self.feed(Event::Tick);
+                }
+                Input::Ask(ask) => self.ask(ask),
+                Input::Stop => break,
+            }
+            self.publish();
+        }
+        self.writer.finish().await;
+    }
+
+    async fn next(&mut self) -> Input {
+        let wake = self.wake.map(|at| self.started + at.since_start());
+        let timer = async {
+            match wake {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Input::Stop,
+            Some(message) = self.inbox.workers.recv() => Input::Worker(message),
+            Some(closing) = self.inbox.closings.recv() => Input::Closing(closing),
+            () = timer => Input::Wake,
+            Some(ask) = self.inbox.asks.recv() => Input::Ask(ask),
+            else => Input::Stop,
+        }
+    }
+
+    /// Tells policy the catalogue, and what to load at start, in the order of the configuration.
+    fn begin(&mut self) {
+        self.catalogue_changed();
+        let enabled = |entry: &&crate::catalogue::Entry| entry.model().enabled;
+        let preload: Vec<ModelId> = self
+            .catalogue
+            .entries()
+            .iter()
+            .filter(enabled)
+            .map(|entry| entry.model().id.as_ref().into())
+            .collect();
+        for model in preload {
+            self.feed(Event::PreloadRequested { model });
+        }
+        // A fleet without a roster may be settled from the start; a tick lets policy say so.
+        self.feed(Event::Tick);
+        self.publish();
+    }
+
+    fn catalogue_changed(&mut self) {
+        let entries = self.catalogue.entries();
+        let models = entries
+            .iter()
+            .map(|entry| convert::model::spec(entry, &self.observed))
+            .collect();
+        self.changed_models
+            .extend(entries.iter().map(|entry| entry.model().id.to_string()));
+        self.feed(Event::CatalogueChanged { models });
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Ensure {
+                request,
+                serial,
+                sender,
+            } => self.ensure(request, serial, sender),
+            Ask::Call {
+                request,
+                order,
+                sender,
+            } => self.call(request, order, sender),
+            Ask::Query(query) => self.query(query),
+        }
+    }
+
+    fn now(&self) -> Moment {
+        Moment::after_start(self.started.elapsed())
+    }
+
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            now: self.now(),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// Gives policy an event, carries out what it wants, and does the same for what follows from that.
+    fn feed(&mut self, event: Event) {
+        self.pending.push_back(event);
+        while let Some(event) = self.pending.pop_front() {
+            tracing::trace!(?event, "policy event");
+            let now = self.now();
+            let effects = self
+                .fleet
+                .step(now, event, &mut || muster_policy::InstanceId::new(id::fresh()));
+            self.stats.policy_steps += 1;
+            for effect in effects {
+                tracing::trace!(?effect, "policy effect");
+                self.carry_out(effect);
+            }
+        }
+    }
+
+    /// Publishes what changed for watchers since the last input.
+    fn publish(&mut self) {
+        if self.prune {
+            self.prune = false;
+            let known = self
+                .fleet
+                .instances()
+                .iter()
+                .map(|instance| instance.id.to_string())
+                .collect();
+            self.mirror.retain(&known);
+        }
+        self.refresh_summaries();
+        self.routes.commit();
+    }
+}

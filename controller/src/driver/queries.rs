@@ -1,0 +1,229 @@
+//! Answers to questions: the catalogue with its state, devices, workers, counters.
+
+use std::collections::BTreeMap;
+
+use muster_policy::{DeviceView, InstanceView, ModelView};
+use muster_proto::v1;
+
+use super::{Driver, inbox::Query};
+use crate::{
+    catalogue::Entry,
+    convert::{self, device_kind, span},
+    estimate,
+};
+
+/// What policy knows of instances, to look up ghosts.
+type Instances = BTreeMap<String, InstanceView>;
+
+impl Driver {
+    /// Answers a question; an asker that has gone is no failure.
+    pub(super) fn query(&mut self, query: Query) {
+        match query {
+            Query::Models(request, reply) => {
+                self.look_at_files();
+                let instances = self.instances();
+                let views = self.views();
+                let all = self.catalogue.entries().iter();
+                let mut models: Vec<v1::Model> = all
+                    .map(|entry| self.show(entry, views.get(entry.model().id.as_ref()), &instances))
+                    .collect();
+                models.retain(|model| !request.loaded_only || model.status() != v1::ModelStatus::Unloaded);
+                models.sort_by(|a, b| a.id.cmp(&b.id));
+                drop(reply.send(v1::ListModelsResponse {
+                    models,
+                    settled: self.fleet.settled(),
+                }));
+            }
+            Query::Model(id, reply) => {
+                self.look_at_files();
+                drop(reply.send(self.model(&id)));
+            }
+            Query::Devices(reply) => {
+                let devices = self
+                    .fleet
+                    .devices()
+                    .iter()
+                    .map(|view| self.device(view))
+                    .collect();
+                drop(reply.send(v1::ListDevicesResponse { devices }));
+            }
+            Query::Workers(reply) => drop(reply.send(v1::ListWorkersResponse {
+                workers: self.workers(),
+            })),
+            Query::Stats(reply) => drop(reply.send(self.counters())),
+            Query::Routes(reply) => drop(reply.send(self.routes.subscribe())),
+        }
+    }
+
+    /// Files come and go behind our back; they are looked at when somebody asks for them.
+    pub(super) fn look_at_files(&mut self) {
+        if self.catalogue.refresh() {
+            self.catalogue_changed();
+        }
+    }
+
+    /// One model as operators see it.
+    pub(super) fn model(&self, id: &str) -> Option<v1::Model> {
+        let entry = self.catalogue.get(id)?;
+        let view = self
+            .fleet
+            .models()
+            .into_iter()
+            .find(|view| view.id.as_str() == id);
+        Some(self.show(entry, view.as_ref(), &self.instances()))
+    }
+
+    /// Brings the summaries of changed models up to date.
+    pub(super) fn refresh_summaries(&mut self) {
+        if self.changed_models.is_empty() {
+            return;
+        }
+        let changed = std::mem::take(&mut self.changed_models);
+        let instances = self.instances();
+        let views = self.views();
+        for id in changed {
+            let Some(entry) = self.catalogue.get(&id) else {
+                continue;
+            };
+            let model = self.show(entry, views.get(&id), &instances);
+            let summary = convert::model::summary(model, self.kinds_of(entry, views.get(&id)));
+            self.routes.put_model(summary);
+        }
+    }
+
+    /// Kinds of device a model runs on now, or would.
+    fn kinds_of(&self, entry: &Entry, view: Option<&ModelView>) -> Vec<String> {
+        let hosted = view.map(|view| view.instances.as_slice()).unwrap_or_default();
+        let mut kinds: Vec<_> = hosted
+            .iter()
+            .flat_map(|id| self.mirror.kinds(id.as_str()))
+            .collect();
+        if kinds.is_empty() {
+            // The first kind that any worker has; without workers, the preferred one.
+            let wanted = convert::model::kinds(entry, &entry.model().device);
+            let present: Vec<_> = self.fleet.devices().iter().map(|device| device.kind).collect();
+            let first = wanted
+                .iter()
+                .find(|kind| present.contains(kind))
+                .or(wanted.first());
+            kinds.extend(first);
+        }
+        kinds.sort();
+        kinds.dedup();
+        kinds
+            .into_iter()
+            .map(|kind| estimate::name(kind).to_owned())
+            .collect()
+    }
+
+    fn show(&self, entry: &Entry, view: Option<&ModelView>, instances: &Instances) -> v1::Model {
+        let mut model = convert::model::model(entry, &self.observed);
+        let Some(view) = view else {
+            model.set_status(v1::ModelStatus::Unloaded);
+            return model;
+        };
+        let (status, last_error) = convert::model::state(&view.state);
+        model.set_status(status);
+        model.last_error = last_error;
+        let ghost = |id: &str| instances.get(id).is_some_and(|instance| instance.ghost);
+        model.instances = view
+            .instances
+            .iter()
+            .filter_map(|id| self.mirror.view(id.as_str(), ghost(id.as_str())))
+            .collect();
+        model.progress = model
+            .instances
+            .iter()
+            .filter_map(|instance| instance.status.as_ref())
+            .find(|status| status.state() == v1::InstanceState::Loading)
+            .and_then(|status| status.progress);
+        model.queue_position = view.queue_position.unwrap_or_default();
+        model.last_used = view.last_used.map(|at| self.clocks().timestamp(at));
+        model
+    }
+
+    fn views(&self) -> BTreeMap<String, ModelView> {
+        self.fleet
+            .models()
+            .into_iter()
+            .map(|view| (view.id.to_string(), view))
+            .collect()
+    }
+
+    fn instances(&self) -> Instances {
+        self.fleet
+            .instances()
+            .into_iter()
+            .map(|view| (view.id.to_string(), view))
+            .collect()
+    }
+
+    fn device(&self, view: &DeviceView) -> v1::DeviceStatus {
+        let id = view.key.device.as_str();
+        let workers = || {
+            view.workers
+                .iter()
+                .filter_map(|worker| self.mirror.worker(worker.as_str()))
+        };
+        let described = workers().find_map(|worker| worker.device(id)).cloned();
+        let device = described.unwrap_or_else(|| v1::Device {
+            // Of an absent worker only the roster's facts are known.
+            device_id: id.to_owned(),
+            kind: device_kind(view.kind).into(),
+            name: String::new(),
+            capacity_bytes: view.capacity.get(),
+            exclusive: false,
+        });
+        v1::DeviceStatus {
+            device: Some(device),
+            host_id: view.key.host.to_string(),
+            worker_ids: view.workers.iter().map(ToString::to_string).collect(),
+            sample: workers()
+                .filter_map(|worker| worker.sample(id))
+                .max_by_key(|sample| sample.lifecycle_seq),
+            reserved_bytes: view.reserved.get(),
+            ghost_bytes: view.ghosts.get(),
+            models: view.models.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn workers(&self) -> Vec<v1::WorkerStatus> {
+        let views = self.fleet.workers();
+        let show = |view: &muster_policy::WorkerView| {
+            let known = self.mirror.worker(view.facts.id.as_str());
+            let hello = known.map(|worker| &worker.hello);
+            v1::WorkerStatus {
+                worker_id: view.facts.id.to_string(),
+                boot_id: view.facts.boot.to_string(),
+                host_id: view.facts.host.to_string(),
+                connected: view.connected,
+                draining: view.facts.draining || hello.is_some_and(|hello| hello.draining),
+                addresses: hello.map(|hello| hello.addresses.clone()).unwrap_or_default(),
+                device_ids: view
+                    .facts
+                    .devices
+                    .iter()
+                    .map(|device| device.id.to_string())
+                    .collect(),
+                runtimes: hello.map(|hello| hello.runtimes.clone()).unwrap_or_default(),
+                version: hello.map(|hello| hello.version.clone()).unwrap_or_default(),
+                silence: known.map(|worker| span(worker.pulse.last().elapsed())),
+            }
+        };
+        views.iter().map(show).collect()
+    }
+
+    fn counters(&self) -> v1::GetStatsResponse {
+        v1::GetStatsResponse {
+            epoch: *self.epoch.borrow(),
+            uptime: Some(span(self.started.elapsed())),
+            loads_started: self.stats.loads_started,
+            loads_done: self.stats.loads_done,
+            loads_failed: self.stats.loads_failed,
+            evictions: self.stats.evictions,
+            ensures: self.stats.ensures,
+            workers: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
+            policy_steps: self.stats.policy_steps,
+        }
+    }
+}

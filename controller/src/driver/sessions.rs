@@ -1,0 +1,113 @@
+//! The sessions that count, one per worker, and the commands that wait for an answer in them (PROTOCOL.md 3, 5).
+//!
+//! ```text
+//!   join, no session of this worker ──────────────► open
+//!   join, same boot ──► the old one is fenced ────► open
+//!   join, other boot ─► occupied ─► (closed or silent for a ping) ─► open
+//!   open ── task ended · goodbye · fenced ────────► closed: what it had outstanding is unknown
+//! ```
+//!
+//! Invariant: a message of a session that is not in this table does not exist.
+
+use std::collections::{BTreeMap, HashMap};
+
+use muster_policy::{CommandId, WorkerId};
+use muster_proto::{id::SessionId, v1};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::pulse::Pulse;
+
+/// A session that counts.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Its name.
+    pub(super) id: SessionId,
+    /// The worker's process.
+    pub(super) boot: String,
+    /// Where commands go.
+    pub(super) commands: mpsc::Sender<v1::Command>,
+    /// Ends it.
+    pub(super) end: CancellationToken,
+    /// Shows that it lives.
+    pub(super) pulse: Pulse,
+    /// Commands without an answer, by their id on the wire.
+    pub(super) outstanding: BTreeMap<String, CommandId>,
+}
+
+/// All sessions that count.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    by_worker: HashMap<WorkerId, Session>,
+    workers: HashMap<SessionId, WorkerId>,
+}
+
+/// Whether a command is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It is; an outcome will follow, if only because the session ends.
+    Yes,
+    /// It is not, and nobody will answer.
+    No,
+}
+
+impl Sessions {
+    pub(super) fn open(&mut self, worker: WorkerId, session: Session) {
+        self.workers.insert(session.id.clone(), worker.clone());
+        self.by_worker.insert(worker, session);
+    }
+
+    pub(super) fn of(&self, worker: &WorkerId) -> Option<&Session> {
+        self.by_worker.get(worker)
+    }
+
+    /// The worker of a session, if that session counts.
+    pub(super) fn worker(&self, session: &SessionId) -> Option<WorkerId> {
+        self.workers.get(session).cloned()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_worker.len()
+    }
+
+    /// Ends a session; what comes of it now does not count any more. Returns the commands that nobody will answer.
+    pub(super) fn close(&mut self, worker: &WorkerId) -> Vec<CommandId> {
+        let Some(session) = self.by_worker.remove(worker) else {
+            return Vec::new();
+        };
+        self.workers.remove(&session.id);
+        session.end.cancel();
+        session.outstanding.into_values().collect()
+    }
+
+    /// Sends a command, without ever waiting. A session that takes none although its channel is large has stopped reading: it is ended.
+    pub(super) fn send(&mut self, worker: &WorkerId, id: CommandId, command: v1::Command) -> Sent {
+        let Some(session) = self.by_worker.get_mut(worker) else {
+            return Sent::No;
+        };
+        let wire_id = command.command_id.clone();
+        match session.commands.try_send(command) {
+            Ok(()) => {
+                session.outstanding.insert(wire_id, id);
+                Sent::Yes
+            }
+            Err(error) => {
+                tracing::warn!(%worker, %error, "session takes no commands; ending it");
+                session.end.cancel();
+                Sent::No
+            }
+        }
+    }
+
+    /// The command that an outcome answers, once.
+    pub(super) fn answered(&mut self, worker: &WorkerId, wire_id: &str) -> Option<CommandId> {
+        self.by_worker.get_mut(worker)?.outstanding.remove(wire_id)
+    }
+
+    /// Ends a session from our side; its task then reports the end.
+    pub(super) fn end(&self, worker: &WorkerId) {
+        if let Some(session) = self.by_worker.get(worker) {
+            session.end.cancel();
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What worker sessions bring: joins with their fencing, reports, outcomes, ends (PROTOCOL.md 3, 5).
+
+use muster_policy::{Event, Outcome, WorkerId};
+use muster_proto::{Code, PROTOCOL_VERSION, id::SessionId, v1};
+
+use super::{
+    Driver,
+    inbox::{FromWorker, Join, JoinAnswer},
+    mirror::Noted,
+    sessions::Session,
+};
+use crate::convert::report::{facts, outcome, report};
+
+impl Driver {
+    pub(super) fn session_said(&mut self, message: FromWorker) {
+        match message {
+            FromWorker::Join(join) => self.join(*join),
+            FromWorker::Message { session, kind } => match self.sessions.worker(&session) {
+                Some(worker) => self.heard(&worker, *kind),
+                None => tracing::debug!(%session, "a message of a session that does not count"),
+            },
+            FromWorker::Ended { session } => {
+                if let Some(worker) = self.sessions.worker(&session) {
+                    tracing::warn!(%worker, "session lost");
+                    self.end_session(&worker);
+                    self.feed(Event::WorkerLost { worker });
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, join: Join) {
+        let Join {
+            session,
+            hello,
+            commands,
+            end,
+            pulse,
+            silent,
+            reply,
+        } = join;
+        let answer = self.admit(&session, &hello, silent.as_ref());
+        let accepted = matches!(answer, JoinAnswer::Accepted(_));
+        // A task that ended meanwhile has reported so behind this join: its session opens and closes at once.
+        drop(reply.send(answer));
+        if !accepted {
+            return;
+        }
+        // `admit` has checked it.
+        let Ok(facts) = facts(&hello) else { return };
+        let worker = facts.id.clone();
+        let boot = hello.boot_id.clone();
+        let id = session;
+        self.sessions.open(
+            worker.clone(),
+            Session {
+                id,
+                boot,
+                commands,
+                end,
+                pulse: pulse.clone(),
+                outstanding: std::collections::BTreeMap::new(),
+            },
+        );
+        let (report, malformed) = report(hello.full.as_ref().unwrap_or(&v1::WorkerReport::default()));
+        complain(&worker, &malformed);
+        let noted = self.mirror.joined(hello, pulse, &mut self.observed);
+        self.feed(Event::WorkerJoined { facts, report });
+        self.take_note(noted);
+        self.prune = true;
+    }
+
+    /// Whether a worker may have its session; if so, any older one is ended.
+    fn admit(&mut self, session: &SessionId, hello: &v1::Hello, silent: Option<&SessionId>) -> JoinAnswer {
+        let facts = match facts(hello) {
+            Ok(facts) => facts,
+            Err(error) => return JoinAnswer::Rejected(Code::InvalidRequest.error(error.to_string())),
+        };
+        if !(hello.protocol_min..=hello.protocol_max).contains(&PROTOCOL_VERSION) {
+            let text = format!(
+                "the worker speaks protocol {} to {}, this controller {PROTOCOL_VERSION}",
+                hello.protocol_min, hello.protocol_max
+            );
+            return JoinAnswer::Rejected(Code::InvalidRequest.error(text));
+        }
+        if let Err(error) = self.outbid(hello.highest_epoch_seen) {
+            tracing::error!(error = ?error, "the epoch cannot be raised");
+            return JoinAnswer::Rejected(Code::Internal.error("the controller cannot write its epoch"));
+        }
+        if let Some(old) = self.sessions.of(&facts.id) {
+            let same_boot = old.boot == hello.boot_id;
+            if !same_boot && silent != Some(&old.id) {
+                return JoinAnswer::Occupied {
+                    session: old.id.clone(),
+                    pulse: old.pulse.clone(),
+                };
+            }
+            tracing::info!(worker = %facts.id, old = %old.id, new = %session, same_boot, "session replaced");
+            self.end_session(&facts.id);
+            if !same_boot {
+                self.feed(Event::WorkerLost { worker: facts.id });
+            }
+        }
+        JoinAnswer::Accepted(self.epoch.subscribe())
+    }
+
+    /// A worker that has seen a higher epoch than ours would refuse us: raise it (PROTOCOL.md 5).
+    fn outbid(&mut self, seen: u64) -> Result<(), crate::state::StateError> {
+        let mine = *self.epoch.borrow();
+        if seen <= mine {
+            return Ok(());
+        }
+        let epoch = self.writer.raise_epoch(seen)?;
+        tracing::warn!(
+            mine,
+            seen,
+            epoch,
+            "a worker has seen a newer controller; the epoch is raised"
+        );
+        self.epoch.send_replace(epoch);
+        self.routes.set_epoch(epoch);
+        Ok(())
+    }
+
+    fn heard(&mut self, worker: &WorkerId, kind: v1::worker_message::Kind) {
+        use v1::worker_message::Kind;
+        match kind {
+            Kind::Report(wire) => self.reported(worker, &wire),
+            Kind::Outcome(wire) => match self.sessions.answered(worker, &wire.command_id) {
+                Some(id) => {
+                    log_refusal(worker, &wire);
+                    self.feed(Event::Outcome {
+                        id,
+                        outcome: outcome(&wire),
+                    });
+                }
+                None => {
+                    tracing::debug!(%worker, command = wire.command_id, "an outcome that nobody waits for")
+                }
+            },
+            Kind::Goodbye(goodbye) => {
+                tracing::info!(%worker, reason = goodbye.reason, "worker left");
+                self.end_session(worker);
+                self.feed(Event::WorkerLeft {
+                    worker: worker.clone(),
+                });
+                self.prune = true;
+            }
+            // Signs of life are the session's own business, and a second introduction is none.
+            Kind::Heartbeat(_) | Kind::Hello(_) => {}
+        }
+    }
+
+    fn reported(&mut self, worker: &WorkerId, wire: &v1::WorkerReport) {
+        let (report, malformed) = report(wire);
+        complain(worker, &malformed);
+        let noted = self.mirror.reported(worker.as_str(), wire, &mut self.observed);
+        if let Some(draining) = wire.draining {
+            self.feed(Event::WorkerDraining {
+                worker: worker.clone(),
+                draining,
+            });
+        }
+        self.feed(Event::WorkerReported {
+            worker: worker.clone(),
+            report,
+        });
+        self.take_note(noted);
+    }
+
+    fn take_note(&mut self, noted: Noted) {
+        self.changed_models.extend(noted.models);
+        if noted.learned {
+            self.writer.observed(&self.observed);
+            self.catalogue_changed();
+        }
+    }
+
+    /// Closes a session; what it had not answered, nobody knows.
+    fn end_session(&mut self, worker: &WorkerId) {
+        for id in self.sessions.close(worker) {
+            self.feed(Event::Outcome {
+                id,
+                outcome: Outcome::Unknown,
+            });
+        }
+    }
+}
+
+fn complain(worker: &WorkerId, malformed: &[(String, crate::convert::report::Malformed)]) {
+    for (instance, error) in malformed {
+        tracing::error!(%worker, instance, %error, "an instance that cannot be understood is left out");
+    }
+}
+
+fn log_refusal(worker: &WorkerId, wire: &v1::Outcome) {
+    use v1::outcome::Kind;
+    match &wire.kind {
+        Some(Kind::Refused(refused)) => {
+            tracing::debug!(%worker, reason = refused.reason().as_str_name(), message = refused.message, "refused");
+        }
+        Some(Kind::Failed(error)) => tracing::warn!(%worker, %error, "a command failed"),
+        Some(Kind::Done(_)) | None => {}
+    }
+}

@@ -1,0 +1,343 @@
+//! `muster.v1.Control`: operators, gateways and the CLI.
+
+use std::{collections::VecDeque, time::Duration};
+
+use futures::stream;
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{self, control_server::Control, ensure_loaded_event, load_model_event, route_update},
+};
+use tokio::{
+    sync::broadcast::{self, error::RecvError},
+    time::{Instant, sleep_until, timeout},
+};
+use tonic::{Request, Response, Status};
+
+use super::{Boxed, until_stopped};
+use crate::{
+    convert::stage::unknown_model,
+    driver::{
+        handle::{Ensure, Handle, Word},
+        inbox::{Answer, Order, Query, stopping},
+    },
+    routes::{Step, Subscription},
+};
+
+/// The service.
+#[derive(Debug, Clone)]
+pub(crate) struct ControlService {
+    handle: Handle,
+}
+
+impl ControlService {
+    /// Answers from `handle`.
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+}
+
+#[tonic::async_trait]
+impl Control for ControlService {
+    type LoadModelStream = Boxed<v1::LoadModelEvent>;
+    type EnsureLoadedStream = Boxed<v1::EnsureLoadedEvent>;
+    type WatchRoutesStream = Boxed<v1::RouteUpdate>;
+    type WatchEventsStream = Boxed<v1::FleetEvent>;
+
+    async fn list_models(
+        &self,
+        request: Request<v1::ListModelsRequest>,
+    ) -> Result<Response<v1::ListModelsResponse>, Status> {
+        let request = request.into_inner();
+        self.handle
+            .query(|reply| Query::Models(request, reply))
+            .await
+            .map(Response::new)
+    }
+
+    async fn get_model(
+        &self,
+        request: Request<v1::GetModelRequest>,
+    ) -> Result<Response<v1::GetModelResponse>, Status> {
+        let id = named(request.into_inner().model, "model")?;
+        let model = self.handle.query(|reply| Query::Model(id.clone(), reply)).await?;
+        let model = model.ok_or_else(|| unknown_model(&id).into_status())?;
+        Ok(Response::new(v1::GetModelResponse { model: Some(model) }))
+    }
+
+    async fn load_model(
+        &self,
+        request: Request<v1::LoadModelRequest>,
+    ) -> Result<Response<Self::LoadModelStream>, Status> {
+        let request = request.into_inner();
+        named(request.model.clone(), "model")?;
+        let mut call = self.handle.call(Order::Load(request))?;
+        // What is refused at once fails the call itself.
+        let first = call.next().await?;
+        let words = stream::unfold(Some((call, Some(first))), |state| async {
+            let (mut call, waiting) = state?;
+            let word = match waiting {
+                Some(word) => Ok(word),
+                None => call.next().await,
+            };
+            match word {
+                Ok(Word::Progress(kind)) => Some((Ok(load_event(*kind)), Some((call, None)))),
+                Ok(Word::Done(Answer::Model(model))) => {
+                    Some((Ok(load_event(load_model_event::Kind::Loaded(*model))), None))
+                }
+                Ok(Word::Done(Answer::Forgotten(_))) => Some((Err(confused()), None)),
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        Ok(Response::new(until_stopped(words, self.handle.stop())))
+    }
+
+    async fn unload_model(
+        &self,
+        request: Request<v1::UnloadModelRequest>,
+    ) -> Result<Response<v1::UnloadModelResponse>, Status> {
+        let request = request.into_inner();
+        named(request.model.clone(), "model")?;
+        match self.finish(Order::Unload(request)).await? {
+            Answer::Model(model) => Ok(Response::new(v1::UnloadModelResponse { model: Some(*model) })),
+            Answer::Forgotten(_) => Err(confused()),
+        }
+    }
+
+    async fn ensure_loaded(
+        &self,
+        request: Request<v1::EnsureLoadedRequest>,
+    ) -> Result<Response<Self::EnsureLoadedStream>, Status> {
+        let request = request.into_inner();
+        named(request.ensure_id.clone(), "ensure_id")?;
+        named(request.model_id.clone(), "model_id")?;
+        let budget = request
+            .wait_budget
+            .as_ref()
+            .and_then(|budget| Duration::try_from(*budget).ok());
+        let wait = Wait {
+            deadline: budget.and_then(|budget| Instant::now().checked_add(budget)),
+            last: None,
+            epoch: self.handle.epoch(),
+            ensure: self.handle.ensure(request)?,
+        };
+        let events = stream::unfold(Some(wait), |wait| async { wait?.next().await });
+        Ok(Response::new(until_stopped(events, self.handle.stop())))
+    }
+
+    async fn watch_routes(
+        &self,
+        _request: Request<v1::WatchRoutesRequest>,
+    ) -> Result<Response<Self::WatchRoutesStream>, Status> {
+        let watch = Watch::open(self.handle.clone()).await?;
+        let updates = stream::unfold(Some(watch), |watch| async {
+            let mut watch = watch?;
+            match watch.next().await {
+                Ok(update) => Some((Ok(update), Some(watch))),
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        Ok(Response::new(until_stopped(updates, self.handle.stop())))
+    }
+
+    async fn watch_events(
+        &self,
+        request: Request<v1::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let model = request.into_inner().model;
+        let start = (self.handle.events(), model);
+        let events = stream::unfold(start, |(mut events, model)| async {
+            let event = next_event(&mut events, &model).await?;
+            Some((Ok(event), (events, model)))
+        });
+        Ok(Response::new(until_stopped(events, self.handle.stop())))
+    }
+
+    async fn list_devices(
+        &self,
+        _request: Request<v1::ListDevicesRequest>,
+    ) -> Result<Response<v1::ListDevicesResponse>, Status> {
+        self.handle.query(Query::Devices).await.map(Response::new)
+    }
+
+    async fn list_workers(
+        &self,
+        _request: Request<v1::ListWorkersRequest>,
+    ) -> Result<Response<v1::ListWorkersResponse>, Status> {
+        self.handle.query(Query::Workers).await.map(Response::new)
+    }
+
+    async fn forget_worker(
+        &self,
+        request: Request<v1::ForgetWorkerRequest>,
+    ) -> Result<Response<v1::ForgetWorkerResponse>, Status> {
+        let request = request.into_inner();
+        named(request.worker_id.clone(), "worker_id")?;
+        match self.finish(Order::Forget(request)).await? {
+            Answer::Forgotten(instance_ids) => Ok(Response::new(v1::ForgetWorkerResponse { instance_ids })),
+            Answer::Model(_) => Err(confused()),
+        }
+    }
+
+    async fn get_stats(
+        &self,
+        _request: Request<v1::GetStatsRequest>,
+    ) -> Result<Response<v1::GetStatsResponse>, Status> {
+        self.handle.query(Query::Stats).await.map(Response::new)
+    }
+}
+
+impl ControlService {
+    async fn finish(&self, order: Order) -> Result<Answer, Status> {
+        let stop = self.handle.stop();
+        let call = self.handle.call(order)?;
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(stopping()),
+            answer = call.finish() => answer,
+        }
+    }
+}
+
+fn named(text: String, field: &str) -> Result<String, Status> {
+    if text.is_empty() {
+        return Err(Code::InvalidRequest
+            .error(format!("{field} is missing"))
+            .with_param(field)
+            .into_status());
+    }
+    Ok(text)
+}
+
+fn load_event(kind: load_model_event::Kind) -> v1::LoadModelEvent {
+    v1::LoadModelEvent { kind: Some(kind) }
+}
+
+fn confused() -> Status {
+    Code::Internal
+        .error("the driver answered another question")
+        .into_status()
+}
+
+/// An open `EnsureLoaded` stream with its patience.
+#[derive(Debug)]
+struct Wait {
+    ensure: Ensure,
+    deadline: Option<Instant>,
+    last: Option<ensure_loaded_event::Kind>,
+    epoch: u64,
+}
+
+impl Wait {
+    async fn next(mut self) -> Option<(Result<v1::EnsureLoadedEvent, Status>, Option<Self>)> {
+        let deadline = self.deadline;
+        let patience = async {
+            match deadline {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let event = tokio::select! {
+            biased;
+            event = self.ensure.next() => event?,
+            () = patience => return Some((Ok(self.gave_up()), None)),
+        };
+        self.last.clone_from(&event.kind);
+        match &event.kind {
+            Some(ensure_loaded_event::Kind::Failed(_)) => Some((Ok(event), None)),
+            Some(ensure_loaded_event::Kind::Ready(_)) => {
+                // The budget is for waiting; what is ready stays so as long as the stream is open.
+                self.deadline = None;
+                Some((Ok(event), Some(self)))
+            }
+            Some(
+                ensure_loaded_event::Kind::Queued(_)
+                | ensure_loaded_event::Kind::Evicting(_)
+                | ensure_loaded_event::Kind::Loading(_),
+            )
+            | None => Some((Ok(event), Some(self))),
+        }
+    }
+
+    /// The budget is spent: says what was still waited for.
+    fn gave_up(&self) -> v1::EnsureLoadedEvent {
+        let no_worker = i32::from(v1::QueuedReason::NoWorker);
+        let code = match &self.last {
+            Some(ensure_loaded_event::Kind::Queued(queued)) if queued.reason == no_worker => Code::NoWorker,
+            Some(ensure_loaded_event::Kind::Loading(_)) => Code::ModelLoading,
+            Some(
+                ensure_loaded_event::Kind::Queued(_)
+                | ensure_loaded_event::Kind::Evicting(_)
+                | ensure_loaded_event::Kind::Ready(_)
+                | ensure_loaded_event::Kind::Failed(_),
+            )
+            | None => Code::EvictionTimeout,
+        };
+        let error = code.error("the model was not ready within the caller's wait budget");
+        v1::EnsureLoadedEvent {
+            epoch: self.epoch,
+            kind: Some(ensure_loaded_event::Kind::Failed(error)),
+        }
+    }
+}
+
+/// An open `WatchRoutes` stream.
+#[derive(Debug)]
+struct Watch {
+    handle: Handle,
+    snapshot: VecDeque<v1::RouteUpdate>,
+    steps: broadcast::Receiver<Step>,
+    at: (u64, u64),
+}
+
+impl Watch {
+    async fn open(handle: Handle) -> Result<Self, Status> {
+        let Subscription { snapshot, steps } = handle.query(Query::Routes).await?;
+        Ok(Self {
+            handle,
+            snapshot: snapshot.into(),
+            steps,
+            at: (0, 0),
+        })
+    }
+
+    async fn next(&mut self) -> Result<v1::RouteUpdate, Status> {
+        loop {
+            if let Some(part) = self.snapshot.pop_front() {
+                self.at = (part.epoch, part.version);
+                return Ok(part);
+            }
+            match timeout(self.handle.timing().heartbeat_every, self.steps.recv()).await {
+                Ok(Ok(Step::Delta(update))) => {
+                    self.at = (update.epoch, update.version);
+                    return Ok(v1::RouteUpdate::clone(&update));
+                }
+                // Overtaken, or a new epoch: everything anew.
+                Ok(Ok(Step::Anew) | Err(RecvError::Lagged(_))) => {
+                    *self = Self::open(self.handle.clone()).await?
+                }
+                Ok(Err(RecvError::Closed)) => return Err(stopping()),
+                Err(_) => {
+                    let (epoch, version) = self.at;
+                    let kind = Some(route_update::Kind::Heartbeat(v1::Heartbeat {}));
+                    return Ok(v1::RouteUpdate { epoch, version, kind });
+                }
+            }
+        }
+    }
+}
+
+async fn next_event(events: &mut broadcast::Receiver<v1::FleetEvent>, model: &str) -> Option<v1::FleetEvent> {
+    loop {
+        match events.recv().await {
+            Ok(event) if model.is_empty() || event.model == model => return Some(event),
+            Ok(_) => {}
+            Err(RecvError::Lagged(lagged)) => {
+                return Some(v1::FleetEvent {
+                    lagged,
+                    ..v1::FleetEvent::default()
+                });
+            }
+            Err(RecvError::Closed) => return None,
+        }
+    }
+}

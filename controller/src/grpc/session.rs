@@ -1,0 +1,274 @@
+//! One worker's session, from its hello to its end (PROTOCOL.md 3, 5). A task per session; the driver only sees what counts.
+//!
+//! ```text
+//! hello ─► join ─► accepted ─► running ─► ended (stream closed · silence · ended by the driver · controller ends)
+//!            │  ▲
+//!   occupied ▼  │ closed, or silent for a ping
+//!          waiting ─► rejected: the other process lives
+//! ```
+//!
+//! Invariant: the driver hears of the end of every session it was asked to open, whatever happens to this task.
+
+use std::time::Duration;
+
+use muster_proto::{
+    Code, ErrorExt as _, PROTOCOL_VERSION,
+    id::{self, SessionId},
+    v1::{
+        Command, ControllerMessage, ErrorInfo, Heartbeat, Hello, Welcome, WorkerMessage,
+        controller_message::Kind as Down, worker_message::Kind as Up,
+    },
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+
+use crate::{
+    convert::span,
+    driver::{
+        handle::Handle,
+        inbox::{FromWorker, Join, JoinAnswer, OnDrop},
+        pulse::Pulse,
+    },
+};
+
+/// Commands that the driver may be ahead of this task. It never waits: when full, it ends the session.
+const COMMANDS: usize = 1024;
+/// How long a stream may be open without a hello.
+const HELLO_WAIT: Duration = Duration::from_secs(5);
+
+/// A session at work.
+#[derive(Debug)]
+pub(super) struct Session {
+    handle: Handle,
+    id: SessionId,
+    incoming: Streaming<WorkerMessage>,
+    out: mpsc::Sender<ControllerMessage>,
+    pulse: Pulse,
+    end: CancellationToken,
+    epoch: Option<watch::Receiver<u64>>,
+    sent: u64,
+    received: u64,
+}
+
+/// Why a session ended; told to the log only.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the stream was closed")]
+    Closed,
+    #[error("the stream broke: {0}")]
+    Broken(tonic::Status),
+    #[error("nothing was heard for {0:?}")]
+    Silent(Duration),
+    #[error("the worker does not read")]
+    Stuck,
+    #[error("it was replaced or resynchronised")]
+    Replaced,
+    #[error("the controller is shutting down")]
+    Stopping,
+    #[error("it was refused: {0}")]
+    Refused(ErrorInfo),
+}
+
+impl Session {
+    pub(super) fn new(
+        handle: Handle,
+        incoming: Streaming<WorkerMessage>,
+        out: mpsc::Sender<ControllerMessage>,
+    ) -> Self {
+        Self {
+            handle,
+            id: SessionId::from(id::fresh()),
+            incoming,
+            out,
+            pulse: Pulse::new(),
+            end: CancellationToken::new(),
+            epoch: None,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let stop = self.handle.stop();
+        let work = async {
+            let hello = self.hello().await?;
+            let worker = hello.worker_id.clone();
+            let Some(permit) = self.handle.workers().reserve_owned().await.ok() else {
+                return Err(Ended::Stopping);
+            };
+            let guard = OnDrop::new(
+                permit,
+                FromWorker::Ended {
+                    session: self.id.clone(),
+                },
+            );
+            let ended = self.joined(hello).await;
+            drop(guard);
+            tracing::info!(worker, session = %self.id, "session over");
+            ended
+        };
+        let ended = tokio::select! {
+            biased;
+            () = stop.cancelled() => Ended::Stopping,
+            ended = work => match ended {
+                Ok(()) => Ended::Closed,
+                Err(ended) => ended,
+            },
+        };
+        tracing::info!(session = %self.id, reason = %ended, "session ended");
+        if let Ended::Refused(error) = ended {
+            self.refuse(error).await;
+        }
+    }
+
+    async fn hello(&mut self) -> Result<Hello, Ended> {
+        let first = match timeout(HELLO_WAIT, self.incoming.message()).await {
+            Err(_) => return Err(Ended::Silent(HELLO_WAIT)),
+            Ok(Err(status)) => return Err(Ended::Broken(status)),
+            Ok(Ok(None)) => return Err(Ended::Closed),
+            Ok(Ok(Some(message))) => message,
+        };
+        self.received = first.seq;
+        match first.kind {
+            Some(Up::Hello(hello)) => Ok(hello),
+            Some(Up::Report(_) | Up::Outcome(_) | Up::Heartbeat(_) | Up::Goodbye(_)) | None => Err(
+                Ended::Refused(Code::InvalidRequest.error("the first message of a session must be hello")),
+            ),
+        }
+    }
+
+    async fn joined(&mut self, hello: Hello) -> Result<(), Ended> {
+        let (commands, mut orders) = mpsc::channel(COMMANDS);
+        let features = Vec::new();
+        self.epoch = Some(self.admitted(hello, commands).await?);
+        let timing = self.handle.timing();
+        let welcome = Welcome {
+            session_id: self.id.to_string(),
+            protocol: PROTOCOL_VERSION,
+            features,
+            heartbeat_every: Some(span(timing.heartbeat_every)),
+            lost_after: Some(span(timing.lost_after)),
+        };
+        self.send(Down::Welcome(welcome)).await?;
+        self.talk(&mut orders).await
+    }
+
+    /// Asks the driver for the worker's place, until it is free or shows to be taken.
+    async fn admitted(
+        &self,
+        hello: Hello,
+        commands: mpsc::Sender<Command>,
+    ) -> Result<watch::Receiver<u64>, Ended> {
+        let mut silent = None;
+        loop {
+            let (reply, answer) = oneshot::channel();
+            let join = Join {
+                session: self.id.clone(),
+                hello: hello.clone(),
+                commands: commands.clone(),
+                end: self.end.clone(),
+                pulse: self.pulse.clone(),
+                silent: silent.take(),
+                reply,
+            };
+            let sent = self.handle.workers().send(FromWorker::Join(Box::new(join))).await;
+            sent.map_err(|_| Ended::Stopping)?;
+            match answer.await.map_err(|_| Ended::Stopping)? {
+                JoinAnswer::Accepted(epoch) => return Ok(epoch),
+                JoinAnswer::Rejected(error) => return Err(Ended::Refused(error)),
+                JoinAnswer::Occupied { session, pulse } => {
+                    let wait = self.handle.timing().ping_wait;
+                    if lives(&pulse, wait).await {
+                        let text = format!("worker '{}' is connected from another process", hello.worker_id);
+                        return Err(Ended::Refused(
+                            Code::InvalidRequest.error(text).with_retry_after(wait),
+                        ));
+                    }
+                    silent = Some(session);
+                }
+            }
+        }
+    }
+
+    async fn talk(&mut self, orders: &mut mpsc::Receiver<Command>) -> Result<(), Ended> {
+        let timing = self.handle.timing();
+        let mut beats = interval(timing.heartbeat_every);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (pulse, end) = (self.pulse.clone(), self.end.clone());
+        loop {
+            let silent_at: Instant = pulse.last() + timing.lost_after;
+            tokio::select! {
+                biased;
+                () = end.cancelled() => return Err(Ended::Replaced),
+                Some(command) = orders.recv() => self.send(Down::Command(command)).await?,
+                message = self.incoming.message() => match message {
+                    Ok(Some(message)) => self.heard(message).await?,
+                    Ok(None) => return Ok(()),
+                    Err(status) => return Err(Ended::Broken(status)),
+                },
+                () = pulse.pinged() => self.send(Down::Heartbeat(Heartbeat {})).await?,
+                _ = beats.tick() => self.send(Down::Heartbeat(Heartbeat {})).await?,
+                () = sleep_until(silent_at) => return Err(Ended::Silent(timing.lost_after)),
+            }
+        }
+    }
+
+    async fn heard(&mut self, message: WorkerMessage) -> Result<(), Ended> {
+        self.pulse.beat();
+        if message.session_id != self.id.as_str() {
+            tracing::warn!(session = %self.id, other = message.session_id, "a message of another session is ignored");
+            return Ok(());
+        }
+        self.received = self.received.max(message.seq);
+        let kind = match message.kind {
+            Some(kind @ (Up::Report(_) | Up::Outcome(_) | Up::Goodbye(_))) => kind,
+            Some(Up::Heartbeat(_) | Up::Hello(_)) | None => return Ok(()),
+        };
+        // Waits while the driver is behind: that is the worker's back-pressure.
+        let message = FromWorker::Message {
+            session: self.id.clone(),
+            kind: Box::new(kind),
+        };
+        self.handle
+            .workers()
+            .send(message)
+            .await
+            .map_err(|_| Ended::Stopping)
+    }
+
+    async fn send(&mut self, kind: Down) -> Result<(), Ended> {
+        self.sent += 1;
+        let message = ControllerMessage {
+            epoch: self
+                .epoch
+                .as_ref()
+                .map_or_else(|| self.handle.epoch(), |epoch| *epoch.borrow()),
+            seq: self.sent,
+            acked_worker_seq: self.received,
+            kind: Some(kind),
+        };
+        match timeout(self.handle.timing().lost_after, self.out.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Ended::Closed),
+            Err(_) => Err(Ended::Stuck),
+        }
+    }
+
+    async fn refuse(&mut self, error: ErrorInfo) {
+        // A worker that has gone need not hear it.
+        drop(self.send(Down::Rejected(error)).await);
+    }
+}
+
+/// Whether a session shows life within `wait` (PROTOCOL.md 5).
+async fn lives(pulse: &Pulse, wait: Duration) -> bool {
+    pulse.ping();
+    tokio::select! {
+        () = pulse.next_beat() => true,
+        () = sleep(wait) => false,
+    }
+}

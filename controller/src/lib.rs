@@ -1,0 +1,24 @@
+//! Muster's control plane: the catalogue, the driver of policy, the sessions of workers, and the gRPC services on top (DESIGN.md).
+//!
+//! ```text
+//!             gateways, CLI                      workers
+//!                  │ Control                        │ Fleet.Join
+//!             ┌────▼────────────── grpc ────────────▼────┐
+//!             │                  Handle                  │
+//!             └────────────────────┬─────────────────────┘
+//!    config ─► catalogue ─► driver (owns muster_policy::Fleet) ─► state (epoch, roster, observed memory)
+//!                              └─ convert: wire ⇄ policy
+//! ```
+
+mod catalogue;
+pub mod config;
+mod convert;
+mod driver;
+mod estimate;
+mod grpc;
+mod routes;
+mod server;
+mod state;
+
+pub use server::{Controller, ServerError};
+pub use state::StateError;

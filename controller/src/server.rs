@@ -1,0 +1,173 @@
+//! The process: everything started in order, and ended in order (PROTOCOL.md 23).
+//!
+//! Start: configuration → state directory → epoch written → driver → services. End: not serving → the driver stops (nothing is released or
+//! unloaded on the way out: the fleet goes on without us) → streams end → connections close → state is written.
+
+use std::{io, path::Path, time::Duration};
+
+use muster_proto::{
+    DESCRIPTORS, MAX_MESSAGE_BYTES,
+    net::{self, Address, Listener},
+    v1::{control_server::ControlServer, fleet_server::FleetServer},
+};
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic_health::server::HealthReporter;
+
+use crate::{
+    config::Config,
+    driver::{Driver, Start, handle::Handle},
+    grpc::{ControlService, FleetService},
+    state::{StateDir, StateError, Writer},
+};
+
+/// How long connections may take to close at the end.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// A controller at work. Dropped without [`Controller::shutdown`], it ends with the runtime.
+#[derive(Debug)]
+pub struct Controller {
+    address: Address,
+    stop: CancellationToken,
+    health: HealthReporter,
+    tasks: TaskTracker,
+    driver: JoinHandle<()>,
+    server: JoinHandle<Result<(), tonic::transport::Error>>,
+}
+
+/// Why a controller does not start or ends badly.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The state directory is of no use.
+    #[error("the state directory cannot be used")]
+    State(#[from] StateError),
+    /// The socket does not tell its address.
+    #[error("the listening address is unknown")]
+    Address(#[source] io::Error),
+    /// Reflection could not be set up.
+    #[error("reflection cannot be served")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// Serving failed.
+    #[error("serving failed")]
+    Serve(#[from] tonic::transport::Error),
+    /// A task of ours panicked.
+    #[error("a task failed")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Controller {
+    /// Starts a controller on a bound socket.
+    ///
+    /// # Errors
+    /// The state directory is of no use or taken by another controller.
+    pub async fn start(config: Config, state_dir: &Path, listener: Listener) -> Result<Self, ServerError> {
+        let address = listener.address().map_err(ServerError::Address)?;
+        let state = StateDir::open(state_dir)?;
+        let epoch = state.raise_epoch(0)?;
+        let roster = state.roster()?;
+        let observed = state.observed()?;
+        tracing::info!(%address, epoch, workers_known = roster.len(), models = config.models.len(), "controller starts");
+        let writer = Writer::spawn(state, &roster);
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let start = Start {
+            config,
+            epoch,
+            roster,
+            observed,
+            writer,
+            stop: stop.clone(),
+        };
+        let (driver, handle) = Driver::new(start);
+        let driver = tokio::spawn(driver.run());
+        let health = HealthReporter::new();
+        health.set_serving::<ControlServer<ControlService>>().await;
+        health.set_serving::<FleetServer<FleetService>>().await;
+        let server = tokio::spawn(serve(listener, handle, &health, tasks.clone(), stop.clone())?);
+        Ok(Self {
+            address,
+            stop,
+            health,
+            tasks,
+            driver,
+            server,
+        })
+    }
+
+    /// Where it really listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Resolves when the driver or the server has ended by itself, which is a failure.
+    ///
+    /// # Errors
+    /// Why it ended.
+    pub async fn failed(&mut self) -> Result<(), ServerError> {
+        tokio::select! {
+            ended = &mut self.driver => ended.map_err(ServerError::from),
+            ended = &mut self.server => ended?.map_err(ServerError::from),
+        }
+    }
+
+    /// Ends it in order.
+    ///
+    /// # Errors
+    /// A task had failed.
+    pub async fn shutdown(self) -> Result<(), ServerError> {
+        self.health
+            .set_not_serving::<ControlServer<ControlService>>()
+            .await;
+        self.health.set_not_serving::<FleetServer<FleetService>>().await;
+        self.stop.cancel();
+        self.tasks.close();
+        let tracked = async {
+            if self.driver.is_finished() {
+                Ok(())
+            } else {
+                self.driver.await
+            }
+        };
+        let driver = tracked.await;
+        self.tasks.wait().await;
+        let mut server = self.server;
+        match timeout(CLOSING, &mut server).await {
+            Ok(served) => served??,
+            Err(_) => {
+                tracing::warn!("connections did not close in time");
+                server.abort();
+            }
+        }
+        driver.map_err(ServerError::from)
+    }
+}
+
+/// The server's future; everything that can fail is set up before it runs.
+fn serve(
+    listener: Listener,
+    handle: Handle,
+    health: &HealthReporter,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + use<>, ServerError> {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let health_service = tonic_health::server::HealthService::from_health_reporter(health.clone());
+    let control = ControlServer::new(ControlService::new(handle.clone()))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let fleet = FleetServer::new(FleetService::new(handle, tasks))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let router = net::server()
+        .add_service(tonic_health::pb::health_server::HealthServer::new(health_service))
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?)
+        .add_service(control)
+        .add_service(fleet);
+    Ok(router.serve_with_incoming_shutdown(listener, async move { stop.cancelled().await }))
+}

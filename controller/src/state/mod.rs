@@ -1,0 +1,220 @@
+//! What survives a restart: the epoch, the roster of known workers, and memory seen in use. Nothing else of the fleet (PROTOCOL.md 2).
+//!
+//! ```text
+//! DIR/lock           held (flock) for as long as the process lives: two controllers never share a directory
+//! DIR/epoch.json     raised and written before anything is served (PROTOCOL.md 5)
+//! DIR/roster.json    workers that joined and were neither forgotten nor said goodbye
+//! DIR/observed.json  see `estimate`
+//! ```
+//!
+//! Every file is replaced as a whole and atomically. A file that cannot be understood stops the start: guessing an epoch would let two
+//! controllers believe they are the newer one.
+
+mod roster;
+mod writer;
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use muster_policy::WorkerFacts;
+use serde::{Serialize, de::DeserializeOwned};
+
+pub(crate) use writer::Writer;
+
+use crate::estimate::Observed;
+
+/// The state directory, locked.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Why the state directory is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The operating system refused.
+    #[error("{} cannot be used", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process holds it.
+    #[error("{} is in use by another controller", .0.display())]
+    InUse(PathBuf),
+    /// A file is not what this version writes.
+    #[error("{} cannot be understood", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+const EPOCH: &str = "epoch.json";
+const ROSTER: &str = "roster.json";
+const OBSERVED: &str = "observed.json";
+
+impl StateDir {
+    /// Creates the directory if it is missing, and locks it.
+    ///
+    /// # Errors
+    /// Another controller has it, or the operating system refuses.
+    pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| StateError::Io { path, source }
+        };
+        fs::create_dir_all(path).map_err(failed(path))?;
+        let lock_path = path.join("lock");
+        let lock = File::create(&lock_path).map_err(failed(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                _lock: lock,
+            }),
+            Err(TryLockError::WouldBlock) => Err(StateError::InUse(path.to_owned())),
+            Err(TryLockError::Error(source)) => Err(failed(&lock_path)(source)),
+        }
+    }
+
+    /// Raises the epoch to at least `seen + 1`, writes it, and returns it.
+    ///
+    /// # Errors
+    /// The epoch cannot be read or written.
+    pub(crate) fn raise_epoch(&self, seen: u64) -> Result<u64, StateError> {
+        let persisted: u64 = self.read(EPOCH)?;
+        let epoch = persisted.max(seen).saturating_add(1);
+        self.write(EPOCH, &epoch)?;
+        Ok(epoch)
+    }
+
+    /// The workers known.
+    ///
+    /// # Errors
+    /// The roster cannot be read.
+    pub(crate) fn roster(&self) -> Result<Vec<WorkerFacts>, StateError> {
+        let entries: Vec<roster::Entry> = self.read(ROSTER)?;
+        Ok(entries.into_iter().map(WorkerFacts::from).collect())
+    }
+
+    /// Writes the workers known.
+    ///
+    /// # Errors
+    /// The roster cannot be written.
+    pub(crate) fn save_roster(&self, roster: &[WorkerFacts]) -> Result<(), StateError> {
+        let entries: Vec<roster::Entry> = roster.iter().map(roster::Entry::from).collect();
+        self.write(ROSTER, &entries)
+    }
+
+    /// Memory seen in use.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn observed(&self) -> Result<Observed, StateError> {
+        self.read(OBSERVED)
+    }
+
+    /// Writes memory seen in use.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn save_observed(&self, observed: &Observed) -> Result<(), StateError> {
+        self.write(OBSERVED, observed)
+    }
+
+    fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, StateError> {
+        let path = self.path.join(name);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(T::default()),
+            Err(source) => return Err(StateError::Io { path, source }),
+        };
+        serde_json::from_slice(&text).map_err(|source| StateError::Malformed { path, source })
+    }
+
+    fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), StateError> {
+        let path = self.path.join(name);
+        let text = match serde_json::to_vec_pretty(value) {
+            Ok(text) => text,
+            Err(source) => return Err(StateError::Malformed { path, source }),
+        };
+        let replace = || {
+            let mut file = atomic_write_file::AtomicWriteFile::open(&path)?;
+            file.write_all(&text)?;
+            file.commit()
+        };
+        replace().map_err(|source| StateError::Io {
+            path: path.clone(),
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use muster_policy::{Bytes, DeviceFacts, DeviceKind, Exclusivity};
+
+    use super::*;
+
+    fn worker(name: &str) -> WorkerFacts {
+        WorkerFacts {
+            id: name.into(),
+            boot: "boot".into(),
+            host: "host".into(),
+            devices: vec![DeviceFacts {
+                id: "npu0".into(),
+                kind: DeviceKind::Npu,
+                capacity: Bytes::mib(7),
+                exclusivity: Exclusivity::OneModel,
+            }],
+            runtimes: BTreeMap::from([("flm".into(), ["npu0".into()].into())]),
+            draining: false,
+        }
+    }
+
+    #[test]
+    fn the_epoch_rises_over_restarts_and_over_what_was_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || StateDir::open(dir.path()).unwrap();
+        assert_eq!(open().raise_epoch(0).unwrap(), 1);
+        assert_eq!(open().raise_epoch(0).unwrap(), 2);
+        assert_eq!(open().raise_epoch(10).unwrap(), 11);
+        assert_eq!(open().raise_epoch(0).unwrap(), 12);
+    }
+
+    #[test]
+    fn two_controllers_never_share_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = StateDir::open(dir.path()).unwrap();
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::InUse(_))));
+        drop(first);
+        StateDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn the_roster_survives() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&dir.path().join("new/deep")).unwrap();
+        assert!(state.roster().unwrap().is_empty());
+        let roster = [worker("a"), worker("b")];
+        state.save_roster(&roster).unwrap();
+        assert_eq!(state.roster().unwrap(), roster);
+    }
+
+    #[test]
+    fn a_broken_file_stops_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        fs::write(dir.path().join(EPOCH), "seven").unwrap();
+        assert!(matches!(state.raise_epoch(0), Err(StateError::Malformed { .. })));
+    }
+}
