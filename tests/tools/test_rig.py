@@ -195,7 +195,8 @@ class Launcher(unittest.TestCase):
         with Server("tiny-chat.gguf") as server:
             started = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            self.assertEqual(server.process.wait(timeout=10), 0)
+            # Killed rather than stopped if the signal comes in the moment after the model is loaded, as with the original.
+            self.assertIn(server.process.wait(timeout=10), (0, -signal.SIGTERM))
             self.assertLess(time.monotonic() - started, 2)
 
 
