@@ -1,0 +1,168 @@
+//! The events of an answer: those of one request, or of several that answer one call together (completions with several prompts), whose choices
+//! are numbered through.
+//!
+//! Invariant: exactly one terminal event comes out, and it is the last. Once one request has failed the others are dropped, which cancels them.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+};
+
+use muster_proto::{
+    Code,
+    v1::{ErrorInfo, Event, Finished, Timings, Usage, event::Kind},
+};
+
+use crate::{
+    dispatch::Admitted,
+    session::{Batch, End},
+};
+
+/// The requests that make up an answer.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    parts: Vec<Option<Admitted>>,
+    /// Choices of each request.
+    choices: u32,
+    finished: Finished,
+}
+
+impl Answers {
+    pub(crate) fn new(parts: Vec<Admitted>, choices: u32) -> Self {
+        Self {
+            parts: parts.into_iter().map(Some).collect(),
+            choices,
+            finished: Finished::default(),
+        }
+    }
+
+    /// Waits for the first events; an error that comes first is the whole answer.
+    ///
+    /// # Errors
+    /// What the first event says if it is a failure.
+    pub(crate) async fn first(&mut self) -> Result<Vec<Event>, ErrorInfo> {
+        let mut events = Vec::new();
+        poll_fn(|cx| self.poll(cx, &mut events)).await;
+        match events.first().and_then(|event| event.kind.as_ref()) {
+            Some(Kind::Failed(error)) => Err(error.clone()),
+            Some(_) | None => Ok(events),
+        }
+    }
+
+    /// Appends what is ready to `out`; ready if that is anything.
+    pub(crate) fn poll(&mut self, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()> {
+        if let [part] = self.parts.as_mut_slice() {
+            // The common case: nothing to number.
+            return match part {
+                Some(part) => read(part, cx, out),
+                None => Poll::Pending,
+            };
+        }
+        let mut events = Vec::new();
+        for index in 0..self.parts.len() {
+            let Some(part) = &mut self.parts[index] else {
+                continue;
+            };
+            if read(part, cx, &mut events).is_pending() {
+                continue;
+            }
+            for event in events.drain(..) {
+                match event.kind {
+                    Some(Kind::Finished(finished)) => {
+                        self.parts[index] = None;
+                        self.finish(&finished);
+                        if self.parts.iter().all(Option::is_none) {
+                            let kind = Some(Kind::Finished(self.finished));
+                            out.push(Event {
+                                kind,
+                                extra_json: event.extra_json,
+                            });
+                        }
+                    }
+                    Some(Kind::Failed(_)) => {
+                        self.parts.clear();
+                        out.push(event);
+                        return Poll::Ready(());
+                    }
+                    kind => {
+                        let base = u32::try_from(index).unwrap_or_default() * self.choices;
+                        out.push(Event {
+                            kind: kind.map(|kind| numbered(kind, base)),
+                            extra_json: event.extra_json,
+                        });
+                    }
+                }
+            }
+        }
+        if out.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    }
+
+    fn finish(&mut self, finished: &Finished) {
+        let usage = self.finished.usage.get_or_insert_default();
+        add_usage(usage, &finished.usage.unwrap_or_default());
+        if let Some(more) = &finished.timings {
+            add_timings(self.finished.timings.get_or_insert_default(), more);
+        }
+    }
+}
+
+/// Events of one request; an end without a terminal event becomes one.
+fn read(part: &mut Admitted, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()> {
+    if !part.events.is_empty() {
+        out.append(&mut part.events);
+        return Poll::Ready(());
+    }
+    let error = match std::task::ready!(part.request.poll(cx, out)) {
+        Batch::More => return Poll::Ready(()),
+        Batch::End(End::Lost) => {
+            Code::WorkerLost.error("the connection to the worker broke while the request ran")
+        }
+        Batch::End(End::Finished) => Code::RuntimeError.error("the answer ended without a last event"),
+    };
+    out.push(Event {
+        kind: Some(Kind::Failed(error)),
+        extra_json: String::new(),
+    });
+    Poll::Ready(())
+}
+
+fn numbered(kind: Kind, base: u32) -> Kind {
+    match kind {
+        Kind::Delta(mut delta) => {
+            delta.choice += base;
+            Kind::Delta(delta)
+        }
+        Kind::ChoiceFinished(mut end) => {
+            end.choice += base;
+            Kind::ChoiceFinished(end)
+        }
+        Kind::Admitted(_)
+        | Kind::Progress(_)
+        | Kind::Embedded(_)
+        | Kind::Reranked(_)
+        | Kind::Finished(_)
+        | Kind::Failed(_) => kind,
+    }
+}
+
+fn add_usage(sum: &mut Usage, more: &Usage) {
+    sum.prompt_tokens += more.prompt_tokens;
+    sum.cached_tokens += more.cached_tokens;
+    sum.completion_tokens += more.completion_tokens;
+    sum.reasoning_tokens += more.reasoning_tokens;
+    sum.draft_tokens += more.draft_tokens;
+    sum.draft_accepted_tokens += more.draft_accepted_tokens;
+}
+
+fn add_timings(sum: &mut Timings, more: &Timings) {
+    sum.prompt_n += more.prompt_n;
+    sum.prompt_ms += more.prompt_ms;
+    sum.predicted_n += more.predicted_n;
+    sum.predicted_ms += more.predicted_ms;
+    sum.cache_n += more.cache_n;
+    sum.queue_ms += more.queue_ms;
+}

@@ -1,0 +1,69 @@
+//! The HTTP body of a streamed answer. It owns the requests behind it: when the client goes, hyper drops it, and that cancels them.
+//!
+//! What is ready together leaves in one frame, a lone token never waits. hyper stops polling a body whose client does not read; then no credit is
+//! granted, and the engine stops (PROTOCOL.md 18).
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame};
+use muster_proto::v1::Event;
+
+use crate::{answers::Answers, render::Render};
+
+/// Frames of a stream.
+#[derive(Debug)]
+pub(crate) struct EventBody<R> {
+    answers: Option<Answers>,
+    /// Events that are not shown yet.
+    events: Vec<Event>,
+    render: R,
+    buffer: BytesMut,
+}
+
+impl<R: Render> EventBody<R> {
+    /// Shows `events`, then what `answers` yields.
+    pub(crate) fn new(answers: Answers, events: Vec<Event>, render: R) -> Self {
+        Self {
+            answers: Some(answers),
+            events,
+            render,
+            buffer: BytesMut::with_capacity(4096),
+        }
+    }
+}
+
+impl<R: Render + Unpin> Body for EventBody<R> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        while this.buffer.is_empty() {
+            let Some(answers) = &mut this.answers else {
+                return Poll::Ready(None);
+            };
+            if this.events.is_empty() {
+                std::task::ready!(answers.poll(cx, &mut this.events));
+            }
+            for event in this.events.drain(..) {
+                if this.render.event(event, &mut this.buffer) {
+                    this.answers = None;
+                    break;
+                }
+            }
+        }
+        Poll::Ready(Some(Ok(Frame::data(this.buffer.split().freeze()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.answers.is_none() && self.buffer.is_empty()
+    }
+}

@@ -1,0 +1,296 @@
+//! From a validated request to an admitted one (PROTOCOL.md 16).
+//!
+//! ```text
+//!  table ──► pick ──► start ──► admitted ──► the caller reads events
+//!    │ none              │ refused (stale, lost, full), or silent for 2 s: at most 3 times elsewhere
+//!    ▼                   ▼
+//!  wish ──► route ──► start          (the wish's waiter is dropped at admission: that releases the hold)
+//! ```
+//!
+//! Invariants: nothing is sent again after admission; only what a worker refused or never answered is sent again; a dropped future leaves
+//! nothing behind, in the queue of a cold model neither.
+
+mod pick;
+
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{
+        ErrorInfo, Event, GenerateRequest, ModelSummary, ModelType, Start, content_part, event,
+        generate_request::Input, prompt_piece, start::Work,
+    },
+};
+
+use crate::{
+    fleet::{
+        Fleet,
+        ensure::{Avoid, Waiter},
+        table::{InFlight, Target},
+    },
+    session::{Batch, Pool, Request},
+    translate::Common,
+};
+
+/// Longest silence before a worker counts as suspect.
+const ADMISSION: Duration = Duration::from_secs(2);
+/// Times a request may be sent again.
+const MAX_AGAIN: u32 = 3;
+/// Bytes of a prompt that decide where a conversation returns to.
+const AFFINITY_BYTES: usize = 512;
+
+/// What a request carries beside its work.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) common: Common,
+    /// Constant over retries.
+    pub(crate) request_id: String,
+    /// W3C trace context.
+    pub(crate) trace: HashMap<String, String>,
+}
+
+/// A request that a worker has admitted, with the events that came so far.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) request: Request<InFlight>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// Sends requests of one I/O thread to workers.
+#[derive(Debug)]
+pub(crate) struct Dispatcher {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) pool: Arc<Pool>,
+}
+
+enum Refusal {
+    /// Try another instance.
+    Elsewhere(ErrorInfo),
+    /// Try another instance if one is ready; loading one more would not help.
+    Full(ErrorInfo),
+    /// The answer is no.
+    Final(ErrorInfo),
+}
+
+impl Dispatcher {
+    /// Finds an instance for `work` and waits until it has admitted it, loading the model if need be.
+    ///
+    /// # Errors
+    /// What the worker or the controller said last; the catalogue's codes.
+    pub(crate) async fn dispatch(&self, call: &Call, work: &GenerateRequest) -> Result<Admitted, ErrorInfo> {
+        let affinity = affinity(&call.common.model, work);
+        let mut avoid = Avoid::default();
+        let mut again = 0;
+        let mut silent = false;
+        loop {
+            let (target, waiter) = self.target(call, affinity, &avoid).await?;
+            check_thinking(call, &target)?;
+            let start = start(call, work, &target, waiter.as_ref());
+            let error = match self.attempt(start, &target, &mut silent).await {
+                Ok(admitted) => return Ok(admitted),
+                Err(Refusal::Final(error)) => return Err(error),
+                Err(Refusal::Elsewhere(error)) => {
+                    avoid.instances.push(target.instance_id().to_owned());
+                    avoid.workers.push(target.worker_id().to_owned());
+                    error
+                }
+                Err(Refusal::Full(error)) => {
+                    avoid.instances.push(target.instance_id().to_owned());
+                    if self.pick(call, affinity, &avoid).is_none() {
+                        return Err(error);
+                    }
+                    error
+                }
+            };
+            tracing::debug!(request = %call.request_id, instance = %target.instance_id(), %error, "sending a request elsewhere");
+            if again == MAX_AGAIN {
+                return Err(error);
+            }
+            again += 1;
+        }
+    }
+
+    /// A ready instance, or one that is loaded for this request.
+    async fn target(
+        &self,
+        call: &Call,
+        affinity: u64,
+        avoid: &Avoid,
+    ) -> Result<(Arc<Target>, Option<Waiter>), ErrorInfo> {
+        let limit = {
+            let table = self.fleet.table();
+            let model = &call.common.model;
+            match table.model(model) {
+                Some(summary) => check_type(summary)?,
+                None if table.known() => return Err(unknown_model(model)),
+                // Nothing was ever heard of the catalogue: the controller decides.
+                None => {}
+            }
+            table.model(model).map_or(0, |summary| summary.queue_limit)
+        };
+        if let Some(target) = self.pick(call, affinity, avoid) {
+            return Ok((target, None));
+        }
+        let mut waiter = self.fleet.wishes().join(&call.common.model, limit, avoid)?;
+        let route = waiter.route().await?;
+        let instance = route
+            .instance
+            .as_ref()
+            .map_or("", |instance| &instance.instance_id);
+        let gauge = self.fleet.table().gauge(instance);
+        Ok((Arc::new(Target::new(route, gauge, 0)), Some(waiter)))
+    }
+
+    fn pick(&self, call: &Call, affinity: u64, avoid: &Avoid) -> Option<Arc<Target>> {
+        let now = Instant::now();
+        pick::pick(
+            self.fleet.table().targets(&call.common.model),
+            affinity,
+            |target| avoid.instances.iter().any(|id| id == target.instance_id()),
+            |target| {
+                let session = self.pool.existing(&target.route.addresses);
+                session.is_some_and(|session| session.is_suspect(now))
+            },
+            |n| fastrand::usize(..n),
+        )
+    }
+
+    /// Sends a request to one instance and waits until it is admitted. `silent` says that a worker has already kept silent about it.
+    async fn attempt(&self, start: Start, target: &Target, silent: &mut bool) -> Result<Admitted, Refusal> {
+        let session = self.pool.session(&target.route.addresses);
+        let mut request = Request::start(session, start, target.gauge.enter());
+        let mut events = Vec::new();
+        let answer = poll_fn(|cx| request.poll(cx, &mut events));
+        match tokio::time::timeout(ADMISSION, answer).await {
+            Ok(Batch::More) => match events.first().and_then(|event| event.kind.as_ref()) {
+                Some(event::Kind::Failed(error)) => Err(refusal(error)),
+                Some(event::Kind::Admitted(admitted)) => {
+                    target.gauge.report(admitted.queue_position);
+                    events.remove(0);
+                    Ok(Admitted { request, events })
+                }
+                Some(_) | None => Ok(Admitted { request, events }),
+            },
+            Ok(Batch::End(_)) => {
+                let error =
+                    Code::WorkerLost.error("the connection to the worker broke before it took the request");
+                Err(Refusal::Elsewhere(error))
+            }
+            Err(_) => {
+                request.session().suspect();
+                let error = Code::WorkerLost.error("the worker did not answer in time");
+                let again = !std::mem::replace(silent, true);
+                Err(if again {
+                    Refusal::Elsewhere(error)
+                } else {
+                    Refusal::Final(error)
+                })
+            }
+        }
+    }
+}
+
+fn refusal(error: &ErrorInfo) -> Refusal {
+    let error = error.clone();
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "all other codes of the catalogue are answers, not refusals"
+    )]
+    match error.kind() {
+        Code::StaleInstance | Code::ShuttingDown => Refusal::Elsewhere(error),
+        Code::QueueFull | Code::NoRoom => Refusal::Full(error),
+        _ => Refusal::Final(error),
+    }
+}
+
+fn start(call: &Call, work: &GenerateRequest, target: &Target, waiter: Option<&Waiter>) -> Start {
+    Start {
+        request_id: call.request_id.clone(),
+        instance: target.route.instance.clone(),
+        fairness_key: call.common.user.clone(),
+        hold_id: waiter
+            .map(|waiter| waiter.hold_id().to_owned())
+            .unwrap_or_default(),
+        trace: call.trace.clone(),
+        work: Some(Work::Generate(work.clone())),
+        ..Start::default()
+    }
+}
+
+/// The seed's text (seed 000, `GET /models/{id}`).
+pub(crate) fn unknown_model(model: &str) -> ErrorInfo {
+    let error = Code::UnknownModel.error(format!("Model {model} has not been found"));
+    error.with_param("model")
+}
+
+/// The wrong kind of model is refused before any load (DECISIONS.md, Autoload).
+fn check_type(summary: &ModelSummary) -> Result<(), ErrorInfo> {
+    let what = match ModelType::try_from(summary.r#type).unwrap_or_default() {
+        ModelType::Llm | ModelType::Unspecified => return Ok(()),
+        ModelType::Embedding => "an embedding model",
+        ModelType::Reranking => "a reranking model",
+        ModelType::Audio => "an audio model",
+        ModelType::Image => "an image model",
+    };
+    let message = format!("model {} is {what}; it does not generate text", summary.id);
+    Err(Code::UnsupportedByRuntime.error(message).with_param("model"))
+}
+
+/// Seed 001: switching is accepted only where the model advertises it.
+fn check_thinking(call: &Call, target: &Target) -> Result<(), ErrorInfo> {
+    let can = target
+        .route
+        .capabilities
+        .as_ref()
+        .is_none_or(|capabilities| capabilities.thinking);
+    if call.common.thinking && !can {
+        let message = format!("model {} cannot switch thinking per request", call.common.model);
+        return Err(Code::ThinkingUnsupported.error(message).with_param("thinking"));
+    }
+    Ok(())
+}
+
+/// A hash of the model and the prompt's beginning. The same in all gateways: `DefaultHasher::new` has fixed keys.
+fn affinity(model: &str, work: &GenerateRequest) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    model.hash(&mut hasher);
+    let mut left = AFFINITY_BYTES;
+    let mut feed = |bytes: &[u8]| {
+        let part = &bytes[..bytes.len().min(left)];
+        part.hash(&mut hasher);
+        left -= part.len();
+    };
+    match work.input.as_ref() {
+        Some(Input::Chat(chat)) => {
+            for part in chat.messages.iter().flat_map(|message| &message.parts) {
+                if let Some(content_part::Kind::Text(text)) = &part.kind {
+                    feed(text.as_bytes());
+                }
+            }
+        }
+        Some(Input::Prompt(prompt)) => {
+            for piece in &prompt.pieces {
+                match &piece.kind {
+                    Some(prompt_piece::Kind::Text(text)) => feed(text.as_bytes()),
+                    Some(prompt_piece::Kind::Tokens(tokens)) => {
+                        tokens
+                            .ids
+                            .iter()
+                            .take(AFFINITY_BYTES / 4)
+                            .for_each(|id| feed(&id.to_le_bytes()));
+                    }
+                    None => {}
+                }
+            }
+        }
+        Some(Input::Infill(infill)) => feed(infill.prefix.as_bytes()),
+        None => {}
+    }
+    hasher.finish()
+}

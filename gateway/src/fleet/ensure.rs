@@ -1,0 +1,302 @@
+//! Wishes for models that are not loaded: one `EnsureLoaded` stream per model, shared by all who wait for it (PROTOCOL.md 9).
+//!
+//! ```text
+//!            first waiter              Ready                  last waiter gone
+//!   (none) ───────────────► waiting ──────────► ready ─────────────────────────► stream closed = hold released
+//!                              │ Failed           │ refused all the same
+//!                              ▼                  ▼
+//!                           failed            replaced by a new wish that avoids what refused
+//! ```
+//!
+//! A waiter counts until its request is admitted or gone: then its [`Waiter`] is dropped. The open stream is the hold.
+//! While the controller is away the same `ensure_id` is tried again for [`PATIENCE`].
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use muster_proto::{
+    Code, ErrorExt as _, id,
+    v1::{EnsureLoadedRequest, ErrorInfo, Route, ensure_loaded_event::Kind},
+};
+use tokio::{runtime::Handle, sync::watch};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::Controller;
+
+/// How long a wish outlives the controller (PROTOCOL.md 23).
+const PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+const LAST_RETRY: Duration = Duration::from_millis(250);
+/// Waiters of a cold model if the catalogue sets no limit.
+const DEFAULT_LIMIT: u32 = 128;
+
+#[derive(Clone, Debug)]
+enum State {
+    Waiting,
+    Ready(Box<Route>),
+    Failed(Box<ErrorInfo>),
+}
+
+/// One stream and those who wait for it.
+#[derive(Debug)]
+struct Wish {
+    request: EnsureLoadedRequest,
+    state: watch::Sender<State>,
+    /// All waiters are gone.
+    unwanted: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Counted {
+    wish: Arc<Wish>,
+    waiters: u32,
+}
+
+/// Instances and workers that refused a request or never answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Avoid {
+    pub(crate) instances: Vec<String>,
+    pub(crate) workers: Vec<String>,
+}
+
+/// All open wishes by model.
+#[derive(Debug)]
+pub(crate) struct Wishes {
+    controller: Controller,
+    runtime: Handle,
+    /// Held for a few instructions, never across an await: a std mutex is enough.
+    open: Mutex<HashMap<String, Counted>>,
+}
+
+impl Wishes {
+    pub(super) fn new(controller: Controller, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self {
+            controller,
+            runtime,
+            open: Mutex::default(),
+        })
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<String, Counted>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for `model` with all others who do; at most `limit` may (0 = the default).
+    ///
+    /// # Errors
+    /// `queue_full`.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        model: &str,
+        limit: u32,
+        avoid: &Avoid,
+    ) -> Result<Waiter, ErrorInfo> {
+        let limit = if limit == 0 { DEFAULT_LIMIT } else { limit };
+        let mut open = self.open();
+        if let Some(counted) = open.get_mut(model) {
+            let spent = match &*counted.wish.state.borrow() {
+                State::Waiting => false,
+                State::Ready(route) => refused(route, avoid),
+                State::Failed(_) => true,
+            };
+            if !spent {
+                if counted.waiters >= limit {
+                    let message = format!("{limit} requests already wait for model {model}");
+                    return Err(Code::QueueFull
+                        .error(message)
+                        .with_retry_after(Duration::from_secs(1)));
+                }
+                counted.waiters += 1;
+                return Ok(Waiter::new(self, &counted.wish));
+            }
+        }
+        let wish = Arc::new(Wish {
+            request: EnsureLoadedRequest {
+                ensure_id: id::fresh().as_ref().to_owned(),
+                gateway_id: (&self.controller.gateway_id).into(),
+                model_id: model.to_owned(),
+                avoid_instances: avoid.instances.clone(),
+                avoid_workers: avoid.workers.clone(),
+                wait_budget: None,
+            },
+            state: watch::Sender::new(State::Waiting),
+            unwanted: CancellationToken::new(),
+        });
+        let counted = Counted {
+            wish: Arc::clone(&wish),
+            waiters: 1,
+        };
+        // The other waiters of a wish that is replaced keep it open until they are gone; nobody joins it any more.
+        open.insert(model.to_owned(), counted);
+        let waiter = Waiter::new(self, &wish);
+        self.runtime.spawn(pursue(self.controller.clone(), wish));
+        Ok(waiter)
+    }
+
+    fn leave(&self, wish: &Arc<Wish>) {
+        let model = &wish.request.model_id;
+        let mut open = self.open();
+        match open.get_mut(model) {
+            Some(counted) if Arc::ptr_eq(&counted.wish, wish) => {
+                counted.waiters -= 1;
+                if counted.waiters == 0 {
+                    open.remove(model);
+                    wish.unwanted.cancel();
+                }
+            }
+            // A replaced wish ends with its last waiter, whose receiver still counts here.
+            Some(_) | None if wish.state.receiver_count() <= 1 => wish.unwanted.cancel(),
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// Whether `route` is one of those that refused.
+fn refused(route: &Route, avoid: &Avoid) -> bool {
+    let Some(instance) = &route.instance else {
+        return false;
+    };
+    avoid.instances.contains(&instance.instance_id)
+}
+
+/// A place among those who wait for a model; dropping it gives it up.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    wishes: Arc<Wishes>,
+    wish: Arc<Wish>,
+    state: watch::Receiver<State>,
+}
+
+impl Waiter {
+    fn new(wishes: &Arc<Wishes>, wish: &Arc<Wish>) -> Self {
+        Self {
+            wishes: Arc::clone(wishes),
+            wish: Arc::clone(wish),
+            state: wish.state.subscribe(),
+        }
+    }
+
+    /// The wish's id, which names the hold at the worker.
+    pub(crate) fn hold_id(&self) -> &str {
+        &self.wish.request.ensure_id
+    }
+
+    /// Waits for the route.
+    ///
+    /// # Errors
+    /// What the controller says, or `controller_unavailable`.
+    pub(crate) async fn route(&mut self) -> Result<Route, ErrorInfo> {
+        let state = self
+            .state
+            .wait_for(|state| !matches!(state, State::Waiting))
+            .await;
+        match state.as_deref() {
+            Ok(State::Ready(route)) => Ok((**route).clone()),
+            Ok(State::Failed(error)) => Err((**error).clone()),
+            Ok(State::Waiting) | Err(_) => Err(Code::Internal.error("the wish for the model was dropped")),
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.wishes.leave(&self.wish);
+    }
+}
+
+/// Why one attempt ended.
+enum Ended {
+    /// The controller said no.
+    Failed(ErrorInfo),
+    /// The controller went away, or never was there.
+    Away { status: Status, heard: bool },
+    /// It went away after `ready`: the hold's time limit at the worker takes over.
+    Held,
+}
+
+/// Runs a wish until all its waiters are gone. If the task were dropped, its waiters would see the state's sender go.
+async fn pursue(controller: Controller, wish: Arc<Wish>) {
+    tokio::select! {
+        () = wish.unwanted.cancelled() => {}
+        () = insist(&controller, &wish) => {}
+    }
+}
+
+async fn insist(controller: &Controller, wish: &Wish) {
+    let mut away_since: Option<Instant> = None;
+    let mut retry = FIRST_RETRY;
+    loop {
+        match attempt(controller, wish).await {
+            Ended::Failed(error) => {
+                wish.state.send_replace(State::Failed(Box::new(error)));
+                return;
+            }
+            Ended::Held => return,
+            Ended::Away { status, heard } => {
+                if heard {
+                    away_since = None;
+                    retry = FIRST_RETRY;
+                }
+                if away_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+                    let model = &wish.request.model_id;
+                    tracing::warn!(%model, reason = %status.message(), "no controller to load a model");
+                    let message = format!("model {model} is not loaded and the controller is away");
+                    let error = Code::ControllerUnavailable
+                        .error(message)
+                        .with_retry_after(Duration::from_secs(1));
+                    wish.state.send_replace(State::Failed(Box::new(error)));
+                    return;
+                }
+                tokio::time::sleep(retry).await;
+                retry = (retry * 2).min(LAST_RETRY);
+            }
+        }
+    }
+}
+
+async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
+    let mut heard = false;
+    let mut ready = false;
+    let status = match controller.client().ensure_loaded(wish.request.clone()).await {
+        Err(status) => status,
+        Ok(response) => {
+            let mut events = response.into_inner();
+            loop {
+                let event = match events.message().await {
+                    Ok(Some(event)) => event,
+                    Ok(None) => break Status::unavailable("the stream ended"),
+                    Err(status) => break status,
+                };
+                if !controller.epochs.admit(event.epoch) {
+                    break Status::unavailable("a controller of an older epoch answered");
+                }
+                heard = true;
+                match event.kind {
+                    Some(Kind::Ready(done)) => match done.route {
+                        Some(route) => {
+                            ready = true;
+                            wish.state.send_replace(State::Ready(Box::new(route)));
+                        }
+                        None => return Ended::Failed(Code::Internal.error("the controller sent no route")),
+                    },
+                    Some(Kind::Failed(error)) => return Ended::Failed(error),
+                    Some(Kind::Queued(_) | Kind::Evicting(_) | Kind::Loading(_)) | None => {}
+                }
+            }
+        }
+    };
+    if ready {
+        return Ended::Held;
+    }
+    // An error with typed details is the controller's own word; anything else is the connection's.
+    let error = ErrorInfo::from_status(&status);
+    let gone = matches!(error.kind(), Code::ControllerUnavailable | Code::ShuttingDown);
+    if status.details().is_empty() || gone {
+        return Ended::Away { status, heard };
+    }
+    Ended::Failed(error)
+}

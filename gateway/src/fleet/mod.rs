@@ -1,0 +1,120 @@
+//! What the gateway knows of the fleet: the route table that the controller streams, and wishes for models that are not loaded.
+//!
+//! ```text
+//!  controller ══ WatchRoutes ══► watch ─► tracker ─► table (ArcSwap) ◄── read by every request, no lock
+//!             ◄═ EnsureLoaded ═► ensure: one wish per cold model, shared by all its waiters
+//! ```
+//!
+//! All clients of the controller run on the control thread; I/O threads only read the table and await wishes.
+//! With the controller away the table stays as it is (DESIGN.md, idea 1).
+//!
+//! Architecture invariant: this module knows no HTTP and talks to no worker.
+
+pub(crate) mod ensure;
+pub(crate) mod table;
+mod watch;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use arc_swap::{ArcSwap, Guard};
+use muster_proto::{
+    MAX_MESSAGE_BYTES,
+    id::{self, GatewayId},
+    net::{self, Address},
+    v1::control_client::ControlClient,
+};
+use tokio::sync::watch as signal;
+use tonic::transport::Channel;
+
+use self::{ensure::Wishes, table::Table};
+
+/// The highest epoch of any controller heard so far; lower ones are refused (PROTOCOL.md 5).
+#[derive(Debug, Default)]
+pub(crate) struct Epochs(AtomicU64);
+
+impl Epochs {
+    /// Whether `epoch` may speak; remembers it if so.
+    fn admit(&self, epoch: u64) -> bool {
+        self.0.fetch_max(epoch, Ordering::AcqRel) <= epoch
+    }
+}
+
+/// A client of the controller.
+#[derive(Clone, Debug)]
+struct Controller {
+    channel: Channel,
+    gateway_id: GatewayId,
+    epochs: Arc<Epochs>,
+}
+
+impl Controller {
+    fn client(&self) -> ControlClient<Channel> {
+        ControlClient::new(self.channel.clone())
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+    }
+}
+
+/// The fleet, shared by all threads.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    table: ArcSwap<Table>,
+    /// Counts changes of the table; 0 until the controller was first tried.
+    changes: signal::Sender<u64>,
+    wishes: Arc<Wishes>,
+    controller: Controller,
+}
+
+impl Fleet {
+    /// Connects to the controller when first needed. Must be called on the control thread's runtime, which runs all its tasks.
+    pub(crate) fn new(controller: &Address) -> Arc<Self> {
+        let controller = Controller {
+            channel: net::channel_lazy(controller),
+            gateway_id: GatewayId::from(id::fresh()),
+            epochs: Arc::default(),
+        };
+        Arc::new(Self {
+            table: ArcSwap::default(),
+            changes: signal::Sender::new(0),
+            wishes: Wishes::new(controller.clone(), tokio::runtime::Handle::current()),
+            controller,
+        })
+    }
+
+    /// Follows the controller's routes until the runtime ends.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        watch::follow(&self).await;
+    }
+
+    /// The table as it is now.
+    pub(crate) fn table(&self) -> Guard<Arc<Table>> {
+        self.table.load()
+    }
+
+    /// Wishes for models that are not loaded.
+    pub(crate) fn wishes(&self) -> &Arc<Wishes> {
+        &self.wishes
+    }
+
+    /// Wakes at each change of the table.
+    pub(crate) fn changes(&self) -> signal::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Waits until a first snapshot has come or the controller turned out to be away.
+    pub(crate) async fn tried(&self) {
+        let mut changes = self.changes();
+        // An error means that the fleet is gone, and with it the wish to know.
+        drop(changes.wait_for(|count| *count > 0).await);
+    }
+
+    fn publish(&self, table: Option<Table>) {
+        if let Some(table) = table {
+            self.table.store(Arc::new(table));
+        }
+        self.changes.send_modify(|count| *count += 1);
+    }
+}

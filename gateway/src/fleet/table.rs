@@ -1,0 +1,425 @@
+//! The route table, and how the controller's updates change it (PROTOCOL.md 2; `WatchRoutes`).
+//!
+//! ```text
+//!   snapshot parts … last ─► settled: replaces everything        not settled: merges, deletes nothing
+//!   delta                 ─► upserts and removals                settled: also drops what this epoch never mentioned
+//!   lower epoch           ─► refused: an older controller speaks
+//! ```
+//!
+//! A table is immutable and shared by all threads; [`Tracker`] makes the next one.
+//! Architecture invariant: pure; no clock, no connection.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use muster_proto::v1::{ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update};
+
+/// How busy an instance is, as this gateway knows: its own requests there and the queue that the worker reported last. Survives route updates.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge {
+    inflight: AtomicU32,
+    queued: AtomicU32,
+}
+
+impl Gauge {
+    /// Requests there, running and waiting.
+    pub(crate) fn load(&self) -> u64 {
+        // Relaxed: a heuristic, nothing else is ordered by it.
+        u64::from(self.inflight.load(Ordering::Relaxed)) + u64::from(self.queued.load(Ordering::Relaxed))
+    }
+
+    /// The worker said how many wait before a request.
+    pub(crate) fn report(&self, queued: u32) {
+        self.queued.store(queued, Ordering::Relaxed);
+    }
+
+    /// Counts a request until the guard is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
+        self.inflight.fetch_add(1, Ordering::Relaxed);
+        InFlight(Arc::clone(self))
+    }
+}
+
+/// A request's place in a [`Gauge`].
+#[derive(Debug)]
+pub(crate) struct InFlight(Arc<Gauge>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // The last one out forgets the report, so that an old figure never keeps requests away.
+        if self.0.inflight.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.queued.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A way to an instance.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) route: Route,
+    pub(crate) gauge: Arc<Gauge>,
+    epoch: u64,
+}
+
+impl Target {
+    /// A route outside the table, as `EnsureLoaded` returns it.
+    pub(crate) fn new(route: Route, gauge: Arc<Gauge>, epoch: u64) -> Self {
+        Self { route, gauge, epoch }
+    }
+
+    /// The instance's id; empty if the controller named none.
+    pub(crate) fn instance_id(&self) -> &str {
+        self.route
+            .instance
+            .as_ref()
+            .map_or("", |instance| &instance.instance_id)
+    }
+
+    /// The worker's id; empty if the controller named none.
+    pub(crate) fn worker_id(&self) -> &str {
+        self.route
+            .instance
+            .as_ref()
+            .map_or("", |instance| &instance.worker_id)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    summary: Arc<ModelSummary>,
+    epoch: u64,
+}
+
+/// All models and all ways to them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    models: BTreeMap<String, Entry>,
+    targets: HashMap<String, Vec<Arc<Target>>>,
+    known: bool,
+    epoch: u64,
+    version: u64,
+}
+
+impl Table {
+    /// Whether a snapshot has ever come: before that, an unknown model may exist.
+    pub(crate) fn known(&self) -> bool {
+        self.known
+    }
+
+    /// A model of the catalogue.
+    pub(crate) fn model(&self, id: &str) -> Option<&Arc<ModelSummary>> {
+        self.models.get(id).map(|entry| &entry.summary)
+    }
+
+    /// All models by id.
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<ModelSummary>> {
+        self.models.values().map(|entry| &entry.summary)
+    }
+
+    /// Ways to a model.
+    pub(crate) fn targets(&self, model: &str) -> &[Arc<Target>] {
+        self.targets.get(model).map_or(&[], Vec::as_slice)
+    }
+
+    /// Ways to all models.
+    pub(crate) fn all_targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+        self.targets.values().flatten()
+    }
+
+    /// The gauge of an instance, kept while its route is known.
+    pub(crate) fn gauge(&self, instance_id: &str) -> Arc<Gauge> {
+        let found = self
+            .all_targets()
+            .find(|target| target.instance_id() == instance_id);
+        found.map(|target| Arc::clone(&target.gauge)).unwrap_or_default()
+    }
+
+    /// Adds a route or replaces it; its gauge comes from the table `before`.
+    fn upsert(&mut self, route: Route, epoch: u64, before: &Self) {
+        let Some(id) = route
+            .instance
+            .as_ref()
+            .map(|instance| instance.instance_id.clone())
+        else {
+            tracing::warn!(model = %route.model_id, "ignored a route without an instance");
+            return;
+        };
+        let gauge = before.gauge(&id);
+        self.remove(&id);
+        let target = Arc::new(Target::new(route, gauge, epoch));
+        self.targets
+            .entry(target.route.model_id.clone())
+            .or_default()
+            .push(target);
+    }
+
+    fn remove(&mut self, instance_id: &str) {
+        self.targets.retain(|_, targets| {
+            targets.retain(|target| target.instance_id() != instance_id);
+            !targets.is_empty()
+        });
+    }
+
+    fn put_model(&mut self, summary: ModelSummary, epoch: u64) {
+        self.models.insert(
+            summary.id.clone(),
+            Entry {
+                summary: Arc::new(summary),
+                epoch,
+            },
+        );
+    }
+
+    fn drop_unmentioned(&mut self, epoch: u64) {
+        self.models.retain(|_, entry| entry.epoch == epoch);
+        self.targets.retain(|_, targets| {
+            targets.retain(|target| target.epoch == epoch);
+            !targets.is_empty()
+        });
+    }
+}
+
+/// An update of an older controller, or one that was overtaken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stale;
+
+/// Applies one stream's updates; begin a new one ([`Tracker::resume`]) for each stream.
+#[derive(Debug, Default)]
+pub(crate) struct Tracker {
+    table: Table,
+    parts: Vec<SnapshotPart>,
+}
+
+impl Tracker {
+    /// Goes on from a table after a reconnect: parts of an unfinished snapshot are forgotten.
+    pub(crate) fn resume(table: &Table) -> Self {
+        Self {
+            table: table.clone(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// The table as it is now.
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Applies an update; true if the table changed.
+    pub(crate) fn apply(&mut self, update: RouteUpdate) -> Result<bool, Stale> {
+        if update.epoch < self.table.epoch {
+            return Err(Stale);
+        }
+        let newer = update.epoch > self.table.epoch;
+        match update.kind {
+            Some(route_update::Kind::Snapshot(part)) => {
+                let last = part.last;
+                self.parts.push(part);
+                if last {
+                    self.snapshot(update.epoch);
+                    self.advance(update.epoch, update.version);
+                }
+                Ok(last)
+            }
+            Some(route_update::Kind::Delta(delta)) => {
+                if !newer && update.version < self.table.version {
+                    // Overtaken by a snapshot that already holds it.
+                    return Ok(false);
+                }
+                self.delta(delta, update.epoch);
+                self.advance(update.epoch, update.version);
+                Ok(true)
+            }
+            Some(route_update::Kind::Heartbeat(_)) | None => Ok(false),
+        }
+    }
+
+    fn advance(&mut self, epoch: u64, version: u64) {
+        self.table.epoch = epoch;
+        self.table.version = version;
+    }
+
+    fn snapshot(&mut self, epoch: u64) {
+        let parts = std::mem::take(&mut self.parts);
+        let before = self.table.clone();
+        if parts.last().is_some_and(|part| part.settled) {
+            self.table.models.clear();
+            self.table.targets.clear();
+        }
+        for part in parts {
+            for model in part.models {
+                self.table.put_model(model, epoch);
+            }
+            for route in part.routes {
+                self.table.upsert(route, epoch, &before);
+            }
+        }
+        self.table.known = true;
+    }
+
+    fn delta(&mut self, delta: RouteDelta, epoch: u64) {
+        let before = self.table.clone();
+        for route in delta.upserted {
+            self.table.upsert(route, epoch, &before);
+        }
+        for instance in delta.removed_instances {
+            self.table.remove(&instance);
+        }
+        for model in delta.models {
+            self.table.put_model(model, epoch);
+        }
+        for model in delta.removed_models {
+            self.table.models.remove(&model);
+        }
+        if delta.settled {
+            self.table.drop_unmentioned(epoch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::{Heartbeat, InstanceRef};
+
+    use super::*;
+
+    fn route(model: &str, instance: &str) -> Route {
+        let instance = InstanceRef {
+            instance_id: instance.into(),
+            ..InstanceRef::default()
+        };
+        Route {
+            instance: Some(instance),
+            model_id: model.into(),
+            ..Route::default()
+        }
+    }
+
+    fn model(id: &str) -> ModelSummary {
+        ModelSummary {
+            id: id.into(),
+            ..ModelSummary::default()
+        }
+    }
+
+    fn snapshot(epoch: u64, version: u64, settled: bool, instances: &[&str]) -> RouteUpdate {
+        let part = SnapshotPart {
+            routes: instances.iter().map(|id| route("m", id)).collect(),
+            models: vec![model("m")],
+            last: true,
+            settled,
+        };
+        RouteUpdate {
+            epoch,
+            version,
+            kind: Some(route_update::Kind::Snapshot(part)),
+        }
+    }
+
+    fn delta(epoch: u64, version: u64, delta: RouteDelta) -> RouteUpdate {
+        RouteUpdate {
+            epoch,
+            version,
+            kind: Some(route_update::Kind::Delta(delta)),
+        }
+    }
+
+    fn instances(tracker: &Tracker) -> Vec<&str> {
+        let mut ids: Vec<_> = tracker
+            .table()
+            .targets("m")
+            .iter()
+            .map(|target| target.instance_id())
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[test]
+    fn a_settled_snapshot_replaces_and_an_unsettled_one_merges() {
+        let mut tracker = Tracker::default();
+        assert!(!tracker.table().known());
+        tracker.apply(snapshot(1, 1, true, &["a", "b"])).unwrap();
+        tracker.apply(snapshot(2, 1, false, &["c"])).unwrap();
+        assert_eq!(instances(&tracker), ["a", "b", "c"]);
+        let settled = RouteDelta {
+            settled: true,
+            ..RouteDelta::default()
+        };
+        tracker.apply(delta(2, 2, settled)).unwrap();
+        assert_eq!(instances(&tracker), ["c"]);
+        tracker.apply(snapshot(2, 3, true, &["d"])).unwrap();
+        assert_eq!(instances(&tracker), ["d"]);
+    }
+
+    #[test]
+    fn an_older_controller_is_refused() {
+        let mut tracker = Tracker::default();
+        tracker.apply(snapshot(5, 1, true, &["a"])).unwrap();
+        assert_eq!(tracker.apply(snapshot(4, 9, true, &[])), Err(Stale));
+        let heartbeat = RouteUpdate {
+            epoch: 4,
+            version: 9,
+            kind: Some(route_update::Kind::Heartbeat(Heartbeat::default())),
+        };
+        assert_eq!(tracker.apply(heartbeat), Err(Stale));
+        assert_eq!(instances(&tracker), ["a"]);
+    }
+
+    #[test]
+    fn deltas_change_and_overtaken_ones_do_not() {
+        let mut tracker = Tracker::default();
+        tracker.apply(snapshot(1, 5, true, &["a"])).unwrap();
+        let add = RouteDelta {
+            upserted: vec![route("m", "b")],
+            ..RouteDelta::default()
+        };
+        assert_eq!(tracker.apply(delta(1, 4, add.clone())), Ok(false));
+        assert_eq!(tracker.apply(delta(1, 6, add)), Ok(true));
+        let remove = RouteDelta {
+            removed_instances: vec!["a".into()],
+            removed_models: vec!["m".into()],
+            ..RouteDelta::default()
+        };
+        tracker.apply(delta(1, 7, remove)).unwrap();
+        assert_eq!(instances(&tracker), ["b"]);
+        assert!(tracker.table().model("m").is_none());
+    }
+
+    #[test]
+    fn parts_count_only_when_the_last_has_come() {
+        let mut tracker = Tracker::default();
+        let part = |last, id: &str| SnapshotPart {
+            routes: vec![route("m", id)],
+            last,
+            settled: true,
+            ..SnapshotPart::default()
+        };
+        let update = |part| RouteUpdate {
+            epoch: 1,
+            version: 1,
+            kind: Some(route_update::Kind::Snapshot(part)),
+        };
+        assert_eq!(tracker.apply(update(part(false, "a"))), Ok(false));
+        assert!(instances(&tracker).is_empty());
+        assert_eq!(tracker.apply(update(part(true, "b"))), Ok(true));
+        assert_eq!(instances(&tracker), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_gauge_survives_an_update_of_its_route() {
+        let mut tracker = Tracker::default();
+        tracker.apply(snapshot(1, 1, true, &["a"])).unwrap();
+        let guard = tracker.table().targets("m")[0].gauge.enter();
+        tracker.apply(snapshot(1, 2, true, &["a"])).unwrap();
+        assert_eq!(tracker.table().targets("m")[0].gauge.load(), 1);
+        tracker.table().gauge("a").report(3);
+        assert_eq!(tracker.table().gauge("a").load(), 4);
+        drop(guard);
+        assert_eq!(tracker.table().gauge("a").load(), 0);
+    }
+}

@@ -1,0 +1,64 @@
+//! The gateway: HTTP dialects in front of Muster's workers.
+//!
+//! ```text
+//!  client ─► io ─► routes ─► translate ─► dispatch ─► session ═══► worker
+//!                    ▲                       │ table, wishes
+//!                    └─ body ◄─ render ◄─ answers    fleet ◄══► controller
+//! ```
+//!
+//! * [`io`](self) threads accept and serve; `routes` are thin.
+//! * `translate` makes one validated request out of a dialect's JSON; `render` makes the dialect's answer out of typed events. Both are pure.
+//! * `dispatch` finds an instance; `session` is the one stream to each worker; `fleet` follows the controller.
+//!
+//! Architecture invariant: the controller is not on the way of a request whose model is loaded.
+
+mod answers;
+mod body;
+mod dispatch;
+mod fleet;
+mod io;
+mod options;
+mod render;
+mod routes;
+mod session;
+mod translate;
+
+use std::time::Duration;
+
+use muster_proto::process;
+use tokio_util::sync::CancellationToken;
+
+pub use self::options::Options;
+use self::{
+    fleet::Fleet,
+    io::{Settings, Threads},
+};
+
+/// Longest wait for the controller before the gateway calls itself ready.
+const FIRST_ROUTES: Duration = Duration::from_secs(1);
+
+/// Serves until SIGTERM or SIGINT, then drains. Runs on the control thread's `current_thread` runtime.
+///
+/// # Errors
+/// The address cannot be bound, or signals cannot be handled.
+pub async fn run(options: Options) -> std::io::Result<()> {
+    let stop = CancellationToken::new();
+    let fleet = Fleet::new(&options.controller);
+    // Ends with the runtime, that is, with the process.
+    tokio::spawn(std::sync::Arc::clone(&fleet).follow());
+    let settings = Settings {
+        max_body: options.max_body_bytes,
+        drain: options.drain(),
+    };
+    let threads = Threads::start(&options.listen, options.threads(), &fleet, &settings, &stop).await?;
+    // Ready all the same if the controller is away: its routes come when it does.
+    drop(tokio::time::timeout(FIRST_ROUTES, fleet.tried()).await);
+    tracing::info!(address = %threads.address(), controller = %options.controller, "listening");
+    process::notify_ready(threads.address());
+    process::shutdown_signal().await?;
+    tracing::info!("shutting down");
+    process::notify_stopping();
+    stop.cancel();
+    threads.ended().await;
+    Ok(())
+}

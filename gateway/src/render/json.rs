@@ -1,0 +1,60 @@
+//! Writing JSON straight into a body's buffer: no value tree per token.
+
+use bytes::{BufMut as _, BytesMut};
+use serde::Serialize;
+
+/// Writes text as it is.
+pub(super) fn raw(out: &mut BytesMut, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Writes a string literal, a number or any other value.
+pub(super) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
+    if let Err(error) = serde_json::to_writer(out.writer(), value) {
+        // Memory takes every write, and the values here are strings and numbers: it does not fail.
+        tracing::error!(%error, "could not write JSON");
+    }
+}
+
+/// Writes a whole number; most are small.
+pub(super) fn number(out: &mut BytesMut, number: u32) {
+    match u8::try_from(number) {
+        Ok(digit) if digit < 10 => out.put_u8(b'0' + digit),
+        Ok(_) | Err(_) => value(out, &number),
+    }
+}
+
+/// Writes `,"key":` and a value.
+pub(super) fn member<T: Serialize + ?Sized>(out: &mut BytesMut, key: &str, content: &T) {
+    raw(out, ",");
+    value(out, key);
+    raw(out, ":");
+    value(out, content);
+}
+
+/// Writes the members of an engine's `extra_json`, each after a comma. What would break the frame is left out.
+pub(super) fn extra(out: &mut BytesMut, json: &str) {
+    let inner = json
+        .trim()
+        .strip_prefix('{')
+        .and_then(|json| json.strip_suffix('}'));
+    match inner.map(str::trim) {
+        Some(inner) if !inner.is_empty() && !inner.contains(['\n', '\r']) => {
+            raw(out, ",");
+            raw(out, inner);
+        }
+        Some(_) | None => {}
+    }
+}
+
+/// Writes `separator` between items.
+pub(super) fn list<T>(out: &mut BytesMut, items: &[T], mut item: impl FnMut(&mut BytesMut, &T)) {
+    raw(out, "[");
+    for (index, one) in items.iter().enumerate() {
+        if index > 0 {
+            raw(out, ",");
+        }
+        item(out, one);
+    }
+    raw(out, "]");
+}

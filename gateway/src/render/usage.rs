@@ -1,0 +1,57 @@
+//! Token counts in OpenAI's form and timings in llama.cpp's (seed 004, `timings`).
+
+use bytes::BytesMut;
+use muster_proto::v1::{Finished, Timings, Usage};
+use serde_json::json;
+
+use super::json::{member, raw, value};
+
+/// Writes `usage`'s value.
+pub(super) fn usage(out: &mut BytesMut, usage: &Usage) {
+    let total = u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens);
+    let mut object = json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": total,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    });
+    if usage.reasoning_tokens > 0 {
+        object["completion_tokens_details"] = json!({"reasoning_tokens": usage.reasoning_tokens});
+    }
+    value(out, &object);
+}
+
+/// Writes `,"timings":{…}` if the engine measured.
+pub(super) fn timings(out: &mut BytesMut, finished: &Finished) {
+    let Some(timings) = &finished.timings else { return };
+    let usage = finished.usage.unwrap_or_default();
+    raw(out, ",\"timings\":{\"cache_n\":");
+    value(out, &timings.cache_n);
+    phase(out, "prompt", timings.prompt_n, timings.prompt_ms);
+    phase(out, "predicted", timings.predicted_n, timings.predicted_ms);
+    draft(out, &usage, timings);
+    raw(out, "}");
+}
+
+fn phase(out: &mut BytesMut, name: &str, tokens: u32, ms: f64) {
+    let count = f64::from(tokens);
+    member(out, &format!("{name}_n"), &tokens);
+    member(out, &format!("{name}_ms"), &ms);
+    member(out, &format!("{name}_per_token_ms"), &ratio(ms, count));
+    member(out, &format!("{name}_per_second"), &ratio(count * 1000.0, ms));
+}
+
+fn draft(out: &mut BytesMut, usage: &Usage, timings: &Timings) {
+    if timings.queue_ms > 0.0 {
+        member(out, "queue_ms", &timings.queue_ms);
+    }
+    if usage.draft_tokens > 0 {
+        member(out, "draft_n", &usage.draft_tokens);
+        member(out, "draft_n_accepted", &usage.draft_accepted_tokens);
+    }
+}
+
+/// Zero instead of infinity: JSON has no such number.
+fn ratio(over: f64, under: f64) -> f64 {
+    if under > 0.0 { over / under } else { 0.0 }
+}

@@ -1,0 +1,111 @@
+//! Health: Lemonade's under `/v1` and `/api/v1` (seed 000), and the gateway's own at `/health` and `/live`.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Query, State, rejection::QueryRejection},
+    response::Response,
+};
+use http::StatusCode;
+use muster_proto::v1::{ModelSummary, ModelType};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{App, models::is_loaded, reply};
+
+#[derive(Debug, Serialize)]
+struct Health<'a> {
+    status: &'static str,
+    version: &'static str,
+    checkpoint_loaded: Option<&'a str>,
+    model_loaded: Option<&'a str>,
+    all_models_loaded: Vec<Loaded<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Loaded<'a> {
+    model_name: &'a str,
+    checkpoint: &'a str,
+    /// Unix time in seconds.
+    last_use: Option<f64>,
+    r#type: &'static str,
+    device: String,
+    backend_url: Option<&'a str>,
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "seconds with fractions, as the seed has them"
+)]
+fn last_use(summary: &ModelSummary) -> Option<f64> {
+    let used = summary.last_used.as_ref()?;
+    Some(used.seconds as f64 + f64::from(used.nanos) / 1e9)
+}
+
+/// Always 200 (DECISIONS.md, Lemonade).
+pub(super) async fn lemonade(State(app): State<Arc<App>>) -> Response {
+    let table = app.dispatcher.fleet.table();
+    let loaded: Vec<_> = table.models().filter(|summary| is_loaded(summary)).collect();
+    let age = |one: &&&Arc<ModelSummary>, two: &&&Arc<ModelSummary>| {
+        last_use(one)
+            .unwrap_or_default()
+            .total_cmp(&last_use(two).unwrap_or_default())
+    };
+    let latest = loaded.iter().max_by(age);
+    let health = Health {
+        status: "ok",
+        version: muster_proto::VERSION,
+        checkpoint_loaded: latest.map(|summary| summary.checkpoint.as_str()),
+        model_loaded: latest.map(|summary| summary.id.as_str()),
+        all_models_loaded: loaded.iter().map(|summary| row(summary)).collect(),
+    };
+    reply::value(StatusCode::OK, &health)
+}
+
+fn row(summary: &ModelSummary) -> Loaded<'_> {
+    Loaded {
+        model_name: &summary.id,
+        checkpoint: &summary.checkpoint,
+        last_use: last_use(summary),
+        r#type: match ModelType::try_from(summary.r#type).unwrap_or_default() {
+            ModelType::Llm | ModelType::Unspecified => "llm",
+            ModelType::Embedding => "embedding",
+            ModelType::Reranking => "reranking",
+            ModelType::Audio => "audio",
+            ModelType::Image => "image",
+        },
+        device: summary.device_kinds.join(" "),
+        backend_url: summary.backend_urls.first().map(String::as_str),
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Which {
+    model: Option<String>,
+}
+
+/// The gateway's own readiness; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
+pub(super) async fn readiness(
+    State(app): State<Arc<App>>,
+    which: Result<Query<Which>, QueryRejection>,
+) -> Response {
+    let unavailable = |message: &str| {
+        let body = json!({"error": {"code": 503, "message": message, "type": "unavailable_error"}});
+        reply::value(StatusCode::SERVICE_UNAVAILABLE, &body)
+    };
+    if app.stopping.is_cancelled() {
+        return unavailable("shutting down");
+    }
+    let table = app.dispatcher.fleet.table();
+    match which.ok().and_then(|Query(which)| which.model) {
+        Some(model) if !table.model(&model).is_some_and(|summary| is_loaded(summary)) => {
+            unavailable("Loading model")
+        }
+        Some(_) | None => reply::value(StatusCode::OK, &json!({"status": "ok"})),
+    }
+}
+
+/// The process answers.
+pub(super) async fn liveness() -> Response {
+    reply::value(StatusCode::OK, &json!({"status": "ok"}))
+}

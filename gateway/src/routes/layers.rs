@@ -1,0 +1,64 @@
+//! Around all routes: request ids, cross-origin access, and panics as errors.
+
+use std::any::Any;
+
+use axum::{
+    Router,
+    extract::Request,
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderName, HeaderValue};
+use muster_proto::{Code, id};
+use tower_http::{
+    catch_panic::CatchPanicLayer,
+    cors::{Any as AnyOrigin, CorsLayer},
+};
+
+use super::reply::Refusal;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const LONGEST_ID: usize = 128;
+
+/// A fresh id of ours for a request: never the client's own, since a worker cancels the older of two requests with the same id.
+#[derive(Clone, Debug)]
+pub(super) struct RequestId(pub(super) String);
+
+pub(super) fn wrap(router: Router) -> Router {
+    // Local web applications of any origin use the API, as with Lemonade and llama.cpp's server.
+    let cors = CorsLayer::new()
+        .allow_origin(AnyOrigin)
+        .allow_methods(AnyOrigin)
+        .allow_headers(AnyOrigin)
+        .expose_headers([REQUEST_ID]);
+    router
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(cors)
+        .layer(middleware::from_fn(request_id))
+}
+
+/// The answer carries the client's `x-request-id`, or ours if it sent none.
+async fn request_id(mut request: Request, next: Next) -> Response {
+    let ours = id::fresh();
+    let theirs = request
+        .headers()
+        .get(&REQUEST_ID)
+        .filter(|value| value.len() <= LONGEST_ID)
+        .cloned();
+    request
+        .extensions_mut()
+        .insert(RequestId(ours.as_ref().to_owned()));
+    let mut response = next.run(request).await;
+    if let Some(value) = theirs.or_else(|| HeaderValue::from_str(&ours).ok()) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "the signature that the layer wants")]
+fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(panic = text.unwrap_or("unknown"), "a handler panicked");
+    Refusal(Code::Internal.error("the gateway failed on this request")).into_response()
+}

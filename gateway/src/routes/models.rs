@@ -1,0 +1,150 @@
+//! `GET models` and `GET models/{id}`: the catalogue in OpenAI's form with Lemonade's fields (seed 000) and llama.cpp's `meta` (seed 004).
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, Query, State, rejection::QueryRejection},
+    response::Response,
+};
+use http::StatusCode;
+use muster_proto::{
+    ErrorExt as _,
+    v1::{ModelStatus, ModelSummary},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{App, reply};
+use crate::{dispatch::unknown_model, fleet::table::Table, render};
+
+#[derive(Debug, Serialize)]
+struct Model {
+    id: String,
+    object: &'static str,
+    /// Unix time in seconds; stable over restarts.
+    created: i64,
+    owned_by: &'static str,
+    checkpoint: String,
+    recipe: String,
+    /// Gigabytes (10^9 bytes).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<f64>,
+    downloaded: bool,
+    suggested: bool,
+    labels: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<Meta>,
+}
+
+/// llama.cpp's description of a loaded model.
+#[derive(Debug, Serialize)]
+struct Meta {
+    n_vocab: u32,
+    n_ctx: u32,
+    n_ctx_train: u32,
+    n_embd: u32,
+    n_params: u64,
+    size: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct List {
+    object: &'static str,
+    data: Vec<Model>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Show {
+    /// Also models whose files are not here.
+    #[serde(default)]
+    show_all: Option<String>,
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, show: Result<Query<Show>, QueryRejection>) -> Response {
+    let all = show.ok().and_then(|Query(show)| show.show_all);
+    let all = all.is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
+    let table = app.dispatcher.fleet.table();
+    let shown = |summary: &&Arc<ModelSummary>| all || summary.downloaded || is_loaded(summary);
+    let data = table
+        .models()
+        .filter(shown)
+        .map(|summary| model(&table, summary))
+        .collect();
+    reply::value(StatusCode::OK, &List { object: "list", data })
+}
+
+pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+    let table = app.dispatcher.fleet.table();
+    match table.model(&id) {
+        Some(summary) => reply::value(StatusCode::OK, &model(&table, summary)),
+        None => {
+            // The seed's own type for this one error.
+            let error = unknown_model(&id);
+            reply::json(error.kind().http(), render::error::body_of(&error, "not_found"))
+        }
+    }
+}
+
+pub(super) fn is_loaded(summary: &ModelSummary) -> bool {
+    summary.status == i32::from(ModelStatus::Loaded)
+}
+
+fn model(table: &Table, summary: &ModelSummary) -> Model {
+    let capabilities = table
+        .targets(&summary.id)
+        .iter()
+        .find_map(|target| target.route.capabilities.as_ref());
+    let label = |label: &String| {
+        if label == "embedding" {
+            "embeddings".to_owned()
+        } else {
+            label.clone()
+        }
+    };
+    Model {
+        id: summary.id.clone(),
+        object: "model",
+        created: summary.created.as_ref().map_or(0, |created| created.seconds),
+        owned_by: "lemonade",
+        checkpoint: summary.checkpoint.clone(),
+        recipe: if summary.recipe.is_empty() {
+            summary.runtime.clone()
+        } else {
+            summary.recipe.clone()
+        },
+        size: gigabytes(summary.size_bytes),
+        downloaded: summary.downloaded,
+        suggested: summary
+            .labels
+            .iter()
+            .any(|label| label == "hot" || label == "suggested"),
+        labels: summary.labels.iter().map(label).collect(),
+        meta: capabilities.map(|can| Meta {
+            n_vocab: can.vocabulary,
+            n_ctx: can.context_length,
+            n_ctx_train: can.train_context_length,
+            n_embd: can.embedding_length,
+            n_params: can.parameters,
+            size: summary.size_bytes,
+        }),
+    }
+}
+
+/// Two decimals, as the seed prints it; small files keep the digits that tell them from nothing.
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+fn gigabytes(bytes: u64) -> Option<f64> {
+    let size = bytes as f64 / 1e9;
+    let scale = if size >= 0.01 { 100.0 } else { 1e6 };
+    (bytes > 0).then(|| (size * scale).round() / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_gigabytes() {
+        assert_eq!(gigabytes(0), None);
+        assert_eq!(gigabytes(382_000_000), Some(0.38));
+        assert_eq!(gigabytes(300_000), Some(0.0003));
+    }
+}

@@ -1,0 +1,126 @@
+//! What all routes share: reading a bounded body, and answering with an error of the catalogue.
+
+use std::time::Duration;
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use http::{
+    HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER},
+};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
+
+use crate::render;
+
+/// How much of a body that is too large is still read, so that its sender gets to see the answer.
+const DISCARD_BYTES: usize = 64 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(5);
+/// `Retry-After` where the catalogue knows nothing better.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// An error as an answer.
+#[derive(Debug)]
+pub(crate) struct Refusal(pub(crate) ErrorInfo);
+
+impl From<ErrorInfo> for Refusal {
+    fn from(error: ErrorInfo) -> Self {
+        Self(error)
+    }
+}
+
+impl axum::response::IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let error = self.0;
+        let code = error.kind();
+        if code.http().is_server_error() {
+            tracing::warn!(%error, "answered with an error");
+        } else {
+            tracing::debug!(%error, "refused a request");
+        }
+        let mut response = json(code.http(), render::error::body(&error));
+        if let Some(after) = retry_after(&error) {
+            response.headers_mut().insert(RETRY_AFTER, after);
+        }
+        response
+    }
+}
+
+/// Whole seconds, rounded up; for errors that a retry can heal.
+fn retry_after(error: &ErrorInfo) -> Option<HeaderValue> {
+    let told = error.retry_after.and_then(|after| Duration::try_from(after).ok());
+    let after = told.or_else(|| {
+        let busy = matches!(
+            error.kind().http(),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
+        busy.then_some(RETRY)
+    })?;
+    let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+    Some(HeaderValue::from(seconds.max(1)))
+}
+
+/// A JSON body.
+pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A value as a JSON body.
+pub(crate) fn value<T: serde::Serialize>(status: StatusCode, value: &T) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(body) => json(status, body),
+        Err(error) => {
+            let error = Code::Internal.error(format!("could not write the answer: {error}"));
+            axum::response::IntoResponse::into_response(Refusal(error))
+        }
+    }
+}
+
+/// A stream of server-sent events.
+pub(crate) fn events<B>(body: B) -> Response
+where
+    B: http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send + 'static,
+{
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx would gather events otherwise.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// Reads a request's body of at most `limit` bytes.
+///
+/// # Errors
+/// `body_too_large`; `invalid_request` if the client breaks off.
+pub(crate) async fn body(mut body: Body, limit: usize) -> Result<Bytes, ErrorInfo> {
+    match Limited::new(&mut body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            discard(body).await;
+            Err(Code::BodyTooLarge.error(format!("the body is larger than {limit} bytes")))
+        }
+        Err(error) => Err(Code::InvalidRequest.error(format!("could not read the body: {error}"))),
+    }
+}
+
+async fn discard(mut body: Body) {
+    let mut left = DISCARD_BYTES;
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let size = frame.data_ref().map_or(0, Bytes::len);
+            if size > left {
+                return;
+            }
+            left -= size;
+        }
+    };
+    // Too slow or too large: the sender sees the connection close instead.
+    drop(tokio::time::timeout(DISCARD_TIME, read).await);
+}

@@ -1,0 +1,63 @@
+//! The connection below a session: dials the worker, then reads ticks until it breaks.
+
+use std::sync::Arc;
+
+use muster_proto::{
+    MAX_MESSAGE_BYTES,
+    net::{self, Address},
+    v1::{inference_client::InferenceClient, session_message},
+};
+use tonic::{Status, transport::Channel};
+
+use super::{Outbox, Session};
+
+/// Runs a session to its end. The task ends with the session's connection or its runtime; either way all its requests see that they are lost.
+pub(super) async fn run(session: Arc<Session>) {
+    let status = match serve(&session).await {
+        Ok(()) => Status::ok(""),
+        Err(status) => status,
+    };
+    let lost = session.close();
+    let addresses = session.addresses.join(",");
+    if lost > 0 {
+        tracing::warn!(%addresses, lost, reason = %status.message(), "worker session broke");
+    } else {
+        tracing::debug!(%addresses, reason = %status.message(), "worker session closed");
+    }
+}
+
+async fn serve(session: &Arc<Session>) -> Result<(), Status> {
+    let channel = dial(&session.addresses).await?;
+    let mut client = InferenceClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let mut messages = client.session(Outbox(Arc::clone(session))).await?.into_inner();
+    while let Some(message) = messages.message().await? {
+        match message.kind {
+            Some(session_message::Kind::Tick(tick)) => session.deliver(tick).map_err(|gap| {
+                Status::data_loss(format!("tick {} came where {} was due", gap.got, gap.expected))
+            })?,
+            Some(session_message::Kind::Alive(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Connects to the first address that answers; they are sorted best first.
+async fn dial(addresses: &[String]) -> Result<Channel, Status> {
+    let mut last = Status::unavailable("the worker has no address");
+    for text in addresses {
+        let address: Address = match text.parse() {
+            Ok(address) => address,
+            Err(error) => {
+                last = Status::invalid_argument(format!("{error}"));
+                continue;
+            }
+        };
+        match net::channel(&address).await {
+            Ok(channel) => return Ok(channel),
+            Err(error) => last = Status::unavailable(format!("{address}: {error}")),
+        }
+    }
+    Err(last)
+}

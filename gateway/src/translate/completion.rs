@@ -1,0 +1,267 @@
+//! `POST /v1/completions` (OpenAI's legacy completions; seeds 000 and 004).
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{
+        ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, TokenIds, generate_request::Input,
+        prompt_piece,
+    },
+};
+
+use super::{
+    CompletionCall, View, common,
+    object::{self, Field, Kind, Object},
+    output::{constraint, max_tokens, switches, view},
+    sampling::sampling,
+};
+
+/// Prompts in one request; each is a request of its own at the worker.
+const MAX_PROMPTS: usize = 128;
+/// llama.cpp allows more than OpenAI's 5.
+const MAX_LOGPROBS: i64 = 20;
+
+/// Reads a completion request.
+///
+/// # Errors
+/// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
+pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
+    let mut body = Object::body(object::text(body)?)?;
+    let common = common(&mut body)?;
+    let mut view = view(&mut body)?;
+    let field = body.need("prompt")?;
+    let prompts = prompts(&field)?;
+    let suffix = body.take("suffix").map(|field| field.string()).transpose()?;
+    if let Some(field) = body.take("best_of")
+        && ![1, i64::from(view.choices)].contains(&field.integer(1, i64::MAX)?)
+    {
+        let error = Code::UnsupportedByRuntime.error("`best_of` must be 1 or equal to `n`");
+        return Err(error.with_param("best_of"));
+    }
+    let echo = match body.take("echo") {
+        Some(field) if field.bool()? => Some(echo(&field, &prompts)?),
+        Some(_) | None => None,
+    };
+    let mut work = GenerateRequest {
+        sampling: Some(sampling(&mut body)?),
+        constraint: constraint(&mut body)?,
+        max_tokens: max_tokens(&mut body)?,
+        ..GenerateRequest::default()
+    };
+    logprobs(&mut body, &mut work, &mut view)?;
+    switches(&mut body, &mut work, &mut view)?;
+    work.extra_json = body.rest();
+    let input = |prompt: Prompt| match suffix.as_deref() {
+        Some(suffix) if !suffix.is_empty() => infill(&field, &prompt, suffix),
+        Some(_) | None => Ok(Input::Prompt(prompt)),
+    };
+    let each = |prompt| {
+        Ok(GenerateRequest {
+            input: Some(input(prompt)?),
+            ..work.clone()
+        })
+    };
+    let work = prompts.into_iter().map(each).collect::<Result<_, ErrorInfo>>()?;
+    Ok(CompletionCall {
+        common,
+        view,
+        work,
+        echo,
+    })
+}
+
+/// A string, strings, tokens, several of these, or a mixture (seed 004, `prompt`).
+fn prompts(field: &Field<'_>) -> Result<Vec<Prompt>, ErrorInfo> {
+    if field.kind() != Kind::Array {
+        return Ok(vec![one(std::slice::from_ref(field))?]);
+    }
+    let list = field.list()?;
+    if list.is_empty() {
+        return Err(field.wrong("must not be empty"));
+    }
+    let has = |kind| list.iter().any(|item| item.kind() == kind);
+    if has(Kind::Number) && !has(Kind::Array) {
+        return Ok(vec![one(&list)?]);
+    }
+    if list.len() > MAX_PROMPTS {
+        return Err(field.wrong(format_args!("must not hold more than {MAX_PROMPTS} prompts")));
+    }
+    let prompt = |item: &Field<'_>| match item.kind() {
+        Kind::Array => one(&item.list()?),
+        Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Object => {
+            one(std::slice::from_ref(item))
+        }
+    };
+    list.iter().map(prompt).collect()
+}
+
+/// One prompt of text and tokens.
+fn one(items: &[Field<'_>]) -> Result<Prompt, ErrorInfo> {
+    let mut pieces: Vec<PromptPiece> = Vec::new();
+    for item in items {
+        match item.kind() {
+            Kind::String => pieces.push(PromptPiece {
+                kind: Some(prompt_piece::Kind::Text(item.string()?)),
+            }),
+            Kind::Number => {
+                let token = item.i32(0, i32::MAX)?;
+                match pieces.last_mut().and_then(|piece| piece.kind.as_mut()) {
+                    Some(prompt_piece::Kind::Tokens(tokens)) => tokens.ids.push(token),
+                    Some(prompt_piece::Kind::Text(_)) | None => pieces.push(PromptPiece {
+                        kind: Some(prompt_piece::Kind::Tokens(TokenIds { ids: vec![token] })),
+                    }),
+                }
+            }
+            Kind::Null | Kind::Bool | Kind::Array | Kind::Object => {
+                return Err(item.want("a string, an array of strings, or token ids"));
+            }
+        }
+    }
+    Ok(Prompt {
+        pieces,
+        add_special: None,
+    })
+}
+
+/// The text of a prompt that is only text.
+fn text(prompt: &Prompt) -> Option<&str> {
+    match prompt.pieces.as_slice() {
+        [
+            PromptPiece {
+                kind: Some(prompt_piece::Kind::Text(text)),
+            },
+        ] => Some(text),
+        _ => None,
+    }
+}
+
+fn echo(field: &Field<'_>, prompts: &[Prompt]) -> Result<Vec<String>, ErrorInfo> {
+    let texts: Option<Vec<_>> = prompts
+        .iter()
+        .map(|prompt| text(prompt).map(str::to_owned))
+        .collect();
+    texts.ok_or_else(|| {
+        let error = Code::UnsupportedByRuntime.error("`echo` needs prompts of text, not tokens");
+        error.with_param(field.path())
+    })
+}
+
+fn infill(field: &Field<'_>, prompt: &Prompt, suffix: &str) -> Result<Input, ErrorInfo> {
+    match text(prompt) {
+        Some(prefix) => Ok(Input::Infill(Infill {
+            prefix: prefix.to_owned(),
+            suffix: suffix.to_owned(),
+            ..Infill::default()
+        })),
+        None => Err(field.wrong("must be text if there is a `suffix`")),
+    }
+}
+
+/// OpenAI's number, Lemonade's boolean (seed 000), llama.cpp's `n_probs`.
+fn logprobs(body: &mut Object<'_>, work: &mut GenerateRequest, view: &mut View) -> Result<(), ErrorInfo> {
+    if let Some(field) = body.take("logprobs") {
+        match field.kind() {
+            Kind::Bool => work.logprobs = field.bool()?,
+            Kind::Null | Kind::Number | Kind::String | Kind::Array | Kind::Object => {
+                work.top_logprobs = u32::try_from(field.integer(0, MAX_LOGPROBS)?).unwrap_or_default();
+                work.logprobs = true;
+            }
+        }
+    }
+    if let Some(field) = body.take("n_probs") {
+        work.top_logprobs = work.top_logprobs.max(field.u32(0)?);
+        work.logprobs |= work.top_logprobs > 0;
+    }
+    view.logprobs = work.logprobs;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(fields: &str) -> Result<CompletionCall, ErrorInfo> {
+        completions(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
+    }
+
+    fn inputs(fields: &str) -> Vec<Input> {
+        read(fields)
+            .unwrap()
+            .work
+            .into_iter()
+            .map(|work| work.input.unwrap())
+            .collect()
+    }
+
+    fn piece(kind: prompt_piece::Kind) -> PromptPiece {
+        PromptPiece { kind: Some(kind) }
+    }
+
+    #[test]
+    fn every_shape_of_prompt_is_read() {
+        let prompt = |pieces| {
+            Input::Prompt(Prompt {
+                pieces,
+                add_special: None,
+            })
+        };
+        let words = |text: &str| piece(prompt_piece::Kind::Text(text.into()));
+        let tokens = |ids: &[i32]| piece(prompt_piece::Kind::Tokens(TokenIds { ids: ids.into() }));
+        assert_eq!(inputs(r#""prompt": "a""#), [prompt(vec![words("a")])]);
+        assert_eq!(
+            inputs(r#""prompt": ["a", "b"]"#),
+            [prompt(vec![words("a")]), prompt(vec![words("b")])]
+        );
+        assert_eq!(inputs(r#""prompt": [1, 2]"#), [prompt(vec![tokens(&[1, 2])])]);
+        assert_eq!(
+            inputs(r#""prompt": [[1, 2], "c"]"#),
+            [prompt(vec![tokens(&[1, 2])]), prompt(vec![words("c")])]
+        );
+        assert_eq!(
+            inputs(r#""prompt": [1, "b", 2, 3]"#),
+            [prompt(vec![tokens(&[1]), words("b"), tokens(&[2, 3])])]
+        );
+    }
+
+    #[test]
+    fn a_suffix_makes_infill() {
+        let [Input::Infill(infill)] = &inputs(r#""prompt": "a", "suffix": "z""#)[..] else {
+            panic!("no infill");
+        };
+        assert_eq!((infill.prefix.as_str(), infill.suffix.as_str()), ("a", "z"));
+        assert_eq!(
+            read(r#""prompt": [1], "suffix": "z""#).unwrap_err().param,
+            "prompt"
+        );
+    }
+
+    #[test]
+    fn logprobs_is_a_number_or_a_boolean() {
+        let read = |value: &str| {
+            let call = read(&format!("\"prompt\": \"a\", \"logprobs\": {value}")).unwrap();
+            (call.work[0].logprobs, call.work[0].top_logprobs)
+        };
+        assert_eq!(read("true"), (true, 0));
+        assert_eq!(read("false"), (false, 0));
+        assert_eq!(read("0"), (true, 0));
+        assert_eq!(read("5"), (true, 5));
+    }
+
+    #[test]
+    fn faults_are_refused_by_name() {
+        for (fields, param) in [
+            (r#""x": 1"#, "prompt"),
+            (r#""prompt": []"#, "prompt"),
+            (r#""prompt": [true]"#, "prompt[0]"),
+            (r#""prompt": [[1, -1]]"#, "prompt[0][1]"),
+            (r#""prompt": "a", "best_of": 2"#, "best_of"),
+            (r#""prompt": [1], "echo": true"#, "echo"),
+            (r#""prompt": "a", "logprobs": 99"#, "logprobs"),
+        ] {
+            assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
+        }
+        assert_eq!(
+            read(r#""prompt": "a", "best_of": 1, "echo": true"#).unwrap().echo,
+            Some(vec!["a".into()])
+        );
+    }
+}
