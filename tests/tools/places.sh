@@ -29,10 +29,13 @@ key_of() {
 }
 
 CACHE=$(place_cache)
+# llama.cpp is compiled for the CPU at hand: its code must not meet another one.
+CPU=$( (uname -m; sed -n '/^flags/{p;q}' /proc/cpuinfo 2>/dev/null) | sha256sum | cut -c1-8)
+TARGET=$CACHE/target-$CPU
 VENV=$CACHE/venv-$(key_of "$TESTS/requirements.txt")
 MODELS=$CACHE/models-$(key_of "$TESTS/requirements.txt" "$TESTS"/models/*.py "$TESTS"/models/*.jinja)
 GRPCURL=$CACHE/grpcurl-$GRPCURL_VERSION/grpcurl
 BUF=$CACHE/buf-$BUF_VERSION/node_modules/.bin/buf
 CARGO_DENY=$CACHE/cargo-deny-$CARGO_DENY_VERSION/bin/cargo-deny
 XLLAMACPP_VERSION=$(sed -n 's/^xllamacpp==//p' "$TESTS/requirements.txt")
-LLAMA_SERVER_BUILD=$CACHE/llama-server-$XLLAMACPP_VERSION
+LLAMA_SERVER_BUILD=$CACHE/llama-server-$XLLAMACPP_VERSION-$CPU
