@@ -295,12 +295,10 @@ impl Fleet {
                     load, unwanted_since, ..
                 } = &mut instance.state
             {
-                *unwanted_since = if load.explicit() || waited_for || called_for {
-                    None
-                } else {
-                    Some(unwanted_since.unwrap_or(now))
-                };
-                self.replan |= !self.queue.is_empty();
+                let wanted = load.explicit() || waited_for || called_for;
+                let since = if wanted { None } else { Some(unwanted_since.unwrap_or(now)) };
+                self.replan |= *unwanted_since != since && !self.queue.is_empty();
+                *unwanted_since = since;
             }
         }
     }

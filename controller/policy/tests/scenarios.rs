@@ -1,5 +1,6 @@
 //! The seed's scenarios and the rules of DESIGN.md, one by one, against a simulated fleet.
 
+#[cfg(test)]
 mod sim;
 
 use muster_policy::{ModelState, ModelType, Stage};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::Pass;
 use super::candidates::Candidate;
 use super::choose::{Ease, Plan};
-use super::room::Victim;
+use super::room::{Room, Victim};
 use super::tenure::Tenure;
 use crate::api::{
-    Command, DecisionKind, DeviceKey, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec,
+    Command, DecisionKind, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec,
     LoadError, ModelId, Origin, Progress, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
@@ -93,47 +93,31 @@ impl Fleet {
         ids: &mut dyn IdSource,
     ) -> bool {
         let mut in_motion = Vec::new();
-        let keys: Vec<DeviceKey> = candidate
-            .reservations
-            .iter()
-            .map(|r| Self::key(&candidate.host, &r.device))
-            .collect();
-        for key in &keys {
-            let moving = self.on_device(key).filter(|instance| instance.in_motion());
+        let mut sampled = true;
+        for reservation in &candidate.reservations {
+            let key = Self::key(&candidate.host, &reservation.device);
+            let moving = self.on_device(&key).filter(|instance| instance.in_motion());
             in_motion.extend(moving.map(|instance| instance.spec.model.clone()));
-            let free = self
-                .devices
-                .get(key)
-                .map(|device| device.free(self.now, self.config.sample_wait));
+            let free = self.devices.get(&key).map(|device| device.free(self.now, self.config.sample_wait));
             if let Some(Free::Stale { until }) = free {
                 pass.wake_at(until);
-                in_motion.push(load.model.clone());
+                sampled = false;
             }
         }
-        // A model of the type that is on its way out still takes its slot until it is gone.
-        let leaving = self.on_host(&candidate.host).filter(|instance| instance.going());
-        let same_type = leaving.filter(|instance| instance.spec.kind == load.spec.kind);
-        let in_slot: Vec<ModelId> = same_type.map(|instance| instance.spec.model.clone()).collect();
-        if !self.slot_free_now(load, &candidate.host) {
-            in_motion.extend(in_slot);
+        if in_motion.is_empty() && sampled {
+            if Room::fits_now(self, load, candidate) {
+                self.start(load, candidate, ids);
+                return true;
+            }
+            // Room was promised by an earlier claim's victims, or somebody who leaves still has the slot.
+            let leaving = self.on_host(&candidate.host).filter(|instance| instance.going());
+            let mut blocked_by: Vec<ModelId> = leaving.map(|instance| instance.spec.model.clone()).collect();
+            blocked_by.extend(pass.claims_on(&candidate.host).iter().map(|claim| claim.model.clone()));
+            self.wait(load.id, WaitReason::Claim, blocked_by);
+        } else {
+            self.wait(load.id, WaitReason::LoadSlot, in_motion);
         }
-        if in_motion.is_empty() {
-            self.start(load, candidate, ids);
-            return true;
-        }
-        in_motion.retain(|model| *model != load.model);
-        self.wait(load.id, WaitReason::LoadSlot, in_motion);
         false
-    }
-
-    fn slot_free_now(&self, load: &Load, host: &HostId) -> bool {
-        let residents = self
-            .on_host(host)
-            .filter(|instance| instance.spec.kind == load.spec.kind);
-        let mut models: std::collections::BTreeSet<&ModelId> =
-            residents.map(|instance| &instance.spec.model).collect();
-        models.remove(&load.model);
-        self.config.limits.of(load.spec.kind).allows(models.len() + 1)
     }
 
     fn start(&mut self, load: &Load, candidate: &Candidate, ids: &mut dyn IdSource) {

@@ -52,6 +52,8 @@ pub(crate) struct Room<'a> {
     candidate: &'a Candidate,
     claims: &'a [Claim],
     victims: BTreeMap<InstanceId, Victim>,
+    /// What is on its way out still counts.
+    as_of_now: bool,
 }
 
 /// Residents that may be asked to go, and those that may not.
@@ -68,13 +70,26 @@ impl<'a> Room<'a> {
         candidate: &'a Candidate,
         claims: &'a [Claim],
     ) -> Self {
-        Self {
-            fleet,
-            load,
-            candidate,
-            claims,
-            victims: BTreeMap::new(),
-        }
+        Self { fleet, load, candidate, claims, victims: BTreeMap::new(), as_of_now: false }
+    }
+
+    /// Whether the load fits beside all that is there at this moment, victims of claims and what is on its way out included.
+    pub(crate) fn fits_now(fleet: &'a Fleet, load: &'a Load, candidate: &'a Candidate) -> bool {
+        let room = Self { as_of_now: true, ..Self::new(fleet, load, candidate, &[]) };
+        let mut models = room.models_of(load.spec.kind);
+        models.insert(load.model.clone());
+        let slot = fleet.config.limits.of(load.spec.kind).allows(models.len());
+        let on_devices = candidate.reservations.iter().all(|reservation| {
+            let key = Fleet::key(&candidate.host, &reservation.device);
+            let taken = room.exclusive(&key) && fleet.on_device(&key).next().is_some();
+            let short = !fleet.config.overcommit && room.short_on(&key, reservation.bytes);
+            !taken && !short
+        });
+        slot && on_devices
+    }
+
+    fn exclusive(&self, key: &DeviceKey) -> bool {
+        self.fleet.devices.get(key).is_some_and(|device| device.exclusivity == Exclusivity::OneModel)
     }
 
     /// The victims that make room, or what no eviction can remove.
@@ -94,7 +109,8 @@ impl<'a> Room<'a> {
 
     fn stays(&self, instance: &Instance) -> Option<Tenure> {
         let tenure = self.fleet.tenure(instance, self.claims);
-        (tenure != Tenure::Going && !self.victims.contains_key(&instance.id)).then_some(tenure)
+        let leaves = tenure == Tenure::Going || self.victims.contains_key(&instance.id);
+        (self.as_of_now || !leaves).then_some(tenure)
     }
 
     fn sort(&self, instances: impl Iterator<Item = &'a Instance>) -> Residents<'a> {
@@ -130,8 +146,7 @@ impl<'a> Room<'a> {
     /// I3: whatever is on an exclusive device goes.
     fn clear_exclusive(&mut self, device: &DeviceId) -> Result<(), Obstacle> {
         let key = Fleet::key(&self.candidate.host, device);
-        let exclusive = |known: &Device| known.exclusivity == Exclusivity::OneModel;
-        if !self.fleet.devices.get(&key).is_some_and(exclusive) {
+        if !self.exclusive(&key) {
             return Ok(());
         }
         let claimed = self.claimants(|claim| claim.reservations.iter().any(|r| r.device == *device));

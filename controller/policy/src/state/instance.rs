@@ -161,6 +161,10 @@ impl Usage {
 
     /// A touch; late and reordered ones change nothing.
     pub(crate) fn touched(&mut self, now: Moment, touch_seq: u64, age: Duration, quiet: Duration) {
+        if touch_seq == self.touch_seq {
+            // The same touch told again, perhaps with its true age after a refusal that told none.
+            self.last_used = self.last_used.min(now.ago(age));
+        }
         if touch_seq <= self.touch_seq {
             return;
         }

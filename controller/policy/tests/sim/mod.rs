@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[cfg(test)]
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ use muster_policy::{
     Stage, WorkerFacts, WorkerId,
 };
 
-pub(crate) use worker::{Life, SimInstance, SimWorker};
+pub(crate) use worker::{Life, SimWorker};
 
 /// A gateway's stream as the gateway sees it.
 #[derive(Debug, Clone)]
@@ -55,6 +56,8 @@ pub(crate) struct Sim {
     pub(crate) catalogue: BTreeMap<ModelId, ModelSpec>,
     pub(crate) workers: BTreeMap<WorkerId, SimWorker>,
     pub(crate) streams: BTreeMap<HoldId, Stream>,
+    /// Operators' calls that must be answered.
+    pub(crate) calls: BTreeSet<RequestId>,
     pub(crate) replies: BTreeMap<RequestId, Result<ModelState, LoadError>>,
     pub(crate) routes: BTreeMap<InstanceId, (WorkerId, ModelId, RouteState)>,
     pub(crate) states: BTreeMap<ModelId, ModelState>,
@@ -68,6 +71,9 @@ pub(crate) struct Sim {
     pub(crate) log: Vec<String>,
     /// Loads that reached a worker.
     pub(crate) loads: Vec<(WorkerId, InstanceId, ModelId)>,
+    /// Every worker with instances has joined this controller before it settled, so that the truth can be held against it.
+    pub(crate) strict: bool,
+    events: u64,
     next_instance: u64,
     next_name: u64,
 }
@@ -153,6 +159,7 @@ impl Sim {
             catalogue: BTreeMap::new(),
             workers: BTreeMap::new(),
             streams: BTreeMap::new(),
+            calls: BTreeSet::new(),
             replies: BTreeMap::new(),
             routes: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -163,6 +170,8 @@ impl Sim {
             instant: true,
             log: Vec::new(),
             loads: Vec::new(),
+            strict: true,
+            events: 0,
             next_instance: 0,
             next_name: 0,
         }
@@ -197,6 +206,7 @@ impl Sim {
         let report = self.full_report(id);
         let worker = self.workers.get_mut(id).unwrap();
         worker.connected = true;
+        worker.known = true;
         worker.down.clear();
         worker.up.clear();
         let facts = worker.facts.clone();
@@ -226,6 +236,18 @@ impl Sim {
         self.connect(id);
     }
 
+    /// The worker drains, says goodbye and starts again later as another boot.
+    pub(crate) fn leave(&mut self, id: &WorkerId) {
+        let worker = self.workers.get_mut(id).unwrap();
+        worker.connected = false;
+        worker.down.clear();
+        worker.up.clear();
+        worker.instances.clear();
+        worker.boots += 1;
+        worker.facts.boot = format!("{id}-boot-{}", worker.boots).as_str().into();
+        self.event(Event::WorkerLeft { worker: id.clone() });
+    }
+
     /// The controller dies and comes back, knowing the roster only.
     pub(crate) fn restart_controller(&mut self) {
         self.fleet = Fleet::new(
@@ -234,11 +256,13 @@ impl Sim {
             self.now,
         );
         self.streams.clear();
+        self.calls.clear();
         self.routes.clear();
         self.states.clear();
         self.wake = None;
         for worker in self.workers.values_mut() {
             worker.connected = false;
+            worker.known = false;
             worker.down.clear();
             worker.up.clear();
             worker.revert_quiesce();
@@ -314,7 +338,11 @@ impl Sim {
     }
 
     pub(crate) fn event(&mut self, event: Event) {
-        self.log.push(format!("{:?} {event:?}", self.now.since_start()));
+        self.events += 1;
+        assert!(self.events < 20_000, "events without end\n{}", self.tail());
+        if !matches!(event, Event::CatalogueChanged { .. }) {
+            self.log.push(Self::brief(format!("{:?} {event:?}", self.now.since_start())));
+        }
         let mut next = self.next_instance;
         let mut ids = || {
             next += 1;
@@ -322,15 +350,26 @@ impl Sim {
         };
         let effects = self.fleet.step(self.now, event, &mut ids);
         self.next_instance = next;
+        let unknown = |worker: &SimWorker| !worker.known && !worker.instances.is_empty();
+        if self.fleet.settled() && self.workers.values().any(unknown) {
+            self.strict = false;
+        }
         let checked = muster_policy::invariants::check(&self.fleet, &effects);
         for effect in effects {
-            self.log.push(format!("    -> {effect:?}"));
+            self.log.push(Self::brief(format!("    -> {effect:?}")));
             self.take(effect);
         }
         checked.unwrap_or_else(|broken| panic!("{broken:?}\n{}", self.tail()));
         if self.instant {
             self.deliver_all();
         }
+    }
+
+    fn brief(line: String) -> String {
+        let line = cut(&line, "spec: InstanceSpec {", "pinned: false }");
+        let line = cut(&line, "devices: [DeviceFacts", "}]");
+        let line = cut(&line, "samples: [", "]");
+        line.chars().take(600).collect()
     }
 
     pub(crate) fn tail(&self) -> String {
@@ -449,10 +488,17 @@ impl Sim {
         self.instant = instant;
     }
 
+    /// Ages grow on the way, as they would with a clock of its own.
     pub(crate) fn deliver_up(&mut self, id: &WorkerId) -> bool {
-        let Some(event) = self.workers.get_mut(id).and_then(|worker| worker.up.pop_front()) else {
+        let Some((sent, mut event)) = self.workers.get_mut(id).and_then(|worker| worker.up.pop_front()) else {
             return false;
         };
+        let delay = self.now.since(sent);
+        if let Event::WorkerReported { report, .. } = &mut event {
+            report.instances.iter_mut().for_each(|status| status.touch_age += delay);
+            report.touches.iter_mut().for_each(|touch| touch.age += delay);
+            report.samples.iter_mut().for_each(|sample| sample.age += delay);
+        }
         self.event(event);
         true
     }
@@ -494,5 +540,15 @@ impl Sim {
             self.advance(Duration::from_millis(500));
         }
         panic!("waiters never ended: {:#?}\n{}", self.streams, self.tail());
+    }
+}
+
+/// Cuts out what nobody wants to read in a failing history.
+fn cut(line: &str, from: &str, to: &str) -> String {
+    let start = line.find(from);
+    let end = start.and_then(|start| Some(start + line[start..].find(to)?));
+    match (start, end) {
+        (Some(start), Some(end)) if start < end => format!("{}{}", &line[..start], &line[end + to.len()..]),
+        _ => line.to_owned(),
     }
 }
