@@ -147,10 +147,12 @@ impl Serving<'_> {
     }
 
     fn messages(&mut self, first: Option<SessionMessage>) -> Option<Over> {
-        let Some(mut message) = first else {
+        let Some(first) = first else {
             return crashed("the engine closed its session");
         };
-        for _ in 0..BURST {
+        let mut next = Some(first);
+        let mut handled = 0;
+        while let Some(message) = next {
             let result = match message.kind {
                 Some(Message::Tick(tick)) => self.tick(tick),
                 Some(Message::Alive(alive)) => self.health.alive(&alive, Instant::now()),
@@ -159,10 +161,12 @@ impl Serving<'_> {
             if let Err(error) = result {
                 return Some((true, Some(error)));
             }
-            match self.messages.try_recv() {
-                Ok(next) => message = next,
-                Err(_) => break,
-            }
+            handled += 1;
+            next = if handled < BURST {
+                self.messages.try_recv().ok()
+            } else {
+                None
+            };
         }
         self.send_more();
         None
