@@ -1,10 +1,14 @@
 //! Tells the outside what changed: routes, model states, stages of waiters and calls, the timer. Says nothing twice.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::api::{Effect, HoldId, InstanceId, ModelId, ModelState, Moment, Stage, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{InstanceState, LoadId, Place, Standing};
+
+/// The shortest timer.
+const SOONEST: Duration = Duration::from_millis(1);
 
 impl Fleet {
     /// Announces what changed in this step. `attention_wake`: when an instance needs another look.
@@ -184,8 +188,10 @@ impl Fleet {
             .into_iter()
             .flatten()
             .min();
+        // Never at once: what is due now was done in this step, and a mistake here must not spin.
+        let wake = wake.map(|at| at.max(self.now + SOONEST));
         if let Some(at) = wake
-            && (self.wake_sent != Some(at) || at <= self.now)
+            && self.wake_sent != Some(at)
         {
             self.effects.push(Effect::WakeAt { at });
         }

@@ -145,11 +145,11 @@ impl Fleet {
             since,
         } = &mut instance.state
         {
-            if *since + config.unknown_wait <= now && instance.pending.is_none() {
+            if *since + config.unknown_wait > now {
+                later(*since + config.unknown_wait);
+            } else if instance.pending.is_none() {
                 *plan = None;
                 later(now);
-            } else {
-                later(*since + config.unknown_wait);
             }
         }
         let strangers: Vec<HoldId> = instance

@@ -296,7 +296,11 @@ impl Fleet {
                 } = &mut instance.state
             {
                 let wanted = load.explicit() || waited_for || called_for;
-                let since = if wanted { None } else { Some(unwanted_since.unwrap_or(now)) };
+                let since = if wanted {
+                    None
+                } else {
+                    Some(unwanted_since.unwrap_or(now))
+                };
                 self.replan |= *unwanted_since != since && !self.queue.is_empty();
                 *unwanted_since = since;
             }

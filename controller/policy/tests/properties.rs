@@ -79,7 +79,11 @@ mod histories {
 
     fn choose<T: Clone>(from: impl IntoIterator<Item = T>, n: u8) -> Option<T> {
         let all: Vec<T> = from.into_iter().collect();
-        if all.is_empty() { None } else { Some(all[usize::from(n) % all.len()].clone()) }
+        if all.is_empty() {
+            None
+        } else {
+            Some(all[usize::from(n) % all.len()].clone())
+        }
     }
 
     /// Two hosts: one with two GPUs, a worker each and one spanning both, and an NPU; one with a small simulated device.
@@ -92,7 +96,13 @@ mod histories {
         sim.join(facts("w2", "h0", vec![gpu("g0"), gpu("g1")]));
         sim.join(facts("w3", "h0", vec![device("n0", DeviceKind::Npu, 50)]));
         sim.join(facts("w4", "h1", vec![device("sim:a", DeviceKind::Sim, 60)]));
-        let kinds = [ModelType::Llm, ModelType::Llm, ModelType::Llm, ModelType::Embedding, ModelType::Reranking];
+        let kinds = [
+            ModelType::Llm,
+            ModelType::Llm,
+            ModelType::Llm,
+            ModelType::Embedding,
+            ModelType::Reranking,
+        ];
         for (n, bytes) in [10_u64, 40, 70, 95, 55, 30].into_iter().enumerate() {
             sim.add_model(model(&format!("m{n}"), kinds[n % kinds.len()], bytes));
         }
@@ -100,7 +110,15 @@ mod histories {
         spanning.needs = vec![need(&[(DeviceKind::Gpu, 80), (DeviceKind::Gpu, 80)])];
         sim.add_model(spanning);
         for id in ["n0", "n1"] {
-            let mut npu = model(id, if id == "n0" { ModelType::Llm } else { ModelType::Audio }, 0);
+            let mut npu = model(
+                id,
+                if id == "n0" {
+                    ModelType::Llm
+                } else {
+                    ModelType::Audio
+                },
+                0,
+            );
             npu.needs = vec![need(&[(DeviceKind::Npu, 20)])];
             sim.add_model(npu);
         }
@@ -137,7 +155,11 @@ mod histories {
                 }
             }
             Op::EndRequest(n) => {
-                let running = sim.workers.values().flat_map(|w| &w.instances).filter(|(_, i)| i.running > 0);
+                let running = sim
+                    .workers
+                    .values()
+                    .flat_map(|w| &w.instances)
+                    .filter(|(_, i)| i.running > 0);
                 if let Some(instance) = choose(running.map(|(id, _)| id.clone()), n) {
                     sim.end_request(&instance);
                 }
@@ -154,7 +176,11 @@ mod histories {
                 }
             }
             Op::FailLoad(n, engine) => {
-                let class = if engine { FailureClass::EngineLoad } else { FailureClass::BeforeEngine };
+                let class = if engine {
+                    FailureClass::EngineLoad
+                } else {
+                    FailureClass::BeforeEngine
+                };
                 if let Some((worker, instance)) = choose(sim.loading(), n) {
                     sim.fail_load(&worker, &instance, class);
                 }
@@ -199,7 +225,11 @@ mod histories {
         match *op {
             Op::Lose(n) => sim.lose(&worker(sim, n)),
             Op::Rejoin(n) => {
-                let away = sim.workers.values().filter(|w| !w.connected).map(|w| w.facts.id.clone());
+                let away = sim
+                    .workers
+                    .values()
+                    .filter(|w| !w.connected)
+                    .map(|w| w.facts.id.clone());
                 if let Some(id) = choose(away, n) {
                     sim.connect(&id);
                 }
@@ -219,7 +249,10 @@ mod histories {
             }
             Op::Forget(n) => {
                 // Operators who forget a worker that still runs get what they asked for; the checks of the truth do not.
-                let away = sim.workers.values().filter(|w| !w.connected && w.instances.is_empty());
+                let away = sim
+                    .workers
+                    .values()
+                    .filter(|w| !w.connected && w.instances.is_empty());
                 if let Some(id) = choose(away.map(|w| w.facts.id.clone()), n) {
                     let request = sim.request();
                     sim.event(Event::ForgetRequested { request, worker: id });
@@ -238,12 +271,20 @@ mod histories {
         match *op {
             Op::Load(_) => {
                 sim.calls.insert(request.clone());
-                sim.event(Event::LoadRequested { request, model, overrides: None });
+                sim.event(Event::LoadRequested {
+                    request,
+                    model,
+                    overrides: None,
+                });
             }
             Op::Unload(_, how) => {
                 let hows = [UnloadHow::Drain, UnloadHow::Force, UnloadHow::DrainOrCancel];
                 sim.calls.insert(request.clone());
-                sim.event(Event::UnloadRequested { request, model, how: hows[usize::from(how) % hows.len()] });
+                sim.event(Event::UnloadRequested {
+                    request,
+                    model,
+                    how: hows[usize::from(how) % hows.len()],
+                });
             }
             Op::Preload(_) => sim.event(Event::PreloadRequested { model }),
             _ => {
@@ -258,16 +299,34 @@ mod histories {
         (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>()).prop_map(|(limit, no_limit, loads, pack)| Config {
             limits: if no_limit { unlimited() } else { limits(limit) },
             max_concurrent_loads: NonZeroU32::new(loads).unwrap(),
-            placement: if pack { muster_policy::Placement::Pack } else { muster_policy::Placement::Spread },
+            placement: if pack {
+                muster_policy::Placement::Pack
+            } else {
+                muster_policy::Placement::Spread
+            },
             ..config()
         })
     }
 
     /// What policy reads of a fleet, without what only one controller can know (failures, streams) or what moves with time.
     fn digest(sim: &Sim) -> (Vec<String>, Vec<String>, Vec<(muster_policy::Moment, InstanceId)>) {
-        let instances = sim.fleet.instances().iter().map(|instance| format!("{instance:?}")).collect();
-        let devices = sim.fleet.devices().iter().map(|device| format!("{device:?}")).collect();
-        let order = sim.fleet.models().into_iter().filter_map(|m| Some((m.last_used?, m.instances.first()?.clone())));
+        let instances = sim
+            .fleet
+            .instances()
+            .iter()
+            .map(|instance| format!("{instance:?}"))
+            .collect();
+        let devices = sim
+            .fleet
+            .devices()
+            .iter()
+            .map(|device| format!("{device:?}"))
+            .collect();
+        let order = sim
+            .fleet
+            .models()
+            .into_iter()
+            .filter_map(|m| Some((m.last_used?, m.instances.first()?.clone())));
         let mut order: Vec<_> = order.collect();
         order.sort();
         (instances, devices, order)

@@ -8,8 +8,8 @@ use super::choose::{Ease, Plan};
 use super::room::{Room, Victim};
 use super::tenure::Tenure;
 use crate::api::{
-    Command, DecisionKind, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec,
-    LoadError, ModelId, Origin, Progress, UnloadMode, WaitReason,
+    Command, DecisionKind, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec, LoadError,
+    ModelId, Origin, Progress, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
 use crate::state::{Asked, Claim, Free, Goal, Instance, InstanceState, Load, Place, Standing, Usage};
@@ -98,7 +98,10 @@ impl Fleet {
             let key = Self::key(&candidate.host, &reservation.device);
             let moving = self.on_device(&key).filter(|instance| instance.in_motion());
             in_motion.extend(moving.map(|instance| instance.spec.model.clone()));
-            let free = self.devices.get(&key).map(|device| device.free(self.now, self.config.sample_wait));
+            let free = self
+                .devices
+                .get(&key)
+                .map(|device| device.free(self.now, self.config.sample_wait));
             if let Some(Free::Stale { until }) = free {
                 pass.wake_at(until);
                 sampled = false;
@@ -112,7 +115,11 @@ impl Fleet {
             // Room was promised by an earlier claim's victims, or somebody who leaves still has the slot.
             let leaving = self.on_host(&candidate.host).filter(|instance| instance.going());
             let mut blocked_by: Vec<ModelId> = leaving.map(|instance| instance.spec.model.clone()).collect();
-            blocked_by.extend(pass.claims_on(&candidate.host).iter().map(|claim| claim.model.clone()));
+            blocked_by.extend(
+                pass.claims_on(&candidate.host)
+                    .iter()
+                    .map(|claim| claim.model.clone()),
+            );
             self.wait(load.id, WaitReason::Claim, blocked_by);
         } else {
             self.wait(load.id, WaitReason::LoadSlot, in_motion);

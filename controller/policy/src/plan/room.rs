@@ -70,12 +70,22 @@ impl<'a> Room<'a> {
         candidate: &'a Candidate,
         claims: &'a [Claim],
     ) -> Self {
-        Self { fleet, load, candidate, claims, victims: BTreeMap::new(), as_of_now: false }
+        Self {
+            fleet,
+            load,
+            candidate,
+            claims,
+            victims: BTreeMap::new(),
+            as_of_now: false,
+        }
     }
 
     /// Whether the load fits beside all that is there at this moment, victims of claims and what is on its way out included.
     pub(crate) fn fits_now(fleet: &'a Fleet, load: &'a Load, candidate: &'a Candidate) -> bool {
-        let room = Self { as_of_now: true, ..Self::new(fleet, load, candidate, &[]) };
+        let room = Self {
+            as_of_now: true,
+            ..Self::new(fleet, load, candidate, &[])
+        };
         let mut models = room.models_of(load.spec.kind);
         models.insert(load.model.clone());
         let slot = fleet.config.limits.of(load.spec.kind).allows(models.len());
@@ -89,7 +99,10 @@ impl<'a> Room<'a> {
     }
 
     fn exclusive(&self, key: &DeviceKey) -> bool {
-        self.fleet.devices.get(key).is_some_and(|device| device.exclusivity == Exclusivity::OneModel)
+        self.fleet
+            .devices
+            .get(key)
+            .is_some_and(|device| device.exclusivity == Exclusivity::OneModel)
     }
 
     /// The victims that make room, or what no eviction can remove.

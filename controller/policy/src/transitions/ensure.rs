@@ -42,8 +42,12 @@ impl Fleet {
 
     /// Forgets a stream and releases its hold, wherever a copy of it is (a lost worker that came back may have one too).
     pub(crate) fn remove_waiter(&mut self, hold: &HoldId) {
-        let Some(waiter) = self.remove_waiter_quietly(hold) else { return };
-        let Some(model) = self.models.get(&waiter.model) else { return };
+        let Some(waiter) = self.remove_waiter_quietly(hold) else {
+            return;
+        };
+        let Some(model) = self.models.get(&waiter.model) else {
+            return;
+        };
         for id in &model.instances {
             if let Some(instance) = self.instances.get_mut(id)
                 && (waiter.instance() == Some(id) || instance.holds.contains(hold))

@@ -341,7 +341,8 @@ impl Sim {
         self.events += 1;
         assert!(self.events < 20_000, "events without end\n{}", self.tail());
         if !matches!(event, Event::CatalogueChanged { .. }) {
-            self.log.push(Self::brief(format!("{:?} {event:?}", self.now.since_start())));
+            self.log
+                .push(Self::brief(format!("{:?} {event:?}", self.now.since_start())));
         }
         let mut next = self.next_instance;
         let mut ids = || {
@@ -490,12 +491,16 @@ impl Sim {
 
     /// Ages grow on the way, as they would with a clock of its own.
     pub(crate) fn deliver_up(&mut self, id: &WorkerId) -> bool {
-        let Some((sent, mut event)) = self.workers.get_mut(id).and_then(|worker| worker.up.pop_front()) else {
+        let Some((sent, mut event)) = self.workers.get_mut(id).and_then(|worker| worker.up.pop_front())
+        else {
             return false;
         };
         let delay = self.now.since(sent);
         if let Event::WorkerReported { report, .. } = &mut event {
-            report.instances.iter_mut().for_each(|status| status.touch_age += delay);
+            report
+                .instances
+                .iter_mut()
+                .for_each(|status| status.touch_age += delay);
             report.touches.iter_mut().for_each(|touch| touch.age += delay);
             report.samples.iter_mut().for_each(|sample| sample.age += delay);
         }

@@ -190,7 +190,13 @@ impl Sim {
                 touches: Vec::new(),
                 samples,
             };
-            worker.up.push_back((now, Event::WorkerReported { worker: id.clone(), report }));
+            worker.up.push_back((
+                now,
+                Event::WorkerReported {
+                    worker: id.clone(),
+                    report,
+                },
+            ));
         }
         if self.instant {
             self.deliver_all();
@@ -227,8 +233,18 @@ impl Sim {
             .map(touch)
             .collect();
         if worker.connected {
-            let report = Report { touches, samples, ..Report::default() };
-            worker.up.push_back((now, Event::WorkerReported { worker: id.clone(), report }));
+            let report = Report {
+                touches,
+                samples,
+                ..Report::default()
+            };
+            worker.up.push_back((
+                now,
+                Event::WorkerReported {
+                    worker: id.clone(),
+                    report,
+                },
+            ));
         }
         if self.instant {
             self.deliver_all();
