@@ -31,10 +31,14 @@ PARSE = "_Z19common_params_parseiPPcR13common_params13llama_examplePFviS0_E"
 # void common_init()
 INIT = "_Z11common_initv"
 
+# common_log * common_log_main(), void common_log_flush(common_log *)
+LOG, FLUSH = "_Z15common_log_mainv", "_Z16common_log_flushP10common_log"
+
+LIBRARY = ctypes.CDLL(extension.__file__)
+
 
 def parse(arguments: list[str]) -> xllamacpp.CommonParams | None:
     """Reads a command line as llama-server would; None if it was wrong (the reason is on stderr by then)."""
-    library = ctypes.CDLL(extension.__file__)
     parameters = xllamacpp.CommonParams()
     if hasattr(xllamacpp.CommonParams, "__pyx_vtable__"):
         raise RuntimeError("CommonParams got a method table: its common_params is no longer right behind the object header")
@@ -43,9 +47,9 @@ def parse(arguments: list[str]) -> xllamacpp.CommonParams | None:
     values = [os.fsencode(value) for value in ("llama-server", *arguments)]
     argv = (ctypes.c_char_p * (len(values) + 1))(*values, None)
     common_params = ctypes.c_void_p(id(parameters) + object.__basicsize__)
-    library[INIT].restype = None
-    library[INIT]()
-    read = library[PARSE]
+    LIBRARY[INIT].restype = None
+    LIBRARY[INIT]()
+    read = LIBRARY[PARSE]
     read.restype = ctypes.c_bool
     if not read(len(values), argv, common_params, LLAMA_EXAMPLE_SERVER[xllamacpp.__version__], None):
         return None
@@ -62,6 +66,13 @@ def wait_for_stop() -> None:
     os.read(reader, 1)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
+
+
+def flush_logs() -> None:
+    """llama.cpp logs from a thread of its own: waits until all of it is written."""
+    LIBRARY[LOG].restype = ctypes.c_void_p
+    LIBRARY[FLUSH].restype = None
+    LIBRARY[FLUSH](ctypes.c_void_p(LIBRARY[LOG]()))
 
 
 def main() -> int:
@@ -85,6 +96,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
+    flush_logs()
     sys.stdout.flush()
     sys.stderr.flush()
     # The interpreter's own teardown has nothing left to do and would only race with the library's static objects.
