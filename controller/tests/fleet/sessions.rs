@@ -1,0 +1,274 @@
+//! Sessions: fencing, loss, restarts of both sides.
+
+use muster_proto::v1::{self, RouteState, route_update, worker_message::Kind as Up};
+
+use crate::{Rig, TWO_MODELS, worker::Worker};
+
+#[tokio::test]
+async fn a_restarted_controller_rebuilds_and_loads_nothing() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let before = client.stats().await.epoch;
+    let instance = worker.instance("a");
+    rig.restart().await;
+    worker.ended().await;
+    let mut client = rig.client().await;
+    assert!(client.stats().await.epoch > before);
+    assert!(
+        !client
+            .0
+            .list_models(v1::ListModelsRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .settled
+    );
+    let mut routes = client.routes().await;
+    let snapshot = routes.next().await;
+    let Some(route_update::Kind::Snapshot(part)) = snapshot.kind else {
+        panic!("{snapshot:?}")
+    };
+    assert!(!part.settled && part.last && part.routes.is_empty());
+    assert_eq!(part.models.len(), 2);
+    // A wish before the worker is back waits and does not load elsewhere or anew.
+    let mut wish = client.ensure("a").await;
+    worker.join(&rig.address()).await;
+    assert_eq!(wish.ready().await.instance.unwrap().instance_id, instance);
+    routes
+        .until(&instance, |route| {
+            route.is_some_and(|route| route.state() == RouteState::Ready)
+        })
+        .await;
+    assert_eq!(client.model("a").await.status(), v1::ModelStatus::Loaded);
+    assert_eq!(worker.count("load"), 1);
+    let listed = client
+        .0
+        .list_models(v1::ListModelsRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(listed.settled, "the whole roster has joined");
+}
+
+#[tokio::test]
+async fn an_unsettled_controller_settles_without_its_roster_in_time() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    worker.cut().await;
+    rig.restart().await;
+    let mut client = rig.client().await;
+    let mut routes = client.routes().await;
+    loop {
+        match routes.next().await.kind.unwrap() {
+            route_update::Kind::Delta(delta) if delta.settled => break,
+            route_update::Kind::Snapshot(part) => assert!(!part.settled),
+            route_update::Kind::Delta(_) | route_update::Kind::Heartbeat(_) => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_worker_is_suspect_and_back_when_it_rejoins() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    let mut routes = client.routes().await;
+    routes
+        .until(&instance, |route| {
+            route.is_some_and(|route| route.state() == RouteState::Ready)
+        })
+        .await;
+    worker.cut().await;
+    routes
+        .until(&instance, |route| {
+            route.is_some_and(|route| route.state() == RouteState::Suspect)
+        })
+        .await;
+    let model = client.model("a").await;
+    assert!(model.instances[0].suspect);
+    let devices = client
+        .0
+        .list_devices(v1::ListDevicesRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .devices;
+    assert!(devices[0].ghost_bytes > 0, "{devices:?}");
+    let workers = client
+        .0
+        .list_workers(v1::ListWorkersRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .workers;
+    assert!(!workers[0].connected);
+    worker.join(&rig.address()).await;
+    routes
+        .until(&instance, |route| {
+            route.is_some_and(|route| route.state() == RouteState::Ready)
+        })
+        .await;
+    assert_eq!(worker.count("load"), 1);
+}
+
+#[tokio::test]
+async fn a_silent_worker_is_lost_in_time() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    let _open = worker.fall_silent();
+    client
+        .routes()
+        .await
+        .until(&instance, |route| {
+            route.is_some_and(|route| route.state() == RouteState::Suspect)
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_new_session_of_the_same_process_fences_the_old_one() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut old = Worker::new("w");
+    old.join(&rig.address()).await;
+    let mut new = Worker::new("w");
+    new.boot.clone_from(&old.boot);
+    let stale = old.session();
+    new.join(&rig.address()).await;
+    old.ended().await;
+    assert_ne!(stale, new.session());
+    // What still comes in the name of the old session does not count.
+    let report = v1::WorkerReport {
+        draining: Some(true),
+        ..v1::WorkerReport::default()
+    };
+    new.send_as(&stale, Up::Report(report)).await;
+    let mut client = rig.client().await;
+    assert_eq!(client.load("a").await.unwrap().status(), v1::ModelStatus::Loaded);
+    assert_eq!(client.stats().await.workers, 1);
+}
+
+#[tokio::test]
+async fn another_process_waits_until_the_old_session_is_over() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut old = Worker::new("w");
+    old.join(&rig.address()).await;
+    let mut new = Worker::new("w");
+    let refusal = new.try_join(&rig.address()).await.unwrap_err();
+    let Some(v1::controller_message::Kind::Rejected(error)) = refusal.kind else {
+        panic!("{refusal:?}")
+    };
+    assert!(error.retry_after.is_some());
+    let _open = old.fall_silent();
+    new.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let workers = client
+        .0
+        .list_workers(v1::ListWorkersRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .workers;
+    assert_eq!(workers.len(), 1);
+    assert_eq!(workers[0].boot_id, new.boot);
+}
+
+#[tokio::test]
+async fn a_worker_that_saw_a_newer_controller_raises_the_epoch() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut client = rig.client().await;
+    let mut routes = client.routes().await;
+    routes.next().await;
+    let mut worker = Worker::new("w");
+    worker.memory.lock().unwrap().highest_epoch = 40;
+    worker.join(&rig.address()).await;
+    assert_eq!(worker.memory.lock().unwrap().highest_epoch, 41);
+    assert_eq!(client.stats().await.epoch, 41);
+    while routes.next().await.epoch != 41 {}
+    rig.restart().await;
+    assert_eq!(rig.client().await.stats().await.epoch, 42);
+}
+
+#[tokio::test]
+async fn a_lost_worker_can_be_forgotten_and_a_connected_one_not() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    let forget = v1::ForgetWorkerRequest {
+        worker_id: "w".to_owned(),
+    };
+    let refusal = client.0.forget_worker(forget.clone()).await.unwrap_err();
+    assert_eq!(refusal.code(), tonic::Code::FailedPrecondition);
+    worker.cut().await;
+    let mut routes = client.routes().await;
+    routes
+        .until(&instance, |route| {
+            route.is_some_and(|route| route.state() == RouteState::Suspect)
+        })
+        .await;
+    let forgotten = client.0.forget_worker(forget).await.unwrap().into_inner();
+    assert_eq!(forgotten.instance_ids, [instance.clone()]);
+    routes.until(&instance, |route| route.is_none()).await;
+    let devices = client
+        .0
+        .list_devices(v1::ListDevicesRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .devices;
+    assert!(
+        devices.iter().all(|device| device.reserved_bytes == 0),
+        "{devices:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_worker_that_says_goodbye_leaves_nothing_behind() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    worker
+        .send_as(
+            &worker.session(),
+            Up::Goodbye(v1::Goodbye {
+                reason: "test".to_owned(),
+            }),
+        )
+        .await;
+    worker.ended().await;
+    let connected = |workers: &[v1::WorkerStatus]| workers.iter().filter(|worker| worker.connected).count();
+    let listed = client
+        .0
+        .list_workers(v1::ListWorkersRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .workers;
+    assert_eq!(connected(&listed), 0);
+    rig.restart().await;
+    // Nobody to wait for.
+    let mut client = rig.client().await;
+    assert!(
+        client
+            .0
+            .list_models(v1::ListModelsRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .settled
+    );
+}

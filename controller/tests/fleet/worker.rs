@@ -1,0 +1,472 @@
+//! A scripted worker: speaks `Fleet.Join` as a real one does, with instances that are only names.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use muster_proto::{
+    id,
+    net::{Address, channel},
+    v1::{
+        self, Command, ControllerMessage, Hello, WorkerMessage, WorkerReport, command::Kind as Order,
+        controller_message::Kind as Down, fleet_client::FleetClient, outcome::Kind as Out,
+        worker_message::Kind as Up,
+    },
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::LIMIT;
+
+pub(crate) const DEVICE: &str = "cpu";
+
+/// What a worker keeps over its sessions, as a real process does.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) instances: BTreeMap<String, v1::InstanceStatus>,
+    pub(crate) commands: Vec<Command>,
+    pub(crate) highest_epoch: u64,
+    /// Policy unloads that find the instance just touched.
+    pub(crate) touch_before_unload: u32,
+    /// What becomes of loads.
+    pub(crate) loads: Loads,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(crate) enum Loads {
+    #[default]
+    Ready,
+    /// They stay loading until the script goes on.
+    Stay,
+    /// They fail.
+    Fail(v1::ErrorInfo),
+}
+
+/// A worker process: its memory, and at most one session.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) name: String,
+    pub(crate) boot: String,
+    pub(crate) memory: Arc<Mutex<Memory>>,
+    changed: watch::Sender<u64>,
+    session: Option<Session>,
+}
+
+#[derive(Debug)]
+struct Session {
+    out: mpsc::Sender<WorkerMessage>,
+    id: String,
+    task: JoinHandle<()>,
+}
+
+impl Worker {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            boot: id::fresh().to_string(),
+            memory: Arc::default(),
+            changed: watch::Sender::new(0),
+            session: None,
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        let memory = self.memory.lock().unwrap();
+        Hello {
+            worker_id: self.name.clone(),
+            boot_id: self.boot.clone(),
+            host_id: "host".to_owned(),
+            protocol_min: 1,
+            protocol_max: 1,
+            highest_epoch_seen: memory.highest_epoch,
+            addresses: vec![format!("unix:/{}", self.name)],
+            devices: vec![v1::Device {
+                device_id: DEVICE.to_owned(),
+                kind: v1::DeviceKind::Cpu.into(),
+                name: "Test".to_owned(),
+                capacity_bytes: 1 << 30,
+                exclusive: false,
+            }],
+            runtimes: vec![v1::RuntimeInfo {
+                name: "stub".to_owned(),
+                version: "1".to_owned(),
+                device_ids: vec![DEVICE.to_owned()],
+            }],
+            full: Some(WorkerReport {
+                instances: memory.instances.values().cloned().collect(),
+                devices: vec![sample()],
+                ..WorkerReport::default()
+            }),
+            version: "0".to_owned(),
+            ..Hello::default()
+        }
+    }
+
+    /// Opens a session; the first answer that is not a welcome is the error.
+    pub(crate) async fn try_join(&mut self, address: &Address) -> Result<(), ControllerMessage> {
+        let mut client = FleetClient::new(channel(address).await.unwrap());
+        let (out, messages) = mpsc::channel(64);
+        let hello = WorkerMessage {
+            seq: 1,
+            kind: Some(Up::Hello(self.hello())),
+            ..WorkerMessage::default()
+        };
+        out.send(hello).await.unwrap();
+        let mut incoming = client
+            .join(ReceiverStream::new(messages))
+            .await
+            .unwrap()
+            .into_inner();
+        let first = timeout(LIMIT, incoming.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        let Some(Down::Welcome(welcome)) = &first.kind else {
+            return Err(first);
+        };
+        let id = welcome.session_id.clone();
+        let memory = Arc::clone(&self.memory);
+        memory.lock().unwrap().highest_epoch = first.epoch;
+        let changed = self.changed.clone();
+        let actor = Actor {
+            memory,
+            out: out.clone(),
+            session: id.clone(),
+            changed,
+        };
+        let task = tokio::spawn(actor.run(incoming));
+        self.session = Some(Session { out, id, task });
+        Ok(())
+    }
+
+    pub(crate) async fn join(&mut self, address: &Address) {
+        self.try_join(address).await.unwrap();
+    }
+
+    /// The session breaks; the worker lives on.
+    pub(crate) async fn cut(&mut self) {
+        let session = self.session.take().unwrap();
+        session.task.abort();
+        drop(session.task.await);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// A session that still counts at the controller but says nothing any more.
+    pub(crate) fn fall_silent(&mut self) -> impl Sized + use<> {
+        let session = self.session.take().unwrap();
+        session.task.abort();
+        session.out
+    }
+
+    pub(crate) fn session(&self) -> String {
+        self.session.as_ref().unwrap().id.clone()
+    }
+
+    /// Sends a message as some session, this worker's own or not.
+    pub(crate) async fn send_as(&self, session: &str, kind: Up) {
+        let message = WorkerMessage {
+            session_id: session.to_owned(),
+            seq: 99,
+            kind: Some(kind),
+            ..WorkerMessage::default()
+        };
+        self.session.as_ref().unwrap().out.send(message).await.unwrap();
+    }
+
+    /// Resolves when the controller has ended the session.
+    pub(crate) async fn ended(&mut self) {
+        let session = self.session.take().unwrap();
+        timeout(LIMIT, session.task).await.unwrap().unwrap();
+    }
+
+    /// Waits until the memory looks as wanted.
+    pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Memory) -> bool) {
+        let mut changed = self.changed.subscribe();
+        let look = async {
+            while !wanted(&self.memory.lock().unwrap()) {
+                changed.changed().await.unwrap();
+            }
+        };
+        if timeout(LIMIT, look).await.is_err() {
+            panic!("{what}: {:#?}", self.memory.lock().unwrap());
+        }
+    }
+
+    /// Changes an instance and reports it.
+    pub(crate) async fn change(&self, id: &str, change: impl FnOnce(&mut v1::InstanceStatus)) {
+        let status = {
+            let mut memory = self.memory.lock().unwrap();
+            let status = memory.instances.get_mut(id).unwrap();
+            status.revision += 1;
+            change(status);
+            status.clone()
+        };
+        self.report(status).await;
+    }
+
+    async fn report(&self, status: v1::InstanceStatus) {
+        let session = self.session.as_ref().unwrap();
+        let report = WorkerReport {
+            instances: vec![status],
+            devices: vec![sample()],
+            ..WorkerReport::default()
+        };
+        self.send_as(&session.id.clone(), Up::Report(report)).await;
+    }
+
+    pub(crate) fn kinds(&self) -> Vec<&'static str> {
+        self.memory
+            .lock()
+            .unwrap()
+            .commands
+            .iter()
+            .map(|command| word(command.kind.as_ref().unwrap()))
+            .collect()
+    }
+
+    pub(crate) fn count(&self, kind: &str) -> usize {
+        self.kinds().iter().filter(|known| **known == kind).count()
+    }
+
+    /// The one live instance of a model.
+    pub(crate) fn instance(&self, model: &str) -> String {
+        let memory = self.memory.lock().unwrap();
+        let of_model = |status: &&v1::InstanceStatus| status.spec.as_ref().unwrap().model_id == model;
+        memory
+            .instances
+            .values()
+            .find(of_model)
+            .unwrap()
+            .instance_id
+            .clone()
+    }
+}
+
+pub(crate) fn word(order: &Order) -> &'static str {
+    match order {
+        Order::Load(_) => "load",
+        Order::Cancel(_) => "cancel",
+        Order::Quiesce(_) => "quiesce",
+        Order::Resume(_) => "resume",
+        Order::Unload(unload) => match unload.mode() {
+            v1::UnloadMode::Unspecified => "unload ?",
+            v1::UnloadMode::IfIdle => "unload if idle",
+            v1::UnloadMode::Drain => "unload drain",
+            v1::UnloadMode::Force => "unload force",
+        },
+        Order::PlaceHold(_) => "hold",
+        Order::ReleaseHoldId(_) => "release",
+        Order::Set(_) => "set",
+        Order::Ack(_) => "ack",
+    }
+}
+
+fn sample() -> v1::DeviceSample {
+    v1::DeviceSample {
+        device_id: DEVICE.to_owned(),
+        capacity_bytes: 1 << 30,
+        free_bytes: 1 << 30,
+        age: Some(prost_types::Duration::default()),
+        lifecycle_seq: 0,
+    }
+}
+
+/// Answers commands in one session.
+struct Actor {
+    memory: Arc<Mutex<Memory>>,
+    out: mpsc::Sender<WorkerMessage>,
+    session: String,
+    changed: watch::Sender<u64>,
+}
+
+impl Actor {
+    async fn run(self, mut incoming: tonic::Streaming<ControllerMessage>) {
+        let mut beats = tokio::time::interval(Duration::from_millis(50));
+        loop {
+            let message = tokio::select! {
+                _ = beats.tick() => {
+                    self.send(Up::Heartbeat(v1::Heartbeat {})).await;
+                    continue;
+                }
+                message = incoming.message() => message,
+            };
+            let Ok(Some(message)) = message else { return };
+            match message.kind {
+                Some(Down::Command(command)) => self.obey(command).await,
+                Some(Down::Welcome(_) | Down::Heartbeat(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn send(&self, kind: Up) {
+        let message = WorkerMessage {
+            session_id: self.session.clone(),
+            seq: 2,
+            kind: Some(kind),
+            ..WorkerMessage::default()
+        };
+        drop(self.out.send(message).await);
+    }
+
+    async fn obey(&self, command: Command) {
+        let (outcome, reports) = {
+            let mut memory = self.memory.lock().unwrap();
+            memory.commands.push(command.clone());
+            memory.obey(&command)
+        };
+        let outcome = v1::Outcome {
+            command_id: command.command_id,
+            kind: Some(outcome),
+        };
+        self.send(Up::Outcome(outcome)).await;
+        for status in reports {
+            let report = WorkerReport {
+                instances: vec![status],
+                devices: vec![sample()],
+                ..WorkerReport::default()
+            };
+            self.send(Up::Report(report)).await;
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+impl Memory {
+    fn obey(&mut self, command: &Command) -> (Out, Vec<v1::InstanceStatus>) {
+        use v1::InstanceState::{Failed, Gone, Loading, Quiesced, Ready, Unloading};
+        let id = &command.instance_id;
+        let order = command.kind.as_ref().unwrap();
+        if let Order::Load(load) = order {
+            return self.load(id, load);
+        }
+        let Some(status) = self.instances.get_mut(id) else {
+            return (done(Gone, 0), Vec::new());
+        };
+        let seq = status.touch.as_ref().unwrap().touch_seq;
+        match order {
+            Order::Load(_) | Order::Set(_) => unreachable!(),
+            Order::Quiesce(_) => go(status, Quiesced),
+            Order::Resume(_) => go(status, Ready),
+            Order::Cancel(_) => go(status, Gone),
+            Order::Unload(unload) if unload.mode() == v1::UnloadMode::IfIdle => {
+                if self.touch_before_unload > 0 {
+                    self.touch_before_unload -= 1;
+                    let touch = status.touch.as_mut().unwrap();
+                    touch.touch_seq += 1;
+                    touch.age = Some(prost_types::Duration::default());
+                    return (refused(v1::RefusedReason::Touched, seq + 1), vec![status.clone()]);
+                }
+                if !status.hold_ids.is_empty() {
+                    return (refused(v1::RefusedReason::Held, seq), Vec::new());
+                }
+                if status.running + status.queued > 0 {
+                    return (refused(v1::RefusedReason::Busy, seq), Vec::new());
+                }
+                if unload.if_touch_seq < seq {
+                    return (refused(v1::RefusedReason::Touched, seq), Vec::new());
+                }
+                go(status, Gone)
+            }
+            Order::Unload(_) => {
+                let (_, mut reports) = go(status, Unloading);
+                let (outcome, more) = go(status, Gone);
+                reports.extend(more);
+                (outcome, reports)
+            }
+            Order::PlaceHold(hold) => {
+                status.hold_ids.push(hold.hold_id.clone());
+                (done(status.state(), seq), vec![status.clone()])
+            }
+            Order::ReleaseHoldId(hold) => {
+                status.hold_ids.retain(|known| known != hold);
+                (done(status.state(), seq), vec![status.clone()])
+            }
+            Order::Ack(_) => {
+                let state = status.state();
+                assert!(
+                    matches!(state, Gone | Failed),
+                    "acked while {state:?} (or {Loading:?})"
+                );
+                self.instances.remove(id);
+                (done(Gone, seq), Vec::new())
+            }
+        }
+    }
+
+    fn load(&mut self, id: &str, load: &v1::Load) -> (Out, Vec<v1::InstanceStatus>) {
+        let mut status = v1::InstanceStatus {
+            instance_id: id.to_owned(),
+            spec: load.spec.clone(),
+            revision: 1,
+            hold_ids: load.holds.iter().map(|hold| hold.hold_id.clone()).collect(),
+            touch: Some(v1::Touch {
+                instance_id: id.to_owned(),
+                touch_seq: 1,
+                age: None,
+            }),
+            target_inflight: 4,
+            queue_limit: 128,
+            ..v1::InstanceStatus::default()
+        };
+        status.set_state(v1::InstanceState::Loading);
+        let mut reports = vec![status.clone()];
+        match self.loads.clone() {
+            Loads::Stay => {}
+            Loads::Ready => {
+                become_ready(&mut status);
+                status.revision += 1;
+                reports.push(status.clone());
+            }
+            Loads::Fail(error) => {
+                status.set_state(v1::InstanceState::Failed);
+                status.failure = Some(error);
+                status.revision += 1;
+                reports.push(status.clone());
+            }
+        }
+        self.instances.insert(id.to_owned(), status);
+        (done(v1::InstanceState::Loading, 1), reports)
+    }
+}
+
+pub(crate) fn become_ready(status: &mut v1::InstanceStatus) {
+    status.set_state(v1::InstanceState::Ready);
+    status.load_time = Some(prost_types::Duration::default());
+    status.capabilities = Some(v1::Capabilities {
+        generate: true,
+        context_length: 512,
+        ..v1::Capabilities::default()
+    });
+    let touch = status.touch.as_mut().unwrap();
+    touch.touch_seq += 1;
+}
+
+fn go(status: &mut v1::InstanceStatus, state: v1::InstanceState) -> (Out, Vec<v1::InstanceStatus>) {
+    status.set_state(state);
+    status.revision += 1;
+    let seq = status.touch.as_ref().unwrap().touch_seq;
+    (done(state, seq), vec![status.clone()])
+}
+
+fn done(state: v1::InstanceState, touch_seq: u64) -> Out {
+    Out::Done(v1::Done {
+        state: state.into(),
+        touch_seq,
+    })
+}
+
+fn refused(reason: v1::RefusedReason, touch_seq: u64) -> Out {
+    Out::Refused(v1::Refused {
+        reason: reason.into(),
+        touch_seq,
+        message: String::new(),
+    })
+}
