@@ -47,8 +47,9 @@ def parse(arguments: list[str]) -> xllamacpp.CommonParams | None:
     values = [os.fsencode(value) for value in ("llama-server", *arguments)]
     argv = (ctypes.c_char_p * (len(values) + 1))(*values, None)
     common_params = ctypes.c_void_p(id(parameters) + object.__basicsize__)
-    LIBRARY[INIT].restype = None
-    LIBRARY[INIT]()
+    init = LIBRARY[INIT]
+    init.restype = None
+    init()
     read = LIBRARY[PARSE]
     read.restype = ctypes.c_bool
     if not read(len(values), argv, common_params, LLAMA_EXAMPLE_SERVER[xllamacpp.__version__], None):
@@ -70,9 +71,9 @@ def wait_for_stop() -> None:
 
 def flush_logs() -> None:
     """llama.cpp logs from a thread of its own: waits until all of it is written."""
-    LIBRARY[LOG].restype = ctypes.c_void_p
-    LIBRARY[FLUSH].restype = None
-    LIBRARY[FLUSH](ctypes.c_void_p(LIBRARY[LOG]()))
+    log, flush = LIBRARY[LOG], LIBRARY[FLUSH]
+    log.restype, flush.restype = ctypes.c_void_p, None
+    flush(ctypes.c_void_p(log()))
 
 
 def main() -> int:
