@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/lock           held (flock) for as long as the process lives: two controllers never share a directory
 //! DIR/epoch.json     raised and written before anything is served (PROTOCOL.md 5)
-//! DIR/roster.json    workers that joined and were neither forgotten nor said goodbye
+//! DIR/roster.json    workers that ever joined and were not forgotten since
 //! DIR/observed.json  see `estimate`
 //! ```
 //!

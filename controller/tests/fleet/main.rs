@@ -1,5 +1,13 @@
 //! The whole controller, in this process, on a real socket, with scripted workers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking"
+)]
+
 mod catalogue;
 mod evict;
 mod load;

@@ -220,7 +220,7 @@ async fn a_lost_worker_can_be_forgotten_and_a_connected_one_not() {
         })
         .await;
     let forgotten = client.0.forget_worker(forget).await.unwrap().into_inner();
-    assert_eq!(forgotten.instance_ids, [instance.clone()]);
+    assert_eq!(forgotten.instance_ids, std::slice::from_ref(&instance));
     routes.until(&instance, |route| route.is_none()).await;
     let devices = client
         .0
@@ -237,38 +237,59 @@ async fn a_lost_worker_can_be_forgotten_and_a_connected_one_not() {
 
 #[tokio::test]
 async fn a_worker_that_says_goodbye_leaves_nothing_behind() {
-    let mut rig = Rig::start(TWO_MODELS).await;
+    let rig = Rig::start(TWO_MODELS).await;
     let mut worker = Worker::new("w");
     worker.join(&rig.address()).await;
     let mut client = rig.client().await;
-    worker
-        .send_as(
-            &worker.session(),
-            Up::Goodbye(v1::Goodbye {
-                reason: "test".to_owned(),
-            }),
-        )
-        .await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    let goodbye = v1::Goodbye {
+        reason: "test".to_owned(),
+    };
+    worker.send_as(&worker.session(), Up::Goodbye(goodbye)).await;
     worker.ended().await;
-    let connected = |workers: &[v1::WorkerStatus]| workers.iter().filter(|worker| worker.connected).count();
-    let listed = client
+    client
+        .routes()
+        .await
+        .until(&instance, |route| route.is_none())
+        .await;
+    let workers = client
         .0
         .list_workers(v1::ListWorkersRequest {})
         .await
         .unwrap()
         .into_inner()
         .workers;
-    assert_eq!(connected(&listed), 0);
-    rig.restart().await;
-    // Nobody to wait for.
-    let mut client = rig.client().await;
+    assert!(workers.iter().all(|worker| !worker.connected));
+    assert_eq!(client.model("a").await.status(), v1::ModelStatus::Unloaded);
+    let devices = client
+        .0
+        .list_devices(v1::ListDevicesRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .devices;
     assert!(
-        client
-            .0
-            .list_models(v1::ListModelsRequest::default())
-            .await
-            .unwrap()
-            .into_inner()
-            .settled
+        devices
+            .iter()
+            .all(|device| device.reserved_bytes == 0 && device.ghost_bytes == 0),
+        "{devices:?}"
     );
+}
+
+#[tokio::test]
+async fn a_draining_worker_takes_no_loads() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let report = v1::WorkerReport {
+        draining: Some(true),
+        ..v1::WorkerReport::default()
+    };
+    worker.send_as(&worker.session(), Up::Report(report)).await;
+    let failure = client.ensure("b").await.failed().await;
+    assert_eq!(failure.code, "no_worker");
+    assert_eq!(worker.count("load"), 1);
 }
