@@ -66,7 +66,7 @@ pub(super) struct End {
     /// Do not ask it to end, end it.
     pub(super) force: bool,
     /// Why it failed; `None` if it ended as asked.
-    pub(super) failure: Option<ErrorInfo>,
+    pub(super) failure: Option<Box<ErrorInfo>>,
 }
 
 /// What all stages of an instance share.
@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// Orders that mean the same in all stages; gives back those that do not.
-    pub(super) fn obey(&mut self, order: Order) -> Result<Verdict, Order> {
+    pub(super) fn obey(&mut self, order: Order) -> Result<Verdict, Box<Order>> {
         match order {
             // A known instance: attach, and add the holds of this caller.
             Order::Load(load) => {
@@ -185,7 +185,7 @@ impl Core {
             Order::Set(attributes) => self.set(&attributes),
             Order::Ack(_) => {}
             order @ (Order::Cancel(_) | Order::Quiesce(_) | Order::Resume(_) | Order::Unload(_)) => {
-                return Err(order);
+                return Err(Box::new(order));
             }
         }
         Ok(self.done())
@@ -308,7 +308,7 @@ pub(super) async fn run(mut core: Core, runtime: Arc<dyn Runtime>) {
         Err(end) => end,
     };
     ending::end(&mut core, &end).await;
-    core.finish(end.failure).await;
+    core.finish(end.failure.map(|error| *error)).await;
     core.inbox.requests.close();
     while let Some(request) = core.inbox.requests.recv().await {
         Core::turn_away(request, "the instance has ended");

@@ -15,7 +15,7 @@ pub(super) async fn end(core: &mut Core, end: &End) {
     core.handle.set_engine(None);
     let Some(process) = &end.process else { return };
     core.enter(InstanceState::Unloading, |status| {
-        status.failure.clone_from(&end.failure)
+        status.failure = end.failure.as_deref().cloned()
     });
     if end.force {
         process.kill();

@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Control,
+    Control, Verdict,
     actor::{Core, End, Service},
     health::LoadWatch,
 };
@@ -66,17 +66,17 @@ struct Loading<'a> {
 /// No engine runs; how the instance ends.
 pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<RunningEngine, End> {
     let begun = Instant::now();
-    let over = |failure: Option<ErrorInfo>| End {
+    let over = |error: ErrorInfo| End {
         process: None,
         force: false,
-        failure,
+        failure: Some(Box::new(error)),
     };
     let settings = core.spec.settings.clone().unwrap_or_default();
     let checked = tokio::task::spawn_blocking(move || check(&settings).map(|()| settings)).await;
     let settings = match checked {
         Ok(Ok(settings)) => settings,
-        Ok(Err(error)) => return Err(over(Some(error))),
-        Err(panic) => return Err(over(Some(Code::Internal.error(panic.to_string())))),
+        Ok(Err(error)) => return Err(over(error)),
+        Err(panic) => return Err(over(Code::Internal.error(panic.to_string()))),
     };
     if let Err(error) = core
         .ground
@@ -84,7 +84,7 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
         .enter(core.handle.id(), &core.spec.reservations)
     {
         let error = Code::Internal.error(format!("the device's ledger could not be written: {error}"));
-        return Err(over(Some(error)));
+        return Err(over(error));
     }
     let (progress_sender, progress) = watch::channel(LoadProgress::default());
     let (process_sender, process) = watch::channel(None);
@@ -155,11 +155,18 @@ impl Loading<'_> {
         let Control { order, verdict } = control;
         let answer = match self.core.obey(order) {
             Ok(answer) => answer,
-            Err(Order::Cancel(_)) => {
+            Err(order) => self.order(&order),
+        };
+        drop(verdict.send(answer));
+    }
+
+    fn order(&mut self, order: &Order) -> Verdict {
+        match order {
+            Order::Cancel(_) => {
                 self.cancel();
                 self.core.done()
             }
-            Err(Order::Unload(unload)) => match unload.mode() {
+            Order::Unload(unload) => match unload.mode() {
                 UnloadMode::Drain | UnloadMode::Force => {
                     self.cancel();
                     self.core.done()
@@ -167,9 +174,14 @@ impl Loading<'_> {
                 UnloadMode::IfIdle => self.core.refuse(RefusedReason::Busy, "the model is being loaded"),
                 UnloadMode::Unspecified => self.core.refuse(RefusedReason::Invalid, "the unload has no mode"),
             },
-            Err(_) => self.core.refuse(RefusedReason::Busy, "the model is being loaded"),
-        };
-        drop(verdict.send(answer));
+            Order::Load(_)
+            | Order::Quiesce(_)
+            | Order::Resume(_)
+            | Order::PlaceHold(_)
+            | Order::ReleaseHoldId(_)
+            | Order::Set(_)
+            | Order::Ack(_) => self.core.refuse(RefusedReason::Busy, "the model is being loaded"),
+        }
     }
 
     fn cancel(&mut self) {
@@ -247,7 +259,7 @@ impl Loading<'_> {
                 let failed = |LaunchError { info }| End {
                     process: None,
                     force: true,
-                    failure: Some(info),
+                    failure: Some(Box::new(info)),
                 };
                 let took = convert::duration(self.begun.elapsed());
                 self.core
@@ -256,7 +268,7 @@ impl Loading<'_> {
             }
             // Cancelled too late, or the kill was slower than the load: what runs is ended all the same.
             Wish::Cancel => (false, None),
-            Wish::Fail(error) => (true, Some(error)),
+            Wish::Fail(error) => (true, Some(Box::new(error))),
         };
         let process = ended.ok().map(|engine| engine.process);
         Err(End {

@@ -216,13 +216,13 @@ impl Serving<'_> {
         let Control { order, verdict } = control;
         let (answer, over) = match self.core.obey(order) {
             Ok(answer) => (answer, None),
-            Err(order) => self.order(order),
+            Err(order) => self.order(&order),
         };
         drop(verdict.send(answer));
         over
     }
 
-    fn order(&mut self, order: Order) -> (Verdict, Option<Over>) {
+    fn order(&mut self, order: &Order) -> (Verdict, Option<Over>) {
         match order {
             Order::Quiesce(_) => match self.core.around().session {
                 Some(session) => self.set_mode(self.mode.quiesced(session)),
@@ -241,7 +241,7 @@ impl Serving<'_> {
                     held: !self.core.holds.is_empty(),
                     touch_seq: self.core.touch_seq,
                 };
-                match mode::unload(unload, work, Instant::now()) {
+                match mode::unload(*unload, work, Instant::now()) {
                     Err(reason) => {
                         return (
                             self.core.refuse(reason, "the instance cannot be unloaded now"),
@@ -277,10 +277,11 @@ impl Serving<'_> {
     fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
         let closed = self.core.around().service != Service::Open;
-        let state = match mode.state() {
-            // An operator drained the whole worker: what is loaded stays, but takes nothing.
-            InstanceState::Ready if closed => InstanceState::Quiesced,
-            state => state,
+        // An operator drained the whole worker: what is loaded stays, but takes nothing.
+        let state = if mode == Mode::Ready && closed {
+            InstanceState::Quiesced
+        } else {
+            mode.state()
         };
         self.core.enter(state, |_| {});
     }
@@ -356,7 +357,8 @@ impl Serving<'_> {
         };
         self.relay.fail_all(&told);
         // The log is for operators, not for every caller.
-        let failure = failure.map(|error| error.with_detail("log", self.process.log().join("\n")));
+        let log = || self.process.log().join("\n");
+        let failure = failure.map(|error| Box::new(error.with_detail("log", log())));
         End {
             process: Some(self.process),
             force,

@@ -1,9 +1,16 @@
 //! The worker as a real process, with the stub engine, a scripted controller and gateways.
 
+#[cfg(test)]
 mod controller;
+#[cfg(test)]
 mod ends;
+#[cfg(test)]
 mod fleet;
+#[cfg(test)]
 mod gateway;
+#[cfg(test)]
 mod rig;
+#[cfg(test)]
 mod streams;
+#[cfg(test)]
 mod unloading;

@@ -22,10 +22,10 @@ fn unload(mode: UnloadMode, if_touch_seq: u64) -> Order {
 
 #[track_caller]
 fn refusal(answer: &Answer) -> RefusedReason {
-    match answer {
-        Answer::Refused(refused) => refused.reason(),
-        other => panic!("not refused: {other:?}"),
-    }
+    let Answer::Refused(refused) = answer else {
+        panic!("not refused: {answer:?}")
+    };
+    refused.reason()
 }
 
 #[tokio::test]
