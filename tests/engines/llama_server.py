@@ -90,8 +90,11 @@ def main() -> int:
         print(f"llama-server: {error}", file=sys.stderr)
         return 1
     wait_for_stop()
-    # Ends the task loop, then the HTTP server, and waits for both.
+    # Ends the task loop, then the HTTP server, and waits for both. llama.cpp forgets a stop that comes just before its loop
+    # begins, and would wait for ever: then the alarm ends the process.
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
     del server
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return 0
 
 
