@@ -488,3 +488,6 @@ fn is_no_room(sequence: &SequenceEvents) -> bool {
             Some(Kind::Failed(error)) if error.kind() == Code::NoRoom
         )
 }
+
+#[cfg(test)]
+mod tests;
