@@ -59,7 +59,7 @@ class Server:
     def __init__(self, model: str, *flags: str) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self._socket = Path(self._directory.name) / "engine.sock"
-        command = [LAUNCHER, "-m", str(MODELS / model), "--host", str(self._socket), "--fit", "off", "-fa", "off", *flags]
+        command = [LAUNCHER, "-m", str(MODELS / model), "--host", str(self._socket), "--fit", "off", "-fa", "off", "-t", "1", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 30
         while True:
