@@ -20,7 +20,8 @@ fn main() -> anyhow::Result<()> {
 
 async fn run(options: Options) -> anyhow::Result<()> {
     let limits = options.limits().map_err(anyhow::Error::msg)?;
-    let config = Config::load(&options.config, limits)?;
+    let defaults = options.defaults().map_err(anyhow::Error::msg)?;
+    let config = Config::load(&options.config, limits, &defaults)?;
     let listener = Listener::bind(&options.listen)
         .await
         .with_context(|| format!("cannot listen on {}", options.listen))?;

@@ -6,7 +6,7 @@ use clap::Parser;
 use muster_policy::Limits;
 use muster_proto::{net::Address, process::LogLevel};
 
-use super::policy::limits_of;
+use super::{Defaults, policy::limits_of};
 
 /// Muster's control plane: catalogue, policy, worker sessions.
 #[derive(Debug, Clone, Parser)]
@@ -30,6 +30,20 @@ pub struct Options {
     #[arg(long, value_name = "N", num_args = 1..=5, allow_negative_numbers = true,
           env = "MUSTER_CONTROLLER_MAX_LOADED_MODELS", value_delimiter = ',')]
     pub max_loaded_models: Vec<i64>,
+    /// Context size of models that set none, in tokens.
+    #[arg(long, value_name = "N", env = "MUSTER_CTX_SIZE")]
+    pub ctx_size: Option<u32>,
+    /// llama.cpp backend of models that name no device: cpu, cuda, vulkan, rocm or metal.
+    #[arg(long, value_name = "BACKEND", env = "MUSTER_LLAMACPP")]
+    pub llamacpp: Option<String>,
+    /// llama.cpp arguments of models that give none.
+    #[arg(
+        long,
+        value_name = "ARGS",
+        env = "MUSTER_LLAMACPP_ARGS",
+        allow_hyphen_values = true
+    )]
+    pub llamacpp_args: Option<String>,
     /// critical, error, warning, info, debug or trace; RUST_LOG wins.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "MUSTER_LOG_LEVEL")]
     pub log_level: LogLevel,
@@ -40,6 +54,18 @@ pub struct Options {
 pub struct LimitsArg(pub(super) Limits);
 
 impl Options {
+    /// What models fall back to.
+    ///
+    /// # Errors
+    /// A flag's value that makes no sense.
+    pub fn defaults(&self) -> Result<Defaults, String> {
+        Defaults::new(
+            self.ctx_size,
+            self.llamacpp.as_deref(),
+            self.llamacpp_args.as_deref(),
+        )
+    }
+
     /// `--max-loaded-models`, if given.
     ///
     /// # Errors

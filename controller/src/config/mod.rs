@@ -8,6 +8,7 @@
 //! Architecture invariant: nothing after this module meets a raw TOML value, and nothing here looks at the fleet.
 
 mod args;
+mod defaults;
 mod model;
 mod node;
 mod policy;
@@ -19,6 +20,7 @@ mod tests;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 pub use args::{LimitsArg, Options};
+pub use defaults::Defaults;
 pub use model::{ModelEntry, device};
 pub use section::Problem;
 
@@ -78,11 +80,15 @@ fn list(problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// Reads and merges `files`; the limits of the command line win over all of them.
+    /// Reads and merges `files`; the limits of the command line win over all of them, `defaults` over none.
     ///
     /// # Errors
     /// Every problem of every file.
-    pub fn load(files: &[PathBuf], limits: Option<LimitsArg>) -> Result<Self, ConfigError> {
+    pub fn load(
+        files: &[PathBuf],
+        limits: Option<LimitsArg>,
+        defaults: &Defaults,
+    ) -> Result<Self, ConfigError> {
         let problems = Problems::default();
         let mut tree = Node::empty();
         for file in files {
@@ -103,7 +109,7 @@ impl Config {
             .map_or_else(Timing::default, policy::timing);
         let models = root
             .section("models")
-            .map_or_else(Vec::new, |section| model::catalogue(&section));
+            .map_or_else(Vec::new, |section| model::catalogue(&section, defaults));
         root.finish();
         let problems = problems.into_inner();
         if problems.is_empty() {

@@ -10,7 +10,7 @@ use std::{
 use muster_policy::{Bytes, DeviceChoice, DeviceKind, ModelType};
 use muster_proto::v1::{LoraAdapter, ModelSettings, StubSettings};
 
-use super::section::Section;
+use super::{defaults::Defaults, section::Section};
 
 /// A model as configured.
 #[derive(Debug, Clone)]
@@ -57,6 +57,9 @@ const RUNTIMES: [&str; 10] = [
     "openai_remote",
 ];
 
+/// Runtimes that are llama.cpp.
+const LLAMA_CPP: [&str; 2] = ["llama_cpp", "llama_server"];
+
 /// Lemonade's recipes with the runtimes that can host them, the default one first (DECISIONS.md).
 const RECIPES: [(&str, &[&str]); 7] = [
     ("llamacpp", &["llama_cpp", "llama_server"]),
@@ -84,15 +87,15 @@ const FLAGS: [(&str, &[&str]); 11] = [
 ];
 
 /// Reads `[models]`.
-pub(super) fn catalogue(section: &Section<'_>) -> Vec<ModelEntry> {
+pub(super) fn catalogue(section: &Section<'_>, defaults: &Defaults) -> Vec<ModelEntry> {
     section
         .sections()
         .into_iter()
-        .filter_map(|(id, model)| entry(id, model))
+        .filter_map(|(id, model)| entry(id, model, defaults))
         .collect()
 }
 
-fn entry(id: &str, section: Section<'_>) -> Option<ModelEntry> {
+fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEntry> {
     if id.is_empty() || id.chars().any(char::is_control) {
         section.problem("", "is no model id");
     }
@@ -106,6 +109,10 @@ fn entry(id: &str, section: Section<'_>) -> Option<ModelEntry> {
         .as_ref()
         .map_or_else(|| checkpoint.clone(), |file| text(file));
     settings.stub = stub(&section, runtime);
+    let mut device = device(section.string("device").unwrap_or_default());
+    if runtime.is_some_and(|runtime| LLAMA_CPP.contains(&runtime)) {
+        fall_back(&section, &mut settings, &mut device, defaults);
+    }
     let model = ModelEntry {
         id: id.into(),
         kind: kind(&labels),
@@ -114,7 +121,7 @@ fn entry(id: &str, section: Section<'_>) -> Option<ModelEntry> {
         checkpoint,
         file,
         labels,
-        device: device(section.string("device").unwrap_or_default()),
+        device,
         memory: section.integer("memory_mib", 1).map(Bytes::mib),
         settings,
         pinned: section.boolean("pinned").unwrap_or_default(),
@@ -219,7 +226,7 @@ fn file(section: &Section<'_>, runtime: &str, checkpoint: &str) -> Option<PathBu
         return None;
     }
     let path = resolve(section, "checkpoint", checkpoint);
-    (matches!(runtime, "llama_cpp" | "llama_server") || path.exists()).then_some(path)
+    (LLAMA_CPP.contains(&runtime) || path.exists()).then_some(path)
 }
 
 fn settings(section: &Section<'_>) -> ModelSettings {
@@ -311,6 +318,42 @@ fn lora(section: &Section<'_>) -> Vec<LoraAdapter> {
         .collect()
 }
 
+/// Notes flags among `words` that repeat a key of the model; `origin` says where the words came from.
+fn said_twice(section: &Section<'_>, origin: &'static str, words: &[String]) {
+    for (key, flags) in FLAGS {
+        if let Some(flag) = flag_of(words, flags).filter(|_| section.has(key)) {
+            let message = format!("`{flag}` says the same as `{key}`: give one of them");
+            section.problem(origin, message);
+        }
+    }
+}
+
+/// The first of `words` that is one of `flags`, with or without `=VALUE`.
+fn flag_of<'a>(words: &'a [String], flags: &[&str]) -> Option<&'a String> {
+    words
+        .iter()
+        .find(|word| flags.contains(&word.split('=').next().unwrap_or_default()))
+}
+
+/// Takes from the command line what the model does not say itself.
+fn fall_back(
+    section: &Section<'_>,
+    settings: &mut ModelSettings,
+    device: &mut DeviceChoice,
+    defaults: &Defaults,
+) {
+    if settings.args.is_empty() && !defaults.llamacpp_args.is_empty() {
+        settings.args.clone_from(&defaults.llamacpp_args);
+        said_twice(section, "--llamacpp-args", &settings.args);
+    }
+    if settings.ctx_size == 0 && flag_of(&settings.args, &["-c", "--ctx-size"]).is_none() {
+        settings.ctx_size = defaults.ctx_size;
+    }
+    if let (DeviceChoice::Any, Some(kind)) = (&*device, defaults.llamacpp_device) {
+        *device = DeviceChoice::Kind(kind);
+    }
+}
+
 /// Words of `llamacpp_args`; a flag that repeats a key is a problem, since the two could disagree.
 fn args(section: &Section<'_>) -> Vec<String> {
     const KEY: &str = "llamacpp_args";
@@ -324,17 +367,7 @@ fn args(section: &Section<'_>) -> Vec<String> {
             return Vec::new();
         }
     };
-    for (key, flags) in FLAGS {
-        let flag = words
-            .iter()
-            .find(|word| flags.contains(&word.split('=').next().unwrap_or_default()));
-        if let Some(flag) = flag.filter(|_| section.has(key)) {
-            section.problem(
-                KEY,
-                format!("`{flag}` says the same as `{key}`: give one of them"),
-            );
-        }
-    }
+    said_twice(section, KEY, &words);
     words
 }
 

@@ -27,7 +27,7 @@ impl Files {
     }
 
     fn load(&self) -> Result<Config, ConfigError> {
-        Config::load(&self.paths, None)
+        Config::load(&self.paths, None, &Defaults::default())
     }
 
     /// `FILE: KEY: MESSAGE` of every problem, without the directory.
@@ -47,7 +47,7 @@ fn at_most(number: u32) -> Limit {
 
 #[test]
 fn no_file_is_an_empty_catalogue_with_defaults() {
-    let config = Config::load(&[], None).unwrap();
+    let config = Config::load(&[], None, &Defaults::default()).unwrap();
     assert!(config.models.is_empty());
     assert_eq!(config.policy, muster_policy::Config::default());
 }
@@ -189,4 +189,35 @@ fn a_template_file_is_read_and_a_literal_is_kept() {
     assert_eq!(models[0].settings.chat_template, "{{ messages }}");
     assert_eq!(models[1].settings.chat_template, "{{ x }}");
     assert!((models[2].settings.lora[0].scale - 0.5).abs() < f32::EPSILON);
+}
+
+#[test]
+fn the_command_line_fills_what_models_of_llama_cpp_leave_open() {
+    let files = Files::new(&[
+        "[models.a]\ncheckpoint = 'a.gguf'\n[models.b]\ncheckpoint = 'b.gguf'\nctx_size = 512\ndevice = 'sim:x'\nllamacpp_args = '--mlock'\n[models.c]\nruntime = 'stub'\n",
+    ]);
+    let defaults = Defaults::new(Some(8192), Some("cpu"), Some("--no-mmap -t 2")).unwrap();
+    let models = Config::load(&files.paths, None, &defaults).unwrap().models;
+    let [a, b, c] = models.as_slice() else {
+        panic!("{models:?}")
+    };
+    assert_eq!(
+        (a.settings.ctx_size, a.settings.args.as_slice()),
+        (8192, ["--no-mmap", "-t", "2"].map(String::from).as_slice())
+    );
+    assert_eq!(a.device, DeviceChoice::Kind(DeviceKind::Cpu));
+    assert_eq!(
+        (b.settings.ctx_size, b.settings.args.as_slice()),
+        (512, ["--mlock".to_owned()].as_slice())
+    );
+    assert_eq!(b.device, DeviceChoice::Device("sim:x".into()));
+    assert_eq!((c.settings.ctx_size, c.settings.args.len()), (0, 0));
+    Defaults::new(None, Some("abacus"), None).unwrap_err();
+
+    let twice = Defaults::new(None, None, Some("-c 4")).unwrap();
+    let problems = Config::load(&files.paths, None, &twice).map(|config| config.models.len());
+    assert_eq!(problems.unwrap(), 3, "the args of b are its own");
+    let files = Files::new(&["[models.b]\ncheckpoint = 'b.gguf'\nctx_size = 512\n"]);
+    let error = Config::load(&files.paths, None, &twice).unwrap_err().to_string();
+    assert!(error.contains("`-c` says the same as `ctx_size`"), "{error}");
 }

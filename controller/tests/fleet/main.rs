@@ -71,7 +71,12 @@ impl Rig {
     /// Ends the controller, if one runs, and starts another on the same state.
     pub(crate) async fn restart(&mut self) {
         self.stop().await;
-        let config = Config::load(&[self.path("config.toml")], None).unwrap();
+        let config = Config::load(
+            &[self.path("config.toml")],
+            None,
+            &muster_controller::config::Defaults::default(),
+        )
+        .unwrap();
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
         self.controller = Some(
             Controller::start(config, &self.path("state"), listener)

@@ -1,0 +1,53 @@
+//! `--ctx-size`, `--llamacpp` and `--llamacpp-args`: what holds for models that say nothing themselves. A model's own definition wins
+//! (DECISIONS.md, Settings).
+
+use muster_policy::DeviceKind;
+
+/// Settings of the command line that models fall back to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// `--ctx-size`; 0 = none given.
+    pub(super) ctx_size: u32,
+    /// `--llamacpp`: the kind of device that llama.cpp's models run on.
+    pub(super) llamacpp_device: Option<DeviceKind>,
+    /// `--llamacpp-args`, one word each.
+    pub(super) llamacpp_args: Vec<String>,
+}
+
+/// Backends of llama.cpp that `--llamacpp` takes (seed 000).
+const BACKENDS: [(&str, DeviceKind); 5] = [
+    ("cpu", DeviceKind::Cpu),
+    ("cuda", DeviceKind::Gpu),
+    ("vulkan", DeviceKind::Gpu),
+    ("rocm", DeviceKind::Gpu),
+    ("metal", DeviceKind::Gpu),
+];
+
+impl Defaults {
+    /// Reads the flags' values.
+    ///
+    /// # Errors
+    /// An unknown backend, or arguments with an open quote.
+    pub fn new(
+        ctx_size: Option<u32>,
+        llamacpp: Option<&str>,
+        llamacpp_args: Option<&str>,
+    ) -> Result<Self, String> {
+        let llamacpp_device = llamacpp.map(device_of).transpose()?;
+        let llamacpp_args = shell_words::split(llamacpp_args.unwrap_or_default())
+            .map_err(|error| format!("--llamacpp-args: {error}"))?;
+        Ok(Self {
+            ctx_size: ctx_size.unwrap_or_default(),
+            llamacpp_device,
+            llamacpp_args,
+        })
+    }
+}
+
+fn device_of(backend: &str) -> Result<DeviceKind, String> {
+    let found = BACKENDS.iter().find(|(known, _)| *known == backend);
+    found.map(|(_, kind)| *kind).ok_or_else(|| {
+        let known: Vec<&str> = BACKENDS.iter().map(|(known, _)| *known).collect();
+        format!("--llamacpp: want one of {}, got `{backend}`", known.join(", "))
+    })
+}
