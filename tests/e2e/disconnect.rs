@@ -28,25 +28,21 @@ fn endless() -> Value {
     json!({"max_tokens": 20000, "ignore_eos": true})
 }
 
-/// (running, queued, sequences at work) of the one instance of `m`.
+/// (running, queued, sequences at work) of the one instance of `m`; nothing while there is none.
 fn load(description: &DescribeResponse) -> (u32, u32, usize) {
-    let instance = description
-        .instances
-        .iter()
-        .find(|instance| {
-            instance
-                .status
-                .as_ref()
-                .is_some_and(|status| status.failure.is_none())
-        })
-        .expect("an instance");
-    let status = instance.status.as_ref().expect("a status");
-    let busy = instance
-        .engine
-        .iter()
-        .flat_map(|engine| &engine.sequences)
-        .filter(|sequence| sequence.phase() != SequencePhase::Idle);
-    (status.running, status.queued, busy.count())
+    let mut instances = description.instances.iter();
+    let live = instances.find_map(|instance| {
+        let status = instance
+            .status
+            .as_ref()
+            .filter(|status| status.failure.is_none())?;
+        let sequences = instance.engine.iter().flat_map(|engine| &engine.sequences);
+        let busy = sequences
+            .filter(|sequence| sequence.phase() != SequencePhase::Idle)
+            .count();
+        Some((status.running, status.queued, busy))
+    });
+    live.unwrap_or_default()
 }
 
 async fn becomes(stack: &Stack, what: &str, limit: Duration, wanted: (u32, u32)) {
