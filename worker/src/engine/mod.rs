@@ -9,6 +9,7 @@
 //! can do, and yields typed events; queues, holds and touches are the instance's business.
 
 mod files;
+mod llama_server;
 mod native;
 mod started;
 pub(crate) mod stub;
@@ -55,6 +56,7 @@ pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
             words(listen),
             config,
         )),
+        Arc::new(llama_server::LlamaServer::new(config)),
         Arc::new(native::Native::new(
             "stub",
             config.worker.clone(),

@@ -107,12 +107,12 @@ fn spawn(args: &KeeperArgs, cgroup: Option<&Cgroup>) -> io::Result<ProcessId> {
     command.args(arguments).stdin(Stdio::null()).process_group(0);
     let entrance = cgroup.map(Cgroup::entrance).transpose()?;
     let keeper = getpid();
-    // SAFETY: between fork and exec of a process that may have threads only async-signal-safe calls are allowed. The closure makes the plain
-    // system calls write, prctl and getppid, touches memory it owns, and allocates nothing (an `Errno` is a number).
     #[expect(
         unsafe_code,
         reason = "the parent death signal can only be set between fork and exec"
     )]
+    // SAFETY: between fork and exec of a process that may have threads only async-signal-safe calls are allowed. The closure makes the plain
+    // system calls write, prctl and getppid, touches memory it owns, and allocates nothing (an `Errno` is a number).
     unsafe {
         command.pre_exec(move || {
             if let Some(file) = &entrance {

@@ -25,12 +25,11 @@ use tokio::{
     time::timeout,
 };
 
-pub(crate) use super::protocol::Exit;
 use super::{
     MARK,
     dir::PrivateDir,
     proc,
-    protocol::{Order, Report},
+    protocol::{Exit, Order, Report},
     record::Record,
     sweep,
 };

@@ -27,8 +27,8 @@ mod sweep;
 
 pub(crate) use child::{KeeperArgs, run};
 pub(crate) use dir::PrivateDir;
-pub(crate) use handle::{EngineCommand, Exit, Kept, StartError, start};
-pub(crate) use sweep::{RunDir, sweep};
+pub(crate) use handle::{EngineCommand, Kept, StartError, start};
+pub(crate) use sweep::sweep;
 
 /// Environment variable that marks every process of an engine's tree with the instance it belongs to.
 pub(crate) const MARK: &str = "MUSTER_INSTANCE";

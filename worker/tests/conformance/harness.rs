@@ -1,6 +1,11 @@
 //! Starts engines and talks to them through their links.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use muster_proto::{
     id,
@@ -35,12 +40,13 @@ pub(crate) struct Load {
 impl Bench {
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("mstr").tempdir().unwrap();
-        let env = |name: &str| std::env::var_os(name).map(PathBuf::from).unwrap_or_default();
         let config = EngineConfig {
             run_dir: dir.path().to_owned(),
             worker: env!("CARGO_BIN_EXE_muster-worker").into(),
-            muster_llama: env("MUSTER_TEST_MUSTER_LLAMA"),
-            llama_server: env("MUSTER_TEST_LLAMA_SERVER"),
+            muster_llama: muster_llama(),
+            llama_server: std::env::var_os("MUSTER_TEST_LLAMA_SERVER")
+                .unwrap_or_default()
+                .into(),
             grace: Duration::from_secs(5),
         };
         Self { config, _dir: dir }
@@ -63,6 +69,19 @@ impl Bench {
             .await
             .expect("the load neither ended nor failed")
     }
+}
+
+/// The embedded engine: beside the worker, where cargo builds it, unless the environment says otherwise.
+fn muster_llama() -> PathBuf {
+    let beside = || Path::new(env!("CARGO_BIN_EXE_muster-worker")).with_file_name("muster-llama");
+    std::env::var_os("MUSTER_TEST_MUSTER_LLAMA").map_or_else(beside, PathBuf::from)
+}
+
+/// A generated model.
+pub(crate) fn model(name: &str) -> String {
+    let dir = std::env::var("MUSTER_TEST_MODELS")
+        .expect("MUSTER_TEST_MODELS is not set: use tests/run, which prepares everything");
+    format!("{dir}/{name}.gguf")
 }
 
 pub(crate) fn load(settings: ModelSettings) -> Load {

@@ -12,4 +12,6 @@ mod keeper;
 
 mod harness;
 mod keeping;
+mod kit;
+mod llama;
 mod stub;

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use muster_proto::v1::{ModelSettings, StubSettings};
 use tokio::time::timeout;
 
-use crate::harness::{Bench, PATIENCE, Talk, alive, load, prompt};
+use crate::{
+    harness::{Bench, PATIENCE, Talk, alive, load, prompt},
+    kit::{Subject, streams_stay_separate, tokens},
+};
 
 fn settings(stub: StubSettings) -> ModelSettings {
     ModelSettings {
@@ -149,4 +152,56 @@ async fn a_stalled_engine_still_says_that_it_lives_and_is_busy() {
             break;
         }
     }
+}
+
+const STUB: Subject = Subject {
+    runtime: "stub",
+    settings: plain,
+    bound: Duration::from_millis(200),
+};
+
+fn plain() -> ModelSettings {
+    ModelSettings {
+        ctx_size: 4096,
+        ..settings(StubSettings {
+            tokens_per_second: 500,
+            ..Default::default()
+        })
+    }
+}
+
+fn many() -> ModelSettings {
+    ModelSettings {
+        sequences: 64,
+        ..settings(StubSettings::default())
+    }
+}
+
+crate::kit::conforms!(STUB);
+
+#[tokio::test]
+async fn streams_of_many_stay_separate() {
+    let ask = |i: u32| tokens(&format!("stream {i}"), 500);
+    let bench = Bench::new();
+    let mut talk = Subject {
+        settings: many,
+        ..STUB
+    }
+    .talk(&bench)
+    .await;
+    let mut alone = Vec::new();
+    for i in 0..64 {
+        let handle = talk.generate(ask(i), 1000).await;
+        alone.push(talk.finish(handle).await.text());
+    }
+    let own = |i: u32, text: &str| alone[usize::try_from(i).unwrap()] == text;
+    streams_stay_separate(
+        Subject {
+            settings: many,
+            ..STUB
+        },
+        ask,
+        own,
+    )
+    .await;
 }

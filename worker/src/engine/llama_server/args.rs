@@ -1,0 +1,287 @@
+//! Settings as `llama-server`'s command line.
+//!
+//! Everything that decides memory and concurrency is said explicitly (DECISIONS.md, llama.cpp native): defaults differ between versions.
+
+use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio};
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{Device, DeviceKind, ErrorInfo, ModelSettings, ModelType},
+};
+use tokio::process::Command;
+
+/// Concurrent sequences, unless the settings say otherwise.
+const SEQUENCES: u32 = 4;
+/// Total cells, unless the settings say otherwise; llama-server lowers it to the model's own context.
+const CELLS: u32 = 4096;
+/// Connections beside those of the sequences: calls, descriptions, pass-through.
+const MORE_CONNECTIONS: u32 = 16;
+
+/// Flags that are ours alone: another address or key would cut the engine off.
+const RESERVED: [&str; 8] = [
+    "-m",
+    "--model",
+    "--host",
+    "--port",
+    "--api-key",
+    "--api-key-file",
+    "--api-prefix",
+    "--threads-http",
+];
+
+/// Sequences the server will have.
+pub(super) fn sequences(settings: &ModelSettings) -> u32 {
+    if settings.sequences == 0 {
+        SEQUENCES
+    } else {
+        settings.sequences
+    }
+}
+
+/// The command line. `template` is the file the chat template was written to, if there is one.
+///
+/// # Errors
+/// `invalid_load_request` for a flag that is ours.
+pub(super) fn line(
+    settings: &ModelSettings,
+    devices: &[Device],
+    socket: &Path,
+    template: Option<&Path>,
+) -> Result<Vec<OsString>, ErrorInfo> {
+    let mut line = Line::default();
+    line.pair("-m", &settings.checkpoint).pair("--host", socket);
+    // Unix sockets ignore the port.
+    line.pair("--port", "8080").pair(
+        "--threads-http",
+        number(sequences(settings) * 2 + MORE_CONNECTIONS),
+    );
+    let cells = if settings.ctx_size == 0 {
+        CELLS
+    } else {
+        settings.ctx_size
+    };
+    line.pair("-c", number(cells))
+        .pair("-np", number(sequences(settings)))
+        .word("-kvu");
+    // No cache in host RAM: its bytes would be in nobody's reservation.
+    line.pair("--fit", "off")
+        .pair("--cache-ram", "0")
+        .pair("-ctxcp", "32");
+    line.word("--jinja")
+        .word("--no-webui")
+        .word("--slots")
+        .word("--metrics")
+        .pair("--log-colors", "off");
+    line.kind(settings, cells);
+    line.some("-t", settings.threads)
+        .some("-tb", settings.threads_batch);
+    if devices.iter().any(|device| device.kind() == DeviceKind::Gpu) {
+        if let Some(layers) = settings.gpu_layers {
+            line.pair("-ngl", layers.to_string());
+        }
+    } else {
+        line.pair("--device", "none");
+    }
+    line.text("-ctk", &settings.cache_type_k)
+        .text("-ctv", &settings.cache_type_v);
+    line.text("-fa", &settings.flash_attention)
+        .text("--pooling", &settings.pooling);
+    line.text("--mmproj", &settings.mmproj)
+        .text("-md", &settings.draft);
+    if settings.swa_full {
+        line.word("--swa-full");
+    }
+    for adapter in &settings.lora {
+        line.pair("--lora-scaled", format!("{}:{}", adapter.path, adapter.scale));
+    }
+    if let Some(template) = template {
+        line.pair("--chat-template-file", template);
+    }
+    for word in &settings.args {
+        let flag = flag(word);
+        if RESERVED.contains(&flag) {
+            return Err(about(flag, "cannot be set: muster does"));
+        }
+        line.word(word);
+    }
+    Ok(line.0)
+}
+
+/// Asks the server for its flags, so that a wrong one is known before the spawn. A server that cannot say is believed to know all.
+///
+/// # Errors
+/// `invalid_load_request` naming the flag.
+pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Result<(), ErrorInfo> {
+    if settings.args.is_empty() {
+        return Ok(());
+    }
+    let help = Command::new(program)
+        .arg("--help")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await;
+    let Ok(help) = help.inspect_err(|error| tracing::debug!(%error, "llama-server shows no help")) else {
+        return Ok(());
+    };
+    let help = String::from_utf8_lossy(&help.stdout);
+    let known = known(&help);
+    let unknown = settings
+        .args
+        .iter()
+        .map(|word| flag(word))
+        .find(|flag| is_flag(flag) && !known.contains(flag));
+    match unknown {
+        Some(flag) if !known.is_empty() => Err(about(flag, "is unknown to llama-server")),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn about(flag: &str, what: &str) -> ErrorInfo {
+    Code::InvalidLoadRequest
+        .error(format!("llama-server argument `{flag}` {what}"))
+        .with_param("args")
+        .with_detail("flag", flag)
+}
+
+/// The flags of a help text.
+fn known(help: &str) -> HashSet<&str> {
+    let separators = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']' | '(' | ')');
+    help.split(separators).filter(|word| is_flag(word)).collect()
+}
+
+/// A flag without its `=value`.
+fn flag(word: &str) -> &str {
+    word.split_once('=').map_or(word, |(flag, _)| flag)
+}
+
+/// `-x` and `--x`, but no negative number.
+fn is_flag(word: &str) -> bool {
+    word.trim_start_matches('-').len() < word.len()
+        && word
+            .trim_start_matches('-')
+            .starts_with(|c: char| c.is_ascii_alphabetic())
+}
+
+fn number(n: u32) -> String {
+    n.to_string()
+}
+
+#[derive(Default)]
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn word(&mut self, word: &str) -> &mut Self {
+        self.0.push(word.into());
+        self
+    }
+
+    fn pair(&mut self, flag: &str, value: impl Into<OsString>) -> &mut Self {
+        self.0.extend([flag.into(), value.into()]);
+        self
+    }
+
+    /// Zero and empty mean the server's default.
+    fn some(&mut self, flag: &str, value: u32) -> &mut Self {
+        if value == 0 {
+            self
+        } else {
+            self.pair(flag, number(value))
+        }
+    }
+
+    fn text(&mut self, flag: &str, value: &str) -> &mut Self {
+        if value.is_empty() {
+            self
+        } else {
+            self.pair(flag, value)
+        }
+    }
+
+    /// What the model is for. Embeddings are computed in one physical batch, which must hold the longest input.
+    fn kind(&mut self, settings: &ModelSettings, cells: u32) {
+        let whole = match settings.r#type() {
+            ModelType::Embedding => self.word("--embeddings"),
+            ModelType::Reranking => self.word("--reranking"),
+            ModelType::Unspecified | ModelType::Llm | ModelType::Audio | ModelType::Image => {
+                self.some("-b", settings.batch_size)
+                    .some("-ub", settings.ubatch_size);
+                return;
+            }
+        };
+        let or = |value: u32| if value == 0 { cells } else { value };
+        whole
+            .pair("-b", number(or(settings.batch_size)))
+            .pair("-ub", number(or(settings.ubatch_size)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(settings: &ModelSettings) -> Vec<String> {
+        let line = line(settings, &[], Path::new("/run/x.sock"), None).unwrap();
+        line.into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn memory_and_concurrency_are_always_said() {
+        let words = words(&ModelSettings {
+            checkpoint: "/m.gguf".into(),
+            ..Default::default()
+        });
+        for flag in [
+            "-m",
+            "--host",
+            "-c",
+            "-np",
+            "-kvu",
+            "--fit",
+            "--cache-ram",
+            "-ctxcp",
+            "--device",
+        ] {
+            assert!(
+                words.iter().any(|word| word == flag),
+                "{flag} is missing in {words:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn embeddings_get_a_batch_for_the_longest_input() {
+        let settings = ModelSettings {
+            r#type: ModelType::Embedding.into(),
+            ctx_size: 512,
+            ..Default::default()
+        };
+        let line = words(&settings).join(" ");
+        assert!(line.contains("--embeddings -b 512 -ub 512"), "{line}");
+    }
+
+    #[test]
+    fn our_own_flags_cannot_be_set() {
+        let settings = ModelSettings {
+            args: vec!["--port=1".into()],
+            ..Default::default()
+        };
+        let error = line(&settings, &[], Path::new("x"), None).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.details["flag"].as_str()),
+            (Code::InvalidLoadRequest, "--port")
+        );
+    }
+
+    #[test]
+    fn flags_are_found_in_a_help_text() {
+        let help = "-t,    --threads N   threads (default: -1)\n--cpu-strict <0|1>  use [--no-mmap, --mmap]";
+        let known = known(help);
+        assert!(
+            ["-t", "--threads", "--cpu-strict", "--no-mmap", "--mmap"]
+                .iter()
+                .all(|flag| known.contains(flag))
+        );
+        assert!(!known.contains("-1"));
+    }
+}

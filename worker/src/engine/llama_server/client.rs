@@ -1,0 +1,151 @@
+//! HTTP to one `llama-server` on its unix socket, and its errors in our words.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// llama-server closes idle connections after 5 s; a request must never meet that moment.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// A pool of connections to one server; cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    client: reqwest::Client,
+    key: Arc<str>,
+}
+
+impl Http {
+    /// A client for the server on `socket`, which wants `key`. Connects when needed.
+    ///
+    /// # Errors
+    /// The client cannot be built.
+    pub(super) fn new(socket: &Path, key: &str) -> Result<Self, reqwest::Error> {
+        let client = reqwest::Client::builder()
+            .unix_socket(socket)
+            .no_proxy()
+            .tcp_nodelay(true)
+            .pool_idle_timeout(IDLE)
+            .build()?;
+        Ok(Self {
+            client,
+            key: key.into(),
+        })
+    }
+
+    /// A request; `path` begins with `/`.
+    pub(super) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client
+            .request(method, format!("http://llama-server{path}"))
+            .bearer_auth(&self.key)
+    }
+
+    /// Whether the server has its model.
+    pub(super) async fn ready(&self) -> bool {
+        let answer = self.request(Method::GET, "/health").send().await;
+        answer.is_ok_and(|answer| answer.status() == StatusCode::OK)
+    }
+
+    /// GETs JSON.
+    ///
+    /// # Errors
+    /// As [`send`], and `runtime_error` for an answer of another shape.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorInfo> {
+        parse(send(self.request(Method::GET, path)).await?).await
+    }
+
+    /// POSTs JSON for JSON.
+    ///
+    /// # Errors
+    /// As [`send`], and `runtime_error` for an answer of another shape.
+    pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ErrorInfo> {
+        parse(send(self.request(Method::POST, path).json(body)).await?).await
+    }
+}
+
+async fn parse<T: DeserializeOwned>(answer: Response) -> Result<T, ErrorInfo> {
+    let bytes = answer.bytes().await.map_err(|error| broken(&error))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Code::RuntimeError.error(format!("llama-server's answer: {error}")))
+}
+
+/// Sends a request and waits for the head of the answer.
+///
+/// # Errors
+/// What the server says, by its error type; `runtime_crashed` if the connection breaks.
+pub(super) async fn send(request: RequestBuilder) -> Result<Response, ErrorInfo> {
+    let answer = request.send().await.map_err(|error| broken(&error))?;
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let body = answer.bytes().await.map_err(|error| broken(&error))?;
+    match serde_json::from_slice(&body) {
+        Ok(ErrorBody { error }) => Err(error.into_info()),
+        Err(_) => Err(Code::RuntimeError.error(format!("llama-server answered {status}"))),
+    }
+}
+
+/// A connection that ended in the middle.
+pub(super) fn broken(error: &reqwest::Error) -> ErrorInfo {
+    let cause = std::error::Error::source(error)
+        .map(|source| format!(": {source}"))
+        .unwrap_or_default();
+    Code::RuntimeCrashed.error(format!("the connection to llama-server broke: {error}{cause}"))
+}
+
+/// `{"error": …}`, as a body and as a streamed event.
+#[derive(Debug, Deserialize)]
+pub(super) struct ErrorBody {
+    pub(super) error: EngineError,
+}
+
+/// llama-server's error object (`format_error_response` in its server-common.cpp).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct EngineError {
+    message: String,
+    r#type: String,
+    n_prompt_tokens: u64,
+    n_ctx: u64,
+}
+
+impl EngineError {
+    /// The same in our catalogue.
+    pub(super) fn into_info(self) -> ErrorInfo {
+        let code = match self.r#type.as_str() {
+            "exceed_context_size_error" => {
+                return Code::ContextLengthExceeded
+                    .error(self.message)
+                    .with_detail("prompt_tokens", self.n_prompt_tokens)
+                    .with_detail("context_length", self.n_ctx);
+            }
+            "invalid_request_error" => Code::InvalidRequest,
+            // A route or an ability that this build or this model does not have.
+            "not_supported_error" | "not_found_error" => Code::UnsupportedByRuntime,
+            _ => Code::RuntimeError,
+        };
+        code.error(self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_apart_by_their_type() {
+        let info = |text: &str| serde_json::from_str::<ErrorBody>(text).unwrap().error.into_info();
+        let overflow = info(
+            r#"{"error":{"code":400,"message":"too long","type":"exceed_context_size_error","n_prompt_tokens":6002,"n_ctx":4096}}"#,
+        );
+        assert_eq!(overflow.kind(), Code::ContextLengthExceeded);
+        assert_eq!(overflow.details["prompt_tokens"], "6002");
+        let code = |kind: &str| info(&format!(r#"{{"error":{{"message":"m","type":"{kind}"}}}}"#)).kind();
+        assert_eq!(code("invalid_request_error"), Code::InvalidRequest);
+        assert_eq!(code("not_supported_error"), Code::UnsupportedByRuntime);
+        assert_eq!(code("server_error"), Code::RuntimeError);
+    }
+}

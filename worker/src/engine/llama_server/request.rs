@@ -1,0 +1,390 @@
+//! Our requests as llama-server's JSON. What it cannot do is refused here, never dropped.
+
+use muster_proto::{
+    Code, ErrorExt as _, oai,
+    v1::{
+        Chat, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, Sampling,
+        generate_request::{Constraint, Input},
+        logit_bias, prompt_piece,
+    },
+};
+use serde_json::{Map, Value, json};
+
+/// Which of the server's two output forms a request gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// OpenAI chat chunks.
+    Chat,
+    /// llama.cpp's own `/completion`.
+    Native,
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) path: &'static str,
+    pub(super) body: Value,
+    pub(super) dialect: Dialect,
+    /// Texts that must be tokenized without special tokens first: the server always adds them to text.
+    pub(super) bare: bool,
+}
+
+/// Translates a request. `context` stands in for llama.cpp's `-1` = whole context, which today's server refuses.
+///
+/// # Errors
+/// `unsupported_by_runtime` or `invalid_request`, naming the parameter.
+pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, ErrorInfo> {
+    let mut body = oai::object(&request.extra_json);
+    if let Some(sampling) = &request.sampling {
+        sampling_fields(sampling, context, &mut body);
+    }
+    common_fields(request, &mut body);
+    let (path, dialect, bare) = match &request.input {
+        Some(Input::Chat(chat)) => {
+            chat_fields(request, chat, &mut body)?;
+            ("/v1/chat/completions", Dialect::Chat, false)
+        }
+        Some(Input::Prompt(prompt)) => {
+            native_fields(request, &mut body)?;
+            body.insert("prompt".into(), prompt_value(prompt));
+            ("/completion", Dialect::Native, prompt.add_special == Some(false))
+        }
+        Some(Input::Infill(infill)) => {
+            native_fields(request, &mut body)?;
+            infill_fields(infill, &mut body);
+            ("/infill", Dialect::Native, false)
+        }
+        None => {
+            return Err(Code::InvalidRequest
+                .error("no input was given")
+                .with_param("prompt"));
+        }
+    };
+    Ok(Wire {
+        path,
+        body: Value::Object(body),
+        dialect,
+        bare,
+    })
+}
+
+/// A prompt as llama.cpp takes it: a string, an array of tokens, or a mixed array.
+pub(super) fn prompt_value(prompt: &Prompt) -> Value {
+    let mut parts: Vec<Value> = Vec::new();
+    for PromptPiece { kind } in &prompt.pieces {
+        match (kind, parts.last_mut()) {
+            // Two strings in an array would be two prompts.
+            (Some(prompt_piece::Kind::Text(text)), Some(Value::String(last))) => last.push_str(text),
+            (Some(prompt_piece::Kind::Text(text)), Some(_) | None) => parts.push(text.clone().into()),
+            (Some(prompt_piece::Kind::Tokens(tokens)), _) => {
+                parts.extend(tokens.ids.iter().map(|id| Value::from(*id)))
+            }
+            (None, _) => {}
+        }
+    }
+    match parts.as_slice() {
+        [] => "".into(),
+        [Value::String(text)] => text.clone().into(),
+        _ => parts.into(),
+    }
+}
+
+/// A chat as the fields that `/v1/chat/completions` and `/apply-template` share.
+///
+/// # Errors
+/// `unsupported_by_runtime` for a template per request, `invalid_request` for kwargs that are no object.
+pub(super) fn conversation(chat: &Chat, body: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+    if !chat.template.is_empty() {
+        return Err(unsupported("chat_template"));
+    }
+    body.insert("messages".into(), oai::messages(chat));
+    if !chat.tools.is_empty() {
+        body.insert("tools".into(), oai::tools(chat));
+    }
+    if let Some(choice) = chat.tool_choice.as_ref().and_then(oai::tool_choice) {
+        body.insert("tool_choice".into(), choice);
+    }
+    some(body, "parallel_tool_calls", chat.parallel_tool_calls);
+    let mut kwargs = oai::object(&chat.template_kwargs_json);
+    some(&mut kwargs, "enable_thinking", chat.enable_thinking);
+    if !kwargs.is_empty() {
+        body.insert("chat_template_kwargs".into(), kwargs.into());
+    }
+    if chat.continue_final_message {
+        body.insert("continue_final_message".into(), true.into());
+        body.insert("add_generation_prompt".into(), false.into());
+    }
+    Ok(())
+}
+
+fn chat_fields(
+    request: &GenerateRequest,
+    chat: &Chat,
+    body: &mut Map<String, Value>,
+) -> Result<(), ErrorInfo> {
+    if request.return_tokens {
+        return Err(unsupported("return_tokens"));
+    }
+    conversation(chat, body)?;
+    body.insert("stream_options".into(), json!({"include_usage": true}));
+    if wants_logprobs(request) {
+        body.insert("logprobs".into(), true.into());
+        body.insert("top_logprobs".into(), request.top_logprobs.max(1).into());
+    }
+    if !request.reasoning_format.is_empty() {
+        body.insert("reasoning_format".into(), request.reasoning_format.clone().into());
+    }
+    match &request.constraint {
+        Some(Constraint::JsonObject(true)) => {
+            body.insert("response_format".into(), json!({"type": "json_object"}));
+        }
+        Some(Constraint::JsonSchema(schema)) => {
+            let schema = json!({"type": "json_schema", "json_schema": {"schema": parse_schema(schema)?}});
+            body.insert("response_format".into(), schema);
+        }
+        Some(Constraint::Grammar(grammar)) => {
+            body.insert("grammar".into(), grammar.clone().into());
+        }
+        Some(Constraint::JsonObject(false)) | None => {}
+    }
+    Ok(())
+}
+
+fn native_fields(request: &GenerateRequest, body: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+    if wants_logprobs(request) {
+        body.insert("n_probs".into(), request.top_logprobs.max(1).into());
+    }
+    body.insert("return_tokens".into(), request.return_tokens.into());
+    match &request.constraint {
+        Some(Constraint::JsonObject(true)) => {
+            body.insert("json_schema".into(), json!({}));
+        }
+        Some(Constraint::JsonSchema(schema)) => {
+            body.insert("json_schema".into(), parse_schema(schema)?);
+        }
+        Some(Constraint::Grammar(grammar)) => {
+            body.insert("grammar".into(), grammar.clone().into());
+        }
+        Some(Constraint::JsonObject(false)) | None => {}
+    }
+    Ok(())
+}
+
+fn infill_fields(infill: &Infill, body: &mut Map<String, Value>) {
+    body.insert("input_prefix".into(), infill.prefix.clone().into());
+    body.insert("input_suffix".into(), infill.suffix.clone().into());
+    if let Some(middle) = &infill.middle {
+        body.insert("prompt".into(), prompt_value(middle));
+    }
+    let extra = infill
+        .extra
+        .iter()
+        .map(|file| json!({"filename": file.filename, "text": file.text}));
+    body.insert("input_extra".into(), extra.collect());
+}
+
+fn common_fields(request: &GenerateRequest, body: &mut Map<String, Value>) {
+    body.insert("stream".into(), true.into());
+    body.insert("timings_per_token".into(), false.into());
+    some(body, "n_predict", request.max_tokens);
+    if !request.stop.is_empty() {
+        body.insert("stop".into(), request.stop.clone().into());
+    }
+    if request.n > 1 {
+        body.insert("n".into(), request.n.into());
+    }
+    if request.post_sampling_probs {
+        body.insert("post_sampling_probs".into(), true.into());
+    }
+    if request.return_progress {
+        body.insert("return_progress".into(), true.into());
+    }
+    some(body, "cache_prompt", request.cache_prompt);
+    some(body, "id_slot", request.id_slot);
+    some(body, "t_max_predict_ms", request.max_predict_ms);
+    if request.min_indent > 0 {
+        body.insert("n_indent".into(), request.min_indent.into());
+    }
+}
+
+fn sampling_fields(sampling: &Sampling, context: u32, body: &mut Map<String, Value>) {
+    let whole = |last_n: i32| {
+        if last_n < 0 {
+            i64::from(context)
+        } else {
+            i64::from(last_n)
+        }
+    };
+    some(body, "temperature", sampling.temperature);
+    some(body, "dynatemp_range", sampling.dynatemp_range);
+    some(body, "dynatemp_exponent", sampling.dynatemp_exponent);
+    some(body, "top_k", sampling.top_k);
+    some(body, "top_p", sampling.top_p);
+    some(body, "min_p", sampling.min_p);
+    some(body, "typical_p", sampling.typical_p);
+    some(body, "top_n_sigma", sampling.top_n_sigma);
+    some(body, "xtc_probability", sampling.xtc_probability);
+    some(body, "xtc_threshold", sampling.xtc_threshold);
+    some(body, "repeat_penalty", sampling.repeat_penalty);
+    some(body, "repeat_last_n", sampling.repeat_last_n.map(whole));
+    some(body, "presence_penalty", sampling.presence_penalty);
+    some(body, "frequency_penalty", sampling.frequency_penalty);
+    some(body, "dry_multiplier", sampling.dry_multiplier);
+    some(body, "dry_base", sampling.dry_base);
+    some(body, "dry_allowed_length", sampling.dry_allowed_length);
+    some(body, "dry_penalty_last_n", sampling.dry_penalty_last_n.map(whole));
+    some(body, "mirostat", sampling.mirostat);
+    some(body, "mirostat_tau", sampling.mirostat_tau);
+    some(body, "mirostat_eta", sampling.mirostat_eta);
+    some(body, "seed", sampling.seed);
+    some(body, "min_keep", sampling.min_keep);
+    some(body, "ignore_eos", sampling.ignore_eos);
+    if sampling.dry_sequence_breakers_set {
+        body.insert(
+            "dry_sequence_breakers".into(),
+            sampling.dry_sequence_breakers.clone().into(),
+        );
+    }
+    if !sampling.samplers.is_empty() {
+        body.insert("samplers".into(), sampling.samplers.clone().into());
+    }
+    if !sampling.logit_bias.is_empty() {
+        let biases = sampling.logit_bias.iter().filter_map(|bias| {
+            let target = match bias.target.as_ref()? {
+                logit_bias::Target::Token(token) => Value::from(*token),
+                logit_bias::Target::Text(text) => text.clone().into(),
+            };
+            Some(json!([
+                target,
+                if bias.never {
+                    Value::from(false)
+                } else {
+                    bias.bias.into()
+                }
+            ]))
+        });
+        body.insert("logit_bias".into(), biases.collect());
+    }
+}
+
+/// Whether probabilities are wanted.
+pub(super) fn wants_logprobs(request: &GenerateRequest) -> bool {
+    request.logprobs || request.top_logprobs > 0
+}
+
+fn parse_schema(schema: &str) -> Result<Value, ErrorInfo> {
+    let wrong = |error| {
+        Code::InvalidRequest
+            .error(format!("the schema is no JSON: {error}"))
+            .with_param("json_schema")
+    };
+    serde_json::from_str(schema).map_err(wrong)
+}
+
+fn unsupported(param: &str) -> ErrorInfo {
+    Code::UnsupportedByRuntime
+        .error(format!("llama_server cannot do `{param}` here"))
+        .with_param(param)
+}
+
+fn some(body: &mut Map<String, Value>, key: &str, value: Option<impl Into<Value>>) {
+    if let Some(value) = value {
+        body.insert(key.into(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::TokenIds;
+
+    use super::*;
+
+    fn text(text: &str) -> PromptPiece {
+        PromptPiece {
+            kind: Some(prompt_piece::Kind::Text(text.into())),
+        }
+    }
+
+    fn tokens(ids: &[i32]) -> PromptPiece {
+        PromptPiece {
+            kind: Some(prompt_piece::Kind::Tokens(TokenIds { ids: ids.into() })),
+        }
+    }
+
+    fn prompt(pieces: Vec<PromptPiece>) -> Prompt {
+        Prompt {
+            pieces,
+            add_special: None,
+        }
+    }
+
+    #[test]
+    fn one_prompt_never_becomes_two() {
+        assert_eq!(prompt_value(&prompt(vec![text("a"), text("b")])), json!("ab"));
+        assert_eq!(
+            prompt_value(&prompt(vec![text("a"), tokens(&[1, 2]), text("b")])),
+            json!(["a", 1, 2, "b"])
+        );
+        assert_eq!(prompt_value(&prompt(vec![tokens(&[1])])), json!([1]));
+    }
+
+    #[test]
+    fn unknown_parameters_travel_and_known_ones_win() {
+        let request = GenerateRequest {
+            input: Some(Input::Prompt(prompt(vec![text("x")]))),
+            max_tokens: Some(3),
+            extra_json: r#"{"backend_sampling":true,"n_predict":99}"#.into(),
+            ..Default::default()
+        };
+        let wire = generate(&request, 100).unwrap();
+        assert_eq!(wire.body["backend_sampling"], true);
+        assert_eq!(wire.body["n_predict"], 3);
+        assert_eq!((wire.path, wire.dialect), ("/completion", Dialect::Native));
+    }
+
+    #[test]
+    fn the_whole_context_is_a_number_for_todays_server() {
+        let sampling = Sampling {
+            repeat_last_n: Some(-1),
+            ..Default::default()
+        };
+        let input = Some(Input::Prompt(prompt(vec![text("x")])));
+        let wire = generate(
+            &GenerateRequest {
+                sampling: Some(sampling),
+                input,
+                ..Default::default()
+            },
+            512,
+        )
+        .unwrap();
+        assert_eq!(wire.body["repeat_last_n"], 512);
+    }
+
+    #[test]
+    fn thinking_is_a_template_argument_and_templates_per_request_are_refused() {
+        let chat = Chat {
+            enable_thinking: Some(false),
+            template_kwargs_json: r#"{"a":1}"#.into(),
+            ..Default::default()
+        };
+        let request = |chat| GenerateRequest {
+            input: Some(Input::Chat(chat)),
+            ..Default::default()
+        };
+        let wire = generate(&request(chat.clone()), 1).unwrap();
+        assert_eq!(
+            wire.body["chat_template_kwargs"],
+            json!({"a": 1, "enable_thinking": false})
+        );
+        let error = generate(
+            &request(Chat {
+                template: "x".into(),
+                ..chat
+            }),
+            1,
+        )
+        .unwrap_err();
+        assert_eq!(error.kind(), Code::UnsupportedByRuntime);
+    }
+}

@@ -1,0 +1,326 @@
+//! One request from its start to its terminal event.
+
+use std::sync::Arc;
+
+use muster_proto::{
+    Code,
+    v1::{
+        EmbedRequest, EmbedResult, Embedding, ErrorInfo, Event, Finished, GenerateRequest, Prompt,
+        RerankRequest, RerankResult, SequenceEvents, Usage, Vector, event, prompt_piece, start::Work,
+    },
+};
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::{
+    client::{Http, broken, send},
+    reply::{Reply, kind},
+    request::{self, prompt_value},
+    sse::Decoder,
+};
+
+/// What all requests of one engine share.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) http: Http,
+    /// Tokens one request may use.
+    pub(super) context: u32,
+    /// Embeddings are one vector per token.
+    pub(super) unpooled: bool,
+}
+
+/// Where a request's events go: gathered, then sent together, deltas only for credits.
+#[derive(Debug)]
+pub(super) struct Out {
+    handle: u64,
+    outbox: mpsc::Sender<SequenceEvents>,
+    credit: Arc<Semaphore>,
+    events: Vec<Event>,
+    /// The successful terminal event has been pushed.
+    said: bool,
+    /// Everything has been sent.
+    closed: bool,
+}
+
+impl Out {
+    pub(super) fn new(handle: u64, outbox: mpsc::Sender<SequenceEvents>, credit: Arc<Semaphore>) -> Self {
+        Self {
+            handle,
+            outbox,
+            credit,
+            events: Vec::new(),
+            said: false,
+            closed: false,
+        }
+    }
+
+    /// Adds an event that is free.
+    pub(super) fn push(&mut self, event: Event) {
+        self.said |= matches!(event.kind, Some(event::Kind::Finished(_)));
+        self.events.push(event);
+    }
+
+    /// Sends events, waiting for a credit where one is needed; what is ready goes out before.
+    async fn pay(&mut self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            if matches!(event.kind, Some(event::Kind::Delta(_) | event::Kind::Progress(_))) {
+                if let Ok(permit) = self.credit.try_acquire() {
+                    permit.forget();
+                } else {
+                    self.flush().await;
+                    // The semaphore is never closed.
+                    if let Ok(permit) = self.credit.acquire().await {
+                        permit.forget();
+                    }
+                }
+            }
+            self.push(event);
+        }
+        self.flush().await;
+    }
+
+    async fn flush(&mut self) {
+        if !self.closed && (self.said || !self.events.is_empty()) {
+            let outbox = self.outbox.clone();
+            // A flush that is cancelled here has sent nothing; `end` then has the last word.
+            if let Ok(permit) = outbox.reserve().await {
+                self.closed = self.said;
+                let events = std::mem::take(&mut self.events);
+                permit.send(SequenceEvents {
+                    handle: self.handle,
+                    events,
+                    finished: self.said,
+                });
+            }
+        }
+    }
+
+    /// Sends the terminal event, unless the work already did.
+    pub(super) async fn end(mut self, result: Result<(), ErrorInfo>) {
+        if !self.said {
+            let error = result
+                .err()
+                .unwrap_or_else(|| Code::Internal.error("the request ended without a word"));
+            self.push(kind(event::Kind::Failed(error)));
+            self.said = true;
+        }
+        self.flush().await;
+    }
+}
+
+impl Job {
+    /// Does the work of a request, up to its terminal event if it goes well.
+    ///
+    /// # Errors
+    /// What the server or the translation refuses; `runtime_crashed` if the connection breaks.
+    pub(super) async fn work(&self, work: Option<Work>, out: &mut Out) -> Result<(), ErrorInfo> {
+        match work {
+            Some(Work::Generate(request)) => self.generate(request, out).await,
+            Some(Work::Embed(request)) => self.embed(&request, out).await,
+            Some(Work::Rerank(request)) => self.rerank(&request, out).await,
+            None => Err(Code::InvalidRequest.error("no work was given")),
+        }
+    }
+
+    async fn generate(&self, mut request: GenerateRequest, out: &mut Out) -> Result<(), ErrorInfo> {
+        let mut wire = request::generate(&request, self.context)?;
+        if wire.bare {
+            wire.body["prompt"] = self.bare_tokens(&request).await?;
+        }
+        // Megabytes of prompt need not live as long as the answer.
+        request.input = None;
+        out.flush().await;
+        let mut answer = send(self.http.request(Method::POST, wire.path).json(&wire.body)).await?;
+        let mut reply = Reply::new(wire.dialect, &request);
+        drop(wire);
+        let mut decoder = Decoder::default();
+        let mut events = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(|error| broken(&error))? {
+            let read = decoder.feed(&chunk, |data| reply.read(data, &mut events));
+            // What follows the terminal event only closes the stream: reading it keeps the connection for the next request.
+            out.pay(events.drain(..)).await;
+            read?;
+        }
+        reply.end(&mut events)?;
+        out.pay(events).await;
+        Ok(())
+    }
+
+    /// The server adds special tokens to text, never to tokens.
+    async fn bare_tokens(&self, request: &GenerateRequest) -> Result<Value, ErrorInfo> {
+        use muster_proto::v1::generate_request::Input;
+        let Some(Input::Prompt(prompt)) = &request.input else {
+            return Err(Code::Internal.error("only a plain prompt can be bare"));
+        };
+        let body = json!({"content": prompt_value(prompt), "add_special": false, "parse_special": true});
+        let Tokens { tokens } = self.http.post("/tokenize", &body).await?;
+        Ok(tokens.into())
+    }
+
+    async fn embed(&self, request: &EmbedRequest, out: &mut Out) -> Result<(), ErrorInfo> {
+        out.flush().await;
+        let inputs: Value = request.inputs.iter().map(input_value).collect();
+        let mut result = if self.unpooled {
+            let items: Vec<Unpooled> = self.http.post("/embeddings", &json!({"content": inputs})).await?;
+            EmbedResult {
+                embeddings: in_order(items, |item| item.index).map(Into::into).collect(),
+                usage: None,
+            }
+        } else {
+            let mut body = json!({"input": inputs, "encoding_format": "float"});
+            if let Some(normalize) = request.normalize {
+                body["embd_normalize"] = normalize.into();
+            }
+            let Pooled { data, usage } = self.http.post("/v1/embeddings", &body).await?;
+            let embedding = |item: PooledItem| Embedding {
+                vectors: vec![Vector {
+                    values: item.embedding,
+                }],
+                tokens: 0,
+            };
+            let mut embeddings: Vec<Embedding> = in_order(data, |item| item.index).map(embedding).collect();
+            if let [only] = embeddings.as_mut_slice() {
+                only.tokens = usage.prompt_tokens;
+            }
+            EmbedResult {
+                embeddings,
+                usage: Some(Usage {
+                    prompt_tokens: usage.prompt_tokens,
+                    ..Usage::default()
+                }),
+            }
+        };
+        shorten(&mut result, request);
+        let finished = Finished {
+            usage: result.usage,
+            ..Finished::default()
+        };
+        out.push(kind(event::Kind::Embedded(result)));
+        out.push(kind(event::Kind::Finished(finished)));
+        Ok(())
+    }
+
+    async fn rerank(&self, request: &RerankRequest, out: &mut Out) -> Result<(), ErrorInfo> {
+        out.flush().await;
+        let body = json!({"query": request.query, "documents": request.documents});
+        let Ranked { results, usage } = self.http.post("/rerank", &body).await?;
+        let usage = Some(Usage {
+            prompt_tokens: usage.prompt_tokens,
+            ..Usage::default()
+        });
+        let scores: Vec<f32> = in_order(results, |item| item.index)
+            .map(|item| item.relevance_score)
+            .collect();
+        if scores.len() != request.documents.len() {
+            return Err(Code::RuntimeError.error("llama-server scored another number of documents"));
+        }
+        out.push(kind(event::Kind::Reranked(RerankResult {
+            scores,
+            usage,
+            tokens: Vec::new(),
+        })));
+        out.push(kind(event::Kind::Finished(Finished {
+            usage,
+            ..Finished::default()
+        })));
+        Ok(())
+    }
+}
+
+/// An input for embeddings: text, or tokens, or both mixed.
+fn input_value(input: &Prompt) -> Value {
+    let empty = input.pieces.iter().all(|piece| match &piece.kind {
+        Some(prompt_piece::Kind::Text(text)) => text.is_empty(),
+        Some(prompt_piece::Kind::Tokens(tokens)) => tokens.ids.is_empty(),
+        None => true,
+    });
+    if empty { "".into() } else { prompt_value(input) }
+}
+
+/// Shortened vectors are normalised again, as the whole ones were.
+fn shorten(result: &mut EmbedResult, request: &EmbedRequest) {
+    let Some(length @ 1..) = usize::try_from(request.dimensions).ok() else {
+        return;
+    };
+    for vector in result
+        .embeddings
+        .iter_mut()
+        .flat_map(|embedding| &mut embedding.vectors)
+    {
+        if vector.values.len() <= length {
+            continue;
+        }
+        vector.values.truncate(length);
+        let norm = match request.normalize {
+            None | Some(2) => vector.values.iter().map(|x| x * x).sum::<f32>().sqrt(),
+            Some(1) => vector.values.iter().map(|x| x.abs()).sum(),
+            Some(_) => 1.0,
+        };
+        if norm > 0.0 {
+            vector.values.iter_mut().for_each(|x| *x /= norm);
+        }
+    }
+}
+
+fn in_order<T>(mut items: Vec<T>, index: impl Fn(&T) -> usize) -> impl Iterator<Item = T> {
+    items.sort_by_key(|item| index(item));
+    items.into_iter()
+}
+
+/// Answer of `/tokenize` without pieces.
+#[derive(Debug, Deserialize)]
+struct Tokens {
+    tokens: Vec<i32>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Pooled {
+    data: Vec<PooledItem>,
+    usage: InputUsage,
+}
+
+#[derive(Debug, Deserialize)]
+struct PooledItem {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Unpooled {
+    index: usize,
+    embedding: Vec<Vec<f32>>,
+}
+
+impl From<Unpooled> for Embedding {
+    fn from(item: Unpooled) -> Self {
+        let tokens = u32::try_from(item.embedding.len()).unwrap_or(u32::MAX);
+        Self {
+            vectors: item
+                .embedding
+                .into_iter()
+                .map(|values| Vector { values })
+                .collect(),
+            tokens,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Ranked {
+    results: Vec<RankedItem>,
+    usage: InputUsage,
+}
+
+#[derive(Debug, Deserialize)]
+struct RankedItem {
+    index: usize,
+    relevance_score: f32,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct InputUsage {
+    prompt_tokens: u32,
+}

@@ -1,0 +1,227 @@
+//! The adapter between an engine link and llama-server: one task per request, and one that merges what they have into ticks.
+//!
+//! ```text
+//!   commands ──► Session ──spawn──► request task: HTTP, SSE, credits ──► outbox (bounded) ──► Session ──tick──► messages
+//!                   └── cancel tokens, credits ──────────▲
+//! ```
+//!
+//! A request without credits does not read its socket, so the server's own buffers fill up (PROTOCOL.md 18). Cancelling drops the HTTP
+//! request; the server sees that at its next token, or within its polling second while it reads a prompt. Dropping the link drops all of it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use muster_proto::{
+    Code,
+    v1::{
+        Admitted, ErrorInfo, Event, SequenceEvents, SessionCommand, SessionMessage, Start, Tick, event,
+        session_command, session_message, start::Work,
+    },
+};
+use tokio::{
+    sync::{
+        Semaphore,
+        mpsc::{self, error::TrySendError},
+    },
+    task::{Id, JoinError, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    reply::kind,
+    run::{Job, Out},
+};
+use crate::engine::EngineLink;
+
+/// Commands on their way; full = the instance waits.
+const COMMANDS: usize = 256;
+/// Ticks on their way; full = events wait in the outbox.
+const MESSAGES: usize = 16;
+/// Events of requests on their way into a tick; full = the requests stop reading their sockets.
+const OUTBOX: usize = 512;
+/// Most requests whose events go into one tick.
+const TICK: usize = 256;
+/// A semaphore takes no more than `usize::MAX >> 3`.
+const CREDITS: usize = u32::MAX as usize;
+
+/// One request's bookkeeping.
+struct Running {
+    cancel: CancellationToken,
+    credit: Arc<Semaphore>,
+    sequences: u32,
+}
+
+/// The task that owns the link's far side.
+pub(super) struct Session {
+    job: Job,
+    sequences: u32,
+    running: HashMap<u64, Running>,
+    handles: HashMap<Id, u64>,
+    tasks: JoinSet<()>,
+    outbox: mpsc::Sender<SequenceEvents>,
+    inbox: mpsc::Receiver<SequenceEvents>,
+    seq: u64,
+}
+
+/// Opens a session that lasts until the link is dropped or `engine_end` resolves.
+pub(super) fn open(
+    job: Job,
+    sequences: u32,
+    engine_end: impl Future<Output = ()> + Send + 'static,
+) -> EngineLink {
+    let (commands, receiver) = mpsc::channel(COMMANDS);
+    let (sender, messages) = mpsc::channel(MESSAGES);
+    let (outbox, inbox) = mpsc::channel(OUTBOX);
+    let session = Session {
+        job,
+        sequences,
+        running: HashMap::new(),
+        handles: HashMap::new(),
+        tasks: JoinSet::new(),
+        outbox,
+        inbox,
+        seq: 0,
+    };
+    tokio::spawn(async move {
+        tokio::select! {
+            () = session.run(receiver, sender) => {}
+            () = engine_end => tracing::debug!("llama-server has ended"),
+        }
+    });
+    EngineLink { commands, messages }
+}
+
+impl Session {
+    async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<SessionCommand>,
+        messages: mpsc::Sender<SessionMessage>,
+    ) {
+        let mut first: Option<SequenceEvents> = None;
+        loop {
+            tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    Some(SessionCommand { kind: Some(command) }) => self.command(command),
+                    Some(SessionCommand { kind: None }) => {}
+                    None => return,
+                },
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                permit = messages.reserve(), if first.is_some() => {
+                    let Ok(permit) = permit else { return };
+                    let Some(events) = first.take() else { continue };
+                    let tick = session_message::Kind::Tick(self.tick(events));
+                    permit.send(SessionMessage { kind: Some(tick) });
+                }
+                events = self.inbox.recv(), if first.is_none() => first = events,
+                () = messages.closed() => return,
+            }
+        }
+    }
+
+    fn command(&mut self, command: session_command::Kind) {
+        match command {
+            session_command::Kind::Start(start) => self.start(start),
+            session_command::Kind::Cancel(cancel) => {
+                if let Some(running) = self.running.get(&cancel.handle) {
+                    running.cancel.cancel();
+                }
+            }
+            session_command::Kind::Credit(credit) => {
+                if let Some(running) = self.running.get(&credit.handle) {
+                    let room = CREDITS.saturating_sub(running.credit.available_permits());
+                    running
+                        .credit
+                        .add_permits(usize::try_from(credit.events).unwrap_or(room).min(room));
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, start: Start) {
+        let used: u32 = self.running.values().map(|running| running.sequences).sum();
+        let sequences = match &start.work {
+            Some(Work::Generate(request)) => request.n.clamp(1, self.sequences.max(1)),
+            Some(Work::Embed(_) | Work::Rerank(_)) | None => 1,
+        };
+        if used + sequences > self.sequences {
+            return self.refuse(start.handle, Code::NoRoom.error("all sequences are busy"));
+        }
+        let cancel = CancellationToken::new();
+        let credit = Arc::new(Semaphore::new(usize::try_from(start.credit).unwrap_or(CREDITS)));
+        let out = Out::new(start.handle, self.outbox.clone(), Arc::clone(&credit));
+        let (job, stop, work) = (self.job.clone(), cancel.clone(), start.work);
+        let task = self.tasks.spawn(async move {
+            let mut out = out;
+            out.push(kind(event::Kind::Admitted(Admitted::default())));
+            let result = tokio::select! {
+                biased;
+                () = stop.cancelled() => Err(Code::Cancelled.error("cancelled")),
+                result = job.work(work, &mut out) => result,
+            };
+            out.end(result).await;
+        });
+        self.handles.insert(task.id(), start.handle);
+        self.running.insert(
+            start.handle,
+            Running {
+                cancel,
+                credit,
+                sequences,
+            },
+        );
+    }
+
+    /// Refusals need no task. With a full outbox the refusal waits in one.
+    fn refuse(&mut self, handle: u64, error: ErrorInfo) {
+        let events = SequenceEvents {
+            handle,
+            events: vec![failed(error)],
+            finished: true,
+        };
+        if let Err(TrySendError::Full(events)) = self.outbox.try_send(events) {
+            let outbox = self.outbox.clone();
+            self.tasks.spawn(async move { drop(outbox.send(events).await) });
+        }
+    }
+
+    /// A task that panicked has not said its last word.
+    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let (id, panicked) = match ended {
+            Ok((id, ())) => (id, false),
+            Err(error) => {
+                tracing::error!(%error, "a request's task failed");
+                (error.id(), true)
+            }
+        };
+        if let Some(handle) = self.handles.remove(&id)
+            && panicked
+        {
+            self.refuse(handle, Code::Internal.error("the request's task failed"));
+        }
+    }
+
+    /// Everything that is ready, in one message.
+    fn tick(&mut self, first: SequenceEvents) -> Tick {
+        let mut sequences = vec![first];
+        while sequences.len() < TICK
+            && let Ok(events) = self.inbox.try_recv()
+        {
+            sequences.push(events);
+        }
+        for sequence in sequences.iter().filter(|sequence| sequence.finished) {
+            self.running.remove(&sequence.handle);
+        }
+        let used: u32 = self.running.values().map(|running| running.sequences).sum();
+        self.seq += 1;
+        Tick {
+            seq: self.seq,
+            sequences,
+            free_sequences: self.sequences.saturating_sub(used),
+            free_cells: 0,
+        }
+    }
+}
+
+fn failed(error: ErrorInfo) -> Event {
+    kind(event::Kind::Failed(error))
+}
