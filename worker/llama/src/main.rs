@@ -1,1 +1,94 @@
-fn main() {}
+//! `muster-llama`: llama.cpp as an engine process. It serves the `Engine` service (`proto/muster/v1/engine.proto`) to its worker on a unix socket.
+//!
+//! ```text
+//!   session task ──► prepare threads ──► loop thread ──► outbox ──► session stream
+//!   (gRPC)           templates, tokens,   KV, batches,      ▲
+//!                    grammars, samplers   sampling ──► parse thread (tools, reasoning)
+//! ```
+//!
+//! One process holds at most one model; its end is how memory is given back. All FFI is behind [`model`], [`context`], [`sampler`] and [`chat`].
+//! Architecture invariant: nothing here knows other models, devices of the fleet, HTTP, or which worker is its parent.
+
+mod alive;
+mod chat;
+mod context;
+mod control;
+mod engine;
+mod ffi;
+mod grpc;
+mod guard;
+mod limits;
+mod model;
+mod outbox;
+mod parse;
+mod pick;
+mod plan;
+mod probs;
+mod request;
+mod sampler;
+mod shared;
+mod text;
+mod vector;
+mod waker;
+
+use anyhow::Context as _;
+use clap::Parser;
+use muster_proto::{
+    MAX_MESSAGE_BYTES,
+    net::{self, Address, Listener},
+    process::{self, LogLevel},
+    v1::engine_server::EngineServer,
+};
+
+/// llama.cpp as an engine process of Muster.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Where to serve the Engine service: unix:PATH or HOST:PORT.
+    #[arg(long, env = "MUSTER_LLAMA_LISTEN")]
+    listen: Address,
+    /// How much to log: critical, error, warning, info, debug or trace.
+    #[arg(long, env = "MUSTER_LOG_LEVEL", default_value = "info")]
+    log_level: LogLevel,
+}
+
+/// Without this variable ggml starts a debugger when it aborts; it is read by C code, so it must be there before any thread is.
+const NO_BACKTRACE: &str = "GGML_NO_BACKTRACE";
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if std::env::var_os(NO_BACKTRACE).is_none() {
+        return restart_with_environment();
+    }
+    process::init_logging(args.log_level);
+    model::init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(256 << 20).build()?;
+    runtime.block_on(serve(args.listen))
+}
+
+/// Runs this program again in its place, with the environment llama.cpp needs (setting it here would not be thread-safe).
+fn restart_with_environment() -> anyhow::Result<()> {
+    use std::os::unix::process::CommandExt as _;
+    let program = std::env::current_exe().context("own path")?;
+    let error = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(NO_BACKTRACE, "1").exec();
+    Err(error).context("restart with GGML_NO_BACKTRACE")
+}
+
+async fn serve(address: Address) -> anyhow::Result<()> {
+    let listener = Listener::bind(&address).await.with_context(|| format!("listen on {address}"))?;
+    let address = listener.address()?;
+    let service = grpc::EngineService::default();
+    let server = EngineServer::new(service.clone())
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    process::notify_ready(&address);
+    let stopping = {
+        let service = service.clone();
+        async move {
+            drop(process::shutdown_signal().await);
+            process::notify_stopping();
+            service.stop().await;
+        }
+    };
+    net::server().add_service(server).serve_with_incoming_shutdown(listener, stopping).await.context("serve")
+}

@@ -1,0 +1,64 @@
+// What the shim's translation units share.
+#pragma once
+
+#include "shim.h"
+
+#include "chat.h"
+#include "common.h"
+#include "json-schema-to-grammar.h"
+#include "json.h"
+#include "llama.h"
+#include "sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+struct ms_model {
+    llama_model *             model = nullptr;
+    const llama_vocab *       vocab = nullptr;
+    common_chat_templates_ptr templates;
+    std::string               template_error;      // why there are no templates
+    bool                      specialised = false; // the template has a hand-written parser in `common`
+    bool                      thinking    = false; // the template knows enable_thinking
+    common_params_sampling    defaults;            // from the model file
+    std::vector<llama_token>  eog;
+
+    ~ms_model() { llama_model_free(model); }
+};
+
+struct ms_chat {
+    common_chat_params        params;
+    common_chat_parser_params parser;
+    common_grammar_type       grammar_type = COMMON_GRAMMAR_TYPE_NONE;
+    bool                      has_tools    = false;
+    bool                      plain        = false; // nothing to parse: the output is the content
+    bool                      tail_plain   = false; // once content began, the rest is content
+};
+
+inline void ms_copy_error(char * error, const char * text) noexcept {
+    if (error != nullptr) {
+        strncpy(error, text, MS_ERROR_BYTES - 1);
+        error[MS_ERROR_BYTES - 1] = '\0';
+    }
+}
+
+// Runs `body`, turning what it throws into a code.
+template <typename F> int ms_guard(char * error, int code, F && body) noexcept {
+    try {
+        return body();
+    } catch (const std::exception & e) {
+        ms_copy_error(error, e.what());
+    } catch (...) {
+        ms_copy_error(error, "an exception of unknown type");
+    }
+    return code;
+}
+
+inline void ms_emit(ms_sink sink, void * user, const std::string & text) {
+    sink(user, reinterpret_cast<const uint8_t *>(text.data()), text.size());
+}

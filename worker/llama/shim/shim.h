@@ -1,0 +1,102 @@
+// C interface between muster-llama (Rust) and llama.cpp's library and `common` code.
+//
+// Rules of this boundary:
+//  - every function is noexcept: what llama.cpp throws becomes a code and a message, since a throw through extern "C" aborts;
+//  - nothing that is returned points into a std:: object, except where a comment says how long it lives;
+//  - inputs were checked by the Rust side (guard.rs): a GGML_ASSERT can't be caught.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MS_OK       = 0,
+    MS_INVALID  = 1, // the caller's input is at fault
+    MS_FAILED   = 2, // llama.cpp failed
+    MS_DEAD_END = 3, // sampling: no candidate is left
+};
+
+#define MS_ERROR_BYTES 1024
+
+typedef struct ms_model   ms_model;   // weights, vocabulary, chat templates
+typedef struct ms_context ms_context; // KV cache and compute buffers
+typedef struct ms_sampler ms_sampler; // one request's sampler chain and grammar
+typedef struct ms_chat    ms_chat;    // a rendered chat and how to read the answer
+typedef struct ms_parser  ms_parser;  // the answer read so far
+
+// Gets a copy of bytes; called during the call it was given to, zero or more times.
+typedef void (*ms_sink)(void * user, const uint8_t * data, size_t len);
+// Called while loading with 0..1; false stops the load.
+typedef int (*ms_progress)(float fraction, void * user);
+// level: 1 debug, 2 info, 3 warning, 4 error
+typedef void (*ms_log)(int level, const char * text);
+typedef void (*ms_abort)(const char * message);
+
+void ms_init(ms_log log, ms_abort on_abort) noexcept;
+
+int  ms_model_load(const char * path, const char * params_json, const char * chat_template, ms_progress progress, void * user,
+                   ms_model ** out, char * error) noexcept;
+void ms_model_free(ms_model * model) noexcept;
+// facts about the model, as a JSON object
+int  ms_model_info(const ms_model * model, ms_sink sink, void * user, char * error) noexcept;
+// sink gets an array of int32 token ids
+int  ms_tokenize(const ms_model * model, const char * text, size_t len, int add_special, int parse_special, ms_sink sink, void * user, char * error) noexcept;
+// writes at most `cap` bytes, returns the length or a negative needed length; token must be in the vocabulary
+int  ms_piece(const ms_model * model, int32_t token, int special, char * out, int32_t cap) noexcept;
+int  ms_detokenize(const ms_model * model, const int32_t * tokens, size_t n, ms_sink sink, void * user, char * error) noexcept;
+int  ms_is_eog(const ms_model * model, int32_t token) noexcept;
+int  ms_schema_to_grammar(const char * schema_json, ms_sink sink, void * user, char * error) noexcept;
+
+int  ms_context_new(ms_model * model, const char * params_json, ms_context ** out, char * error) noexcept;
+void ms_context_free(ms_context * ctx) noexcept;
+int  ms_context_info(const ms_context * ctx, ms_sink sink, void * user, char * error) noexcept;
+void ms_set_threads(ms_context * ctx, int32_t threads, int32_t threads_batch) noexcept;
+// llama_decode's own codes; -1000 if it threw. One sequence per token; `output` marks tokens whose logits are wanted.
+int  ms_decode(ms_context * ctx, int32_t n, const int32_t * tokens, const int32_t * pos, const int32_t * seq, const int8_t * output) noexcept;
+int  ms_seq_rm(ms_context * ctx, int32_t seq, int32_t p0, int32_t p1) noexcept; // 1 = removed
+void ms_seq_cp(ms_context * ctx, int32_t from, int32_t to) noexcept;
+int32_t ms_seq_pos_min(ms_context * ctx, int32_t seq) noexcept; // -1 = empty
+int32_t ms_seq_pos_max(ms_context * ctx, int32_t seq) noexcept; // -1 = empty
+void ms_memory_clear(ms_context * ctx) noexcept;
+// the partial state (SWA window, recurrent state) of a sequence
+size_t ms_state_size(ms_context * ctx, int32_t seq) noexcept;
+size_t ms_state_save(ms_context * ctx, int32_t seq, uint8_t * out, size_t cap) noexcept;
+size_t ms_state_load(ms_context * ctx, int32_t seq, const uint8_t * data, size_t len) noexcept; // 0 = failed
+// valid until the next decode; null if there is none
+const float * ms_logits(ms_context * ctx, int32_t index) noexcept;
+const float * ms_embedding_seq(ms_context * ctx, int32_t seq) noexcept;
+const float * ms_embedding_token(ms_context * ctx, int32_t index) noexcept;
+
+// chat may be null; json is SamplerSpec (sampler.rs)
+int  ms_sampler_new(const ms_model * model, const char * json, const ms_chat * chat, ms_sampler ** out, char * error) noexcept;
+void ms_sampler_free(ms_sampler * sampler) noexcept;
+int  ms_sampler_accept_prompt(ms_sampler * sampler, const int32_t * tokens, size_t n, char * error) noexcept;
+
+typedef struct {
+    int32_t token;
+    int32_t eog;
+    int32_t piece_len; // negative: the buffer was too small by that need
+    int32_t greedy;    // taken by the greedy path
+} ms_sampled;
+// samples from the logits at `index`, accepts the token and renders it
+int  ms_sample(ms_sampler * sampler, ms_context * ctx, int32_t index, ms_sampled * out, char * piece, int32_t piece_cap, char * error) noexcept;
+// candidates left after the chain, likeliest first, as pairs (int32 id, float p); valid after ms_sample
+int  ms_sampler_candidates(ms_sampler * sampler, ms_sink sink, void * user, char * error) noexcept;
+
+// json is ChatSpec (chat.rs); the prompt goes to the sink
+int  ms_chat_apply(const ms_model * model, const char * json, ms_chat ** out, ms_sink prompt, void * user, char * error) noexcept;
+int  ms_chat_info(const ms_chat * chat, ms_sink sink, void * user, char * error) noexcept;
+void ms_chat_free(ms_chat * chat) noexcept;
+
+int  ms_parser_new(const ms_chat * chat, ms_parser ** out, char * error) noexcept;
+// parses the whole text so far; the sink gets a JSON array of what is new
+int  ms_parser_update(ms_parser * parser, const char * text, size_t len, int partial, ms_sink sink, void * user, char * error) noexcept;
+void ms_parser_free(ms_parser * parser) noexcept;
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,268 @@
+//! The context: KV cache, decode, outputs. Owned by the loop's thread.
+#![expect(unsafe_code, reason = "calls into the shim")]
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ffi::{self, ErrorText, NativeError, RawContext, append},
+    model::{Model, Token, c_string, collect},
+};
+
+/// A sequence id: 0 to `n_seq_max` − 1.
+pub(crate) type Seq = i32;
+
+/// How to make a context.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ContextParams {
+    /// Cells in all.
+    pub(crate) n_ctx: u32,
+    /// Most tokens per decode call.
+    pub(crate) n_batch: u32,
+    /// Most tokens per graph run.
+    pub(crate) n_ubatch: u32,
+    /// Sequences.
+    pub(crate) n_seq_max: u32,
+    /// Most outputs per graph run; 0 = `n_batch`.
+    pub(crate) n_outputs_max: u32,
+    pub(crate) n_threads: i32,
+    pub(crate) n_threads_batch: i32,
+    /// Compute embeddings.
+    pub(crate) embeddings: bool,
+    pub(crate) swa_full: bool,
+    pub(crate) type_k: String,
+    pub(crate) type_v: String,
+    pub(crate) pooling: String,
+    pub(crate) flash_attention: String,
+}
+
+/// What a context really became.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct ContextInfo {
+    pub(crate) n_ctx: u32,
+    pub(crate) n_batch: u32,
+    pub(crate) n_ubatch: u32,
+    pub(crate) n_seq_max: u32,
+    pub(crate) pooling: String,
+    pub(crate) has_memory: bool,
+    pub(crate) causal: bool,
+}
+
+/// Why a decode did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DecodeError {
+    /// No cells for this batch; the memory is as before.
+    NoRoom,
+    /// Something broke; parts of the batch may be in the memory: re-read the positions.
+    Broken(i32),
+}
+
+/// One decode's input, kept between ticks so that the loop does not allocate.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    tokens: Vec<Token>,
+    pos: Vec<i32>,
+    seq: Vec<Seq>,
+    output: Vec<i8>,
+}
+
+impl Batch {
+    pub(crate) fn clear(&mut self) {
+        self.tokens.clear();
+        self.pos.clear();
+        self.seq.clear();
+        self.output.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Adds a token and returns its index.
+    pub(crate) fn push(&mut self, token: Token, pos: i32, seq: Seq, output: bool) -> usize {
+        self.tokens.push(token);
+        self.pos.push(pos);
+        self.seq.push(seq);
+        self.output.push(i8::from(output));
+        self.tokens.len() - 1
+    }
+}
+
+/// A context.
+pub(crate) struct Context {
+    raw: *mut RawContext,
+    info: ContextInfo,
+    model: Arc<Model>,
+}
+
+// SAFETY: llama.cpp's context has no thread affinity; it must only not be used by two threads at once, and `Context` is not `Sync`.
+unsafe impl Send for Context {}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: made by ms_context_new, freed once, before the model (`self.model` is dropped after this body).
+        unsafe { ffi::ms_context_free(self.raw) }
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Makes a context.
+    ///
+    /// # Errors
+    /// The parameters don't suit the model, or memory ran out.
+    pub(crate) fn new(model: Arc<Model>, params: &ContextParams) -> Result<Self, NativeError> {
+        let json = serde_json::to_string(params).map_err(|error| NativeError::Failed(error.to_string()))?;
+        let json = c_string(&json)?;
+        let mut raw = std::ptr::null_mut();
+        let mut error = ErrorText::new();
+        // SAFETY: the model lives as long as the context (it holds the `Arc`); the other pointers live during the call.
+        let code =
+            unsafe { ffi::ms_context_new(model.raw(), json.as_ptr(), &raw mut raw, error.as_mut_ptr()) };
+        error.check(code)?;
+        // SAFETY: `raw` was just made.
+        let info = collect(|user, error| unsafe { ffi::ms_context_info(raw, append, user, error) })
+            .and_then(|json| serde_json::from_slice(&json).map_err(|error| NativeError::Failed(error.to_string())));
+        match info {
+            Ok(info) => Ok(Self { raw, info, model }),
+            Err(error) => {
+                // SAFETY: just made, nobody else has it.
+                unsafe { ffi::ms_context_free(raw) };
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) const fn raw(&self) -> *mut RawContext {
+        self.raw
+    }
+
+    pub(crate) const fn info(&self) -> &ContextInfo {
+        &self.info
+    }
+
+    /// Sets the threads of one-token and of larger graph runs.
+    pub(crate) fn set_threads(&mut self, threads: i32, threads_batch: i32) {
+        // SAFETY: the context lives and is ours.
+        unsafe { ffi::ms_set_threads(self.raw, threads, threads_batch) }
+    }
+
+    /// Decodes a batch.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    pub(crate) fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+        debug_assert!(batch.len() <= self.info.n_batch as usize, "a larger batch aborts llama.cpp");
+        let n = i32::try_from(batch.len()).map_err(|_| DecodeError::Broken(-1))?;
+        // SAFETY: the four arrays have `n` elements each, `n` ≤ n_batch, tokens and sequences were checked where they came in.
+        let code = unsafe {
+            ffi::ms_decode(
+                self.raw,
+                n,
+                batch.tokens.as_ptr(),
+                batch.pos.as_ptr(),
+                batch.seq.as_ptr(),
+                batch.output.as_ptr(),
+            )
+        };
+        match code {
+            0 => Ok(()),
+            1 => Err(DecodeError::NoRoom),
+            code => Err(DecodeError::Broken(code)),
+        }
+    }
+
+    /// Forgets positions from `from` on; false if this memory can't forget a part.
+    pub(crate) fn forget_from(&mut self, seq: Seq, from: usize) -> bool {
+        let from = i32::try_from(from).unwrap_or(i32::MAX);
+        // SAFETY: the context lives; `seq` < n_seq_max.
+        unsafe { ffi::ms_seq_rm(self.raw, seq, from, -1) != 0 }
+    }
+
+    /// Forgets a sequence.
+    pub(crate) fn forget(&mut self, seq: Seq) {
+        // SAFETY: as above; removing a whole sequence never fails.
+        unsafe { ffi::ms_seq_rm(self.raw, seq, -1, -1) };
+    }
+
+    /// Makes `to` share all cells of `from`; `to` must be empty.
+    pub(crate) fn share(&mut self, from: Seq, to: Seq) {
+        // SAFETY: both < n_seq_max; the memory is unified.
+        unsafe { ffi::ms_seq_cp(self.raw, from, to) }
+    }
+
+    /// First position in memory; −1 if none.
+    pub(crate) fn first_position(&mut self, seq: Seq) -> i32 {
+        // SAFETY: the context lives; `seq` < n_seq_max.
+        unsafe { ffi::ms_seq_pos_min(self.raw, seq) }
+    }
+
+    /// Last position in memory; −1 if none.
+    pub(crate) fn last_position(&mut self, seq: Seq) -> i32 {
+        // SAFETY: as above.
+        unsafe { ffi::ms_seq_pos_max(self.raw, seq) }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        // SAFETY: the context lives.
+        unsafe { ffi::ms_memory_clear(self.raw) }
+    }
+
+    /// A copy of what a sequence can't roll back (window, recurrent state); `None` if there is none.
+    pub(crate) fn save_state(&mut self, seq: Seq) -> Option<Vec<u8>> {
+        // SAFETY: the context lives; `seq` < n_seq_max.
+        let size = unsafe { ffi::ms_state_size(self.raw, seq) };
+        let mut data = vec![0; size];
+        // SAFETY: `data` has `size` writable bytes.
+        let written = unsafe { ffi::ms_state_save(self.raw, seq, data.as_mut_ptr(), size) };
+        (size > 0 && written == size).then_some(data)
+    }
+
+    /// Puts back what [`Self::save_state`] gave; false leaves the sequence in an unknown state: forget it.
+    pub(crate) fn load_state(&mut self, seq: Seq, data: &[u8]) -> bool {
+        // SAFETY: `data` is readable for its length.
+        unsafe { ffi::ms_state_load(self.raw, seq, data.as_ptr(), data.len()) == data.len() }
+    }
+
+    /// The logits of the batch's token `index`; `None` if it was no output.
+    pub(crate) fn logits(&mut self, index: usize) -> Option<&[f32]> {
+        let index = i32::try_from(index).ok()?;
+        // SAFETY: the context lives.
+        let data = unsafe { ffi::ms_logits(self.raw, index) };
+        // SAFETY: llama.cpp keeps n_vocab floats there until the next decode, which needs `&mut self`.
+        (!data.is_null()).then(|| unsafe { std::slice::from_raw_parts(data, self.model.info().n_vocab) })
+    }
+
+    /// The pooled embedding (or, with rank pooling, the scores) of a sequence after a decode.
+    pub(crate) fn pooled(&mut self, seq: Seq) -> Option<&[f32]> {
+        let len = if self.info.pooling == "rank" {
+            self.model.info().n_cls_out.max(1)
+        } else {
+            self.model.info().n_embd_out
+        };
+        // SAFETY: the context lives; `seq` < n_seq_max.
+        let data = unsafe { ffi::ms_embedding_seq(self.raw, seq) };
+        // SAFETY: llama.cpp keeps `len` floats there until the next decode, which needs `&mut self`.
+        (!data.is_null()).then(|| unsafe { std::slice::from_raw_parts(data, len) })
+    }
+
+    /// The embedding of the batch's token `index`.
+    pub(crate) fn token_embedding(&mut self, index: usize) -> Option<&[f32]> {
+        let index = i32::try_from(index).ok()?;
+        // SAFETY: the context lives.
+        let data = unsafe { ffi::ms_embedding_token(self.raw, index) };
+        // SAFETY: as above.
+        (!data.is_null()).then(|| unsafe { std::slice::from_raw_parts(data, self.model.info().n_embd_out) })
+    }
+}

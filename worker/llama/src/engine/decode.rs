@@ -1,0 +1,198 @@
+//! One planned decode: build the batch, run it, sample where there are logits, make room where there is none.
+
+use std::time::Instant;
+
+use muster_proto::Code;
+
+use super::{Engine, slot::Checkpoint};
+use crate::{context::DecodeError, plan::Part};
+
+/// Decodes that may break in a row before the requests in the batch are failed.
+const PATIENCE: u32 = 3;
+/// Tokens before a prompt's end where a checkpoint is taken: chats differ in the last few (the generation prompt).
+const CHECKPOINT_BEFORE_END: usize = 4;
+/// Checkpoints kept per sequence.
+const CHECKPOINTS: usize = 32;
+
+impl Engine {
+    /// Decodes `self.parts`.
+    pub(super) fn decode_planned(&mut self, started: Instant) {
+        let parts = std::mem::take(&mut self.parts);
+        let prompts: usize = parts.iter().filter(|part| part.tokens > 1).map(|part| part.tokens).sum();
+        self.decode_parts(&parts);
+        if prompts > 0 {
+            let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.pace.learn(prompts, micros);
+        }
+        self.parts = parts;
+    }
+
+    /// Decodes parts, in pieces if there is no room for all at once.
+    fn decode_parts(&mut self, parts: &[Part]) {
+        loop {
+            self.build(parts);
+            if self.batch.is_empty() {
+                return;
+            }
+            match self.context.decode(&self.batch) {
+                Ok(()) => {
+                    self.broken = 0;
+                    return self.advance();
+                }
+                Err(DecodeError::NoRoom) => {
+                    if self.drop_idle_cache() {
+                        continue;
+                    }
+                    if self.batch.len() > 1 {
+                        let (first, second) = halve(parts);
+                        self.decode_parts(&first);
+                        return self.decode_parts(&second);
+                    }
+                    if !self.preempt(parts) {
+                        return;
+                    }
+                }
+                Err(DecodeError::Broken(code)) => return self.recover(code, parts),
+            }
+        }
+    }
+
+    /// Fills the batch; parts of sequences that were preempted or ended meanwhile are left out.
+    fn build(&mut self, parts: &[Part]) {
+        self.batch.clear();
+        self.outputs.clear();
+        for slot in &mut self.slots {
+            slot.planned = 0;
+        }
+        for part in parts {
+            let slot = &mut self.slots[part.seq];
+            let Some(run) = &slot.run else { continue };
+            if run.preempted {
+                continue;
+            }
+            let mut to = (slot.n_past + part.tokens).min(slot.tokens.len());
+            if self.needs_checkpoints && run.first_token.is_none() {
+                // stop where a checkpoint is wanted
+                let at = run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END);
+                if slot.n_past < at && at < to {
+                    to = at;
+                }
+            }
+            for index in slot.n_past..to {
+                let output = index + 1 == slot.tokens.len();
+                let pos = i32::try_from(index).unwrap_or(i32::MAX);
+                let at = self.batch.push(slot.tokens[index], pos, slot.seq, output);
+                if output {
+                    self.outputs.push((part.seq, at));
+                }
+            }
+            slot.planned = to;
+        }
+    }
+
+    /// After a decode: the tokens are in memory; samples where there are logits.
+    fn advance(&mut self) {
+        let clock = self.clock;
+        for slot in &mut self.slots {
+            if slot.planned > 0 {
+                slot.n_past = slot.planned;
+                slot.planned = 0;
+                slot.last_used = clock;
+            }
+        }
+        if self.needs_checkpoints {
+            self.take_checkpoints();
+        }
+        self.report_progress();
+        let outputs = std::mem::take(&mut self.outputs);
+        for (index, at) in &outputs {
+            self.sample(*index, *at);
+        }
+        self.outputs = outputs;
+    }
+
+    fn take_checkpoints(&mut self) {
+        for slot in &mut self.slots {
+            let wanted = slot.run.as_ref().is_some_and(|run| {
+                run.first_token.is_none() && slot.n_past == run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END)
+            });
+            let known = slot.checkpoints.last().is_some_and(|last| last.n_past == slot.n_past);
+            if !wanted || known || slot.n_past == 0 {
+                continue;
+            }
+            if let Some(data) = self.context.save_state(slot.seq) {
+                if slot.checkpoints.len() == CHECKPOINTS {
+                    slot.checkpoints.remove(0);
+                }
+                slot.checkpoints.push(Checkpoint { n_past: slot.n_past, data });
+            }
+        }
+    }
+
+    /// A decode broke: earlier parts of the batch may have been applied, so positions are read again (ENGINE.md 4).
+    fn recover(&mut self, code: i32, parts: &[Part]) {
+        self.broken += 1;
+        tracing::error!(code, in_a_row = self.broken, "a decode broke");
+        for part in parts {
+            let slot = &mut self.slots[part.seq];
+            slot.planned = 0;
+            let held = usize::try_from(self.context.last_position(slot.seq) + 1).unwrap_or(0);
+            // logits of what was decoded are lost: the last token must be read again
+            let keep = held.min(slot.n_past);
+            if self.context.forget_from(slot.seq, keep) {
+                slot.n_past = keep;
+            } else {
+                self.context.forget(slot.seq);
+                slot.n_past = 0;
+            }
+        }
+        if self.broken >= PATIENCE || code == -1 {
+            self.broken = 0;
+            let handles: Vec<u64> =
+                parts.iter().filter_map(|part| self.slots[part.seq].run.as_ref().map(|run| run.handle)).collect();
+            for handle in handles {
+                self.fail(handle, Code::RuntimeError.error(format!("llama.cpp could not decode (code {code})")));
+            }
+        }
+    }
+}
+
+/// Splits parts in two of about the same number of tokens; the second may continue the first's last sequence.
+fn halve(parts: &[Part]) -> (Vec<Part>, Vec<Part>) {
+    let total: usize = parts.iter().map(|part| part.tokens).sum();
+    let mut left = total / 2;
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for part in parts {
+        let here = part.tokens.min(left);
+        left -= here;
+        if here > 0 {
+            first.push(Part { seq: part.seq, tokens: here });
+        }
+        if part.tokens > here {
+            second.push(Part { seq: part.seq, tokens: part.tokens - here });
+        }
+    }
+    (first, second)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn halves_make_the_whole(tokens in prop::collection::vec(1_usize..50, 1..10)) {
+            let parts: Vec<Part> = tokens.iter().enumerate().map(|(seq, tokens)| Part { seq, tokens: *tokens }).collect();
+            let (first, second) = halve(&parts);
+            let total = |parts: &[Part]| parts.iter().map(|part| part.tokens).sum::<usize>();
+            prop_assert_eq!(total(&first) + total(&second), total(&parts));
+            prop_assert_eq!(total(&first), total(&parts) / 2);
+            for part in &parts {
+                let of = |half: &[Part]| half.iter().filter(|p| p.seq == part.seq).map(|p| p.tokens).sum::<usize>();
+                prop_assert_eq!(of(&first) + of(&second), part.tokens);
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Events: what the loop tells about its requests, gathered per tick.
+
+use std::{sync::PoisonError, time::Instant};
+
+use muster_proto::v1::{
+    Delta, ErrorInfo, Event, Finished, PromptProgress, SequenceEvents, Timings, Usage, event,
+};
+
+use super::{
+    Engine,
+    generate::Ending,
+    slot::{Request, Run},
+};
+use crate::{
+    parse::End,
+    request::millis,
+};
+
+const fn of(kind: event::Kind) -> Event {
+    Event { kind: Some(kind), extra_json: String::new() }
+}
+
+fn narrow(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+impl Engine {
+    /// Adds an event of a running request to this tick.
+    pub(super) fn emit(&mut self, handle: u64, kind: event::Kind) {
+        let clock = self.clock;
+        let Some(request) = self.requests.get_mut(&handle) else { return };
+        if request.out_at.0 != clock || self.out.get(request.out_at.1).is_none_or(|entry| entry.handle != handle) {
+            request.out_at = (clock, self.out.len());
+            self.out.push(SequenceEvents { handle, events: Vec::with_capacity(1), finished: false });
+        }
+        if let Some(entry) = self.out.get_mut(request.out_at.1) {
+            entry.events.push(of(kind));
+        }
+    }
+
+    /// Ends a handle with its terminal event. The request, if it ran, must have been taken out before.
+    pub(super) fn emit_terminal(&mut self, handle: u64, kind: event::Kind) {
+        match self.out.iter_mut().rev().find(|entry| entry.handle == handle) {
+            Some(entry) => {
+                entry.events.push(of(kind));
+                entry.finished = true;
+            }
+            None => self.out.push(SequenceEvents { handle, events: vec![of(kind)], finished: true }),
+        }
+    }
+
+    /// Sends what slot `index` has gathered, if it is due.
+    pub(super) fn emit_output(&mut self, index: usize) {
+        let Some(run) = self.slots[index].run.as_deref_mut() else { return };
+        if run.pending.count < run.params.interval {
+            return;
+        }
+        if let Some(delta) = take_output(run, &self.parse, &self.requests) {
+            let handle = run.handle;
+            if let Some(request) = self.requests.get(&handle) {
+                request.control.pay(1);
+            }
+            self.emit(handle, event::Kind::Delta(delta));
+        }
+    }
+
+    /// Ends the choice on slot `index`; with the last one, the request. The sequence is free at once, its cache stays.
+    pub(super) fn finish(&mut self, index: usize, ending: &Ending) {
+        let slot = &mut self.slots[index];
+        let Some(mut run) = slot.run.take() else { return };
+        slot.tokens.truncate(slot.n_past);
+        run.text.finish(&mut run.pending.text);
+        let handle = run.handle;
+        let end = ending.event(run.choice, run.generated);
+        let delta = take_output(&mut run, &self.parse, &self.requests);
+        if let Some(request) = self.requests.get_mut(&handle) {
+            request.generated += run.generated;
+            request.choices_left -= 1;
+        }
+        if let Some(delta) = delta {
+            if let Some(request) = self.requests.get(&handle) {
+                request.control.pay(1);
+            }
+            self.emit(handle, event::Kind::Delta(delta));
+        }
+        if run.lane.is_none() {
+            self.emit(handle, event::Kind::ChoiceFinished(end.clone()));
+        }
+        let last = self.requests.get(&handle).is_some_and(|request| request.choices_left == 0);
+        let terminal = last.then(|| self.requests.remove(&handle)).flatten().map(|request| finished(&request));
+        match (run.lane, terminal) {
+            (Some(lane), terminal) => {
+                if terminal.is_some() {
+                    *lane.group.terminal.lock().unwrap_or_else(PoisonError::into_inner) = terminal;
+                }
+                // the lane sends after what this tick has gathered
+                self.flush();
+                lane.end(End::Finished(end), &self.parse);
+            }
+            (None, Some(terminal)) => self.emit_terminal(handle, terminal),
+            (None, None) => {}
+        }
+    }
+
+    /// Ends a request with an error; its sequences are free at once.
+    pub(super) fn fail(&mut self, handle: u64, error: ErrorInfo) {
+        let Some(request) = self.requests.remove(&handle) else { return };
+        let mut lanes = Vec::new();
+        for slot in &mut self.slots {
+            if slot.run.as_ref().is_some_and(|run| run.handle == handle) {
+                if let Some(run) = slot.run.take() {
+                    lanes.extend(run.lane);
+                }
+                slot.planned = 0;
+                slot.tokens.truncate(slot.n_past);
+            }
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        for choice in waiting {
+            if choice.run.handle == handle {
+                lanes.extend(choice.run.lane);
+            } else {
+                self.waiting.push_back(choice);
+            }
+        }
+        match &request.lanes {
+            Some(group) => {
+                *group.terminal.lock().unwrap_or_else(PoisonError::into_inner) = Some(event::Kind::Failed(error));
+                self.flush();
+                for lane in lanes {
+                    lane.end(End::Dropped, &self.parse);
+                }
+            }
+            None => self.emit_terminal(handle, event::Kind::Failed(error)),
+        }
+    }
+
+    /// Tells readers that asked how far their prompts are; skipped where it could not be paid for.
+    pub(super) fn report_progress(&mut self) {
+        let mut reports = Vec::new();
+        for slot in &self.slots {
+            let Some(run) = &slot.run else { continue };
+            if !run.params.return_progress || run.choice != 0 || run.first_token.is_some() || run.preempted {
+                continue;
+            }
+            let Some(request) = self.requests.get(&run.handle) else { continue };
+            if request.control.credit() > 1 {
+                request.control.pay(1);
+                let progress = PromptProgress {
+                    total: narrow(run.prompt_len),
+                    cached: narrow(request.cached),
+                    processed: narrow(slot.n_past.min(run.prompt_len)),
+                    elapsed_ms: millis(request.started, Instant::now()),
+                };
+                reports.push((run.handle, progress));
+            }
+        }
+        for (handle, progress) in reports {
+            self.emit(handle, event::Kind::Progress(progress));
+        }
+    }
+}
+
+/// What a run has gathered, as an event to send; or hands it to its lane. Nothing if all of it is held back.
+fn take_output(
+    run: &mut Run,
+    queue: &crate::parse::Queue,
+    requests: &std::collections::HashMap<u64, Request>,
+) -> Option<Delta> {
+    let pending = &mut run.pending;
+    let nothing = pending.text.is_empty() && (pending.tokens.is_empty() || run.text.held_bytes() > 0);
+    if nothing {
+        return None;
+    }
+    pending.count = 0;
+    if let Some(lane) = &run.lane {
+        run.lane_open = run.lane_open || lane.is_open();
+        if !run.lane_open {
+            if let Some(request) = requests.get(&run.handle) {
+                request.control.pay(1);
+            }
+            lane.push(&pending.text, &mut pending.logprobs, &mut pending.tokens, run.generated, queue);
+            pending.text.clear();
+            return None;
+        }
+    }
+    Some(Delta {
+        choice: run.choice,
+        content: std::mem::take(&mut pending.text),
+        logprobs: std::mem::take(&mut pending.logprobs),
+        tokens: std::mem::take(&mut pending.tokens),
+        generated: run.generated,
+        ..Delta::default()
+    })
+}
+
+/// The terminal event of a request whose choices have all ended.
+fn finished(request: &Request) -> event::Kind {
+    let now = Instant::now();
+    let first = request.first_token.unwrap_or(now);
+    event::Kind::Finished(Finished {
+        usage: Some(Usage {
+            prompt_tokens: narrow(request.prompt_len),
+            cached_tokens: narrow(request.cached),
+            completion_tokens: request.generated,
+            ..Usage::default()
+        }),
+        timings: Some(Timings {
+            prompt_n: narrow(request.prompt_len - request.cached),
+            prompt_ms: millis(request.started, first),
+            predicted_n: request.generated,
+            predicted_ms: millis(first, now),
+            cache_n: narrow(request.cached),
+            queue_ms: 0.0,
+        }),
+        id_slot: Some(narrow(request.slot)),
+    })
+}

@@ -1,0 +1,360 @@
+//! The loop: one thread owns the context, the sequences and all requests that run.
+//!
+//! ```text
+//!   commands ──► admit ──► plan ──► decode ──► sample ──► emit ──► one Tick
+//!                  │         ▲         │ no room: drop idle caches, halve, preempt
+//!                  │         └─────────┘
+//!            refused: no_room
+//!
+//!   a slot:  idle ──admit──► prefill ──all tokens in memory──► decode ──stop, limit──► idle (its cache stays)
+//!                               ▲  ▲                             │  │
+//!                               │  └──────── preempted ──────────┘  │ zero credit: not planned
+//!                               └── n > 1: waits for a slot, then shares the first choice's cells
+//! ```
+//!
+//! Invariants: a handle gets `finished` exactly once; no token is decoded for a request that can't pay for it; only a bounded number of prompt tokens
+//! is read per tick. The loop never waits for anything but commands and a full outbox.
+//! It does not know sockets, gRPC or how requests are written; it builds wire events itself, since converting every token's event twice would cost
+//! more than making it.
+
+mod admit;
+mod decode;
+mod embed;
+mod emit;
+mod generate;
+mod preempt;
+mod slot;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
+
+use muster_proto::{
+    Code,
+    v1::{ErrorInfo, SequenceEvents, SequencePhase},
+};
+use tokio::sync::mpsc;
+
+use crate::{
+    context::{Batch, Context},
+    model::Model,
+    outbox::Outbox,
+    parse,
+    plan::{Bounds, Part, PrefillPace, Want, plan},
+    request::Command,
+    shared::{Shared, SlotView},
+    waker::Waker,
+};
+use embed::EmbedRun;
+use slot::{Request, Slot, WaitingChoice};
+
+/// Time a tick may spend on prompts while others generate, in microseconds.
+const BESIDE_MICROS: u32 = 40_000;
+/// Time a tick may spend on prompts alone, in microseconds: bounds how late a cancel is seen.
+const ALONE_MICROS: u32 = 100_000;
+/// Fewest prompt tokens per tick, so that prompts advance on slow machines too.
+const LEAST_PREFILL: usize = 32;
+
+/// The loop's state.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    model: Arc<Model>,
+    context: Context,
+    /// Most tokens one request may use.
+    max_tokens: usize,
+    /// Cells may be shared between sequences (plain attention only).
+    may_share: bool,
+    /// Checkpoints are needed to reuse prefixes (windows, recurrent states).
+    needs_checkpoints: bool,
+    slots: Vec<Slot>,
+    requests: HashMap<u64, Request>,
+    /// Choices beyond the first that have no sequence yet.
+    waiting: VecDeque<WaitingChoice>,
+    embeds: VecDeque<EmbedRun>,
+    outbox: Option<Outbox>,
+    /// Number of the session; 0 = none.
+    session: u64,
+    rx: mpsc::Receiver<Command>,
+    parse: parse::Queue,
+    shared: Arc<Shared>,
+    waker: Waker,
+    pace: PrefillPace,
+    /// Counts ticks, for ages and LRU.
+    clock: u64,
+    /// Decodes that broke in a row.
+    broken: u32,
+    // buffers that live on so that a tick does not allocate
+    batch: Batch,
+    wants: Vec<Want>,
+    parts: Vec<Part>,
+    outputs: Vec<(usize, usize)>,
+    piece: Vec<u8>,
+    /// Events of this tick.
+    out: Vec<SequenceEvents>,
+}
+
+/// What the loop is made of.
+#[derive(Debug)]
+pub(crate) struct EngineParts {
+    pub(crate) model: Arc<Model>,
+    pub(crate) context: Context,
+    pub(crate) max_tokens: usize,
+    pub(crate) swa_full: bool,
+    pub(crate) rx: mpsc::Receiver<Command>,
+    pub(crate) parse: parse::Queue,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) waker: Waker,
+    pub(crate) pace: PrefillPace,
+}
+
+/// Samplers' lazy grammars search with `std::regex`, which recurses per character.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Starts the loop's thread; it ends at [`Command::Stop`].
+///
+/// # Errors
+/// The thread can't be started.
+pub(crate) fn start(parts: EngineParts) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let mut engine = Engine::new(parts);
+    std::thread::Builder::new().name("loop".to_owned()).stack_size(STACK_BYTES).spawn(move || engine.run())
+}
+
+impl Engine {
+    fn new(parts: EngineParts) -> Self {
+        let info = parts.model.info();
+        let windows = info.n_swa > 0 && !parts.swa_full;
+        let recurrent = info.recurrent || info.hybrid;
+        let slots = (0..parts.context.info().n_seq_max).map(Slot::new).collect();
+        Self {
+            may_share: !windows && !recurrent && parts.context.info().has_memory,
+            needs_checkpoints: windows || recurrent,
+            model: parts.model,
+            context: parts.context,
+            max_tokens: parts.max_tokens,
+            slots,
+            requests: HashMap::new(),
+            waiting: VecDeque::new(),
+            embeds: VecDeque::new(),
+            outbox: None,
+            session: 0,
+            rx: parts.rx,
+            parse: parts.parse,
+            shared: parts.shared,
+            waker: parts.waker,
+            pace: parts.pace,
+            clock: 0,
+            broken: 0,
+            batch: Batch::default(),
+            wants: Vec::new(),
+            parts: Vec::new(),
+            outputs: Vec::new(),
+            piece: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            while let Ok(command) = self.rx.try_recv() {
+                if !self.handle(command) {
+                    return;
+                }
+            }
+            if !self.tick() && !self.sleep() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for a command; false ends the loop.
+    fn sleep(&mut self) -> bool {
+        self.shared.idle();
+        self.shared.set_parked(true);
+        // credits or cancellations that came before the flag was seen
+        let missed = self.has_work();
+        let command = if missed { None } else { Some(self.rx.blocking_recv()) };
+        self.shared.set_parked(false);
+        match command {
+            None => true,
+            Some(Some(command)) => self.handle(command),
+            Some(None) => false,
+        }
+    }
+
+    fn has_work(&mut self) -> bool {
+        self.any_cancelled() || !self.embeds.is_empty() || {
+            self.plan();
+            !self.parts.is_empty()
+        }
+    }
+
+    fn handle(&mut self, command: Command) -> bool {
+        match command {
+            Command::Attach { session, outbox } => {
+                self.abandon_all();
+                self.session = session;
+                self.outbox = Some(outbox);
+            }
+            Command::Detach => {
+                self.abandon_all();
+                self.session = 0;
+                self.outbox = None;
+            }
+            Command::Start(job) if job.session != self.session => {}
+            Command::Start(job) => self.start(job),
+            Command::Refused { session, .. } if session != self.session => {}
+            Command::Refused { handle, error, .. } => self.refuse(handle, error),
+            Command::Wake => {}
+            Command::Stop => {
+                self.abandon_all();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// One round; false if there was nothing to do.
+    fn tick(&mut self) -> bool {
+        self.clock += 1;
+        self.reap_cancelled();
+        self.admit_waiting();
+        self.plan();
+        let work = !self.parts.is_empty() || !self.embeds.is_empty();
+        if work {
+            self.shared.begin_iteration();
+            let started = Instant::now();
+            if !self.parts.is_empty() {
+                self.decode_planned(started);
+            }
+            if !self.embeds.is_empty() {
+                self.embed_some();
+            }
+        }
+        self.publish();
+        self.flush();
+        work
+    }
+
+    fn plan(&mut self) {
+        self.wants.clear();
+        for request in self.requests.values_mut() {
+            request.allowance = request.control.credit();
+        }
+        for (seq, slot) in self.slots.iter().enumerate() {
+            let Some(run) = slot.run.as_ref() else { continue };
+            let Some(request) = self.requests.get_mut(&run.handle) else { continue };
+            let mut tokens = slot.tokens.len() - slot.n_past;
+            if run.preempted || tokens == 0 {
+                continue;
+            }
+            // the token that makes output must be paid for
+            if request.allowance <= 0 {
+                tokens -= 1;
+            }
+            request.allowance -= 1;
+            if tokens > 0 {
+                self.wants.push(Want { seq, tokens, decode: run.first_token.is_some() && tokens == 1, age: run.age });
+            }
+        }
+        let batch = self.context.info().n_batch as usize;
+        let bounds = Bounds {
+            batch,
+            prefill_beside: self.pace.fit(BESIDE_MICROS, LEAST_PREFILL, batch),
+            prefill_alone: self.pace.fit(ALONE_MICROS, LEAST_PREFILL, batch),
+        };
+        plan(&mut self.wants, bounds, &mut self.parts);
+    }
+
+    /// Sends what this tick has gathered.
+    fn flush(&mut self) {
+        if self.out.is_empty() {
+            return;
+        }
+        let events = std::mem::take(&mut self.out);
+        if let Some(outbox) = &self.outbox {
+            outbox.send(events);
+        }
+    }
+
+    /// Cells that neither running sequences hold nor waiting output has been promised.
+    fn free_cells(&self) -> usize {
+        let total = self.context.info().n_ctx as usize;
+        let used: usize = self.slots.iter().filter_map(|slot| slot.run.as_ref().map(|run| slot.tokens.len() + run.reserve())).sum();
+        total.saturating_sub(used)
+    }
+
+    fn idle_slots(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.run.is_none()).count()
+    }
+
+    /// Updates the gauges.
+    fn publish(&self) {
+        let free = self.idle_slots().saturating_sub(self.waiting.len());
+        self.shared.set_load(self.requests.len() + self.embeds.len(), free, self.free_cells());
+        for (index, slot) in self.slots.iter().enumerate() {
+            let view = match &slot.run {
+                None => SlotView {
+                    phase: SequencePhase::Idle,
+                    cached: slot.n_past,
+                    prompt: 0,
+                    generated: 0,
+                    handle: 0,
+                },
+                Some(run) => {
+                    let broke = self.requests.get(&run.handle).is_some_and(|request| request.control.credit() <= 0);
+                    let phase = match run.first_token {
+                        None => SequencePhase::Prefill,
+                        Some(_) if broke || run.preempted => SequencePhase::Blocked,
+                        Some(_) => SequencePhase::Decode,
+                    };
+                    SlotView {
+                        phase,
+                        cached: slot.n_past,
+                        prompt: run.prompt_len,
+                        generated: run.generated,
+                        handle: run.handle,
+                    }
+                }
+            };
+            self.shared.set_slot(index, view);
+        }
+    }
+
+    fn any_cancelled(&self) -> bool {
+        self.requests.values().any(|request| request.control.is_cancelled())
+            || self.embeds.iter().any(|run| run.control.is_cancelled())
+    }
+
+    fn reap_cancelled(&mut self) {
+        if !self.any_cancelled() {
+            return;
+        }
+        let handles: Vec<u64> = self
+            .requests
+            .values()
+            .filter(|request| request.control.is_cancelled())
+            .map(|request| request.handle)
+            .collect();
+        for handle in handles {
+            self.fail(handle, Code::Cancelled.error("the request was cancelled"));
+        }
+        self.reap_cancelled_embeds();
+    }
+
+    /// Ends everything without telling anybody: its session is gone.
+    fn abandon_all(&mut self) {
+        let handles: Vec<u64> = self.requests.keys().copied().collect();
+        for handle in handles {
+            self.fail(handle, Code::Cancelled.error("the session ended"));
+        }
+        self.embeds.clear();
+        self.out.clear();
+        self.publish();
+    }
+
+    fn refuse(&mut self, handle: u64, error: ErrorInfo) {
+        self.emit_terminal(handle, muster_proto::v1::event::Kind::Failed(error));
+    }
+}

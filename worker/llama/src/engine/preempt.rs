@@ -1,0 +1,67 @@
+//! Making room (ENGINE.md 4): idle caches first, then the youngest sequence, which reads its tokens again later. Its reader sees a pause.
+
+use super::Engine;
+use crate::plan::Part;
+
+/// Tokens beside its own that must be free before a preempted sequence comes back, so that it is not thrown out at once.
+const COMEBACK: usize = 64;
+
+impl Engine {
+    /// Forgets the least recently used idle cache; false if there is none.
+    pub(super) fn drop_idle_cache(&mut self) -> bool {
+        let idle = self
+            .slots
+            .iter_mut()
+            .filter(|slot| slot.run.is_none() && slot.n_past > 0)
+            .min_by_key(|slot| slot.last_used);
+        let Some(slot) = idle else { return false };
+        self.context.forget(slot.seq);
+        slot.tokens.clear();
+        slot.n_past = 0;
+        slot.checkpoints.clear();
+        true
+    }
+
+    /// Takes the memory of the youngest sequence. False if the one token in `parts` can't be decoded now: it was the victim, or it was alone and
+    /// its context is full.
+    pub(super) fn preempt(&mut self, parts: &[Part]) -> bool {
+        let running = |slot: &super::slot::Slot| slot.run.as_ref().filter(|run| !run.preempted).map(|run| (run.age, slot.seq));
+        let wanting = parts.first().map(|part| part.seq);
+        let victim = (0..self.slots.len()).filter_map(|i| running(&self.slots[i]).map(|key| (key, i))).max();
+        let others = self.slots.iter().filter(|slot| running(slot).is_some()).count();
+        let Some((_, victim)) = victim else { return false };
+        if others == 1 {
+            // alone and no room: its context is full
+            self.run_out_of_context(victim);
+            return false;
+        }
+        let slot = &mut self.slots[victim];
+        self.context.forget(slot.seq);
+        slot.n_past = 0;
+        slot.planned = 0;
+        slot.checkpoints.clear();
+        if let Some(run) = &mut slot.run {
+            tracing::info!(handle = run.handle, choice = run.choice, "preempted: no room for all sequences");
+            run.preempted = true;
+        }
+        Some(victim) != wanting
+    }
+
+    /// Lets preempted sequences read their tokens again, the oldest first, once there is room.
+    pub(super) fn resume_preempted(&mut self) {
+        loop {
+            let preempted = (0..self.slots.len())
+                .filter_map(|i| self.slots[i].run.as_ref().filter(|run| run.preempted).map(|run| (run.age, i)))
+                .min();
+            let Some((_, index)) = preempted else { return };
+            let alone = !self.slots.iter().any(|slot| slot.run.as_ref().is_some_and(|run| !run.preempted));
+            let need = self.slots[index].tokens.len() + COMEBACK;
+            if !alone && need > self.free_cells() {
+                return;
+            }
+            if let Some(run) = &mut self.slots[index].run {
+                run.preempted = false;
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Wire requests to the engine's own types; everything that could hurt llama.cpp is refused here (see [`crate::guard`]).
+
+use muster_proto::{
+    Code, ErrorExt as _, oai,
+    v1::{
+        Chat, ContentPart, ErrorInfo, GenerateRequest, Prompt, Sampling, ToolChoiceMode, content_part, generate_request,
+        logit_bias, prompt_piece, tool_choice,
+    },
+};
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    chat::ChatSpec,
+    ffi::NativeError,
+    guard::{self, Refusal},
+    limits::Limits,
+    model::{Model, Token},
+    sampler::SamplerSpec,
+};
+
+/// Names of samplers, in llama.cpp's canonical form without underscores.
+const SAMPLERS: [&str; 14] = [
+    "dry", "topk", "typp", "topp", "topnsigma", "minp", "temperature", "xtc", "infill", "penalties", "adaptivep", "temp",
+    "typ", "nucleus",
+];
+
+/// Options of llama.cpp that this engine does not have; refused, never ignored.
+const UNSUPPORTED: [&str; 5] = ["lora", "image_data", "n_cache_reuse", "n_discard", "multimodal_data"];
+
+pub(crate) fn invalid(param: &str, message: impl Into<String>) -> ErrorInfo {
+    Code::InvalidRequest.error(message).with_param(param)
+}
+
+pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> ErrorInfo {
+    Code::UnsupportedByRuntime.error(message).with_param(param)
+}
+
+pub(crate) fn refusal(refusal: Refusal) -> ErrorInfo {
+    invalid(refusal.param, refusal.message)
+}
+
+/// What llama.cpp said, with the field that it was about.
+pub(crate) fn native(param: &'static str) -> impl Fn(NativeError) -> ErrorInfo {
+    move |error| match error {
+        NativeError::Invalid(message) => invalid(param, message),
+        NativeError::Failed(message) => Code::RuntimeError.error(message),
+        NativeError::DeadEnd => invalid(param, error.to_string()),
+    }
+}
+
+/// Text and token ids, tokenized; special tokens are added before a beginning text as the vocabulary says.
+pub(crate) fn prompt(
+    model: &Model,
+    prompt: &Prompt,
+    param: &'static str,
+    add_special: bool,
+    parse_special: bool,
+) -> Result<Vec<Token>, ErrorInfo> {
+    let mut tokens = Vec::new();
+    for (index, piece) in prompt.pieces.iter().enumerate() {
+        match &piece.kind {
+            None => {}
+            Some(prompt_piece::Kind::Text(text)) => {
+                let special = add_special && index == 0;
+                tokens.append(&mut model.tokenize(text, special, parse_special).map_err(native(param))?);
+            }
+            Some(prompt_piece::Kind::Tokens(ids)) => {
+                check_tokens(model, &ids.ids, param)?;
+                tokens.extend_from_slice(&ids.ids);
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+pub(crate) fn check_tokens(model: &Model, tokens: &[Token], param: &'static str) -> Result<(), ErrorInfo> {
+    match model.foreign_token(tokens) {
+        Some(token) => Err(invalid(param, format!("token {token} is outside the vocabulary"))),
+        None => Ok(()),
+    }
+}
+
+/// Fields we don't model: what is known is used, what can't be done is refused.
+pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String, Value>, ErrorInfo> {
+    if request.extra_json.is_empty() {
+        return Ok(serde_json::Map::new());
+    }
+    let Value::Object(map) = guard::json("extra_json", &request.extra_json).map_err(refusal)? else {
+        return Err(invalid("extra_json", "`extra_json` is not an object"));
+    };
+    for key in UNSUPPORTED {
+        let asked = match map.get(key) {
+            None | Some(Value::Null | Value::Bool(false)) => false,
+            Some(Value::Array(list)) => !list.is_empty(),
+            Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+            Some(Value::Bool(true) | Value::String(_) | Value::Object(_)) => true,
+        };
+        if asked {
+            return Err(unsupported(key, format!("`{key}` is not supported by this runtime")));
+        }
+    }
+    if let Some(key) = map.keys().find(|key| key.starts_with("speculative.")) {
+        return Err(unsupported(key, "speculative decoding is not supported by this runtime"));
+    }
+    Ok(map)
+}
+
+/// The sampler of the first choice.
+pub(crate) fn sampling(
+    model: &Model,
+    limits: &Limits,
+    sampling: &Sampling,
+    extra: &serde_json::Map<String, Value>,
+) -> Result<SamplerSpec, ErrorInfo> {
+    let context = i32::try_from(limits.context).unwrap_or(i32::MAX);
+    // −1 means the context; a ring of absurd length would only cost memory
+    let look_back = |n: Option<i32>| n.map(|n| if n < 0 { context } else { n.min(context) });
+    let mut spec = SamplerSpec {
+        temp: sampling.temperature,
+        dynatemp_range: sampling.dynatemp_range,
+        dynatemp_exponent: sampling.dynatemp_exponent,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        typ_p: sampling.typical_p,
+        top_n_sigma: sampling.top_n_sigma,
+        xtc_probability: sampling.xtc_probability,
+        xtc_threshold: sampling.xtc_threshold,
+        penalty_repeat: sampling.repeat_penalty,
+        penalty_last_n: look_back(sampling.repeat_last_n),
+        penalty_present: sampling.presence_penalty,
+        penalty_freq: sampling.frequency_penalty,
+        dry_multiplier: sampling.dry_multiplier,
+        dry_base: sampling.dry_base,
+        dry_allowed_length: sampling.dry_allowed_length,
+        dry_penalty_last_n: look_back(sampling.dry_penalty_last_n),
+        dry_sequence_breakers: (sampling.dry_sequence_breakers_set || !sampling.dry_sequence_breakers.is_empty())
+            .then(|| sampling.dry_sequence_breakers.clone()),
+        mirostat: sampling.mirostat,
+        mirostat_tau: sampling.mirostat_tau,
+        mirostat_eta: sampling.mirostat_eta,
+        min_keep: sampling.min_keep.map(|n| i32::try_from(n).unwrap_or(i32::MAX)),
+        seed: sampling.seed.filter(|seed| *seed >= 0).map(|seed| {
+            // llama.cpp's seeds have 32 bits
+            u32::try_from(seed & i64::from(u32::MAX)).unwrap_or_default()
+        }),
+        samplers: sampling.samplers.clone(),
+        ignore_eos: sampling.ignore_eos.unwrap_or(false),
+        reasoning_budget: -1,
+        ..SamplerSpec::default()
+    };
+    for bias in &sampling.logit_bias {
+        let tokens = match &bias.target {
+            None => continue,
+            Some(logit_bias::Target::Token(token)) => vec![*token],
+            Some(logit_bias::Target::Text(text)) => {
+                model.tokenize(text, false, false).map_err(native("logit_bias"))?
+            }
+        };
+        for token in tokens {
+            if bias.never {
+                spec.never.push(token);
+            } else {
+                spec.logit_bias.push((token, bias.bias));
+            }
+        }
+    }
+    for key in ["reasoning_budget_tokens", "thinking_budget_tokens"] {
+        if let Some(budget) = extra.get(key).and_then(Value::as_i64) {
+            spec.reasoning_budget = i32::try_from(budget.max(-1)).unwrap_or(i32::MAX);
+        }
+    }
+    if let Some(message) = extra.get("reasoning_budget_message").and_then(Value::as_str) {
+        spec.reasoning_budget_message = message.to_owned();
+    }
+    guard::sampling(&spec, model.info().n_vocab).map_err(refusal)?;
+    check_samplers(model, &spec.samplers)?;
+    Ok(spec)
+}
+
+fn check_samplers(model: &Model, names: &[String]) -> Result<(), ErrorInfo> {
+    for name in names {
+        let plain: String =
+            name.chars().filter(|c| *c != '_' && *c != '-').flat_map(char::to_lowercase).collect();
+        if !SAMPLERS.contains(&plain.as_str()) {
+            return Err(invalid("samplers", format!("there is no sampler `{name}`")));
+        }
+        if plain == "infill" && model.info().fim_mid < 0 {
+            // llama.cpp asserts on the end-of-turn token it falls back to
+            return Err(unsupported("samplers", "the model has no tokens for infill"));
+        }
+    }
+    Ok(())
+}
+
+/// What the output must look like, as `(grammar, json_schema)`; one of them is empty.
+pub(crate) fn constraint(request: &GenerateRequest) -> Result<(String, String), ErrorInfo> {
+    match &request.constraint {
+        None => Ok((String::new(), String::new())),
+        Some(generate_request::Constraint::Grammar(text)) => {
+            guard::grammar(text).map_err(refusal)?;
+            Ok((text.clone(), String::new()))
+        }
+        Some(generate_request::Constraint::JsonSchema(text)) => {
+            guard::schema(text).map_err(refusal)?;
+            let empty = text.trim().trim_matches(['{', '}']).trim().is_empty();
+            Ok((String::new(), if empty { OBJECT.to_owned() } else { text.clone() }))
+        }
+        Some(generate_request::Constraint::JsonObject(true)) => Ok((String::new(), OBJECT.to_owned())),
+        Some(generate_request::Constraint::JsonObject(false)) => Ok((String::new(), String::new())),
+    }
+}
+
+const OBJECT: &str = r#"{"type":"object"}"#;
+
+/// A chat as llama.cpp's `common` wants it.
+pub(crate) fn chat(
+    model: &Model,
+    chat: &Chat,
+    constraint: (&str, &str),
+    reasoning_format: &str,
+    extra: &serde_json::Map<String, Value>,
+) -> Result<ChatSpec, ErrorInfo> {
+    if chat.messages.is_empty() {
+        return Err(invalid("messages", "there are no messages"));
+    }
+    if !chat.template.is_empty() {
+        return Err(unsupported("template", "a chat template per request is not supported by this runtime"));
+    }
+    for message in &chat.messages {
+        message.parts.iter().try_for_each(text_only)?;
+        if !message.extra_json.is_empty() {
+            guard::json("messages", &message.extra_json).map_err(refusal)?;
+        }
+    }
+    let (tools, tool_choice) = tools(chat)?;
+    if !tools.is_empty() && tool_choice != "none" && !constraint.0.is_empty() {
+        return Err(invalid("grammar", "a grammar can't be combined with tools"));
+    }
+    let reasoning_format = match reasoning_format {
+        "" => "deepseek",
+        known @ ("none" | "auto" | "deepseek" | "deepseek-legacy") => known,
+        other => return Err(invalid("reasoning_format", format!("there is no reasoning format `{other}`"))),
+    };
+    let (kwargs, thinking) = template_arguments(chat, extra)?;
+    if thinking == Some(true) && chat.enable_thinking == Some(true) && !model.info().thinking {
+        return Err(Code::ThinkingUnsupported.error("the model's template can't switch thinking").with_param("enable_thinking"));
+    }
+    Ok(ChatSpec {
+        messages: oai::messages(chat),
+        tools,
+        tool_choice,
+        grammar: constraint.0.to_owned(),
+        json_schema: constraint.1.to_owned(),
+        reasoning_format: reasoning_format.to_owned(),
+        enable_thinking: thinking.unwrap_or(true),
+        parallel_tool_calls: chat.parallel_tool_calls,
+        continue_final_message: chat.continue_final_message,
+        kwargs,
+    })
+}
+
+fn text_only(part: &ContentPart) -> Result<(), ErrorInfo> {
+    match &part.kind {
+        None | Some(content_part::Kind::Text(_)) => Ok(()),
+        Some(content_part::Kind::ImageUrl(_)) => Err(unsupported("messages", "this runtime takes no images")),
+        Some(content_part::Kind::InputAudio(_)) => Err(unsupported("messages", "this runtime takes no audio")),
+        Some(content_part::Kind::OtherJson(_)) => {
+            Err(unsupported("messages", "this runtime takes text parts only"))
+        }
+    }
+}
+
+/// Tools with their schemas word for word (the order of keys is part of the prompt), and the choice. A named function leaves only that one.
+fn tools(chat: &Chat) -> Result<(Vec<Box<RawValue>>, &'static str), ErrorInfo> {
+    let choice = chat.tool_choice.as_ref().and_then(|choice| choice.kind.as_ref());
+    let named = match choice {
+        Some(tool_choice::Kind::Function(name)) => Some(name.as_str()),
+        Some(tool_choice::Kind::Mode(_)) | None => None,
+    };
+    let word = match choice {
+        Some(tool_choice::Kind::Function(_)) => "required",
+        Some(tool_choice::Kind::Mode(mode)) => match ToolChoiceMode::try_from(*mode) {
+            Ok(ToolChoiceMode::None) => "none",
+            Ok(ToolChoiceMode::Required) => "required",
+            Ok(ToolChoiceMode::Auto) => "auto",
+            Ok(ToolChoiceMode::Unspecified) | Err(_) => {
+                return Err(invalid("tool_choice", "the tool choice is not known"));
+            }
+        },
+        None => "auto",
+    };
+    let mut tools = Vec::with_capacity(chat.tools.len());
+    for tool in chat.tools.iter().filter(|tool| named.is_none_or(|name| tool.name == name)) {
+        let parameters = if tool.parameters_json.trim().is_empty() { r#"{"type":"object"}"# } else { &tool.parameters_json };
+        guard::schema(parameters).map_err(|_| invalid("tools", format!("the parameters of tool `{}` are no usable schema", tool.name)))?;
+        let text = |text: &str| Value::from(text).to_string();
+        let json = format!(
+            r#"{{"type":"function","function":{{"name":{},"description":{},"parameters":{}}}}}"#,
+            text(&tool.name),
+            text(&tool.description),
+            parameters
+        );
+        tools.push(RawValue::from_string(json).map_err(|error| invalid("tools", error.to_string()))?);
+    }
+    if let Some(name) = named.filter(|_| tools.is_empty()) {
+        return Err(invalid("tool_choice", format!("there is no tool `{name}`")));
+    }
+    if word == "required" && tools.is_empty() {
+        return Err(invalid("tool_choice", "a tool call is required but there are no tools"));
+    }
+    Ok((tools, word))
+}
+
+/// Template arguments and whether thinking is wanted.
+fn template_arguments(
+    chat: &Chat,
+    extra: &serde_json::Map<String, Value>,
+) -> Result<(Box<RawValue>, Option<bool>), ErrorInfo> {
+    let mut kwargs = if chat.template_kwargs_json.is_empty() {
+        serde_json::Map::new()
+    } else {
+        match guard::json("chat_template_kwargs", &chat.template_kwargs_json).map_err(refusal)? {
+            Value::Object(map) => map,
+            _ => return Err(invalid("chat_template_kwargs", "`chat_template_kwargs` is not an object")),
+        }
+    };
+    let mut thinking = chat.enable_thinking;
+    match kwargs.get("enable_thinking") {
+        None => {}
+        Some(Value::Bool(wish)) => thinking = thinking.or(Some(*wish)),
+        Some(_) => return Err(invalid("chat_template_kwargs", "`enable_thinking` is not a boolean")),
+    }
+    match extra.get("reasoning_effort").and_then(Value::as_str) {
+        Some("none") => thinking = Some(false),
+        Some(effort) if !effort.is_empty() => {
+            kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
+        }
+        Some(_) | None => {}
+    }
+    if let Some(thinking) = thinking {
+        kwargs.insert("enable_thinking".to_owned(), thinking.into());
+    }
+    let raw = serde_json::value::to_raw_value(&kwargs).map_err(|error| invalid("chat_template_kwargs", error.to_string()))?;
+    Ok((raw, thinking))
+}

@@ -1,0 +1,253 @@
+//! Loading: model, context, warm-up, and the threads that serve it.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use muster_proto::{
+    Code,
+    v1::{Capabilities, EngineDescription, EngineLoadRequest, ErrorInfo, LoadPhase, LoadProgress},
+};
+use tokio::sync::mpsc;
+
+use super::{
+    prepare::{self, Raw},
+    settings,
+};
+use crate::{
+    alive,
+    context::{Batch, Context, DecodeError},
+    engine::{self, EngineParts},
+    ffi::NativeError,
+    limits::{Limits, Role},
+    model::Model,
+    parse,
+    plan::PrefillPace,
+    request::Command,
+    shared::Shared,
+    waker::Waker,
+};
+
+/// Commands that may wait for the loop; senders wait beyond that.
+const COMMANDS: usize = 1024;
+/// Decodes slower than this are not worth trying with fewer threads.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// A loaded model and how to reach its threads.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) model: Arc<Model>,
+    pub(super) description: EngineDescription,
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) prepare: mpsc::Sender<Raw>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) waker: Waker,
+    pub(super) alive: alive::Beat,
+}
+
+fn failed(error: NativeError) -> ErrorInfo {
+    match error {
+        NativeError::Invalid(message) => Code::InvalidLoadRequest.error(message),
+        NativeError::Failed(message) => Code::ModelLoadFailed.error(message),
+        NativeError::DeadEnd => Code::ModelLoadFailed.error(error.to_string()),
+    }
+}
+
+/// Loads; blocks. `report` gets the progress and stops the load by returning false.
+pub(super) fn load(
+    request: &EngineLoadRequest,
+    report: &mut dyn FnMut(LoadProgress) -> bool,
+) -> Result<Loaded, ErrorInfo> {
+    let started = Instant::now();
+    let mut wanted = settings::read(request.settings.as_ref().unwrap_or(&muster_proto::v1::ModelSettings::default()))?;
+    let mut tell = |phase: LoadPhase, fraction: f32| {
+        report(LoadProgress {
+            phase: phase.into(),
+            fraction,
+            elapsed: prost_types::Duration::try_from(started.elapsed()).ok(),
+        })
+    };
+    tell(LoadPhase::Weights, 0.0);
+    let mut shown = 0.0;
+    let model = Model::load(
+        Path::new(&wanted.settings.checkpoint),
+        wanted.settings.gpu_layers.unwrap_or(-1),
+        &wanted.settings.chat_template,
+        &mut |fraction| {
+            if fraction < shown + 0.01 && fraction < 1.0 {
+                return true;
+            }
+            shown = fraction;
+            tell(LoadPhase::Weights, fraction)
+        },
+    )
+    .map_err(failed)?;
+    let params = wanted.context(model.info())?;
+    tell(LoadPhase::Warmup, 0.0);
+    let mut context = Context::new(Arc::clone(&model), &params).map_err(failed)?;
+    let limits = limits(&model, &context, &wanted);
+    if limits.role == Role::Rerank && context.info().pooling != "rank" {
+        return Err(Code::InvalidLoadRequest.error("the model's pooling is not `rank`: it is no reranker"));
+    }
+    let pace = warm_up(&model, &mut context, &mut wanted).map_err(|error| {
+        Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}"))
+    })?;
+    tell(LoadPhase::Warmup, 1.0);
+    serve(request, model, context, &wanted, &limits, pace)
+        .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
+}
+
+fn serve(
+    request: &EngineLoadRequest,
+    model: Arc<Model>,
+    context: Context,
+    wanted: &settings::Wanted,
+    limits: &Limits,
+    pace: PrefillPace,
+) -> std::io::Result<Loaded> {
+    let info = context.info();
+    let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
+    let description = describe(request, &model, &context, wanted, limits);
+    let (commands, rx) = mpsc::channel(COMMANDS);
+    let waker = Waker::new(Arc::clone(&shared), commands.clone());
+    let prepare = prepare::spawn(&model, limits, &commands)?;
+    let alive = alive::start(Arc::clone(&shared))?;
+    engine::start(EngineParts {
+        model: Arc::clone(&model),
+        context,
+        max_tokens: limits.context,
+        swa_full: wanted.settings.swa_full,
+        rx,
+        parse: parse::start()?,
+        shared: Arc::clone(&shared),
+        waker: waker.clone(),
+        pace,
+    })?;
+    Ok(Loaded { model, description, commands, prepare, shared, waker, alive })
+}
+
+fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits {
+    let info = model.info();
+    let mut most = context.info().n_ctx;
+    if info.no_rope && info.n_ctx_train > 0 && !info.recurrent {
+        // positions are a table of the training's length; llama.cpp would read past it
+        most = most.min(info.n_ctx_train);
+    }
+    // llama.cpp rounds the context up; the user's number is what one request may use
+    let asked = most.min(wanted.settings.ctx_size) as usize;
+    Limits {
+        role: wanted.role,
+        context: asked,
+        input: asked.min(context.info().n_ubatch as usize).min(train_limit(info.n_ctx_train)),
+        batch: context.info().n_batch as usize,
+        interval: wanted.settings.stream_interval.max(1),
+    }
+}
+
+const fn train_limit(n_ctx_train: u32) -> usize {
+    if n_ctx_train == 0 { usize::MAX } else { n_ctx_train as usize }
+}
+
+fn describe(
+    request: &EngineLoadRequest,
+    model: &Model,
+    context: &Context,
+    wanted: &settings::Wanted,
+    limits: &Limits,
+) -> EngineDescription {
+    let info = model.info();
+    let generate = limits.role == Role::Generate;
+    let narrow = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    let mut settings = wanted.settings.clone();
+    context.info().pooling.clone_into(&mut settings.pooling);
+    let mut metadata: std::collections::HashMap<String, String> =
+        info.metadata.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    metadata.insert("llama_cpp.description".to_owned(), info.description.clone());
+    if !info.template_error.is_empty() {
+        metadata.insert("llama_cpp.template_error".to_owned(), info.template_error.clone());
+    }
+    EngineDescription {
+        engine: format!("muster-llama {} (llama.cpp {})", muster_proto::VERSION, info.llama_cpp),
+        model_id: request.model_id.clone(),
+        capabilities: Some(Capabilities {
+            generate,
+            embed: limits.role == Role::Embed,
+            rerank: limits.role == Role::Rerank,
+            tools: generate && info.tools,
+            thinking: generate && info.thinking,
+            vision: false,
+            audio: false,
+            context_length: narrow(if generate { limits.context } else { limits.input }),
+            train_context_length: info.n_ctx_train,
+            sequences: context.info().n_seq_max,
+            embedding_length: if limits.role == Role::Embed { narrow(info.n_embd_out) } else { 0 },
+            parameters: info.n_params,
+            vocabulary: narrow(info.n_vocab),
+        }),
+        sequences: Vec::new(),
+        iterations: 0,
+        settings: Some(settings),
+        metadata,
+        chat_template: if info.chat { info.template.clone() } else { String::new() },
+    }
+}
+
+/// The first decodes: touch the weights, learn the pace of prompts, and find out whether more threads help (on tiny models they hurt).
+fn warm_up(
+    model: &Model,
+    context: &mut Context,
+    wanted: &mut settings::Wanted,
+) -> Result<PrefillPace, DecodeError> {
+    let token = [model.info().bos, model.info().eos, 0].into_iter().find(|token| *token >= 0).unwrap_or(0);
+    let mut batch = Batch::default();
+    let prompt = (context.info().n_ubatch as usize).min(context.info().n_ctx as usize / 2).clamp(1, 64);
+    let mut decode = |context: &mut Context, tokens: usize, threads: u32| -> Result<Duration, DecodeError> {
+        let threads = i32::try_from(threads).unwrap_or(1);
+        context.set_threads(threads, threads);
+        batch.clear();
+        for pos in 0..tokens {
+            batch.push(token, i32::try_from(pos).unwrap_or(0), 0, wanted.role != Role::Generate || pos + 1 == tokens);
+        }
+        context.forget(0);
+        let begun = Instant::now();
+        context.decode(&batch)?;
+        Ok(begun.elapsed())
+    };
+    let mut best = wanted.settings.threads;
+    let mut best_batch = wanted.settings.threads_batch;
+    decode(context, 1, best)?;
+    let first = decode(context, 1, best)?;
+    if wanted.choose_threads && best > 1 && first < SLOW {
+        let mut quickest = |context: &mut Context, tokens: usize, most: u32| -> Result<u32, DecodeError> {
+            let mut fastest = (Duration::MAX, most);
+            let mut threads = 1;
+            while threads <= most {
+                decode(context, tokens, threads)?;
+                let mut time = Duration::MAX;
+                for _ in 0..8 {
+                    time = time.min(decode(context, tokens, threads)?);
+                }
+                // more threads must pay: they take cores from everything else
+                if time.mul_f64(1.1) < fastest.0 {
+                    fastest = (time, threads);
+                }
+                threads = if threads < most { (threads * 2).min(most) } else { most + 1 };
+            }
+            Ok(fastest.1)
+        };
+        let batched = (wanted.settings.sequences as usize).clamp(1, prompt);
+        best = quickest(context, 1, best)?;
+        best_batch = quickest(context, batched.max(2), best_batch)?.max(best);
+        tracing::info!(threads = best, threads_batch = best_batch, "chose threads by trying");
+    }
+    let time = decode(context, prompt, best_batch)?;
+    let mut pace = PrefillPace::default();
+    pace.learn(prompt, u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    context.clear();
+    wanted.settings.threads = best;
+    wanted.settings.threads_batch = best_batch;
+    context.set_threads(i32::try_from(best).unwrap_or(1), i32::try_from(best_batch).unwrap_or(1));
+    Ok(pace)
+}

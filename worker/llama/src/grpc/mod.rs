@@ -1,0 +1,11 @@
+//! The `Engine` service: the only modules that know both the wire and the engine's own types.
+
+pub(crate) mod convert;
+mod infill;
+mod load;
+mod prepare;
+mod service;
+mod session;
+mod settings;
+
+pub(crate) use service::EngineService;

@@ -1,0 +1,244 @@
+//! Preparation: everything a request needs before it can run, done beside the loop so that templates, tokenizing and grammars stall nobody.
+//!
+//! Runs on threads with large stacks: llama.cpp's template, schema and grammar parsers recurse.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{EmbedRequest, ErrorInfo, GenerateRequest, RerankRequest, Start, generate_request, start},
+};
+use tokio::sync::mpsc;
+
+use super::{
+    convert::{self, invalid, native, refusal, unsupported},
+    infill,
+};
+use crate::{
+    chat::Chat,
+    control::Control,
+    guard,
+    limits::{INTERVAL_UNSTREAMED, Limits, Role},
+    model::{Model, Token, schema_to_grammar},
+    request::{Command, EmbedJob, EmbedOutput, GenerateJob, GenerateParams, Job, Work},
+    sampler::Sampler,
+};
+
+/// Requests that may wait to be prepared; the session stops reading beyond that.
+const CAPACITY: usize = 256;
+const THREADS: usize = 2;
+const STACK_BYTES: usize = 256 << 20;
+
+/// A request on its way to the loop.
+#[derive(Debug)]
+pub(super) struct Raw {
+    pub(super) session: u64,
+    pub(super) start: Start,
+    pub(super) control: Arc<Control>,
+}
+
+/// Starts the preparing threads; they end when the sender is dropped.
+///
+/// # Errors
+/// A thread can't be started.
+pub(super) fn spawn(
+    model: &Arc<Model>,
+    limits: &Limits,
+    commands: &mpsc::Sender<Command>,
+) -> std::io::Result<mpsc::Sender<Raw>> {
+    let (tx, rx) = mpsc::channel::<Raw>(CAPACITY);
+    let rx = Arc::new(Mutex::new(rx));
+    for index in 0..THREADS {
+        let (model, limits, commands, rx) = (Arc::clone(model), limits.clone(), commands.clone(), Arc::clone(&rx));
+        std::thread::Builder::new().name(format!("prepare-{index}")).stack_size(STACK_BYTES).spawn(move || {
+            loop {
+                let next = rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+                let Some(raw) = next else { return };
+                if commands.blocking_send(prepare(&model, &limits, raw)).is_err() {
+                    return;
+                }
+            }
+        })?;
+    }
+    Ok(tx)
+}
+
+fn prepare(model: &Arc<Model>, limits: &Limits, raw: Raw) -> Command {
+    let (session, handle) = (raw.session, raw.start.handle);
+    let work = match raw.start.work {
+        _ if raw.control.is_cancelled() => Err(Code::Cancelled.error("the request was cancelled")),
+        None => Err(invalid("work", "the request asks for nothing")),
+        Some(start::Work::Generate(request)) => {
+            generate(model, limits, &request).map(|job| Work::Generate(Box::new(job)))
+        }
+        Some(start::Work::Embed(request)) => embed(model, limits, &request).map(Work::Embed),
+        Some(start::Work::Rerank(request)) => rerank(model, limits, &request).map(Work::Embed),
+    };
+    match work {
+        Ok(work) => Command::Start(Job { session, handle, control: raw.control, work }),
+        Err(error) => Command::Refused { session, handle, error },
+    }
+}
+
+fn generate(model: &Arc<Model>, limits: &Limits, request: &GenerateRequest) -> Result<GenerateJob, ErrorInfo> {
+    if limits.role != Role::Generate {
+        return Err(unsupported("", "this instance serves embeddings or reranking, not text"));
+    }
+    guard::stops(&request.stop).map_err(refusal)?;
+    let choices = request.n.max(1);
+    if choices > guard::CHOICES {
+        return Err(invalid("n", format!("`n` is larger than {}", guard::CHOICES)));
+    }
+    let extra = convert::extra(request)?;
+    let sampling = request.sampling.clone().unwrap_or_default();
+    let mut spec = convert::sampling(model, limits, &sampling, &extra)?;
+    spec.needs_candidates = request.post_sampling_probs;
+    let (grammar, schema) = convert::constraint(request)?;
+    let mut stops = request.stop.clone();
+    let (prompt, chat) = match &request.input {
+        None => return Err(invalid("prompt", "there is neither a chat nor a prompt")),
+        Some(generate_request::Input::Chat(chat)) => {
+            let spec = convert::chat(model, chat, (&grammar, &schema), &request.reasoning_format, &extra)?;
+            let (chat, text) = Chat::apply(model, &spec).map_err(native("messages"))?;
+            stops.extend(chat.info().additional_stops.iter().cloned());
+            (model.tokenize(&text, true, true).map_err(native("messages"))?, Some(chat))
+        }
+        Some(generate_request::Input::Prompt(prompt)) => {
+            (convert::prompt(model, prompt, "prompt", prompt.add_special.unwrap_or(true), true)?, None)
+        }
+        Some(generate_request::Input::Infill(input)) => {
+            (infill::tokens(model, limits, input, request.max_tokens)?, None)
+        }
+    };
+    let prompt = check_prompt(model, limits, prompt)?;
+    if !chat.as_ref().is_some_and(|chat| chat.info().has_grammar) {
+        if !schema.is_empty() {
+            spec.grammar = Some(schema_to_grammar(&schema).map_err(native("json_schema"))?);
+            spec.grammar_is_schema = true;
+        } else if !grammar.is_empty() {
+            spec.grammar = Some(grammar);
+        }
+    }
+    let mut samplers = Vec::with_capacity(choices as usize);
+    for choice in 0..choices {
+        let mut spec = spec.clone();
+        spec.seed = spec.seed.map(|seed| seed.wrapping_add(choice));
+        let mut sampler = Sampler::new(Arc::clone(model), &spec, chat.as_ref()).map_err(native("grammar"))?;
+        sampler.accept_prompt(&prompt).map_err(native("prompt"))?;
+        samplers.push(sampler);
+    }
+    let logprobs = request.logprobs || request.top_logprobs > 0;
+    let params = GenerateParams {
+        max_tokens: request.max_tokens,
+        stops,
+        min_indent: request.min_indent as usize,
+        top_logprobs: logprobs.then_some(request.top_logprobs as usize),
+        post_sampling_probs: request.post_sampling_probs,
+        return_tokens: request.return_tokens,
+        return_progress: request.return_progress,
+        cache_prompt: request.cache_prompt.unwrap_or(true),
+        id_slot: request.id_slot.map(|slot| slot as usize),
+        max_predict_ms: request.max_predict_ms,
+        interval: if request.stream { limits.interval } else { limits.interval.max(INTERVAL_UNSTREAMED) },
+    };
+    let chat = chat.filter(|chat| !chat.info().plain).map(Arc::new);
+    Ok(GenerateJob { prompt, samplers, chat, params: Arc::new(params) })
+}
+
+/// A prompt must have a token and leave room for one.
+fn check_prompt(model: &Model, limits: &Limits, mut prompt: Vec<Token>) -> Result<Vec<Token>, ErrorInfo> {
+    if prompt.is_empty() {
+        if model.info().bos < 0 {
+            return Err(invalid("prompt", "the prompt has no tokens"));
+        }
+        prompt.push(model.info().bos);
+    }
+    too_long(prompt.len() + 1, limits.context, "prompt")?;
+    Ok(prompt)
+}
+
+fn too_long(tokens: usize, room: usize, param: &str) -> Result<(), ErrorInfo> {
+    if tokens <= room {
+        return Ok(());
+    }
+    let prompt = tokens - 1;
+    Err(Code::ContextLengthExceeded
+        .error(format!("the prompt has {prompt} tokens, the context has room for {room} with the answer"))
+        .with_param(param)
+        .with_detail("prompt_tokens", prompt)
+        .with_detail("context_length", room))
+}
+
+fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<EmbedJob, ErrorInfo> {
+    if limits.role != Role::Embed {
+        return Err(unsupported("", "this instance does not serve embeddings"));
+    }
+    if request.inputs.is_empty() {
+        return Err(invalid("input", "there is no input"));
+    }
+    let dimensions = request.dimensions as usize;
+    if dimensions > model.info().n_embd_out {
+        return Err(invalid("dimensions", format!("the model's vectors have {} elements", model.info().n_embd_out)));
+    }
+    let mut inputs = Vec::with_capacity(request.inputs.len());
+    for input in &request.inputs {
+        let tokens = convert::prompt(model, input, "input", input.add_special.unwrap_or(true), true)?;
+        if tokens.is_empty() {
+            return Err(invalid("input", "an input has no tokens"));
+        }
+        check_input(limits, &tokens, "input")?;
+        inputs.push(tokens);
+    }
+    let output = EmbedOutput::Vectors { normalize: request.normalize.unwrap_or(2), dimensions };
+    Ok(EmbedJob { inputs, output })
+}
+
+fn check_input(limits: &Limits, tokens: &[Token], param: &str) -> Result<(), ErrorInfo> {
+    if tokens.len() <= limits.input {
+        return Ok(());
+    }
+    Err(Code::ContextLengthExceeded
+        .error(format!("an input has {} tokens, the model takes {}", tokens.len(), limits.input))
+        .with_param(param)
+        .with_detail("prompt_tokens", tokens.len())
+        .with_detail("context_length", limits.input))
+}
+
+fn rerank(model: &Model, limits: &Limits, request: &RerankRequest) -> Result<EmbedJob, ErrorInfo> {
+    if limits.role != Role::Rerank {
+        return Err(unsupported("", "this instance does not rerank"));
+    }
+    if request.documents.is_empty() {
+        return Err(invalid("documents", "there are no documents"));
+    }
+    let mut inputs = Vec::with_capacity(request.documents.len());
+    for document in &request.documents {
+        let tokens = rerank_tokens(model, &request.query, document)?;
+        check_input(limits, &tokens, "documents")?;
+        inputs.push(tokens);
+    }
+    Ok(EmbedJob { inputs, output: EmbedOutput::Scores })
+}
+
+/// The model's own template named "rerank", else `BOS query EOS SEP document EOS`, each as the vocabulary says (ENGINE.md 13).
+fn rerank_tokens(model: &Model, query: &str, document: &str) -> Result<Vec<Token>, ErrorInfo> {
+    let info = model.info();
+    if !info.rerank_template.is_empty() {
+        let text = info.rerank_template.replace("{query}", query).replace("{document}", document);
+        return model.tokenize(&text, false, true).map_err(native("documents"));
+    }
+    let eos = if info.eos >= 0 { info.eos } else { info.sep };
+    let mut tokens = Vec::new();
+    let special = |tokens: &mut Vec<Token>, wanted: bool, token: Token| {
+        if wanted && token >= 0 {
+            tokens.push(token);
+        }
+    };
+    special(&mut tokens, info.add_bos, info.bos);
+    tokens.append(&mut model.tokenize(query, false, false).map_err(native("query"))?);
+    special(&mut tokens, info.add_eos, eos);
+    special(&mut tokens, info.add_sep, info.sep);
+    tokens.append(&mut model.tokenize(document, false, false).map_err(native("documents"))?);
+    special(&mut tokens, info.add_eos, eos);
+    Ok(tokens)
+}

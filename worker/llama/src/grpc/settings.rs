@@ -1,0 +1,194 @@
+//! Model settings: llama.cpp's own flags folded in, defaults filled, what this engine can't do refused by name.
+
+use std::path::PathBuf;
+
+use muster_proto::{
+    Code,
+    v1::{ErrorInfo, ModelSettings, ModelType},
+};
+
+use super::convert::unsupported;
+use crate::{context::ContextParams, guard, limits::Role, model::ModelInfo};
+
+const DEFAULT_CONTEXT: u32 = 4096;
+const DEFAULT_SEQUENCES: u32 = 4;
+const DEFAULT_BATCH: u32 = 2048;
+const DEFAULT_UBATCH: u32 = 512;
+
+/// A load request's settings, with `args` folded in.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) settings: ModelSettings,
+    pub(super) role: Role,
+    /// Threads were left to us.
+    pub(super) choose_threads: bool,
+}
+
+fn bad(message: impl Into<String>) -> ErrorInfo {
+    Code::InvalidLoadRequest.error(message)
+}
+
+/// Reads the settings.
+pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
+    let mut settings = settings.clone();
+    let args = std::mem::take(&mut settings.args);
+    let mut rest = args.iter().map(String::as_str);
+    while let Some(flag) = rest.next() {
+        fold(&mut settings, flag, &mut rest)?;
+    }
+    settings.args = args;
+    if !settings.mmproj.is_empty() {
+        return Err(unsupported("mmproj", "this engine takes no images or audio"));
+    }
+    if !settings.draft.is_empty() {
+        return Err(unsupported("draft", "this engine does no speculative decoding"));
+    }
+    if !settings.lora.is_empty() {
+        return Err(unsupported("lora", "this engine loads no LoRA adapters"));
+    }
+    if !PathBuf::from(&settings.checkpoint).is_file() {
+        return Err(Code::FileNotFound.error(format!("there is no file `{}`", settings.checkpoint)));
+    }
+    let role = match ModelType::try_from(settings.r#type) {
+        Ok(ModelType::Llm | ModelType::Unspecified) => Role::Generate,
+        Ok(ModelType::Embedding) => Role::Embed,
+        Ok(ModelType::Reranking) => Role::Rerank,
+        Ok(ModelType::Audio | ModelType::Image) | Err(_) => {
+            return Err(unsupported("type", "this engine serves text, embeddings and reranking"));
+        }
+    };
+    let choose_threads = settings.threads == 0;
+    Ok(Wanted { settings, role, choose_threads })
+}
+
+/// One flag of llama.cpp.
+fn fold<'a>(
+    settings: &mut ModelSettings,
+    flag: &str,
+    rest: &mut impl Iterator<Item = &'a str>,
+) -> Result<(), ErrorInfo> {
+    let (flag, inline) = flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value)));
+    let mut text = || {
+        inline.or_else(|| rest.next()).map(str::to_owned).ok_or_else(|| bad(format!("`{flag}` needs a value")))
+    };
+    let number = |text: String| text.parse::<u32>().map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")));
+    match flag {
+        "-c" | "--ctx-size" => settings.ctx_size = number(text()?)?,
+        "-np" | "--parallel" => settings.sequences = number(text()?)?,
+        "-b" | "--batch-size" => settings.batch_size = number(text()?)?,
+        "-ub" | "--ubatch-size" => settings.ubatch_size = number(text()?)?,
+        "-t" | "--threads" => settings.threads = number(text()?)?,
+        "-tb" | "--threads-batch" => settings.threads_batch = number(text()?)?,
+        "-ngl" | "--gpu-layers" | "--n-gpu-layers" => {
+            let text = text()?;
+            let layers = match text.as_str() {
+                "all" | "auto" => -1,
+                text => text.parse().map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")))?,
+            };
+            settings.gpu_layers = Some(layers);
+        }
+        "-ctk" | "--cache-type-k" => settings.cache_type_k = text()?,
+        "-ctv" | "--cache-type-v" => settings.cache_type_v = text()?,
+        "-fa" | "--flash-attn" => settings.flash_attention = text()?,
+        "--pooling" => settings.pooling = text()?,
+        "--chat-template" => settings.chat_template = text()?,
+        "--chat-template-file" => {
+            let path = text()?;
+            settings.chat_template = std::fs::read_to_string(&path)
+                .map_err(|error| bad(format!("the chat template `{path}` can't be read: {error}")))?;
+        }
+        "--swa-full" => settings.swa_full = true,
+        "--embedding" | "--embeddings" => settings.r#type = ModelType::Embedding.into(),
+        "--rerank" | "--reranking" => settings.r#type = ModelType::Reranking.into(),
+        // what this engine always does
+        "--jinja" | "-kvu" | "--kv-unified" | "--no-context-shift" | "-cb" | "--cont-batching" | "--no-warmup" => {}
+        _ => {
+            return Err(bad(format!("`{flag}` is not a flag this engine can honour")));
+        }
+    }
+    Ok(())
+}
+
+impl Wanted {
+    /// The context for a model, every default filled in; `settings` then says what is in force.
+    pub(super) fn context(&mut self, info: &ModelInfo) -> Result<ContextParams, ErrorInfo> {
+        let generate = self.role == Role::Generate;
+        if generate && (info.diffusion || (info.has_encoder && info.has_decoder) || !info.has_decoder) {
+            return Err(unsupported("checkpoint", "this engine generates with decoder-only models"));
+        }
+        let s = &mut self.settings;
+        let or = |value: u32, default: u32| if value == 0 { default } else { value };
+        s.ctx_size = or(s.ctx_size, info.n_ctx_train.clamp(1, DEFAULT_CONTEXT));
+        s.sequences = or(s.sequences, DEFAULT_SEQUENCES.min(s.ctx_size));
+        if generate {
+            s.batch_size = or(s.batch_size, DEFAULT_BATCH.max(s.sequences)).min(s.ctx_size);
+            s.ubatch_size = or(s.ubatch_size, DEFAULT_UBATCH).min(s.batch_size);
+        } else {
+            // whole inputs must fit one graph run
+            let room = or(s.ubatch_size, DEFAULT_BATCH.max(s.batch_size)).min(s.ctx_size);
+            s.batch_size = room;
+            s.ubatch_size = room;
+        }
+        guard::context(s.ctx_size, s.batch_size, s.ubatch_size, s.sequences).map_err(|refusal| bad(refusal.message))?;
+        if s.threads == 0 {
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            s.threads = u32::try_from(cores).unwrap_or(1);
+        }
+        if s.threads > 512 || s.threads_batch > 512 {
+            return Err(bad("more than 512 threads"));
+        }
+        s.threads_batch = or(s.threads_batch, s.threads);
+        let text = |value: &mut String, default: &str| {
+            if value.is_empty() {
+                default.clone_into(value);
+            }
+            value.clone()
+        };
+        let pooling = if self.role == Role::Rerank { text(&mut s.pooling, "rank") } else { s.pooling.clone() };
+        Ok(ContextParams {
+            n_ctx: s.ctx_size,
+            n_batch: s.batch_size,
+            n_ubatch: s.ubatch_size,
+            n_seq_max: s.sequences,
+            n_outputs_max: if generate { s.sequences } else { 0 },
+            n_threads: i32::try_from(s.threads).unwrap_or(1),
+            n_threads_batch: i32::try_from(s.threads_batch).unwrap_or(1),
+            embeddings: !generate,
+            swa_full: s.swa_full,
+            type_k: text(&mut s.cache_type_k, "f16"),
+            type_v: text(&mut s.cache_type_v, "f16"),
+            pooling,
+            flash_attention: text(&mut s.flash_attention, "auto"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fold_all(args: &[&str]) -> Result<ModelSettings, ErrorInfo> {
+        let mut settings = ModelSettings::default();
+        let mut rest = args.iter().copied();
+        while let Some(flag) = rest.next() {
+            fold(&mut settings, flag, &mut rest)?;
+        }
+        Ok(settings)
+    }
+
+    #[test]
+    fn flags_are_folded_in() -> Result<(), ErrorInfo> {
+        let settings = fold_all(&["-c", "1024", "--parallel=8", "-ngl", "all", "--swa-full"])?;
+        assert_eq!((settings.ctx_size, settings.sequences, settings.gpu_layers), (1024, 8, Some(-1)));
+        assert!(settings.swa_full);
+        Ok(())
+    }
+
+    #[test]
+    fn a_flag_that_cannot_be_honoured_is_named() {
+        let error = fold_all(&["--grp-attn-n", "2"]).expect_err("an unknown flag");
+        assert!(error.message.contains("--grp-attn-n"));
+        assert!(fold_all(&["-c"]).is_err());
+        assert!(fold_all(&["-c", "many"]).is_err());
+    }
+}

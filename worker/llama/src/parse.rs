@@ -1,0 +1,267 @@
+//! The parse thread: reads chats with tools or reasoning back from the text, beside the loop (ENGINE.md 14: every parse reads the whole text again).
+//!
+//! ```text
+//!   loop ── text, finish ──► Lane (one per choice) ── queue ──► parse thread ── deltas ──► outbox
+//!                              ▲ coalesced while the thread is busy
+//! ```
+//!
+//! A lane is queued at most once, so the queue never holds more than there are choices. The loop pays a credit for each token it gives to a lane;
+//! the thread gives back what did not become an event. Once the parser says that the rest is plain content the lane is *open*: the loop sends by itself.
+//!
+//! Invariant: events of a choice are sent in order, and the request's terminal event last. Only this thread ends a request that has lanes.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU32, Ordering},
+};
+
+use muster_proto::v1::{
+    ChoiceFinished, Delta, Event, FinishReason, SequenceEvents, TokenLogprob, ToolCallDelta, event,
+};
+use tokio::sync::mpsc;
+
+use crate::{
+    chat::{Diff, Parser},
+    control::Control,
+    outbox::Outbox,
+    waker::Waker,
+};
+
+/// What several lanes of one request share.
+#[derive(Debug)]
+pub(crate) struct LaneGroup {
+    pub(crate) handle: u64,
+    pub(crate) control: Arc<Control>,
+    pub(crate) outbox: Outbox,
+    pub(crate) waker: Waker,
+    /// Choices whose end the parse thread has not sent yet.
+    pub(crate) open: AtomicU32,
+    /// The request's terminal event; set by the loop before the last lane's end.
+    pub(crate) terminal: Mutex<Option<event::Kind>>,
+}
+
+/// One choice's way through the parse thread.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) choice: u32,
+    pub(crate) group: Arc<LaneGroup>,
+    inbox: Mutex<Inbox>,
+    reader: Mutex<Reader>,
+}
+
+/// What the loop has put in.
+#[derive(Debug, Default)]
+struct Inbox {
+    text: String,
+    logprobs: Vec<TokenLogprob>,
+    tokens: Vec<i32>,
+    generated: u32,
+    /// Credits paid for what is here.
+    paid: u32,
+    end: Option<End>,
+    queued: bool,
+    /// The rest is content: the loop sends it by itself.
+    open: bool,
+}
+
+/// How a choice ended.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    /// Normally; a stop may yet turn out to be a tool call.
+    Finished(ChoiceFinished),
+    /// The request failed or was cancelled: nothing but the terminal event follows.
+    Dropped,
+}
+
+/// The parser and what it has read.
+#[derive(Debug)]
+struct Reader {
+    parser: Parser,
+    /// The whole text so far.
+    text: String,
+    /// The rest is content, by the format or because the parser gave up.
+    raw: bool,
+    /// The format allows nothing but content after content.
+    tail_plain: bool,
+    tool_calls: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lane {
+    pub(crate) fn new(choice: u32, group: Arc<LaneGroup>, parser: Parser, tail_plain: bool) -> Arc<Self> {
+        let reader = Reader { parser, text: String::new(), raw: false, tail_plain, tool_calls: 0 };
+        Arc::new(Self { choice, group, inbox: Mutex::default(), reader: Mutex::new(reader) })
+    }
+
+    /// Whether the loop may send by itself from now on.
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.inbox).open
+    }
+
+    /// Adds a token's worth of output, paid for with one credit.
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        text: &str,
+        logprobs: &mut Vec<TokenLogprob>,
+        tokens: &mut Vec<i32>,
+        generated: u32,
+        queue: &Queue,
+    ) {
+        let mut inbox = lock(&self.inbox);
+        inbox.text.push_str(text);
+        inbox.logprobs.append(logprobs);
+        inbox.tokens.append(tokens);
+        inbox.generated = generated;
+        inbox.paid += 1;
+        self.enqueue(inbox, queue);
+    }
+
+    /// Ends the choice.
+    pub(crate) fn end(self: &Arc<Self>, end: End, queue: &Queue) {
+        let mut inbox = lock(&self.inbox);
+        inbox.end = Some(end);
+        self.enqueue(inbox, queue);
+    }
+
+    fn enqueue(self: &Arc<Self>, mut inbox: std::sync::MutexGuard<'_, Inbox>, queue: &Queue) {
+        if !inbox.queued {
+            inbox.queued = true;
+            drop(inbox);
+            queue.push(self);
+        }
+    }
+}
+
+/// Sender side of the parse thread's queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    tx: mpsc::Sender<Arc<Lane>>,
+}
+
+impl Queue {
+    fn push(&self, lane: &Arc<Lane>) {
+        // never full in practice: a lane is in it at most once and there are fewer choices than its capacity; if it were, the loop waits
+        drop(self.tx.blocking_send(Arc::clone(lane)));
+    }
+}
+
+/// Choices that can be queued at once.
+const CAPACITY: usize = 4096;
+/// PEG parsers recurse; the pages are only taken when used.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Starts the parse thread; it ends when the last [`Queue`] is dropped.
+///
+/// # Errors
+/// The thread can't be started.
+pub(crate) fn start() -> std::io::Result<Queue> {
+    let (tx, mut rx) = mpsc::channel::<Arc<Lane>>(CAPACITY);
+    std::thread::Builder::new().name("parse".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+        while let Some(lane) = rx.blocking_recv() {
+            work(&lane);
+        }
+    })?;
+    Ok(Queue { tx })
+}
+
+fn work(lane: &Lane) {
+    let mut taken = {
+        let mut inbox = lock(&lane.inbox);
+        inbox.queued = false;
+        let kept = Inbox { open: inbox.open, generated: inbox.generated, ..Inbox::default() };
+        std::mem::replace(&mut *inbox, kept)
+    };
+    let mut events = Vec::new();
+    let mut finished = false;
+    let mut reader = lock(&lane.reader);
+    let dropped = matches!(taken.end, Some(End::Dropped));
+    let mut delta = Delta {
+        choice: lane.choice,
+        logprobs: std::mem::take(&mut taken.logprobs),
+        tokens: std::mem::take(&mut taken.tokens),
+        generated: taken.generated,
+        ..Delta::default()
+    };
+    let cut = match &taken.end {
+        Some(End::Finished(end)) => end.reason == FinishReason::Length as i32,
+        Some(End::Dropped) | None => true,
+    };
+    if !dropped && (!taken.text.is_empty() || taken.end.is_some()) {
+        reader.read(&taken.text, cut, &mut delta);
+    }
+    let has_output = !delta.content.is_empty() || !delta.reasoning.is_empty() || !delta.tool_calls.is_empty();
+    let spent = if !dropped && (has_output || !delta.tokens.is_empty()) {
+        events.push(Event { kind: Some(event::Kind::Delta(delta)), extra_json: String::new() });
+        1
+    } else {
+        0
+    };
+    if taken.paid > spent {
+        lane.group.control.grant(taken.paid - spent);
+        lane.group.waker.wake();
+    } else {
+        lane.group.control.pay(spent - taken.paid);
+    }
+    if let Some(end) = taken.end {
+        if let End::Finished(mut end) = end {
+            if reader.tool_calls > 0 && end.reason == FinishReason::Stop as i32 {
+                end.reason = FinishReason::ToolCalls as i32;
+            }
+            events.push(Event { kind: Some(event::Kind::ChoiceFinished(end)), extra_json: String::new() });
+        }
+        if lane.group.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let kind = lock(&lane.group.terminal).take();
+            events.push(Event { kind, extra_json: String::new() });
+            finished = true;
+        }
+    }
+    if !events.is_empty() {
+        lane.group.outbox.send(vec![SequenceEvents { handle: lane.group.handle, events, finished }]);
+    }
+    if reader.raw {
+        let mut inbox = lock(&lane.inbox);
+        // only between two messages: what is already waiting goes first
+        if inbox.text.is_empty() && inbox.end.is_none() {
+            inbox.open = true;
+        }
+    }
+}
+
+impl Reader {
+    fn read(&mut self, new: &str, cut: bool, delta: &mut Delta) {
+        if self.raw {
+            delta.content.push_str(new);
+            return;
+        }
+        self.text.push_str(new);
+        match self.parser.update(&self.text, cut) {
+            Ok(parsed) => {
+                self.tool_calls = parsed.tool_calls;
+                self.raw = self.tail_plain && parsed.content_len > 0 && parsed.tail_is_content;
+                parsed.diffs.into_iter().for_each(|diff| add(diff, delta));
+            }
+            Err(error) => {
+                // no error of the request: the model wrote something the format does not have
+                tracing::debug!(%error, "an answer does not parse, the rest is sent as content");
+                self.raw = true;
+                delta.content.push_str(new);
+            }
+        }
+    }
+}
+
+fn add(diff: Diff, delta: &mut Delta) {
+    delta.content.push_str(&diff.content);
+    delta.reasoning.push_str(&diff.reasoning);
+    if let Some(index) = diff.index {
+        delta.tool_calls.push(ToolCallDelta {
+            index,
+            id: diff.id,
+            name: diff.name,
+            arguments: diff.arguments,
+        });
+    }
+}

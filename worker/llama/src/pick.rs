@@ -1,0 +1,117 @@
+//! Which sequence serves a request, and how much of its prompt is already in memory. Pure.
+//!
+//! Rule (ENGINE.md 7): the wished one; else the idle sequence whose common prefix covers more than a tenth of the prompt (the longest);
+//! else an empty one; else the least recently used. Where cells can be shared, a longer prefix of any other sequence is taken over.
+
+use crate::model::Token;
+
+/// A share of the prompt below which a cached prefix is not worth a particular sequence.
+const WORTH: f64 = 0.1;
+/// Fewest tokens worth sharing between sequences.
+const SHARE_LEAST: usize = 32;
+
+/// What the picker sees of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    /// Nobody uses it.
+    pub(crate) idle: bool,
+    /// Tokens in its memory.
+    pub(crate) cached: &'a [Token],
+    /// Tick of its last use.
+    pub(crate) last_used: u64,
+}
+
+/// A pick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pick {
+    /// The sequence to use.
+    pub(crate) seq: usize,
+    /// Tokens of the prompt its own memory holds.
+    pub(crate) own: usize,
+    /// A sequence that holds more of the prompt, and how much.
+    pub(crate) donor: Option<(usize, usize)>,
+}
+
+/// Length of the common beginning.
+pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Picks a sequence for `prompt`; `None` if none is idle (or the wished one isn't).
+pub(crate) fn pick(
+    candidates: &[Candidate<'_>],
+    prompt: &[Token],
+    wish: Option<usize>,
+    reuse: bool,
+    may_share: bool,
+) -> Option<Pick> {
+    let prefix = |seq: usize| if reuse { common_prefix(candidates[seq].cached, prompt) } else { 0 };
+    let idle = || (0..candidates.len()).filter(|seq| candidates[*seq].idle);
+    let seq = match wish {
+        Some(wish) => idle().find(|seq| *seq == wish)?,
+        None => {
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a threshold"
+            )]
+            let least = (prompt.len() as f64 * WORTH) as usize;
+            idle()
+                .map(|seq| (prefix(seq), seq))
+                .filter(|(len, _)| *len > least)
+                .max_by_key(|(len, seq)| (*len, std::cmp::Reverse(*seq)))
+                .map(|(_, seq)| seq)
+                .or_else(|| idle().min_by_key(|seq| (!candidates[*seq].cached.is_empty(), candidates[*seq].last_used, *seq)))?
+        }
+    };
+    let own = prefix(seq);
+    let donor = (may_share && reuse)
+        .then(|| {
+            (0..candidates.len())
+                .filter(|other| *other != seq)
+                .map(|other| (other, prefix(other)))
+                .max_by_key(|(other, len)| (*len, std::cmp::Reverse(*other)))
+        })
+        .flatten()
+        .filter(|(_, len)| *len >= own + SHARE_LEAST);
+    Some(Pick { seq, own, donor })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(idle: bool, cached: &[Token], last_used: u64) -> Candidate<'_> {
+        Candidate { idle, cached, last_used }
+    }
+
+    #[test]
+    fn the_longest_prefix_wins_else_the_empty_else_the_oldest() {
+        let prompt: Vec<Token> = (0..100).collect();
+        let half: Vec<Token> = (0..50).collect();
+        let bit: Vec<Token> = (0..5).collect();
+        let all = [candidate(true, &bit, 1), candidate(true, &half, 2), candidate(true, &[], 3)];
+        assert_eq!(pick(&all, &prompt, None, true, false), Some(Pick { seq: 1, own: 50, donor: None }));
+        assert_eq!(pick(&all, &prompt, None, false, false).map(|p| p.seq), Some(2));
+        assert_eq!(pick(&all[..1], &prompt, None, true, false), Some(Pick { seq: 0, own: 5, donor: None }));
+    }
+
+    #[test]
+    fn a_busy_sequence_lends_its_prefix_but_is_not_picked() {
+        let prompt: Vec<Token> = (0..100).collect();
+        let all = [candidate(false, &prompt, 9), candidate(true, &[], 1)];
+        assert_eq!(
+            pick(&all, &prompt, None, true, true),
+            Some(Pick { seq: 1, own: 0, donor: Some((0, 100)) })
+        );
+        assert_eq!(pick(&all, &prompt, None, true, false).and_then(|p| p.donor), None);
+    }
+
+    #[test]
+    fn a_wish_is_kept_or_waits() {
+        let all = [candidate(false, &[], 1), candidate(true, &[], 2)];
+        assert_eq!(pick(&all, &[1], Some(0), true, true), None);
+        assert_eq!(pick(&all, &[1], Some(1), true, true).map(|p| p.seq), Some(1));
+    }
+}

@@ -1,0 +1,133 @@
+//! What the loop shows to the other threads: gauges for Describe, ticks and signs of life. Written by the loop alone, read by anyone, never waited for.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+    time::{Duration, Instant},
+};
+
+use muster_proto::v1::{Alive, SequencePhase, SequenceState};
+
+/// Gauges of one sequence.
+#[derive(Debug, Default)]
+pub(crate) struct SlotGauge {
+    phase: AtomicU8,
+    cached: AtomicU32,
+    prompt: AtomicU32,
+    generated: AtomicU32,
+    handle: AtomicU64,
+}
+
+/// Values of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotView {
+    pub(crate) phase: SequencePhase,
+    pub(crate) cached: usize,
+    pub(crate) prompt: usize,
+    pub(crate) generated: u32,
+    pub(crate) handle: u64,
+}
+
+/// The loop's public face.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    started: Instant,
+    iterations: AtomicU64,
+    /// Microseconds from `started` to the beginning of the current iteration; 0 = idle.
+    busy_since: AtomicU64,
+    running: AtomicU32,
+    free_sequences: AtomicU32,
+    free_cells: AtomicU32,
+    parked: AtomicBool,
+    slots: Vec<SlotGauge>,
+}
+
+fn narrow(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+impl Shared {
+    pub(crate) fn new(sequences: usize, cells: u32) -> Self {
+        Self {
+            started: Instant::now(),
+            iterations: AtomicU64::new(0),
+            busy_since: AtomicU64::new(0),
+            running: AtomicU32::new(0),
+            free_sequences: AtomicU32::new(narrow(sequences)),
+            free_cells: AtomicU32::new(cells),
+            parked: AtomicBool::new(false),
+            slots: (0..sequences).map(|_| SlotGauge::default()).collect(),
+        }
+    }
+
+    pub(crate) fn begin_iteration(&self) {
+        let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.busy_since.store(now.max(1), Relaxed);
+        self.iterations.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn idle(&self) {
+        self.busy_since.store(0, Relaxed);
+    }
+
+    pub(crate) fn set_load(&self, running: usize, free_sequences: usize, free_cells: usize) {
+        self.running.store(narrow(running), Relaxed);
+        self.free_sequences.store(narrow(free_sequences), Relaxed);
+        self.free_cells.store(narrow(free_cells), Relaxed);
+    }
+
+    pub(crate) fn set_slot(&self, index: usize, view: SlotView) {
+        if let Some(slot) = self.slots.get(index) {
+            slot.phase.store(u8::try_from(view.phase as i32).unwrap_or_default(), Relaxed);
+            slot.cached.store(narrow(view.cached), Relaxed);
+            slot.prompt.store(narrow(view.prompt), Relaxed);
+            slot.generated.store(view.generated, Relaxed);
+            slot.handle.store(view.handle, Relaxed);
+        }
+    }
+
+    pub(crate) fn free_sequences(&self) -> u32 {
+        self.free_sequences.load(Relaxed)
+    }
+
+    pub(crate) fn free_cells(&self) -> u32 {
+        self.free_cells.load(Relaxed)
+    }
+
+    pub(crate) fn iterations(&self) -> u64 {
+        self.iterations.load(Relaxed)
+    }
+
+    /// The loop is about to sleep (true) or awake. It looks for work once more after saying so; who brings work looks here afterwards.
+    pub(crate) fn set_parked(&self, parked: bool) {
+        self.parked.store(parked, SeqCst);
+    }
+
+    /// Whether the loop needs a wake-up.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.load(SeqCst)
+    }
+
+    pub(crate) fn alive(&self) -> Alive {
+        let since = self.busy_since.load(Relaxed);
+        let busy_for = (since > 0).then(|| {
+            let busy = self.started.elapsed().saturating_sub(Duration::from_micros(since));
+            prost_types::Duration::try_from(busy).unwrap_or_default()
+        });
+        Alive { iterations: self.iterations(), busy_for, running: self.running.load(Relaxed) }
+    }
+
+    pub(crate) fn sequences(&self) -> Vec<SequenceState> {
+        let states = self.slots.iter().zip(0..).map(|(slot, id)| {
+            let phase = i32::from(slot.phase.load(Relaxed));
+            SequenceState {
+                id,
+                phase: if phase == 0 { SequencePhase::Idle as i32 } else { phase },
+                cached_tokens: slot.cached.load(Relaxed),
+                prompt_tokens: slot.prompt.load(Relaxed),
+                generated: slot.generated.load(Relaxed),
+                handle: slot.handle.load(Relaxed),
+            }
+        });
+        states.collect()
+    }
+}
