@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use muster_tests::{Engine, Stack, binaries};
+use muster_tests::{Engine, Stack, binaries, engines::required};
 use serde_json::Value;
 
 struct Cli<'a>(&'a Stack);
@@ -112,6 +112,36 @@ async fn a_chat_answers_once_from_a_flag_or_standard_input() {
         .await
         .unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), said);
+}
+
+#[tokio::test]
+async fn a_chat_on_a_terminal_survives_ctrl_c() {
+    let model = Engine::Stub.model("m", 1, "stub.tokens_per_second = 20\nstub.tokens = 10000");
+    let stack = Stack::with(model).start().await;
+    let mut command = Command::new(required("MUSTER_TEST_PYTHON"));
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/chat_terminal.py"));
+    command
+        .arg(binaries::find("muster"))
+        .arg(stack.controller_address().to_string())
+        .arg("m");
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let idle = async || match stack.instance(0, "m").await.running {
+        0 => Ok(()),
+        running => Err(running),
+    };
+    muster_tests::eventually(
+        "the cancelled answer is gone",
+        std::time::Duration::from_millis(500),
+        idle,
+    )
+    .await;
 }
 
 #[tokio::test]
