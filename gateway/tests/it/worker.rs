@@ -1,0 +1,296 @@
+//! A scripted worker: each Start gets the scripted ticks; everything that comes down a session is on record.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    net::{self, Address, Listener},
+    v1::{self, event::Kind, inference_server::InferenceServer, session_command, session_message},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{Process, within};
+
+type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// One tick's events for a request; `true` ends it.
+pub(crate) type Tick = (Vec<v1::Event>, bool);
+
+/// What a worker answers to a Start.
+pub(crate) type Script = Box<dyn Fn(&v1::Start) -> Vec<Tick> + Send + Sync>;
+
+/// What came down, with the session it came on.
+#[derive(Clone, Debug)]
+pub(crate) struct Got {
+    pub(crate) session: usize,
+    pub(crate) kind: session_command::Kind,
+}
+
+struct Session {
+    sender: mpsc::Sender<Result<v1::SessionMessage, Status>>,
+    seq: u64,
+}
+
+struct State {
+    script: Script,
+    got: watch::Sender<Vec<Got>>,
+    sessions: Mutex<Vec<Session>>,
+}
+
+impl State {
+    fn send(&self, session: usize, handle: u64, (events, finished): Tick) {
+        let mut sessions = self.sessions.lock().unwrap();
+        let session = &mut sessions[session];
+        session.seq += 1;
+        let sequences = vec![v1::SequenceEvents {
+            handle,
+            events,
+            finished,
+        }];
+        let tick = v1::Tick {
+            seq: session.seq,
+            sequences,
+            ..v1::Tick::default()
+        };
+        let message = v1::SessionMessage {
+            kind: Some(session_message::Kind::Tick(tick)),
+        };
+        // A closed session is the gateway's right.
+        drop(session.sender.try_send(Ok(message)));
+    }
+}
+
+/// A running worker.
+pub(crate) struct Worker {
+    pub(crate) address: Address,
+    state: Arc<State>,
+    process: Process,
+}
+
+impl Worker {
+    pub(crate) async fn start(script: impl Fn(&v1::Start) -> Vec<Tick> + Send + Sync + 'static) -> Self {
+        let state = Arc::new(State {
+            script: Box::new(script),
+            got: watch::Sender::default(),
+            sessions: Mutex::default(),
+        });
+        let process = Process::new();
+        let service = Arc::clone(&state);
+        let bound = process.runtime().spawn(async move {
+            let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+            let address = listener.address().unwrap();
+            let server = net::server().add_service(InferenceServer::new(Service(service)));
+            tokio::spawn(server.serve_with_incoming(listener));
+            address
+        });
+        Self {
+            address: bound.await.unwrap(),
+            state,
+            process,
+        }
+    }
+
+    /// A route to an instance on this worker.
+    pub(crate) fn route(&self, model: &str, instance: &str) -> v1::Route {
+        v1::Route {
+            instance: Some(v1::InstanceRef {
+                instance_id: instance.into(),
+                worker_id: format!("worker-of-{instance}"),
+                worker_boot_id: "boot".into(),
+            }),
+            model_id: model.into(),
+            addresses: vec![self.address.to_string()],
+            state: v1::RouteState::Ready.into(),
+            target_inflight: 4,
+            queue_limit: 16,
+            capabilities: Some(v1::Capabilities {
+                generate: true,
+                ..v1::Capabilities::default()
+            }),
+        }
+    }
+
+    pub(crate) fn got(&self) -> Vec<Got> {
+        self.state.got.borrow().clone()
+    }
+
+    pub(crate) fn starts(&self) -> Vec<v1::Start> {
+        self.got()
+            .into_iter()
+            .filter_map(|got| start(&got).cloned())
+            .collect()
+    }
+
+    /// Waits until it has got what the test wants.
+    pub(crate) async fn gets(&self, what: impl Fn(&[Got]) -> bool) -> Vec<Got> {
+        let mut got = self.state.got.subscribe();
+        within(got.wait_for(|got| what(got))).await.unwrap().clone()
+    }
+
+    /// Waits for its first Start; returns session and handle.
+    pub(crate) async fn first_start(&self) -> (usize, u64) {
+        let got = self.gets(|got| got.iter().any(|got| start(got).is_some())).await;
+        got.iter()
+            .find_map(|got| Some((got.session, start(got)?.handle)))
+            .unwrap()
+    }
+
+    /// Waits for a Cancel.
+    pub(crate) async fn cancelled(&self) {
+        self.gets(|got| {
+            got.iter()
+                .any(|got| matches!(got.kind, session_command::Kind::Cancel(_)))
+        })
+        .await;
+    }
+
+    /// Sends a tick by hand.
+    pub(crate) fn send(&self, (session, handle): (usize, u64), events: Vec<v1::Event>, finished: bool) {
+        self.state.send(session, handle, (events, finished));
+    }
+
+    /// Dies without a word.
+    pub(crate) fn kill(self) {
+        drop(self.process);
+    }
+}
+
+pub(crate) fn start(got: &Got) -> Option<&v1::Start> {
+    match &got.kind {
+        session_command::Kind::Start(start) => Some(start),
+        session_command::Kind::Cancel(_) | session_command::Kind::Credit(_) => None,
+    }
+}
+
+/// An event.
+pub(crate) fn event(kind: Kind) -> v1::Event {
+    v1::Event {
+        kind: Some(kind),
+        extra_json: String::new(),
+    }
+}
+
+pub(crate) fn admitted() -> v1::Event {
+    event(Kind::Admitted(v1::Admitted::default()))
+}
+
+pub(crate) fn text(choice: u32, content: &str) -> v1::Event {
+    event(Kind::Delta(v1::Delta {
+        choice,
+        content: content.into(),
+        ..v1::Delta::default()
+    }))
+}
+
+pub(crate) fn ended(choice: u32, reason: v1::FinishReason) -> v1::Event {
+    let end = v1::ChoiceFinished {
+        choice,
+        reason: reason.into(),
+        ..v1::ChoiceFinished::default()
+    };
+    event(Kind::ChoiceFinished(end))
+}
+
+pub(crate) fn finished() -> v1::Event {
+    let usage = v1::Usage {
+        prompt_tokens: 5,
+        cached_tokens: 2,
+        completion_tokens: 3,
+        ..v1::Usage::default()
+    };
+    event(Kind::Finished(v1::Finished {
+        usage: Some(usage),
+        ..v1::Finished::default()
+    }))
+}
+
+pub(crate) fn failed(code: Code) -> v1::Event {
+    event(Kind::Failed(code.error("scripted")))
+}
+
+/// A whole answer of these words.
+pub(crate) fn says(words: &[&str]) -> Vec<Tick> {
+    let mut ticks = vec![(vec![admitted()], false)];
+    ticks.extend(words.iter().map(|word| (vec![text(0, word)], false)));
+    ticks.push((vec![ended(0, v1::FinishReason::Stop), finished()], true));
+    ticks
+}
+
+/// A refusal.
+pub(crate) fn refuses(code: Code) -> Vec<Tick> {
+    vec![(vec![failed(code)], true)]
+}
+
+struct Service(Arc<State>);
+
+fn absent<T>() -> Result<T, Status> {
+    Err(Code::UnsupportedByRuntime.error("not scripted").into_status())
+}
+
+#[tonic::async_trait]
+impl v1::inference_server::Inference for Service {
+    type SessionStream = Messages<v1::SessionMessage>;
+    type GenerateStream = Messages<v1::Event>;
+    type NativeStream = Messages<v1::NativeChunk>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionCommand>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let mut commands = request.into_inner();
+        let (sender, receiver) = mpsc::channel(4096);
+        let state = Arc::clone(&self.0);
+        let session = {
+            let mut sessions = state.sessions.lock().unwrap();
+            sessions.push(Session { sender, seq: 0 });
+            sessions.len() - 1
+        };
+        tokio::spawn(async move {
+            while let Ok(Some(command)) = commands.message().await {
+                let Some(kind) = command.kind else { continue };
+                let got = Got { session, kind };
+                let ticks = start(&got).map(|start| (start.handle, (state.script)(start)));
+                state.got.send_modify(|list| list.push(got));
+                if let Some((handle, ticks)) = ticks {
+                    for tick in ticks {
+                        state.send(session, handle, tick);
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn generate(&self, _: Request<v1::GenerateCall>) -> Result<Response<Self::GenerateStream>, Status> {
+        absent()
+    }
+    async fn embed(&self, _: Request<v1::EmbedCall>) -> Result<Response<v1::EmbedResult>, Status> {
+        absent()
+    }
+    async fn rerank(&self, _: Request<v1::RerankCall>) -> Result<Response<v1::RerankResult>, Status> {
+        absent()
+    }
+    async fn tokenize(&self, _: Request<v1::TokenizeCall>) -> Result<Response<v1::TokenizeResult>, Status> {
+        absent()
+    }
+    async fn detokenize(
+        &self,
+        _: Request<v1::DetokenizeCall>,
+    ) -> Result<Response<v1::DetokenizeResult>, Status> {
+        absent()
+    }
+    async fn apply_template(
+        &self,
+        _: Request<v1::ApplyTemplateCall>,
+    ) -> Result<Response<v1::ApplyTemplateResult>, Status> {
+        absent()
+    }
+    async fn native(&self, _: Request<v1::NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
+        absent()
+    }
+}
