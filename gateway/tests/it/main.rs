@@ -1,5 +1,12 @@
 //! The real gateway binary against a scripted controller and scripted workers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, where a panic is the report"
+)]
+
 mod answers;
 mod cold;
 mod controller;
