@@ -213,8 +213,10 @@ impl Driver {
         for model in preload {
             self.feed(Event::PreloadRequested { model });
         }
-        // A fleet without a roster may be settled from the start; a tick lets policy say so.
-        self.feed(Event::Tick);
+        // With nobody to wait for, the fleet is settled from the start.
+        if self.fleet.settled() {
+            self.routes.settle();
+        }
         self.publish();
     }
 

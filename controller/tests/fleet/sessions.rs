@@ -72,6 +72,16 @@ async fn an_unsettled_controller_settles_without_its_roster_in_time() {
 }
 
 #[tokio::test]
+async fn a_controller_without_a_roster_is_settled_from_the_start() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let snapshot = rig.client().await.routes().await.next().await;
+    let Some(route_update::Kind::Snapshot(part)) = snapshot.kind else {
+        panic!("{snapshot:?}")
+    };
+    assert!(part.settled);
+}
+
+#[tokio::test]
 async fn a_lost_worker_is_suspect_and_back_when_it_rejoins() {
     let rig = Rig::start(TWO_MODELS).await;
     let mut worker = Worker::new("w");
