@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::{Effect, HoldId, InstanceId, ModelId, ModelState, Moment, Stage, WaitReason};
+use crate::api::{Effect, HoldId, InstanceId, ModelId, ModelState, Moment, RouteState, Stage, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{InstanceState, LoadId, Place, Standing};
 
@@ -47,7 +47,16 @@ impl Fleet {
             let Some(instance) = self.instances.get_mut(instance_id) else {
                 continue;
             };
-            let wanted = instance.wanted_route();
+            let draining = self
+                .workers
+                .get(&instance.worker)
+                .is_some_and(|worker| worker.facts.draining);
+            let wanted = match instance.wanted_route() {
+                Some(RouteState::Ready) if draining => Some(RouteState::Draining),
+                route @ (Some(RouteState::Ready | RouteState::Suspect | RouteState::Draining) | None) => {
+                    route
+                }
+            };
             if instance.route == wanted {
                 continue;
             }

@@ -38,7 +38,7 @@ impl Fleet {
             return;
         }
         match &mut instance.state {
-            InstanceState::Cancelling { sent } => {
+            InstanceState::Cancelling { sent, .. } => {
                 if !std::mem::replace(sent, true) {
                     self.send(id, Asked::CancelLoad, Command::CancelLoad);
                 }
@@ -116,7 +116,7 @@ impl Fleet {
             || matches!(
                 instance.state,
                 InstanceState::Quiesced { .. }
-                    | InstanceState::Cancelling { sent: false }
+                    | InstanceState::Cancelling { sent: false, .. }
                     | InstanceState::Leaving(Exit::ToSend(_))
             )
             || self.hold_to_place(id).is_some()

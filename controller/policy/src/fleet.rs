@@ -43,6 +43,8 @@ pub struct Fleet {
     /// Timer as last asked for.
     pub(crate) wake_sent: Option<Moment>,
     pub(crate) effects: Vec<Effect>,
+    /// Operators' wishes that wait for the fleet to settle.
+    deferred: Vec<Event>,
     next_command: u64,
     next_load: u64,
 }
@@ -94,6 +96,7 @@ impl Fleet {
             plan_wake: None,
             wake_sent: None,
             effects: Vec::new(),
+            deferred: Vec::new(),
             next_command: 1,
             next_load: 1,
         };
@@ -122,6 +125,10 @@ impl Fleet {
     }
 
     fn apply(&mut self, event: Event) {
+        if matches!(self.phase, Phase::Settling { .. }) && Self::waits_for_settling(&event) {
+            self.deferred.push(event);
+            return;
+        }
         match event {
             Event::WorkerJoined { facts, report } => self.worker_joined(facts, report),
             Event::WorkerLost { worker } => self.worker_lost(&worker),
@@ -152,6 +159,27 @@ impl Fleet {
         }
     }
 
+    /// An operator's wish is judged by a model's state, which is not known before the fleet has settled.
+    fn waits_for_settling(event: &Event) -> bool {
+        match event {
+            Event::LoadRequested { .. } | Event::UnloadRequested { .. } | Event::PreloadRequested { .. } => {
+                true
+            }
+            Event::WorkerJoined { .. }
+            | Event::WorkerLost { .. }
+            | Event::WorkerLeft { .. }
+            | Event::WorkerDraining { .. }
+            | Event::WorkerReported { .. }
+            | Event::Outcome { .. }
+            | Event::EnsureOpened { .. }
+            | Event::EnsureClosed { .. }
+            | Event::ForgetRequested { .. }
+            | Event::GhostGone { .. }
+            | Event::CatalogueChanged { .. }
+            | Event::Tick => false,
+        }
+    }
+
     /// Ends settling when its time has come.
     fn settle(&mut self) {
         let over = match &self.phase {
@@ -163,6 +191,9 @@ impl Fleet {
             self.replan = true;
             self.effects.push(Effect::Settled);
             self.decided(DecisionKind::Settled, None, None, None);
+            for event in std::mem::take(&mut self.deferred) {
+                self.apply(event);
+            }
         }
     }
 

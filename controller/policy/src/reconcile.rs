@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::api::{
-    DecisionKind, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WaitReason,
+    DecisionKind, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WaitReason, WorkerId,
 };
 use crate::fleet::Fleet;
 use crate::state::{Exit, Goal, InstanceState, Load, Place, Standing, Waiter};
@@ -120,9 +120,7 @@ impl Fleet {
         let Some(load) = model.queued.and_then(|load| self.queue.get(&load)) else {
             return;
         };
-        let here = self.any_instance(id, |state| {
-            matches!(state, InstanceState::Ready | InstanceState::Loading { .. })
-        });
+        let here = model.instances.iter().any(|instance| self.will_serve(instance));
         let abandoned = !load.explicit() && model.loads.is_empty() && !self.has_unheld_waiters(id);
         if !here && !abandoned {
             return;
@@ -136,6 +134,30 @@ impl Fleet {
             self.decided(DecisionKind::Abandoned, Some(id), None, None);
         }
         self.room_changed();
+    }
+
+    /// The instance takes requests, or will once it is loaded.
+    fn will_serve(&self, id: &InstanceId) -> bool {
+        self.instances
+            .get(id)
+            .is_some_and(|instance| match &instance.state {
+                InstanceState::Loading { .. } => true,
+                InstanceState::Ready => !self.draining(&instance.worker),
+                InstanceState::Cancelling { .. }
+                | InstanceState::Evicting { .. }
+                | InstanceState::Quiesced { .. }
+                | InstanceState::Resuming
+                | InstanceState::Leaving(_)
+                | InstanceState::Lost(_)
+                | InstanceState::Opaque => false,
+            })
+    }
+
+    /// The worker is shutting down.
+    pub(crate) fn draining(&self, worker: &WorkerId) -> bool {
+        self.workers
+            .get(worker)
+            .is_some_and(|worker| worker.facts.draining)
     }
 
     /// Somebody waits for the model and has no instance yet, or one that still loads.
@@ -182,6 +204,7 @@ impl Fleet {
             .filter_map(|instance| self.instances.get(instance))
         {
             match &instance.state {
+                InstanceState::Ready if self.draining(&instance.worker) => {}
                 InstanceState::Ready if instance.doubtful_since.is_none() => {
                     let avoided = waiter.avoid_instances.contains(&instance.id)
                         || waiter.avoid_workers.contains(&instance.worker);

@@ -76,8 +76,6 @@ pub enum EvictionRule {
     Memory,
     /// Everything goes after a failed load (I7).
     FailedLoad,
-    /// A load that nobody waits for makes room (I8).
-    Abandoned,
 }
 
 impl EvictionRule {
@@ -89,7 +87,6 @@ impl EvictionRule {
             Self::ExclusiveDevice => "exclusive device (I3)",
             Self::Memory => "memory (I4)",
             Self::FailedLoad => "failed load (I7)",
-            Self::Abandoned => "abandoned load (I8)",
         }
     }
 }

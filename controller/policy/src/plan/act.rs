@@ -20,7 +20,7 @@ impl Fleet {
         if load.origin == Origin::Preload && plan.ease != Ease::Free {
             return self.refuse_load(&load.model, &LoadError::NoRoomToPreload(load.model.clone()));
         }
-        let slot_taken_by = self.slot_taken_by(load, &plan.candidate.host, pass);
+        let slot_taken_by = self.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
         let active = slot_taken_by.is_empty() && plan.ease != Ease::Wait;
         let claimed = match (plan.ease, active) {
             (Ease::Wait, _) => {
@@ -51,8 +51,18 @@ impl Fleet {
     }
 
     /// Models whose loads keep this one from beginning on the host (I5, I7); empty if it may begin.
-    fn slot_taken_by(&self, load: &Load, host: &HostId, pass: &Pass) -> Vec<ModelId> {
-        let loading = self.on_host(host).filter(|instance| instance.takes_load_slot());
+    /// A load that this one is to cancel does not count.
+    pub(crate) fn slot_taken_by(
+        &self,
+        load: &Load,
+        host: &HostId,
+        victims: &[Victim],
+        pass: &Pass,
+    ) -> Vec<ModelId> {
+        let spared = |id: &InstanceId| !victims.iter().any(|victim| victim.id == *id);
+        let loading = self
+            .on_host(host)
+            .filter(|instance| instance.takes_load_slot() && spared(&instance.id));
         let mut taken: Vec<ModelId> = loading.map(|instance| instance.spec.model.clone()).collect();
         let active = pass.claims_on(host).iter().filter(|claim| claim.active);
         taken.extend(active.map(|claim| claim.model.clone()));
@@ -225,10 +235,13 @@ impl Fleet {
                 confirmed && instance.pending.is_none()
             })
         };
-        let to_quiesce = plan
-            .victims
-            .iter()
-            .filter(|victim| victim.rule != EvictionRule::Abandoned);
+        let loaded = |victim: &&Victim| {
+            !self
+                .instances
+                .get(&victim.id)
+                .is_some_and(|instance| instance.takes_load_slot())
+        };
+        let to_quiesce = plan.victims.iter().filter(loaded);
         let ready = alone || to_quiesce.clone().all(quiesced);
         for victim in &plan.victims {
             self.evict_one(load, victim, ready, pass);
@@ -272,7 +285,10 @@ impl Fleet {
         let outstanding = instance.pending.is_some();
         match &mut instance.state {
             InstanceState::Loading { .. } => {
-                instance.state = InstanceState::Cancelling { sent: false };
+                instance.state = InstanceState::Cancelling {
+                    sent: false,
+                    unload: None,
+                };
                 self.attention.insert(victim.id.clone());
                 self.decided_on(DecisionKind::Abandoned, &victim.id);
             }

@@ -63,7 +63,7 @@ impl Fleet {
                         candidate,
                         victims,
                     };
-                    let key = self.key_of(&plan);
+                    let key = self.key_of(load, &plan, pass);
                     if best.as_ref().is_none_or(|(least, _)| key < *least) {
                         best = Some((key, plan));
                     }
@@ -123,7 +123,7 @@ impl Fleet {
         }
     }
 
-    fn key_of(&self, plan: &Plan) -> PlanKey {
+    fn key_of(&self, load: &Load, plan: &Plan, pass: &Pass) -> PlanKey {
         let host = &plan.candidate.host;
         let keys = plan
             .candidate
@@ -142,6 +142,7 @@ impl Fleet {
             avoided: plan.candidate.avoided,
             need: plan.candidate.need,
             ease: plan.ease,
+            slot_taken: !self.slot_taken_by(load, host, &plan.victims, pass).is_empty(),
             last_used: plan
                 .victims
                 .iter()
@@ -168,6 +169,8 @@ struct PlanKey {
     avoided: bool,
     need: usize,
     ease: Ease,
+    /// Another load of the host goes first.
+    slot_taken: bool,
     last_used: Moment,
     victims: usize,
     room: (Reverse<Bytes>, Bytes),

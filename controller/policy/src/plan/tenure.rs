@@ -2,7 +2,7 @@
 
 use crate::api::{InstanceId, Moment};
 use crate::fleet::Fleet;
-use crate::state::{Claim, Instance, InstanceState};
+use crate::state::{Claim, Instance, InstanceState, Place};
 
 /// How firmly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,13 +85,25 @@ impl Fleet {
         }
     }
 
-    /// Work runs, queues, is held or is on its way there.
+    /// Work runs, queues, is held, or is on its way there.
     fn in_use(&self, instance: &Instance) -> bool {
-        let awaited = self
-            .models
-            .get(&instance.spec.model)
-            .is_some_and(|model| !model.waiters.is_empty());
-        instance.busy() || awaited || instance.doubtful_since.is_some()
+        instance.busy() || instance.doubtful_since.is_some() || self.awaited(instance)
+    }
+
+    /// Somebody waits for the model and is to get this instance. One on a worker that shuts down takes nobody.
+    fn awaited(&self, instance: &Instance) -> bool {
+        let Some(model) = self.models.get(&instance.spec.model) else {
+            return false;
+        };
+        let open = !self.draining(&instance.worker);
+        model
+            .waiters
+            .iter()
+            .filter_map(|hold| self.waiters.get(hold))
+            .any(|waiter| match &waiter.place {
+                Place::Waiting => open,
+                Place::Placing(id) | Place::Held(id) => *id == instance.id,
+            })
     }
 
     fn pinned(&self, instance: &Instance) -> bool {

@@ -70,8 +70,8 @@ pub(crate) enum InstanceState {
         /// Since when nobody waits for it; none while somebody does.
         unwanted_since: Option<Moment>,
     },
-    /// Its load is being cancelled.
-    Cancelling { sent: bool },
+    /// Its load is being cancelled; if that comes too late, an operator may want it unloaded all the same.
+    Cancelling { sent: bool, unload: Option<UnloadMode> },
     /// Takes requests.
     Ready,
     /// A policy unload was sent; the worker may still refuse it, and is then as before: ready, or quiesced.
@@ -142,6 +142,7 @@ pub(crate) struct Usage {
     pub(crate) touch_seq: u64,
     window_start: Moment,
     window_seq: u64,
+    hot_at: Option<Moment>,
     refused_at: Option<Moment>,
 }
 
@@ -155,6 +156,7 @@ impl Usage {
             touch_seq: 0,
             window_start: now,
             window_seq: 0,
+            hot_at: None,
             refused_at: None,
         }
     }
@@ -174,6 +176,9 @@ impl Usage {
         }
         self.touch_seq = touch_seq;
         self.last_used = self.last_used.max(now.ago(age));
+        if self.touch_seq.saturating_sub(self.window_seq) >= HOT_TOUCHES {
+            self.hot_at = Some(now);
+        }
     }
 
     /// A worker refused to unload or quiesce it.
@@ -184,7 +189,7 @@ impl Usage {
     /// From when on it may be taken for idle. A hot instance, or one whose eviction was refused, must have been quiet for a while:
     /// else a gap of a millisecond between two requests would pass for idleness.
     pub(crate) fn idle_from(&self, quiet: Duration) -> Moment {
-        let hot = self.touch_seq.saturating_sub(self.window_seq) >= HOT_TOUCHES;
+        let hot = self.hot_at.is_some_and(|at| self.last_used <= at + quiet);
         match self.refused_at {
             Some(at) => self.last_used.max(at) + quiet,
             None if hot => self.last_used + quiet,

@@ -132,8 +132,14 @@ impl Fleet {
             return;
         };
         instance.state = match &instance.state {
-            InstanceState::Loading { .. } => InstanceState::Cancelling { sent: false },
-            InstanceState::Cancelling { sent } => InstanceState::Cancelling { sent: *sent },
+            InstanceState::Loading { .. } => InstanceState::Cancelling {
+                sent: false,
+                unload: Some(mode),
+            },
+            InstanceState::Cancelling { sent, .. } => InstanceState::Cancelling {
+                sent: *sent,
+                unload: Some(mode),
+            },
             InstanceState::Leaving(exit) if mode != UnloadMode::Force => InstanceState::Leaving(*exit),
             InstanceState::Lost(_) => InstanceState::Lost(Was::Condemned),
             InstanceState::Ready

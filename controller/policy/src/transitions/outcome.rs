@@ -5,7 +5,7 @@
 use super::ended::End;
 use std::time::Duration;
 
-use crate::api::{CommandId, DecisionKind, DoneState, InstanceId, LoadError, Outcome, Refusal};
+use crate::api::{CommandId, DecisionKind, DoneState, InstanceId, LoadError, Outcome, Refusal, UnloadMode};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, InstanceState, Place};
 
@@ -99,9 +99,11 @@ impl Fleet {
                 self.instance_ended(id, End::LostWith(refused));
             }
             Asked::CancelLoad => {
-                let cancelling = matches!(instance.state, InstanceState::Cancelling { .. });
-                if cancelling && reason == Refusal::NotLoading {
+                if let InstanceState::Cancelling { unload, .. } = instance.state
+                    && reason == Refusal::NotLoading
+                {
                     self.became_ready(id);
+                    self.unload_after_all(id, unload);
                 } else {
                     instance.doubtful_since.get_or_insert(now);
                 }
@@ -149,10 +151,15 @@ impl Fleet {
                 instance.holds.remove(&hold);
             }
         }
-        if reason == Refusal::Draining
-            && let Some(worker) = self.workers.get_mut(&worker)
-        {
-            worker.facts.draining = true;
+        if reason == Refusal::Draining {
+            self.worker_draining(&worker, true);
+        }
+    }
+
+    /// A cancellation came too late; whoever wanted the instance gone still does.
+    fn unload_after_all(&mut self, id: &InstanceId, unload: Option<UnloadMode>) {
+        if let (Some(mode), Some(instance)) = (unload, self.instances.get_mut(id)) {
+            instance.state = InstanceState::Leaving(Exit::ToSend(mode));
         }
     }
 

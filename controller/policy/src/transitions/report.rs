@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::ended::End;
 use crate::api::{
     DecisionKind, DeviceChoice, DeviceId, DeviceKind, InstanceId, InstanceSpec, InstanceStatus, ModelSpec,
-    Need, NeedPart, Progress, Report, ReportedState, Touch, WaitReason, WorkerId,
+    Need, NeedPart, Progress, Report, ReportedState, Touch, UnloadMode, WaitReason, WorkerId,
 };
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, Goal, Instance, InstanceState, Load, Model, Place, Standing, Usage, Was};
@@ -64,8 +64,9 @@ impl Fleet {
             Some(_) => {}
             None => match status.state {
                 ReportedState::Gone | ReportedState::Failed(_) => {
+                    // Its end was heard before, by an outcome for example; the samples beside it show it all the same.
                     self.acknowledge_end(worker, &status.id);
-                    return false;
+                    return true;
                 }
                 ReportedState::Loading { .. }
                 | ReportedState::Ready
@@ -173,7 +174,12 @@ impl Fleet {
             InstanceState::Loading { progress, .. } => *progress = reported,
             // An operator may have wished it gone; the cancellation goes on.
             InstanceState::Cancelling { .. } | InstanceState::Leaving(_) => {}
-            InstanceState::Lost(Was::Condemned) => instance.state = InstanceState::Cancelling { sent: false },
+            InstanceState::Lost(Was::Condemned) => {
+                instance.state = InstanceState::Cancelling {
+                    sent: false,
+                    unload: Some(UnloadMode::Drain),
+                }
+            }
             InstanceState::Lost(Was::Routable | Was::NotRoutable)
             | InstanceState::Ready
             | InstanceState::Evicting { .. }
@@ -213,7 +219,7 @@ impl Fleet {
                 false
             }
             (InstanceState::Lost(Was::Condemned), _) => {
-                instance.state = InstanceState::Leaving(Exit::ToSend(crate::api::UnloadMode::Drain));
+                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::Drain));
                 false
             }
             // Reported before the command took effect; its outcome decides.
@@ -269,7 +275,7 @@ impl Fleet {
             (InstanceState::Resuming, Some(Asked::Resume))
             | (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {}
             (InstanceState::Lost(Was::Condemned), _) => {
-                instance.state = InstanceState::Leaving(Exit::ToSend(crate::api::UnloadMode::Drain));
+                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::Drain));
             }
             (
                 InstanceState::Resuming

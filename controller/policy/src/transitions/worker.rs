@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::api::{DecisionKind, Effect, InstanceId, LoadError, Report, WorkerFacts, WorkerId};
 use crate::fleet::{Fleet, Phase};
-use crate::state::{Device, InstanceState, Presence, Was, Worker};
+use crate::state::{Device, Instance, InstanceState, Presence, Was, Worker};
 
 use super::ended::End;
 
@@ -31,8 +31,10 @@ impl Fleet {
         }
         self.install_worker(facts.clone(), Presence::Connected(self.now));
         if !same_boot {
-            for device in self.devices.values_mut() {
-                device.forget_sample_of(&id);
+            for device in &facts.devices {
+                if let Some(known) = self.devices.get_mut(&Self::key(&facts.host, &device.id)) {
+                    known.forget_sample_of(&id);
+                }
             }
         }
         // Commands of the old session will not be answered any more; the report says what became of them.
@@ -104,17 +106,29 @@ impl Fleet {
         let instances: Vec<InstanceId> = worker.instances.iter().cloned().collect();
         self.decided(DecisionKind::WorkerLeft, None, None, Some(id));
         for instance in &instances {
-            self.instance_ended(instance, End::Asked);
+            let loading = |found: &Instance| matches!(found.state, InstanceState::Loading { .. });
+            let end = if self.instances.get(instance).is_some_and(loading) {
+                End::LostWith(LoadError::WorkerLost(id.clone()))
+            } else {
+                End::Asked
+            };
+            self.instance_ended(instance, end);
         }
         self.room_changed();
     }
 
-    /// A worker takes no new loads for now.
+    /// A worker takes no new loads for now, and its instances no new requests.
     pub(crate) fn worker_draining(&mut self, id: &WorkerId, draining: bool) {
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.facts.draining = draining;
-            self.room_changed();
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        worker.facts.draining = draining;
+        for instance in &worker.instances {
+            if let Some(instance) = self.instances.get(instance) {
+                self.dirty.insert(instance.spec.model.clone());
+            }
         }
+        self.room_changed();
     }
 
     /// Puts a worker and its devices into all indexes, in place of what was known of it.

@@ -1,9 +1,6 @@
 //! A simulated fleet: workers that carry commands out, late or never, and gateways that send requests. Workers keep the truth;
 //! the checks here are about it, not about what policy believes.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-
-#[cfg(test)]
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +12,7 @@ use muster_policy::{
     Bytes, Command, Config, DeviceChoice, DeviceFacts, DeviceId, DeviceKind, Effect, EstimateSource, Event,
     Exclusivity, Fleet, HoldId, HostId, InstanceId, Limit, Limits, LoadError, ModelId, ModelSpec, ModelState,
     ModelType, Moment, Need, NeedPart, Outcome, RequestId, RouteState, RuntimeName, Settings, SpecHash,
-    Stage, WorkerFacts, WorkerId,
+    Stage, UnloadHow, WorkerFacts, WorkerId,
 };
 
 pub(crate) use worker::{Life, SimWorker};
@@ -23,7 +20,6 @@ pub(crate) use worker::{Life, SimWorker};
 /// A gateway's stream as the gateway sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Stream {
-    pub(crate) model: ModelId,
     pub(crate) stages: Vec<Stage>,
 }
 
@@ -73,6 +69,8 @@ pub(crate) struct Sim {
     pub(crate) loads: Vec<(WorkerId, InstanceId, ModelId)>,
     /// Every worker with instances has joined this controller before it settled, so that the truth can be held against it.
     pub(crate) strict: bool,
+    /// Workers report without memory samples.
+    pub(crate) withhold_samples: bool,
     events: u64,
     next_instance: u64,
     next_name: u64,
@@ -171,6 +169,7 @@ impl Sim {
             log: Vec::new(),
             loads: Vec::new(),
             strict: true,
+            withhold_samples: false,
             events: 0,
             next_instance: 0,
             next_name: 0,
@@ -278,13 +277,7 @@ impl Sim {
     }
 
     pub(crate) fn open_as(&mut self, hold: HoldId, model: &str) {
-        self.streams.insert(
-            hold.clone(),
-            Stream {
-                model: model.into(),
-                stages: Vec::new(),
-            },
-        );
+        self.streams.insert(hold.clone(), Stream { stages: Vec::new() });
         self.event(Event::EnsureOpened {
             hold,
             model: model.into(),
@@ -301,6 +294,30 @@ impl Sim {
     pub(crate) fn request(&mut self) -> RequestId {
         self.next_name += 1;
         RequestId::new(format!("call-{}", self.next_name))
+    }
+
+    /// An operator's load.
+    pub(crate) fn load(&mut self, model: &str) -> RequestId {
+        let request = self.request();
+        self.calls.insert(request.clone());
+        self.event(Event::LoadRequested {
+            request: request.clone(),
+            model: model.into(),
+            overrides: None,
+        });
+        request
+    }
+
+    /// An operator's unload.
+    pub(crate) fn unload(&mut self, model: &str, how: UnloadHow) -> RequestId {
+        let request = self.request();
+        self.calls.insert(request.clone());
+        self.event(Event::UnloadRequested {
+            request: request.clone(),
+            model: model.into(),
+            how,
+        });
+        request
     }
 
     /// Opens a stream, waits until it is ready, sends a request and closes the stream. Returns the instance with the request running.
@@ -342,7 +359,7 @@ impl Sim {
         assert!(self.events < 20_000, "events without end\n{}", self.tail());
         if !matches!(event, Event::CatalogueChanged { .. }) {
             self.log
-                .push(Self::brief(format!("{:?} {event:?}", self.now.since_start())));
+                .push(Self::brief(&format!("{:?} {event:?}", self.now.since_start())));
         }
         let mut next = self.next_instance;
         let mut ids = || {
@@ -357,7 +374,7 @@ impl Sim {
         }
         let checked = muster_policy::invariants::check(&self.fleet, &effects);
         for effect in effects {
-            self.log.push(Self::brief(format!("    -> {effect:?}")));
+            self.log.push(Self::brief(&format!("    -> {effect:?}")));
             self.take(effect);
         }
         checked.unwrap_or_else(|broken| panic!("{broken:?}\n{}", self.tail()));
@@ -366,8 +383,8 @@ impl Sim {
         }
     }
 
-    fn brief(line: String) -> String {
-        let line = cut(&line, "spec: InstanceSpec {", "pinned: false }");
+    fn brief(line: &str) -> String {
+        let line = cut(line, "spec: InstanceSpec {", "pinned: false }");
         let line = cut(&line, "devices: [DeviceFacts", "}]");
         let line = cut(&line, "samples: [", "]");
         line.chars().take(600).collect()

@@ -137,6 +137,9 @@ impl Sim {
     }
 
     fn samples(&self, id: &WorkerId) -> Vec<DeviceSample> {
+        if self.withhold_samples {
+            return Vec::new();
+        }
         let worker = &self.workers[id];
         let sample = |device: &muster_policy::DeviceFacts| {
             let key = (worker.facts.host.clone(), device.id.clone());
@@ -201,6 +204,13 @@ impl Sim {
         if self.instant {
             self.deliver_all();
         }
+    }
+
+    /// A newer worker reports a state that this controller does not know.
+    pub(crate) fn report_unknown_state(&mut self, id: &WorkerId, instance: &InstanceId) {
+        let mut status = self.status(id, instance);
+        status.state = ReportedState::Unknown;
+        self.event(Event::reported(id.clone(), status));
     }
 
     fn change(&mut self, id: &WorkerId, instance: &InstanceId, change: impl FnOnce(&mut SimInstance)) {
@@ -319,9 +329,6 @@ impl Sim {
                     return refused(Refusal::Touched);
                 }
                 self.change(id, instance, |i| i.life = Life::Unloading);
-                if self.instant_exits() {
-                    self.exit(id, instance);
-                }
             }
             (
                 Command::Unload {
@@ -349,10 +356,6 @@ impl Sim {
             (Command::Load { .. }, _) => unreachable!(),
         }
         done
-    }
-
-    fn instant_exits(&self) -> bool {
-        false
     }
 
     fn begin_load(

@@ -1,0 +1,242 @@
+//! Who goes, who stays: slots, LRU, exclusivity, pins, busy and held and hot instances (I1, I2, I3, I6, I9, I10, PROTOCOL 8, 10).
+
+use std::time::Duration;
+
+use muster_policy::{Config, DeviceKind, LoadError, ModelState, ModelType, RouteState, Stage};
+
+use crate::sim::{Life, Sim, config, device, facts, limits, model, need, unlimited};
+
+#[test]
+fn a_cold_model_loads_once_for_a_hundred_callers_and_all_become_ready() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let holds: Vec<_> = (0..100).map(|_| sim.open("a")).collect();
+    sim.finish_loads();
+    assert_eq!(sim.loads.len(), 1);
+    for hold in &holds {
+        assert!(sim.streams[hold].ready().is_some(), "{:?}", sim.streams[hold]);
+    }
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.routes.len(), 1);
+}
+
+#[test]
+fn a_full_slot_evicts_the_least_recently_used_of_its_type() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: limits(2),
+            ..config()
+        },
+        100,
+    );
+    for id in ["a", "b", "c"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    sim.add_model(model("e", ModelType::Embedding, 10));
+    for id in ["a", "b", "e", "a", "c"] {
+        sim.use_once(id);
+    }
+    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    for id in ["a", "c", "e"] {
+        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{id}");
+    }
+    assert!(
+        sim.decisions
+            .iter()
+            .any(|d| d == "evicting b makes room for 'c': type slot (I2)")
+    );
+}
+
+#[test]
+fn a_busy_model_is_not_evicted_and_the_load_waits() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.add_model(model("b", ModelType::Llm, 10));
+    let busy = sim.use_model("a");
+    let hold = sim.open("b");
+    sim.finish_loads();
+    assert!(matches!(
+        sim.streams[&hold].last(),
+        Some(Stage::Queued { position: 1, .. })
+    ));
+    sim.end_request(&busy);
+    sim.finish_loads();
+    assert!(
+        sim.streams[&hold].ready().is_some(),
+        "{:?}\n{}",
+        sim.streams[&hold],
+        sim.tail()
+    );
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn a_just_loaded_model_is_held_until_its_request_has_come() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.add_model(model("b", ModelType::Llm, 10));
+    let first = sim.open("a");
+    sim.finish_loads();
+    let second = sim.open("b");
+    sim.finish_loads();
+    assert!(sim.streams[&first].ready().is_some());
+    assert!(matches!(sim.streams[&second].last(), Some(Stage::Queued { .. })));
+    sim.close(&first);
+    sim.finish_loads();
+    assert!(sim.streams[&second].ready().is_some());
+}
+
+#[test]
+fn a_new_npu_model_replaces_the_old_one_whatever_its_type() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    sim.join(facts("npu", "h", vec![device("n", DeviceKind::Npu, 100)]));
+    for (id, kind) in [("chat", ModelType::Llm), ("ears", ModelType::Audio)] {
+        let mut spec = model(id, kind, 0);
+        spec.needs = vec![need(&[(DeviceKind::Npu, 10)])];
+        sim.add_model(spec);
+    }
+    sim.use_once("chat");
+    sim.use_once("ears");
+    assert_eq!(sim.states[&"chat".into()], ModelState::Unloaded);
+    assert_eq!(sim.states[&"ears".into()], ModelState::Loaded);
+}
+
+#[test]
+fn only_pinned_models_in_the_way_refuse_the_load_at_once() {
+    let mut sim = Sim::one_device(config(), 100);
+    let mut pinned = model("a", ModelType::Llm, 10);
+    pinned.pinned = true;
+    sim.add_model(pinned);
+    sim.add_model(model("b", ModelType::Llm, 10));
+    sim.use_once("a");
+    let hold = sim.open("b");
+    let expected = LoadError::SlotsPinned {
+        model: "b".into(),
+        pinned: vec!["a".into()],
+    };
+    assert_eq!(sim.streams[&hold].failed(), Some(&expected));
+    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn a_touched_victim_survives_and_the_plan_is_made_anew() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: limits(2),
+            ..config()
+        },
+        100,
+    );
+    for id in ["a", "b", "c"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    let a = sim.use_once("a");
+    sim.use_once("b");
+    sim.instant = false;
+    sim.open("c");
+    // Before the unload of `a` arrives, a request does, and ends.
+    let worker = sim.worker_of(&a).unwrap();
+    assert!(sim.start_request(&worker, &a));
+    sim.end_request(&a);
+    sim.instant = true;
+    sim.deliver_all();
+    sim.finish_loads();
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states[&"c".into()], ModelState::Loaded);
+}
+
+#[test]
+fn a_hot_model_with_gaps_of_a_millisecond_is_never_evicted_as_idle() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("hot", ModelType::Llm, 10));
+    sim.add_model(model("cold", ModelType::Llm, 10));
+    let hot = sim.use_once("hot");
+    let worker = sim.worker_of(&hot).unwrap();
+    for round in 0..3000 {
+        if round == 20 {
+            sim.open("cold");
+        }
+        assert!(
+            sim.start_request(&worker, &hot),
+            "evicted in round {round}\n{}",
+            sim.tail()
+        );
+        sim.advance(Duration::from_millis(2));
+        sim.end_request(&hot);
+        sim.advance(Duration::from_millis(1));
+    }
+    sim.advance(sim.config.quiet);
+    sim.finish_loads();
+    assert_eq!(sim.states[&"cold".into()], ModelState::Loaded, "{}", sim.tail());
+}
+
+/// Two idle small models have to go for a large one: both are quiesced first.
+fn two_victims() -> (Sim, muster_policy::InstanceId) {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: unlimited(),
+            ..config()
+        },
+        100,
+    );
+    sim.add_model(model("a", ModelType::Llm, 50));
+    sim.add_model(model("b", ModelType::Llm, 50));
+    sim.add_model(model("big", ModelType::Llm, 90));
+    let a = sim.use_once("a");
+    sim.use_once("b");
+    sim.instant = false;
+    (sim, a)
+}
+
+#[test]
+fn several_victims_are_quiesced_first_and_go_together() {
+    let (mut sim, a) = two_victims();
+    let hold = sim.open("big");
+    assert_eq!(sim.routes[&a].2, RouteState::Draining);
+    let worker = sim.worker_of(&a).unwrap();
+    while sim.deliver_down(&worker) {}
+    assert_eq!(sim.in_life(&Life::Quiesced).len(), 2);
+    sim.instant = true;
+    sim.deliver_all();
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn nothing_dies_for_a_plan_that_falls_apart() {
+    let (mut sim, a) = two_victims();
+    sim.open("big");
+    // A request was under way to `a` when the quiesce was sent.
+    let worker = sim.worker_of(&a).unwrap();
+    assert!(sim.start_request(&worker, &a));
+    sim.instant = true;
+    sim.deliver_all();
+    assert_eq!(sim.in_life(&Life::Ready).len(), 2, "{}", sim.tail());
+    assert!(
+        sim.routes
+            .values()
+            .all(|(_, _, state)| *state == RouteState::Ready)
+    );
+    sim.end_request(&a);
+    sim.advance(sim.config.quiet);
+    sim.finish_loads();
+    assert_eq!(sim.states[&"big".into()], ModelState::Loaded, "{}", sim.tail());
+}
+
+#[test]
+fn replicas_of_one_model_count_once() {
+    let mut sim = Sim::new(config());
+    sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.use_once("a");
+    sim.lose(&"w0".into());
+    sim.join(facts("w1", "h", vec![device("sim:b", DeviceKind::Sim, 100)]));
+    sim.use_once("a");
+    sim.connect(&"w0".into());
+    assert_eq!(sim.routes.len(), 2);
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+}

@@ -1,0 +1,142 @@
+//! Failed loads and crashed engines (I7).
+
+use std::time::Duration;
+
+use muster_policy::{Config, FailureClass, LoadError, ModelState, ModelType};
+
+use crate::sim::{Life, Sim, config, model, unlimited};
+
+/// A host with an idle and a busy model, on which `new` is loading.
+fn loading_beside_others() -> (Sim, muster_policy::InstanceId) {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: unlimited(),
+            ..config()
+        },
+        100,
+    );
+    sim.add_model(model("idle", ModelType::Embedding, 10));
+    sim.add_model(model("busy", ModelType::Llm, 10));
+    sim.add_model(model("new", ModelType::Llm, 10));
+    sim.use_once("idle");
+    let busy = sim.use_model("busy");
+    (sim, busy)
+}
+
+fn fail_the_load(sim: &mut Sim, class: FailureClass) {
+    let loading = sim.loading();
+    assert_eq!(loading.len(), 1, "{}", sim.tail());
+    sim.fail_load(&loading[0].0, &loading[0].1, class);
+}
+
+#[test]
+fn an_engine_that_fails_evicts_everything_and_is_tried_exactly_once_more() {
+    let (mut sim, busy) = loading_beside_others();
+    let hold = sim.open("new");
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    sim.finish_exits();
+    assert_eq!(sim.states[&"idle".into()], ModelState::Unloaded, "{}", sim.tail());
+    assert_eq!(
+        sim.states[&"busy".into()],
+        ModelState::Loaded,
+        "busy models are waited for"
+    );
+    assert!(sim.loading().is_empty());
+    let other = sim.open("idle");
+    sim.deliver_all();
+    assert!(
+        sim.loading().is_empty(),
+        "nothing else loads on the host meanwhile"
+    );
+    sim.end_request(&busy);
+    sim.finish_exits();
+    assert_eq!(sim.states[&"busy".into()], ModelState::Unloaded);
+    assert_eq!(sim.loading().len(), 1);
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("model_load_failed")
+    );
+    assert!(matches!(sim.states[&"new".into()], ModelState::Failed(_)));
+    sim.finish_loads();
+    assert!(sim.streams[&other].ready().is_some(), "{}", sim.tail());
+    assert_eq!(
+        sim.loads
+            .iter()
+            .filter(|(_, _, model)| model.as_str() == "new")
+            .count(),
+        2
+    );
+}
+
+#[test]
+fn the_retry_may_succeed() {
+    let (mut sim, busy) = loading_beside_others();
+    let hold = sim.open("new");
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    sim.end_request(&busy);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_missing_file_evicts_nothing_and_is_not_tried_again() {
+    let (mut sim, _busy) = loading_beside_others();
+    let hold = sim.open("new");
+    fail_the_load(&mut sim, FailureClass::BeforeEngine);
+    assert!(sim.streams[&hold].failed().is_some());
+    assert_eq!(sim.in_life(&Life::Ready).len(), 2);
+}
+
+#[test]
+fn automatic_loads_of_a_failed_model_are_refused_for_a_doubling_while_and_operators_are_not() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    for seconds in [5, 10, 20] {
+        sim.open("a");
+        fail_the_load(&mut sim, FailureClass::BeforeEngine);
+        sim.advance(Duration::from_secs(seconds - 1));
+        let hold = sim.open("a");
+        assert_eq!(
+            sim.streams[&hold].failed().map(LoadError::code),
+            Some("model_failed"),
+            "{seconds}"
+        );
+        sim.advance(Duration::from_secs(2));
+    }
+    fail_an_automatic_load_then_load_as_operator(&mut sim);
+}
+
+fn fail_an_automatic_load_then_load_as_operator(sim: &mut Sim) {
+    sim.open("a");
+    fail_the_load(sim, FailureClass::BeforeEngine);
+    let call = sim.load("a");
+    assert_eq!(
+        sim.states[&"a".into()],
+        ModelState::Loading,
+        "last_error is cleared when the load starts"
+    );
+    sim.finish_loads();
+    assert_eq!(sim.replies[&call], Ok(ModelState::Loaded));
+}
+
+#[test]
+fn a_crash_ends_the_streams_that_held_it_and_the_next_request_loads_again() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let hold = sim.open("a");
+    sim.finish_loads();
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &instance);
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("runtime_crashed")
+    );
+    assert!(matches!(sim.states[&"a".into()], ModelState::Failed(_)));
+    assert!(sim.routes.is_empty());
+    assert!(
+        sim.workers[&worker].instances.is_empty(),
+        "the tombstone was acknowledged"
+    );
+    sim.use_once("a");
+}

@@ -1,0 +1,284 @@
+//! Lost workers, ghosts, settling, rebuilding, unknown outcomes (PROTOCOL 1, 2, 3, 7).
+
+use std::time::Duration;
+
+use muster_policy::{
+    CommandId, DeviceKind, Event, LoadError, ModelState, ModelType, Outcome, RouteState, Stage, WaitReason,
+};
+
+use crate::sim::{Life, Sim, config, device, facts, model};
+
+#[test]
+fn lost_is_not_gone() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.add_model(model("b", ModelType::Llm, 60));
+    let a = sim.use_model("a");
+    sim.lose(&"w".into());
+    assert_eq!(sim.routes[&a].2, RouteState::Suspect);
+    assert!(matches!(
+        &sim.states[&"a".into()],
+        ModelState::Failed(LoadError::WorkerLost(_))
+    ));
+    assert_eq!(sim.fleet.devices()[0].ghosts.get(), 60);
+    // Another worker of the host lists the same device: the ghost still has its room, and its slot.
+    sim.join(facts("x", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    let hold = sim.open("b");
+    assert!(matches!(
+        sim.streams[&hold].last(),
+        Some(Stage::Queued {
+            reason: WaitReason::Claim,
+            ..
+        })
+    ));
+    sim.connect(&"w".into());
+    assert_eq!(sim.routes[&a].2, RouteState::Ready);
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    sim.end_request(&a);
+    sim.finish_loads();
+    assert!(
+        sim.streams[&hold].ready().is_some(),
+        "it can be evicted again: {}",
+        sim.tail()
+    );
+    assert_eq!(sim.loads.len(), 2, "nothing was loaded twice");
+}
+
+#[test]
+fn a_new_boot_ends_the_ghosts_and_the_model_loads_again() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.use_once("a");
+    sim.restart(&"w".into());
+    assert!(sim.routes.is_empty());
+    assert_eq!(sim.fleet.devices()[0].reserved.get(), 0);
+    sim.use_once("a");
+    assert_eq!(sim.loads.len(), 2);
+}
+
+#[test]
+fn a_forgotten_worker_leaves_no_ghosts() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.use_once("a");
+    let request = sim.request();
+    sim.event(Event::ForgetRequested {
+        request: request.clone(),
+        worker: "w".into(),
+    });
+    assert!(sim.replies[&request].is_err(), "it is connected");
+    sim.lose(&"w".into());
+    let request = sim.request();
+    sim.event(Event::ForgetRequested {
+        request: request.clone(),
+        worker: "w".into(),
+    });
+    assert!(sim.replies[&request].is_ok());
+    assert!(sim.fleet.instances().is_empty() && sim.fleet.devices().is_empty() && sim.roster.is_empty());
+}
+
+#[test]
+fn a_load_that_is_lost_with_its_worker_goes_elsewhere_or_waits_for_it() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let hold = sim.open("a");
+    sim.lose(&"w".into());
+    assert!(matches!(
+        sim.streams[&hold].last(),
+        Some(Stage::Queued {
+            reason: WaitReason::NoWorker,
+            ..
+        })
+    ));
+    sim.connect(&"w".into());
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some());
+    assert_eq!(
+        sim.loads.len(),
+        1,
+        "the load belongs to the worker, not to the session"
+    );
+
+    sim.close(&hold);
+    sim.unload("a", muster_policy::UnloadHow::Drain);
+    sim.finish_exits();
+    let hold = sim.open("a");
+    sim.join(facts("x", "other", vec![device("sim:x", DeviceKind::Sim, 100)]));
+    sim.lose(&"w".into());
+    sim.finish_loads();
+    let (_, worker) = sim.streams[&hold].ready().unwrap();
+    assert_eq!(worker.as_str(), "x");
+}
+
+#[test]
+fn a_restarted_controller_settles_first_and_reloads_nothing() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.add_model(model("b", ModelType::Llm, 10));
+    let a = sim.use_once("a");
+    sim.restart_controller();
+    let (again, new) = (sim.open("a"), sim.open("b"));
+    for hold in [&again, &new] {
+        let settling = Stage::Queued {
+            position: 1,
+            reason: WaitReason::Settling,
+            blocked_by: Vec::new(),
+        };
+        assert!(
+            matches!(sim.streams[hold].last(), Some(Stage::Queued { reason, .. }) if *reason == WaitReason::Settling),
+            "{settling:?}"
+        );
+    }
+    assert!(!sim.fleet.settled());
+    sim.advance(Duration::from_millis(500));
+    sim.connect(&"w".into());
+    assert!(sim.fleet.settled());
+    assert_eq!(
+        sim.streams[&again].ready().map(|(instance, _)| instance),
+        Some(&a)
+    );
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    sim.close(&again);
+    sim.finish_loads();
+    assert!(sim.streams[&new].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn settling_ends_by_itself_and_absent_workers_still_count_for_never_fits() {
+    let mut sim = Sim::new(config());
+    sim.join(facts("small", "h", vec![device("sim:a", DeviceKind::Sim, 10)]));
+    sim.join(facts("large", "h", vec![device("sim:b", DeviceKind::Sim, 100)]));
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.restart_controller();
+    let hold = sim.open("a");
+    sim.connect(&"small".into());
+    sim.advance(Duration::from_secs(3));
+    assert!(sim.fleet.settled());
+    assert!(
+        sim.streams[&hold].failed().is_none(),
+        "the large one may come back"
+    );
+    sim.connect(&"large".into());
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some());
+}
+
+#[test]
+fn holds_of_gateways_that_never_come_back_are_released() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.add_model(model("b", ModelType::Llm, 10));
+    sim.open("a");
+    sim.finish_loads();
+    sim.restart_controller();
+    sim.connect(&"w".into());
+    let hold = sim.open("b");
+    sim.advance(Duration::from_secs(5));
+    assert!(sim.streams[&hold].ready().is_none(), "its gateway may come back");
+    sim.advance(Duration::from_secs(6));
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn an_unknown_outcome_keeps_the_reservation_until_a_report_explains_it() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.add_model(model("b", ModelType::Llm, 60));
+    sim.instant = false;
+    let hold = sim.open("a");
+    // The command vanished on its way.
+    sim.workers.get_mut(&"w".into()).unwrap().down.clear();
+    sim.event(Event::Outcome {
+        id: CommandId(1),
+        outcome: Outcome::Unknown,
+    });
+    let other = sim.open("b");
+    assert!(matches!(sim.streams[&other].last(), Some(Stage::Queued { .. })));
+    sim.instant = true;
+    sim.advance(sim.config.unknown_wait);
+    sim.finish_loads();
+    assert!(
+        sim.streams[&hold].ready().is_some(),
+        "a full report told that it is not there: {}",
+        sim.tail()
+    );
+}
+
+#[test]
+fn a_worker_that_leaves_in_order_leaves_nothing() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let a = sim.use_once("a");
+    sim.event(Event::WorkerDraining {
+        worker: "w".into(),
+        draining: true,
+    });
+    assert_eq!(sim.routes[&a].2, RouteState::Draining);
+    sim.leave(&"w".into());
+    assert!(sim.routes.is_empty());
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn an_instance_in_an_unknown_state_is_busy_reserved_and_not_routable() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.add_model(model("b", ModelType::Llm, 60));
+    let a = sim.use_once("a");
+    sim.report_unknown_state(&"w".into(), &a);
+    assert!(sim.routes.is_empty());
+    let hold = sim.open("b");
+    sim.finish_loads();
+    assert!(matches!(sim.streams[&hold].last(), Some(Stage::Queued { .. })));
+    assert_eq!(sim.in_life(&Life::Ready).len(), 1);
+}
+
+/// Found by `every_history_keeps_the_rules_and_ends`: the copy of a hold at a worker that came back was never released, because its
+/// stream had been served elsewhere meanwhile.
+#[test]
+fn a_hold_on_a_worker_that_came_back_is_released_with_its_stream() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.join(facts("x", "other", vec![device("sim:x", DeviceKind::Sim, 100)]));
+    let hold = sim.open("a");
+    let first = sim.loads[0].0.clone();
+    sim.lose(&first);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some());
+    sim.connect(&first);
+    sim.finish_loads();
+    sim.close(&hold);
+    let instances = sim.workers.values().flat_map(|worker| worker.instances.values());
+    assert!(
+        instances.into_iter().all(|instance| instance.holds.is_empty()),
+        "{}",
+        sim.tail()
+    );
+}
+
+/// Found by `every_history_keeps_the_rules_and_ends`: a model whose only instance sat on a draining worker waited for the claim of a
+/// load that waited for that instance to become unwanted.
+#[test]
+fn a_model_on_a_draining_worker_can_make_room_for_the_load_its_own_reload_waits_for() {
+    let mut sim = Sim::one_device(config(), 100);
+    for id in ["a", "b"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    sim.use_once("a");
+    sim.join(facts("x", "h", vec![device("sim:x", DeviceKind::Sim, 100)]));
+    let busy = sim.use_model("a");
+    let b = sim.open("b");
+    let w = sim.worker_of(&busy).unwrap();
+    sim.event(Event::WorkerDraining {
+        worker: w,
+        draining: true,
+    });
+    let a = sim.open("a");
+    sim.end_request(&busy);
+    sim.finish_loads();
+    assert!(sim.streams[&b].ready().is_some(), "{}", sim.tail());
+    sim.close(&b);
+    sim.finish_loads();
+    assert!(sim.streams[&a].ready().is_some(), "{}", sim.tail());
+}

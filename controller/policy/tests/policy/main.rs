@@ -1,0 +1,18 @@
+//! Policy against a simulated fleet: the rules one by one, then arbitrary histories.
+
+#[cfg(test)]
+mod eviction;
+#[cfg(test)]
+mod failures;
+#[cfg(test)]
+mod loss;
+#[cfg(test)]
+mod memory;
+#[cfg(test)]
+mod operators;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod queue;
+#[cfg(test)]
+mod sim;

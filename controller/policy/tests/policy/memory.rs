@@ -1,0 +1,222 @@
+//! Memory per device (I4) and placement.
+
+use std::time::Duration;
+
+use muster_policy::{
+    Bytes, Config, DeviceChoice, DeviceKey, DeviceKind, LoadError, ModelState, ModelType, Placement, Stage,
+};
+
+use crate::sim::{Sim, config, device, facts, model, need, unlimited};
+
+fn two_gpus(config: Config) -> Sim {
+    let mut sim = Sim::new(config);
+    sim.join(facts("w0", "h", vec![device("g0", DeviceKind::Gpu, 100)]));
+    sim.join(facts("w1", "h", vec![device("g1", DeviceKind::Gpu, 80)]));
+    sim
+}
+
+#[test]
+fn what_can_never_fit_is_refused_at_once_with_numbers() {
+    let mut sim = two_gpus(Config {
+        margin: Bytes::new(10),
+        ..config()
+    });
+    sim.add_model(model("huge", ModelType::Llm, 500));
+    let hold = sim.open("huge");
+    let expected = LoadError::InsufficientMemory {
+        model: "huge".into(),
+        wanted: Bytes::new(500),
+        possible: Bytes::new(90),
+        device: Some(DeviceKey {
+            host: "h".into(),
+            device: "g0".into(),
+        }),
+    };
+    assert_eq!(sim.streams[&hold].failed(), Some(&expected));
+}
+
+#[test]
+fn short_memory_evicts_the_same_type_first_and_only_what_it_takes() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: unlimited(),
+            ..config()
+        },
+        100,
+    );
+    sim.add_model(model("embed", ModelType::Embedding, 30));
+    sim.add_model(model("a", ModelType::Llm, 30));
+    sim.add_model(model("b", ModelType::Llm, 30));
+    sim.add_model(model("c", ModelType::Llm, 35));
+    for id in ["embed", "a", "b", "c"] {
+        sim.use_once(id);
+    }
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    for id in ["embed", "b", "c"] {
+        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{id}");
+    }
+}
+
+#[test]
+fn a_small_victim_that_a_larger_one_makes_needless_is_spared() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: unlimited(),
+            ..config()
+        },
+        100,
+    );
+    sim.add_model(model("small", ModelType::Llm, 10));
+    sim.add_model(model("large", ModelType::Llm, 90));
+    sim.add_model(model("new", ModelType::Llm, 80));
+    for id in ["small", "large", "new"] {
+        sim.use_once(id);
+    }
+    assert_eq!(sim.states[&"small".into()], ModelState::Loaded);
+    assert_eq!(sim.states[&"large".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn memory_of_other_programs_counts() {
+    let mut sim = Sim::new(config());
+    sim.foreign.insert(("h".into(), "sim:a".into()), Bytes::new(60));
+    sim.join(facts("w", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.add_model(model("a", ModelType::Llm, 50));
+    let hold = sim.open("a");
+    match sim.streams[&hold].failed() {
+        Some(LoadError::InsufficientMemory { wanted, possible, .. }) => {
+            assert_eq!((*wanted, *possible), (Bytes::new(50), Bytes::new(40)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_load_waits_for_a_sample_that_shows_the_last_exit_but_not_forever() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.add_model(model("b", ModelType::Llm, 60));
+    sim.use_once("a");
+    sim.withhold_samples = true;
+    let hold = sim.open("b");
+    sim.finish_exits();
+    assert!(
+        matches!(sim.streams[&hold].last(), Some(Stage::Queued { .. })),
+        "{}",
+        sim.tail()
+    );
+    sim.advance(sim.config.sample_wait);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn no_eviction_is_better_than_eviction_and_spreading_better_than_packing_by_default() {
+    for (placement, second) in [(Placement::Spread, "w1"), (Placement::Pack, "w0")] {
+        let mut sim = two_gpus(Config {
+            limits: unlimited(),
+            placement,
+            ..config()
+        });
+        sim.workers.get_mut(&"w1".into()).unwrap().facts.devices[0].capacity = Bytes::new(100);
+        sim.lose(&"w1".into());
+        sim.connect(&"w1".into());
+        for id in ["a", "b", "c"] {
+            sim.add_model(model(id, ModelType::Llm, 45));
+        }
+        for id in ["a", "b", "c"] {
+            sim.use_once(id);
+        }
+        let places: Vec<&str> = sim.loads.iter().map(|(worker, ..)| worker.as_str()).collect();
+        assert_eq!(&places[..2], ["w0", second]);
+        assert!(sim.states.values().all(|state| *state == ModelState::Loaded));
+    }
+}
+
+#[test]
+fn an_explicit_device_is_honoured() {
+    let mut sim = two_gpus(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    let mut spec = model("a", ModelType::Llm, 10);
+    spec.device = DeviceChoice::Device("g1".into());
+    sim.add_model(spec);
+    sim.use_once("a");
+    assert_eq!(sim.loads[0].0.as_str(), "w1");
+}
+
+#[test]
+fn a_second_need_is_used_only_where_the_first_can_never_work() {
+    let mut sim = two_gpus(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    sim.join(facts("cpu", "h", vec![device("cpu", DeviceKind::Cpu, 1000)]));
+    for id in ["a", "b"] {
+        let mut spec = model(id, ModelType::Llm, 0);
+        spec.needs = vec![need(&[(DeviceKind::Gpu, 95)]), need(&[(DeviceKind::Cpu, 95)])];
+        sim.add_model(spec);
+    }
+    let mut large = model("large", ModelType::Llm, 0);
+    large.needs = vec![need(&[(DeviceKind::Gpu, 300)]), need(&[(DeviceKind::Cpu, 300)])];
+    sim.add_model(large);
+    for id in ["a", "b", "large"] {
+        sim.use_once(id);
+    }
+    let places: Vec<&str> = sim.loads.iter().map(|(worker, ..)| worker.as_str()).collect();
+    assert_eq!(
+        places,
+        ["w0", "w0", "cpu"],
+        "evict on the GPU before falling back to the CPU"
+    );
+}
+
+#[test]
+fn a_model_over_two_devices_takes_both_whole() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    let gpu = |id| device(id, DeviceKind::Gpu, 100);
+    sim.join(facts("w0", "h", vec![gpu("g0")]));
+    sim.join(facts("both", "h", vec![gpu("g0"), gpu("g1")]));
+    let mut spec = model("span", ModelType::Llm, 0);
+    spec.needs = vec![need(&[(DeviceKind::Gpu, 80), (DeviceKind::Gpu, 80)])];
+    sim.add_model(spec);
+    sim.add_model(model("a", ModelType::Llm, 50));
+    let busy = sim.use_model("a");
+    let hold = sim.open("span");
+    sim.finish_loads();
+    assert!(matches!(sim.streams[&hold].last(), Some(Stage::Queued { .. })));
+    sim.end_request(&busy);
+    sim.finish_loads();
+    let (_, worker) = sim.streams[&hold].ready().unwrap();
+    assert_eq!(worker.as_str(), "both");
+    let reserved: Vec<u64> = sim
+        .fleet
+        .devices()
+        .iter()
+        .map(|device| device.reserved.get())
+        .collect();
+    assert_eq!(reserved, [80, 80]);
+}
+
+#[test]
+fn no_capable_worker_is_waited_for_and_then_refused() {
+    let mut sim = Sim::new(config());
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let hold = sim.open("a");
+    sim.advance(Duration::from_secs(29));
+    assert!(matches!(sim.streams[&hold].last(), Some(Stage::Queued { .. })));
+    sim.advance(Duration::from_secs(2));
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("no_worker")
+    );
+    let hold = sim.open("a");
+    sim.advance(Duration::from_secs(5));
+    sim.join(facts("w", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some());
+}

@@ -1,0 +1,171 @@
+//! Operators' loads and unloads (DECISIONS, Runtime Admin API).
+
+use muster_policy::{Config, Event, LoadError, ModelState, ModelType, UnloadHow};
+
+use crate::sim::{Life, Sim, config, model};
+
+fn one_model() -> Sim {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.add_model(model("b", ModelType::Llm, 10));
+    sim
+}
+
+fn code(reply: &Result<ModelState, LoadError>) -> &str {
+    reply.as_ref().map_or_else(LoadError::code, |_| "ok")
+}
+
+#[test]
+fn a_load_is_answered_when_it_is_over_and_is_idempotent() {
+    let mut sim = one_model();
+    let first = sim.load("a");
+    assert!(!sim.replies.contains_key(&first));
+    let second = sim.load("a");
+    assert_eq!(sim.replies[&second], Ok(ModelState::Loading));
+    sim.finish_loads();
+    assert_eq!(sim.replies[&first], Ok(ModelState::Loaded));
+    let third = sim.load("a");
+    assert_eq!(sim.replies[&third], Ok(ModelState::Loaded));
+    assert_eq!(sim.loads.len(), 1);
+    let unknown = sim.load("nobody");
+    assert_eq!(code(&sim.replies[&unknown]), "unknown_model");
+}
+
+#[test]
+fn overrides_are_refused_while_loading_or_loaded() {
+    let mut sim = one_model();
+    let ask = |sim: &mut Sim| {
+        let request = sim.request();
+        let overrides = Some(model("a", ModelType::Llm, 20));
+        sim.event(Event::LoadRequested {
+            request: request.clone(),
+            model: "a".into(),
+            overrides,
+        });
+        request
+    };
+    let first = ask(&mut sim);
+    let while_loading = ask(&mut sim);
+    assert_eq!(code(&sim.replies[&while_loading]), "model_loading");
+    sim.finish_loads();
+    assert_eq!(code(&sim.replies[&first]), "ok");
+    assert_eq!(sim.fleet.devices()[0].reserved.get(), 20);
+    let while_loaded = ask(&mut sim);
+    assert_eq!(code(&sim.replies[&while_loaded]), "invalid_load_request");
+}
+
+#[test]
+fn an_unload_waits_for_running_work_and_a_second_one_is_answered_at_once() {
+    let mut sim = one_model();
+    let a = sim.use_model("a");
+    let first = sim.unload("a", UnloadHow::Drain);
+    let second = sim.unload("a", UnloadHow::Drain);
+    assert!(!sim.replies.contains_key(&first));
+    assert_eq!(sim.replies[&second], Ok(ModelState::Unloading));
+    let hold = sim.open("a");
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("model_unloading")
+    );
+    let load = sim.load("a");
+    assert_eq!(code(&sim.replies[&load]), "model_unloading");
+    sim.end_request(&a);
+    sim.finish_exits();
+    assert_eq!(sim.replies[&first], Ok(ModelState::Unloaded));
+    let third = sim.unload("a", UnloadHow::Drain);
+    assert_eq!(sim.replies[&third], Ok(ModelState::Unloaded));
+}
+
+#[test]
+fn force_ends_running_work() {
+    let mut sim = one_model();
+    sim.use_model("a");
+    let drain = sim.unload("a", UnloadHow::Drain);
+    let force = sim.unload("a", UnloadHow::Force);
+    sim.finish_exits();
+    assert_eq!(sim.replies[&drain], Ok(ModelState::Unloaded));
+    assert_eq!(sim.replies[&force], Ok(ModelState::Unloaded));
+}
+
+#[test]
+fn an_unload_while_loading_is_refused_unless_it_may_cancel() {
+    let mut sim = one_model();
+    let hold = sim.open("a");
+    let refused = sim.unload("a", UnloadHow::Drain);
+    assert_eq!(code(&sim.replies[&refused]), "model_loading");
+    let cancelled = sim.unload("a", UnloadHow::DrainOrCancel);
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("load_cancelled")
+    );
+    assert_eq!(sim.replies[&cancelled], Ok(ModelState::Unloaded));
+    assert!(sim.loading().is_empty());
+}
+
+#[test]
+fn a_cancelled_load_that_became_ready_meanwhile_is_unloaded() {
+    let mut sim = one_model();
+    sim.open("a");
+    sim.instant = false;
+    let call = sim.unload("a", UnloadHow::DrainOrCancel);
+    sim.finish_load(&"w".into(), &sim.loading()[0].1.clone());
+    sim.instant = true;
+    sim.deliver_all();
+    sim.finish_exits();
+    assert_eq!(sim.replies[&call], Ok(ModelState::Unloaded), "{}", sim.tail());
+}
+
+#[test]
+fn pinned_models_are_unloaded_by_operators() {
+    let mut sim = Sim::one_device(config(), 100);
+    let mut pinned = model("a", ModelType::Llm, 10);
+    pinned.pinned = true;
+    sim.add_model(pinned);
+    sim.use_once("a");
+    let call = sim.unload("a", UnloadHow::Drain);
+    sim.finish_exits();
+    assert_eq!(sim.replies[&call], Ok(ModelState::Unloaded));
+}
+
+#[test]
+fn an_operators_load_survives_its_caller_and_may_evict() {
+    let mut sim = one_model();
+    let hold = sim.open("a");
+    sim.load("a");
+    sim.close(&hold);
+    sim.finish_loads();
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    let call = sim.load("b");
+    sim.finish_loads();
+    assert_eq!(sim.replies[&call], Ok(ModelState::Loaded));
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn preloads_fill_what_is_free_in_order_and_never_evict() {
+    let mut sim = one_model();
+    for id in ["a", "b"] {
+        sim.event(Event::PreloadRequested { model: id.into() });
+    }
+    sim.finish_loads();
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert!(sim.decisions.iter().any(|d| d.starts_with("load_refused b")));
+}
+
+#[test]
+fn a_model_that_left_the_catalogue_serves_until_it_is_evicted() {
+    let mut sim = Sim::one_device(Config { ..config() }, 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.add_model(model("b", ModelType::Llm, 10));
+    sim.use_once("a");
+    sim.catalogue.remove(&"a".into());
+    sim.publish_catalogue();
+    assert_eq!(sim.in_life(&Life::Ready).len(), 1);
+    sim.use_once("b");
+    let hold = sim.open("a");
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("unknown_model")
+    );
+}
