@@ -1,1 +1,111 @@
+//! The router, asked without a network.
 
+use std::sync::Arc;
+
+use axum::{Router, body::Body};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use muster_proto::net::Address;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::{App, router};
+use crate::{dispatch::Dispatcher, fleet::Fleet, session::Pool};
+
+/// A router without a controller.
+fn alone(stopping: &CancellationToken) -> Router {
+    let nowhere = Address::Unix("/nonexistent/controller.sock".into());
+    router(Arc::new(App {
+        dispatcher: Dispatcher {
+            fleet: Fleet::new(&nowhere),
+            pool: Arc::new(Pool::default()),
+        },
+        max_body: 1000,
+        stopping: stopping.clone(),
+    }))
+}
+
+async fn ask(method: &str, path: &str, body: impl Into<Body>) -> Response<Body> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(body.into())
+        .unwrap();
+    alone(&CancellationToken::new()).oneshot(request).await.unwrap()
+}
+
+async fn json(response: Response<Body>) -> Value {
+    assert_eq!(response.headers()["content-type"], "application/json");
+    serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+}
+
+#[tokio::test]
+async fn unknown_paths_and_wrong_methods_are_errors_of_the_catalogue() {
+    for (method, path, status, code) in [
+        ("GET", "/", 404, "route_not_found"),
+        ("GET", "/v1", 404, "route_not_found"),
+        ("POST", "/v2/chat/completions", 404, "route_not_found"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("PUT", "/api/v1/completions", 405, "method_not_allowed"),
+        ("POST", "/health", 405, "method_not_allowed"),
+    ] {
+        let response = ask(method, path, Body::empty()).await;
+        assert_eq!(response.status().as_u16(), status, "{method} {path}");
+        assert_eq!(
+            response.headers().contains_key("allow"),
+            status == 405,
+            "{method} {path}"
+        );
+        assert!(response.headers().contains_key("x-request-id"));
+        assert_eq!(json(response).await["error"]["code"], code, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_the_largest_size_passes_and_one_more_byte_does_not() {
+    let fits = ask("POST", "/v1/completions", " ".repeat(1000)).await;
+    assert_eq!(json(fits).await["error"]["code"], "invalid_json");
+    let large = ask("POST", "/v1/completions", " ".repeat(1001)).await;
+    assert_eq!(large.status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn readiness_ends_with_the_shutdown_and_liveness_does_not() {
+    let stopping = CancellationToken::new();
+    let get = |path| Request::get(path).body(Body::empty()).unwrap();
+    let router = alone(&stopping);
+    assert_eq!(
+        router.clone().oneshot(get("/health")).await.unwrap().status(),
+        200
+    );
+    stopping.cancel();
+    assert_eq!(
+        router.clone().oneshot(get("/health")).await.unwrap().status(),
+        503
+    );
+    assert_eq!(router.oneshot(get("/live")).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn lemonades_health_is_well_without_any_model() {
+    for path in ["/v1/health", "/api/v1/health"] {
+        let response = ask("GET", path, Body::empty()).await;
+        assert_eq!(response.status(), 200);
+        let body = json(response).await;
+        assert_eq!(body["status"], "ok");
+        assert_eq!(body["model_loaded"], Value::Null);
+        assert_eq!(body["all_models_loaded"], serde_json::json!([]));
+    }
+}
+
+#[tokio::test]
+async fn any_content_type_is_read() {
+    let body = r#"{"model": "m", "messages": [{"role": "user", "content": 3}]}"#;
+    let request = Request::post("/v1/chat/completions")
+        .header("content-type", "text/plain")
+        .body(Body::from(body))
+        .unwrap();
+    let response = alone(&CancellationToken::new()).oneshot(request).await.unwrap();
+    assert_eq!(json(response).await["error"]["param"], "messages[0].content");
+}
