@@ -144,23 +144,13 @@ pub(crate) fn span_from(span: Option<&prost_types::Duration>) -> Duration {
         .unwrap_or_default()
 }
 
-/// The driver's clock beside the wall clock, for API fields (PROTOCOL.md 19: nothing else reads wall clocks).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Clocks {
-    /// Now, on the driver's clock.
-    pub(crate) now: Moment,
-    /// The same instant on the wall.
-    pub(crate) wall: SystemTime,
-}
-
-impl Clocks {
-    /// A moment on the wall.
-    pub(crate) fn timestamp(&self, moment: Moment) -> prost_types::Timestamp {
-        self.wall
-            .checked_sub(self.now.since(moment))
-            .unwrap_or(self.wall)
-            .into()
-    }
+/// A moment of the driver's clock on the wall, for API fields (PROTOCOL.md 19: nothing else reads wall clocks). The same moment is always
+/// the same time, so that telling it twice changes nothing.
+pub(crate) fn timestamp(started: SystemTime, moment: Moment) -> prost_types::Timestamp {
+    started
+        .checked_add(moment.since_start())
+        .unwrap_or(started)
+        .into()
 }
 
 #[cfg(test)]

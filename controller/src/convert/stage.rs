@@ -5,7 +5,7 @@ use muster_policy::{
 };
 use muster_proto::{Code, ErrorExt as _, v1};
 
-use super::{Clocks, span};
+use super::span;
 
 /// Why a wish was not fulfilled, with typed details.
 pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
@@ -177,10 +177,10 @@ pub(crate) const fn route_state(state: RouteState) -> v1::RouteState {
 }
 
 /// A decision, for `WatchEvents`.
-pub(crate) fn event(decision: &Decision, clocks: Clocks) -> v1::FleetEvent {
+pub(crate) fn event(decision: &Decision, at: prost_types::Timestamp) -> v1::FleetEvent {
     let text = |id: Option<String>| id.unwrap_or_default();
     v1::FleetEvent {
-        at: Some(clocks.wall.into()),
+        at: Some(at),
         kind: decision.kind.word().to_owned(),
         model: text(decision.model.as_ref().map(ToString::to_string)),
         instance_id: text(decision.instance.as_ref().map(ToString::to_string)),

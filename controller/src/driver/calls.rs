@@ -171,10 +171,15 @@ impl Driver {
         };
         let answer = match (result, about) {
             (Err(why), _) => Err(stage::error(&why)),
-            (Ok(_), About::Model(model)) => self
-                .model(&model)
-                .map(|model| Answer::Model(Box::new(model)))
-                .ok_or_else(|| stage::unknown_model(&model)),
+            (Ok(state), About::Model(id)) => {
+                // One that had left the catalogue is gone with its last instance.
+                let gone = || v1::Model {
+                    status: convert::model::state(&state).0.into(),
+                    id: id.clone(),
+                    ..v1::Model::default()
+                };
+                Ok(Answer::Model(Box::new(self.model(&id).unwrap_or_else(gone))))
+            }
             (Ok(_), About::Worker { id, instances }) => {
                 self.mirror.forget(id.as_str());
                 Ok(Answer::Forgotten(instances))

@@ -118,7 +118,7 @@ impl Driver {
             | DecisionKind::GhostEnded
             | DecisionKind::Settled => {}
         }
-        let event = stage::event(decision, self.clocks());
+        let event = stage::event(decision, self.timestamp(self.now()));
         tracing::info!(
             kind = event.kind,
             model = event.model,

@@ -37,11 +37,46 @@ pub(super) struct Worker {
 #[derive(Debug)]
 pub(super) struct Instance {
     /// The worker's word.
-    pub(super) status: v1::InstanceStatus,
+    status: v1::InstanceStatus,
+    /// When it was said; ages in it count from there.
+    heard: Instant,
     /// Its worker.
-    pub(super) worker: String,
+    worker: String,
     /// That worker's process.
-    pub(super) boot: String,
+    boot: String,
+}
+
+impl Instance {
+    /// Takes a newer touch; its model, if it was one.
+    fn touched(&mut self, touch: &v1::Touch) -> Option<String> {
+        let known = self.status.touch.as_ref().map_or(0, |known| known.touch_seq);
+        if touch.touch_seq <= known {
+            return None;
+        }
+        self.status.touch = Some(touch.clone());
+        self.heard = Instant::now();
+        self.status.spec.as_ref().map(|spec| spec.model_id.clone())
+    }
+
+    /// The worker's word, its touch aged until now.
+    fn status_now(&self) -> v1::InstanceStatus {
+        let mut status = self.status.clone();
+        if let Some(touch) = &mut status.touch {
+            let age = span_from(touch.age.as_ref()).saturating_add(self.heard.elapsed());
+            touch.age = Some(convert::span(age));
+        }
+        status
+    }
+}
+
+/// What of an instance shows in routes and summaries.
+fn shown(status: &v1::InstanceStatus) -> impl PartialEq {
+    (
+        status.state,
+        status.capabilities,
+        status.backend_url.clone(),
+        (status.target_inflight, status.queue_limit),
+    )
 }
 
 impl Mirror {
@@ -92,20 +127,27 @@ impl Mirror {
         let boot = known.hello.boot_id.clone();
         for status in &report.instances {
             noted.learned |= learn(&known.hello, status, observed);
-            let newer = self
-                .instances
-                .get(&status.instance_id)
-                .is_none_or(|old| old.boot != boot || old.status.revision <= status.revision);
-            if newer {
-                noted
-                    .models
-                    .extend(status.spec.as_ref().map(|spec| spec.model_id.clone()));
-                let instance = Instance {
-                    status: status.clone(),
-                    worker: worker.to_owned(),
-                    boot: boot.clone(),
-                };
-                self.instances.insert(status.instance_id.clone(), instance);
+            let old = self.instances.get(&status.instance_id);
+            if old.is_some_and(|old| old.boot == boot && old.status.revision > status.revision) {
+                continue;
+            }
+            let model = status.spec.as_ref().map(|spec| spec.model_id.clone());
+            if old.is_none_or(|old| shown(&old.status) != shown(status)) {
+                noted.changed.extend(model);
+            } else {
+                noted.used.extend(model);
+            }
+            let instance = Instance {
+                status: status.clone(),
+                heard: Instant::now(),
+                worker: worker.to_owned(),
+                boot: boot.clone(),
+            };
+            self.instances.insert(status.instance_id.clone(), instance);
+        }
+        for touch in &report.touches {
+            if let Some(instance) = self.instances.get_mut(&touch.instance_id) {
+                noted.used.extend(instance.touched(touch));
             }
         }
         noted
@@ -171,7 +213,7 @@ impl Mirror {
             .get(&instance.worker)
             .map(|worker| worker.hello.host_id.clone());
         Some(v1::Instance {
-            status: Some(instance.status.clone()),
+            status: Some(instance.status_now()),
             r#ref: Some(v1::InstanceRef {
                 instance_id: id.to_owned(),
                 worker_id: instance.worker.clone(),
@@ -180,6 +222,11 @@ impl Mirror {
             suspect,
             host_id: host.unwrap_or_default(),
         })
+    }
+
+    /// What an instance was told to be.
+    pub(super) fn spec(&self, id: &str) -> Option<&v1::InstanceSpec> {
+        self.instances.get(id)?.status.spec.as_ref()
     }
 
     /// Kinds of device an instance has memory on.
@@ -221,7 +268,9 @@ pub(super) struct Noted {
     /// Estimates change.
     pub(super) learned: bool,
     /// Models whose instances changed.
-    pub(super) models: BTreeSet<String>,
+    pub(super) changed: BTreeSet<String>,
+    /// Models that were only used.
+    pub(super) used: BTreeSet<String>,
 }
 
 fn kind(hello: &v1::Hello, device: &str) -> Option<DeviceKind> {

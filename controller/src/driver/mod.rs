@@ -24,7 +24,7 @@ mod workers;
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use muster_policy::{Event, Fleet, ModelId, Moment, WorkerFacts};
@@ -43,16 +43,14 @@ use self::{
     sessions::Sessions,
 };
 use crate::{
-    catalogue::Catalogue,
-    config::Config,
-    convert::{self, Clocks},
-    estimate::Observed,
-    routes::Publisher,
-    state::Writer,
+    catalogue::Catalogue, config::Config, convert, estimate::Observed, routes::Publisher, state::Writer,
 };
 
 /// Events that a watcher of `WatchEvents` may be behind.
 const EVENT_RING: usize = 1024;
+
+/// How often watchers of routes hear that a model was used.
+const TELL_USE: Duration = Duration::from_secs(1);
 
 /// What the driver starts from.
 #[derive(Debug)]
@@ -77,6 +75,8 @@ pub(crate) struct Driver {
     fleet: Fleet,
     config: Config,
     started: Instant,
+    /// The same instant on the wall.
+    started_wall: SystemTime,
     /// Names this run in command ids, so that a worker that remembers commands never takes ours for another controller's.
     run: std::sync::Arc<str>,
     epoch: watch::Sender<u64>,
@@ -92,7 +92,11 @@ pub(crate) struct Driver {
     stats: Stats,
     wake: Option<Moment>,
     pending: VecDeque<Event>,
+    /// Models whose summaries are to be looked at again.
     changed_models: BTreeSet<String>,
+    /// Models that were only used: told every now and then, use is too frequent for watchers.
+    used_models: BTreeSet<String>,
+    used_told: Moment,
     prune: bool,
     inbox: Inbox,
     stop: CancellationToken,
@@ -139,6 +143,7 @@ impl Driver {
             fleet: Fleet::new(config.policy.clone(), roster, Moment::START),
             config,
             started: Instant::now(),
+            started_wall: SystemTime::now(),
             run: id::fresh(),
             epoch: epoch_sender,
             catalogue,
@@ -154,6 +159,8 @@ impl Driver {
             wake: None,
             pending: VecDeque::new(),
             changed_models: BTreeSet::new(),
+            used_models: BTreeSet::new(),
+            used_told: Moment::START,
             prune: false,
             inbox,
             stop,
@@ -251,11 +258,8 @@ impl Driver {
         Moment::after_start(self.started.elapsed())
     }
 
-    fn clocks(&self) -> Clocks {
-        Clocks {
-            now: self.now(),
-            wall: SystemTime::now(),
-        }
+    fn timestamp(&self, moment: Moment) -> prost_types::Timestamp {
+        convert::timestamp(self.started_wall, moment)
     }
 
     /// Gives policy an event, carries out what it wants, and does the same for what follows from that.
@@ -286,6 +290,11 @@ impl Driver {
                 .map(|instance| instance.id.to_string())
                 .collect();
             self.mirror.retain(&known);
+        }
+        let now = self.now();
+        if now.since(self.used_told) >= TELL_USE {
+            self.used_told = now;
+            self.changed_models.append(&mut self.used_models);
         }
         self.refresh_summaries();
         self.routes.commit();

@@ -8,7 +8,7 @@ use muster_proto::v1;
 use super::{Driver, inbox::Query};
 use crate::{
     catalogue::Entry,
-    convert::{self, device_kind, span},
+    convert::{self, device_kind, span, span_from},
     estimate,
 };
 
@@ -23,10 +23,13 @@ impl Driver {
                 self.look_at_files();
                 let instances = self.instances();
                 let views = self.views();
-                let all = self.catalogue.entries().iter();
-                let mut models: Vec<v1::Model> = all
+                let mut models: Vec<v1::Model> = self
+                    .catalogue
+                    .entries()
+                    .iter()
                     .map(|entry| self.show(entry, views.get(entry.model().id.as_ref()), &instances))
                     .collect();
+                models.extend(views.values().filter_map(|view| self.unlisted(view, &instances)));
                 models.retain(|model| !request.loaded_only || model.status() != v1::ModelStatus::Unloaded);
                 models.sort_by(|a, b| a.id.cmp(&b.id));
                 drop(reply.send(v1::ListModelsResponse {
@@ -64,13 +67,42 @@ impl Driver {
 
     /// One model as operators see it.
     pub(super) fn model(&self, id: &str) -> Option<v1::Model> {
-        let entry = self.catalogue.get(id)?;
         let view = self
             .fleet
             .models()
             .into_iter()
             .find(|view| view.id.as_str() == id);
-        Some(self.show(entry, view.as_ref(), &self.instances()))
+        let instances = self.instances();
+        match self.catalogue.get(id) {
+            Some(entry) => Some(self.show(entry, view.as_ref(), &instances)),
+            None => self.unlisted(&view?, &instances),
+        }
+    }
+
+    /// A model that left the catalogue (over a restart) and still has instances: what their specs say of it.
+    fn unlisted(&self, view: &ModelView, instances: &Instances) -> Option<v1::Model> {
+        if self.catalogue.get(view.id.as_str()).is_some() {
+            return None;
+        }
+        let spec = view
+            .instances
+            .iter()
+            .find_map(|id| self.mirror.spec(id.as_str()))?;
+        let mut model = v1::Model {
+            id: view.id.to_string(),
+            r#type: spec.r#type,
+            runtime: spec.runtime.clone(),
+            checkpoint: spec
+                .settings
+                .as_ref()
+                .map(|settings| settings.checkpoint.clone())
+                .unwrap_or_default(),
+            settings: spec.settings.clone(),
+            pinned: spec.pinned,
+            ..v1::Model::default()
+        };
+        self.fill(&mut model, view, instances);
+        Some(model)
     }
 
     /// Brings the summaries of changed models up to date.
@@ -122,6 +154,12 @@ impl Driver {
             model.set_status(v1::ModelStatus::Unloaded);
             return model;
         };
+        self.fill(&mut model, view, instances);
+        model
+    }
+
+    /// Adds state and instances.
+    fn fill(&self, model: &mut v1::Model, view: &ModelView, instances: &Instances) {
         let (status, last_error) = convert::model::state(&view.state);
         model.set_status(status);
         model.last_error = last_error;
@@ -138,8 +176,7 @@ impl Driver {
             .find(|status| status.state() == v1::InstanceState::Loading)
             .and_then(|status| status.progress);
         model.queue_position = view.queue_position.unwrap_or_default();
-        model.last_used = view.last_used.map(|at| self.clocks().timestamp(at));
-        model
+        model.last_used = view.last_used.map(|at| self.timestamp(at));
     }
 
     fn views(&self) -> BTreeMap<String, ModelView> {
@@ -180,7 +217,7 @@ impl Driver {
             worker_ids: view.workers.iter().map(ToString::to_string).collect(),
             sample: workers()
                 .filter_map(|worker| worker.sample(id))
-                .max_by_key(|sample| sample.lifecycle_seq),
+                .min_by_key(|sample| span_from(sample.age.as_ref())),
             reserved_bytes: view.reserved.get(),
             ghost_bytes: view.ghosts.get(),
             models: view.models.iter().map(ToString::to_string).collect(),

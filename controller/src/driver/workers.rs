@@ -169,7 +169,8 @@ impl Driver {
     }
 
     fn take_note(&mut self, noted: Noted) {
-        self.changed_models.extend(noted.models);
+        self.changed_models.extend(noted.changed);
+        self.used_models.extend(noted.used);
         if noted.learned {
             self.writer.observed(&self.observed);
             self.catalogue_changed();

@@ -1,8 +1,14 @@
 //! Sessions: fencing, loss, restarts of both sides.
 
-use muster_proto::v1::{self, RouteState, route_update, worker_message::Kind as Up};
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{self, RouteState, route_update, worker_message::Kind as Up},
+};
 
-use crate::{Rig, TWO_MODELS, worker::Worker};
+use crate::{
+    Rig, TWO_MODELS,
+    worker::{Memory, Worker},
+};
 
 #[tokio::test]
 async fn a_restarted_controller_rebuilds_and_loads_nothing() {
@@ -302,4 +308,95 @@ async fn a_draining_worker_takes_no_loads() {
     let failure = client.ensure("b").await.failed().await;
     assert_eq!(failure.code, "no_worker");
     assert_eq!(worker.count("load"), 1);
+}
+
+#[tokio::test]
+async fn a_hold_survives_the_controller_if_its_gateway_comes_back() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut wish = rig.client().await.ensure_as("wish", "a").await;
+    wish.ready().await;
+    let instance = worker.instance("a");
+    rig.stop().await;
+    let status = wish.0.message().await.unwrap_err();
+    assert_eq!(v1::ErrorInfo::from_status(&status).kind(), Code::ShuttingDown);
+    worker.ended().await;
+    rig.restart().await;
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let mut wish = client.ensure_as("wish", "a").await;
+    wish.ready().await;
+    let held = |hold: &'static str| {
+        let instance = instance.clone();
+        move |memory: &Memory| {
+            memory.instances[&instance]
+                .hold_ids
+                .iter()
+                .any(|known| known == hold)
+        }
+    };
+    assert!(held("wish")(&worker.memory.lock().unwrap()));
+    assert_eq!((worker.count("load"), worker.count("release")), (1, 0));
+    drop((wish, client));
+    let held = held("wish");
+    worker.until("the release", |memory| !held(memory)).await;
+}
+
+#[tokio::test]
+async fn a_dead_gateway_holds_nothing() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    // A runtime of its own, ended at once: its connection breaks without a word.
+    let address = rig.address();
+    let gateway = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let channel = muster_proto::net::channel(&address).await.unwrap();
+            let client = v1::control_client::ControlClient::new(channel);
+            let mut wish = crate::Client(client).ensure_as("wish", "a").await;
+            wish.ready().await;
+            std::mem::forget(wish);
+        });
+        runtime.shutdown_background();
+    });
+    worker
+        .until("the load", |memory| !memory.instances.is_empty())
+        .await;
+    let instance = worker.instance("a");
+    worker
+        .until("the release", |memory| {
+            memory.instances[&instance].hold_ids.is_empty()
+        })
+        .await;
+    gateway.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_model_that_left_the_catalogue_can_still_be_seen_and_unloaded() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    rig.client().await.load("a").await.unwrap();
+    std::fs::write(
+        rig.path("config.toml"),
+        TWO_MODELS.replace("[models.a]", "[models.c]"),
+    )
+    .unwrap();
+    rig.restart().await;
+    worker.ended().await;
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let model = client.model("a").await;
+    assert_eq!(
+        (model.status(), model.runtime.as_str(), model.instances.len()),
+        (v1::ModelStatus::Loaded, "stub", 1)
+    );
+    let gone = client.unload("a", false).await.unwrap();
+    assert_eq!(gone.status(), v1::ModelStatus::Unloaded);
+    assert_eq!(client.load("a").await.unwrap_err().code(), tonic::Code::NotFound);
 }

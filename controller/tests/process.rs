@@ -1,0 +1,104 @@
+//! The real binary: readiness, signals, complaints.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    os::unix::net::UnixDatagram,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_muster-controller");
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn start(dir: &Path, config: &str, more: &[&str]) -> (Child, UnixDatagram) {
+    let path = dir.join("config.toml");
+    std::fs::write(&path, config).unwrap();
+    let socket = dir.join("notify");
+    drop(std::fs::remove_file(&socket));
+    let notify = UnixDatagram::bind(&socket).unwrap();
+    notify.set_read_timeout(Some(LIMIT)).unwrap();
+    let child = Command::new(BINARY)
+        .arg("--config")
+        .arg(path)
+        .arg("--state-dir")
+        .arg(dir.join("state"))
+        .args(["--listen", "127.0.0.1:0"])
+        .args(more)
+        .env("NOTIFY_SOCKET", socket)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    (child, notify)
+}
+
+fn hear(notify: &UnixDatagram) -> String {
+    let mut buffer = [0; 512];
+    let length = notify.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+#[test]
+fn it_says_where_it_listens_and_ends_on_sigterm() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, notify) = start(dir.path(), "", &["--max-loaded-models", "2", "-1"]);
+    let ready = hear(&notify);
+    assert!(ready.contains("READY=1"), "{ready}");
+    let address = ready
+        .lines()
+        .find_map(|line| line.strip_prefix("MUSTER_ADDRESS="))
+        .unwrap();
+    std::net::TcpStream::connect(address).unwrap();
+    // The same state directory is taken.
+    let (second, _) = start(dir.path(), "", &[]);
+    let output = second.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("in use by another controller"),
+        "{output:?}"
+    );
+    assert!(
+        Command::new("kill")
+            .arg(child.id().to_string())
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn all_problems_of_the_configuration_are_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (child, _notify) = start(
+        dir.path(),
+        "[models.a]\nruntime = 'nothing'\n[policy]\nmargin = 1\n",
+        &[],
+    );
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("2 problems"), "{text}");
+    assert!(text.contains("config.toml: policy.margin: unknown key"), "{text}");
+    assert!(
+        text.contains("config.toml: models.a.runtime: want one of"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_limit_that_is_none_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (child, _notify) = start(dir.path(), "", &["--max-loaded-models", "0"]);
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("--max-loaded-models: 0 is no limit"),
+        "{output:?}"
+    );
+}
