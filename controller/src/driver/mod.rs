@@ -14,6 +14,7 @@
 
 mod calls;
 mod executor;
+mod ghosts;
 pub(crate) mod handle;
 pub(crate) mod inbox;
 mod mirror;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     calls::{Calls, Ensures},
+    ghosts::Ghosts,
     handle::Handle,
     inbox::{Ask, Inbox},
     mirror::Mirror,
@@ -83,6 +85,7 @@ pub(crate) struct Driver {
     catalogue: Catalogue,
     observed: Observed,
     mirror: Mirror,
+    ghosts: Ghosts,
     sessions: Sessions,
     ensures: Ensures,
     calls: Calls,
@@ -119,6 +122,7 @@ enum Input {
     Worker(inbox::FromWorker),
     Closing(inbox::Closing),
     Wake,
+    Look,
     Ask(Ask),
     Stop,
 }
@@ -149,6 +153,7 @@ impl Driver {
             catalogue,
             observed,
             mirror: Mirror::default(),
+            ghosts: Ghosts::default(),
             sessions: Sessions::default(),
             ensures: Ensures::default(),
             calls: Calls::default(),
@@ -179,6 +184,7 @@ impl Driver {
                     self.wake = None;
                     self.feed(Event::Tick);
                 }
+                Input::Look => self.look_at_ghosts(),
                 Input::Ask(ask) => self.ask(ask),
                 Input::Stop => break,
             }
@@ -189,18 +195,14 @@ impl Driver {
 
     async fn next(&mut self) -> Input {
         let wake = self.wake.map(|at| self.started + at.since_start());
-        let timer = async {
-            match wake {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
+        let look = self.ghosts.next_look();
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Input::Stop,
             Some(message) = self.inbox.workers.recv() => Input::Worker(message),
             Some(closing) = self.inbox.closings.recv() => Input::Closing(closing),
-            () = timer => Input::Wake,
+            () = at(wake) => Input::Wake,
+            () = at(look) => Input::Look,
             Some(ask) = self.inbox.asks.recv() => Input::Ask(ask),
             else => Input::Stop,
         }
@@ -290,6 +292,7 @@ impl Driver {
                 .map(|instance| instance.id.to_string())
                 .collect();
             self.mirror.retain(&known);
+            self.ghosts.retain(&known);
         }
         let now = self.now();
         if now.since(self.used_told) >= TELL_USE {
@@ -298,5 +301,13 @@ impl Driver {
         }
         self.refresh_summaries();
         self.routes.commit();
+    }
+}
+
+/// Resolves at a moment, if there is one.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }

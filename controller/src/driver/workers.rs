@@ -23,7 +23,7 @@ impl Driver {
                 if let Some(worker) = self.sessions.worker(&session) {
                     tracing::warn!(%worker, "session lost");
                     self.end_session(&worker);
-                    self.feed(Event::WorkerLost { worker });
+                    self.lost(worker);
                 }
             }
         }
@@ -64,6 +64,8 @@ impl Driver {
         );
         let (report, malformed) = report(hello.full.as_ref().unwrap_or(&v1::WorkerReport::default()));
         complain(&worker, &malformed);
+        let hosted = hello.full.iter().flat_map(|full| &full.instances);
+        hosted.for_each(|status| self.ghosts.note(status));
         let noted = self.mirror.joined(hello, pulse, &mut self.observed);
         self.feed(Event::WorkerJoined { facts, report });
         self.take_note(noted);
@@ -98,7 +100,7 @@ impl Driver {
             tracing::info!(worker = %facts.id, old = %old.id, new = %session, same_boot, "session replaced");
             self.end_session(&facts.id);
             if !same_boot {
-                self.feed(Event::WorkerLost { worker: facts.id });
+                self.lost(facts.id);
             }
         }
         JoinAnswer::Accepted(self.epoch.subscribe())
@@ -154,6 +156,7 @@ impl Driver {
     fn reported(&mut self, worker: &WorkerId, wire: &v1::WorkerReport) {
         let (report, malformed) = report(wire);
         complain(worker, &malformed);
+        wire.instances.iter().for_each(|status| self.ghosts.note(status));
         let noted = self.mirror.reported(worker.as_str(), wire, &mut self.observed);
         if let Some(draining) = wire.draining {
             self.feed(Event::WorkerDraining {
@@ -175,6 +178,11 @@ impl Driver {
             self.writer.observed(&self.observed);
             self.catalogue_changed();
         }
+    }
+
+    fn lost(&mut self, worker: WorkerId) {
+        self.feed(Event::WorkerLost { worker });
+        self.ghosts.begin();
     }
 
     /// Closes a session; what it had not answered, nobody knows.

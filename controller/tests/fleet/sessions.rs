@@ -400,3 +400,48 @@ async fn a_model_that_left_the_catalogue_can_still_be_seen_and_unloaded() {
     assert_eq!(gone.status(), v1::ModelStatus::Unloaded);
     assert_eq!(client.load("a").await.unwrap_err().code(), tonic::Code::NotFound);
 }
+
+#[tokio::test]
+async fn the_ghost_of_an_engine_that_is_seen_to_end_ends_with_it() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    let mut engine = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", engine.id())).unwrap();
+    let start_time = stat.split(' ').nth(21).unwrap().parse().unwrap();
+    let process = v1::ProcessId {
+        pid: engine.id(),
+        start_time,
+    };
+    worker
+        .change(&instance, |status| status.engine = vec![process])
+        .await;
+    let mut routes = client.routes().await;
+    worker.cut().await;
+    routes
+        .until(&instance, |route| {
+            route.is_some_and(|route| route.state() == RouteState::Suspect)
+        })
+        .await;
+    assert!(
+        client.model("a").await.instances[0].suspect,
+        "an engine that runs is no ghost's end"
+    );
+    engine.kill().unwrap();
+    routes.until(&instance, |route| route.is_none()).await;
+    engine.wait().unwrap();
+    let devices = client
+        .0
+        .list_devices(v1::ListDevicesRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .devices;
+    assert!(
+        devices.iter().all(|device| device.ghost_bytes == 0),
+        "{devices:?}"
+    );
+}
