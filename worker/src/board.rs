@@ -49,6 +49,8 @@ struct Inner {
     instances: BTreeMap<InstanceId, Entry>,
     samples: HashMap<DeviceId, Sampled>,
     urgency: Urgency,
+    /// The worker takes no loads any more, and the controller does not know yet.
+    draining: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -71,6 +73,7 @@ impl Board {
             instances: BTreeMap::new(),
             samples: HashMap::new(),
             urgency: Urgency::None,
+            draining: None,
         };
         Self {
             inner: Mutex::new(inner),
@@ -165,6 +168,13 @@ impl Board {
         }
     }
 
+    /// The worker takes no loads any more.
+    pub(crate) fn draining(&self) {
+        let mut inner = self.lock();
+        inner.draining = Some(true);
+        self.raise(&mut inner, Urgency::Now);
+    }
+
     /// Forgets a terminal instance; any other stays. True if it is not on the board any more.
     pub(crate) fn acknowledge(&self, id: &InstanceId) -> bool {
         let mut inner = self.lock();
@@ -189,6 +199,8 @@ impl Board {
         let mut inner = self.lock();
         if told {
             inner.urgency = Urgency::None;
+            // Hello says it in its own way.
+            inner.draining = None;
         }
         let mut report = WorkerReport::default();
         for entry in inner.instances.values_mut() {
@@ -206,7 +218,10 @@ impl Board {
     pub(crate) fn changes(&self, now: Instant) -> WorkerReport {
         let mut inner = self.lock();
         inner.urgency = Urgency::None;
-        let mut report = WorkerReport::default();
+        let mut report = WorkerReport {
+            draining: inner.draining.take(),
+            ..WorkerReport::default()
+        };
         for entry in inner.instances.values_mut().filter(|entry| !entry.told) {
             entry.told = true;
             report.instances.push(entry.told_at(now));

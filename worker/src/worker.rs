@@ -186,6 +186,7 @@ async fn drain(registry: &Arc<Registry>, instances: &TaskTracker, limit: Duratio
         .ground()
         .around
         .send_modify(|around| around.service = Service::Leaving);
+    registry.ground().board.draining();
     instances.close();
     if timeout(limit, instances.wait()).await.is_ok() {
         return;

@@ -144,6 +144,7 @@ impl Host for HostService {
                 around.service = Service::Closed;
             }
         });
+        self.registry.ground().board.draining();
         let left = || -> u32 {
             let live = self.statuses().into_iter().filter(|status| !is_terminal(status));
             live.map(|status| status.running + status.queued).sum()

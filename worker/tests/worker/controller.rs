@@ -64,6 +64,7 @@ pub(crate) struct View {
     /// States of each instance, in order, as reported.
     pub(crate) history: Vec<(String, InstanceState)>,
     pub(crate) reports: usize,
+    pub(crate) draining: bool,
     pub(crate) goodbye: Option<Goodbye>,
     pub(crate) ended: bool,
 }
@@ -135,6 +136,7 @@ impl Fleet for Service {
 impl View {
     fn report(&mut self, report: WorkerReport) {
         self.reports += 1;
+        self.draining = report.draining.unwrap_or(self.draining);
         for status in report.instances {
             self.history.push((status.instance_id.clone(), status.state()));
             self.instances.insert(status.instance_id.clone(), status);

@@ -108,6 +108,7 @@ async fn a_terminated_worker_finishes_what_it_admitted() {
         .state(&instance.instance_id, InstanceState::Draining)
         .await;
     rig.session.state(&loading.instance_id, InstanceState::Gone).await;
+    assert!(rig.session.look(|view| view.draining));
     gateway
         .start(&instance, "c", 5, 10)
         .await

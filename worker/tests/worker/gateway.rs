@@ -135,15 +135,19 @@ impl Gateway {
     }
 }
 
-pub(crate) fn request(prompt: &str, tokens: u32) -> GenerateRequest {
+pub(crate) fn prompt(text: &str) -> Option<Prompt> {
     let piece = PromptPiece {
-        kind: Some(prompt_piece::Kind::Text(prompt.to_owned())),
+        kind: Some(prompt_piece::Kind::Text(text.to_owned())),
     };
+    Some(Prompt {
+        pieces: vec![piece],
+        add_special: None,
+    })
+}
+
+pub(crate) fn request(text: &str, tokens: u32) -> GenerateRequest {
     GenerateRequest {
-        input: Some(Input::Prompt(Prompt {
-            pieces: vec![piece],
-            add_special: None,
-        })),
+        input: prompt(text).map(Input::Prompt),
         max_tokens: Some(tokens),
         ..GenerateRequest::default()
     }

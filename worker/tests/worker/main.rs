@@ -9,8 +9,12 @@ mod fleet;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod host;
+#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
+mod throughput;
 #[cfg(test)]
 mod unloading;

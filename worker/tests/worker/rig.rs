@@ -75,6 +75,10 @@ impl Worker {
         Self { child, address }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(pid(self.child.id()), signal).unwrap();
     }
