@@ -173,7 +173,8 @@ impl Got {
         let first = self.events.first().and_then(|event| event.kind.as_ref());
         assert!(
             matches!(first, Some(event::Kind::Admitted(_) | event::Kind::Failed(_))),
-            "{first:?}"
+            "{:?}",
+            self.events
         );
     }
 }

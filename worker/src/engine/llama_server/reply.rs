@@ -27,6 +27,8 @@ pub(super) struct Reply {
     logprobs: bool,
     tops: usize,
     stops: bool,
+    /// Only the prompt is to be read. llama-server generates a token all the same; nobody asked for it.
+    mute: bool,
     choices: usize,
     finished: usize,
     /// A chat's choice that ended, whose usage comes in the next chunk.
@@ -46,6 +48,7 @@ impl Reply {
             logprobs: wants_logprobs(request),
             tops: usize::try_from(request.top_logprobs).unwrap_or(usize::MAX),
             stops: !request.stop.is_empty(),
+            mute: request.max_tokens == Some(0),
             choices: usize::try_from(request.n.max(1)).unwrap_or(usize::MAX),
             finished: 0,
             ending: None,
@@ -94,7 +97,7 @@ impl Reply {
         }
         for choice in chunk.choices {
             let delta = self.chat_delta(choice.index, choice.delta, choice.logprobs);
-            if !is_empty(&delta) {
+            if !self.mute && !is_empty(&delta) {
                 events.push(kind(event::Kind::Delta(delta)));
             }
             if let Some(reason) = choice.finish_reason {
@@ -175,7 +178,7 @@ impl Reply {
             generated: chunk.tokens_predicted,
             ..Delta::default()
         };
-        if !is_empty(&delta) {
+        if !self.mute && !is_empty(&delta) {
             events.push(kind(event::Kind::Delta(delta)));
         }
         if chunk.stop {
@@ -206,7 +209,13 @@ impl Reply {
         Ok(())
     }
 
-    fn finish_choice(&mut self, end: ChoiceFinished, events: &mut Vec<Event>) {
+    fn finish_choice(&mut self, mut end: ChoiceFinished, events: &mut Vec<Event>) {
+        if self.mute {
+            end.reason = FinishReason::Length.into();
+            end.stop = StopKind::Limit.into();
+            end.generated = 0;
+            self.usage.completion_tokens = 0;
+        }
         events.push(kind(event::Kind::ChoiceFinished(end)));
         self.finished += 1;
         if self.finished == self.choices {

@@ -162,3 +162,27 @@ fn errors_in_the_stream_and_early_ends_are_errors() {
         assert_eq!(end.unwrap_err().kind(), Code::RuntimeError);
     }
 }
+
+#[test]
+fn reading_the_prompt_only_gives_no_text() {
+    let (events, end) = events(
+        Dialect::Native,
+        &GenerateRequest {
+            max_tokens: Some(0),
+            ..Default::default()
+        },
+        &[
+            r#"{"index":0,"content":" x","tokens":[9],"stop":false,"id_slot":-1,"tokens_predicted":1,"tokens_evaluated":4}"#,
+            r#"{"index":0,"content":"","id_slot":3,"stop":true,"tokens_predicted":1,"tokens_evaluated":4,"stop_type":"limit"}"#,
+        ],
+    );
+    end.unwrap();
+    assert_eq!(
+        (
+            events.len(),
+            ends(&events)[0].generated,
+            finished(&events).usage.unwrap().completion_tokens
+        ),
+        (2, 0, 0)
+    );
+}
