@@ -99,6 +99,38 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Mostly requests, on a fleet that is too small for its models: evictions race with them.
+fn crowded_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => any::<u8>().prop_map(Op::Open),
+        10 => any::<u8>().prop_map(Op::Close),
+        14 => any::<u8>().prop_map(Op::RouteRequest),
+        14 => any::<u8>().prop_map(Op::EndRequest),
+        14 => any::<u8>().prop_map(Op::Down),
+        14 => any::<u8>().prop_map(Op::Up),
+        8 => any::<u8>().prop_map(Op::FinishLoad),
+        8 => any::<u8>().prop_map(Op::Exit),
+        1 => any::<(u8, bool)>().prop_map(|(n, engine)| Op::FailLoad(n, engine)),
+        1 => (any::<u8>(), worker_op()).prop_map(|(n, op)| Op::Worker(n, op)),
+        1 => (any::<u8>(), model_op()).prop_map(|(n, op)| Op::Model(n, op)),
+        6 => Just(Op::Settle),
+        4 => (0_u16..600).prop_map(Op::Advance),
+    ]
+}
+
+/// One host, two workers that share a device.
+fn crowded_fleet(config: Config) -> Sim {
+    let mut sim = Sim::new(config);
+    sim.instant = false;
+    sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.join(facts("w1", "h", vec![device("sim:a", DeviceKind::Sim, 100), device("sim:b", DeviceKind::Sim, 40)]));
+    for (n, bytes) in [30_u64, 30, 50, 50, 20, 90, 100].into_iter().enumerate() {
+        let kind = if n == 4 { ModelType::Embedding } else { ModelType::Llm };
+        sim.add_model(model(&format!("m{n}"), kind, bytes));
+    }
+    sim
+}
+
 fn choose<T: Clone>(from: impl IntoIterator<Item = T>, n: u8) -> Option<T> {
     let all: Vec<T> = from.into_iter().collect();
     if all.is_empty() {
@@ -343,6 +375,19 @@ proptest! {
         sim.run_out();
         let unanswered: Vec<_> = sim.calls.iter().filter(|call| !sim.replies.contains_key(*call)).collect();
         prop_assert!(unanswered.is_empty(), "{unanswered:?}\n{}", sim.tail());
+    }
+
+    #[test]
+    fn every_crowded_history_keeps_the_rules_and_ends(
+        config in configs(),
+        ops in prop::collection::vec(crowded_op(), 1..240),
+    ) {
+        let mut sim = crowded_fleet(config);
+        for op in &ops {
+            sim.log.push(format!("== {op:?}"));
+            apply(&mut sim, op);
+        }
+        sim.run_out();
     }
 
     #[test]
