@@ -47,7 +47,7 @@ pub async fn run(options: Options) -> std::io::Result<()> {
     // Ends with the runtime, that is, with the process.
     tokio::spawn(std::sync::Arc::clone(&fleet).follow());
     let settings = Settings {
-        max_body: options.max_body_bytes,
+        max_body: options.max_body(),
         drain: options.drain(),
     };
     let threads = Threads::start(&options.listen, options.threads(), &fleet, &settings, &stop).await?;

@@ -5,6 +5,9 @@ use std::{num::NonZeroUsize, thread, time::Duration};
 use clap::Parser;
 use muster_proto::{net::Address, process::LogLevel};
 
+/// Below the limit of one internal message, since an encoded request is hardly larger than its JSON.
+const MAX_BODY_BYTES: i64 = 60 << 20;
+
 /// HTTP in front of Muster's workers.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-gateway", version, max_term_width = 100)]
@@ -21,9 +24,10 @@ pub struct Options {
     #[arg(long, env = "MUSTER_GATEWAY_IO_THREADS")]
     pub io_threads: Option<NonZeroUsize>,
 
-    /// Largest request body in bytes.
-    #[arg(long, env = "MUSTER_GATEWAY_MAX_BODY_BYTES", default_value_t = 64 << 20)]
-    pub max_body_bytes: usize,
+    /// Largest request body in bytes, at most 60 MiB: a request must fit one message to a worker.
+    #[arg(long, env = "MUSTER_GATEWAY_MAX_BODY_BYTES", default_value_t = 32 << 20,
+          value_parser = clap::value_parser!(u32).range(1..=MAX_BODY_BYTES))]
+    pub max_body_bytes: u32,
 
     /// Seconds that running streams get to end after SIGTERM.
     #[arg(long, env = "MUSTER_GATEWAY_DRAIN_SECONDS", default_value_t = 30)]
@@ -35,6 +39,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Largest request body in bytes.
+    pub(crate) fn max_body(&self) -> usize {
+        usize::try_from(self.max_body_bytes).unwrap_or(usize::MAX)
+    }
+
     /// Threads to start.
     pub(crate) fn threads(&self) -> usize {
         let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);

@@ -70,8 +70,10 @@ pub(crate) struct Dispatcher {
 }
 
 enum Refusal {
-    /// Try another instance.
-    Elsewhere(ErrorInfo),
+    /// Try another instance; its worker may well host it.
+    Stale(ErrorInfo),
+    /// Try another instance on another worker.
+    Away(ErrorInfo),
     /// Try another instance if one is ready; loading one more would not help.
     Full(ErrorInfo),
     /// The answer is no.
@@ -95,7 +97,11 @@ impl Dispatcher {
             let error = match self.attempt(start, &target, &mut silent).await {
                 Ok(admitted) => return Ok(admitted),
                 Err(Refusal::Final(error)) => return Err(error),
-                Err(Refusal::Elsewhere(error)) => {
+                Err(Refusal::Stale(error)) => {
+                    avoid.instances.push(target.instance_id().to_owned());
+                    error
+                }
+                Err(Refusal::Away(error)) => {
                     avoid.instances.push(target.instance_id().to_owned());
                     avoid.workers.push(target.worker_id().to_owned());
                     error
@@ -180,14 +186,14 @@ impl Dispatcher {
             Ok(Batch::End(_)) => {
                 let error =
                     Code::WorkerLost.error("the connection to the worker broke before it took the request");
-                Err(Refusal::Elsewhere(error))
+                Err(Refusal::Away(error))
             }
             Err(_) => {
                 request.session().suspect();
                 let error = Code::WorkerLost.error("the worker did not answer in time");
                 let again = !std::mem::replace(silent, true);
                 Err(if again {
-                    Refusal::Elsewhere(error)
+                    Refusal::Away(error)
                 } else {
                     Refusal::Final(error)
                 })
@@ -203,7 +209,8 @@ fn refusal(error: &ErrorInfo) -> Refusal {
         reason = "all other codes of the catalogue are answers, not refusals"
     )]
     match error.kind() {
-        Code::StaleInstance | Code::ShuttingDown => Refusal::Elsewhere(error),
+        Code::StaleInstance => Refusal::Stale(error),
+        Code::ShuttingDown => Refusal::Away(error),
         Code::QueueFull | Code::NoRoom => Refusal::Full(error),
         _ => Refusal::Final(error),
     }

@@ -11,6 +11,8 @@ use hyper_util::{
 use muster_proto::net::{Listener, Socket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use super::stall::Patient;
+
 /// Longest wait for a request's headers, against clients that hold connections open by sending slowly.
 const HEADERS: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
@@ -54,7 +56,10 @@ async fn serve(socket: Socket, router: Router, stop: CancellationToken) {
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT);
-    let connection = builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+    let connection = builder.serve_connection(
+        TokioIo::new(Patient::new(socket)),
+        TowerToHyperService::new(router),
+    );
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

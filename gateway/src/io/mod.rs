@@ -11,6 +11,7 @@
 
 mod connection;
 mod listen;
+mod stall;
 
 use std::{io, sync::Arc, thread, time::Duration};
 

@@ -43,6 +43,17 @@ async fn serve(session: &Arc<Session>) -> Result<(), Status> {
     Ok(())
 }
 
+/// An error with what is behind it.
+fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}
+
 /// Connects to the first address that answers; they are sorted best first.
 async fn dial(addresses: &[String]) -> Result<Channel, Status> {
     let mut last = Status::unavailable("the worker has no address");
@@ -56,7 +67,7 @@ async fn dial(addresses: &[String]) -> Result<Channel, Status> {
         };
         match net::channel(&address).await {
             Ok(channel) => return Ok(channel),
-            Err(error) => last = Status::unavailable(format!("{address}: {error}")),
+            Err(error) => last = Status::unavailable(format!("{address}: {}", whole(&error))),
         }
     }
     Err(last)

@@ -17,6 +17,8 @@ use super::{
 
 /// Prompts in one request; each is a request of its own at the worker.
 const MAX_PROMPTS: usize = 128;
+/// Each prompt carries a copy of what all share; this bounds the sum, in bytes.
+const MAX_COPIES: usize = 256 << 20;
 /// llama.cpp allows more than OpenAI's 5.
 const MAX_LOGPROBS: i64 = 20;
 
@@ -25,6 +27,7 @@ const MAX_LOGPROBS: i64 = 20;
 /// # Errors
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
 pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
+    let size = body.len();
     let mut body = Object::body(object::text(body)?)?;
     let common = common(&mut body)?;
     let mut view = view(&mut body)?;
@@ -41,6 +44,10 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
         Some(field) if field.bool()? => Some(echo(&field, &prompts)?),
         Some(_) | None => None,
     };
+    let copies = prompts.len() * if echo.is_some() { view.choices as usize } else { 1 };
+    if copies > 1 && copies.saturating_mul(size) > MAX_COPIES {
+        return Err(field.wrong("is too large to be given this many times"));
+    }
     let mut work = GenerateRequest {
         sampling: Some(sampling(&mut body)?),
         constraint: constraint(&mut body)?,
