@@ -10,29 +10,27 @@
 //! Invariants: nothing is sent again after admission; only what a worker refused or never answered is sent again; a dropped future leaves
 //! nothing behind, in the queue of a cold model neither.
 
+mod affinity;
 mod pick;
 
 use std::{
     collections::HashMap,
     future::poll_fn,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use muster_proto::{
     Code, ErrorExt as _,
-    v1::{
-        ErrorInfo, Event, GenerateRequest, ModelSummary, ModelType, Start, content_part, event,
-        generate_request::Input, prompt_piece, start::Work,
-    },
+    v1::{ErrorInfo, Event, GenerateRequest, ModelSummary, ModelType, Start, event, start::Work},
 };
 
 use crate::{
     fleet::{
         Fleet,
         ensure::{Avoid, Waiter},
-        table::{InFlight, Target},
+        gauge::InFlight,
+        table::Target,
     },
     session::{Batch, Pool, Request},
     translate::Common,
@@ -42,8 +40,6 @@ use crate::{
 const ADMISSION: Duration = Duration::from_secs(2);
 /// Times a request may be sent again.
 const MAX_AGAIN: u32 = 3;
-/// Bytes of a prompt that decide where a conversation returns to.
-const AFFINITY_BYTES: usize = 512;
 
 /// What a request carries beside its work.
 #[derive(Clone, Debug)]
@@ -86,7 +82,7 @@ impl Dispatcher {
     /// # Errors
     /// What the worker or the controller said last; the catalogue's codes.
     pub(crate) async fn dispatch(&self, call: &Call, work: &GenerateRequest) -> Result<Admitted, ErrorInfo> {
-        let affinity = affinity(&call.common.model, work);
+        let affinity = affinity::key(&call.common.model, work);
         let mut avoid = Avoid::default();
         let mut again = 0;
         let mut silent = false;
@@ -261,43 +257,4 @@ fn check_thinking(call: &Call, target: &Target) -> Result<(), ErrorInfo> {
         return Err(Code::ThinkingUnsupported.error(message).with_param("thinking"));
     }
     Ok(())
-}
-
-/// A hash of the model and the prompt's beginning. The same in all gateways: `DefaultHasher::new` has fixed keys.
-fn affinity(model: &str, work: &GenerateRequest) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    model.hash(&mut hasher);
-    let mut left = AFFINITY_BYTES;
-    let mut feed = |bytes: &[u8]| {
-        let part = &bytes[..bytes.len().min(left)];
-        part.hash(&mut hasher);
-        left -= part.len();
-    };
-    match work.input.as_ref() {
-        Some(Input::Chat(chat)) => {
-            for part in chat.messages.iter().flat_map(|message| &message.parts) {
-                if let Some(content_part::Kind::Text(text)) = &part.kind {
-                    feed(text.as_bytes());
-                }
-            }
-        }
-        Some(Input::Prompt(prompt)) => {
-            for piece in &prompt.pieces {
-                match &piece.kind {
-                    Some(prompt_piece::Kind::Text(text)) => feed(text.as_bytes()),
-                    Some(prompt_piece::Kind::Tokens(tokens)) => {
-                        tokens
-                            .ids
-                            .iter()
-                            .take(AFFINITY_BYTES / 4)
-                            .for_each(|id| feed(&id.to_le_bytes()));
-                    }
-                    None => {}
-                }
-            }
-        }
-        Some(Input::Infill(infill)) => feed(infill.prefix.as_bytes()),
-        None => {}
-    }
-    hasher.finish()
 }

@@ -11,6 +11,7 @@
 //! Architecture invariant: this module knows no HTTP and talks to no worker.
 
 pub(crate) mod ensure;
+pub(crate) mod gauge;
 pub(crate) mod table;
 mod watch;
 

@@ -11,52 +11,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
 };
 
 use muster_proto::v1::{ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update};
 
-/// How busy an instance is, as this gateway knows: its own requests there and the queue that the worker reported last. Survives route updates.
-#[derive(Debug, Default)]
-pub(crate) struct Gauge {
-    inflight: AtomicU32,
-    queued: AtomicU32,
-}
-
-impl Gauge {
-    /// Requests there, running and waiting.
-    pub(crate) fn load(&self) -> u64 {
-        // Relaxed: a heuristic, nothing else is ordered by it.
-        u64::from(self.inflight.load(Ordering::Relaxed)) + u64::from(self.queued.load(Ordering::Relaxed))
-    }
-
-    /// The worker said how many wait before a request.
-    pub(crate) fn report(&self, queued: u32) {
-        self.queued.store(queued, Ordering::Relaxed);
-    }
-
-    /// Counts a request until the guard is dropped.
-    pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
-        self.inflight.fetch_add(1, Ordering::Relaxed);
-        InFlight(Arc::clone(self))
-    }
-}
-
-/// A request's place in a [`Gauge`].
-#[derive(Debug)]
-pub(crate) struct InFlight(Arc<Gauge>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        // The last one out forgets the report, so that an old figure never keeps requests away.
-        if self.0.inflight.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.queued.store(0, Ordering::Relaxed);
-        }
-    }
-}
+use super::gauge::Gauge;
 
 /// A way to an instance.
 #[derive(Clone, Debug)]
