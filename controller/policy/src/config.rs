@@ -143,3 +143,24 @@ impl Default for Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_count_models() {
+        assert!(Limit::ONE.allows(1) && !Limit::ONE.allows(2));
+        assert!(Limit::Unlimited.allows(usize::MAX));
+    }
+
+    #[test]
+    fn the_backoff_doubles_up_to_its_longest() {
+        let backoff = Config::default().backoff;
+        let seconds: Vec<u64> = (1..=8)
+            .map(|failures| backoff.after(failures).as_secs())
+            .collect();
+        assert_eq!(seconds, [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(backoff.after(u32::MAX), backoff.longest);
+    }
+}

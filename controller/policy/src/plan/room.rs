@@ -8,6 +8,7 @@ use crate::api::{
     Bytes, DeviceId, DeviceKey, EvictionRule, Exclusivity, InstanceId, ModelId, ModelType, Moment,
     Reservation,
 };
+use crate::config::Limit;
 use crate::fleet::Fleet;
 use crate::state::{Claim, Device, Free, Instance, Load};
 
@@ -186,6 +187,9 @@ impl<'a> Room<'a> {
     fn clear_slot(&mut self) -> Result<(), Obstacle> {
         let kind = self.load.spec.kind;
         let limit = self.fleet.config.limits.of(kind);
+        if limit == Limit::Unlimited {
+            return Ok(());
+        }
         loop {
             let models = self.models_of(kind);
             if models.contains(&self.load.model) || limit.allows(models.len() + 1) {

@@ -66,15 +66,23 @@ impl Device {
 
     /// Takes a sample unless it is old news. `with_change`: it came in the same report as an instance's end or readiness, and so
     /// was taken after that (PROTOCOL 13).
-    pub(crate) fn sampled(&mut self, from: &WorkerId, sample: &DeviceSample, now: Moment, with_change: bool) {
+    /// Says whether it tells anything new.
+    pub(crate) fn sampled(
+        &mut self,
+        from: &WorkerId,
+        sample: &DeviceSample,
+        now: Moment,
+        with_change: bool,
+    ) -> bool {
         let taken_at = now.ago(sample.age);
         let old_news = self.sample.as_ref().is_some_and(|known| {
             (known.from == *from && sample.lifecycle_seq < known.lifecycle_seq)
                 || (known.from != *from && taken_at < known.taken_at)
         });
         if old_news {
-            return;
+            return false;
         }
+        let known = (self.capacity, self.newest_free(), self.unseen_change);
         self.capacity = sample.capacity;
         if with_change || self.unseen_change.is_none_or(|change| change <= taken_at) {
             self.unseen_change = None;
@@ -85,6 +93,7 @@ impl Device {
             taken_at,
             free: sample.free,
         });
+        known != (self.capacity, self.newest_free(), self.unseen_change)
     }
 
     /// A new boot counts lifecycle changes from zero again.
@@ -113,5 +122,66 @@ impl Device {
     /// Free memory by the newest sample, for people.
     pub(crate) fn newest_free(&self) -> Option<Bytes> {
         self.sample.as_ref().map(|sample| sample.free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::after_start(Duration::from_millis(ms))
+    }
+
+    fn device() -> Device {
+        Device::new(&DeviceFacts {
+            id: "g".into(),
+            kind: DeviceKind::Gpu,
+            capacity: Bytes::new(100),
+            exclusivity: Exclusivity::Shared,
+        })
+    }
+
+    fn sample(free: u64, age_ms: u64, lifecycle_seq: u64) -> DeviceSample {
+        DeviceSample {
+            device: "g".into(),
+            capacity: Bytes::new(100),
+            free: Bytes::new(free),
+            age: Duration::from_millis(age_ms),
+            lifecycle_seq,
+        }
+    }
+
+    const WAIT: Duration = Duration::from_millis(1000);
+
+    #[test]
+    fn a_sample_taken_before_a_change_does_not_show_it() {
+        let mut device = device();
+        device.changed(at(50));
+        device.sampled(&"w".into(), &sample(40, 30, 1), at(60), false);
+        assert_eq!(device.free(at(60), WAIT), Free::Stale { until: at(1050) });
+        assert_eq!(device.free(at(1050), WAIT), Free::Unknown);
+        device.sampled(&"w".into(), &sample(70, 0, 1), at(70), false);
+        assert_eq!(device.free(at(70), WAIT), Free::Known(Bytes::new(70)));
+    }
+
+    #[test]
+    fn a_sample_beside_a_change_shows_it_whatever_its_age() {
+        let mut device = device();
+        device.changed(at(50));
+        device.sampled(&"w".into(), &sample(70, 5, 2), at(50), true);
+        assert_eq!(device.free(at(50), WAIT), Free::Known(Bytes::new(70)));
+    }
+
+    #[test]
+    fn old_news_is_dropped() {
+        let mut device = device();
+        device.sampled(&"w".into(), &sample(70, 0, 5), at(50), false);
+        assert!(!device.sampled(&"w".into(), &sample(10, 0, 4), at(60), false));
+        assert!(
+            !device.sampled(&"x".into(), &sample(10, 30, 9), at(60), false),
+            "an older look of another worker"
+        );
+        assert_eq!(device.newest_free(), Some(Bytes::new(70)));
     }
 }

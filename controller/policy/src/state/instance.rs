@@ -292,3 +292,50 @@ impl Instance {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Duration = Duration::from_millis(250);
+
+    fn at(ms: u64) -> Moment {
+        Moment::after_start(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn late_and_reordered_touches_change_nothing() {
+        let mut usage = Usage::new(at(0));
+        usage.touched(at(1000), 5, Duration::from_millis(100), QUIET);
+        usage.touched(at(1100), 3, Duration::ZERO, QUIET);
+        assert_eq!((usage.last_used, usage.touch_seq), (at(900), 5));
+    }
+
+    #[test]
+    fn a_load_and_two_requests_do_not_make_an_instance_hot() {
+        let mut usage = Usage::new(at(0));
+        for seq in 1..=6 {
+            usage.touched(at(seq * 10), seq, Duration::ZERO, QUIET);
+        }
+        assert_eq!(usage.idle_from(QUIET), Moment::START);
+    }
+
+    #[test]
+    fn a_hot_instance_stays_hot_across_windows() {
+        let mut usage = Usage::new(at(0));
+        for seq in 1..=1000 {
+            usage.touched(at(seq * 2), seq, Duration::ZERO, QUIET);
+            if seq > 20 {
+                assert_eq!(usage.idle_from(QUIET), at(seq * 2) + QUIET, "{seq}");
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_refusal_an_instance_must_have_been_quiet() {
+        let mut usage = Usage::new(at(0));
+        usage.touched(at(10), 1, Duration::ZERO, QUIET);
+        usage.refused(at(20));
+        assert_eq!(usage.idle_from(QUIET), at(20) + QUIET);
+    }
+}

@@ -42,8 +42,8 @@ impl Fleet {
         let now = self.now;
         for sample in &report.samples {
             if let Some(device) = self.devices.get_mut(&Self::key(&host, &sample.device)) {
-                device.sampled(worker, sample, now, changed.contains(&sample.device));
-                self.replan |= !self.queue.is_empty();
+                let news = device.sampled(worker, sample, now, changed.contains(&sample.device));
+                self.replan |= news && !self.queue.is_empty();
             }
         }
     }

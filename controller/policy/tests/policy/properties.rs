@@ -123,9 +123,20 @@ fn crowded_fleet(config: Config) -> Sim {
     let mut sim = Sim::new(config);
     sim.instant = false;
     sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
-    sim.join(facts("w1", "h", vec![device("sim:a", DeviceKind::Sim, 100), device("sim:b", DeviceKind::Sim, 40)]));
+    sim.join(facts(
+        "w1",
+        "h",
+        vec![
+            device("sim:a", DeviceKind::Sim, 100),
+            device("sim:b", DeviceKind::Sim, 40),
+        ],
+    ));
     for (n, bytes) in [30_u64, 30, 50, 50, 20, 90, 100].into_iter().enumerate() {
-        let kind = if n == 4 { ModelType::Embedding } else { ModelType::Llm };
+        let kind = if n == 4 {
+            ModelType::Embedding
+        } else {
+            ModelType::Llm
+        };
         sim.add_model(model(&format!("m{n}"), kind, bytes));
     }
     sim
