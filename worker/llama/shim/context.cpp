@@ -94,7 +94,6 @@ extern "C" int ms_context_info(const ms_context * c, ms_sink sink, void * user, 
         info["n_seq_max"]  = llama_n_seq_max(c->ctx);
         info["pooling"]    = std::string(pooling_name(llama_pooling_type(c->ctx)));
         info["has_memory"] = c->memory != nullptr;
-        info["causal"]     = llama_get_causal_attn(c->ctx);
         ms_emit(sink, user, info.dump_safe());
         return MS_OK;
     });

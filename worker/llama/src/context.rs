@@ -46,7 +46,6 @@ pub(crate) struct ContextInfo {
     pub(crate) n_seq_max: u32,
     pub(crate) pooling: String,
     pub(crate) has_memory: bool,
-    pub(crate) causal: bool,
 }
 
 /// Why a decode did not happen.

@@ -94,6 +94,7 @@ impl Engine {
                     *lane.group.terminal.lock().unwrap_or_else(PoisonError::into_inner) = terminal;
                 }
                 // the lane sends after what this tick has gathered
+                self.publish();
                 self.flush();
                 lane.end(End::Finished(end), &self.parse);
             }
@@ -126,6 +127,7 @@ impl Engine {
         match &request.lanes {
             Some(group) => {
                 *group.terminal.lock().unwrap_or_else(PoisonError::into_inner) = Some(event::Kind::Failed(error));
+                self.publish();
                 self.flush();
                 for lane in lanes {
                     lane.end(End::Dropped, &self.parse);

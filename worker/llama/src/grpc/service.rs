@@ -13,7 +13,7 @@ use muster_proto::{
         TokenizeResult, engine_load_event, engine_server::Engine,
     },
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -47,6 +47,8 @@ pub(crate) struct EngineService {
     state: Arc<Mutex<State>>,
     in_session: Arc<AtomicBool>,
     sessions: Arc<AtomicU64>,
+    /// Becomes true when the process is asked to end.
+    stopping: watch::Sender<bool>,
 }
 
 impl EngineService {
@@ -64,6 +66,7 @@ impl EngineService {
 
     /// Ends the threads; what runs is cancelled.
     pub(crate) async fn stop(&self) {
+        self.stopping.send_replace(true);
         if let Ok(loaded) = self.loaded() {
             loaded.alive.stop();
             drop(loaded.commands.send(Command::Stop).await);
@@ -140,8 +143,16 @@ impl Engine for EngineService {
         }
         loaded.alive.follow(Some(outbox));
         let commands = request.into_inner();
+        let mut stopping = self.stopping.subscribe();
         tokio::spawn(async move {
-            session::run(loaded, session, commands, async move { tx.closed().await }).await;
+            // the answer stream ends with this task: it holds the last sender
+            let over = async move {
+                tokio::select! {
+                    () = tx.closed() => {}
+                    _ = stopping.wait_for(|stopping| *stopping) => {}
+                }
+            };
+            session::run(loaded, session, commands, over).await;
             drop(place);
         });
         Ok(Response::new(ReceiverStream::new(rx)))

@@ -316,7 +316,10 @@ impl Answer {
                 }
             }
             event::Kind::Progress(progress) => self.progress.push(progress),
-            event::Kind::ChoiceFinished(end) => self.choice(end.choice).end = Some(end),
+            event::Kind::ChoiceFinished(end) => {
+                let choice = end.choice;
+                self.choice(choice).end = Some(end);
+            }
             event::Kind::Embedded(result) => self.embedded = Some(result),
             event::Kind::Reranked(result) => self.reranked = Some(result),
             event::Kind::Finished(finished) => self.finished = Some(finished),
