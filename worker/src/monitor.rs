@@ -12,7 +12,7 @@ use muster_proto::{
     id::InstanceId,
     v1::{InstanceState, ProcessId, Reservation},
 };
-use tokio::time::timeout_at;
+use tokio::time::sleep;
 
 use crate::{board::is_terminal, devices::Sample, instance::actor::Ground};
 
@@ -27,9 +27,7 @@ type Seen = (InstanceId, Vec<Reservation>);
 pub(crate) async fn run(ground: Arc<Ground>) {
     loop {
         let loading = look(&ground).await;
-        let next = Instant::now() + if loading { LOADING } else { STEADY };
-        // Either an instance asks for a look, or it is time.
-        drop(timeout_at(next.into(), ground.look.notified()).await);
+        sleep(if loading { LOADING } else { STEADY }).await;
     }
 }
 

@@ -18,11 +18,7 @@ use muster_proto::{
         inference_server::InferenceServer,
     },
 };
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic_health::server::HealthReporter;
 
@@ -69,7 +65,6 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         runtimes: engine::runtimes(&engine_config(&args, own_dir)?),
         patience: args.patience(),
         around: watch::Sender::new(Surroundings::default()),
-        look: Arc::new(Notify::new()),
     });
     let identity = Identity {
         worker: WorkerId::from(name),

@@ -141,6 +141,25 @@ impl Devices {
             .unwrap_or_default()
     }
 
+    /// A model is loaded: a look at its devices and at what its engine has of them.
+    pub(crate) async fn loaded(
+        &self,
+        instance: &InstanceId,
+        tree: &[ProcessId],
+        reservations: &[Reservation],
+    ) -> (Vec<Sample>, Vec<Reservation>) {
+        let (devices, instance) = (self.clone(), instance.clone());
+        let (tree, reservations) = (tree.to_vec(), reservations.to_vec());
+        let look = move || {
+            let own = reservations
+                .iter()
+                .filter_map(|reservation| devices.get(&reservation.device_id));
+            let samples = own.filter_map(Owned::sample).collect();
+            (samples, devices.observe(&instance, &tree, &reservations))
+        };
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    }
+
     fn leave(&self, instance: &InstanceId, reservations: &[Reservation]) {
         for owned in reservations
             .iter()

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Instant};
 use muster_proto::{
     Code,
     v1::{
-        Capabilities, Device, Done, ErrorInfo, InstanceSpec, InstanceState, InstanceStatus, RefusedReason,
-        SetAttributes, command::Kind as Order,
+        Capabilities, Device, Done, ErrorInfo, InstanceSpec, InstanceState, InstanceStatus, ProcessId,
+        RefusedReason, SetAttributes, command::Kind as Order,
     },
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::{
     Inbox, Instance, Request, Verdict, Visits, ending, holds::Holds, load, refused, registry::Registry,
@@ -54,8 +54,19 @@ pub(crate) struct Ground {
     pub(crate) runtimes: Vec<Arc<dyn Runtime>>,
     pub(crate) patience: Patience,
     pub(crate) around: watch::Sender<Surroundings>,
-    /// Asks for a look at memory now.
-    pub(crate) look: Arc<Notify>,
+}
+
+/// What a load has brought.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    /// The engine's processes.
+    pub(super) tree: Vec<ProcessId>,
+    /// What it can do.
+    pub(super) capabilities: Option<Capabilities>,
+    /// Where the engine listens, for people.
+    pub(super) url: String,
+    /// Requests that may run and wait.
+    pub(super) limits: (u32, u32),
 }
 
 /// How an instance ends.
@@ -126,18 +137,30 @@ impl Core {
 
     /// Enters a state and says so at once; staying in one says nothing.
     pub(super) fn enter(&mut self, state: InstanceState, change: impl FnOnce(&mut InstanceStatus)) {
+        self.enter_with(state, Vec::new(), change);
+    }
+
+    fn enter_with(
+        &mut self,
+        state: InstanceState,
+        samples: Vec<Sample>,
+        change: impl FnOnce(&mut InstanceStatus),
+    ) {
         if state == self.state {
             return;
         }
         self.state = state;
         self.revision += 1;
         let revision = self.revision;
-        tracing::info!(instance = %self.handle.id(), model = %self.handle.model(), state = state.as_str_name(), "instance");
-        self.publish(Urgency::Now, |status| {
-            status.set_state(state);
-            status.revision = revision;
-            change(status);
-        });
+        let name = state.as_str_name();
+        tracing::info!(instance = %self.handle.id(), model = %self.handle.model(), state = name, "instance");
+        self.ground
+            .board
+            .update_with(self.handle.id(), Urgency::Now, samples, |status| {
+                status.set_state(state);
+                status.revision = revision;
+                change(status);
+            });
     }
 
     /// One or more touches (DESIGN.md I9).
@@ -233,12 +256,24 @@ impl Core {
         }
     }
 
-    /// What the engine loaded, and how long it took.
-    pub(super) fn loaded(&mut self, capabilities: Option<Capabilities>, url: &str, limits: (u32, u32)) {
-        let url = url.to_owned();
+    /// The model is loaded: says so, together with samples and figures taken since (policy takes samples in the same report for fresh).
+    pub(super) async fn loaded(&mut self, engine: Loaded) {
+        let Loaded {
+            tree,
+            capabilities,
+            url,
+            limits,
+        } = engine;
+        let (samples, observed) = self
+            .ground
+            .devices
+            .loaded(self.handle.id(), &tree, &self.spec.reservations)
+            .await;
         self.touch(1, Urgency::None, (0, 0));
-        self.enter(InstanceState::Ready, |status| {
+        self.enter_with(InstanceState::Ready, samples, |status| {
             status.progress = None;
+            status.engine = tree;
+            status.observed = observed;
             status.capabilities = capabilities;
             (status.target_inflight, status.queue_limit) = limits;
             status.backend_url = url;

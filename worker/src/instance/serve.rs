@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     Control, Engine, Request, Verdict,
-    actor::{Core, End, Service},
+    actor::{Core, End, Loaded, Service},
     health::Health,
     limits,
     mode::{self, Mode, Unloading, Work},
@@ -77,10 +77,13 @@ pub(super) async fn serve(core: &mut Core, engine: RunningEngine) -> End {
         .as_ref()
         .map_or(0, |capabilities| capabilities.sequences);
     let limits = limits(&core.spec, sequences);
-    let tree = process.tree();
-    core.publish(Urgency::None, |status| status.engine = tree);
-    core.loaded(description.capabilities, &backend_url, limits);
-    core.ground.look.notify_one();
+    let loaded = Loaded {
+        tree: process.tree(),
+        capabilities: description.capabilities,
+        url: backend_url,
+        limits,
+    };
+    core.loaded(loaded).await;
     let places = (
         usize::try_from(limits.0).unwrap_or(1),
         usize::try_from(limits.1).unwrap_or(0),
@@ -355,6 +358,14 @@ impl Serving<'_> {
             Some(error) => error.clone(),
             None => Code::ModelUnloading.error("the model was unloaded"),
         };
+        // What the engine said before it was lost still counts.
+        while let Ok(message) = self.messages.try_recv() {
+            if let Some(Message::Tick(tick)) = message.kind
+                && self.relay.tick(tick).is_err()
+            {
+                break;
+            }
+        }
         self.relay.fail_all(&told);
         // The log is for operators, not for every caller.
         let log = || self.process.log().join("\n");

@@ -39,12 +39,14 @@ async fn stream(rig: &Rig, instance: &InstanceRef, streams: u64, time: Duration)
         .unwrap()
         .into_inner();
     let send = |kind| commands.send(SessionCommand { kind: Some(kind) });
-    for handle in 1..=streams {
-        let start = Start {
+    let start = |handle| {
+        Command::Start(Start {
             handle,
             ..generate(instance, &format!("prompt {handle}"), 1 << 19, CREDIT)
-        };
-        send(Command::Start(start)).await.unwrap();
+        })
+    };
+    for handle in 1..=streams {
+        send(start(handle)).await.unwrap();
     }
     let mut owed: HashMap<u64, u32> = HashMap::new();
     let (mut events, mut ticks) = (0, 0);
@@ -64,6 +66,10 @@ async fn stream(rig: &Rig, instance: &InstanceRef, streams: u64, time: Duration)
                 .filter(|event| matches!(event.kind, Some(Kind::Delta(_))))
                 .count();
             events += u64::try_from(taken).unwrap();
+            if sequence.finished {
+                send(start(sequence.handle + streams)).await.unwrap();
+                continue;
+            }
             let owed = owed.entry(sequence.handle).or_default();
             *owed += u32::try_from(taken).unwrap();
             if *owed >= CREDIT / 2 {
