@@ -5,14 +5,15 @@ use std::sync::Arc;
 use super::Pass;
 use super::candidates::Candidate;
 use super::choose::{Ease, Plan};
-use super::room::{Room, Victim};
+use super::obstacle::Victim;
+use super::room::Room;
 use super::tenure::Tenure;
 use crate::api::{
     Command, DecisionKind, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec, LoadError,
     ModelId, Origin, Progress, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Claim, Free, Goal, Instance, InstanceState, Load, Place, Standing, Usage};
+use crate::state::{Asked, Claim, Free, Goal, Instance, InstanceState, Load, Place, Standing};
 
 impl Fleet {
     /// Claims the plan's place and does what can be done for it now.
@@ -156,31 +157,17 @@ impl Fleet {
             pinned: load.spec.pinned,
         });
         let holds = self.place_waiters(&load.model, &id);
-        let instance = Instance {
-            id: id.clone(),
-            worker: candidate.worker.clone(),
-            host: candidate.host.clone(),
-            spec: Arc::clone(&spec),
-            state: InstanceState::Loading {
-                load: Box::new(Load {
-                    goal: Goal::Anywhere,
-                    ..load.clone()
-                }),
-                progress: Progress::default(),
-                unwanted_since: None,
-            },
-            pending: None,
-            revision: 0,
-            running: 0,
-            queued: 0,
-            holds: holds.iter().cloned().collect(),
-            to_release: std::collections::BTreeSet::new(),
-            strangers_since: None,
-            usage: Usage::new(self.now),
-            observed: Vec::new(),
-            doubtful_since: None,
-            route: None,
+        let state = InstanceState::Loading {
+            load: Box::new(Load {
+                goal: Goal::Anywhere,
+                ..load.clone()
+            }),
+            progress: Progress::default(),
+            unwanted_since: None,
         };
+        let place = (candidate.worker.clone(), candidate.host.clone());
+        let mut instance = Instance::new(id.clone(), place, Arc::clone(&spec), state, self.now);
+        instance.holds.extend(holds.iter().cloned());
         self.insert_instance(instance);
         let now = self.now;
         for reservation in &candidate.reservations {

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use super::Pass;
 use super::candidates::Candidate;
-use super::room::{Obstacle, Room, Shortage, Victim};
+use super::obstacle::{Obstacle, Shortage, Victim};
+use super::room::Room;
 use super::tenure::Tenure;
 use crate::api::{Bytes, LoadError, ModelId, Moment};
 use crate::config::Placement;

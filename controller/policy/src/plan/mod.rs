@@ -11,6 +11,7 @@
 mod act;
 mod candidates;
 mod choose;
+mod obstacle;
 mod retry;
 mod room;
 mod tenure;

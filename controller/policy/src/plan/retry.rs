@@ -9,7 +9,7 @@
 use super::Pass;
 use super::candidates::{Candidate, Found};
 use super::choose::Ease;
-use super::room::Victim;
+use super::obstacle::Victim;
 use super::tenure::Tenure;
 use crate::api::{EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId};
 use crate::fleet::Fleet;

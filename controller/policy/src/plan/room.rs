@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::candidates::Candidate;
+use super::obstacle::{Obstacle, Shortage, Victim};
 use super::tenure::Tenure;
 use crate::api::{
     Bytes, DeviceId, DeviceKey, EvictionRule, Exclusivity, InstanceId, ModelId, ModelType, Moment,
@@ -11,40 +12,6 @@ use crate::api::{
 use crate::config::Limit;
 use crate::fleet::Fleet;
 use crate::state::{Claim, Device, Free, Instance, Load};
-
-/// An instance that has to go.
-#[derive(Debug, Clone)]
-pub(crate) struct Victim {
-    pub(crate) id: InstanceId,
-    pub(crate) model: ModelId,
-    pub(crate) rule: EvictionRule,
-    pub(crate) tenure: Tenure,
-    pub(crate) last_used: Moment,
-}
-
-/// What stands in the way and cannot be evicted, not even later.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Obstacle {
-    /// Claims of earlier loads.
-    Claims(Vec<ModelId>),
-    /// Instances of lost workers.
-    Ghosts {
-        models: Vec<ModelId>,
-        short: Option<Shortage>,
-    },
-    /// Pinned models.
-    Pinned(Vec<ModelId>),
-    /// Memory that other programs use.
-    Foreign(Shortage),
-}
-
-/// A device without enough memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shortage {
-    pub(crate) device: DeviceKey,
-    pub(crate) wanted: Bytes,
-    pub(crate) possible: Bytes,
-}
 
 /// A host as one load sees it after all earlier claims.
 pub(crate) struct Room<'a> {

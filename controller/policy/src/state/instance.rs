@@ -199,6 +199,34 @@ impl Usage {
 }
 
 impl Instance {
+    /// An instance of which nothing is known yet but what it is to be.
+    pub(crate) fn new(
+        id: InstanceId,
+        (worker, host): (WorkerId, HostId),
+        spec: Arc<InstanceSpec>,
+        state: InstanceState,
+        last_used: Moment,
+    ) -> Self {
+        Self {
+            id,
+            worker,
+            host,
+            spec,
+            state,
+            pending: None,
+            revision: 0,
+            running: 0,
+            queued: 0,
+            holds: BTreeSet::new(),
+            to_release: BTreeSet::new(),
+            strangers_since: None,
+            usage: Usage::new(last_used),
+            observed: Vec::new(),
+            doubtful_since: None,
+            route: None,
+        }
+    }
+
     /// Whether work runs, queues or is held there, as far as policy knows (I1, I10).
     pub(crate) fn busy(&self) -> bool {
         self.running > 0 || self.queued > 0 || !self.holds.is_empty()

@@ -5,9 +5,11 @@
 use super::ended::End;
 use std::time::Duration;
 
-use crate::api::{CommandId, DecisionKind, DoneState, InstanceId, LoadError, Outcome, Refusal, UnloadMode};
+use crate::api::{
+    CommandId, DecisionKind, DoneState, InstanceId, LoadError, Moment, Outcome, Refusal, UnloadMode,
+};
 use crate::fleet::Fleet;
-use crate::state::{Asked, Exit, InstanceState, Place};
+use crate::state::{Asked, Exit, Instance, InstanceState, Place};
 
 impl Fleet {
     /// An outcome. One of a command that is not outstanding (an acknowledgement, or one of an old session) means nothing.
@@ -109,26 +111,7 @@ impl Fleet {
                 }
             }
             Asked::Evict | Asked::Quiesce => {
-                instance.usage.refused(now);
-                match instance.state {
-                    InstanceState::Evicting { quiesced: true } => {
-                        instance.state = InstanceState::Quiesced {
-                            plan: None,
-                            confirmed: true,
-                            since: now,
-                        };
-                    }
-                    InstanceState::Evicting { quiesced: false } | InstanceState::Quiesced { .. } => {
-                        instance.state = InstanceState::Ready;
-                    }
-                    InstanceState::Loading { .. }
-                    | InstanceState::Cancelling { .. }
-                    | InstanceState::Ready
-                    | InstanceState::Resuming
-                    | InstanceState::Leaving(_)
-                    | InstanceState::Lost(_)
-                    | InstanceState::Opaque => {}
-                }
+                eviction_refused(instance, now);
                 self.decided_on(DecisionKind::EvictionRefused, id);
             }
             Asked::Resume | Asked::OperatorUnload => {
@@ -174,5 +157,29 @@ impl Fleet {
         {
             waiter.place = Place::Waiting;
         }
+    }
+}
+
+/// A victim is in use after all: it is as before, and must be quiet for a while before it is tried again.
+fn eviction_refused(instance: &mut Instance, now: Moment) {
+    instance.usage.refused(now);
+    match instance.state {
+        InstanceState::Evicting { quiesced: true } => {
+            instance.state = InstanceState::Quiesced {
+                plan: None,
+                confirmed: true,
+                since: now,
+            };
+        }
+        InstanceState::Evicting { quiesced: false } | InstanceState::Quiesced { .. } => {
+            instance.state = InstanceState::Ready;
+        }
+        InstanceState::Loading { .. }
+        | InstanceState::Cancelling { .. }
+        | InstanceState::Ready
+        | InstanceState::Resuming
+        | InstanceState::Leaving(_)
+        | InstanceState::Lost(_)
+        | InstanceState::Opaque => {}
     }
 }

@@ -12,7 +12,7 @@ use crate::api::{
     Need, NeedPart, Progress, Report, ReportedState, Touch, UnloadMode, WaitReason, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Exit, Goal, Instance, InstanceState, Load, Model, Place, Standing, Usage, Was};
+use crate::state::{Asked, Exit, Goal, Instance, InstanceState, Load, Model, Place, Standing, Was};
 
 impl Fleet {
     /// Changes at a worker: instances first, samples last, so that a sample counts as newer than what came with it.
@@ -99,24 +99,13 @@ impl Fleet {
         self.models
             .entry(status.spec.model.clone())
             .or_insert_with(|| Model::new(None));
-        self.insert_instance(Instance {
-            id: status.id.clone(),
-            worker: worker.clone(),
-            host,
-            spec: Arc::new(status.spec.clone()),
-            state: InstanceState::Lost(Was::NotRoutable),
-            pending: None,
-            revision: status.revision,
-            running: 0,
-            queued: 0,
-            holds: BTreeSet::new(),
-            to_release: BTreeSet::new(),
-            strangers_since: None,
-            usage: Usage::new(self.now.ago(status.touch_age)),
-            observed: Vec::new(),
-            doubtful_since: None,
-            route: None,
-        });
+        self.insert_instance(Instance::new(
+            status.id.clone(),
+            (worker.clone(), host),
+            Arc::new(status.spec.clone()),
+            InstanceState::Lost(Was::NotRoutable),
+            self.now.ago(status.touch_age),
+        ));
     }
 
     /// Follows a status that is not an end. Says whether the instance became ready.
