@@ -65,7 +65,7 @@ enum Ended {
     Silent(Duration),
     #[error("the worker does not read")]
     Stuck,
-    #[error("it was replaced or resynchronised")]
+    #[error("the driver ended it: goodbye, replaced or to be resynchronised")]
     Replaced,
     #[error("the controller is shutting down")]
     Stopping,
