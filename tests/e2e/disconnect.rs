@@ -19,7 +19,7 @@ fn model(engine: Engine, sequences: u32) -> String {
     let more = if engine == Engine::Stub {
         "stub.tokens_per_second = 100"
     } else {
-        "ctx_size = 32768"
+        "ctx_size = 8192"
     };
     engine.model("m", sequences, more)
 }
@@ -121,7 +121,7 @@ async fn a_client_that_leaves_in_prefill_frees_the_sequence() {
 async fn a_client_that_leaves_in_prefill_frees_the_sequence_of_llama_cpp() {
     let checkpoint = muster_tests::engines::test_model("bench-chat");
     let config = format!(
-        "[models.m]\nruntime = 'llama_cpp'\ncheckpoint = {checkpoint:?}\nparallel = 1\nctx_size = 32768\n"
+        "[models.m]\nruntime = 'llama_cpp'\ncheckpoint = {checkpoint:?}\nparallel = 1\nthreads = 1\nctx_size = 32768\n"
     );
     let stack = Stack::with(config).start().await;
     stack.http().chat("m", json!({"max_tokens": 1})).await.ok();

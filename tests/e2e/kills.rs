@@ -19,13 +19,13 @@ fn long(engine: Engine, id: &str) -> String {
     let more = if engine == Engine::Stub {
         "stub.tokens_per_second = 200"
     } else {
-        "ctx_size = 16384"
+        "ctx_size = 8192"
     };
     engine.model(id, 2, more)
 }
 
 fn ask(engine: Engine) -> serde_json::Value {
-    let tokens = if engine == Engine::Stub { 300 } else { 4000 };
+    let tokens = if engine == Engine::Stub { 300 } else { 1500 };
     json!({"max_tokens": tokens, "ignore_eos": true})
 }
 

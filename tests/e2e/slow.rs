@@ -11,10 +11,10 @@ async fn a_slow_reader_holds_up_nobody_and_loses_nothing(engine: Engine) {
     let more = if engine == Engine::Stub {
         ""
     } else {
-        "ctx_size = 32768"
+        "ctx_size = 8192"
     };
     let stack = Stack::with(engine.model("m", 2, more)).start().await;
-    let tokens = if engine == Engine::Stub { 60_000 } else { 6_000 };
+    let tokens = if engine == Engine::Stub { 60_000 } else { 3_000 };
     let body = json!({"max_tokens": tokens, "ignore_eos": true, "stream_options": {"include_usage": true}});
     let mut slow = stack.http().chat_stream("m", body).await;
     let mut chat = http::Chat::default();

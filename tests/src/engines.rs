@@ -18,19 +18,14 @@ impl Engine {
     #[must_use]
     pub fn model(self, id: &str, sequences: u32, more: &str) -> String {
         let head = format!("[models.{id}]\nparallel = {sequences}\n{more}\n");
-        match self {
-            Self::Stub => format!("{head}runtime = \"stub\"\n"),
-            Self::LlamaCpp => format!(
-                "{head}runtime = \"llama_cpp\"\ncheckpoint = {:?}\n",
-                test_model("tiny-chat")
-            ),
-            Self::LlamaServer => {
-                format!(
-                    "{head}runtime = \"llama_server\"\ncheckpoint = {:?}\n",
-                    test_model("tiny-chat")
-                )
-            }
-        }
+        let runtime = match self {
+            Self::Stub => return format!("{head}runtime = \"stub\"\n"),
+            Self::LlamaCpp => "llama_cpp",
+            Self::LlamaServer => "llama_server",
+        };
+        let checkpoint = test_model("tiny-chat");
+        // llama.cpp's threads spin while they wait for each other; on a busy machine a second one makes such small models slower.
+        format!("{head}runtime = \"{runtime}\"\ncheckpoint = {checkpoint:?}\nthreads = 1\n")
     }
 }
 
