@@ -116,7 +116,8 @@ fn spawn(args: &KeeperArgs, cgroup: Option<&Cgroup>) -> io::Result<ProcessId> {
     unsafe {
         command.pre_exec(move || {
             if let Some(file) = &entrance {
-                rustix::io::write(file, b"0")?;
+                // Without it the cgroup stays empty, and the tree walk does its work.
+                rustix::io::write(file, b"0").unwrap_or_default();
             }
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The keeper may have been killed before the signal was set.

@@ -185,20 +185,20 @@ pub(crate) async fn streams_stay_separate(
     let bench = Bench::new();
     let mut talk = subject.talk(&bench).await;
     let mut handles = Vec::new();
-    for i in 0..64 {
+    for i in 0..65 {
         handles.push(talk.generate(constrain(i), 1000).await);
     }
-    let one_too_many = talk.generate(constrain(64), 1000).await;
+    let mut refused = 0;
     for (i, handle) in (0..).zip(handles) {
         let got = talk.finish(handle).await;
-        assert_eq!(got.code(), None, "{i}: {:?}", got.terminals());
-        assert!(own(i, &got.text()), "{i}: {:?}", got.text());
+        match got.code() {
+            None => assert!(own(i, &got.text()), "{i}: {:?}", got.text()),
+            // One is too many, and any may be the one: an engine may prepare requests side by side.
+            Some("no_room") => refused += 1,
+            Some(code) => panic!("{i}: {code}"),
+        }
     }
-    // It came when all sequences were busy, or when the first had ended.
-    assert!(matches!(
-        talk.finish(one_too_many).await.code(),
-        Some("no_room") | None
-    ));
+    assert!(refused <= 1, "{refused} of 65 were refused with 64 sequences");
 }
 
 macro_rules! conforms {

@@ -190,7 +190,7 @@ async fn streams_of_many_stay_separate() {
     .talk(&bench)
     .await;
     let mut alone = Vec::new();
-    for i in 0..64 {
+    for i in 0..65 {
         let handle = talk.generate(ask(i), 1000).await;
         alone.push(talk.finish(handle).await.text());
     }
