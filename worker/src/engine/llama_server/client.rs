@@ -1,16 +1,16 @@
 //! HTTP to one `llama-server` on its unix socket, and its errors in our words.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// llama-server closes idle connections after 5 s; a request must never meet that moment.
-const IDLE: Duration = Duration::from_secs(4);
-
-/// A pool of connections to one server; cheap to clone.
+/// A client of one server; cheap to clone.
+///
+/// Every request has a connection of its own: llama-server closes the connection after each streamed answer without saying so beforehand (its content
+/// provider returns false after `sink.done()`, server-http.cpp), and idle ones after 5 s; a request that reuses one may meet that moment.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     client: reqwest::Client,
@@ -27,7 +27,7 @@ impl Http {
             .unix_socket(socket)
             .no_proxy()
             .tcp_nodelay(true)
-            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(0)
             .build()?;
         Ok(Self {
             client,
