@@ -15,8 +15,12 @@
 //! Architecture invariant: knows no channel, process or clock; commands for the engine pile up in `outgoing` (bounded: a start and a cancel
 //! per request, and credits for one handle merge).
 
+mod batches;
+mod outgoing;
+#[cfg(test)]
+mod tests;
+
 use std::{
-    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -24,7 +28,7 @@ use std::{
 use muster_proto::{
     Code, ErrorExt as _,
     v1::{
-        Admitted, Cancel, Credit, ErrorInfo, SequenceEvents, SessionCommand, Start, Tick, event::Kind,
+        Admitted, Cancel, ErrorInfo, SequenceEvents, SessionCommand, Start, Tick, event::Kind,
         session_command::Kind as Command, start::Work,
     },
 };
@@ -33,13 +37,13 @@ use rustc_hash::FxHashMap;
 use crate::{
     convert,
     instance::{admission::Admission, duplicates::Claim},
-    session::outbox::{Outbox, Reply, event},
+    session::outbox::{Reply, event},
 };
+use batches::Batches;
+use outgoing::Outgoing;
 
 /// Bits of an engine handle that count attempts.
 const ATTEMPT_BITS: u32 = 20;
-/// From here on, waiting commands are searched for a credit that another one can join.
-const MERGE_FROM: usize = 64;
 
 /// A request on its way in.
 #[derive(Debug)]
@@ -105,20 +109,13 @@ pub(crate) struct Relay {
     admission: Admission<Job>,
     running: FxHashMap<u64, Job>,
     next_tick: u64,
-    outgoing: VecDeque<SessionCommand>,
-    batches: Vec<Batch>,
+    outgoing: Outgoing,
+    batches: Batches,
     moved: Moved,
     instance: String,
     /// Mean time a request runs, in seconds; for `retry_after`.
     mean_run: f64,
     target: usize,
-}
-
-#[derive(Debug)]
-struct Batch {
-    outbox: Arc<Outbox>,
-    sequences: Vec<SequenceEvents>,
-    bulky: bool,
 }
 
 impl Relay {
@@ -128,8 +125,8 @@ impl Relay {
             admission: Admission::new(target, limit),
             running: FxHashMap::default(),
             next_tick: 1,
-            outgoing: VecDeque::new(),
-            batches: Vec::new(),
+            outgoing: Outgoing::default(),
+            batches: Batches::default(),
             moved: Moved::default(),
             instance,
             mean_run: 0.0,
@@ -166,7 +163,7 @@ impl Relay {
 
     /// The next command for the engine.
     pub(crate) fn next_outgoing(&mut self) -> Option<SessionCommand> {
-        self.outgoing.pop_front()
+        self.outgoing.next()
     }
 
     pub(crate) fn has_outgoing(&self) -> bool {
@@ -232,14 +229,10 @@ impl Relay {
                     credit: u32::try_from(job.credit).unwrap_or(u32::MAX),
                     ..Start::clone(start)
                 };
-                self.command(Command::Start(start));
+                self.outgoing.push(Command::Start(start));
             }
             self.running.insert(job.ticket, job);
         }
-    }
-
-    fn command(&mut self, kind: Command) {
-        self.outgoing.push_back(SessionCommand { kind: Some(kind) });
     }
 
     /// Grants more events. A request that has ended needs none.
@@ -248,9 +241,7 @@ impl Relay {
             job.credit += u64::from(events);
             job.starved = None;
             let handle = job.handle();
-            if self.outgoing.len() < MERGE_FROM || !merge(&mut self.outgoing, handle, events) {
-                self.command(Command::Credit(Credit { handle, events }));
-            }
+            self.outgoing.credit(handle, events);
         } else if let Some(job) = self.admission.find_mut(|job| job.ticket == ticket) {
             job.credit += u64::from(events);
         }
@@ -261,7 +252,7 @@ impl Relay {
         if self.running.contains_key(&ticket) {
             self.stop(ticket);
         } else {
-            self.dequeue(ticket, Code::Cancelled.error("the request was cancelled"));
+            self.dequeue(ticket, cancelled());
         }
     }
 
@@ -283,7 +274,7 @@ impl Relay {
         {
             job.cancelled = true;
             let handle = job.handle();
-            self.command(Command::Cancel(Cancel { handle }));
+            self.outgoing.push(Command::Cancel(Cancel { handle }));
         }
     }
 
@@ -359,7 +350,7 @@ impl Relay {
         for sequence in tick.sequences {
             ended |= self.sequence(sequence);
         }
-        self.flush();
+        self.batches.flush();
         if ended {
             self.pump(Instant::now());
         }
@@ -376,9 +367,12 @@ impl Relay {
             return false;
         }
         if job.start.is_some() {
-            if is_no_room(&sequence) && !job.cancelled {
-                self.no_room(ticket);
-                return false;
+            if is_no_room(&sequence) {
+                if !job.cancelled {
+                    self.no_room(ticket);
+                    return false;
+                }
+                sequence.events = vec![event(Kind::Failed(cancelled()))];
             }
             job.start = None;
             sequence
@@ -399,7 +393,7 @@ impl Relay {
                 && !sequence.events.is_empty()
             {
                 sequence.handle = reply.handle();
-                batch(&mut self.batches, reply.outbox(), sequence, bulky);
+                self.batches.add(reply.outbox(), sequence, bulky);
             }
             return false;
         }
@@ -431,7 +425,7 @@ impl Relay {
             }
         }
         sequence.handle = reply.handle();
-        batch(&mut self.batches, reply.outbox(), sequence, bulky);
+        self.batches.add(reply.outbox(), sequence, bulky);
         reply.settled();
     }
 
@@ -441,44 +435,10 @@ impl Relay {
             self.admission.put_back(&key, job);
         }
     }
-
-    fn flush(&mut self) {
-        // A session without events in this tick is let go, so that a closed one is not kept alive.
-        self.batches.retain_mut(|batch| {
-            let used = !batch.sequences.is_empty();
-            if used {
-                batch.outbox.push(&mut batch.sequences, batch.bulky);
-                batch.bulky = false;
-            }
-            used
-        });
-    }
 }
 
-fn batch(batches: &mut Vec<Batch>, outbox: &Arc<Outbox>, sequence: SequenceEvents, bulky: bool) {
-    if let Some(batch) = batches
-        .iter_mut()
-        .find(|batch| Arc::ptr_eq(&batch.outbox, outbox))
-    {
-        batch.sequences.push(sequence);
-        batch.bulky |= bulky;
-    } else {
-        batches.push(Batch {
-            outbox: Arc::clone(outbox),
-            sequences: vec![sequence],
-            bulky,
-        });
-    }
-}
-
-fn merge(outgoing: &mut VecDeque<SessionCommand>, handle: u64, events: u32) -> bool {
-    outgoing.iter_mut().rev().any(|command| match &mut command.kind {
-        Some(Command::Credit(credit)) if credit.handle == handle => {
-            credit.events = credit.events.saturating_add(events);
-            true
-        }
-        Some(Command::Credit(_) | Command::Start(_) | Command::Cancel(_)) | None => false,
-    })
+fn cancelled() -> ErrorInfo {
+    Code::Cancelled.error("the request was cancelled")
 }
 
 fn is_no_room(sequence: &SequenceEvents) -> bool {
@@ -488,6 +448,3 @@ fn is_no_room(sequence: &SequenceEvents) -> bool {
             Some(Kind::Failed(error)) if error.kind() == Code::NoRoom
         )
 }
-
-#[cfg(test)]
-mod tests;

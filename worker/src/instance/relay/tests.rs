@@ -5,13 +5,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use muster_proto::v1::{Delta, Event, Finished, GenerateRequest, PromptProgress};
+use muster_proto::v1::{Credit, Delta, Event, Finished, GenerateRequest, PromptProgress};
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
     instance::Instance,
-    session::outbox::{Route, Taken},
+    session::outbox::{Outbox, Route, Taken},
 };
 
 /// A session and what it has received.
@@ -270,7 +270,7 @@ fn credits_merge_when_the_engine_takes_none() {
         };
     }
     assert_eq!(sent, 1000);
-    assert!(commands <= MERGE_FROM + 1, "{commands}");
+    assert!(commands <= 65, "{commands}");
 }
 
 /// A model engine: may refuse for lack of room, ends what it is told to, and never sends more than was granted.
@@ -424,6 +424,8 @@ proptest! {
             let terminal = |event: &Event| matches!(event.kind, Some(Kind::Finished(_) | Kind::Failed(_)));
             prop_assert_eq!(events.iter().filter(|event| terminal(event)).count(), 1);
             prop_assert!(terminal(events.last().unwrap()));
+            let no_room = |event: &Event| matches!(&event.kind, Some(Kind::Failed(error)) if error.code == "no_room");
+            prop_assert!(!events.iter().any(no_room), "only the worker sees it");
             let admitted = events.iter().filter(|event| matches!(event.kind, Some(Kind::Admitted(_)))).count();
             let refused = matches!(&events[0].kind, Some(Kind::Failed(error)) if error.code == "queue_full");
             prop_assert_eq!(admitted, usize::from(!refused));
