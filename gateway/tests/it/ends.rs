@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use muster_proto::v1::{FinishReason, session_command};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     gateway::{Gateway, chat, content, events},
@@ -156,6 +157,23 @@ async fn a_slow_reader_gets_no_more_credit() {
         () = read => panic!("the stream ended"),
         got = worker.gets(|got| granted(got) > credit) => drop(got),
     }
+}
+
+#[tokio::test]
+async fn a_gateway_listens_on_a_unix_socket_and_removes_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("http.sock");
+    let nowhere = "127.0.0.1:9".parse().unwrap();
+    let gateway = Gateway::start_at(&format!("unix:{}", path.display()), &nowhere).await;
+    let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let request = b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    socket.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    within(socket.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    gateway.terminate();
+    assert!(gateway.ended().await);
+    assert!(!path.exists());
 }
 
 #[tokio::test]

@@ -24,13 +24,17 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) async fn start(controller: &Address) -> Self {
+        Self::start_at("127.0.0.1:0", controller).await
+    }
+
+    pub(crate) async fn start_at(listen: &str, controller: &Address) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let ready = UnixDatagram::bind(&path).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_muster-gateway"))
             .args([
                 "--listen",
-                "127.0.0.1:0",
+                listen,
                 "--io-threads",
                 "2",
                 "--max-body-bytes",
