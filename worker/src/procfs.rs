@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use muster_proto::{units::Bytes, v1::ProcessId};
@@ -78,18 +79,26 @@ pub(crate) fn pss(tree: &[ProcessId]) -> Bytes {
         .sum()
 }
 
-/// A number that grows when the tree uses the processor or moves bytes: a sign of life.
-pub(crate) fn activity(tree: &[ProcessId]) -> u64 {
-    tree.iter()
-        .map(|process| ticks(process.pid) + moved(process.pid))
-        .sum()
+/// What a process tree has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// Processor time.
+    pub(crate) cpu: Duration,
+    /// Bytes read and written, by system calls and by page faults.
+    pub(crate) bytes: Bytes,
+}
+
+/// What a process tree has done so far. What has gone counts nothing.
+pub(crate) fn activity(tree: &[ProcessId]) -> Activity {
+    let ticks: u64 = tree.iter().map(|process| ticks(process.pid)).sum();
+    // USER_HZ is 100 on every architecture Linux runs on that we do.
+    Activity {
+        cpu: Duration::from_millis(ticks.saturating_mul(10)),
+        bytes: tree.iter().map(|process| Bytes(moved(process.pid))).sum(),
+    }
 }
 
 /// Clock ticks in user and kernel mode.
-pub(crate) fn cpu(tree: &[ProcessId]) -> u64 {
-    tree.iter().map(|process| ticks(process.pid)).sum()
-}
-
 fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The command's name, in parentheses, may contain anything.
@@ -146,7 +155,7 @@ mod tests {
             start_time: start_time(pid).unwrap(),
         };
         assert!(pss(&[own]) > Bytes(100_000));
-        assert!(activity(&[own]) > 0);
+        assert!(activity(&[own]).bytes > Bytes::ZERO);
         let memory = memory().unwrap();
         assert!(memory.free <= memory.capacity && memory.free > Bytes::ZERO);
     }

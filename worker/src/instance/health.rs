@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use muster_proto::{
     Code, ErrorExt as _,
+    units::Bytes,
     v1::{Alive, ErrorInfo},
 };
 
-use crate::{config::Patience, convert};
+use crate::{config::Patience, convert, procfs::Activity};
 
 /// Signs of life of one loaded engine.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) struct Health {
     last_alive: Instant,
     /// Ticks so far, the count at the last change that was noticed, and when that was.
     ticks: u64,
-    seen: (u64, u64),
+    seen: (u64, Duration),
     changed: Instant,
 }
 
@@ -30,7 +31,7 @@ impl Health {
             sends_alive,
             last_alive: now,
             ticks: 0,
-            seen: (0, 0),
+            seen: (0, Duration::ZERO),
             changed: now,
         }
     }
@@ -54,16 +55,11 @@ impl Health {
         }
     }
 
-    /// A look now and then. `expects` says that a request runs which may get events; `cpu` is the tree's processor time.
+    /// A look now and then. `expects` says that a request runs which may get events; `cpu` is the tree's processor time, as of late.
     ///
     /// # Errors
     /// There was no sign of life for too long.
-    pub(super) fn check(
-        &mut self,
-        now: Instant,
-        expects: bool,
-        cpu: impl FnOnce() -> u64,
-    ) -> Result<(), ErrorInfo> {
+    pub(super) fn check(&mut self, now: Instant, expects: bool, cpu: Duration) -> Result<(), ErrorInfo> {
         if self.sends_alive {
             let silence = now.saturating_duration_since(self.last_alive);
             if silence >= self.patience.engine_silent {
@@ -75,7 +71,7 @@ impl Health {
             self.changed = now;
             return Ok(());
         }
-        let signs = (self.ticks, cpu());
+        let signs = (self.ticks, cpu);
         if signs != self.seen {
             (self.seen, self.changed) = (signs, now);
         }
@@ -97,11 +93,16 @@ fn stuck(what: &str, silence: Duration) -> ErrorInfo {
         .with_detail("seconds", seconds)
 }
 
+/// Bytes that count as an advance of a load. Less may be our own questions whether it is ready.
+const ADVANCE: Bytes = Bytes::mib(16);
+/// Share of the limit that counts as an advance if it was spent computing, as a divisor.
+const COMPUTING: u32 = 20;
+
 /// Whether a load makes progress.
 #[derive(Debug)]
 pub(super) struct LoadWatch {
     limit: Duration,
-    activity: u64,
+    seen: Activity,
     changed: Instant,
 }
 
@@ -109,7 +110,7 @@ impl LoadWatch {
     pub(super) fn new(limit: Duration, now: Instant) -> Self {
         Self {
             limit,
-            activity: 0,
+            seen: Activity::default(),
             changed: now,
         }
     }
@@ -119,13 +120,15 @@ impl LoadWatch {
         self.changed = now;
     }
 
-    /// A look now and then, at the tree's processor time and bytes moved.
+    /// A look now and then, at what the tree has done so far.
     ///
     /// # Errors
     /// `load_stalled`: nothing has moved for too long.
-    pub(super) fn check(&mut self, now: Instant, activity: u64) -> Result<(), ErrorInfo> {
-        if activity != self.activity {
-            (self.activity, self.changed) = (activity, now);
+    pub(super) fn check(&mut self, now: Instant, activity: Activity) -> Result<(), ErrorInfo> {
+        let computed = activity.cpu.saturating_sub(self.seen.cpu);
+        let moved = activity.bytes.minus(self.seen.bytes);
+        if computed >= self.limit / COMPUTING || moved >= ADVANCE {
+            (self.seen, self.changed) = (activity, now);
         }
         let silence = now.saturating_duration_since(self.changed);
         if silence < self.limit {
@@ -159,9 +162,15 @@ mod tests {
     fn a_native_engine_must_speak_and_move() {
         let start = Instant::now();
         let mut health = Health::new(patience(), true, start);
-        assert!(health.check(start + 9 * SECOND, true, || 0).is_ok());
         assert!(
-            health.check(start + 10 * SECOND, false, || 0).is_err(),
+            health
+                .check(start + 9 * SECOND, true, Duration::from_millis(0))
+                .is_ok()
+        );
+        assert!(
+            health
+                .check(start + 10 * SECOND, false, Duration::from_millis(0))
+                .is_err(),
             "idle ones speak too"
         );
         let busy = |seconds| Alive {
@@ -169,7 +178,11 @@ mod tests {
             ..Alive::default()
         };
         assert!(health.alive(&busy(119), start + 10 * SECOND).is_ok());
-        assert!(health.check(start + 19 * SECOND, true, || 0).is_ok());
+        assert!(
+            health
+                .check(start + 19 * SECOND, true, Duration::from_millis(0))
+                .is_ok()
+        );
         let error = health.alive(&busy(120), start + 11 * SECOND).unwrap_err();
         assert_eq!(error.kind(), Code::RuntimeCrashed);
     }
@@ -179,23 +192,39 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + seconds * SECOND;
         let mut health = Health::new(patience(), false, start);
-        assert!(health.check(at(200), false, || 5).is_ok(), "idle is fine");
-        assert!(health.check(at(300), true, || 6).is_ok(), "it computes");
+        assert!(
+            health.check(at(200), false, Duration::from_millis(5)).is_ok(),
+            "idle is fine"
+        );
+        assert!(
+            health.check(at(300), true, Duration::from_millis(6)).is_ok(),
+            "it computes"
+        );
         health.ticked();
-        assert!(health.check(at(400), true, || 6).is_ok(), "it answers");
-        assert!(health.check(at(519), true, || 6).is_ok());
-        assert!(health.check(at(520), true, || 6).is_err());
+        assert!(
+            health.check(at(400), true, Duration::from_millis(6)).is_ok(),
+            "it answers"
+        );
+        assert!(health.check(at(519), true, Duration::from_millis(6)).is_ok());
+        assert!(health.check(at(520), true, Duration::from_millis(6)).is_err());
     }
 
     #[test]
     fn a_load_stalls_only_if_nothing_moves() {
         let start = Instant::now();
         let at = |seconds| start + seconds * SECOND;
+        let did = |seconds, mib| Activity {
+            cpu: seconds * SECOND,
+            bytes: Bytes::mib(mib),
+        };
         let mut watch = LoadWatch::new(60 * SECOND, start);
-        assert!(watch.check(at(59), 0).is_ok());
-        assert!(watch.check(at(60), 1).is_ok(), "processor time moved");
-        watch.progressed(at(100));
-        assert!(watch.check(at(159), 1).is_ok());
-        assert_eq!(watch.check(at(160), 1).unwrap_err().kind(), Code::LoadStalled);
+        assert!(watch.check(at(59), did(0, 0)).is_ok());
+        assert!(watch.check(at(59), did(3, 0)).is_ok(), "it computed");
+        assert!(watch.check(at(110), did(3, 16)).is_ok(), "it read");
+        watch.progressed(at(150));
+        assert!(watch.check(at(209), did(5, 31)).is_ok());
+        // A little of both is what answering our questions costs.
+        let error = watch.check(at(210), did(5, 31)).unwrap_err();
+        assert_eq!(error.kind(), Code::LoadStalled);
     }
 }

@@ -30,13 +30,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Control, Verdict,
     actor::{Core, End, Service},
+    beside,
     health::LoadWatch,
 };
 use crate::{
     board::Urgency,
     convert,
     engine::{EngineProcess, Launch, LaunchError, RunningEngine, Runtime},
-    procfs,
+    procfs::{self, Activity},
 };
 
 type Process = Option<Arc<dyn EngineProcess>>;
@@ -146,7 +147,7 @@ impl Loading<'_> {
                 Ok(()) = self.progress.changed() => self.progressed(),
                 Ok(()) = self.process.changed() => self.started().await,
                 Ok(()) = self.core.around.changed() => self.look_around(),
-                _ = looks.tick() => self.look(),
+                _ = looks.tick() => self.look().await,
             }
         }
     }
@@ -215,35 +216,27 @@ impl Loading<'_> {
         self.watch.progressed(Instant::now());
         let process = self.process.borrow_and_update().clone();
         if let Some(process) = process {
-            let tree = process.tree();
-            let samples = self
-                .core
-                .ground
-                .devices
-                .started(&self.core.spec.reservations)
-                .await;
-            self.core
-                .ground
-                .board
-                .update_with(self.core.handle.id(), Urgency::Now, samples, |status| {
-                    status.engine = tree;
-                });
+            let tree = beside(move || process.tree()).await;
+            let reservations = &self.core.spec.reservations;
+            let samples = self.core.ground.devices.started(reservations).await;
+            let board = &self.core.ground.board;
+            board.update_with(self.core.handle.id(), Urgency::Now, samples, |status| {
+                status.engine = tree;
+            });
         }
     }
 
-    fn look(&mut self) {
+    async fn look(&mut self) {
+        let process = self.process.borrow().clone();
+        let activity = match process.clone() {
+            Some(process) => beside(move || procfs::activity(&process.tree())).await,
+            None => Activity::default(),
+        };
         let now = Instant::now();
         self.core.expire_holds(now);
-        let process = self.process.borrow().clone();
-        let activity = process
-            .as_ref()
-            .map_or(0, |process| procfs::activity(&process.tree()));
         if let (Wish::Load, Err(error)) = (&self.wish, self.watch.check(now, activity)) {
-            let log = process
-                .as_ref()
-                .map(|process| process.log().join("\n"))
-                .unwrap_or_default();
-            self.wish = Wish::Fail(error.with_detail("log", log));
+            let log = process.as_ref().map(|process| process.log().join("\n"));
+            self.wish = Wish::Fail(error.with_detail("log", log.unwrap_or_default()));
             if let Some(process) = process {
                 process.kill();
             }

@@ -260,3 +260,9 @@ fn limits(spec: &InstanceSpec, sequences: u32) -> (u32, u32) {
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
     (or(target, sequences.max(1)), or(queue, DEFAULT_QUEUE))
 }
+
+/// Does what may block for a few milliseconds, such as a walk through `/proc`, on another thread than the one that moves events.
+/// If it panics, the answer is as if there were nothing to see.
+async fn beside<T: Default + Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap_or_default()
+}

@@ -5,7 +5,10 @@
 
 use std::{
     future::pending,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -25,6 +28,7 @@ use tokio::{
 use super::{
     Control, Engine, Request, Verdict,
     actor::{Core, End, Loaded, Service},
+    beside,
     health::Health,
     limits,
     mode::{self, Mode, Unloading, Work},
@@ -47,6 +51,9 @@ struct Serving<'a> {
     relay: Relay,
     mode: Mode,
     health: Health,
+    sends_alive: bool,
+    /// Processor time of a foreign engine as of the last sweep, in milliseconds.
+    cpu_ms: Arc<AtomicU64>,
     process: Arc<dyn EngineProcess>,
     calls: Arc<dyn EngineCalls>,
     commands: mpsc::Sender<SessionCommand>,
@@ -77,8 +84,9 @@ pub(super) async fn serve(core: &mut Core, engine: RunningEngine) -> End {
         .as_ref()
         .map_or(0, |capabilities| capabilities.sequences);
     let limits = limits(&core.spec, sequences);
+    let walked = Arc::clone(&process);
     let loaded = Loaded {
-        tree: process.tree(),
+        tree: beside(move || walked.tree()).await,
         capabilities: description.capabilities,
         url: backend_url,
         limits,
@@ -92,6 +100,8 @@ pub(super) async fn serve(core: &mut Core, engine: RunningEngine) -> End {
         relay: Relay::new(core.handle.id().into(), places.0, places.1),
         mode: Mode::Ready,
         health: Health::new(core.ground.patience, sends_alive, Instant::now()),
+        sends_alive,
+        cpu_ms: Arc::default(),
         process,
         calls,
         commands,
@@ -305,11 +315,26 @@ impl Serving<'_> {
         self.core.expire_holds(now);
         self.relay.sweep(now, self.core.ground.patience.slow_reader);
         self.send_more();
-        let process = &self.process;
-        let healthy = self
-            .health
-            .check(now, self.relay.expects_events(), || procfs::cpu(&process.tree()));
+        let expects = self.relay.expects_events();
+        if expects && !self.sends_alive {
+            self.measure();
+        }
+        let cpu = Duration::from_millis(self.cpu_ms.load(Ordering::Relaxed));
+        let healthy = self.health.check(now, expects, cpu);
         healthy.err().map(|error| (true, Some(error)))
+    }
+
+    /// Looks at the engine's processor time without waiting; the next sweep reads it.
+    fn measure(&self) {
+        let (process, cpu_ms) = (Arc::clone(&self.process), Arc::clone(&self.cpu_ms));
+        // It ends by itself, and if it fails the engine only looks idle.
+        tokio::task::spawn_blocking(move || {
+            let cpu = procfs::activity(&process.tree()).cpu;
+            cpu_ms.store(
+                u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
+                Ordering::Relaxed,
+            );
+        });
     }
 
     /// When something is due that nobody will tell.
