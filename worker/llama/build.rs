@@ -38,7 +38,14 @@ fn llama_cpp_dir() -> Result<PathBuf, Box<dyn Error>> {
     let cargo = std::env::var("CARGO")?;
     let target = std::env::var("TARGET")?;
     let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--offline", "--filter-platform", &target])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--offline",
+            "--filter-platform",
+            &target,
+        ])
         .output()?;
     if !output.status.success() {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
@@ -49,6 +56,8 @@ fn llama_cpp_dir() -> Result<PathBuf, Box<dyn Error>> {
         .and_then(|packages| packages.iter().find(|p| p["name"] == "llama-cpp-sys-2"))
         .and_then(|p| p["manifest_path"].as_str())
         .ok_or("llama-cpp-sys-2 is not among the dependencies")?;
-    let dir = Path::new(manifest).parent().ok_or("a manifest without a folder")?;
+    let dir = Path::new(manifest)
+        .parent()
+        .ok_or("a manifest without a folder")?;
     Ok(dir.join("llama.cpp"))
 }

@@ -41,15 +41,20 @@ impl Beat {
 pub(crate) fn start(shared: Arc<Shared>) -> std::io::Result<Beat> {
     let beat = Beat(Arc::default());
     let own = beat.clone();
-    std::thread::Builder::new().name("alive".to_owned()).spawn(move || {
-        let (target, changed) = &*own.0;
-        let mut guard = target.lock().unwrap_or_else(PoisonError::into_inner);
-        while !guard.stop {
-            if let Some(outbox) = &guard.outbox {
-                outbox.alive(shared.alive());
+    std::thread::Builder::new()
+        .name("alive".to_owned())
+        .spawn(move || {
+            let (target, changed) = &*own.0;
+            let mut guard = target.lock().unwrap_or_else(PoisonError::into_inner);
+            while !guard.stop {
+                if let Some(outbox) = &guard.outbox {
+                    outbox.alive(shared.alive());
+                }
+                guard = changed
+                    .wait_timeout(guard, EVERY)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
             }
-            guard = changed.wait_timeout(guard, EVERY).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    })?;
+        })?;
     Ok(beat)
 }

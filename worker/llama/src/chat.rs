@@ -57,7 +57,9 @@ impl Drop for Chat {
 
 impl std::fmt::Debug for Chat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chat").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("Chat")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 
@@ -86,8 +88,10 @@ impl Chat {
         error.check(code)?;
         let prompt = String::from_utf8_lossy(&prompt).into_owned();
         // SAFETY: `raw` was just made.
-        let info = collect(|user, error| unsafe { ffi::ms_chat_info(raw, append, user, error) })
-            .and_then(|json| serde_json::from_slice(&json).map_err(|error| NativeError::Failed(error.to_string())));
+        let info =
+            collect(|user, error| unsafe { ffi::ms_chat_info(raw, append, user, error) }).and_then(|json| {
+                serde_json::from_slice(&json).map_err(|error| NativeError::Failed(error.to_string()))
+            });
         match info {
             Ok(info) => Ok((Self { raw, info }, prompt)),
             Err(error) => {

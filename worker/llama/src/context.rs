@@ -111,7 +111,9 @@ impl Drop for Context {
 
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 
@@ -130,8 +132,9 @@ impl Context {
             unsafe { ffi::ms_context_new(model.raw(), json.as_ptr(), &raw mut raw, error.as_mut_ptr()) };
         error.check(code)?;
         // SAFETY: `raw` was just made.
-        let info = collect(|user, error| unsafe { ffi::ms_context_info(raw, append, user, error) })
-            .and_then(|json| serde_json::from_slice(&json).map_err(|error| NativeError::Failed(error.to_string())));
+        let info = collect(|user, error| unsafe { ffi::ms_context_info(raw, append, user, error) }).and_then(
+            |json| serde_json::from_slice(&json).map_err(|error| NativeError::Failed(error.to_string())),
+        );
         match info {
             Ok(info) => Ok(Self { raw, info, model }),
             Err(error) => {
@@ -161,7 +164,10 @@ impl Context {
     /// # Errors
     /// See [`DecodeError`].
     pub(crate) fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
-        debug_assert!(batch.len() <= self.info.n_batch as usize, "a larger batch aborts llama.cpp");
+        debug_assert!(
+            batch.len() <= self.info.n_batch as usize,
+            "a larger batch aborts llama.cpp"
+        );
         let n = i32::try_from(batch.len()).map_err(|_| DecodeError::Broken(-1))?;
         // SAFETY: the four arrays have `n` elements each, `n` ≤ n_batch, tokens and sequences were checked where they came in.
         let code = unsafe {

@@ -26,7 +26,10 @@ pub(crate) struct Refusal {
 }
 
 fn refuse<T>(param: &'static str, message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { param, message: message.into() })
+    Err(Refusal {
+        param,
+        message: message.into(),
+    })
 }
 
 /// A GBNF grammar: bounded size and depth.
@@ -35,7 +38,14 @@ fn refuse<T>(param: &'static str, message: impl Into<String>) -> Result<T, Refus
 /// It is too large or too deeply nested.
 pub(crate) fn grammar(text: &str) -> Result<(), Refusal> {
     if text.len() > GRAMMAR_BYTES {
-        return refuse("grammar", format!("the grammar is larger than {GRAMMAR_BYTES} bytes"));
+        return refuse(
+            "grammar",
+            format!("the grammar is larger than {GRAMMAR_BYTES} bytes"),
+        );
+    }
+    if text.contains('\0') {
+        // llama.cpp reads up to it, and an empty grammar binds nothing
+        return refuse("grammar", "the grammar contains a NUL character");
     }
     let (mut depth, mut deepest) = (0_usize, 0_usize);
     let mut chars = text.chars();
@@ -57,7 +67,10 @@ pub(crate) fn grammar(text: &str) -> Result<(), Refusal> {
         }
     }
     if deepest > GRAMMAR_DEPTH {
-        return refuse("grammar", format!("the grammar nests deeper than {GRAMMAR_DEPTH} groups"));
+        return refuse(
+            "grammar",
+            format!("the grammar nests deeper than {GRAMMAR_DEPTH} groups"),
+        );
     }
     Ok(())
 }
@@ -70,7 +83,8 @@ pub(crate) fn json(param: &'static str, text: &str) -> Result<serde_json::Value,
     if text.len() > JSON_BYTES {
         return refuse(param, format!("`{param}` is larger than {JSON_BYTES} bytes"));
     }
-    serde_json::from_str(text).or_else(|error| refuse(param, format!("`{param}` is not usable JSON: {error}")))
+    serde_json::from_str(text)
+        .or_else(|error| refuse(param, format!("`{param}` is not usable JSON: {error}")))
 }
 
 /// A JSON schema: an object or a boolean, with bounded regular expressions and repetitions.
@@ -143,14 +157,28 @@ pub(crate) fn sampling(spec: &SamplerSpec, n_vocab: usize) -> Result<(), Refusal
     if spec.mirostat.is_some_and(|version| !(0..=2).contains(&version)) {
         return refuse("mirostat", "`mirostat` must be 0, 1 or 2");
     }
-    if spec.penalty_repeat.is_some_and(|penalty| penalty <= 0.0 || !(1.0 / penalty).is_finite()) {
+    if spec
+        .penalty_repeat
+        .is_some_and(|penalty| penalty <= 0.0 || !(1.0 / penalty).is_finite())
+    {
         return refuse("repeat_penalty", "`repeat_penalty` must be greater than 0");
     }
-    if spec.dry_sequence_breakers.as_ref().is_some_and(|list| list.len() > DRY_BREAKERS) {
-        return refuse("dry_sequence_breakers", format!("more than {DRY_BREAKERS} sequence breakers"));
+    if spec
+        .dry_sequence_breakers
+        .as_ref()
+        .is_some_and(|list| list.len() > DRY_BREAKERS)
+    {
+        return refuse(
+            "dry_sequence_breakers",
+            format!("more than {DRY_BREAKERS} sequence breakers"),
+        );
     }
     let foreign = |token: i32| usize::try_from(token).map_or(true, |token| token >= n_vocab);
-    let tokens = spec.logit_bias.iter().map(|bias| bias.0).chain(spec.never.iter().copied());
+    let tokens = spec
+        .logit_bias
+        .iter()
+        .map(|bias| bias.0)
+        .chain(spec.never.iter().copied());
     if let Some(token) = tokens.into_iter().find(|token| foreign(*token)) {
         return refuse("logit_bias", format!("token {token} is outside the vocabulary"));
     }
@@ -176,7 +204,10 @@ pub(crate) fn context(n_ctx: u32, n_batch: u32, n_ubatch: u32, sequences: u32) -
         return refuse("ubatch_size", "the physical batch must be 1 to the logical batch");
     }
     if n_ctx == 0 || n_ctx < sequences || n_ctx > i32::MAX.unsigned_abs() {
-        return refuse("ctx_size", "the context is smaller than the number of sequences, or absurdly large");
+        return refuse(
+            "ctx_size",
+            "the context is smaller than the number of sequences, or absurdly large",
+        );
     }
     Ok(())
 }
@@ -191,6 +222,7 @@ mod tests {
         assert!(grammar(&format!("root ::= \"{}\"", "(".repeat(300))).is_ok());
         assert!(grammar("root ::= [(\\]((] \"x\" # ((((\n").is_ok());
         assert!(grammar(&"a".repeat(GRAMMAR_BYTES + 1)).is_err());
+        assert!(grammar("root ::= \0").is_err());
     }
 
     #[test]
@@ -215,7 +247,10 @@ mod tests {
         assert_eq!(with(|s| s.penalty_repeat = Some(0.0)), Err("repeat_penalty"));
         assert_eq!(with(|s| s.logit_bias = vec![(100, 1.0)]), Err("logit_bias"));
         assert_eq!(with(|s| s.never = vec![-1]), Err("logit_bias"));
-        assert_eq!(with(|s| s.logit_bias = vec![(1, f32::INFINITY)]), Err("logit_bias"));
+        assert_eq!(
+            with(|s| s.logit_bias = vec![(1, f32::INFINITY)]),
+            Err("logit_bias")
+        );
     }
 
     #[test]

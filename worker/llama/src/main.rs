@@ -62,7 +62,10 @@ fn main() -> anyhow::Result<()> {
     }
     process::init_logging(args.log_level);
     model::init();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(256 << 20).build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_stack_size(256 << 20)
+        .build()?;
     runtime.block_on(serve(args.listen))
 }
 
@@ -70,12 +73,17 @@ fn main() -> anyhow::Result<()> {
 fn restart_with_environment() -> anyhow::Result<()> {
     use std::os::unix::process::CommandExt as _;
     let program = std::env::current_exe().context("own path")?;
-    let error = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(NO_BACKTRACE, "1").exec();
+    let error = std::process::Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(NO_BACKTRACE, "1")
+        .exec();
     Err(error).context("restart with GGML_NO_BACKTRACE")
 }
 
 async fn serve(address: Address) -> anyhow::Result<()> {
-    let listener = Listener::bind(&address).await.with_context(|| format!("listen on {address}"))?;
+    let listener = Listener::bind(&address)
+        .await
+        .with_context(|| format!("listen on {address}"))?;
     let address = listener.address()?;
     let service = grpc::EngineService::default();
     let server = EngineServer::new(service.clone())
@@ -90,5 +98,9 @@ async fn serve(address: Address) -> anyhow::Result<()> {
             service.stop().await;
         }
     };
-    net::server().add_service(server).serve_with_incoming_shutdown(listener, stopping).await.context("serve")
+    net::server()
+        .add_service(server)
+        .serve_with_incoming_shutdown(listener, stopping)
+        .await
+        .context("serve")
 }

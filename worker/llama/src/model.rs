@@ -80,7 +80,9 @@ impl Drop for Model {
 
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Model").field("description", &self.info.description).finish_non_exhaustive()
+        f.debug_struct("Model")
+            .field("description", &self.info.description)
+            .finish_non_exhaustive()
     }
 }
 
@@ -123,9 +125,7 @@ pub(crate) fn c_string(text: &str) -> Result<CString, NativeError> {
 }
 
 /// Runs a call that emits bytes.
-pub(crate) fn collect(
-    call: impl FnOnce(*mut c_void, *mut c_char) -> c_int,
-) -> Result<Vec<u8>, NativeError> {
+pub(crate) fn collect(call: impl FnOnce(*mut c_void, *mut c_char) -> c_int) -> Result<Vec<u8>, NativeError> {
     let mut bytes = Vec::new();
     let mut error = ErrorText::new();
     let code = call(sink_of(&mut bytes), error.as_mut_ptr());
@@ -144,7 +144,10 @@ impl Model {
         chat_template: &str,
         mut progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Arc<Self>, NativeError> {
-        let path = c_string(path.to_str().ok_or_else(|| NativeError::Invalid("the path is not UTF-8".to_owned()))?)?;
+        let path = c_string(
+            path.to_str()
+                .ok_or_else(|| NativeError::Invalid("the path is not UTF-8".to_owned()))?,
+        )?;
         let params = c_string(&serde_json::json!({"n_gpu_layers": gpu_layers}).to_string())?;
         let template = c_string(chat_template)?;
         let mut raw = std::ptr::null_mut();
@@ -208,7 +211,10 @@ impl Model {
                 error,
             )
         })?;
-        Ok(bytes.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+            .collect())
     }
 
     /// The bytes of a token; special tokens are empty unless `special`.
@@ -218,7 +224,13 @@ impl Model {
             let cap = i32::try_from(buffer.len()).unwrap_or(i32::MAX);
             // SAFETY: the buffer has `cap` writable bytes.
             let len = unsafe {
-                ffi::ms_piece(self.raw, token, c_int::from(special), buffer.as_mut_ptr().cast(), cap)
+                ffi::ms_piece(
+                    self.raw,
+                    token,
+                    c_int::from(special),
+                    buffer.as_mut_ptr().cast(),
+                    cap,
+                )
             };
             match usize::try_from(len) {
                 Ok(len) => {

@@ -32,7 +32,13 @@ struct Inner {
 
 impl Outbox {
     pub(crate) fn new(tx: mpsc::Sender<Message>, shared: Arc<Shared>) -> Self {
-        Self { inner: Arc::new(Inner { seq: Mutex::new(0), tx, shared }) }
+        Self {
+            inner: Arc::new(Inner {
+                seq: Mutex::new(0),
+                tx,
+                shared,
+            }),
+        }
     }
 
     /// Sends events of one moment; called from the engine's own threads only. If the session is gone the events go nowhere:
@@ -46,13 +52,17 @@ impl Outbox {
             free_sequences: self.inner.shared.free_sequences(),
             free_cells: self.inner.shared.free_cells(),
         };
-        let message = SessionMessage { kind: Some(session_message::Kind::Tick(tick)) };
+        let message = SessionMessage {
+            kind: Some(session_message::Kind::Tick(tick)),
+        };
         drop(self.inner.tx.blocking_send(Ok(message)));
     }
 
     /// Sends a sign of life if there is room for it.
     pub(crate) fn alive(&self, alive: muster_proto::v1::Alive) {
-        let message = SessionMessage { kind: Some(session_message::Kind::Alive(alive)) };
+        let message = SessionMessage {
+            kind: Some(session_message::Kind::Alive(alive)),
+        };
         drop(self.inner.tx.try_send(Ok(message)));
     }
 }

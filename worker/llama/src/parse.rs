@@ -92,8 +92,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Lane {
     pub(crate) fn new(choice: u32, group: Arc<LaneGroup>, parser: Parser, tail_plain: bool) -> Arc<Self> {
-        let reader = Reader { parser, text: String::new(), raw: false, tail_plain, tool_calls: 0 };
-        Arc::new(Self { choice, group, inbox: Mutex::default(), reader: Mutex::new(reader) })
+        let reader = Reader {
+            parser,
+            text: String::new(),
+            raw: false,
+            tail_plain,
+            tool_calls: 0,
+        };
+        Arc::new(Self {
+            choice,
+            group,
+            inbox: Mutex::default(),
+            reader: Mutex::new(reader),
+        })
     }
 
     /// Whether the loop may send by itself from now on.
@@ -159,11 +170,14 @@ const STACK_BYTES: usize = 256 << 20;
 /// The thread can't be started.
 pub(crate) fn start() -> std::io::Result<Queue> {
     let (tx, mut rx) = mpsc::channel::<Arc<Lane>>(CAPACITY);
-    std::thread::Builder::new().name("parse".to_owned()).stack_size(STACK_BYTES).spawn(move || {
-        while let Some(lane) = rx.blocking_recv() {
-            work(&lane);
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("parse".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            while let Some(lane) = rx.blocking_recv() {
+                work(&lane);
+            }
+        })?;
     Ok(Queue { tx })
 }
 
@@ -171,7 +185,11 @@ fn work(lane: &Lane) {
     let mut taken = {
         let mut inbox = lock(&lane.inbox);
         inbox.queued = false;
-        let kept = Inbox { open: inbox.open, generated: inbox.generated, ..Inbox::default() };
+        let kept = Inbox {
+            open: inbox.open,
+            generated: inbox.generated,
+            ..Inbox::default()
+        };
         std::mem::replace(&mut *inbox, kept)
     };
     let mut events = Vec::new();
@@ -194,7 +212,10 @@ fn work(lane: &Lane) {
     }
     let has_output = !delta.content.is_empty() || !delta.reasoning.is_empty() || !delta.tool_calls.is_empty();
     let spent = if !dropped && (has_output || !delta.tokens.is_empty()) {
-        events.push(Event { kind: Some(event::Kind::Delta(delta)), extra_json: String::new() });
+        events.push(Event {
+            kind: Some(event::Kind::Delta(delta)),
+            extra_json: String::new(),
+        });
         1
     } else {
         0
@@ -210,16 +231,26 @@ fn work(lane: &Lane) {
             if reader.tool_calls > 0 && end.reason == FinishReason::Stop as i32 {
                 end.reason = FinishReason::ToolCalls as i32;
             }
-            events.push(Event { kind: Some(event::Kind::ChoiceFinished(end)), extra_json: String::new() });
+            events.push(Event {
+                kind: Some(event::Kind::ChoiceFinished(end)),
+                extra_json: String::new(),
+            });
         }
         if lane.group.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             let kind = lock(&lane.group.terminal).take();
-            events.push(Event { kind, extra_json: String::new() });
+            events.push(Event {
+                kind,
+                extra_json: String::new(),
+            });
             finished = true;
         }
     }
     if !events.is_empty() {
-        lane.group.outbox.send(vec![SequenceEvents { handle: lane.group.handle, events, finished }]);
+        lane.group.outbox.send(vec![SequenceEvents {
+            handle: lane.group.handle,
+            events,
+            finished,
+        }]);
     }
     if reader.raw {
         let mut inbox = lock(&lane.inbox);

@@ -45,7 +45,13 @@ pub(crate) fn pick(
     reuse: bool,
     may_share: bool,
 ) -> Option<Pick> {
-    let prefix = |seq: usize| if reuse { common_prefix(candidates[seq].cached, prompt) } else { 0 };
+    let prefix = |seq: usize| {
+        if reuse {
+            common_prefix(candidates[seq].cached, prompt)
+        } else {
+            0
+        }
+    };
     let idle = || (0..candidates.len()).filter(|seq| candidates[*seq].idle);
     let seq = match wish {
         Some(wish) => idle().find(|seq| *seq == wish)?,
@@ -62,7 +68,15 @@ pub(crate) fn pick(
                 .filter(|(len, _)| *len > least)
                 .max_by_key(|(len, seq)| (*len, std::cmp::Reverse(*seq)))
                 .map(|(_, seq)| seq)
-                .or_else(|| idle().min_by_key(|seq| (!candidates[*seq].cached.is_empty(), candidates[*seq].last_used, *seq)))?
+                .or_else(|| {
+                    idle().min_by_key(|seq| {
+                        (
+                            !candidates[*seq].cached.is_empty(),
+                            candidates[*seq].last_used,
+                            *seq,
+                        )
+                    })
+                })?
         }
     };
     let own = prefix(seq);
@@ -83,7 +97,11 @@ mod tests {
     use super::*;
 
     fn candidate(idle: bool, cached: &[Token], last_used: u64) -> Candidate<'_> {
-        Candidate { idle, cached, last_used }
+        Candidate {
+            idle,
+            cached,
+            last_used,
+        }
     }
 
     #[test]
@@ -91,10 +109,28 @@ mod tests {
         let prompt: Vec<Token> = (0..100).collect();
         let half: Vec<Token> = (0..50).collect();
         let bit: Vec<Token> = (0..5).collect();
-        let all = [candidate(true, &bit, 1), candidate(true, &half, 2), candidate(true, &[], 3)];
-        assert_eq!(pick(&all, &prompt, None, true, false), Some(Pick { seq: 1, own: 50, donor: None }));
+        let all = [
+            candidate(true, &bit, 1),
+            candidate(true, &half, 2),
+            candidate(true, &[], 3),
+        ];
+        assert_eq!(
+            pick(&all, &prompt, None, true, false),
+            Some(Pick {
+                seq: 1,
+                own: 50,
+                donor: None
+            })
+        );
         assert_eq!(pick(&all, &prompt, None, false, false).map(|p| p.seq), Some(2));
-        assert_eq!(pick(&all[..1], &prompt, None, true, false), Some(Pick { seq: 0, own: 5, donor: None }));
+        assert_eq!(
+            pick(&all[..1], &prompt, None, true, false),
+            Some(Pick {
+                seq: 0,
+                own: 5,
+                donor: None
+            })
+        );
     }
 
     #[test]
@@ -103,7 +139,11 @@ mod tests {
         let all = [candidate(false, &prompt, 9), candidate(true, &[], 1)];
         assert_eq!(
             pick(&all, &prompt, None, true, true),
-            Some(Pick { seq: 1, own: 0, donor: Some((0, 100)) })
+            Some(Pick {
+                seq: 1,
+                own: 0,
+                donor: Some((0, 100))
+            })
         );
         assert_eq!(pick(&all, &prompt, None, true, false).and_then(|p| p.donor), None);
     }

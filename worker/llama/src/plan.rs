@@ -46,7 +46,11 @@ pub(crate) fn plan(wants: &mut [Want], bounds: Bounds, parts: &mut Vec<Part>) {
             decoding = true;
             want.tokens.min(1).min(left)
         } else {
-            let bound = if decoding { bounds.prefill_beside } else { bounds.prefill_alone };
+            let bound = if decoding {
+                bounds.prefill_beside
+            } else {
+                bounds.prefill_alone
+            };
             want.tokens.min(left).min(bound.saturating_sub(prefill))
         };
         if tokens > 0 {
@@ -54,7 +58,10 @@ pub(crate) fn plan(wants: &mut [Want], bounds: Bounds, parts: &mut Vec<Part>) {
             if !want.decode {
                 prefill += tokens;
             }
-            parts.push(Part { seq: want.seq, tokens });
+            parts.push(Part {
+                seq: want.seq,
+                tokens,
+            });
         }
     }
     parts.sort_unstable_by_key(|part| part.seq);
@@ -75,6 +82,9 @@ impl PrefillPace {
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let sample = micros as f64 / tokens as f64;
         self.micros_per_token = if self.micros_per_token == 0.0 {
+            sample
+        } else if sample > self.micros_per_token {
+            // prompts get slower as they get longer: believe bad news at once
             sample
         } else {
             self.micros_per_token * 0.75 + sample * 0.25
@@ -103,10 +113,19 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { batch: 512, prefill_beside: 64, prefill_alone: 256 };
+    const BOUNDS: Bounds = Bounds {
+        batch: 512,
+        prefill_beside: 64,
+        prefill_alone: 256,
+    };
 
     fn want(seq: usize, tokens: usize, decode: bool, age: u64) -> Want {
-        Want { seq, tokens, decode, age }
+        Want {
+            seq,
+            tokens,
+            decode,
+            age,
+        }
     }
 
     fn planned(mut wants: Vec<Want>) -> Vec<Part> {
@@ -117,17 +136,28 @@ mod tests {
 
     #[test]
     fn a_long_prompt_does_not_stall_those_who_generate() {
-        let parts = planned(vec![want(0, 10_000, false, 1), want(1, 1, true, 2), want(2, 1, true, 3)]);
+        let parts = planned(vec![
+            want(0, 10_000, false, 1),
+            want(1, 1, true, 2),
+            want(2, 1, true, 3),
+        ]);
         assert_eq!(
             parts,
-            vec![Part { seq: 0, tokens: 64 }, Part { seq: 1, tokens: 1 }, Part { seq: 2, tokens: 1 }]
+            vec![
+                Part { seq: 0, tokens: 64 },
+                Part { seq: 1, tokens: 1 },
+                Part { seq: 2, tokens: 1 }
+            ]
         );
     }
 
     #[test]
     fn the_older_prompt_goes_first() {
         let parts = planned(vec![want(0, 300, false, 2), want(1, 200, false, 1)]);
-        assert_eq!(parts, vec![Part { seq: 0, tokens: 56 }, Part { seq: 1, tokens: 200 }]);
+        assert_eq!(
+            parts,
+            vec![Part { seq: 0, tokens: 56 }, Part { seq: 1, tokens: 200 }]
+        );
     }
 
     #[test]

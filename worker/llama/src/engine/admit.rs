@@ -51,7 +51,12 @@ impl Engine {
                     let parser = chat
                         .parser()
                         .map_err(|error| (Code::RuntimeError.error(error.to_string()), handle))?;
-                    Some(Lane::new(choice, Arc::clone(group), parser, chat.info().tail_plain))
+                    Some(Lane::new(
+                        choice,
+                        Arc::clone(group),
+                        parser,
+                        chat.info().tail_plain,
+                    ))
                 }
                 _ => None,
             };
@@ -98,7 +103,10 @@ impl Engine {
                 request.cached = cached;
             }
         }
-        self.waiting.extend(runs.map(|run| WaitingChoice { prompt: Arc::clone(&prompt), run }));
+        self.waiting.extend(runs.map(|run| WaitingChoice {
+            prompt: Arc::clone(&prompt),
+            run,
+        }));
         Ok(())
     }
 
@@ -109,9 +117,14 @@ impl Engine {
             return Err(no_room("no sequence is free"));
         }
         if job.params.id_slot.is_some_and(|wish| wish >= self.slots.len()) {
-            return Err(Code::InvalidRequest.error("there is no such slot").with_param("id_slot"));
+            return Err(Code::InvalidRequest
+                .error("there is no such slot")
+                .with_param("id_slot"));
         }
-        let reserve = job.params.max_tokens.map_or(RESERVE, |max| (max as usize).min(RESERVE));
+        let reserve = job
+            .params
+            .max_tokens
+            .map_or(RESERVE, |max| (max as usize).min(RESERVE));
         let need = job.prompt.len() + reserve * job.samplers.len();
         let busy = self.slots.iter().any(|slot| slot.run.is_some());
         if busy && need > self.free_cells() {
@@ -125,7 +138,11 @@ impl Engine {
         let candidates: Vec<Candidate<'_>> = self
             .slots
             .iter()
-            .map(|slot| Candidate { idle: slot.run.is_none(), cached: slot.cached(), last_used: slot.last_used })
+            .map(|slot| Candidate {
+                idle: slot.run.is_none(),
+                cached: slot.cached(),
+                last_used: slot.last_used,
+            })
             .collect();
         pick(&candidates, prompt, wish, reuse, self.may_share)
     }
@@ -194,7 +211,9 @@ impl Engine {
             self.context.forget(seq);
             keep = 0;
         }
-        self.slots[index].checkpoints.retain(|checkpoint| checkpoint.n_past <= keep);
+        self.slots[index]
+            .checkpoints
+            .retain(|checkpoint| checkpoint.n_past <= keep);
         keep
     }
 
@@ -206,15 +225,26 @@ impl Engine {
         let info = self.model.info();
         if !info.recurrent && !info.hybrid {
             let needed = keep.saturating_sub(info.n_swa as usize);
-            if usize::try_from(self.context.first_position(seq)).is_ok_and(|first| first < needed || first == 0) {
+            if usize::try_from(self.context.first_position(seq))
+                .is_ok_and(|first| first < needed || first == 0)
+            {
                 return keep;
             }
         }
-        let Some(checkpoint) = slot.checkpoints.iter().rev().find(|checkpoint| checkpoint.n_past <= keep) else {
+        let Some(checkpoint) = slot
+            .checkpoints
+            .iter()
+            .rev()
+            .find(|checkpoint| checkpoint.n_past <= keep)
+        else {
             return 0;
         };
         let n_past = checkpoint.n_past;
-        if self.context.load_state(seq, &checkpoint.data) { n_past } else { 0 }
+        if self.context.load_state(seq, &checkpoint.data) {
+            n_past
+        } else {
+            0
+        }
     }
 
     /// Gives waiting choices the sequences that became free.
@@ -225,15 +255,26 @@ impl Engine {
             // the first choice is about to fill the cells that this one can share
             let handle = next.run.handle;
             let parent_reads = self.slots.iter().any(|slot| {
-                slot.run.as_ref().is_some_and(|run| run.handle == handle && run.choice == 0 && run.first_token.is_none())
+                slot.run
+                    .as_ref()
+                    .is_some_and(|run| run.handle == handle && run.choice == 0 && run.first_token.is_none())
             });
             let busy = self.slots.iter().any(|slot| slot.run.is_some());
             let need = next.prompt.len() + next.run.reserve();
-            let shared = self.slots.iter().map(|slot| common_prefix(slot.cached(), &next.prompt)).max().unwrap_or(0);
-            if parent_reads || (busy && need.saturating_sub(if self.may_share { shared } else { 0 }) > self.free_cells()) {
+            let shared = self
+                .slots
+                .iter()
+                .map(|slot| common_prefix(slot.cached(), &next.prompt))
+                .max()
+                .unwrap_or(0);
+            if parent_reads
+                || (busy && need.saturating_sub(if self.may_share { shared } else { 0 }) > self.free_cells())
+            {
                 return;
             }
-            let Some(choice) = self.waiting.pop_front() else { return };
+            let Some(choice) = self.waiting.pop_front() else {
+                return;
+            };
             let Some(picked) = self.pick(&choice.prompt, None, choice.run.params.cache_prompt) else {
                 self.waiting.push_front(choice);
                 return;

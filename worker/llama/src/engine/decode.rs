@@ -18,11 +18,16 @@ impl Engine {
     /// Decodes `self.parts`.
     pub(super) fn decode_planned(&mut self, started: Instant) {
         let parts = std::mem::take(&mut self.parts);
-        let prompts: usize = parts.iter().filter(|part| part.tokens > 1).map(|part| part.tokens).sum();
+        let prompts: usize = parts
+            .iter()
+            .filter(|part| part.tokens > 1)
+            .map(|part| part.tokens)
+            .sum();
         self.decode_parts(&parts);
         if prompts > 0 {
             let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.pace.learn(prompts, micros);
+            tracing::trace!(prompts, sequences = parts.len(), micros, "read prompts");
         }
         self.parts = parts;
     }
@@ -114,9 +119,13 @@ impl Engine {
     fn take_checkpoints(&mut self) {
         for slot in &mut self.slots {
             let wanted = slot.run.as_ref().is_some_and(|run| {
-                run.first_token.is_none() && slot.n_past == run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END)
+                run.first_token.is_none()
+                    && slot.n_past == run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END)
             });
-            let known = slot.checkpoints.last().is_some_and(|last| last.n_past == slot.n_past);
+            let known = slot
+                .checkpoints
+                .last()
+                .is_some_and(|last| last.n_past == slot.n_past);
             if !wanted || known || slot.n_past == 0 {
                 continue;
             }
@@ -124,7 +133,10 @@ impl Engine {
                 if slot.checkpoints.len() == CHECKPOINTS {
                     slot.checkpoints.remove(0);
                 }
-                slot.checkpoints.push(Checkpoint { n_past: slot.n_past, data });
+                slot.checkpoints.push(Checkpoint {
+                    n_past: slot.n_past,
+                    data,
+                });
             }
         }
     }
@@ -148,10 +160,15 @@ impl Engine {
         }
         if self.broken >= PATIENCE || code == -1 {
             self.broken = 0;
-            let handles: Vec<u64> =
-                parts.iter().filter_map(|part| self.slots[part.seq].run.as_ref().map(|run| run.handle)).collect();
+            let handles: Vec<u64> = parts
+                .iter()
+                .filter_map(|part| self.slots[part.seq].run.as_ref().map(|run| run.handle))
+                .collect();
             for handle in handles {
-                self.fail(handle, Code::RuntimeError.error(format!("llama.cpp could not decode (code {code})")));
+                self.fail(
+                    handle,
+                    Code::RuntimeError.error(format!("llama.cpp could not decode (code {code})")),
+                );
             }
         }
     }
@@ -166,10 +183,16 @@ fn halve(parts: &[Part]) -> (Vec<Part>, Vec<Part>) {
         let here = part.tokens.min(left);
         left -= here;
         if here > 0 {
-            first.push(Part { seq: part.seq, tokens: here });
+            first.push(Part {
+                seq: part.seq,
+                tokens: here,
+            });
         }
         if part.tokens > here {
-            second.push(Part { seq: part.seq, tokens: part.tokens - here });
+            second.push(Part {
+                seq: part.seq,
+                tokens: part.tokens - here,
+            });
         }
     }
     (first, second)

@@ -7,7 +7,10 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use muster_proto::{
     Code,
-    v1::{Admitted, EmbedResult, Embedding, Event, Finished, RerankResult, SequenceEvents, Timings, Usage, Vector, event},
+    v1::{
+        Admitted, EmbedResult, Embedding, Event, Finished, RerankResult, SequenceEvents, Timings, Usage,
+        Vector, event,
+    },
 };
 
 use super::Engine;
@@ -40,8 +43,15 @@ impl Engine {
         if self.embeds.len() >= RUNS {
             return self.refuse(handle, Code::NoRoom.error("too many requests run"));
         }
-        let admitted = Event { kind: Some(event::Kind::Admitted(Admitted::default())), extra_json: String::new() };
-        self.out.push(SequenceEvents { handle, events: vec![admitted], finished: false });
+        let admitted = Event {
+            kind: Some(event::Kind::Admitted(Admitted::default())),
+            extra_json: String::new(),
+        };
+        self.out.push(SequenceEvents {
+            handle,
+            events: vec![admitted],
+            finished: false,
+        });
         self.embeds.push_back(EmbedRun {
             handle,
             control,
@@ -54,8 +64,9 @@ impl Engine {
     }
 
     pub(super) fn reap_cancelled_embeds(&mut self) {
-        let (gone, stay): (VecDeque<EmbedRun>, _) =
-            std::mem::take(&mut self.embeds).into_iter().partition(|run| run.control.is_cancelled());
+        let (gone, stay): (VecDeque<EmbedRun>, _) = std::mem::take(&mut self.embeds)
+            .into_iter()
+            .partition(|run| run.control.is_cancelled());
         self.embeds = stay;
         for run in gone {
             self.refuse(run.handle, Code::Cancelled.error("the request was cancelled"));
@@ -77,7 +88,11 @@ impl Engine {
             let at = turn % self.embeds.len();
             turn += 1;
             let run = &mut self.embeds[at];
-            let Some(input) = run.inputs.get(run.next).filter(|input| self.batch.len() + input.len() <= room) else {
+            let Some(input) = run
+                .inputs
+                .get(run.next)
+                .filter(|input| self.batch.len() + input.len() <= room)
+            else {
                 blocked += 1;
                 continue;
             };
@@ -93,7 +108,11 @@ impl Engine {
         for (_, _, seq, _) in &packed {
             self.context.forget(*seq);
         }
-        let decoded = if self.batch.is_empty() { Ok(()) } else { self.context.decode(&self.batch) };
+        let decoded = if self.batch.is_empty() {
+            Ok(())
+        } else {
+            self.context.decode(&self.batch)
+        };
         if let Err(error) = decoded {
             tracing::error!(?error, "a decode for embeddings failed");
             let mut handles: Vec<usize> = packed.iter().map(|entry| entry.0).collect();
@@ -101,7 +120,10 @@ impl Engine {
             handles.dedup();
             for at in handles.into_iter().rev() {
                 if let Some(run) = self.embeds.remove(at) {
-                    self.refuse(run.handle, Code::RuntimeError.error("llama.cpp could not evaluate the input"));
+                    self.refuse(
+                        run.handle,
+                        Code::RuntimeError.error("llama.cpp could not evaluate the input"),
+                    );
                 }
             }
             return;
@@ -109,9 +131,15 @@ impl Engine {
         for (at, input, seq, begin) in packed {
             let len = self.embeds[at].inputs[input].len();
             let vectors: Vec<Vec<f32>> = if all_tokens {
-                (begin..begin + len).filter_map(|i| self.context.token_embedding(i).map(<[f32]>::to_vec)).collect()
+                (begin..begin + len)
+                    .filter_map(|i| self.context.token_embedding(i).map(<[f32]>::to_vec))
+                    .collect()
             } else {
-                self.context.pooled(seq).map(<[f32]>::to_vec).into_iter().collect()
+                self.context
+                    .pooled(seq)
+                    .map(<[f32]>::to_vec)
+                    .into_iter()
+                    .collect()
             };
             self.embeds[at].results[input] = vectors;
             self.context.forget(seq);
@@ -120,8 +148,9 @@ impl Engine {
     }
 
     fn finish_embeds(&mut self) {
-        let (done, stay): (VecDeque<EmbedRun>, _) =
-            std::mem::take(&mut self.embeds).into_iter().partition(|run| run.next == run.inputs.len());
+        let (done, stay): (VecDeque<EmbedRun>, _) = std::mem::take(&mut self.embeds)
+            .into_iter()
+            .partition(|run| run.next == run.inputs.len());
         self.embeds = stay;
         for run in done {
             let handle = run.handle;
@@ -135,7 +164,11 @@ impl Engine {
                     entry.events.append(&mut events);
                     entry.finished = true;
                 }
-                None => self.out.push(SequenceEvents { handle, events, finished: true }),
+                None => self.out.push(SequenceEvents {
+                    handle,
+                    events,
+                    finished: true,
+                }),
             }
         }
     }
@@ -145,27 +178,59 @@ fn result(run: EmbedRun) -> Vec<Event> {
     let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
     let tokens: Vec<u32> = run.inputs.iter().map(|input| count(input.len())).collect();
     let total = tokens.iter().sum();
-    let usage = Usage { prompt_tokens: total, ..Usage::default() };
+    let usage = Usage {
+        prompt_tokens: total,
+        ..Usage::default()
+    };
     let kind = match run.output {
-        EmbedOutput::Vectors { normalize, dimensions } => {
-            let embeddings = run.results.into_iter().zip(&tokens).map(|(vectors, tokens)| Embedding {
-                vectors: vectors
-                    .into_iter()
-                    .map(|values| Vector { values: vector::finish(values, dimensions, normalize) })
-                    .collect(),
-                tokens: *tokens,
-            });
-            event::Kind::Embedded(EmbedResult { embeddings: embeddings.collect(), usage: Some(usage) })
+        EmbedOutput::Vectors {
+            normalize,
+            dimensions,
+        } => {
+            let embeddings = run
+                .results
+                .into_iter()
+                .zip(&tokens)
+                .map(|(vectors, tokens)| Embedding {
+                    vectors: vectors
+                        .into_iter()
+                        .map(|values| Vector {
+                            values: vector::finish(values, dimensions, normalize),
+                        })
+                        .collect(),
+                    tokens: *tokens,
+                });
+            event::Kind::Embedded(EmbedResult {
+                embeddings: embeddings.collect(),
+                usage: Some(usage),
+            })
         }
         EmbedOutput::Scores => {
-            let scores = run.results.iter().map(|vectors| vectors.first().and_then(|v| v.first()).copied().unwrap_or(0.0));
-            event::Kind::Reranked(RerankResult { scores: scores.collect(), usage: Some(usage), tokens })
+            let scores = run
+                .results
+                .iter()
+                .map(|vectors| vectors.first().and_then(|v| v.first()).copied().unwrap_or(0.0));
+            event::Kind::Reranked(RerankResult {
+                scores: scores.collect(),
+                usage: Some(usage),
+                tokens,
+            })
         }
     };
     let finished = event::Kind::Finished(Finished {
         usage: Some(usage),
-        timings: Some(Timings { prompt_n: total, prompt_ms: millis(run.started, Instant::now()), ..Timings::default() }),
+        timings: Some(Timings {
+            prompt_n: total,
+            prompt_ms: millis(run.started, Instant::now()),
+            ..Timings::default()
+        }),
         id_slot: None,
     });
-    [kind, finished].into_iter().map(|kind| Event { kind: Some(kind), extra_json: String::new() }).collect()
+    [kind, finished]
+        .into_iter()
+        .map(|kind| Event {
+            kind: Some(kind),
+            extra_json: String::new(),
+        })
+        .collect()
 }

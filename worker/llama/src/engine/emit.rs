@@ -11,13 +11,13 @@ use super::{
     generate::Ending,
     slot::{Request, Run},
 };
-use crate::{
-    parse::End,
-    request::millis,
-};
+use crate::{parse::End, request::millis};
 
 const fn of(kind: event::Kind) -> Event {
-    Event { kind: Some(kind), extra_json: String::new() }
+    Event {
+        kind: Some(kind),
+        extra_json: String::new(),
+    }
 }
 
 fn narrow(value: usize) -> u32 {
@@ -28,10 +28,21 @@ impl Engine {
     /// Adds an event of a running request to this tick.
     pub(super) fn emit(&mut self, handle: u64, kind: event::Kind) {
         let clock = self.clock;
-        let Some(request) = self.requests.get_mut(&handle) else { return };
-        if request.out_at.0 != clock || self.out.get(request.out_at.1).is_none_or(|entry| entry.handle != handle) {
+        let Some(request) = self.requests.get_mut(&handle) else {
+            return;
+        };
+        if request.out_at.0 != clock
+            || self
+                .out
+                .get(request.out_at.1)
+                .is_none_or(|entry| entry.handle != handle)
+        {
             request.out_at = (clock, self.out.len());
-            self.out.push(SequenceEvents { handle, events: Vec::with_capacity(1), finished: false });
+            self.out.push(SequenceEvents {
+                handle,
+                events: Vec::with_capacity(1),
+                finished: false,
+            });
         }
         if let Some(entry) = self.out.get_mut(request.out_at.1) {
             entry.events.push(of(kind));
@@ -45,13 +56,19 @@ impl Engine {
                 entry.events.push(of(kind));
                 entry.finished = true;
             }
-            None => self.out.push(SequenceEvents { handle, events: vec![of(kind)], finished: true }),
+            None => self.out.push(SequenceEvents {
+                handle,
+                events: vec![of(kind)],
+                finished: true,
+            }),
         }
     }
 
     /// Sends what slot `index` has gathered, if it is due.
     pub(super) fn emit_output(&mut self, index: usize) {
-        let Some(run) = self.slots[index].run.as_deref_mut() else { return };
+        let Some(run) = self.slots[index].run.as_deref_mut() else {
+            return;
+        };
         if run.pending.count < run.params.interval {
             return;
         }
@@ -86,8 +103,14 @@ impl Engine {
         if run.lane.is_none() {
             self.emit(handle, event::Kind::ChoiceFinished(end.clone()));
         }
-        let last = self.requests.get(&handle).is_some_and(|request| request.choices_left == 0);
-        let terminal = last.then(|| self.requests.remove(&handle)).flatten().map(|request| finished(&request));
+        let last = self
+            .requests
+            .get(&handle)
+            .is_some_and(|request| request.choices_left == 0);
+        let terminal = last
+            .then(|| self.requests.remove(&handle))
+            .flatten()
+            .map(|request| finished(&request));
         match (run.lane, terminal) {
             (Some(lane), terminal) => {
                 if terminal.is_some() {
@@ -105,7 +128,9 @@ impl Engine {
 
     /// Ends a request with an error; its sequences are free at once.
     pub(super) fn fail(&mut self, handle: u64, error: ErrorInfo) {
-        let Some(request) = self.requests.remove(&handle) else { return };
+        let Some(request) = self.requests.remove(&handle) else {
+            return;
+        };
         let mut lanes = Vec::new();
         for slot in &mut self.slots {
             if slot.run.as_ref().is_some_and(|run| run.handle == handle) {
@@ -126,7 +151,8 @@ impl Engine {
         }
         match &request.lanes {
             Some(group) => {
-                *group.terminal.lock().unwrap_or_else(PoisonError::into_inner) = Some(event::Kind::Failed(error));
+                *group.terminal.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(event::Kind::Failed(error));
                 self.publish();
                 self.flush();
                 for lane in lanes {
@@ -145,7 +171,9 @@ impl Engine {
             if !run.params.return_progress || run.choice != 0 || run.first_token.is_some() || run.preempted {
                 continue;
             }
-            let Some(request) = self.requests.get(&run.handle) else { continue };
+            let Some(request) = self.requests.get(&run.handle) else {
+                continue;
+            };
             if request.control.credit() > 1 {
                 request.control.pay(1);
                 let progress = PromptProgress {
@@ -181,7 +209,13 @@ fn take_output(
             if let Some(request) = requests.get(&run.handle) {
                 request.control.pay(1);
             }
-            lane.push(&pending.text, &mut pending.logprobs, &mut pending.tokens, run.generated, queue);
+            lane.push(
+                &pending.text,
+                &mut pending.logprobs,
+                &mut pending.tokens,
+                run.generated,
+                queue,
+            );
             pending.text.clear();
             return None;
         }

@@ -74,7 +74,9 @@ impl Engine {
                 .filter(|i| self.slots[*i].run.is_none())
                 .min_by_key(|i| (self.slots[*i].n_past > 0, self.slots[*i].last_used));
             let Some(index) = idle else { return };
-            let Some(choice) = self.waiting.remove(waiting) else { return };
+            let Some(choice) = self.waiting.remove(waiting) else {
+                return;
+            };
             let (from, to) = (self.slots[parent].seq, self.slots[index].seq);
             self.context.forget(to);
             self.context.share(from, to);
@@ -92,7 +94,9 @@ impl Engine {
 
     fn sample_one(&mut self, index: usize, at: usize) {
         let slot = &mut self.slots[index];
-        let Some(run) = slot.run.as_deref_mut() else { return };
+        let Some(run) = slot.run.as_deref_mut() else {
+            return;
+        };
         self.piece.clear();
         let sampled = match run.sampler.sample(&mut self.context, at, &mut self.piece) {
             Ok(sampled) => sampled,
@@ -115,7 +119,15 @@ impl Engine {
             return self.finish(index, &Ending::EndOfText);
         }
         if let Some(top) = run.params.top_logprobs {
-            let logprob = logprob(&self.model, &mut self.context, run, at, sampled.token, top, &self.piece);
+            let logprob = logprob(
+                &self.model,
+                &mut self.context,
+                run,
+                at,
+                sampled.token,
+                top,
+                &self.piece,
+            );
             run.pending.logprobs.push(logprob);
         }
         if run.params.return_tokens {
@@ -124,7 +136,13 @@ impl Engine {
         run.pending.count += 1;
         let cut = run.text.push(&self.piece, &mut run.pending.text);
         run.newline |= self.piece.contains(&b'\n');
-        let ending = ending(slot, sampled.token, cut, now.saturating_duration_since(begun), self.max_tokens);
+        let ending = ending(
+            slot,
+            sampled.token,
+            cut,
+            now.saturating_duration_since(begun),
+            self.max_tokens,
+        );
         match ending {
             Some(ending) => self.finish(index, &ending),
             None => self.emit_output(index),
@@ -138,7 +156,13 @@ impl Engine {
 }
 
 /// Whether the choice is over after `token`; if not, the token is queued for the next decode.
-fn ending(slot: &mut Slot, token: Token, cut: Option<Cut>, time: Duration, max_tokens: usize) -> Option<Ending> {
+fn ending(
+    slot: &mut Slot,
+    token: Token,
+    cut: Option<Cut>,
+    time: Duration,
+    max_tokens: usize,
+) -> Option<Ending> {
     let run = slot.run.as_deref()?;
     match cut {
         Some(Cut::Stop(stop)) => return Some(Ending::Word(run.text.stop(stop).to_owned())),
@@ -148,7 +172,10 @@ fn ending(slot: &mut Slot, token: Token, cut: Option<Cut>, time: Duration, max_t
     if run.params.max_tokens.is_some_and(|max| run.generated >= max) {
         return Some(Ending::Limit);
     }
-    let late = run.params.max_predict_ms.is_some_and(|ms| time > Duration::from_millis(u64::from(ms)));
+    let late = run
+        .params
+        .max_predict_ms
+        .is_some_and(|ms| time > Duration::from_millis(u64::from(ms)));
     if late && run.newline {
         return Some(Ending::Limit);
     }
@@ -171,7 +198,10 @@ fn logprob(
 ) -> TokenLogprob {
     let (logprob, alternatives) = if run.params.post_sampling_probs {
         let candidates = run.sampler.candidates().unwrap_or_default();
-        let chosen = candidates.iter().find(|candidate| candidate.0 == token).map_or(0.0, |candidate| candidate.1);
+        let chosen = candidates
+            .iter()
+            .find(|candidate| candidate.0 == token)
+            .map_or(0.0, |candidate| candidate.1);
         (chosen, candidates.into_iter().take(top).collect())
     } else {
         let logits = context.logits(at).unwrap_or_default();
@@ -180,7 +210,16 @@ fn logprob(
     };
     let top = alternatives
         .into_iter()
-        .map(|(token, logprob)| TopLogprob { token, bytes: model.piece(token, false).into(), logprob })
+        .map(|(token, logprob)| TopLogprob {
+            token,
+            bytes: model.piece(token, false).into(),
+            logprob,
+        })
         .collect();
-    TokenLogprob { token, bytes: piece.to_vec().into(), logprob, top }
+    TokenLogprob {
+        token,
+        bytes: piece.to_vec().into(),
+        logprob,
+        top,
+    }
 }

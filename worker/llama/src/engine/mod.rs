@@ -51,11 +51,12 @@ use embed::EmbedRun;
 use slot::{Request, Slot, WaitingChoice};
 
 /// Time a tick may spend on prompts while others generate, in microseconds.
-const BESIDE_MICROS: u32 = 40_000;
+const BESIDE_MICROS: u32 = 25_000;
 /// Time a tick may spend on prompts alone, in microseconds: bounds how late a cancel is seen.
-const ALONE_MICROS: u32 = 100_000;
+const ALONE_MICROS: u32 = 60_000;
 /// Fewest prompt tokens per tick, so that prompts advance on slow machines too.
-const LEAST_PREFILL: usize = 32;
+const LEAST_ALONE: usize = 32;
+const LEAST_BESIDE: usize = 16;
 
 /// The loop's state.
 #[derive(Debug)]
@@ -118,7 +119,10 @@ const STACK_BYTES: usize = 256 << 20;
 /// The thread can't be started.
 pub(crate) fn start(parts: EngineParts) -> std::io::Result<std::thread::JoinHandle<()>> {
     let mut engine = Engine::new(parts);
-    std::thread::Builder::new().name("loop".to_owned()).stack_size(STACK_BYTES).spawn(move || engine.run())
+    std::thread::Builder::new()
+        .name("loop".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || engine.run())
 }
 
 impl Engine {
@@ -174,7 +178,11 @@ impl Engine {
         self.shared.set_parked(true);
         // credits or cancellations that came before the flag was seen
         let missed = self.has_work();
-        let command = if missed { None } else { Some(self.rx.blocking_recv()) };
+        let command = if missed {
+            None
+        } else {
+            Some(self.rx.blocking_recv())
+        };
         self.shared.set_parked(false);
         match command {
             None => true,
@@ -244,7 +252,9 @@ impl Engine {
         }
         for (seq, slot) in self.slots.iter().enumerate() {
             let Some(run) = slot.run.as_ref() else { continue };
-            let Some(request) = self.requests.get_mut(&run.handle) else { continue };
+            let Some(request) = self.requests.get_mut(&run.handle) else {
+                continue;
+            };
             let mut tokens = slot.tokens.len() - slot.n_past;
             if run.preempted || tokens == 0 {
                 continue;
@@ -255,14 +265,19 @@ impl Engine {
             }
             request.allowance -= 1;
             if tokens > 0 {
-                self.wants.push(Want { seq, tokens, decode: run.first_token.is_some() && tokens == 1, age: run.age });
+                self.wants.push(Want {
+                    seq,
+                    tokens,
+                    decode: run.first_token.is_some() && tokens == 1,
+                    age: run.age,
+                });
             }
         }
         let batch = self.context.info().n_batch as usize;
         let bounds = Bounds {
             batch,
-            prefill_beside: self.pace.fit(BESIDE_MICROS, LEAST_PREFILL, batch),
-            prefill_alone: self.pace.fit(ALONE_MICROS, LEAST_PREFILL, batch),
+            prefill_beside: self.pace.fit(BESIDE_MICROS, LEAST_BESIDE, batch),
+            prefill_alone: self.pace.fit(ALONE_MICROS, LEAST_ALONE, batch),
         };
         plan(&mut self.wants, bounds, &mut self.parts);
     }
@@ -281,7 +296,11 @@ impl Engine {
     /// Cells that neither running sequences hold nor waiting output has been promised.
     fn free_cells(&self) -> usize {
         let total = self.context.info().n_ctx as usize;
-        let used: usize = self.slots.iter().filter_map(|slot| slot.run.as_ref().map(|run| slot.tokens.len() + run.reserve())).sum();
+        let used: usize = self
+            .slots
+            .iter()
+            .filter_map(|slot| slot.run.as_ref().map(|run| slot.tokens.len() + run.reserve()))
+            .sum();
         total.saturating_sub(used)
     }
 
@@ -292,7 +311,8 @@ impl Engine {
     /// Updates the gauges.
     fn publish(&self) {
         let free = self.idle_slots().saturating_sub(self.waiting.len());
-        self.shared.set_load(self.requests.len() + self.embeds.len(), free, self.free_cells());
+        self.shared
+            .set_load(self.requests.len() + self.embeds.len(), free, self.free_cells());
         for (index, slot) in self.slots.iter().enumerate() {
             let view = match &slot.run {
                 None => SlotView {
@@ -303,7 +323,10 @@ impl Engine {
                     handle: 0,
                 },
                 Some(run) => {
-                    let broke = self.requests.get(&run.handle).is_some_and(|request| request.control.credit() <= 0);
+                    let broke = self
+                        .requests
+                        .get(&run.handle)
+                        .is_some_and(|request| request.control.credit() <= 0);
                     let phase = match run.first_token {
                         None => SequencePhase::Prefill,
                         Some(_) if broke || run.preempted => SequencePhase::Blocked,
@@ -323,7 +346,9 @@ impl Engine {
     }
 
     fn any_cancelled(&self) -> bool {
-        self.requests.values().any(|request| request.control.is_cancelled())
+        self.requests
+            .values()
+            .any(|request| request.control.is_cancelled())
             || self.embeds.iter().any(|run| run.control.is_cancelled())
     }
 

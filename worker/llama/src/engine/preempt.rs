@@ -25,9 +25,16 @@ impl Engine {
     /// Takes the memory of the youngest sequence. False if the one token in `parts` can't be decoded now: it was the victim, or it was alone and
     /// its context is full.
     pub(super) fn preempt(&mut self, parts: &[Part]) -> bool {
-        let running = |slot: &super::slot::Slot| slot.run.as_ref().filter(|run| !run.preempted).map(|run| (run.age, slot.seq));
+        let running = |slot: &super::slot::Slot| {
+            slot.run
+                .as_ref()
+                .filter(|run| !run.preempted)
+                .map(|run| (run.age, slot.seq))
+        };
         let wanting = parts.first().map(|part| part.seq);
-        let victim = (0..self.slots.len()).filter_map(|i| running(&self.slots[i]).map(|key| (key, i))).max();
+        let victim = (0..self.slots.len())
+            .filter_map(|i| running(&self.slots[i]).map(|key| (key, i)))
+            .max();
         let others = self.slots.iter().filter(|slot| running(slot).is_some()).count();
         let Some((_, victim)) = victim else { return false };
         if others == 1 {
@@ -41,7 +48,11 @@ impl Engine {
         slot.planned = 0;
         slot.checkpoints.clear();
         if let Some(run) = &mut slot.run {
-            tracing::info!(handle = run.handle, choice = run.choice, "preempted: no room for all sequences");
+            tracing::info!(
+                handle = run.handle,
+                choice = run.choice,
+                "preempted: no room for all sequences"
+            );
             run.preempted = true;
         }
         Some(victim) != wanting
@@ -51,10 +62,19 @@ impl Engine {
     pub(super) fn resume_preempted(&mut self) {
         loop {
             let preempted = (0..self.slots.len())
-                .filter_map(|i| self.slots[i].run.as_ref().filter(|run| run.preempted).map(|run| (run.age, i)))
+                .filter_map(|i| {
+                    self.slots[i]
+                        .run
+                        .as_ref()
+                        .filter(|run| run.preempted)
+                        .map(|run| (run.age, i))
+                })
                 .min();
             let Some((_, index)) = preempted else { return };
-            let alone = !self.slots.iter().any(|slot| slot.run.as_ref().is_some_and(|run| !run.preempted));
+            let alone = !self
+                .slots
+                .iter()
+                .any(|slot| slot.run.as_ref().is_some_and(|run| !run.preempted));
             let need = self.slots[index].tokens.len() + COMEBACK;
             if !alone && need > self.free_cells() {
                 return;

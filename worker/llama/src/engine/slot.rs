@@ -92,7 +92,10 @@ pub(super) struct Run {
 impl Run {
     /// Cells promised on top of those held.
     pub(super) fn reserve(&self) -> usize {
-        let left = self.params.max_tokens.map_or(RESERVE, |max| max.saturating_sub(self.generated) as usize);
+        let left = self
+            .params
+            .max_tokens
+            .map_or(RESERVE, |max| max.saturating_sub(self.generated) as usize);
         left.min(RESERVE)
     }
 }

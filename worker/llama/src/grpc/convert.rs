@@ -3,8 +3,8 @@
 use muster_proto::{
     Code, ErrorExt as _, oai,
     v1::{
-        Chat, ContentPart, ErrorInfo, GenerateRequest, Prompt, Sampling, ToolChoiceMode, content_part, generate_request,
-        logit_bias, prompt_piece, tool_choice,
+        Chat, ContentPart, ErrorInfo, GenerateRequest, Prompt, Sampling, ToolChoiceMode, content_part,
+        generate_request, logit_bias, prompt_piece, tool_choice,
     },
 };
 use serde_json::{Value, value::RawValue};
@@ -20,12 +20,30 @@ use crate::{
 
 /// Names of samplers, in llama.cpp's canonical form without underscores.
 const SAMPLERS: [&str; 14] = [
-    "dry", "topk", "typp", "topp", "topnsigma", "minp", "temperature", "xtc", "infill", "penalties", "adaptivep", "temp",
-    "typ", "nucleus",
+    "dry",
+    "topk",
+    "typp",
+    "topp",
+    "topnsigma",
+    "minp",
+    "temperature",
+    "xtc",
+    "infill",
+    "penalties",
+    "adaptivep",
+    "temp",
+    "typ",
+    "nucleus",
 ];
 
 /// Options of llama.cpp that this engine does not have; refused, never ignored.
-const UNSUPPORTED: [&str; 5] = ["lora", "image_data", "n_cache_reuse", "n_discard", "multimodal_data"];
+const UNSUPPORTED: [&str; 5] = [
+    "lora",
+    "image_data",
+    "n_cache_reuse",
+    "n_discard",
+    "multimodal_data",
+];
 
 pub(crate) fn invalid(param: &str, message: impl Into<String>) -> ErrorInfo {
     Code::InvalidRequest.error(message).with_param(param)
@@ -62,7 +80,11 @@ pub(crate) fn prompt(
             None => {}
             Some(prompt_piece::Kind::Text(text)) => {
                 let special = add_special && index == 0;
-                tokens.append(&mut model.tokenize(text, special, parse_special).map_err(native(param))?);
+                tokens.append(
+                    &mut model
+                        .tokenize(text, special, parse_special)
+                        .map_err(native(param))?,
+                );
             }
             Some(prompt_piece::Kind::Tokens(ids)) => {
                 check_tokens(model, &ids.ids, param)?;
@@ -96,11 +118,17 @@ pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String,
             Some(Value::Bool(true) | Value::String(_) | Value::Object(_)) => true,
         };
         if asked {
-            return Err(unsupported(key, format!("`{key}` is not supported by this runtime")));
+            return Err(unsupported(
+                key,
+                format!("`{key}` is not supported by this runtime"),
+            ));
         }
     }
     if let Some(key) = map.keys().find(|key| key.starts_with("speculative.")) {
-        return Err(unsupported(key, "speculative decoding is not supported by this runtime"));
+        return Err(unsupported(
+            key,
+            "speculative decoding is not supported by this runtime",
+        ));
     }
     Ok(map)
 }
@@ -134,8 +162,9 @@ pub(crate) fn sampling(
         dry_base: sampling.dry_base,
         dry_allowed_length: sampling.dry_allowed_length,
         dry_penalty_last_n: look_back(sampling.dry_penalty_last_n),
-        dry_sequence_breakers: (sampling.dry_sequence_breakers_set || !sampling.dry_sequence_breakers.is_empty())
-            .then(|| sampling.dry_sequence_breakers.clone()),
+        dry_sequence_breakers: (sampling.dry_sequence_breakers_set
+            || !sampling.dry_sequence_breakers.is_empty())
+        .then(|| sampling.dry_sequence_breakers.clone()),
         mirostat: sampling.mirostat,
         mirostat_tau: sampling.mirostat_tau,
         mirostat_eta: sampling.mirostat_eta,
@@ -180,8 +209,11 @@ pub(crate) fn sampling(
 
 fn check_samplers(model: &Model, names: &[String]) -> Result<(), ErrorInfo> {
     for name in names {
-        let plain: String =
-            name.chars().filter(|c| *c != '_' && *c != '-').flat_map(char::to_lowercase).collect();
+        let plain: String = name
+            .chars()
+            .filter(|c| *c != '_' && *c != '-')
+            .flat_map(char::to_lowercase)
+            .collect();
         if !SAMPLERS.contains(&plain.as_str()) {
             return Err(invalid("samplers", format!("there is no sampler `{name}`")));
         }
@@ -204,7 +236,10 @@ pub(crate) fn constraint(request: &GenerateRequest) -> Result<(String, String), 
         Some(generate_request::Constraint::JsonSchema(text)) => {
             guard::schema(text).map_err(refusal)?;
             let empty = text.trim().trim_matches(['{', '}']).trim().is_empty();
-            Ok((String::new(), if empty { OBJECT.to_owned() } else { text.clone() }))
+            Ok((
+                String::new(),
+                if empty { OBJECT.to_owned() } else { text.clone() },
+            ))
         }
         Some(generate_request::Constraint::JsonObject(true)) => Ok((String::new(), OBJECT.to_owned())),
         Some(generate_request::Constraint::JsonObject(false)) => Ok((String::new(), String::new())),
@@ -225,7 +260,10 @@ pub(crate) fn chat(
         return Err(invalid("messages", "there are no messages"));
     }
     if !chat.template.is_empty() {
-        return Err(unsupported("template", "a chat template per request is not supported by this runtime"));
+        return Err(unsupported(
+            "template",
+            "a chat template per request is not supported by this runtime",
+        ));
     }
     for message in &chat.messages {
         message.parts.iter().try_for_each(text_only)?;
@@ -240,11 +278,18 @@ pub(crate) fn chat(
     let reasoning_format = match reasoning_format {
         "" => "deepseek",
         known @ ("none" | "auto" | "deepseek" | "deepseek-legacy") => known,
-        other => return Err(invalid("reasoning_format", format!("there is no reasoning format `{other}`"))),
+        other => {
+            return Err(invalid(
+                "reasoning_format",
+                format!("there is no reasoning format `{other}`"),
+            ));
+        }
     };
     let (kwargs, thinking) = template_arguments(chat, extra)?;
     if thinking == Some(true) && chat.enable_thinking == Some(true) && !model.info().thinking {
-        return Err(Code::ThinkingUnsupported.error("the model's template can't switch thinking").with_param("enable_thinking"));
+        return Err(Code::ThinkingUnsupported
+            .error("the model's template can't switch thinking")
+            .with_param("enable_thinking"));
     }
     Ok(ChatSpec {
         messages: oai::messages(chat),
@@ -264,7 +309,9 @@ fn text_only(part: &ContentPart) -> Result<(), ErrorInfo> {
     match &part.kind {
         None | Some(content_part::Kind::Text(_)) => Ok(()),
         Some(content_part::Kind::ImageUrl(_)) => Err(unsupported("messages", "this runtime takes no images")),
-        Some(content_part::Kind::InputAudio(_)) => Err(unsupported("messages", "this runtime takes no audio")),
+        Some(content_part::Kind::InputAudio(_)) => {
+            Err(unsupported("messages", "this runtime takes no audio"))
+        }
         Some(content_part::Kind::OtherJson(_)) => {
             Err(unsupported("messages", "this runtime takes text parts only"))
         }
@@ -291,9 +338,22 @@ fn tools(chat: &Chat) -> Result<(Vec<Box<RawValue>>, &'static str), ErrorInfo> {
         None => "auto",
     };
     let mut tools = Vec::with_capacity(chat.tools.len());
-    for tool in chat.tools.iter().filter(|tool| named.is_none_or(|name| tool.name == name)) {
-        let parameters = if tool.parameters_json.trim().is_empty() { r#"{"type":"object"}"# } else { &tool.parameters_json };
-        guard::schema(parameters).map_err(|_| invalid("tools", format!("the parameters of tool `{}` are no usable schema", tool.name)))?;
+    for tool in chat
+        .tools
+        .iter()
+        .filter(|tool| named.is_none_or(|name| tool.name == name))
+    {
+        let parameters = if tool.parameters_json.trim().is_empty() {
+            r#"{"type":"object"}"#
+        } else {
+            &tool.parameters_json
+        };
+        guard::schema(parameters).map_err(|_| {
+            invalid(
+                "tools",
+                format!("the parameters of tool `{}` are no usable schema", tool.name),
+            )
+        })?;
         let text = |text: &str| Value::from(text).to_string();
         let json = format!(
             r#"{{"type":"function","function":{{"name":{},"description":{},"parameters":{}}}}}"#,
@@ -307,7 +367,10 @@ fn tools(chat: &Chat) -> Result<(Vec<Box<RawValue>>, &'static str), ErrorInfo> {
         return Err(invalid("tool_choice", format!("there is no tool `{name}`")));
     }
     if word == "required" && tools.is_empty() {
-        return Err(invalid("tool_choice", "a tool call is required but there are no tools"));
+        return Err(invalid(
+            "tool_choice",
+            "a tool call is required but there are no tools",
+        ));
     }
     Ok((tools, word))
 }
@@ -322,14 +385,24 @@ fn template_arguments(
     } else {
         match guard::json("chat_template_kwargs", &chat.template_kwargs_json).map_err(refusal)? {
             Value::Object(map) => map,
-            _ => return Err(invalid("chat_template_kwargs", "`chat_template_kwargs` is not an object")),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                return Err(invalid(
+                    "chat_template_kwargs",
+                    "`chat_template_kwargs` is not an object",
+                ));
+            }
         }
     };
     let mut thinking = chat.enable_thinking;
     match kwargs.get("enable_thinking") {
         None => {}
         Some(Value::Bool(wish)) => thinking = thinking.or(Some(*wish)),
-        Some(_) => return Err(invalid("chat_template_kwargs", "`enable_thinking` is not a boolean")),
+        Some(_) => {
+            return Err(invalid(
+                "chat_template_kwargs",
+                "`enable_thinking` is not a boolean",
+            ));
+        }
     }
     match extra.get("reasoning_effort").and_then(Value::as_str) {
         Some("none") => thinking = Some(false),
@@ -341,6 +414,7 @@ fn template_arguments(
     if let Some(thinking) = thinking {
         kwargs.insert("enable_thinking".to_owned(), thinking.into());
     }
-    let raw = serde_json::value::to_raw_value(&kwargs).map_err(|error| invalid("chat_template_kwargs", error.to_string()))?;
+    let raw = serde_json::value::to_raw_value(&kwargs)
+        .map_err(|error| invalid("chat_template_kwargs", error.to_string()))?;
     Ok((raw, thinking))
 }

@@ -38,7 +38,11 @@ pub(super) fn tokens(
     }
     for file in &infill.extra {
         if info.fim_sep >= 0 {
-            let name = if file.filename.is_empty() { "tmp" } else { &file.filename };
+            let name = if file.filename.is_empty() {
+                "tmp"
+            } else {
+                &file.filename
+            };
             files.push(info.fim_sep);
             files.append(&mut text(&format!("{name}\n"), "input_extra")?);
         } else {
@@ -53,7 +57,9 @@ pub(super) fn tokens(
     let quarter = limits.batch / 4;
     prefix.drain(..prefix.len().saturating_sub(3 * quarter));
     suffix.truncate(quarter.saturating_sub(2 + middle.len()));
-    let spare = limits.context.saturating_sub(limits.batch + 2 * max_tokens.unwrap_or(0) as usize);
+    let spare = limits
+        .context
+        .saturating_sub(limits.batch + 2 * max_tokens.unwrap_or(0) as usize);
     files.drain(..files.len().saturating_sub(spare));
     let mut tokens = files;
     if info.add_bos && info.bos >= 0 {

@@ -32,8 +32,10 @@ use crate::{
 
 /// Commands that may wait for the loop; senders wait beyond that.
 const COMMANDS: usize = 1024;
-/// Decodes slower than this are not worth trying with fewer threads.
-const SLOW: Duration = Duration::from_millis(20);
+/// One token on one thread in less than this: more threads don't pay.
+const QUICK: Duration = Duration::from_millis(2);
+/// The warm-up prompt on one thread in less than this: more threads don't pay.
+const QUICK_PROMPT: Duration = Duration::from_millis(12);
 
 /// A loaded model and how to reach its threads.
 #[derive(Debug)]
@@ -61,7 +63,12 @@ pub(super) fn load(
     report: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<Loaded, ErrorInfo> {
     let started = Instant::now();
-    let mut wanted = settings::read(request.settings.as_ref().unwrap_or(&muster_proto::v1::ModelSettings::default()))?;
+    let mut wanted = settings::read(
+        request
+            .settings
+            .as_ref()
+            .unwrap_or(&muster_proto::v1::ModelSettings::default()),
+    )?;
     let mut tell = |phase: LoadPhase, fraction: f32| {
         report(LoadProgress {
             phase: phase.into(),
@@ -91,9 +98,8 @@ pub(super) fn load(
     if limits.role == Role::Rerank && context.info().pooling != "rank" {
         return Err(Code::InvalidLoadRequest.error("the model's pooling is not `rank`: it is no reranker"));
     }
-    let pace = warm_up(&model, &mut context, &mut wanted).map_err(|error| {
-        Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}"))
-    })?;
+    let pace = warm_up(&model, &mut context, &mut wanted)
+        .map_err(|error| Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}")))?;
     tell(LoadPhase::Warmup, 1.0);
     serve(request, model, context, &wanted, &limits, pace)
         .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
@@ -125,7 +131,15 @@ fn serve(
         waker: waker.clone(),
         pace,
     })?;
-    Ok(Loaded { model, description, commands, prepare, shared, waker, alive })
+    Ok(Loaded {
+        model,
+        description,
+        commands,
+        prepare,
+        shared,
+        waker,
+        alive,
+    })
 }
 
 fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits {
@@ -140,14 +154,20 @@ fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits
     Limits {
         role: wanted.role,
         context: asked,
-        input: asked.min(context.info().n_ubatch as usize).min(train_limit(info.n_ctx_train)),
+        input: asked
+            .min(context.info().n_ubatch as usize)
+            .min(train_limit(info.n_ctx_train)),
         batch: context.info().n_batch as usize,
         interval: wanted.settings.stream_interval.max(1),
     }
 }
 
 const fn train_limit(n_ctx_train: u32) -> usize {
-    if n_ctx_train == 0 { usize::MAX } else { n_ctx_train as usize }
+    if n_ctx_train == 0 {
+        usize::MAX
+    } else {
+        n_ctx_train as usize
+    }
 }
 
 fn describe(
@@ -162,14 +182,21 @@ fn describe(
     let narrow = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let mut settings = wanted.settings.clone();
     context.info().pooling.clone_into(&mut settings.pooling);
-    let mut metadata: std::collections::HashMap<String, String> =
-        info.metadata.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut metadata: std::collections::HashMap<String, String> = info
+        .metadata
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     metadata.insert("llama_cpp.description".to_owned(), info.description.clone());
     if !info.template_error.is_empty() {
         metadata.insert("llama_cpp.template_error".to_owned(), info.template_error.clone());
     }
     EngineDescription {
-        engine: format!("muster-llama {} (llama.cpp {})", muster_proto::VERSION, info.llama_cpp),
+        engine: format!(
+            "muster-llama {} (llama.cpp {})",
+            muster_proto::VERSION,
+            info.llama_cpp
+        ),
         model_id: request.model_id.clone(),
         capabilities: Some(Capabilities {
             generate,
@@ -182,7 +209,11 @@ fn describe(
             context_length: narrow(if generate { limits.context } else { limits.input }),
             train_context_length: info.n_ctx_train,
             sequences: context.info().n_seq_max,
-            embedding_length: if limits.role == Role::Embed { narrow(info.n_embd_out) } else { 0 },
+            embedding_length: if limits.role == Role::Embed {
+                narrow(info.n_embd_out)
+            } else {
+                0
+            },
             parameters: info.n_params,
             vocabulary: narrow(info.n_vocab),
         }),
@@ -190,7 +221,11 @@ fn describe(
         iterations: 0,
         settings: Some(settings),
         metadata,
-        chat_template: if info.chat { info.template.clone() } else { String::new() },
+        chat_template: if info.chat {
+            info.template.clone()
+        } else {
+            String::new()
+        },
     }
 }
 
@@ -200,15 +235,25 @@ fn warm_up(
     context: &mut Context,
     wanted: &mut settings::Wanted,
 ) -> Result<PrefillPace, DecodeError> {
-    let token = [model.info().bos, model.info().eos, 0].into_iter().find(|token| *token >= 0).unwrap_or(0);
+    let token = [model.info().bos, model.info().eos, 0]
+        .into_iter()
+        .find(|token| *token >= 0)
+        .unwrap_or(0);
     let mut batch = Batch::default();
-    let prompt = (context.info().n_ubatch as usize).min(context.info().n_ctx as usize / 2).clamp(1, 64);
+    let prompt = (context.info().n_ubatch as usize)
+        .min(context.info().n_ctx as usize / 2)
+        .clamp(1, 64);
     let mut decode = |context: &mut Context, tokens: usize, threads: u32| -> Result<Duration, DecodeError> {
         let threads = i32::try_from(threads).unwrap_or(1);
         context.set_threads(threads, threads);
         batch.clear();
         for pos in 0..tokens {
-            batch.push(token, i32::try_from(pos).unwrap_or(0), 0, wanted.role != Role::Generate || pos + 1 == tokens);
+            batch.push(
+                token,
+                i32::try_from(pos).unwrap_or(0),
+                0,
+                wanted.role != Role::Generate || pos + 1 == tokens,
+            );
         }
         context.forget(0);
         let begun = Instant::now();
@@ -218,29 +263,28 @@ fn warm_up(
     let mut best = wanted.settings.threads;
     let mut best_batch = wanted.settings.threads_batch;
     decode(context, 1, best)?;
-    let first = decode(context, 1, best)?;
-    if wanted.choose_threads && best > 1 && first < SLOW {
-        let mut quickest = |context: &mut Context, tokens: usize, most: u32| -> Result<u32, DecodeError> {
-            let mut fastest = (Duration::MAX, most);
-            let mut threads = 1;
-            while threads <= most {
+    if wanted.choose_threads && best > 1 {
+        let mut fastest =
+            |context: &mut Context, tokens: usize, threads: u32| -> Result<Duration, DecodeError> {
                 decode(context, tokens, threads)?;
                 let mut time = Duration::MAX;
-                for _ in 0..8 {
+                for _ in 0..4 {
                     time = time.min(decode(context, tokens, threads)?);
                 }
-                // more threads must pay: they take cores from everything else
-                if time.mul_f64(1.1) < fastest.0 {
-                    fastest = (time, threads);
-                }
-                threads = if threads < most { (threads * 2).min(most) } else { most + 1 };
-            }
-            Ok(fastest.1)
-        };
-        let batched = (wanted.settings.sequences as usize).clamp(1, prompt);
-        best = quickest(context, 1, best)?;
-        best_batch = quickest(context, batched.max(2), best_batch)?.max(best);
-        tracing::info!(threads = best, threads_batch = best_batch, "chose threads by trying");
+                Ok(time)
+            };
+        // where one thread is quick, others only wait for each other and take the cores from everything else
+        if fastest(context, 1, 1)? < QUICK {
+            best = 1;
+        }
+        if best == 1 && fastest(context, prompt, 1)? < QUICK_PROMPT {
+            best_batch = 1;
+        }
+        tracing::info!(
+            threads = best,
+            threads_batch = best_batch,
+            "chose threads by trying"
+        );
     }
     let time = decode(context, prompt, best_batch)?;
     let mut pace = PrefillPace::default();
@@ -248,6 +292,9 @@ fn warm_up(
     context.clear();
     wanted.settings.threads = best;
     wanted.settings.threads_batch = best_batch;
-    context.set_threads(i32::try_from(best).unwrap_or(1), i32::try_from(best_batch).unwrap_or(1));
+    context.set_threads(
+        i32::try_from(best).unwrap_or(1),
+        i32::try_from(best_batch).unwrap_or(1),
+    );
     Ok(pace)
 }

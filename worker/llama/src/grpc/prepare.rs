@@ -49,16 +49,24 @@ pub(super) fn spawn(
     let (tx, rx) = mpsc::channel::<Raw>(CAPACITY);
     let rx = Arc::new(Mutex::new(rx));
     for index in 0..THREADS {
-        let (model, limits, commands, rx) = (Arc::clone(model), limits.clone(), commands.clone(), Arc::clone(&rx));
-        std::thread::Builder::new().name(format!("prepare-{index}")).stack_size(STACK_BYTES).spawn(move || {
-            loop {
-                let next = rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-                let Some(raw) = next else { return };
-                if commands.blocking_send(prepare(&model, &limits, raw)).is_err() {
-                    return;
+        let (model, limits, commands, rx) = (
+            Arc::clone(model),
+            limits.clone(),
+            commands.clone(),
+            Arc::clone(&rx),
+        );
+        std::thread::Builder::new()
+            .name(format!("prepare-{index}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                loop {
+                    let next = rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+                    let Some(raw) = next else { return };
+                    if commands.blocking_send(prepare(&model, &limits, raw)).is_err() {
+                        return;
+                    }
                 }
-            }
-        })?;
+            })?;
     }
     Ok(tx)
 }
@@ -75,14 +83,30 @@ fn prepare(model: &Arc<Model>, limits: &Limits, raw: Raw) -> Command {
         Some(start::Work::Rerank(request)) => rerank(model, limits, &request).map(Work::Embed),
     };
     match work {
-        Ok(work) => Command::Start(Job { session, handle, control: raw.control, work }),
-        Err(error) => Command::Refused { session, handle, error },
+        Ok(work) => Command::Start(Job {
+            session,
+            handle,
+            control: raw.control,
+            work,
+        }),
+        Err(error) => Command::Refused {
+            session,
+            handle,
+            error,
+        },
     }
 }
 
-fn generate(model: &Arc<Model>, limits: &Limits, request: &GenerateRequest) -> Result<GenerateJob, ErrorInfo> {
+fn generate(
+    model: &Arc<Model>,
+    limits: &Limits,
+    request: &GenerateRequest,
+) -> Result<GenerateJob, ErrorInfo> {
     if limits.role != Role::Generate {
-        return Err(unsupported("", "this instance serves embeddings or reranking, not text"));
+        return Err(unsupported(
+            "",
+            "this instance serves embeddings or reranking, not text",
+        ));
     }
     guard::stops(&request.stop).map_err(refusal)?;
     let choices = request.n.max(1);
@@ -98,14 +122,24 @@ fn generate(model: &Arc<Model>, limits: &Limits, request: &GenerateRequest) -> R
     let (prompt, chat) = match &request.input {
         None => return Err(invalid("prompt", "there is neither a chat nor a prompt")),
         Some(generate_request::Input::Chat(chat)) => {
-            let spec = convert::chat(model, chat, (&grammar, &schema), &request.reasoning_format, &extra)?;
+            let spec = convert::chat(
+                model,
+                chat,
+                (&grammar, &schema),
+                &request.reasoning_format,
+                &extra,
+            )?;
             let (chat, text) = Chat::apply(model, &spec).map_err(native("messages"))?;
             stops.extend(chat.info().additional_stops.iter().cloned());
-            (model.tokenize(&text, true, true).map_err(native("messages"))?, Some(chat))
+            (
+                model.tokenize(&text, true, true).map_err(native("messages"))?,
+                Some(chat),
+            )
         }
-        Some(generate_request::Input::Prompt(prompt)) => {
-            (convert::prompt(model, prompt, "prompt", prompt.add_special.unwrap_or(true), true)?, None)
-        }
+        Some(generate_request::Input::Prompt(prompt)) => (
+            convert::prompt(model, prompt, "prompt", prompt.add_special.unwrap_or(true), true)?,
+            None,
+        ),
         Some(generate_request::Input::Infill(input)) => {
             (infill::tokens(model, limits, input, request.max_tokens)?, None)
         }
@@ -139,10 +173,19 @@ fn generate(model: &Arc<Model>, limits: &Limits, request: &GenerateRequest) -> R
         cache_prompt: request.cache_prompt.unwrap_or(true),
         id_slot: request.id_slot.map(|slot| slot as usize),
         max_predict_ms: request.max_predict_ms,
-        interval: if request.stream { limits.interval } else { limits.interval.max(INTERVAL_UNSTREAMED) },
+        interval: if request.stream {
+            limits.interval
+        } else {
+            limits.interval.max(INTERVAL_UNSTREAMED)
+        },
     };
     let chat = chat.filter(|chat| !chat.info().plain).map(Arc::new);
-    Ok(GenerateJob { prompt, samplers, chat, params: Arc::new(params) })
+    Ok(GenerateJob {
+        prompt,
+        samplers,
+        chat,
+        params: Arc::new(params),
+    })
 }
 
 /// A prompt must have a token and leave room for one.
@@ -163,7 +206,9 @@ fn too_long(tokens: usize, room: usize, param: &str) -> Result<(), ErrorInfo> {
     }
     let prompt = tokens - 1;
     Err(Code::ContextLengthExceeded
-        .error(format!("the prompt has {prompt} tokens, the context has room for {room} with the answer"))
+        .error(format!(
+            "the prompt has {prompt} tokens, the context has room for {room} with the answer"
+        ))
         .with_param(param)
         .with_detail("prompt_tokens", prompt)
         .with_detail("context_length", room))
@@ -178,7 +223,10 @@ fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<Embed
     }
     let dimensions = request.dimensions as usize;
     if dimensions > model.info().n_embd_out {
-        return Err(invalid("dimensions", format!("the model's vectors have {} elements", model.info().n_embd_out)));
+        return Err(invalid(
+            "dimensions",
+            format!("the model's vectors have {} elements", model.info().n_embd_out),
+        ));
     }
     let mut inputs = Vec::with_capacity(request.inputs.len());
     for input in &request.inputs {
@@ -189,7 +237,10 @@ fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<Embed
         check_input(limits, &tokens, "input")?;
         inputs.push(tokens);
     }
-    let output = EmbedOutput::Vectors { normalize: request.normalize.unwrap_or(2), dimensions };
+    let output = EmbedOutput::Vectors {
+        normalize: request.normalize.unwrap_or(2),
+        dimensions,
+    };
     Ok(EmbedJob { inputs, output })
 }
 
@@ -198,7 +249,11 @@ fn check_input(limits: &Limits, tokens: &[Token], param: &str) -> Result<(), Err
         return Ok(());
     }
     Err(Code::ContextLengthExceeded
-        .error(format!("an input has {} tokens, the model takes {}", tokens.len(), limits.input))
+        .error(format!(
+            "an input has {} tokens, the model takes {}",
+            tokens.len(),
+            limits.input
+        ))
         .with_param(param)
         .with_detail("prompt_tokens", tokens.len())
         .with_detail("context_length", limits.input))
@@ -217,14 +272,20 @@ fn rerank(model: &Model, limits: &Limits, request: &RerankRequest) -> Result<Emb
         check_input(limits, &tokens, "documents")?;
         inputs.push(tokens);
     }
-    Ok(EmbedJob { inputs, output: EmbedOutput::Scores })
+    Ok(EmbedJob {
+        inputs,
+        output: EmbedOutput::Scores,
+    })
 }
 
 /// The model's own template named "rerank", else `BOS query EOS SEP document EOS`, each as the vocabulary says (ENGINE.md 13).
 fn rerank_tokens(model: &Model, query: &str, document: &str) -> Result<Vec<Token>, ErrorInfo> {
     let info = model.info();
     if !info.rerank_template.is_empty() {
-        let text = info.rerank_template.replace("{query}", query).replace("{document}", document);
+        let text = info
+            .rerank_template
+            .replace("{query}", query)
+            .replace("{document}", document);
         return model.tokenize(&text, false, true).map_err(native("documents"));
     }
     let eos = if info.eos >= 0 { info.eos } else { info.sep };
@@ -238,7 +299,11 @@ fn rerank_tokens(model: &Model, query: &str, document: &str) -> Result<Vec<Token
     tokens.append(&mut model.tokenize(query, false, false).map_err(native("query"))?);
     special(&mut tokens, info.add_eos, eos);
     special(&mut tokens, info.add_sep, info.sep);
-    tokens.append(&mut model.tokenize(document, false, false).map_err(native("documents"))?);
+    tokens.append(
+        &mut model
+            .tokenize(document, false, false)
+            .map_err(native("documents"))?,
+    );
     special(&mut tokens, info.add_eos, eos);
     Ok(tokens)
 }

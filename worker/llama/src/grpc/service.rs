@@ -9,8 +9,8 @@ use muster_proto::{
     Code, ErrorExt as _,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, EngineDescribeRequest,
-        EngineDescription, EngineLoadEvent, EngineLoadRequest, ErrorInfo, SessionCommand, SessionMessage, TokenizeCall,
-        TokenizeResult, engine_load_event, engine_server::Engine,
+        EngineDescription, EngineLoadEvent, EngineLoadRequest, ErrorInfo, SessionCommand, SessionMessage,
+        TokenizeCall, TokenizeResult, engine_load_event, engine_server::Engine,
     },
 };
 use tokio::sync::{mpsc, watch};
@@ -55,8 +55,12 @@ impl EngineService {
     fn loaded(&self) -> Result<Arc<Loaded>, Status> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Ready(loaded) => Ok(Arc::clone(loaded)),
-            State::Empty | State::Failed => Err(Code::ModelNotLoaded.error("no model is loaded").into_status()),
-            State::Loading => Err(Code::ModelLoading.error("the model is being loaded").into_status()),
+            State::Empty | State::Failed => {
+                Err(Code::ModelNotLoaded.error("no model is loaded").into_status())
+            }
+            State::Loading => Err(Code::ModelLoading
+                .error("the model is being loaded")
+                .into_status()),
         }
     }
 
@@ -74,24 +78,32 @@ impl EngineService {
     }
 
     /// Loads on a thread of its own and reports into `tx`.
-    fn load_beside(&self, request: EngineLoadRequest, tx: mpsc::Sender<Result<EngineLoadEvent, Status>>) -> std::io::Result<()> {
+    fn load_beside(
+        &self,
+        request: EngineLoadRequest,
+        tx: mpsc::Sender<Result<EngineLoadEvent, Status>>,
+    ) -> std::io::Result<()> {
         let service = self.clone();
-        std::thread::Builder::new().name("load".to_owned()).spawn(move || {
-            let send = |kind| tx.blocking_send(Ok(EngineLoadEvent { kind: Some(kind) })).is_ok();
-            let result = load::load(&request, &mut |progress| send(engine_load_event::Kind::Progress(progress)));
-            match result {
-                Ok(loaded) => {
-                    let description = loaded.description.clone();
-                    service.set(State::Ready(Arc::new(loaded)));
-                    send(engine_load_event::Kind::Ready(description));
+        std::thread::Builder::new()
+            .name("load".to_owned())
+            .spawn(move || {
+                let send = |kind| tx.blocking_send(Ok(EngineLoadEvent { kind: Some(kind) })).is_ok();
+                let result = load::load(&request, &mut |progress| {
+                    send(engine_load_event::Kind::Progress(progress))
+                });
+                match result {
+                    Ok(loaded) => {
+                        let description = loaded.description.clone();
+                        service.set(State::Ready(Arc::new(loaded)));
+                        send(engine_load_event::Kind::Ready(description));
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the model could not be loaded");
+                        service.set(State::Failed);
+                        send(engine_load_event::Kind::Failed(error));
+                    }
                 }
-                Err(error) => {
-                    tracing::error!(%error, "the model could not be loaded");
-                    service.set(State::Failed);
-                    send(engine_load_event::Kind::Failed(error));
-                }
-            }
-        })?;
+            })?;
         Ok(())
     }
 }
@@ -120,25 +132,41 @@ impl Engine for EngineService {
             match &*state {
                 State::Empty => *state = State::Loading,
                 State::Loading | State::Ready(_) | State::Failed => {
-                    return Err(Code::InvalidLoadRequest.error("a process loads once").into_status());
+                    return Err(Code::InvalidLoadRequest
+                        .error("a process loads once")
+                        .into_status());
                 }
             }
         }
         let (tx, rx) = mpsc::channel(PROGRESS);
-        self.load_beside(request.into_inner(), tx).map_err(|error| Code::Internal.error(error.to_string()).into_status())?;
+        self.load_beside(request.into_inner(), tx)
+            .map_err(|error| Code::Internal.error(error.to_string()).into_status())?;
         Ok(Response::new(ReceiverStream::new(rx)))
     }
 
-    async fn run(&self, request: Request<Streaming<SessionCommand>>) -> Result<Response<Self::RunStream>, Status> {
+    async fn run(
+        &self,
+        request: Request<Streaming<SessionCommand>>,
+    ) -> Result<Response<Self::RunStream>, Status> {
         let loaded = self.loaded()?;
         if self.in_session.swap(true, Ordering::AcqRel) {
-            return Err(Code::InvalidRequest.error("there is a session already").into_status());
+            return Err(Code::InvalidRequest
+                .error("there is a session already")
+                .into_status());
         }
         let place = Place(Arc::clone(&self.in_session));
         let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         let (tx, rx) = mpsc::channel(CAPACITY);
         let outbox = Outbox::new(tx.clone(), Arc::clone(&loaded.shared));
-        if loaded.commands.send(Command::Attach { session, outbox: outbox.clone() }).await.is_err() {
+        if loaded
+            .commands
+            .send(Command::Attach {
+                session,
+                outbox: outbox.clone(),
+            })
+            .await
+            .is_err()
+        {
             return Err(Code::ShuttingDown.error("the engine is ending").into_status());
         }
         loaded.alive.follow(Some(outbox));
@@ -158,7 +186,10 @@ impl Engine for EngineService {
         Ok(Response::new(ReceiverStream::new(rx)))
     }
 
-    async fn describe(&self, _request: Request<EngineDescribeRequest>) -> Result<Response<EngineDescription>, Status> {
+    async fn describe(
+        &self,
+        _request: Request<EngineDescribeRequest>,
+    ) -> Result<Response<EngineDescription>, Status> {
         let description = match self.loaded() {
             Ok(loaded) => EngineDescription {
                 sequences: loaded.shared.sequences(),
@@ -178,15 +209,29 @@ impl Engine for EngineService {
         let call = request.into_inner();
         let work = move || -> Result<TokenizeResult, ErrorInfo> {
             let content = call.content.unwrap_or_default();
-            let tokens = convert::prompt(&loaded.model, &content, "content", call.add_special, call.parse_special)?;
-            let pieces = tokens.iter().map(|token| loaded.model.piece(*token, true).into()).collect();
+            let tokens = convert::prompt(
+                &loaded.model,
+                &content,
+                "content",
+                call.add_special,
+                call.parse_special,
+            )?;
+            let pieces = tokens
+                .iter()
+                .map(|token| loaded.model.piece(*token, true).into())
+                .collect();
             Ok(TokenizeResult { tokens, pieces })
         };
-        let result = tokio::task::spawn_blocking(work).await.map_err(|error| blocking_failed(&error))?;
+        let result = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| blocking_failed(&error))?;
         result.map(Response::new).map_err(ErrorInfo::into_status)
     }
 
-    async fn detokenize(&self, request: Request<DetokenizeCall>) -> Result<Response<DetokenizeResult>, Status> {
+    async fn detokenize(
+        &self,
+        request: Request<DetokenizeCall>,
+    ) -> Result<Response<DetokenizeResult>, Status> {
         let loaded = self.loaded()?;
         let tokens = request.into_inner().tokens;
         let work = move || -> Result<DetokenizeResult, ErrorInfo> {
@@ -194,11 +239,16 @@ impl Engine for EngineService {
             let text = loaded.model.detokenize(&tokens).map_err(native("tokens"))?;
             Ok(DetokenizeResult { text })
         };
-        let result = tokio::task::spawn_blocking(work).await.map_err(|error| blocking_failed(&error))?;
+        let result = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| blocking_failed(&error))?;
         result.map(Response::new).map_err(ErrorInfo::into_status)
     }
 
-    async fn apply_template(&self, request: Request<ApplyTemplateCall>) -> Result<Response<ApplyTemplateResult>, Status> {
+    async fn apply_template(
+        &self,
+        request: Request<ApplyTemplateCall>,
+    ) -> Result<Response<ApplyTemplateResult>, Status> {
         let loaded = self.loaded()?;
         let chat = request.into_inner().chat.unwrap_or_default();
         let work = move || -> Result<ApplyTemplateResult, ErrorInfo> {
@@ -206,7 +256,9 @@ impl Engine for EngineService {
             let (_, prompt) = Chat::apply(&loaded.model, &spec).map_err(native("messages"))?;
             Ok(ApplyTemplateResult { prompt })
         };
-        let result = tokio::task::spawn_blocking(work).await.map_err(|error| blocking_failed(&error))?;
+        let result = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| blocking_failed(&error))?;
         result.map(Response::new).map_err(ErrorInfo::into_status)
     }
 }

@@ -77,8 +77,21 @@ async fn handle(
     }
 }
 
-async fn begin(loaded: &Loaded, session: u64, requests: &mut HashMap<u64, Arc<Control>>, start: Start) -> bool {
+async fn begin(
+    loaded: &Loaded,
+    session: u64,
+    requests: &mut HashMap<u64, Arc<Control>>,
+    start: Start,
+) -> bool {
     let control = Arc::new(Control::new(start.credit));
     requests.insert(start.handle, Arc::clone(&control));
-    loaded.prepare.send(Raw { session, start, control }).await.is_ok()
+    loaded
+        .prepare
+        .send(Raw {
+            session,
+            start,
+            control,
+        })
+        .await
+        .is_ok()
 }

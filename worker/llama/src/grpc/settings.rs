@@ -54,11 +54,18 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
         Ok(ModelType::Embedding) => Role::Embed,
         Ok(ModelType::Reranking) => Role::Rerank,
         Ok(ModelType::Audio | ModelType::Image) | Err(_) => {
-            return Err(unsupported("type", "this engine serves text, embeddings and reranking"));
+            return Err(unsupported(
+                "type",
+                "this engine serves text, embeddings and reranking",
+            ));
         }
     };
     let choose_threads = settings.threads == 0;
-    Ok(Wanted { settings, role, choose_threads })
+    Ok(Wanted {
+        settings,
+        role,
+        choose_threads,
+    })
 }
 
 /// One flag of llama.cpp.
@@ -67,11 +74,19 @@ fn fold<'a>(
     flag: &str,
     rest: &mut impl Iterator<Item = &'a str>,
 ) -> Result<(), ErrorInfo> {
-    let (flag, inline) = flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value)));
+    let (flag, inline) = flag
+        .split_once('=')
+        .map_or((flag, None), |(flag, value)| (flag, Some(value)));
     let mut text = || {
-        inline.or_else(|| rest.next()).map(str::to_owned).ok_or_else(|| bad(format!("`{flag}` needs a value")))
+        inline
+            .or_else(|| rest.next())
+            .map(str::to_owned)
+            .ok_or_else(|| bad(format!("`{flag}` needs a value")))
     };
-    let number = |text: String| text.parse::<u32>().map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")));
+    let number = |text: String| {
+        text.parse::<u32>()
+            .map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")))
+    };
     match flag {
         "-c" | "--ctx-size" => settings.ctx_size = number(text()?)?,
         "-np" | "--parallel" => settings.sequences = number(text()?)?,
@@ -83,7 +98,9 @@ fn fold<'a>(
             let text = text()?;
             let layers = match text.as_str() {
                 "all" | "auto" => -1,
-                text => text.parse().map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")))?,
+                text => text
+                    .parse()
+                    .map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")))?,
             };
             settings.gpu_layers = Some(layers);
         }
@@ -101,7 +118,8 @@ fn fold<'a>(
         "--embedding" | "--embeddings" => settings.r#type = ModelType::Embedding.into(),
         "--rerank" | "--reranking" => settings.r#type = ModelType::Reranking.into(),
         // what this engine always does
-        "--jinja" | "-kvu" | "--kv-unified" | "--no-context-shift" | "-cb" | "--cont-batching" | "--no-warmup" => {}
+        "--jinja" | "-kvu" | "--kv-unified" | "--no-context-shift" | "-cb" | "--cont-batching"
+        | "--no-warmup" => {}
         _ => {
             return Err(bad(format!("`{flag}` is not a flag this engine can honour")));
         }
@@ -113,8 +131,11 @@ impl Wanted {
     /// The context for a model, every default filled in; `settings` then says what is in force.
     pub(super) fn context(&mut self, info: &ModelInfo) -> Result<ContextParams, ErrorInfo> {
         let generate = self.role == Role::Generate;
-        if generate && (info.diffusion || (info.has_encoder && info.has_decoder) || !info.has_decoder) {
-            return Err(unsupported("checkpoint", "this engine generates with decoder-only models"));
+        if generate && (info.diffusion || info.has_encoder || !info.has_decoder) {
+            return Err(unsupported(
+                "checkpoint",
+                "this engine generates with decoder-only models",
+            ));
         }
         let s = &mut self.settings;
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -129,7 +150,8 @@ impl Wanted {
             s.batch_size = room;
             s.ubatch_size = room;
         }
-        guard::context(s.ctx_size, s.batch_size, s.ubatch_size, s.sequences).map_err(|refusal| bad(refusal.message))?;
+        guard::context(s.ctx_size, s.batch_size, s.ubatch_size, s.sequences)
+            .map_err(|refusal| bad(refusal.message))?;
         if s.threads == 0 {
             let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
             s.threads = u32::try_from(cores).unwrap_or(1);
@@ -144,7 +166,11 @@ impl Wanted {
             }
             value.clone()
         };
-        let pooling = if self.role == Role::Rerank { text(&mut s.pooling, "rank") } else { s.pooling.clone() };
+        let pooling = if self.role == Role::Rerank {
+            text(&mut s.pooling, "rank")
+        } else {
+            s.pooling.clone()
+        };
         Ok(ContextParams {
             n_ctx: s.ctx_size,
             n_batch: s.batch_size,
@@ -179,7 +205,10 @@ mod tests {
     #[test]
     fn flags_are_folded_in() -> Result<(), ErrorInfo> {
         let settings = fold_all(&["-c", "1024", "--parallel=8", "-ngl", "all", "--swa-full"])?;
-        assert_eq!((settings.ctx_size, settings.sequences, settings.gpu_layers), (1024, 8, Some(-1)));
+        assert_eq!(
+            (settings.ctx_size, settings.sequences, settings.gpu_layers),
+            (1024, 8, Some(-1))
+        );
         assert!(settings.swa_full);
         Ok(())
     }

@@ -1,5 +1,13 @@
 //! Starts the real engine process on a unix socket and drives its session.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::missing_panics_doc,
+    reason = "a test fails by panicking"
+)]
 
 use std::{
     collections::HashMap,
@@ -13,10 +21,11 @@ use std::{
 use muster_proto::{
     MAX_MESSAGE_BYTES, net,
     v1::{
-        Cancel, Chat, ChatMessage, ContentPart, Credit, EmbedRequest, EngineDescribeRequest, EngineDescription,
-        EngineLoadRequest, ErrorInfo, Event, GenerateRequest, ModelSettings, ModelType, Prompt, PromptPiece,
-        RerankRequest, Sampling, SessionCommand, SessionMessage, Start, content_part, engine_client::EngineClient,
-        engine_load_event, event, generate_request, prompt_piece, session_command, session_message, start,
+        Cancel, Chat, ChatMessage, ContentPart, Credit, EmbedRequest, EngineDescribeRequest,
+        EngineDescription, EngineLoadRequest, ErrorInfo, Event, GenerateRequest, ModelSettings, ModelType,
+        Prompt, PromptPiece, RerankRequest, Sampling, SessionCommand, SessionMessage, Start, content_part,
+        engine_client::EngineClient, engine_load_event, event, generate_request, prompt_piece,
+        session_command, session_message, start,
     },
 };
 use tokio::sync::mpsc;
@@ -24,13 +33,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
 /// A deadline no passing test comes near.
-pub const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Path of a generated test model.
-pub fn model(name: &str) -> String {
+pub(crate) fn model(name: &str) -> String {
     let directory = std::env::var_os("MUSTER_TEST_MODELS").map_or_else(generate, PathBuf::from);
     let path = directory.join(name);
-    assert!(path.is_file(), "{} is missing: MUSTER_TEST_MODELS must name a folder made by tests/models/generate.py", path.display());
+    assert!(
+        path.is_file(),
+        "{} is missing: MUSTER_TEST_MODELS must name a folder made by tests/models/generate.py",
+        path.display()
+    );
     path.display().to_string()
 }
 
@@ -53,11 +66,11 @@ fn generate() -> PathBuf {
 }
 
 /// A running engine process.
-pub struct Engine {
+pub(crate) struct Engine {
     child: Child,
     _dir: tempfile::TempDir,
-    pub client: EngineClient<Channel>,
-    pub description: EngineDescription,
+    pub(crate) client: EngineClient<Channel>,
+    pub(crate) description: EngineDescription,
 }
 
 impl Drop for Engine {
@@ -67,13 +80,21 @@ impl Drop for Engine {
     }
 }
 
-pub fn settings(file: &str) -> ModelSettings {
-    ModelSettings { checkpoint: model(file), ctx_size: 2048, sequences: 4, r#type: ModelType::Llm.into(), ..Default::default() }
+pub(crate) fn settings(file: &str) -> ModelSettings {
+    // one thread: tests run side by side, and threads of one graph wait for each other
+    ModelSettings {
+        checkpoint: model(file),
+        ctx_size: 2048,
+        sequences: 4,
+        threads: 1,
+        r#type: ModelType::Llm.into(),
+        ..Default::default()
+    }
 }
 
 impl Engine {
     /// Starts a process; nothing is loaded.
-    pub async fn bare() -> Self {
+    pub(crate) async fn bare() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let notify = dir.path().join("notify");
         let socket = UnixDatagram::bind(&notify).unwrap();
@@ -85,17 +106,27 @@ impl Engine {
             .spawn()
             .unwrap();
         let mut buffer = [0; 512];
-        socket.recv(&mut buffer).expect("the engine says that it is ready");
+        socket
+            .recv(&mut buffer)
+            .expect("the engine says that it is ready");
         let channel = net::channel(&address.parse().unwrap()).await.unwrap();
         let client = EngineClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        Self { child, _dir: dir, client, description: EngineDescription::default() }
+        Self {
+            child,
+            _dir: dir,
+            client,
+            description: EngineDescription::default(),
+        }
     }
 
     /// Loads a model; the error of a failed load.
-    pub async fn try_load(&mut self, settings: ModelSettings) -> Result<EngineDescription, ErrorInfo> {
-        let request = EngineLoadRequest { model_id: "test".into(), settings: Some(settings) };
+    pub(crate) async fn try_load(&mut self, settings: ModelSettings) -> Result<EngineDescription, ErrorInfo> {
+        let request = EngineLoadRequest {
+            model_id: "test".into(),
+            settings: Some(settings),
+        };
         let mut events = self.client.load(request).await.unwrap().into_inner();
         while let Some(event) = events.message().await.unwrap() {
             match event.kind.unwrap() {
@@ -108,21 +139,25 @@ impl Engine {
     }
 
     /// A process with a model.
-    pub async fn with(settings: ModelSettings) -> Self {
+    pub(crate) async fn with(settings: ModelSettings) -> Self {
         let mut engine = Self::bare().await;
         engine.description = engine.try_load(settings).await.expect("the model loads");
         engine
     }
 
-    pub async fn describe(&mut self) -> EngineDescription {
-        self.client.describe(EngineDescribeRequest {}).await.unwrap().into_inner()
+    pub(crate) async fn describe(&mut self) -> EngineDescription {
+        self.client
+            .describe(EngineDescribeRequest {})
+            .await
+            .unwrap()
+            .into_inner()
     }
 
-    pub fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    pub async fn session(&mut self) -> Session {
+    pub(crate) async fn session(&mut self) -> Session {
         Session::open(&mut self.client).await
     }
 }
@@ -130,29 +165,38 @@ impl Engine {
 type Waiters = Arc<Mutex<HashMap<u64, mpsc::UnboundedSender<(Event, bool)>>>>;
 
 /// A session; checks tick numbers and that nothing follows `finished`.
-pub struct Session {
+pub(crate) struct Session {
     commands: mpsc::Sender<SessionCommand>,
     waiters: Waiters,
     next: u64,
-    pub ticks: Arc<Mutex<Vec<usize>>>,
-    pub alives: Arc<Mutex<u64>>,
+    pub(crate) ticks: Arc<Mutex<Vec<usize>>>,
+    pub(crate) alives: Arc<Mutex<u64>>,
 }
 
 /// One request's events.
-pub struct Stream {
-    pub handle: u64,
+pub(crate) struct Stream {
+    pub(crate) handle: u64,
     events: mpsc::UnboundedReceiver<(Event, bool)>,
 }
 
 impl Session {
-    #[allow(clippy::disallowed_methods, reason = "a test's demultiplexer must not hold up the session")]
-    pub async fn open(client: &mut EngineClient<Channel>) -> Self {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a test's demultiplexer must not hold up the session"
+    )]
+    pub(crate) async fn open(client: &mut EngineClient<Channel>) -> Self {
         let (commands, rx) = mpsc::channel(1024);
         let mut messages = client.run(ReceiverStream::new(rx)).await.unwrap().into_inner();
         let waiters: Waiters = Arc::default();
         let ticks: Arc<Mutex<Vec<usize>>> = Arc::default();
         let alives: Arc<Mutex<u64>> = Arc::default();
-        let session = Self { commands, waiters: Arc::clone(&waiters), next: 1, ticks: Arc::clone(&ticks), alives: Arc::clone(&alives) };
+        let session = Self {
+            commands,
+            waiters: Arc::clone(&waiters),
+            next: 1,
+            ticks: Arc::clone(&ticks),
+            alives: Arc::clone(&alives),
+        };
         tokio::spawn(async move {
             let mut last = 0;
             while let Ok(Some(SessionMessage { kind: Some(kind) })) = messages.message().await {
@@ -184,60 +228,72 @@ impl Session {
         session
     }
 
-    pub async fn send(&self, kind: session_command::Kind) {
-        self.commands.send(SessionCommand { kind: Some(kind) }).await.unwrap();
+    pub(crate) async fn send(&self, kind: session_command::Kind) {
+        self.commands
+            .send(SessionCommand { kind: Some(kind) })
+            .await
+            .unwrap();
     }
 
     #[allow(clippy::disallowed_methods, reason = "as above")]
-    pub async fn start(&mut self, work: start::Work, credit: u32) -> Stream {
+    pub(crate) async fn start(&mut self, work: start::Work, credit: u32) -> Stream {
         let handle = self.next;
         self.next += 1;
         let (tx, events) = mpsc::unbounded_channel();
         self.waiters.lock().unwrap().insert(handle, tx);
-        let start = Start { handle, credit, work: Some(work), ..Default::default() };
+        let start = Start {
+            handle,
+            credit,
+            work: Some(work),
+            ..Default::default()
+        };
         self.send(session_command::Kind::Start(start)).await;
         Stream { handle, events }
     }
 
-    pub async fn generate(&mut self, request: GenerateRequest) -> Stream {
+    pub(crate) async fn generate(&mut self, request: GenerateRequest) -> Stream {
         self.start(start::Work::Generate(request), 1_000_000).await
     }
 
-    pub async fn cancel(&self, handle: u64) {
+    pub(crate) async fn cancel(&self, handle: u64) {
         self.send(session_command::Kind::Cancel(Cancel { handle })).await;
     }
 
-    pub async fn credit(&self, handle: u64, events: u32) {
-        self.send(session_command::Kind::Credit(Credit { handle, events })).await;
+    pub(crate) async fn credit(&self, handle: u64, events: u32) {
+        self.send(session_command::Kind::Credit(Credit { handle, events }))
+            .await;
     }
 
     /// Runs one request to its end.
-    pub async fn run(&mut self, request: GenerateRequest) -> Answer {
+    pub(crate) async fn run(&mut self, request: GenerateRequest) -> Answer {
         self.generate(request).await.answer().await
     }
 
-    pub async fn embed(&mut self, request: EmbedRequest) -> Answer {
+    pub(crate) async fn embed(&mut self, request: EmbedRequest) -> Answer {
         self.start(start::Work::Embed(request), 10).await.answer().await
     }
 
-    pub async fn rerank(&mut self, request: RerankRequest) -> Answer {
+    pub(crate) async fn rerank(&mut self, request: RerankRequest) -> Answer {
         self.start(start::Work::Rerank(request), 10).await.answer().await
     }
 }
 
 impl Stream {
     /// The next event and whether it is the last.
-    pub async fn next(&mut self) -> (Event, bool) {
-        tokio::time::timeout(SOON, self.events.recv()).await.expect("an event in time").expect("the session lives")
+    pub(crate) async fn next(&mut self) -> (Event, bool) {
+        tokio::time::timeout(SOON, self.events.recv())
+            .await
+            .expect("an event in time")
+            .expect("the session lives")
     }
 
     /// The next event if one comes within a time in which one would have come.
-    pub async fn quiet_for(&mut self, time: Duration) -> bool {
+    pub(crate) async fn quiet_for(&mut self, time: Duration) -> bool {
         tokio::time::timeout(time, self.events.recv()).await.is_err()
     }
 
     /// Waits for the first delta.
-    pub async fn first_delta(&mut self) {
+    pub(crate) async fn first_delta(&mut self) {
         loop {
             if matches!(self.next().await.0.kind, Some(event::Kind::Delta(_))) {
                 return;
@@ -246,8 +302,12 @@ impl Stream {
     }
 
     /// Everything up to the end.
-    pub async fn answer(mut self) -> Answer {
-        let mut answer = Answer::default();
+    pub(crate) async fn answer(self) -> Answer {
+        self.answer_from(Answer::default()).await
+    }
+
+    /// Everything up to the end, added to what was read before.
+    pub(crate) async fn answer_from(mut self, mut answer: Answer) -> Answer {
         loop {
             let (event, end) = self.next().await;
             answer.add(event.kind.unwrap());
@@ -261,27 +321,27 @@ impl Stream {
 
 /// A request's result.
 #[derive(Default, Debug, Clone)]
-pub struct Answer {
-    pub choices: Vec<Choice>,
-    pub deltas: usize,
-    pub progress: Vec<muster_proto::v1::PromptProgress>,
-    pub admitted: bool,
-    pub embedded: Option<muster_proto::v1::EmbedResult>,
-    pub reranked: Option<muster_proto::v1::RerankResult>,
-    pub finished: Option<muster_proto::v1::Finished>,
-    pub failed: Option<ErrorInfo>,
-    pub at: Option<Instant>,
+pub(crate) struct Answer {
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) deltas: usize,
+    pub(crate) progress: Vec<muster_proto::v1::PromptProgress>,
+    pub(crate) admitted: bool,
+    pub(crate) embedded: Option<muster_proto::v1::EmbedResult>,
+    pub(crate) reranked: Option<muster_proto::v1::RerankResult>,
+    pub(crate) finished: Option<muster_proto::v1::Finished>,
+    pub(crate) failed: Option<ErrorInfo>,
+    pub(crate) at: Option<Instant>,
 }
 
 /// One choice's result.
 #[derive(Default, Debug, Clone)]
-pub struct Choice {
-    pub content: String,
-    pub reasoning: String,
-    pub calls: Vec<(String, String, String)>,
-    pub logprobs: Vec<muster_proto::v1::TokenLogprob>,
-    pub tokens: Vec<i32>,
-    pub end: Option<muster_proto::v1::ChoiceFinished>,
+pub(crate) struct Choice {
+    pub(crate) content: String,
+    pub(crate) reasoning: String,
+    pub(crate) calls: Vec<(String, String, String)>,
+    pub(crate) logprobs: Vec<muster_proto::v1::TokenLogprob>,
+    pub(crate) tokens: Vec<i32>,
+    pub(crate) end: Option<muster_proto::v1::ChoiceFinished>,
 }
 
 impl Answer {
@@ -293,8 +353,11 @@ impl Answer {
         &mut self.choices[index]
     }
 
-    fn add(&mut self, kind: event::Kind) {
-        assert!(self.finished.is_none() && self.failed.is_none(), "one terminal event, the last");
+    pub(crate) fn add(&mut self, kind: event::Kind) {
+        assert!(
+            self.finished.is_none() && self.failed.is_none(),
+            "one terminal event, the last"
+        );
         match kind {
             event::Kind::Admitted(_) => self.admitted = true,
             event::Kind::Delta(delta) => {
@@ -327,66 +390,94 @@ impl Answer {
         }
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         assert!(self.failed.is_none(), "failed: {:?}", self.failed);
         &self.choices[0].content
     }
 
-    pub fn end(&self) -> &muster_proto::v1::ChoiceFinished {
+    pub(crate) fn end(&self) -> &muster_proto::v1::ChoiceFinished {
         assert!(self.failed.is_none(), "failed: {:?}", self.failed);
         self.choices[0].end.as_ref().unwrap()
     }
 
-    pub fn code(&self) -> &str {
+    pub(crate) fn code(&self) -> &str {
         self.failed.as_ref().map_or("", |error| error.code.as_str())
     }
 
-    pub fn usage(&self) -> &muster_proto::v1::Usage {
+    pub(crate) fn usage(&self) -> &muster_proto::v1::Usage {
         assert!(self.failed.is_none(), "failed: {:?}", self.failed);
         self.finished.as_ref().unwrap().usage.as_ref().unwrap()
     }
 }
 
-pub fn text_prompt(text: &str) -> Prompt {
-    let piece = PromptPiece { kind: Some(prompt_piece::Kind::Text(text.into())) };
-    Prompt { pieces: vec![piece], add_special: None }
+pub(crate) fn text_prompt(text: &str) -> Prompt {
+    let piece = PromptPiece {
+        kind: Some(prompt_piece::Kind::Text(text.into())),
+    };
+    Prompt {
+        pieces: vec![piece],
+        add_special: None,
+    }
 }
 
-pub fn token_prompt(ids: Vec<i32>) -> Prompt {
-    let piece = PromptPiece { kind: Some(prompt_piece::Kind::Tokens(muster_proto::v1::TokenIds { ids })) };
-    Prompt { pieces: vec![piece], add_special: None }
+pub(crate) fn token_prompt(ids: Vec<i32>) -> Prompt {
+    let piece = PromptPiece {
+        kind: Some(prompt_piece::Kind::Tokens(muster_proto::v1::TokenIds { ids })),
+    };
+    Prompt {
+        pieces: vec![piece],
+        add_special: None,
+    }
 }
 
-pub fn greedy() -> Sampling {
-    Sampling { temperature: Some(0.0), ..Default::default() }
+pub(crate) fn greedy() -> Sampling {
+    Sampling {
+        temperature: Some(0.0),
+        ..Default::default()
+    }
 }
 
 /// A greedy completion that ends only by its limit.
-pub fn completion(prompt: &str, max_tokens: u32) -> GenerateRequest {
+pub(crate) fn completion(prompt: &str, max_tokens: u32) -> GenerateRequest {
     GenerateRequest {
         input: Some(generate_request::Input::Prompt(text_prompt(prompt))),
-        sampling: Some(Sampling { ignore_eos: Some(true), ..greedy() }),
+        sampling: Some(Sampling {
+            ignore_eos: Some(true),
+            ..greedy()
+        }),
         max_tokens: Some(max_tokens),
         stream: true,
         ..Default::default()
     }
 }
 
-pub fn message(role: &str, text: &str) -> ChatMessage {
+pub(crate) fn message(role: &str, text: &str) -> ChatMessage {
     ChatMessage {
         role: role.into(),
-        parts: vec![ContentPart { kind: Some(content_part::Kind::Text(text.into())) }],
+        parts: vec![ContentPart {
+            kind: Some(content_part::Kind::Text(text.into())),
+        }],
         ..Default::default()
     }
 }
 
-pub fn chat(text: &str, max_tokens: u32) -> GenerateRequest {
-    let chat = Chat { messages: vec![message("user", text)], ..Default::default() };
-    GenerateRequest { input: Some(generate_request::Input::Chat(chat)), ..completion("", max_tokens) }
+pub(crate) fn chat(text: &str, max_tokens: u32) -> GenerateRequest {
+    let chat = Chat {
+        messages: vec![message("user", text)],
+        ..Default::default()
+    };
+    GenerateRequest {
+        input: Some(generate_request::Input::Chat(chat)),
+        ..completion("", max_tokens)
+    }
 }
 
 /// Waits until a condition on the description holds.
-pub async fn until(engine: &mut Engine, what: &str, check: impl Fn(&EngineDescription) -> bool) -> Duration {
+pub(crate) async fn until(
+    engine: &mut Engine,
+    what: &str,
+    check: impl Fn(&EngineDescription) -> bool,
+) -> Duration {
     let begun = Instant::now();
     loop {
         if check(&engine.describe().await) {
@@ -397,6 +488,9 @@ pub async fn until(engine: &mut Engine, what: &str, check: impl Fn(&EngineDescri
     }
 }
 
-pub fn all_idle(description: &EngineDescription) -> bool {
-    description.sequences.iter().all(|s| s.phase == muster_proto::v1::SequencePhase::Idle as i32)
+pub(crate) fn all_idle(description: &EngineDescription) -> bool {
+    description
+        .sequences
+        .iter()
+        .all(|s| s.phase == muster_proto::v1::SequencePhase::Idle as i32)
 }
