@@ -213,14 +213,14 @@ pub struct SseEvent {
 #[derive(Debug)]
 pub struct Sse {
     response: Option<reqwest::Response>,
-    buffer: String,
+    buffer: Vec<u8>,
 }
 
 impl Sse {
     fn new(response: reqwest::Response) -> Self {
         Self {
             response: Some(response),
-            buffer: String::new(),
+            buffer: Vec::new(),
         }
     }
 
@@ -230,11 +230,11 @@ impl Sse {
     /// Nothing comes for long, the body is cut, or a frame is empty.
     pub async fn next(&mut self) -> Option<SseEvent> {
         loop {
-            if let Some((frame, rest)) = self.buffer.split_once("\n\n") {
-                let event = parse(frame);
-                self.buffer = rest.to_owned();
+            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
+                let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                let frame = String::from_utf8(frame).expect("frames are UTF-8");
                 // Comments keep a connection alive and mean nothing.
-                match event {
+                match parse(&frame) {
                     Some(event) => return Some(event),
                     None => continue,
                 }
@@ -243,16 +243,15 @@ impl Sse {
             let chunk = within("the next event", LIMIT, response.chunk()).await;
             let Some(bytes) = chunk.expect("the body goes on") else {
                 self.response = None;
-                assert_eq!(self.buffer, "", "the stream ends in the middle of a frame");
+                assert!(
+                    self.buffer.is_empty(),
+                    "the stream ends in the middle of a frame: {:?}",
+                    String::from_utf8_lossy(&self.buffer)
+                );
                 return None;
             };
-            assert!(!bytes.is_empty(), "an empty chunk");
-            self.buffer.push_str(
-                std::str::from_utf8(&bytes)
-                    .expect("chunks are whole UTF-8")
-                    .replace("\r\n", "\n")
-                    .as_str(),
-            );
+            // Pieces end where the network likes, in the middle of a character too.
+            self.buffer.extend_from_slice(&bytes);
         }
     }
 
