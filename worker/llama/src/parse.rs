@@ -112,38 +112,94 @@ impl Lane {
         lock(&self.inbox).open
     }
 
-    /// Adds a token's worth of output, paid for with one credit.
-    pub(crate) fn push(
-        self: &Arc<Self>,
-        text: &str,
-        logprobs: &mut Vec<TokenLogprob>,
-        tokens: &mut Vec<i32>,
-        generated: u32,
-        queue: &Queue,
-    ) {
+    /// Opens the lane if the rest is content and nothing waits to be read.
+    fn open_if_plain(&self) {
+        if let Ok(reader) = self.reader.try_lock()
+            && reader.raw
+        {
+            let mut inbox = lock(&self.inbox);
+            inbox.open = !inbox.queued && inbox.text.is_empty() && inbox.end.is_none();
+        }
+    }
+
+    /// Adds output that was paid for with one credit. What is known at once is returned; the rest comes from the parse thread.
+    pub(crate) fn push(self: &Arc<Self>, output: Output<'_>, queue: &Queue) -> Option<SequenceEvents> {
         let mut inbox = lock(&self.inbox);
-        inbox.text.push_str(text);
-        inbox.logprobs.append(logprobs);
-        inbox.tokens.append(tokens);
-        inbox.generated = generated;
+        inbox.text.push_str(output.text);
+        inbox.logprobs.append(output.logprobs);
+        inbox.tokens.append(output.tokens);
+        inbox.generated = output.generated;
         inbox.paid += 1;
-        self.enqueue(inbox, queue);
+        if inbox.queued {
+            return None;
+        }
+        drop(inbox);
+        self.read_here(|| ()).unwrap_or_else(|| {
+            self.enqueue(queue);
+            None
+        })
     }
 
-    /// Ends the choice.
-    pub(crate) fn end(self: &Arc<Self>, end: End, queue: &Queue) {
+    /// Ends the choice. `before_queueing` sends what must come before the parse thread's events.
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        end: End,
+        queue: &Queue,
+        before_queueing: impl FnOnce(),
+    ) -> Option<SequenceEvents> {
         let mut inbox = lock(&self.inbox);
+        let queued = inbox.queued;
+        if queued {
+            // nothing of this choice is in the loop's hands that the thread could overtake but this tick's events
+            drop(inbox);
+            before_queueing();
+            let mut inbox = lock(&self.inbox);
+            inbox.end = Some(end);
+            if !inbox.queued {
+                drop(inbox);
+                self.enqueue(queue);
+            }
+            return None;
+        }
         inbox.end = Some(end);
-        self.enqueue(inbox, queue);
+        drop(inbox);
+        self.read_here(before_queueing).unwrap_or_else(|| {
+            self.enqueue(queue);
+            None
+        })
     }
 
-    fn enqueue(self: &Arc<Self>, mut inbox: std::sync::MutexGuard<'_, Inbox>, queue: &Queue) {
-        if !inbox.queued {
-            inbox.queued = true;
+    /// Short texts are read on the loop's own thread: that takes some ten microseconds, less than waking another. `None` if the parse thread must.
+    fn read_here(&self, otherwise: impl FnOnce()) -> Option<Option<SequenceEvents>> {
+        if let Ok(mut reader) = self.reader.try_lock()
+            && reader.text.len() + lock(&self.inbox).text.len() <= READ_HERE_BYTES
+        {
+            let events = work(self, &mut reader);
+            drop(reader);
+            self.open_if_plain();
+            return Some(events);
+        }
+        otherwise();
+        None
+    }
+
+    fn enqueue(self: &Arc<Self>, queue: &Queue) {
+        let mut inbox = lock(&self.inbox);
+        if !std::mem::replace(&mut inbox.queued, true) {
             drop(inbox);
             queue.push(self);
         }
     }
+}
+
+/// Output of a choice on its way to its lane.
+#[derive(Debug)]
+pub(crate) struct Output<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) logprobs: &'a mut Vec<TokenLogprob>,
+    pub(crate) tokens: &'a mut Vec<i32>,
+    /// Tokens generated so far.
+    pub(crate) generated: u32,
 }
 
 /// Sender side of the parse thread's queue.
@@ -159,6 +215,8 @@ impl Queue {
     }
 }
 
+/// Longest text that is parsed on the loop's thread, in bytes.
+const READ_HERE_BYTES: usize = 512;
 /// Choices that can be queued at once.
 const CAPACITY: usize = 4096;
 /// PEG parsers recurse; the pages are only taken when used.
@@ -175,13 +233,20 @@ pub(crate) fn start() -> std::io::Result<Queue> {
         .stack_size(STACK_BYTES)
         .spawn(move || {
             while let Some(lane) = rx.blocking_recv() {
-                work(&lane);
+                // the reader first: whoever holds it is the only one that sends for this choice
+                let mut reader = lock(&lane.reader);
+                if let Some(events) = work(&lane, &mut reader) {
+                    lane.group.outbox.send(vec![events]);
+                }
+                drop(reader);
+                lane.open_if_plain();
             }
         })?;
     Ok(Queue { tx })
 }
 
-fn work(lane: &Lane) {
+/// Reads what is in a lane's inbox and says what is new.
+fn work(lane: &Lane, reader: &mut Reader) -> Option<SequenceEvents> {
     let mut taken = {
         let mut inbox = lock(&lane.inbox);
         inbox.queued = false;
@@ -194,7 +259,6 @@ fn work(lane: &Lane) {
     };
     let mut events = Vec::new();
     let mut finished = false;
-    let mut reader = lock(&lane.reader);
     let dropped = matches!(taken.end, Some(End::Dropped));
     let mut delta = Delta {
         choice: lane.choice,
@@ -245,20 +309,11 @@ fn work(lane: &Lane) {
             finished = true;
         }
     }
-    if !events.is_empty() {
-        lane.group.outbox.send(vec![SequenceEvents {
-            handle: lane.group.handle,
-            events,
-            finished,
-        }]);
-    }
-    if reader.raw {
-        let mut inbox = lock(&lane.inbox);
-        // only between two messages: what is already waiting goes first
-        if inbox.text.is_empty() && inbox.end.is_none() {
-            inbox.open = true;
-        }
-    }
+    (!events.is_empty()).then(|| SequenceEvents {
+        handle: lane.group.handle,
+        events,
+        finished,
+    })
 }
 
 impl Reader {

@@ -27,7 +27,7 @@ fn norm(vector: &[f32]) -> f32 {
 #[tokio::test]
 async fn embeddings_are_pooled_normalised_and_do_not_depend_on_company() {
     let mut engine = Engine::with(embedding()).await;
-    let capabilities = engine.description.capabilities.clone().unwrap();
+    let capabilities = engine.description.capabilities.unwrap();
     assert!(capabilities.embed && !capabilities.generate);
     let mut session = engine.session().await;
     let texts: Vec<String> = (0..40)
@@ -40,7 +40,7 @@ async fn embeddings_are_pooled_normalised_and_do_not_depend_on_company() {
     for (index, embedding) in together.embeddings.iter().enumerate() {
         assert_eq!(embedding.vectors.len(), 1, "pooled");
         let vector = &embedding.vectors[0].values;
-        assert_eq!(vector.len() as u32, capabilities.embedding_length);
+        assert_eq!(vector.len(), capabilities.embedding_length as usize);
         assert!((norm(vector) - 1.0).abs() < 1e-3);
         if index % 13 == 0 {
             let alone = session.embed(inputs(&[all[index]])).await.embedded.unwrap();
@@ -128,7 +128,7 @@ async fn a_vector_per_token_without_pooling() {
         .embedded
         .unwrap();
     for embedding in &result.embeddings {
-        assert_eq!(embedding.vectors.len() as u32, embedding.tokens);
+        assert_eq!(embedding.vectors.len(), embedding.tokens as usize);
     }
 }
 

@@ -1,6 +1,9 @@
 //! Events: what the loop tells about its requests, gathered per tick.
 
-use std::{sync::PoisonError, time::Instant};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Instant,
+};
 
 use muster_proto::v1::{
     Delta, ErrorInfo, Event, Finished, PromptProgress, SequenceEvents, Timings, Usage, event,
@@ -11,7 +14,10 @@ use super::{
     generate::Ending,
     slot::{Request, Run},
 };
-use crate::{parse::End, request::millis};
+use crate::{
+    parse::{End, Lane, Output},
+    request::millis,
+};
 
 const fn of(kind: event::Kind) -> Event {
     Event {
@@ -66,18 +72,86 @@ impl Engine {
 
     /// Sends what slot `index` has gathered, if it is due.
     pub(super) fn emit_output(&mut self, index: usize) {
-        let Some(run) = self.slots[index].run.as_deref_mut() else {
-            return;
-        };
-        if run.pending.count < run.params.interval {
+        let slot = &mut self.slots[index];
+        if slot
+            .run
+            .as_ref()
+            .is_none_or(|run| run.pending.count < run.params.interval)
+        {
             return;
         }
-        if let Some(delta) = take_output(run, &self.parse, &self.requests) {
-            let handle = run.handle;
+        let Some(mut run) = slot.run.take() else { return };
+        let handle = run.handle;
+        let delta = self.take_output(&mut run);
+        self.slots[index].run = Some(run);
+        if let Some(delta) = delta {
             if let Some(request) = self.requests.get(&handle) {
                 request.control.pay(1);
             }
             self.emit(handle, event::Kind::Delta(delta));
+        }
+    }
+
+    /// What a run has gathered, as an event to send; `None` if all of it is held back or its lane took it.
+    fn take_output(&mut self, run: &mut Run) -> Option<Delta> {
+        let pending = &mut run.pending;
+        let nothing = pending.text.is_empty() && (pending.tokens.is_empty() || run.text.held_bytes() > 0);
+        if nothing {
+            return None;
+        }
+        pending.count = 0;
+        if let Some(lane) = run.lane.as_ref().filter(|_| !run.lane_open) {
+            run.lane_open = lane.is_open();
+            if !run.lane_open {
+                if let Some(request) = self.requests.get(&run.handle) {
+                    request.control.pay(1);
+                }
+                let mut output = Output {
+                    text: &pending.text,
+                    logprobs: &mut pending.logprobs,
+                    tokens: &mut pending.tokens,
+                    generated: run.generated,
+                };
+                let events = lane.push(&mut output, &self.parse);
+                pending.text.clear();
+                self.merge(events);
+                return None;
+            }
+        }
+        Some(Delta {
+            choice: run.choice,
+            content: std::mem::take(&mut pending.text),
+            logprobs: std::mem::take(&mut pending.logprobs),
+            tokens: std::mem::take(&mut pending.tokens),
+            generated: run.generated,
+            ..Delta::default()
+        })
+    }
+
+    fn end_lane(&mut self, lane: &Arc<Lane>, end: End) {
+        let queue = self.parse.clone();
+        // what the parse thread sends must come after what this tick has gathered
+        let events = lane.end(end, &queue, || {
+            self.publish();
+            self.flush();
+        });
+        self.merge(events);
+    }
+
+    /// Adds events that a lane had ready to this tick.
+    fn merge(&mut self, events: Option<SequenceEvents>) {
+        let Some(mut events) = events else { return };
+        match self
+            .out
+            .iter_mut()
+            .rev()
+            .find(|entry| entry.handle == events.handle)
+        {
+            Some(entry) => {
+                entry.events.append(&mut events.events);
+                entry.finished |= events.finished;
+            }
+            None => self.out.push(events),
         }
     }
 
@@ -89,7 +163,7 @@ impl Engine {
         run.text.finish(&mut run.pending.text);
         let handle = run.handle;
         let end = ending.event(run.choice, run.generated);
-        let delta = take_output(&mut run, &self.parse, &self.requests);
+        let delta = self.take_output(&mut run);
         if let Some(request) = self.requests.get_mut(&handle) {
             request.generated += run.generated;
             request.choices_left -= 1;
@@ -116,10 +190,7 @@ impl Engine {
                 if terminal.is_some() {
                     *lane.group.terminal.lock().unwrap_or_else(PoisonError::into_inner) = terminal;
                 }
-                // the lane sends after what this tick has gathered
-                self.publish();
-                self.flush();
-                lane.end(End::Finished(end), &self.parse);
+                self.end_lane(&lane, End::Finished(end));
             }
             (None, Some(terminal)) => self.emit_terminal(handle, terminal),
             (None, None) => {}
@@ -153,10 +224,8 @@ impl Engine {
             Some(group) => {
                 *group.terminal.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(event::Kind::Failed(error));
-                self.publish();
-                self.flush();
                 for lane in lanes {
-                    lane.end(End::Dropped, &self.parse);
+                    self.end_lane(&lane, End::Dropped);
                 }
             }
             None => self.emit_terminal(handle, event::Kind::Failed(error)),
@@ -189,45 +258,6 @@ impl Engine {
             self.emit(handle, event::Kind::Progress(progress));
         }
     }
-}
-
-/// What a run has gathered, as an event to send; or hands it to its lane. Nothing if all of it is held back.
-fn take_output(
-    run: &mut Run,
-    queue: &crate::parse::Queue,
-    requests: &std::collections::HashMap<u64, Request>,
-) -> Option<Delta> {
-    let pending = &mut run.pending;
-    let nothing = pending.text.is_empty() && (pending.tokens.is_empty() || run.text.held_bytes() > 0);
-    if nothing {
-        return None;
-    }
-    pending.count = 0;
-    if let Some(lane) = &run.lane {
-        run.lane_open = run.lane_open || lane.is_open();
-        if !run.lane_open {
-            if let Some(request) = requests.get(&run.handle) {
-                request.control.pay(1);
-            }
-            lane.push(
-                &pending.text,
-                &mut pending.logprobs,
-                &mut pending.tokens,
-                run.generated,
-                queue,
-            );
-            pending.text.clear();
-            return None;
-        }
-    }
-    Some(Delta {
-        choice: run.choice,
-        content: std::mem::take(&mut pending.text),
-        logprobs: std::mem::take(&mut pending.logprobs),
-        tokens: std::mem::take(&mut pending.tokens),
-        generated: run.generated,
-        ..Delta::default()
-    })
 }
 
 /// The terminal event of a request whose choices have all ended.

@@ -228,6 +228,9 @@ impl Engine {
         self.clock += 1;
         self.reap_cancelled();
         self.admit_waiting();
+        // admissions are seen before any token, and nothing of this tick can be overtaken by the parse thread
+        self.publish();
+        self.flush();
         self.plan();
         let work = !self.parts.is_empty() || !self.embeds.is_empty();
         if work {
