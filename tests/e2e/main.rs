@@ -16,6 +16,7 @@ mod cold;
 mod disconnect;
 mod errors;
 mod kills;
+mod same;
 mod shutdown;
 mod slow;
 mod up;
