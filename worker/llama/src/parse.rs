@@ -123,7 +123,7 @@ impl Lane {
     }
 
     /// Adds output that was paid for with one credit. What is known at once is returned; the rest comes from the parse thread.
-    pub(crate) fn push(self: &Arc<Self>, output: Output<'_>, queue: &Queue) -> Option<SequenceEvents> {
+    pub(crate) fn push(self: &Arc<Self>, output: &mut Output<'_>, queue: &Queue) -> Option<SequenceEvents> {
         let mut inbox = lock(&self.inbox);
         inbox.text.push_str(output.text);
         inbox.logprobs.append(output.logprobs);
