@@ -25,7 +25,7 @@ fn long(engine: Engine, id: &str) -> String {
 }
 
 fn ask(engine: Engine) -> serde_json::Value {
-    let tokens = if engine == Engine::Stub { 300 } else { 1500 };
+    let tokens = if engine == Engine::Stub { 300 } else { 3000 };
     json!({"max_tokens": tokens, "ignore_eos": true})
 }
 
@@ -76,6 +76,11 @@ async fn a_killed_engine_ends_its_streams_only(engine: Engine) {
         long(engine, "other")
     );
     let stack = Stack::with(config).start().await;
+    // Both are loaded before the streams begin, so that these are still young when the engine dies.
+    for id in ["m", "other"] {
+        stack.http().chat(id, json!({"max_tokens": 1})).await.ok();
+    }
+    let killed = stack.instance(0, "m").await;
     let mut stream = stack.http().chat_stream("m", ask(engine)).await;
     let mut chat = http::Chat::default();
     stream.chunks(&mut chat, 3).await;
@@ -83,7 +88,6 @@ async fn a_killed_engine_ends_its_streams_only(engine: Engine) {
     let mut noticed = http::Chat::default();
     bystander.chunks(&mut noticed, 3).await;
 
-    let killed = stack.instance(0, "m").await;
     for process in &killed.engine {
         processes::kill(process.pid);
     }
