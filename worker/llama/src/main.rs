@@ -15,6 +15,7 @@ mod context;
 mod control;
 mod engine;
 mod ffi;
+mod group;
 mod grpc;
 mod guard;
 mod limits;

@@ -23,7 +23,13 @@ impl Engine {
             .filter(|part| part.tokens > 1)
             .map(|part| part.tokens)
             .sum();
-        self.decode_parts(&parts);
+        if prompts > 0 {
+            self.decode_parts(&parts);
+        } else {
+            for call in parts.chunks(self.grouping.size(parts.len())) {
+                self.decode_parts(call);
+            }
+        }
         if prompts > 0 {
             let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.pace.learn(prompts, micros);

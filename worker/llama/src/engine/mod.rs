@@ -39,6 +39,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     context::{Batch, Context},
+    group::Grouping,
     model::Model,
     outbox::Outbox,
     parse,
@@ -82,6 +83,7 @@ pub(crate) struct Engine {
     shared: Arc<Shared>,
     waker: Waker,
     pace: PrefillPace,
+    grouping: Grouping,
     /// Counts ticks, for ages and LRU.
     clock: u64,
     /// Decodes that broke in a row.
@@ -108,6 +110,7 @@ pub(crate) struct EngineParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) waker: Waker,
     pub(crate) pace: PrefillPace,
+    pub(crate) grouping: Grouping,
 }
 
 /// Samplers' lazy grammars search with `std::regex`, which recurses per character.
@@ -148,6 +151,7 @@ impl Engine {
             shared: parts.shared,
             waker: parts.waker,
             pace: parts.pace,
+            grouping: parts.grouping,
             clock: 0,
             broken: 0,
             batch: Batch::default(),

@@ -21,8 +21,9 @@ use crate::{
     context::{Batch, Context, DecodeError},
     engine::{self, EngineParts},
     ffi::NativeError,
+    group::{self, Grouping},
     limits::{Limits, Role},
-    model::Model,
+    model::{Model, Token},
     parse,
     plan::PrefillPace,
     request::Command,
@@ -34,6 +35,8 @@ use crate::{
 const COMMANDS: usize = 1024;
 /// One token on one thread in less than this: more threads don't pay.
 const QUICK: Duration = Duration::from_millis(2);
+/// A call slower than this is not worth splitting.
+const SLOW: Duration = Duration::from_millis(40);
 /// The warm-up prompt on one thread in less than this: more threads don't pay.
 const QUICK_PROMPT: Duration = Duration::from_millis(12);
 
@@ -98,10 +101,10 @@ pub(super) fn load(
     if limits.role == Role::Rerank && context.info().pooling != "rank" {
         return Err(Code::InvalidLoadRequest.error("the model's pooling is not `rank`: it is no reranker"));
     }
-    let pace = warm_up(&model, &mut context, &mut wanted)
+    let (pace, grouping) = warm_up(&model, &mut context, &mut wanted)
         .map_err(|error| Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}")))?;
     tell(LoadPhase::Warmup, 1.0);
-    serve(request, model, context, &wanted, &limits, pace)
+    serve(request, model, context, &wanted, &limits, (pace, grouping))
         .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
 }
 
@@ -111,7 +114,7 @@ fn serve(
     context: Context,
     wanted: &settings::Wanted,
     limits: &Limits,
-    pace: PrefillPace,
+    (pace, grouping): (PrefillPace, Grouping),
 ) -> std::io::Result<Loaded> {
     let info = context.info();
     let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
@@ -130,6 +133,7 @@ fn serve(
         shared: Arc::clone(&shared),
         waker: waker.clone(),
         pace,
+        grouping,
     })?;
     Ok(Loaded {
         model,
@@ -234,7 +238,7 @@ fn warm_up(
     model: &Model,
     context: &mut Context,
     wanted: &mut settings::Wanted,
-) -> Result<PrefillPace, DecodeError> {
+) -> Result<(PrefillPace, Grouping), DecodeError> {
     let token = [model.info().bos, model.info().eos, 0]
         .into_iter()
         .find(|token| *token >= 0)
@@ -296,5 +300,39 @@ fn warm_up(
         i32::try_from(best).unwrap_or(1),
         i32::try_from(best_batch).unwrap_or(1),
     );
-    Ok(pace)
+    let grouping = if wanted.role == Role::Generate {
+        measure_groups(context, token)?
+    } else {
+        Grouping::default()
+    };
+    Ok((pace, grouping))
+}
+
+/// Times calls that decode one token of several sequences each.
+fn measure_groups(context: &mut Context, token: Token) -> Result<Grouping, DecodeError> {
+    let mut batch = Batch::default();
+    let mut measured = Vec::new();
+    for sequences in group::probes(context.info().n_seq_max as usize) {
+        let mut time = Duration::MAX;
+        for _ in 0..4 {
+            context.clear();
+            batch.clear();
+            for seq in 0..sequences {
+                batch.push(token, 0, i32::try_from(seq).unwrap_or(0), true);
+            }
+            let begun = Instant::now();
+            context.decode(&batch)?;
+            time = time.min(begun.elapsed());
+        }
+        measured.push((sequences, time));
+        if time > SLOW {
+            // such models read their weights once per call: one call is best
+            context.clear();
+            return Ok(Grouping::default());
+        }
+    }
+    context.clear();
+    let grouping = Grouping::new(&measured);
+    tracing::info!(?measured, ?grouping, "chose sizes of calls by trying");
+    Ok(grouping)
 }
