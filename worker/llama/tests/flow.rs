@@ -279,6 +279,67 @@ async fn more_requests_than_sequences_are_refused_not_queued() {
 }
 
 #[tokio::test]
+async fn asked_to_end_the_process_ends_with_its_session() {
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let mut session = engine.session().await;
+    let mut stream = session.generate(completion("Until the end", 1500)).await;
+    stream.first_delta().await;
+    let begun = Instant::now();
+    engine.terminate();
+    while engine.is_running() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "still there");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn many_requests_that_come_and_go_leave_nothing_behind() {
+    let mut engine = Engine::with(ModelSettings {
+        sequences: 8,
+        ctx_size: 1024,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
+    let mut session = engine.session().await;
+    let whole = session.run(completion("Come and go", 40)).await;
+    for round in 0..40_usize {
+        let mut streams = Vec::new();
+        for i in 0..12 {
+            let n = if i % 5 == 0 { 2 } else { 1 };
+            streams.push(
+                session
+                    .generate(GenerateRequest {
+                        n,
+                        ..completion("Come and go", 40)
+                    })
+                    .await,
+            );
+        }
+        for (i, stream) in streams.iter().enumerate() {
+            if (i + round).is_multiple_of(3) {
+                session.cancel(stream.handle).await;
+            }
+        }
+        for stream in streams {
+            let answer = stream.answer().await;
+            match answer.code() {
+                "" => answer
+                    .choices
+                    .iter()
+                    .for_each(|choice| assert_eq!(choice.content, whole.text())),
+                "cancelled" | "no_room" => {}
+                other => panic!("{other}"),
+            }
+        }
+    }
+    until(&mut engine, "idle at the end", all_idle).await;
+    assert_eq!(
+        session.run(completion("Come and go", 40)).await.text(),
+        whole.text()
+    );
+}
+
+#[tokio::test]
 async fn the_end_of_a_session_cancels_what_runs_and_another_may_come() {
     let mut engine = Engine::with(ModelSettings {
         ctx_size: 32768,

@@ -153,6 +153,15 @@ impl Engine {
             .into_inner()
     }
 
+    /// SIGTERM.
+    pub(crate) fn terminate(&self) {
+        let status = Command::new("kill")
+            .arg(self.child.id().to_string())
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
