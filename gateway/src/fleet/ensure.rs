@@ -10,10 +10,15 @@
 //!
 //! A waiter counts until its request is admitted or gone: then its [`Waiter`] is dropped. The open stream is the hold.
 //! While the controller is away the same `ensure_id` is tried again for [`PATIENCE`].
+//!
+//! Invariant: waiters are counted under the lock of all wishes, those of replaced ones too, so exactly one of them is the last.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -48,12 +53,8 @@ struct Wish {
     state: watch::Sender<State>,
     /// All waiters are gone.
     unwanted: CancellationToken,
-}
-
-#[derive(Debug)]
-struct Counted {
-    wish: Arc<Wish>,
-    waiters: u32,
+    /// Those who wait. Changed under [`Wishes`]' lock only, which orders it.
+    waiters: AtomicU32,
 }
 
 /// Instances and workers that refused a request or never answered.
@@ -69,7 +70,7 @@ pub(crate) struct Wishes {
     controller: Controller,
     runtime: Handle,
     /// Held for a few instructions, never across an await: a std mutex is enough.
-    open: Mutex<HashMap<String, Counted>>,
+    open: Mutex<HashMap<String, Arc<Wish>>>,
 }
 
 impl Wishes {
@@ -81,7 +82,7 @@ impl Wishes {
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Counted>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, Arc<Wish>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,21 +98,20 @@ impl Wishes {
     ) -> Result<Waiter, ErrorInfo> {
         let limit = if limit == 0 { DEFAULT_LIMIT } else { limit };
         let mut open = self.open();
-        if let Some(counted) = open.get_mut(model) {
-            let spent = match &*counted.wish.state.borrow() {
+        if let Some(wish) = open.get(model) {
+            let spent = match &*wish.state.borrow() {
                 State::Waiting => false,
                 State::Ready(route) => refused(route, avoid),
                 State::Failed(_) => true,
             };
             if !spent {
-                if counted.waiters >= limit {
+                if wish.waiters.load(Ordering::Relaxed) >= limit {
                     let message = format!("{limit} requests already wait for model {model}");
                     return Err(Code::QueueFull
                         .error(message)
                         .with_retry_after(Duration::from_secs(1)));
                 }
-                counted.waiters += 1;
-                return Ok(Waiter::new(self, &counted.wish));
+                return Ok(Waiter::new(self, wish, &open));
             }
         }
         let wish = Arc::new(Wish {
@@ -125,14 +125,11 @@ impl Wishes {
             },
             state: watch::Sender::new(State::Waiting),
             unwanted: CancellationToken::new(),
+            waiters: AtomicU32::new(0),
         });
-        let counted = Counted {
-            wish: Arc::clone(&wish),
-            waiters: 1,
-        };
         // The other waiters of a wish that is replaced keep it open until they are gone; nobody joins it any more.
-        open.insert(model.to_owned(), counted);
-        let waiter = Waiter::new(self, &wish);
+        open.insert(model.to_owned(), Arc::clone(&wish));
+        let waiter = Waiter::new(self, &wish, &open);
         self.runtime.spawn(pursue(self.controller.clone(), wish));
         Ok(waiter)
     }
@@ -140,17 +137,13 @@ impl Wishes {
     fn leave(&self, wish: &Arc<Wish>) {
         let model = &wish.request.model_id;
         let mut open = self.open();
-        match open.get_mut(model) {
-            Some(counted) if Arc::ptr_eq(&counted.wish, wish) => {
-                counted.waiters -= 1;
-                if counted.waiters == 0 {
-                    open.remove(model);
-                    wish.unwanted.cancel();
-                }
-            }
-            // A replaced wish ends with its last waiter, whose receiver still counts here.
-            Some(_) | None if wish.state.receiver_count() <= 1 => wish.unwanted.cancel(),
-            Some(_) | None => {}
+        if wish.waiters.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        wish.unwanted.cancel();
+        // A replaced wish is not in the table any more; its successor stays.
+        if open.get(model).is_some_and(|current| Arc::ptr_eq(current, wish)) {
+            open.remove(model);
         }
     }
 }
@@ -172,7 +165,9 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    fn new(wishes: &Arc<Wishes>, wish: &Arc<Wish>) -> Self {
+    /// Counts one more waiter; the guard shows that the lock is held.
+    fn new(wishes: &Arc<Wishes>, wish: &Arc<Wish>, _: &MutexGuard<'_, HashMap<String, Arc<Wish>>>) -> Self {
+        wish.waiters.fetch_add(1, Ordering::Relaxed);
         Self {
             wishes: Arc::clone(wishes),
             wish: Arc::clone(wish),
@@ -299,4 +294,72 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
         return Ended::Away { status, heard };
     }
     Ended::Failed(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Barrier, thread};
+
+    use muster_proto::{id::GatewayId, net};
+
+    use super::*;
+
+    fn wishes() -> Arc<Wishes> {
+        let controller = Controller {
+            channel: net::channel_lazy(&"unix:/nowhere".parse().unwrap()),
+            gateway_id: GatewayId::from(id::fresh()),
+            epochs: Arc::default(),
+        };
+        Wishes::new(controller, Handle::current())
+    }
+
+    fn fail(wish: &Wish) {
+        let error = Code::ModelLoadFailed.error("it broke");
+        wish.state.send_replace(State::Failed(Box::new(error)));
+    }
+
+    #[tokio::test]
+    async fn a_wish_ends_with_its_last_waiter_replaced_or_not() {
+        let wishes = wishes();
+        let join = || wishes.join("m", 0, &Avoid::default()).unwrap();
+        let (one, two) = (join(), join());
+        let old = Arc::clone(&one.wish);
+        assert!(Arc::ptr_eq(&old, &two.wish));
+        fail(&old);
+        let three = join();
+        let new = Arc::clone(&three.wish);
+        assert!(!Arc::ptr_eq(&old, &new));
+        drop(one);
+        assert!(!old.unwanted.is_cancelled());
+        drop(two);
+        assert!(old.unwanted.is_cancelled());
+        assert!(!new.unwanted.is_cancelled());
+        assert!(Arc::ptr_eq(&join().wish, &new), "the successor can be joined");
+        drop(three);
+        assert!(new.unwanted.is_cancelled());
+        assert!(wishes.open().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_replaced_wish_ends_when_its_last_waiters_leave_at_once() {
+        for _ in 0..300 {
+            let wishes = wishes();
+            let join = || wishes.join("m", 0, &Avoid::default()).unwrap();
+            let waiters = [join(), join()];
+            let old = Arc::clone(&waiters[0].wish);
+            fail(&old);
+            let _new = join();
+            let barrier = Barrier::new(waiters.len());
+            thread::scope(|scope| {
+                for waiter in waiters {
+                    scope.spawn(|| {
+                        let waiter = waiter;
+                        barrier.wait();
+                        drop(waiter);
+                    });
+                }
+            });
+            assert!(old.unwanted.is_cancelled());
+        }
+    }
 }
