@@ -1,7 +1,8 @@
-//! A socket that gives up on a client which takes nothing.
+//! A socket that gives up on a client which says nothing at first, or later takes nothing.
 //!
 //! The worker ends such a client's request after 60 s (PROTOCOL.md 18), and the error waits here to be read; this ends the connection itself,
-//! or it would stay for as long as the client likes.
+//! or it would stay for as long as the client likes. Hyper's own limits begin once it knows which HTTP a client speaks; until then a
+//! connection without a word is ours to end.
 
 use std::{
     io,
@@ -19,17 +20,50 @@ use tokio::{
 /// Longest time in which nothing can be written; longer than the worker's, so that a late reader still sees its error.
 const LIMIT: Duration = Duration::from_secs(90);
 
+/// Longest time until it is clear which HTTP the client speaks.
+const GREETING: Duration = Duration::from_secs(30);
+/// How HTTP/2 begins (RFC 9113, 3.4); anything else is HTTP/1.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The beginning of a connection.
+#[derive(Debug)]
+struct Greeting {
+    timer: Pin<Box<Sleep>>,
+    /// Bytes of the preface so far.
+    seen: usize,
+}
+
+impl Greeting {
+    /// Whether these further bytes tell which HTTP it is.
+    fn is_told(&mut self, bytes: &[u8]) -> bool {
+        let rest = PREFACE.iter().skip(self.seen);
+        let same = rest.zip(bytes).take_while(|(a, b)| a == b).count();
+        self.seen += same;
+        same < bytes.len() || self.seen == PREFACE.len()
+    }
+}
+
 /// A connection with patience.
 #[derive(Debug)]
 pub(super) struct Patient<S = Socket> {
     socket: S,
+    /// Until the client's first words.
+    greeting: Option<Greeting>,
     /// Runs while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Patient<S> {
     pub(super) fn new(socket: S) -> Self {
-        Self { socket, timer: None }
+        let greeting = Greeting {
+            timer: Box::pin(sleep(GREETING)),
+            seen: 0,
+        };
+        Self {
+            socket,
+            greeting: Some(greeting),
+            timer: None,
+        }
     }
 
     fn judge<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -52,7 +86,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
+        if let Some(greeting) = &mut self.greeting {
+            if greeting.is_told(&buf.filled()[before..]) {
+                self.greeting = None;
+            } else if poll.is_pending() {
+                std::task::ready!(greeting.timer.as_mut().poll(cx));
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the client says nothing",
+                )));
+            }
+        }
+        poll
     }
 }
 
@@ -94,6 +141,32 @@ mod tests {
     };
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_says_nothing_is_left_and_one_that_waits_later_is_not() {
+        pause();
+        for (said, is_told) in [
+            (&b""[..], false),
+            (b"PRI * HTTP/2.0", false),
+            (b"P", false),
+            (b"POST", true),
+            (PREFACE, true),
+        ] {
+            let (near, mut far) = tokio::io::duplex(64);
+            let mut patient = Patient::new(near);
+            for byte in said {
+                far.write_all(&[*byte]).await.unwrap();
+                patient.read_u8().await.unwrap();
+            }
+            let began = Instant::now();
+            let more = tokio::time::timeout(2 * GREETING, patient.read_u8()).await;
+            assert_eq!(more.is_err(), is_told, "{said:?}");
+            if let Ok(read) = more {
+                assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+                assert!(began.elapsed() < GREETING * 2);
+            }
+        }
+    }
 
     #[tokio::test]
     async fn a_client_that_takes_nothing_is_left_and_a_slow_one_is_not() {
