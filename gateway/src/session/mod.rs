@@ -10,7 +10,8 @@
 //! The reader task takes a tick apart and leaves each request's events in its mailbox: one wake per request and tick, no task or channel in
 //! between. Commands may be queued while the session still connects.
 //!
-//! Invariants: a handle is never reused; a dropped [`Request`] that has not finished sends exactly one Cancel.
+//! Invariants: a handle is never reused; a dropped [`Request`] that has not finished sends exactly one Cancel, or nothing at all if its Start
+//! has not been sent.
 //! Architecture invariant: this module knows no model, no HTTP and no rendering.
 
 mod link;
@@ -135,10 +136,17 @@ impl Session {
         }
     }
 
-    /// Forgets a request; tells the worker if it has not finished.
+    /// Forgets a request; tells the worker if it knows it and has not finished it.
     fn forget(&self, handle: u64) {
         let mut inner = self.inner();
-        if inner.requests.remove(&handle).is_some() {
+        if inner.requests.remove(&handle).is_none() {
+            return;
+        }
+        // It has no credits behind its Start: those return for events, and there are none before it is sent.
+        let is_start = |command: &SessionCommand| matches!(&command.kind, Some(session_command::Kind::Start(start)) if start.handle == handle);
+        if let Some(unsent) = inner.outbox.iter().rposition(is_start) {
+            inner.outbox.remove(unsent);
+        } else {
             Self::send(&mut inner, session_command::Kind::Cancel(Cancel { handle }));
         }
     }

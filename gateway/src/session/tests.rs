@@ -71,6 +71,23 @@ fn dropping_a_request_cancels_it_once_and_only_if_it_runs() {
 }
 
 #[test]
+fn a_request_dropped_before_it_was_sent_never_is() {
+    let session = session();
+    let [first, dropped, last] = [(); 3].map(|()| Request::start(Arc::clone(&session), Start::default(), ()));
+    drop(dropped);
+    let handles: Vec<u64> = sent(&session)
+        .into_iter()
+        .map(|kind| match kind {
+            session_command::Kind::Start(start) => start.handle,
+            session_command::Kind::Cancel(_) | session_command::Kind::Credit(_) => panic!("only starts"),
+        })
+        .collect();
+    assert_eq!(handles, [1, 3]);
+    drop((first, last));
+    assert_eq!(sent(&session).len(), 2, "what was sent is cancelled");
+}
+
+#[test]
 fn credit_returns_only_as_events_are_taken() {
     let session = session();
     let mut request = Request::start(Arc::clone(&session), Start::default(), ());
