@@ -1,106 +1,135 @@
-//! How many sequences to decode in one call. Pure, from times measured at load.
+//! How many sequences to decode in one call. Pure: learns from the times of the calls it has chosen.
 //!
 //! On most machines one call for all is best: the weights are read once. On CPUs with small models it need not be: a matrix product of a few rows
-//! can cost more than as many products of one row. So the engine measures, and splits where that is quicker.
+//! can cost more than as many products of one row. So the first rounds try both, and the better one is kept, looked at again from time to time.
 
-use std::time::Duration;
-
-/// Gain below which a split is not worth its risk of being noise.
+/// A split must be this much quicker than one call.
 const GAIN: f64 = 0.85;
+/// Calls slower than this are never split: such models read their weights once per call.
+const SLOW_MICROS: f64 = 40_000.0;
+/// Rounds between two looks at the way not taken.
+const LOOK_AGAIN: u64 = 512;
+/// Weight of a new time.
+const WEIGHT: f64 = 0.25;
 
-/// Best sizes of calls.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Learned times of calls.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Grouping {
-    /// For n ready sequences, at index n: the size of each call; absent = all.
-    sizes: Vec<usize>,
-}
-
-/// Numbers of sequences worth measuring, up to `most`.
-pub(crate) fn probes(most: usize) -> Vec<usize> {
-    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-        .into_iter()
-        .filter(|n| *n <= most)
-        .collect()
+    /// Microseconds of a call for n sequences, at index n; 0 = never seen.
+    cost: Vec<f64>,
+    rounds: u64,
 }
 
 impl Grouping {
-    /// From measured times of one call for so many sequences, ascending and beginning with one.
-    pub(crate) fn new(measured: &[(usize, Duration)]) -> Self {
-        let most = measured.last().map_or(0, |last| last.0);
-        let cost = |n: usize| -> f64 {
-            // between two measured points: in proportion
-            let after = measured.iter().position(|probe| probe.0 >= n).unwrap_or(0);
-            let (n2, t2) = measured[after];
-            if n2 == n || after == 0 {
-                return t2.as_secs_f64();
-            }
-            let (n1, t1) = measured[after - 1];
-            let share = ratio(n - n1, n2 - n1);
-            t1.as_secs_f64() * (1.0 - share) + t2.as_secs_f64() * share
-        };
-        let total = |n: usize, size: usize| -> f64 {
-            let whole = ratio(n / size, 1) * cost(size);
-            if n.is_multiple_of(size) {
-                whole
-            } else {
-                whole + cost(n % size)
-            }
-        };
-        let mut sizes = vec![0; most + 1];
-        for (n, slot) in sizes.iter_mut().enumerate().skip(1) {
-            let best = (1..n)
-                .map(|size| (total(n, size), size))
-                .min_by(|a, b| a.0.total_cmp(&b.0));
-            *slot = match best {
-                Some((time, size)) if time < cost(n) * GAIN => size,
-                Some(_) | None => n,
-            };
-        }
-        Self { sizes }
-    }
-
     /// Size of each call for `n` ready sequences.
-    pub(crate) fn size(&self, n: usize) -> usize {
-        self.sizes.get(n).copied().unwrap_or(n).max(1)
+    pub(crate) fn size(&mut self, n: usize) -> usize {
+        if n <= 1 {
+            return n.max(1);
+        }
+        let whole = self.known(n);
+        if whole == 0.0 || whole > SLOW_MICROS {
+            return n;
+        }
+        if self.known(1) == 0.0 {
+            return 1;
+        }
+        self.rounds += 1;
+        let best = (1..n)
+            .filter_map(|size| self.total(n, size).map(|time| (time, size)))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .filter(|(time, _)| *time < whole * GAIN)
+            .map_or(n, |(_, size)| size);
+        if !self.rounds.is_multiple_of(LOOK_AGAIN) {
+            return best;
+        }
+        if best == n { 1 } else { n }
     }
-}
 
-#[expect(clippy::cast_precision_loss, reason = "numbers of sequences")]
-fn ratio(a: usize, b: usize) -> f64 {
-    a as f64 / b as f64
+    /// A call for `n` sequences took `micros`.
+    pub(crate) fn learn(&mut self, n: usize, micros: u64) {
+        if self.cost.len() <= n {
+            self.cost.resize(n + 1, 0.0);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let sample = (micros as f64).max(1.0);
+        let known = self.cost[n];
+        self.cost[n] = if known == 0.0 {
+            sample
+        } else {
+            // one slow call says more about the machine than about the size
+            known + (sample.min(known * 3.0) - known) * WEIGHT
+        };
+    }
+
+    fn known(&self, n: usize) -> f64 {
+        self.cost.get(n).copied().unwrap_or(0.0)
+    }
+
+    /// Time of `n` sequences in calls of `size`, if all its calls are known.
+    fn total(&self, n: usize, size: usize) -> Option<f64> {
+        let (each, rest) = (
+            self.known(size),
+            if n.is_multiple_of(size) {
+                0.0
+            } else {
+                self.known(n % size)
+            },
+        );
+        if each == 0.0 || (rest == 0.0 && !n.is_multiple_of(size)) {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a number of sequences")]
+        let calls = (n / size) as f64;
+        Some(calls * each + rest)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn times(micros: &[(usize, u64)]) -> Vec<(usize, Duration)> {
-        micros
-            .iter()
-            .map(|(n, t)| (*n, Duration::from_micros(*t)))
-            .collect()
+    /// Runs rounds of `n` sequences on a machine whose calls take `time`; returns how often each size was chosen last.
+    fn settle(n: usize, time: impl Fn(usize) -> u64) -> usize {
+        let mut grouping = Grouping::default();
+        let mut last = 0;
+        for _ in 0..100 {
+            last = grouping.size(n);
+            let (calls, rest) = (n / last, n % last);
+            (0..calls).for_each(|_| grouping.learn(last, time(last)));
+            if rest > 0 {
+                grouping.learn(rest, time(rest));
+            }
+        }
+        last
     }
 
     #[test]
     fn where_calls_cost_about_the_same_there_is_one() {
-        let grouping = Grouping::new(&times(&[(1, 10_000), (2, 10_100), (4, 10_300), (8, 11_000)]));
-        assert!((1..=8).all(|n| grouping.size(n) == n));
-        assert_eq!(grouping.size(100), 100, "beyond what was measured: all");
-        assert_eq!(Grouping::default().size(7), 7);
+        for n in 1..20 {
+            assert_eq!(settle(n, |size| 1000 + 10 * size as u64), n);
+        }
     }
 
     #[test]
     fn where_small_calls_are_dear_they_are_split() {
-        let grouping = Grouping::new(&times(&[
-            (1, 1300),
-            (2, 5000),
-            (4, 9400),
-            (8, 12_000),
-            (16, 17_800),
-        ]));
-        assert_eq!(grouping.size(1), 1);
-        assert_eq!(grouping.size(2), 1);
-        assert_eq!(grouping.size(4), 1);
-        assert_eq!(grouping.size(16), 16);
+        let time = |size| if size == 1 { 1100 } else { 4000 + 300 * size as u64 };
+        assert_eq!(settle(4, time), 1);
+        assert_eq!(settle(16, time), 16);
+    }
+
+    #[test]
+    fn slow_models_are_not_experimented_with() {
+        let mut grouping = Grouping::default();
+        grouping.learn(8, 100_000);
+        assert_eq!(grouping.size(8), 8);
+    }
+
+    #[test]
+    fn the_way_not_taken_is_looked_at_again() {
+        let mut grouping = Grouping::default();
+        grouping.learn(4, 9000);
+        grouping.learn(1, 1000);
+        let looks = (0..2 * LOOK_AGAIN).filter(|_| grouping.size(4) == 4).count();
+        assert_eq!(looks, 2);
     }
 }

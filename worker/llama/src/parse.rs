@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A lane is queued at most once, so the queue never holds more than there are choices. The loop pays a credit for each token it gives to a lane;
-//! the thread gives back what did not become an event. Once the parser says that the rest is plain content the lane is *open*: the loop sends by itself.
+//! the thread gives back what did not become an event. Once the parser says that the rest is plain content it is asked only once more, at the end:
+//! until then text passes through on the loop's own thread, but for white space that may turn out to be the answer's end, which formats drop.
 //!
 //! Invariant: events of a choice are sent in order, and the request's terminal event last. Only this thread ends a request that has lanes.
 
@@ -60,8 +61,6 @@ struct Inbox {
     paid: u32,
     end: Option<End>,
     queued: bool,
-    /// The rest is content: the loop sends it by itself.
-    open: bool,
 }
 
 /// How a choice ended.
@@ -81,6 +80,11 @@ struct Reader {
     text: String,
     /// The rest is content, by the format or because the parser gave up.
     raw: bool,
+    /// While raw: bytes at the end of `text` that the parser has not seen, and how many of these were sent.
+    unread: usize,
+    sent: usize,
+    /// The parser gave up: nothing is left to ask it.
+    lost: bool,
     /// The format allows nothing but content after content.
     tail_plain: bool,
     tool_calls: usize,
@@ -96,6 +100,9 @@ impl Lane {
             parser,
             text: String::new(),
             raw: false,
+            unread: 0,
+            sent: 0,
+            lost: false,
             tail_plain,
             tool_calls: 0,
         };
@@ -105,21 +112,6 @@ impl Lane {
             inbox: Mutex::default(),
             reader: Mutex::new(reader),
         })
-    }
-
-    /// Whether the loop may send by itself from now on.
-    pub(crate) fn is_open(&self) -> bool {
-        lock(&self.inbox).open
-    }
-
-    /// Opens the lane if the rest is content and nothing waits to be read.
-    fn open_if_plain(&self) {
-        if let Ok(reader) = self.reader.try_lock()
-            && reader.raw
-        {
-            let mut inbox = lock(&self.inbox);
-            inbox.open = !inbox.queued && inbox.text.is_empty() && inbox.end.is_none();
-        }
     }
 
     /// Adds output that was paid for with one credit. What is known at once is returned; the rest comes from the parse thread.
@@ -172,15 +164,17 @@ impl Lane {
     /// Short texts are read on the loop's own thread: that takes some ten microseconds, less than waking another. `None` if the parse thread must.
     fn read_here(&self, otherwise: impl FnOnce()) -> Option<Option<SequenceEvents>> {
         if let Ok(mut reader) = self.reader.try_lock()
-            && reader.text.len() + lock(&self.inbox).text.len() <= READ_HERE_BYTES
+            && self.is_quick(&reader)
         {
-            let events = work(self, &mut reader);
-            drop(reader);
-            self.open_if_plain();
-            return Some(events);
+            return Some(work(self, &mut reader));
         }
         otherwise();
         None
+    }
+
+    fn is_quick(&self, reader: &Reader) -> bool {
+        let inbox = lock(&self.inbox);
+        reader.text.len() + inbox.text.len() <= READ_HERE_BYTES || (reader.raw && inbox.end.is_none())
     }
 
     fn enqueue(self: &Arc<Self>, queue: &Queue) {
@@ -238,8 +232,6 @@ pub(crate) fn start() -> std::io::Result<Queue> {
                 if let Some(events) = work(&lane, &mut reader) {
                     lane.group.outbox.send(vec![events]);
                 }
-                drop(reader);
-                lane.open_if_plain();
             }
         })?;
     Ok(Queue { tx })
@@ -251,7 +243,6 @@ fn work(lane: &Lane, reader: &mut Reader) -> Option<SequenceEvents> {
         let mut inbox = lock(&lane.inbox);
         inbox.queued = false;
         let kept = Inbox {
-            open: inbox.open,
             generated: inbox.generated,
             ..Inbox::default()
         };
@@ -272,10 +263,17 @@ fn work(lane: &Lane, reader: &mut Reader) -> Option<SequenceEvents> {
         Some(End::Dropped) | None => true,
     };
     if !dropped && (!taken.text.is_empty() || taken.end.is_some()) {
-        reader.read(&taken.text, cut, &mut delta);
+        reader.read(&taken.text, taken.end.is_some(), cut, &mut delta);
     }
     let has_output = !delta.content.is_empty() || !delta.reasoning.is_empty() || !delta.tool_calls.is_empty();
-    let spent = if !dropped && (has_output || !delta.tokens.is_empty()) {
+    let due = has_output || !delta.tokens.is_empty() || (taken.end.is_some() && !delta.logprobs.is_empty());
+    if !due {
+        // figures of tokens whose text is held back travel with that text
+        let mut inbox = lock(&lane.inbox);
+        let newer = std::mem::replace(&mut inbox.logprobs, std::mem::take(&mut delta.logprobs));
+        inbox.logprobs.extend(newer);
+    }
+    let spent = if !dropped && due {
         events.push(Event {
             kind: Some(event::Kind::Delta(delta)),
             extra_json: String::new(),
@@ -317,12 +315,17 @@ fn work(lane: &Lane, reader: &mut Reader) -> Option<SequenceEvents> {
 }
 
 impl Reader {
-    fn read(&mut self, new: &str, cut: bool, delta: &mut Delta) {
+    fn read(&mut self, new: &str, ended: bool, cut: bool, delta: &mut Delta) {
+        self.text.push_str(new);
         if self.raw {
-            delta.content.push_str(new);
+            self.unread += new.len();
+            if ended {
+                self.read_end(cut, delta)
+            } else {
+                self.pass(delta)
+            }
             return;
         }
-        self.text.push_str(new);
         match self.parser.update(&self.text, cut) {
             Ok(parsed) => {
                 self.tool_calls = parsed.tool_calls;
@@ -333,9 +336,35 @@ impl Reader {
                 // no error of the request: the model wrote something the format does not have
                 tracing::debug!(%error, "an answer does not parse, the rest is sent as content");
                 self.raw = true;
+                self.lost = true;
                 delta.content.push_str(new);
             }
         }
+    }
+
+    /// Sends what is certainly content: all but white space at the end, unless the parser gave up.
+    fn pass(&mut self, delta: &mut Delta) {
+        let unsent = &self.text[self.text.len() - self.unread + self.sent..];
+        let sure = if self.lost { unsent } else { unsent.trim_end() };
+        delta.content.push_str(sure);
+        self.sent += sure.len();
+    }
+
+    /// The parser decides about the end. What was passed is the beginning of what it says of the unread text; where it is not, all is content.
+    fn read_end(&mut self, cut: bool, delta: &mut Delta) {
+        let unsent = self.text.len() - self.unread + self.sent;
+        if !self.lost
+            && let Ok(parsed) = self.parser.update(&self.text, cut)
+        {
+            let mut last = Delta::default();
+            parsed.diffs.into_iter().for_each(|diff| add(diff, &mut last));
+            let passed = &self.text[self.text.len() - self.unread..unsent];
+            if let Some(rest) = last.content.strip_prefix(passed) {
+                delta.content.push_str(rest);
+                return;
+            }
+        }
+        delta.content.push_str(&self.text[unsent..]);
     }
 }
 

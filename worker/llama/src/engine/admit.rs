@@ -73,7 +73,6 @@ impl Engine {
                 preempted: false,
                 newline: false,
                 lane,
-                lane_open: false,
                 pending: Pending::default(),
             }));
         }

@@ -25,15 +25,15 @@ impl Engine {
             .sum();
         if prompts > 0 {
             self.decode_parts(&parts);
-        } else {
-            for call in parts.chunks(self.grouping.size(parts.len())) {
-                self.decode_parts(call);
-            }
-        }
-        if prompts > 0 {
-            let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let micros = micros_since(started);
             self.pace.learn(prompts, micros);
             tracing::trace!(prompts, sequences = parts.len(), micros, "read prompts");
+        } else {
+            for call in parts.chunks(self.grouping.size(parts.len())) {
+                let begun = Instant::now();
+                self.decode_parts(call);
+                self.grouping.learn(call.len(), micros_since(begun));
+            }
         }
         self.parts = parts;
     }
@@ -178,6 +178,10 @@ impl Engine {
             }
         }
     }
+}
+
+fn micros_since(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Splits parts in two of about the same number of tokens; the second may continue the first's last sequence.

@@ -100,23 +100,20 @@ impl Engine {
             return None;
         }
         pending.count = 0;
-        if let Some(lane) = run.lane.as_ref().filter(|_| !run.lane_open) {
-            run.lane_open = lane.is_open();
-            if !run.lane_open {
-                if let Some(request) = self.requests.get(&run.handle) {
-                    request.control.pay(1);
-                }
-                let mut output = Output {
-                    text: &pending.text,
-                    logprobs: &mut pending.logprobs,
-                    tokens: &mut pending.tokens,
-                    generated: run.generated,
-                };
-                let events = lane.push(&mut output, &self.parse);
-                pending.text.clear();
-                self.merge(events);
-                return None;
+        if let Some(lane) = &run.lane {
+            if let Some(request) = self.requests.get(&run.handle) {
+                request.control.pay(1);
             }
+            let mut output = Output {
+                text: &pending.text,
+                logprobs: &mut pending.logprobs,
+                tokens: &mut pending.tokens,
+                generated: run.generated,
+            };
+            let events = lane.push(&mut output, &self.parse);
+            pending.text.clear();
+            self.merge(events);
+            return None;
         }
         Some(Delta {
             choice: run.choice,

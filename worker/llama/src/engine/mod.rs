@@ -110,7 +110,6 @@ pub(crate) struct EngineParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) waker: Waker,
     pub(crate) pace: PrefillPace,
-    pub(crate) grouping: Grouping,
 }
 
 /// Samplers' lazy grammars search with `std::regex`, which recurses per character.
@@ -151,7 +150,7 @@ impl Engine {
             shared: parts.shared,
             waker: parts.waker,
             pace: parts.pace,
-            grouping: parts.grouping,
+            grouping: Grouping::default(),
             clock: 0,
             broken: 0,
             batch: Batch::default(),

@@ -83,8 +83,6 @@ pub(super) struct Run {
     pub(super) newline: bool,
     /// Where to parse the output; `None` if it is sent as it is.
     pub(super) lane: Option<Arc<Lane>>,
-    /// The lane was opened: what follows is sent as it is.
-    pub(super) lane_open: bool,
     /// Output gathered for the next event.
     pub(super) pending: Pending,
 }

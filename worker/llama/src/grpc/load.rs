@@ -21,9 +21,8 @@ use crate::{
     context::{Batch, Context, DecodeError},
     engine::{self, EngineParts},
     ffi::NativeError,
-    group::{self, Grouping},
     limits::{Limits, Role},
-    model::{Model, Token},
+    model::Model,
     parse,
     plan::PrefillPace,
     request::Command,
@@ -35,10 +34,8 @@ use crate::{
 const COMMANDS: usize = 1024;
 /// One token on one thread in less than this: more threads don't pay.
 const QUICK: Duration = Duration::from_millis(2);
-/// A call slower than this is not worth splitting.
-const SLOW: Duration = Duration::from_millis(40);
 /// The warm-up prompt on one thread in less than this: more threads don't pay.
-const QUICK_PROMPT: Duration = Duration::from_millis(12);
+const QUICK_PROMPT: Duration = Duration::from_millis(6);
 
 /// A loaded model and how to reach its threads.
 #[derive(Debug)]
@@ -101,10 +98,10 @@ pub(super) fn load(
     if limits.role == Role::Rerank && context.info().pooling != "rank" {
         return Err(Code::InvalidLoadRequest.error("the model's pooling is not `rank`: it is no reranker"));
     }
-    let (pace, grouping) = warm_up(&model, &mut context, &mut wanted)
+    let pace = warm_up(&model, &mut context, &mut wanted)
         .map_err(|error| Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}")))?;
     tell(LoadPhase::Warmup, 1.0);
-    serve(request, model, context, &wanted, &limits, (pace, grouping))
+    serve(request, model, context, &wanted, &limits, pace)
         .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
 }
 
@@ -114,7 +111,7 @@ fn serve(
     context: Context,
     wanted: &settings::Wanted,
     limits: &Limits,
-    (pace, grouping): (PrefillPace, Grouping),
+    pace: PrefillPace,
 ) -> std::io::Result<Loaded> {
     let info = context.info();
     let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
@@ -133,7 +130,6 @@ fn serve(
         shared: Arc::clone(&shared),
         waker: waker.clone(),
         pace,
-        grouping,
     })?;
     Ok(Loaded {
         model,
@@ -238,7 +234,7 @@ fn warm_up(
     model: &Model,
     context: &mut Context,
     wanted: &mut settings::Wanted,
-) -> Result<(PrefillPace, Grouping), DecodeError> {
+) -> Result<PrefillPace, DecodeError> {
     let token = [model.info().bos, model.info().eos, 0]
         .into_iter()
         .find(|token| *token >= 0)
@@ -246,7 +242,7 @@ fn warm_up(
     let mut batch = Batch::default();
     let prompt = (context.info().n_ubatch as usize)
         .min(context.info().n_ctx as usize / 2)
-        .clamp(1, 64);
+        .clamp(1, 32);
     let mut decode = |context: &mut Context, tokens: usize, threads: u32| -> Result<Duration, DecodeError> {
         let threads = i32::try_from(threads).unwrap_or(1);
         context.set_threads(threads, threads);
@@ -272,7 +268,7 @@ fn warm_up(
             |context: &mut Context, tokens: usize, threads: u32| -> Result<Duration, DecodeError> {
                 decode(context, tokens, threads)?;
                 let mut time = Duration::MAX;
-                for _ in 0..4 {
+                for _ in 0..2 {
                     time = time.min(decode(context, tokens, threads)?);
                 }
                 Ok(time)
@@ -300,39 +296,5 @@ fn warm_up(
         i32::try_from(best).unwrap_or(1),
         i32::try_from(best_batch).unwrap_or(1),
     );
-    let grouping = if wanted.role == Role::Generate {
-        measure_groups(context, token)?
-    } else {
-        Grouping::default()
-    };
-    Ok((pace, grouping))
-}
-
-/// Times calls that decode one token of several sequences each.
-fn measure_groups(context: &mut Context, token: Token) -> Result<Grouping, DecodeError> {
-    let mut batch = Batch::default();
-    let mut measured = Vec::new();
-    for sequences in group::probes(context.info().n_seq_max as usize) {
-        let mut time = Duration::MAX;
-        for _ in 0..4 {
-            context.clear();
-            batch.clear();
-            for seq in 0..sequences {
-                batch.push(token, 0, i32::try_from(seq).unwrap_or(0), true);
-            }
-            let begun = Instant::now();
-            context.decode(&batch)?;
-            time = time.min(begun.elapsed());
-        }
-        measured.push((sequences, time));
-        if time > SLOW {
-            // such models read their weights once per call: one call is best
-            context.clear();
-            return Ok(Grouping::default());
-        }
-    }
-    context.clear();
-    let grouping = Grouping::new(&measured);
-    tracing::info!(?measured, ?grouping, "chose sizes of calls by trying");
-    Ok(grouping)
+    Ok(pace)
 }
