@@ -1,6 +1,6 @@
 //! Which sequence serves a request, and how much of its prompt is already in memory. Pure.
 //!
-//! Rule (ENGINE.md 7): the wished one; else the idle sequence whose common prefix covers more than a tenth of the prompt (the longest);
+//! Rule (ENGINE.md 7): the wished one, if it is idle; else the idle sequence whose common prefix covers more than a tenth of the prompt (the longest);
 //! else an empty one; else the least recently used. Where cells can be shared, a longer prefix of any other sequence is taken over.
 
 use crate::model::Token;
@@ -37,7 +37,7 @@ pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Picks a sequence for `prompt`; `None` if none is idle (or the wished one isn't).
+/// Picks a sequence for `prompt`; `None` if none is idle. A busy wish gives way: to wait for it would hold up all others.
 pub(crate) fn pick(
     candidates: &[Candidate<'_>],
     prompt: &[Token],
@@ -53,8 +53,9 @@ pub(crate) fn pick(
         }
     };
     let idle = || (0..candidates.len()).filter(|seq| candidates[*seq].idle);
-    let seq = match wish {
-        Some(wish) => idle().find(|seq| *seq == wish)?,
+    let wished = wish.and_then(|wish| idle().find(|seq| *seq == wish));
+    let seq = match wished {
+        Some(seq) => seq,
         None => {
             #[expect(
                 clippy::cast_precision_loss,
@@ -149,9 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_kept_or_waits() {
+    fn a_wish_is_kept_unless_it_is_busy() {
         let all = [candidate(false, &[], 1), candidate(true, &[], 2)];
-        assert_eq!(pick(&all, &[1], Some(0), true, true), None);
+        assert_eq!(pick(&all, &[1], Some(0), true, true).map(|p| p.seq), Some(1));
         assert_eq!(pick(&all, &[1], Some(1), true, true).map(|p| p.seq), Some(1));
+        assert_eq!(pick(&all[..1], &[1], Some(0), true, true), None);
+        let older = [candidate(true, &[], 1), candidate(true, &[], 2)];
+        assert_eq!(pick(&older, &[1], Some(1), true, true).map(|p| p.seq), Some(1));
     }
 }
