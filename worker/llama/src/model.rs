@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::ffi::{self, ErrorText, NativeError, RawModel, append, sink_of};
 
-/// A token id, within the vocabulary once [`Model::check_tokens`] has seen it.
+/// A token id, within the vocabulary once [`crate::grpc::convert::check_tokens`] has seen it.
 pub(crate) type Token = i32;
 
 /// Facts about a model, from llama.cpp.

@@ -35,7 +35,7 @@ const COMMANDS: usize = 1024;
 /// One token on one thread in less than this: more threads don't pay.
 const QUICK: Duration = Duration::from_millis(2);
 /// The warm-up prompt on one thread in less than this: more threads don't pay.
-const QUICK_PROMPT: Duration = Duration::from_millis(6);
+const QUICK_PROMPT: Duration = Duration::from_millis(8);
 
 /// A loaded model and how to reach its threads.
 #[derive(Debug)]
@@ -262,23 +262,16 @@ fn warm_up(
     };
     let mut best = wanted.settings.threads;
     let mut best_batch = wanted.settings.threads_batch;
-    decode(context, 1, best)?;
+    let mut prompt_time = Duration::MAX;
     if wanted.choose_threads && best > 1 {
-        let mut fastest =
-            |context: &mut Context, tokens: usize, threads: u32| -> Result<Duration, DecodeError> {
-                decode(context, tokens, threads)?;
-                let mut time = Duration::MAX;
-                for _ in 0..2 {
-                    time = time.min(decode(context, tokens, threads)?);
-                }
-                Ok(time)
-            };
         // where one thread is quick, others only wait for each other and take the cores from everything else
-        if fastest(context, 1, 1)? < QUICK {
+        decode(context, 1, 1)?;
+        if decode(context, 1, 1)? < QUICK {
             best = 1;
-        }
-        if best == 1 && fastest(context, prompt, 1)? < QUICK_PROMPT {
-            best_batch = 1;
+            prompt_time = decode(context, prompt, 1)?;
+            if prompt_time < QUICK_PROMPT {
+                best_batch = 1;
+            }
         }
         tracing::info!(
             threads = best,
@@ -286,9 +279,11 @@ fn warm_up(
             "chose threads by trying"
         );
     }
-    let time = decode(context, prompt, best_batch)?;
+    if prompt_time == Duration::MAX {
+        prompt_time = decode(context, prompt, best_batch)?;
+    }
     let mut pace = PrefillPace::default();
-    pace.learn(prompt, u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    pace.learn(prompt, u64::try_from(prompt_time.as_micros()).unwrap_or(u64::MAX));
     context.clear();
     wanted.settings.threads = best;
     wanted.settings.threads_batch = best_batch;
