@@ -44,7 +44,7 @@ impl Fleet {
                 }
             }
             InstanceState::Leaving(exit) => {
-                if let Exit::ToSend(mode) = *exit {
+                if let &mut Exit::ToSend(mode) = exit {
                     *exit = Exit::Operator;
                     self.send(id, Asked::OperatorUnload, Command::Unload { mode });
                 }

@@ -8,7 +8,7 @@ use crate::api::{
     DecisionKind, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WaitReason, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Exit, Goal, InstanceState, Load, Place, Standing, Waiter};
+use crate::state::{Before, Exit, Goal, InstanceState, Load, Place, Standing, Waiter};
 
 /// What a model has to offer to a waiter.
 enum Home {
@@ -66,8 +66,12 @@ impl Fleet {
                 | InstanceState::Quiesced { .. }
                 | InstanceState::Resuming
                 | InstanceState::Opaque => loaded = true,
-                InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => loading = true,
-                InstanceState::Leaving(_) => leaving = true,
+                InstanceState::Loading { .. }
+                | InstanceState::Cancelling { .. }
+                | InstanceState::Leaving(Exit::Worker(Before::Loading(_))) => loading = true,
+                InstanceState::Leaving(
+                    Exit::ToSend(_) | Exit::Operator | Exit::Wanted | Exit::Worker(Before::Serving),
+                ) => leaving = true,
                 InstanceState::Lost(crate::state::Was::Routable) => lost_with = Some(instance.worker.clone()),
                 InstanceState::Lost(crate::state::Was::NotRoutable | crate::state::Was::Condemned) => {}
             }
@@ -222,7 +226,7 @@ impl Fleet {
                 | InstanceState::Evicting { .. }
                 | InstanceState::Quiesced { .. }
                 | InstanceState::Resuming
-                | InstanceState::Leaving(Exit::Worker) => soon = true,
+                | InstanceState::Leaving(Exit::Wanted | Exit::Worker(_)) => soon = true,
                 InstanceState::Lost(_) | InstanceState::Opaque => {}
             }
         }

@@ -17,6 +17,7 @@
 //!                                         └────────────┘
 //!   any ── worker lost ──► Lost (a ghost: reservations and slot stay) ── rejoined ──► as reported, or gone
 //!   any ── reported failed ──► gone, with a failure        any ── unknown state reported ──► Opaque
+//!   Loading, Ready … ── reported unloading, unasked ──► Leaving, with what it was ──► gone, as from there
 //! ```
 //!
 //! Invariants: reservations never change; one command is outstanding at most (`pending`); a ghost is never sent a command.
@@ -94,14 +95,25 @@ pub(crate) enum InstanceState {
 }
 
 /// Why and how far an instance is on its way out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Exit {
     /// An operator's unload waits for an outstanding command.
     ToSend(UnloadMode),
     /// An operator's unload was sent.
     Operator,
-    /// Policy's unload was accepted, or the worker says it is ending by itself.
-    Worker,
+    /// Policy's unload, or a cancellation, is being done.
+    Wanted,
+    /// The worker ends it, and has not said why: its engine failed, or somebody at its host wants it gone.
+    Worker(Before),
+}
+
+/// What an instance was when its worker began to end it.
+#[derive(Debug)]
+pub(crate) enum Before {
+    /// It was loading, for this load.
+    Loading(Box<Load>),
+    /// It was loaded.
+    Serving,
 }
 
 /// What a lost instance was.
@@ -283,6 +295,32 @@ impl Instance {
             | InstanceState::Lost(_)
             | InstanceState::Opaque => false,
         }
+    }
+
+    /// The load that depends on it.
+    pub(crate) fn load_mut(&mut self) -> Option<&mut Load> {
+        match &mut self.state {
+            InstanceState::Loading { load, .. }
+            | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) => Some(load),
+            InstanceState::Leaving(
+                Exit::ToSend(_) | Exit::Operator | Exit::Wanted | Exit::Worker(Before::Serving),
+            )
+            | InstanceState::Cancelling { .. }
+            | InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => None,
+        }
+    }
+
+    /// A load depends on it.
+    pub(crate) fn carries_load(&self) -> bool {
+        matches!(
+            self.state,
+            InstanceState::Loading { .. } | InstanceState::Leaving(Exit::Worker(Before::Loading(_)))
+        )
     }
 
     /// It is a ghost.

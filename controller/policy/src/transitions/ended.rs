@@ -5,7 +5,7 @@ use crate::api::{
     WaitReason, WorkerFailure, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Failure, Goal, InstanceState, Load, Place, Standing, Was};
+use crate::state::{Before, Exit, Failure, Goal, InstanceState, Load, Place, Standing, Was};
 
 /// How an instance ended.
 #[derive(Debug, Clone)]
@@ -32,15 +32,21 @@ impl Fleet {
             Some(&instance.worker),
         );
         match instance.state {
-            InstanceState::Loading { load, .. } => match end {
-                End::Asked => self.fail_model(&model, &LoadError::Cancelled(model.clone()), None),
+            InstanceState::Loading { load, .. }
+            | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) => match end {
+                // Not by this controller: somebody at the worker's host, or the worker itself as it shuts down.
+                End::Asked => self.load_lost(*load, &LoadError::Cancelled(model.clone())),
                 End::Failed(failure) => self.load_failed(*load, failure, id, instance.worker, instance.host),
                 End::LostWith(error) => self.load_lost(*load, &error),
             },
             // Its end was wanted, or its load went back into the queue when the worker was lost.
             InstanceState::Cancelling { .. }
-            | InstanceState::Leaving(_)
+            | InstanceState::Leaving(Exit::ToSend(_) | Exit::Operator | Exit::Wanted)
             | InstanceState::Lost(Was::Condemned | Was::NotRoutable) => {}
+            InstanceState::Leaving(Exit::Worker(Before::Serving)) => match end {
+                End::Asked | End::LostWith(_) => {}
+                End::Failed(failure) => self.crashed(&model, id, &LoadError::Worker(failure)),
+            },
             InstanceState::Ready
             | InstanceState::Evicting { .. }
             | InstanceState::Quiesced { .. }

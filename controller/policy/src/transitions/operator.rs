@@ -7,7 +7,7 @@ use crate::api::{
     UnloadHow, UnloadMode, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Call, Exit, InstanceState, Was};
+use crate::state::{Before, Call, Exit, Instance, InstanceState, Was};
 
 use super::ended::End;
 
@@ -50,13 +50,8 @@ impl Fleet {
             load.origin = Origin::Admin;
         }
         for instance in &model.instances {
-            if let Some(instance) = self.instances.get_mut(instance)
-                && let InstanceState::Loading {
-                    load, unwanted_since, ..
-                } = &mut instance.state
-            {
+            if let Some(load) = self.instances.get_mut(instance).and_then(Instance::load_mut) {
                 load.origin = Origin::Admin;
-                *unwanted_since = None;
             }
         }
         self.touch_model(id);
@@ -115,11 +110,8 @@ impl Fleet {
     fn cancel_queued(&mut self, id: &ModelId) {
         let queued = self.models.get(id).is_some_and(|model| model.queued.is_some());
         let loading = self.models.get(id).is_some_and(|model| {
-            let loads = |instance: &InstanceId| {
-                self.instances
-                    .get(instance)
-                    .is_some_and(|found| matches!(found.state, InstanceState::Loading { .. }))
-            };
+            let loads =
+                |instance: &InstanceId| self.instances.get(instance).is_some_and(Instance::carries_load);
             model.instances.iter().any(loads)
         });
         if queued || loading {
@@ -131,16 +123,21 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
-        instance.state = match &instance.state {
+        let before = std::mem::replace(&mut instance.state, InstanceState::Opaque);
+        instance.state = match before {
             InstanceState::Loading { .. } => InstanceState::Cancelling {
                 sent: false,
                 unload: Some(mode),
             },
             InstanceState::Cancelling { sent, .. } => InstanceState::Cancelling {
-                sent: *sent,
+                sent,
                 unload: Some(mode),
             },
-            InstanceState::Leaving(exit) if mode != UnloadMode::Force => InstanceState::Leaving(*exit),
+            // Its load is not to be tried again.
+            InstanceState::Leaving(Exit::Worker(Before::Loading(_))) if mode != UnloadMode::Force => {
+                InstanceState::Leaving(Exit::Wanted)
+            }
+            InstanceState::Leaving(exit) if mode != UnloadMode::Force => InstanceState::Leaving(exit),
             InstanceState::Lost(_) => InstanceState::Lost(Was::Condemned),
             InstanceState::Ready
             | InstanceState::Evicting { .. }

@@ -65,7 +65,7 @@ impl Fleet {
             }
             Asked::Evict => {
                 if matches!(instance.state, InstanceState::Evicting { .. }) {
-                    instance.state = InstanceState::Leaving(Exit::Worker);
+                    instance.state = InstanceState::Leaving(Exit::Wanted);
                 }
             }
             Asked::PlaceHold(hold) => {

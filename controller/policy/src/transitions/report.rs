@@ -12,7 +12,7 @@ use crate::api::{
     Need, NeedPart, Progress, Report, ReportedState, Touch, UnloadMode, WaitReason, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Exit, Goal, Instance, InstanceState, Load, Model, Place, Standing, Was};
+use crate::state::{Asked, Before, Exit, Goal, Instance, InstanceState, Load, Model, Place, Standing, Was};
 
 impl Fleet {
     /// Changes at a worker: instances first, samples last, so that a sample counts as newer than what came with it.
@@ -197,7 +197,10 @@ impl Fleet {
         let asked = instance.pending.as_ref().map(|pending| &pending.asked);
         match (&instance.state, asked) {
             (
-                InstanceState::Loading { .. } | InstanceState::Opaque | InstanceState::Lost(Was::NotRoutable),
+                InstanceState::Loading { .. }
+                | InstanceState::Leaving(Exit::Worker(Before::Loading(_)))
+                | InstanceState::Opaque
+                | InstanceState::Lost(Was::NotRoutable),
                 _,
             ) => {
                 self.became_ready(id);
@@ -223,7 +226,7 @@ impl Fleet {
                 InstanceState::Evicting { .. }
                 | InstanceState::Quiesced { .. }
                 | InstanceState::Resuming
-                | InstanceState::Leaving(Exit::Operator | Exit::Worker),
+                | InstanceState::Leaving(Exit::Operator | Exit::Wanted | Exit::Worker(Before::Serving)),
                 _,
             ) => {
                 instance.state = InstanceState::Ready;
@@ -284,21 +287,23 @@ impl Fleet {
         }
     }
 
+    /// Every engine that ends, for whatever reason, is first reported unloading: why is told by its end, so what it was is kept.
     fn follow_leaving(&mut self, id: &InstanceId) {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
-        match &instance.state {
-            InstanceState::Leaving(_) => {}
-            InstanceState::Cancelling { .. }
-            | InstanceState::Loading { .. }
-            | InstanceState::Ready
+        let before = std::mem::replace(&mut instance.state, InstanceState::Opaque);
+        instance.state = InstanceState::Leaving(match before {
+            InstanceState::Leaving(exit) => exit,
+            InstanceState::Cancelling { .. } | InstanceState::Lost(Was::Condemned) => Exit::Wanted,
+            InstanceState::Loading { load, .. } => Exit::Worker(Before::Loading(load)),
+            InstanceState::Ready
             | InstanceState::Evicting { .. }
             | InstanceState::Quiesced { .. }
             | InstanceState::Resuming
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => instance.state = InstanceState::Leaving(Exit::Worker),
-        }
+            | InstanceState::Lost(Was::Routable | Was::NotRoutable)
+            | InstanceState::Opaque => Exit::Worker(Before::Serving),
+        });
     }
 
     /// Holds that the worker has are in place: the word is given to those who wait for it (PROTOCOL 9).

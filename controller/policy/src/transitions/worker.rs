@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::api::{DecisionKind, Effect, InstanceId, LoadError, Report, WorkerFacts, WorkerId};
 use crate::fleet::{Fleet, Phase};
-use crate::state::{Device, Instance, InstanceState, Presence, Was, Worker};
+use crate::state::{Before, Device, Exit, Instance, InstanceState, Presence, Was, Worker};
 
 use super::ended::End;
 
@@ -78,10 +78,11 @@ impl Fleet {
             | InstanceState::Evicting { .. }
             | InstanceState::Quiesced { .. }
             | InstanceState::Resuming => Was::Routable,
-            InstanceState::Loading { .. } | InstanceState::Cancelling { .. } | InstanceState::Opaque => {
-                Was::NotRoutable
-            }
-            InstanceState::Leaving(_) => Was::Condemned,
+            InstanceState::Loading { .. }
+            | InstanceState::Cancelling { .. }
+            | InstanceState::Opaque
+            | InstanceState::Leaving(Exit::Worker(_)) => Was::NotRoutable,
+            InstanceState::Leaving(Exit::ToSend(_) | Exit::Operator | Exit::Wanted) => Was::Condemned,
             InstanceState::Lost(was) => *was,
         };
         let before = std::mem::replace(&mut instance.state, InstanceState::Lost(was));
@@ -90,7 +91,9 @@ impl Fleet {
         self.attention.remove(id);
         self.touch_model(&model);
         self.free_waiters_of(&model, id);
-        if let InstanceState::Loading { load, .. } = before {
+        if let InstanceState::Loading { load, .. }
+        | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) = before
+        {
             self.load_lost(*load, &LoadError::WorkerLost(worker));
         }
     }
@@ -106,8 +109,7 @@ impl Fleet {
         let instances: Vec<InstanceId> = worker.instances.iter().cloned().collect();
         self.decided(DecisionKind::WorkerLeft, None, None, Some(id));
         for instance in &instances {
-            let loading = |found: &Instance| matches!(found.state, InstanceState::Loading { .. });
-            let end = if self.instances.get(instance).is_some_and(loading) {
+            let end = if self.instances.get(instance).is_some_and(Instance::carries_load) {
                 End::LostWith(LoadError::WorkerLost(id.clone()))
             } else {
                 End::Asked

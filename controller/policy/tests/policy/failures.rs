@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, FailureClass, LoadError, ModelState, ModelType};
+use muster_policy::{Config, DeviceKind, Event, FailureClass, LoadError, ModelState, ModelType};
 
-use crate::sim::{Life, Sim, config, model, unlimited};
+use crate::sim::{Life, Sim, config, device, facts, failure, model, unlimited};
 
 /// A host with an idle and a busy model, on which `new` is loading.
 fn loading_beside_others() -> (Sim, muster_policy::InstanceId) {
@@ -139,4 +139,112 @@ fn a_crash_ends_the_streams_that_held_it_and_the_next_request_loads_again() {
         "the tombstone was acknowledged"
     );
     sim.use_once("a");
+}
+
+/// Begins the only load's end, as workers do: unloading first.
+fn begin_to_end_the_load(sim: &mut Sim, why: Option<FailureClass>) {
+    let (worker, instance) = sim.loading().remove(0);
+    let why = why.map(|class| failure(class, "load_stalled"));
+    sim.begin_end(&worker, &instance, why);
+}
+
+#[test]
+fn a_crash_that_is_first_reported_unloading_is_a_crash() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let hold = sim.open("a");
+    sim.finish_loads();
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    let crash = failure(FailureClass::Crash, "runtime_crashed");
+    sim.begin_end(&worker, &instance, Some(crash));
+    let late = sim.open("a");
+    sim.exit(&worker, &instance);
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("runtime_crashed")
+    );
+    assert_eq!(sim.loading().len(), 1, "no backoff: {}", sim.tail());
+    sim.finish_loads();
+    assert!(sim.streams[&late].ready().is_some());
+    // With nobody waiting the model shows what happened.
+    sim.close(&late);
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    let crash = failure(FailureClass::Crash, "runtime_crashed");
+    sim.begin_end(&worker, &instance, Some(crash));
+    sim.exit(&worker, &instance);
+    assert!(matches!(sim.states[&"a".into()], ModelState::Failed(_)));
+    sim.use_once("a");
+}
+
+#[test]
+fn a_stalled_load_that_is_first_reported_unloading_is_tried_once_more_and_then_failed() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let call = sim.load("a");
+    let hold = sim.open("a");
+    for attempt in [1, 2] {
+        assert_eq!(sim.loads.len(), attempt, "{}", sim.tail());
+        begin_to_end_the_load(&mut sim, Some(FailureClass::EngineLoad));
+        assert_eq!(sim.states[&"a".into()], ModelState::Loading);
+        sim.finish_exits();
+    }
+    assert!(sim.loading().is_empty(), "{}", sim.tail());
+    assert_eq!(
+        sim.replies[&call].as_ref().map_err(LoadError::code),
+        Err("load_stalled")
+    );
+    assert!(sim.streams[&hold].failed().is_some());
+    assert!(matches!(sim.states[&"a".into()], ModelState::Failed(_)));
+    let soon = sim.open("a");
+    assert_eq!(
+        sim.streams[&soon].failed().map(LoadError::code),
+        Some("model_failed")
+    );
+}
+
+#[test]
+fn a_load_that_somebody_at_the_host_ends_goes_back_into_the_queue() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.event(Event::PreloadRequested { model: "a".into() });
+    begin_to_end_the_load(&mut sim, None);
+    sim.finish_exits();
+    assert_eq!(sim.loads.len(), 2, "the preload is not forgotten: {}", sim.tail());
+    let call = sim.load("a");
+    begin_to_end_the_load(&mut sim, None);
+    sim.finish_loads();
+    assert!(sim.replies[&call].is_ok());
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+}
+
+#[test]
+fn a_load_whose_worker_shuts_down_goes_elsewhere() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let call = sim.load("a");
+    let (worker, _) = sim.loading().remove(0);
+    sim.workers.get_mut(&worker).unwrap().facts.draining = true;
+    sim.event(Event::WorkerDraining {
+        worker: worker.clone(),
+        draining: true,
+    });
+    begin_to_end_the_load(&mut sim, None);
+    sim.join(facts("x", "other", vec![device("sim:x", DeviceKind::Sim, 100)]));
+    sim.finish_exits();
+    sim.leave(&worker);
+    sim.finish_loads();
+    assert_eq!(sim.replies[&call], Ok(ModelState::Loaded), "{}", sim.tail());
+}
+
+#[test]
+fn an_unload_that_meets_a_failing_load_ends_it_for_good() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    let load = sim.load("a");
+    begin_to_end_the_load(&mut sim, Some(FailureClass::EngineLoad));
+    let unload = sim.unload("a", muster_policy::UnloadHow::DrainOrCancel);
+    sim.finish_exits();
+    assert!(sim.replies[&load].is_err());
+    assert_eq!(sim.replies[&unload], Ok(ModelState::Unloaded));
+    assert!(sim.loading().is_empty() && sim.loads.len() == 1);
 }

@@ -8,7 +8,7 @@ use muster_policy::{
 };
 use proptest::prelude::*;
 
-use crate::sim::{Life, Sim, SimWorker, config, device, facts, limits, model, need, unlimited};
+use crate::sim::{Life, Sim, SimWorker, config, device, facts, failure, limits, model, need, unlimited};
 
 /// One thing that happens; numbers choose among what there is at that moment.
 #[derive(Debug, Clone)]
@@ -22,6 +22,8 @@ enum Op {
     Up(u8),
     FinishLoad(u8),
     FailLoad(u8, bool),
+    /// An engine fails, while it loads or later, or somebody at its host wants it gone: it is unloading first (`Exit` ends it).
+    BeginEnd(u8, Option<bool>),
     Exit(u8),
     Crash(u8),
     Worker(u8, WorkerOp),
@@ -87,6 +89,7 @@ fn op() -> impl Strategy<Value = Op> {
         20 => any::<u8>().prop_map(Op::Up),
         8 => any::<u8>().prop_map(Op::FinishLoad),
         2 => any::<(u8, bool)>().prop_map(|(n, engine)| Op::FailLoad(n, engine)),
+        3 => any::<(u8, Option<bool>)>().prop_map(|(n, engine)| Op::BeginEnd(n, engine)),
         8 => any::<u8>().prop_map(Op::Exit),
         1 => any::<u8>().prop_map(Op::Crash),
         6 => (any::<u8>(), worker_op()).prop_map(|(n, op)| Op::Worker(n, op)),
@@ -110,6 +113,7 @@ fn crowded_op() -> impl Strategy<Value = Op> {
         14 => any::<u8>().prop_map(Op::Up),
         8 => any::<u8>().prop_map(Op::FinishLoad),
         8 => any::<u8>().prop_map(Op::Exit),
+        2 => any::<(u8, Option<bool>)>().prop_map(|(n, engine)| Op::BeginEnd(n, engine)),
         1 => any::<(u8, bool)>().prop_map(|(n, engine)| Op::FailLoad(n, engine)),
         1 => (any::<u8>(), worker_op()).prop_map(|(n, op)| Op::Worker(n, op)),
         1 => (any::<u8>(), model_op()).prop_map(|(n, op)| Op::Model(n, op)),
@@ -250,6 +254,7 @@ fn apply(sim: &mut Sim, op: &Op) {
                 sim.fail_load(&worker, &instance, class);
             }
         }
+        Op::BeginEnd(n, engine) => begin_end(sim, n, engine),
         Op::Exit(n) => {
             if let Some((worker, instance)) = choose(sim.in_life(&Life::Unloading), n) {
                 sim.exit(&worker, &instance);
@@ -276,6 +281,21 @@ fn apply(sim: &mut Sim, op: &Op) {
         Op::Advance(ms) => sim.advance(Duration::from_millis(u64::from(ms))),
         Op::Settle => sim.deliver_all(),
     }
+}
+
+/// `engine`: none if nothing fails, else whether a load fails in its engine.
+fn begin_end(sim: &mut Sim, n: u8, engine: Option<bool>) {
+    let (loading, ready) = (sim.loading(), sim.in_life(&Life::Ready));
+    let Some((worker, instance)) = choose(loading.iter().chain(&ready).cloned(), n) else {
+        return;
+    };
+    let class = match engine {
+        Some(_) if !loading.contains(&(worker.clone(), instance.clone())) => FailureClass::Crash,
+        Some(true) => FailureClass::EngineLoad,
+        Some(false) | None => FailureClass::BeforeEngine,
+    };
+    let why = engine.map(|_| failure(class, "ended"));
+    sim.begin_end(&worker, &instance, why);
 }
 
 fn connect_all(sim: &mut Sim) {

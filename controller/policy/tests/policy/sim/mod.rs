@@ -15,7 +15,7 @@ use muster_policy::{
     Stage, UnloadHow, WorkerFacts, WorkerId,
 };
 
-pub(crate) use worker::{Life, SimWorker};
+pub(crate) use worker::{Life, SimWorker, failure};
 
 /// A gateway's stream as the gateway sees it.
 #[derive(Debug, Clone)]

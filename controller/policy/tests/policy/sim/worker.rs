@@ -27,6 +27,8 @@ pub(crate) enum Life {
 pub(crate) struct SimInstance {
     pub(crate) spec: Arc<InstanceSpec>,
     pub(crate) life: Life,
+    /// Why it is unloading, if not because it was asked to.
+    pub(crate) ending: Option<WorkerFailure>,
     pub(crate) revision: u64,
     pub(crate) running: u32,
     pub(crate) holds: BTreeSet<HoldId>,
@@ -374,6 +376,7 @@ impl Sim {
             let new = SimInstance {
                 spec,
                 life: Life::Loading,
+                ending: None,
                 revision: 0,
                 running: 0,
                 holds,
@@ -478,10 +481,21 @@ impl Sim {
         });
     }
 
+    /// The worker begins to end an instance by itself: its engine failed, or somebody at the host wants it gone.
+    pub(crate) fn begin_end(&mut self, id: &WorkerId, instance: &InstanceId, why: Option<WorkerFailure>) {
+        self.change(id, instance, |i| {
+            i.running = 0;
+            i.life = Life::Unloading;
+            i.ending = why;
+        });
+    }
+
     /// The processes of an unloading instance have ended.
     pub(crate) fn exit(&mut self, id: &WorkerId, instance: &InstanceId) {
         self.workers.get_mut(id).unwrap().lifecycle += 1;
-        self.change(id, instance, |i| i.life = Life::Gone);
+        self.change(id, instance, |i| {
+            i.life = i.ending.take().map_or(Life::Gone, Life::Failed);
+        });
     }
 
     /// Lets every load and every exit under way end well, until nothing is under way.
