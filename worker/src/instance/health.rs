@@ -1,5 +1,8 @@
 //! When an engine counts as stuck (PROTOCOL.md 12): native engines say `Alive`, foreign ones are judged by events and processor time.
 //!
+//! If a look comes late, it was the worker that was stopped or overloaded, and what the engine said meanwhile may still wait to be read: such
+//! a look judges nothing, and silence is counted anew from there.
+//!
 //! Architecture invariant: reads no clock and no process; both are arguments.
 
 use std::time::{Duration, Instant};
@@ -18,6 +21,8 @@ pub(super) struct Health {
     patience: Patience,
     sends_alive: bool,
     last_alive: Instant,
+    /// The last look.
+    looked: Instant,
     /// Ticks so far, the count at the last change that was noticed, and when that was.
     ticks: u64,
     seen: (u64, Duration),
@@ -30,6 +35,7 @@ impl Health {
             patience,
             sends_alive,
             last_alive: now,
+            looked: now,
             ticks: 0,
             seen: (0, Duration::ZERO),
             changed: now,
@@ -60,6 +66,12 @@ impl Health {
     /// # Errors
     /// There was no sign of life for too long.
     pub(super) fn check(&mut self, now: Instant, expects: bool, cpu: Duration) -> Result<(), ErrorInfo> {
+        let late = is_late(self.looked, now, self.patience.engine_silent);
+        self.looked = now;
+        if late {
+            (self.last_alive, self.changed) = (now, now);
+            return Ok(());
+        }
         if self.sends_alive {
             let silence = now.saturating_duration_since(self.last_alive);
             if silence >= self.patience.engine_silent {
@@ -86,6 +98,11 @@ impl Health {
     }
 }
 
+/// Whether so much of the patience went by since the last look that it cannot be told who was silent. Looks are due eight times in it.
+fn is_late(looked: Instant, now: Instant, patience: Duration) -> bool {
+    now.saturating_duration_since(looked) >= patience / 2
+}
+
 fn stuck(what: &str, silence: Duration) -> ErrorInfo {
     let seconds = silence.as_secs_f64();
     Code::RuntimeCrashed
@@ -104,6 +121,7 @@ pub(super) struct LoadWatch {
     limit: Duration,
     seen: Activity,
     changed: Instant,
+    looked: Instant,
 }
 
 impl LoadWatch {
@@ -112,6 +130,7 @@ impl LoadWatch {
             limit,
             seen: Activity::default(),
             changed: now,
+            looked: now,
         }
     }
 
@@ -127,7 +146,9 @@ impl LoadWatch {
     pub(super) fn check(&mut self, now: Instant, activity: Activity) -> Result<(), ErrorInfo> {
         let computed = activity.cpu.saturating_sub(self.seen.cpu);
         let moved = activity.bytes.minus(self.seen.bytes);
-        if computed >= self.limit / COMPUTING || moved >= ADVANCE {
+        let late = is_late(self.looked, now, self.limit);
+        self.looked = now;
+        if late || computed >= self.limit / COMPUTING || moved >= ADVANCE {
             (self.seen, self.changed) = (activity, now);
         }
         let silence = now.saturating_duration_since(self.changed);
@@ -158,19 +179,28 @@ mod tests {
         }
     }
 
+    /// Looks each second after `from`, the last time at `to`; only that may fail.
+    fn look(
+        health: &mut Health,
+        start: Instant,
+        (from, to): (u32, u32),
+        expects: bool,
+        cpu: Duration,
+    ) -> Result<(), ErrorInfo> {
+        for second in from + 1..to {
+            health.check(start + second * SECOND, expects, cpu).unwrap();
+        }
+        health.check(start + to * SECOND, expects, cpu)
+    }
+
     #[test]
     fn a_native_engine_must_speak_and_move() {
         let start = Instant::now();
         let mut health = Health::new(patience(), true, start);
+        let idle = Duration::ZERO;
+        assert!(look(&mut health, start, (0, 9), true, idle).is_ok());
         assert!(
-            health
-                .check(start + 9 * SECOND, true, Duration::from_millis(0))
-                .is_ok()
-        );
-        assert!(
-            health
-                .check(start + 10 * SECOND, false, Duration::from_millis(0))
-                .is_err(),
+            look(&mut health, start, (9, 10), false, idle).is_err(),
             "idle ones speak too"
         );
         let busy = |seconds| Alive {
@@ -178,35 +208,57 @@ mod tests {
             ..Alive::default()
         };
         assert!(health.alive(&busy(119), start + 10 * SECOND).is_ok());
-        assert!(
-            health
-                .check(start + 19 * SECOND, true, Duration::from_millis(0))
-                .is_ok()
-        );
+        assert!(look(&mut health, start, (10, 19), true, idle).is_ok());
         let error = health.alive(&busy(120), start + 11 * SECOND).unwrap_err();
         assert_eq!(error.kind(), Code::RuntimeCrashed);
     }
 
     #[test]
+    fn a_worker_that_was_stopped_blames_no_engine() {
+        let start = Instant::now();
+        let mut native = Health::new(patience(), true, start);
+        let mut foreign = Health::new(patience(), false, start);
+        let cpu = Duration::from_millis(6);
+        assert!(look(&mut native, start, (0, 3), true, cpu).is_ok());
+        assert!(look(&mut foreign, start, (0, 3), true, cpu).is_ok());
+        // Stopped for ten minutes; then silence counts anew.
+        let back = start + 600 * SECOND;
+        assert!(native.check(back, true, cpu).is_ok());
+        assert!(foreign.check(back, true, cpu).is_ok());
+        assert!(look(&mut native, back, (0, 9), true, cpu).is_ok());
+        assert!(look(&mut native, back, (9, 10), true, cpu).is_err());
+        assert!(look(&mut foreign, back, (0, 119), true, cpu).is_ok());
+        assert!(look(&mut foreign, back, (119, 120), true, cpu).is_err());
+        let mut load = LoadWatch::new(60 * SECOND, start);
+        assert!(load.check(back, Activity::default()).is_ok());
+        assert!(load.check(back + 29 * SECOND, Activity::default()).is_ok());
+        assert!(load.check(back + 58 * SECOND, Activity::default()).is_ok());
+        assert!(load.check(back + 60 * SECOND, Activity::default()).is_err());
+    }
+
+    #[test]
     fn a_foreign_engine_is_judged_by_events_and_processor_time() {
         let start = Instant::now();
-        let at = |seconds| start + seconds * SECOND;
+        let cpu = Duration::from_millis;
         let mut health = Health::new(patience(), false, start);
         assert!(
-            health.check(at(200), false, Duration::from_millis(5)).is_ok(),
+            look(&mut health, start, (0, 200), false, cpu(5)).is_ok(),
             "idle is fine"
         );
         assert!(
-            health.check(at(300), true, Duration::from_millis(6)).is_ok(),
+            look(&mut health, start, (200, 300), true, cpu(5)).is_ok(),
+            "not yet"
+        );
+        assert!(
+            look(&mut health, start, (300, 400), true, cpu(6)).is_ok(),
             "it computes"
         );
         health.ticked();
         assert!(
-            health.check(at(400), true, Duration::from_millis(6)).is_ok(),
+            look(&mut health, start, (400, 520), true, cpu(6)).is_ok(),
             "it answers"
         );
-        assert!(health.check(at(519), true, Duration::from_millis(6)).is_ok());
-        assert!(health.check(at(520), true, Duration::from_millis(6)).is_err());
+        assert!(look(&mut health, start, (520, 521), true, cpu(6)).is_err());
     }
 
     #[test]
@@ -218,12 +270,19 @@ mod tests {
             bytes: Bytes::mib(mib),
         };
         let mut watch = LoadWatch::new(60 * SECOND, start);
-        assert!(watch.check(at(59), did(0, 0)).is_ok());
+        for second in 1..60 {
+            assert!(watch.check(at(second), did(0, 0)).is_ok());
+        }
         assert!(watch.check(at(59), did(3, 0)).is_ok(), "it computed");
+        for second in 60..110 {
+            assert!(watch.check(at(second), did(3, 0)).is_ok());
+        }
         assert!(watch.check(at(110), did(3, 16)).is_ok(), "it read");
         watch.progressed(at(150));
-        assert!(watch.check(at(209), did(5, 31)).is_ok());
         // A little of both is what answering our questions costs.
+        for second in 111..210 {
+            assert!(watch.check(at(second), did(5, 31)).is_ok());
+        }
         let error = watch.check(at(210), did(5, 31)).unwrap_err();
         assert_eq!(error.kind(), Code::LoadStalled);
     }
