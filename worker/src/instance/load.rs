@@ -6,6 +6,8 @@
 //!     ▼ before any process                   │ CancelLoad, shutdown ──► cancelled ──► gone
 //!   failed                                   └ nothing moves ──► killed ──► failed: load_stalled
 //! ```
+//!
+//! A launch that is not wanted any more ends itself; if it does not within [`LAST`], it is dropped, which ends what it started.
 
 use std::{
     path::Path,
@@ -23,7 +25,7 @@ use muster_proto::{
 };
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +42,9 @@ use crate::{
     procfs::{self, Activity},
 };
 
+/// Time a launch has to end itself once it is not wanted any more.
+const LAST: Duration = Duration::from_secs(3);
+
 type Process = Option<Arc<dyn EngineProcess>>;
 
 /// What is wanted of a load that runs.
@@ -55,6 +60,8 @@ struct Loading<'a> {
     core: &'a mut Core,
     begun: Instant,
     wish: Wish,
+    /// When the launch is dropped; set once it is not wanted any more.
+    last: Option<Instant>,
     watch: LoadWatch,
     progress: watch::Receiver<LoadProgress>,
     process: watch::Receiver<Process>,
@@ -104,6 +111,7 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
         core,
         begun,
         wish: Wish::Load,
+        last: None,
         watch,
         progress,
         process,
@@ -140,8 +148,13 @@ impl Loading<'_> {
         let mut looks = interval(look_every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let last = self.last;
             tokio::select! {
                 ended = &mut launch => return self.ended(ended),
+                () = sleep_until(last.unwrap_or_else(Instant::now).into()), if last.is_some() => {
+                    drop(launch);
+                    return Err(self.abandoned());
+                }
                 Some(control) = self.core.inbox.control.recv() => self.control(control),
                 Some(request) = self.core.inbox.requests.recv() => Core::turn_away(request, "the model is still being loaded"),
                 Ok(()) = self.progress.changed() => self.progressed(),
@@ -188,10 +201,16 @@ impl Loading<'_> {
     fn cancel(&mut self) {
         if matches!(self.wish, Wish::Load) {
             self.wish = Wish::Cancel;
-            self.cancel.cancel();
-            self.core
-                .enter(InstanceState::Unloading, |status| status.progress = None);
+            self.call_off();
         }
+    }
+
+    /// Tells the launch that it is not wanted any more.
+    fn call_off(&mut self) {
+        self.cancel.cancel();
+        self.last = Some(Instant::now() + LAST);
+        self.core
+            .enter(InstanceState::Unloading, |status| status.progress = None);
     }
 
     fn look_around(&mut self) {
@@ -240,9 +259,20 @@ impl Loading<'_> {
             if let Some(process) = process {
                 process.kill();
             }
-            self.cancel.cancel();
-            self.core
-                .enter(InstanceState::Unloading, |status| status.progress = None);
+            self.call_off();
+        }
+    }
+
+    /// The launch did not end itself in time.
+    fn abandoned(self) -> End {
+        tracing::warn!(instance = %self.core.handle.id(), "a launch that would not end was dropped");
+        End {
+            process: self.process.borrow().clone(),
+            force: true,
+            failure: match self.wish {
+                Wish::Fail(error) => Some(Box::new(error)),
+                Wish::Load | Wish::Cancel => None,
+            },
         }
     }
 

@@ -1,12 +1,12 @@
 //! The session with the controller: who speaks, what is told, what survives its loss.
 
-use std::time::Duration;
+use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use muster_proto::v1::{
     AckTombstone, CancelLoad, InstanceState, Load, RefusedReason, command::Kind as Order,
     outcome::Kind as Answer,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     controller::Controller,
@@ -122,6 +122,34 @@ async fn a_hung_load_is_ended() {
         .state(&instance.instance_id, InstanceState::Failed)
         .await;
     assert_eq!(failed.failure.unwrap().code, "load_stalled");
+}
+
+#[tokio::test]
+async fn a_launch_that_never_ends_can_be_cancelled() {
+    // A llama-server that does not even show its flags.
+    let dir = tempfile::tempdir().unwrap();
+    let server = dir.path().join("llama-server");
+    std::fs::write(&server, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&server, Permissions::from_mode(0o755)).unwrap();
+    let checkpoint = dir.path().join("model.gguf");
+    std::fs::write(&checkpoint, "GGUF").unwrap();
+    let rig = Rig::start(&["--llama-server", server.to_str().unwrap()]).await;
+    let mut spec = stub("m", |settings, _| {
+        settings.checkpoint = checkpoint.display().to_string();
+        settings.args = vec!["--flag".to_owned()];
+    });
+    spec.runtime = "llama_server".to_owned();
+    let instance = rig.begin_load(spec, &[]).await;
+    let id = instance.instance_id.as_str();
+    rig.session.state(id, InstanceState::Loading).await;
+    let began = Instant::now();
+    let answer = rig.session.command(id, Order::Cancel(CancelLoad {})).await;
+    assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+    rig.session.state(id, InstanceState::Gone).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "its own time limit did not end it"
+    );
 }
 
 #[tokio::test]

@@ -2,13 +2,13 @@
 //!
 //! Everything that decides memory and concurrency is said explicitly (DECISIONS.md, llama.cpp native): defaults differ between versions.
 
-use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio};
+use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio, time::Duration};
 
 use muster_proto::{
     Code, ErrorExt as _,
     v1::{Device, DeviceKind, ErrorInfo, ModelSettings, ModelType},
 };
-use tokio::process::Command;
+use tokio::{process::Command, time::timeout};
 
 /// Concurrent sequences, unless the settings say otherwise.
 const SEQUENCES: u32 = 4;
@@ -16,6 +16,8 @@ const SEQUENCES: u32 = 4;
 const CELLS: u32 = 4096;
 /// Connections beside those of the sequences: calls, descriptions, pass-through.
 const MORE_CONNECTIONS: u32 = 16;
+/// Longest wait for the help text.
+const HELP: Duration = Duration::from_secs(10);
 
 /// Flags that are ours alone: another address or key would cut the engine off.
 const RESERVED: [&str; 8] = [
@@ -119,8 +121,14 @@ pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Res
         .arg("--help")
         .stdin(Stdio::null())
         .kill_on_drop(true)
-        .output()
-        .await;
+        .output();
+    let Ok(help) = timeout(HELP, help).await else {
+        let program = program.display();
+        return Err(Code::ModelLoadFailed.error(format!(
+            "`{program} --help` did not answer within {} s",
+            HELP.as_secs()
+        )));
+    };
     let Ok(help) = help.inspect_err(|error| tracing::debug!(%error, "llama-server shows no help")) else {
         return Ok(());
     };
