@@ -13,13 +13,23 @@ use muster_proto::{
     v1::{ErrorInfo, ModelSettings},
 };
 
+/// As [`check_now`], on another thread: a file system may take its time, and the thread that moves events has none.
+///
+/// # Errors
+/// As there.
+pub(super) async fn check(settings: &ModelSettings) -> Result<(), ErrorInfo> {
+    let settings = settings.clone();
+    let checked = tokio::task::spawn_blocking(move || check_now(&settings)).await;
+    checked.unwrap_or_else(|panic| Err(Code::Internal.error(panic.to_string())))
+}
+
 const GGUF: &[u8; 4] = b"GGUF";
 
 /// Checks every file the settings name for a llama.cpp engine.
 ///
 /// # Errors
 /// `file_not_found` with the setting as `param`, or `invalid_load_request` for a file that is unreadable or no GGUF.
-pub(super) fn check(settings: &ModelSettings) -> Result<(), ErrorInfo> {
+fn check_now(settings: &ModelSettings) -> Result<(), ErrorInfo> {
     gguf("checkpoint", &settings.checkpoint)?;
     for (param, path) in [("mmproj", &settings.mmproj), ("draft", &settings.draft)] {
         if !path.is_empty() {
@@ -83,16 +93,16 @@ mod tests {
             mmproj: mmproj.into(),
             ..Default::default()
         };
-        assert_eq!(check(&settings(&model, "")), Ok(()));
+        assert_eq!(check_now(&settings(&model, "")), Ok(()));
         assert_eq!(
-            check(&settings("/no/such", "")).unwrap_err().kind(),
+            check_now(&settings("/no/such", "")).unwrap_err().kind(),
             Code::FileNotFound
         );
         assert_eq!(
-            check(&settings(&text, "")).unwrap_err().kind(),
+            check_now(&settings(&text, "")).unwrap_err().kind(),
             Code::InvalidLoadRequest
         );
-        let error = check(&settings(&model, "/no/such")).unwrap_err();
+        let error = check_now(&settings(&model, "/no/such")).unwrap_err();
         assert_eq!(
             (error.kind(), error.param.as_str()),
             (Code::FileNotFound, "mmproj")

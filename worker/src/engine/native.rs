@@ -76,7 +76,9 @@ impl Native {
         let begin = Instant::now();
         report(&launch.progress, LoadPhase::Starting, begin);
         if !self.is_stub() {
-            files::check(&launch.settings).map_err(|info| LaunchError { info })?;
+            files::check(&launch.settings)
+                .await
+                .map_err(|info| LaunchError { info })?;
         }
         let dir = private_dir(&self.config, &launch)?;
         let socket = dir.path().join("engine.sock");

@@ -65,7 +65,7 @@ impl LlamaServer {
         let begin = Instant::now();
         report(&launch.progress, LoadPhase::Starting, begin);
         let refused = |info| LaunchError { info };
-        files::check(&launch.settings).map_err(refused)?;
+        files::check(&launch.settings).await.map_err(refused)?;
         let name = self.config.llama_server.display();
         let program = files::program(&self.config.llama_server).ok_or_else(|| {
             refused(Code::FileNotFound.error(format!("llama-server is not installed: {name}")))
