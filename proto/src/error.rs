@@ -62,6 +62,8 @@ catalogue! {
     ModelLoading = "model_loading", FailedPrecondition, 409, "invalid_request_error";
     /// An operator is unloading it.
     ModelUnloading = "model_unloading", FailedPrecondition, 409, "invalid_request_error";
+    /// An operator's order must wait for work that runs, waits or is expected, or must be forced.
+    InstanceBusy = "instance_busy", FailedPrecondition, 409, "invalid_request_error";
     /// The last load failed and automatic loads are in backoff.
     ModelFailed = "model_failed", FailedPrecondition, 409, "server_error";
     /// This load failed.

@@ -89,9 +89,8 @@ async fn poll(met: impl Fn() -> bool) {
 
 fn status_of(refused: Refused) -> Status {
     let code = match refused.reason() {
-        RefusedReason::Busy | RefusedReason::Held | RefusedReason::Touched | RefusedReason::Draining => {
-            Code::ModelUnloading
-        }
+        RefusedReason::Busy | RefusedReason::Held | RefusedReason::Touched => Code::InstanceBusy,
+        RefusedReason::Draining => Code::ShuttingDown,
         RefusedReason::Unspecified
         | RefusedReason::NotLoading
         | RefusedReason::BadEpoch

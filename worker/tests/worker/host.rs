@@ -1,9 +1,9 @@
 //! The worker as an operator sees it: `Host`, health and reflection.
 
 use muster_proto::{
-    net,
+    Code, ErrorExt as _, net,
     v1::{
-        DescribeRequest, DrainRequest, HostUnloadRequest, InstanceState, TokenizeCall, UnloadMode,
+        DescribeRequest, DrainRequest, ErrorInfo, HostUnloadRequest, InstanceState, TokenizeCall, UnloadMode,
         host_client::HostClient,
     },
 };
@@ -70,6 +70,13 @@ async fn an_operator_drains_and_unloads() {
     let timeout = prost_types::Duration::try_from(std::time::Duration::from_millis(50)).ok();
     let drained = host.drain(DrainRequest { timeout }).await.unwrap().into_inner();
     assert_eq!(drained.running, 1);
+    let mut unload = HostUnloadRequest {
+        model: "m".to_owned(),
+        ..HostUnloadRequest::default()
+    };
+    unload.set_mode(UnloadMode::IfIdle);
+    let refused = host.unload(unload).await.unwrap_err();
+    assert_eq!(ErrorInfo::from_status(&refused).kind(), Code::InstanceBusy);
     rig.session
         .until("draining", |view| view.draining.then_some(()))
         .await;
