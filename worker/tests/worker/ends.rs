@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use muster_proto::v1::InstanceState;
 use rustix::process::{Signal, kill_process};
+use tokio::time::sleep;
 
 use crate::{
     gateway::Gateway,
@@ -67,6 +68,23 @@ async fn lost_events_and_stuck_loops_end_the_engine() {
             .state(&instance.instance_id, InstanceState::Failed)
             .await;
         assert_eq!(failed.failure.unwrap().code, "runtime_crashed", "{fail}");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_was_stopped_keeps_its_engines() {
+    let rig = Rig::start(&["--engine-silent", "2"]).await;
+    let mut instances = Vec::new();
+    for model in ["a", "b", "c", "d"] {
+        instances.push(rig.load(stub(model, |_, _| {})).await);
+    }
+    rig.worker.signal(Signal::STOP);
+    sleep(Duration::from_secs(3)).await;
+    rig.worker.signal(Signal::CONT);
+    let gateway = Gateway::connect(&rig.worker.address).await;
+    for instance in &instances {
+        let mut stream = gateway.start(instance, "a", 5, 10).await;
+        stream.end().await.unwrap();
     }
 }
 
