@@ -258,7 +258,16 @@ impl Fleet {
     /// A waiter finds nothing: queue a load, unless the model failed lately (I7).
     fn want(&mut self, id: &ModelId, hold: &HoldId) {
         let Some(model) = self.models.get(id) else { return };
-        if model.queued.is_some() {
+        if let Some(load) = model.queued {
+            // A preload refuses where a user's load evicts; who joins one must not be worse off.
+            if let Some(preload) = self
+                .queue
+                .get_mut(&load)
+                .filter(|load| load.origin == Origin::Preload)
+            {
+                preload.origin = Origin::Auto;
+                self.room_changed();
+            }
             return;
         }
         let backoff = model.failure.as_ref().and_then(|failure| {

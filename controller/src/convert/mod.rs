@@ -147,10 +147,11 @@ pub(crate) fn span_from(span: Option<&prost_types::Duration>) -> Duration {
 /// A moment of the driver's clock on the wall, for API fields (PROTOCOL.md 19: nothing else reads wall clocks). The same moment is always
 /// the same time, so that telling it twice changes nothing.
 pub(crate) fn timestamp(started: SystemTime, moment: Moment) -> prost_types::Timestamp {
-    started
-        .checked_add(moment.since_start())
-        .unwrap_or(started)
-        .into()
+    let at = match moment.since_start() {
+        Duration::ZERO => started.checked_sub(Moment::START.since(moment)),
+        since => started.checked_add(since),
+    };
+    at.unwrap_or(started).into()
 }
 
 #[cfg(test)]

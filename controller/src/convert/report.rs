@@ -131,8 +131,8 @@ fn state(status: &v1::InstanceStatus) -> ReportedState {
         v1::InstanceState::Unloading => ReportedState::Unloading,
         v1::InstanceState::Gone => ReportedState::Gone,
         v1::InstanceState::Failed => {
-            // Both are set from `ready` on.
-            let was_ready = status.load_time.is_some() || status.capabilities.is_some();
+            // Known from `ready` on. The load's time says nothing: a failed load took time, too.
+            let was_ready = status.capabilities.is_some();
             let unsaid = Code::Internal.error("the worker did not say why");
             ReportedState::Failed(failure(status.failure.as_ref().unwrap_or(&unsaid), was_ready))
         }

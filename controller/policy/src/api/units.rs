@@ -63,24 +63,28 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A point on the driver's monotonic clock: time since the controller started. Policy never reads a clock; `now` is always handed in.
+/// A point on the driver's monotonic clock. Policy never reads a clock; `now` is always handed in.
+///
+/// The clock's zero lies long before the controller's start, so that what happened before a restart keeps its order (LRU).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// The start of the controller.
-    pub const START: Self = Self(Duration::ZERO);
+    /// The clock's zero, before everything.
+    pub const ZERO: Self = Self(Duration::ZERO);
+    /// The start of the controller: ages of up to ten years can be told apart.
+    pub const START: Self = Self(Duration::from_secs(10 * 365 * 24 * 60 * 60));
 
     /// So long after the start.
     #[must_use]
     pub const fn after_start(since: Duration) -> Self {
-        Self(since)
+        Self(Self::START.0.saturating_add(since))
     }
 
-    /// Time since the start.
+    /// Time since the start; nothing for what was before.
     #[must_use]
     pub const fn since_start(self) -> Duration {
-        self.0
+        self.since(Self::START)
     }
 
     /// Time since `earlier`, or nothing if that is later.
@@ -89,7 +93,7 @@ impl Moment {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment `age` ago; the start for what is older (a touch before a restart keeps its order only down to there).
+    /// The moment `age` ago, before the start too; the clock's zero for what is older still.
     #[must_use]
     pub const fn ago(self, age: Duration) -> Self {
         Self(self.0.saturating_sub(age))

@@ -149,7 +149,7 @@ impl Fleet {
                 .iter()
                 .map(|victim| victim.last_used)
                 .max()
-                .unwrap_or(Moment::START),
+                .unwrap_or(Moment::ZERO),
             victims: plan.victims.len(),
             room: (spread, pack),
             place: (

@@ -215,7 +215,7 @@ impl<'a> Room<'a> {
         let firm: BTreeSet<&ModelId> = residents.ghosts.iter().chain(&residents.pinned).collect();
         let mut keys: BTreeMap<&ModelId, (bool, Moment)> = BTreeMap::new();
         for (instance, tenure) in &residents.movable {
-            let entry = keys.entry(&instance.spec.model).or_insert((false, Moment::START));
+            let entry = keys.entry(&instance.spec.model).or_insert((false, Moment::ZERO));
             entry.0 |= *tenure != Tenure::Idle;
             entry.1 = entry.1.max(instance.usage.last_used);
         }

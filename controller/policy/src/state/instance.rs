@@ -205,7 +205,7 @@ impl Usage {
         match self.refused_at {
             Some(at) => self.last_used.max(at) + quiet,
             None if hot => self.last_used + quiet,
-            None => Moment::START,
+            None => Moment::ZERO,
         }
     }
 }
@@ -383,7 +383,7 @@ mod tests {
         for seq in 1..=6 {
             usage.touched(at(seq * 10), seq, Duration::ZERO, QUIET);
         }
-        assert_eq!(usage.idle_from(QUIET), Moment::START);
+        assert_eq!(usage.idle_from(QUIET), Moment::ZERO);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, LoadError, ModelState, ModelType, RouteState, Stage};
+use muster_policy::{Config, DeviceKind, Event, LoadError, ModelState, ModelType, RouteState, Stage};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, need, unlimited};
 
@@ -239,4 +239,33 @@ fn replicas_of_one_model_count_once() {
     sim.connect(&"w0".into());
     assert_eq!(sim.routes.len(), 2);
     assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+}
+
+#[test]
+fn a_request_that_joins_a_queued_preload_may_evict() {
+    let mut sim = Sim::one_device(config(), 100);
+    for id in ["a", "b"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    sim.use_once("a");
+    sim.lose(&"w".into());
+    // Nothing can be decided before the worker is back.
+    sim.event(Event::PreloadRequested { model: "b".into() });
+    let hold = sim.open("b");
+    sim.connect(&"w".into());
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_preload_evicts_nothing() {
+    let mut sim = Sim::one_device(config(), 100);
+    for id in ["a", "b"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    sim.use_once("a");
+    sim.event(Event::PreloadRequested { model: "b".into() });
+    sim.finish_loads();
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.loads.len(), 1);
 }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use muster_policy::{
-    CommandId, DeviceKind, Event, LoadError, ModelState, ModelType, Outcome, RouteState, Stage, WaitReason,
+    CommandId, Config, DeviceKind, Event, LoadError, ModelState, ModelType, Moment, Outcome, RouteState,
+    Stage, WaitReason,
 };
 
-use crate::sim::{Life, Sim, config, device, facts, model};
+use crate::sim::{Life, Sim, config, device, facts, limits, model};
 
 #[test]
 fn lost_is_not_gone() {
@@ -281,4 +282,28 @@ fn a_model_on_a_draining_worker_can_make_room_for_the_load_its_own_reload_waits_
     sim.close(&b);
     sim.finish_loads();
     assert!(sim.streams[&a].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn what_was_used_before_the_controller_started_keeps_its_order() {
+    let two = Config {
+        limits: limits(2),
+        ..config()
+    };
+    let mut sim = Sim::one_device(two, 100);
+    for id in ["a", "b", "c"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    let (a, b) = (sim.use_once("a"), sim.use_once("b"));
+    // Long before this controller's clock began; ids alone would send `a` away.
+    for (instance, hours) in [(&a, 1), (&b, 2)] {
+        let age = Duration::from_secs(hours * 3600);
+        let worker = sim.workers.get_mut(&"w".into()).unwrap();
+        worker.instances.get_mut(instance).unwrap().touched_at = Moment::START.ago(age);
+    }
+    sim.restart_controller();
+    sim.connect(&"w".into());
+    sim.use_once("c");
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
 }

@@ -435,6 +435,6 @@ proptest! {
         sim.restart_controller();
         connect_all(&mut sim);
         sim.deliver_all();
-        prop_assert_eq!(digest(&sim), before);
+        prop_assert_eq!(digest(&sim), before, "{}", sim.tail());
     }
 }

@@ -313,7 +313,7 @@ impl Sim {
                     i.holds.insert(hold);
                 });
             }
-            (Command::PlaceHold { .. }, _) => return refused(Refusal::Draining),
+            (Command::PlaceHold { .. }, _) => return refused(Refusal::Busy),
             (Command::ReleaseHold { hold }, _) => self.change(id, instance, |i| {
                 i.holds.remove(&hold);
             }),
