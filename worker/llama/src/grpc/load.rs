@@ -33,9 +33,9 @@ use crate::{
 /// Commands that may wait for the loop; senders wait beyond that.
 const COMMANDS: usize = 1024;
 /// One token on one thread in less than this: more threads don't pay.
-const QUICK: Duration = Duration::from_millis(2);
+const QUICK: Duration = Duration::from_millis(4);
 /// The warm-up prompt on one thread in less than this: more threads don't pay.
-const QUICK_PROMPT: Duration = Duration::from_millis(8);
+const QUICK_PROMPT: Duration = Duration::from_millis(20);
 
 /// A loaded model and how to reach its threads.
 #[derive(Debug)]
