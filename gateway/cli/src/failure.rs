@@ -113,6 +113,10 @@ const ADVICE: &[(&[Code], &str)] = &[
         "wait until it is unloaded (`muster ps`), then ask again",
     ),
     (
+        &[Code::InstanceBusy],
+        "wait until it is idle (`muster ps`), or use --force",
+    ),
+    (
         &[Code::ModelFailed, Code::ModelLoadFailed, Code::LoadStalled],
         "`muster events` says what happened; `muster load MODEL` tries again at once",
     ),

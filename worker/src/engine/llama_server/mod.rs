@@ -97,6 +97,10 @@ impl LlamaServer {
             http: http.clone(),
             context: capabilities.context_length,
             unpooled: launch.settings.pooling == "none",
+            media: request::Media {
+                vision: capabilities.vision,
+                audio: capabilities.audio,
+            },
         };
         let ended = process.exited();
         let link = session::open(job, capabilities.sequences, async move {

@@ -3,7 +3,7 @@
 use muster_proto::{
     Code, ErrorExt as _, oai,
     v1::{
-        Chat, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, Sampling,
+        Chat, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, Sampling, content_part,
         generate_request::{Constraint, Input},
         logit_bias, prompt_piece,
     },
@@ -27,6 +27,44 @@ pub(super) struct Wire {
     pub(super) dialect: Dialect,
     /// Texts that must be tokenized without special tokens first: the server always adds them to text.
     pub(super) bare: bool,
+}
+
+/// Kinds of media a model takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Media {
+    pub(super) vision: bool,
+    pub(super) audio: bool,
+}
+
+impl Media {
+    /// Refuses media the model does not take: the server would answer with an error of its own kind.
+    ///
+    /// # Errors
+    /// `unsupported_by_runtime`, naming the message.
+    pub(super) fn check(self, request: &GenerateRequest) -> Result<(), ErrorInfo> {
+        let Some(Input::Chat(chat)) = &request.input else {
+            return Ok(());
+        };
+        for (index, message) in chat.messages.iter().enumerate() {
+            let refused = message.parts.iter().find_map(|part| match &part.kind {
+                Some(content_part::Kind::ImageUrl(_)) if !self.vision => Some("images"),
+                Some(content_part::Kind::InputAudio(_)) if !self.audio => Some("sound"),
+                Some(
+                    content_part::Kind::Text(_)
+                    | content_part::Kind::ImageUrl(_)
+                    | content_part::Kind::InputAudio(_)
+                    | content_part::Kind::OtherJson(_),
+                )
+                | None => None,
+            });
+            if let Some(what) = refused {
+                return Err(Code::UnsupportedByRuntime
+                    .error(format!("this model takes no {what}"))
+                    .with_param(format!("messages[{index}].content")));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Translates a request. `context` stands in for llama.cpp's `-1` = whole context, which today's server refuses.
@@ -296,6 +334,7 @@ fn some(body: &mut Map<String, Value>, key: &str, value: Option<impl Into<Value>
 #[cfg(test)]
 mod tests {
     use muster_proto::v1::TokenIds;
+    use muster_proto::v1::{ChatMessage, ContentPart};
 
     use super::*;
 
@@ -386,5 +425,44 @@ mod tests {
         )
         .unwrap_err();
         assert_eq!(error.kind(), Code::UnsupportedByRuntime);
+    }
+
+    #[test]
+    fn an_image_for_a_model_without_eyes_is_refused_and_text_is_not() {
+        let part = |kind| ContentPart { kind: Some(kind) };
+        let chat = |parts| GenerateRequest {
+            input: Some(Input::Chat(Chat {
+                messages: vec![ChatMessage {
+                    role: "user".into(),
+                    parts,
+                    ..Default::default()
+                }],
+                ..Default::default()
+            })),
+            ..Default::default()
+        };
+        let blind = Media {
+            vision: false,
+            audio: false,
+        };
+        let image = chat(vec![part(content_part::Kind::ImageUrl("data:x".into()))]);
+        let error = blind.check(&image).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.param.as_str()),
+            (Code::UnsupportedByRuntime, "messages[0].content")
+        );
+        assert!(
+            Media {
+                vision: true,
+                ..blind
+            }
+            .check(&image)
+            .is_ok()
+        );
+        assert!(
+            blind
+                .check(&chat(vec![part(content_part::Kind::Text("x".into()))]))
+                .is_ok()
+        );
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Job {
     pub(super) context: u32,
     /// Embeddings are one vector per token.
     pub(super) unpooled: bool,
+    /// Kinds of media the model takes.
+    pub(super) media: request::Media,
 }
 
 /// Where a request's events go: gathered, then sent together, deltas only for credits.
@@ -125,6 +127,7 @@ impl Job {
     }
 
     async fn generate(&self, mut request: GenerateRequest, out: &mut Out) -> Result<(), ErrorInfo> {
+        self.media.check(&request)?;
         let mut wire = request::generate(&request, self.context)?;
         if wire.bare {
             wire.body["prompt"] = self.bare_tokens(&request).await?;
