@@ -6,14 +6,18 @@ use std::sync::{
 };
 
 use muster_policy::{HoldId, RequestId};
-use muster_proto::{Code, ErrorExt as _, id, v1};
+use muster_proto::{
+    Code, ErrorExt as _,
+    id::{self, SessionId},
+    v1,
+};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::inbox::{
-    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, OnDrop, Order, Query, WORKERS,
-    stopping,
+    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, OnDrop, Order, Query, SESSIONS,
+    WORKERS, stopping,
 };
 use crate::config::Timing;
 
@@ -21,6 +25,7 @@ use crate::config::Timing;
 #[derive(Debug, Clone)]
 pub(crate) struct Lanes {
     workers: mpsc::Sender<FromWorker>,
+    ends: mpsc::Sender<SessionId>,
     closings: mpsc::Sender<Closing>,
     asks: mpsc::Sender<Ask>,
 }
@@ -28,16 +33,19 @@ pub(crate) struct Lanes {
 /// The lanes, both ends.
 pub(super) fn lanes() -> (Lanes, Inbox) {
     let (workers, from_workers) = mpsc::channel(WORKERS);
+    let (ends, from_sessions) = mpsc::channel(SESSIONS);
     let (closings, from_streams) = mpsc::channel(CLOSINGS);
     let (asks, from_callers) = mpsc::channel(ASKS);
     let inbox = Inbox {
         workers: from_workers,
+        ends: from_sessions,
         closings: from_streams,
         asks: from_callers,
     };
     (
         Lanes {
             workers,
+            ends,
             closings,
             asks,
         },
@@ -165,6 +173,25 @@ impl Handle {
         self.lanes.workers.clone()
     }
 
+    /// A worker session's place; its end is told when that is dropped.
+    ///
+    /// # Errors
+    /// Too many are open; none if the controller ends.
+    pub(crate) fn session(&self, id: SessionId) -> Result<OnDrop<SessionId>, Option<v1::ErrorInfo>> {
+        match self.lanes.ends.clone().try_reserve_owned() {
+            Ok(permit) => Ok(OnDrop::new(permit, id)),
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                let text = format!("the controller has {SESSIONS} worker sessions open and takes no more");
+                Err(Some(
+                    Code::QueueFull
+                        .error(text)
+                        .with_retry_after(self.timing.lost_after),
+                ))
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(None),
+        }
+    }
+
     /// Opens a wish for a model.
     ///
     /// # Errors
@@ -229,5 +256,28 @@ fn refused<T>(error: &mpsc::error::TrySendError<T>) -> Status {
             .error("the controller has too many calls waiting")
             .into_status(),
         mpsc::error::TrySendError::Closed(_) => stopping(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each session once held a place of the lane that all of them send on: at as many sessions as places, nothing came through.
+    #[test]
+    fn sessions_take_no_place_from_their_messages_and_one_too_many_is_refused() {
+        let (lanes, mut inbox) = lanes();
+        let (epoch, events) = (watch::Sender::new(1), broadcast::Sender::new(1));
+        let timing = Timing::default();
+        let handle = Handle::new(lanes, &epoch, &events, timing, CancellationToken::new());
+        let name = |n: usize| SessionId::from(n.to_string());
+        let mut open: Vec<_> = (0..SESSIONS).map(|n| handle.session(name(n)).unwrap()).collect();
+        assert_eq!(handle.workers().capacity(), WORKERS);
+        let refused = handle.session(name(SESSIONS)).unwrap_err().unwrap();
+        assert_eq!(refused.kind(), Code::QueueFull);
+        assert!(inbox.ends.try_recv().is_err());
+        open.pop();
+        assert_eq!(inbox.ends.try_recv().unwrap(), name(SESSIONS - 1));
+        assert!(handle.session(name(SESSIONS)).is_ok());
     }
 }

@@ -3,10 +3,12 @@
 //! | lane     | what                              | when full                                             |
 //! |----------|-----------------------------------|-------------------------------------------------------|
 //! | workers  | sessions: joins, reports, outcomes | the session waits, so its worker's stream does        |
+//! | ends     | ends of sessions                  | never: each session has reserved its place            |
 //! | closings | ends of `EnsureLoaded` streams    | never: each open stream has reserved its place        |
 //! | asks     | calls from outside                | the call is refused with `queue_full`                 |
 //!
-//! The driver polls them in this order. Outcomes share the workers' lane with reports, since a session's order counts.
+//! The driver polls ends first, then the others in this order. Outcomes share the workers' lane with reports, since a session's order counts; for the same reason
+//! what a session has said is heard before its end.
 
 use muster_policy::{HoldId, RequestId};
 use muster_proto::{ErrorExt as _, id::SessionId, v1};
@@ -18,6 +20,8 @@ use crate::routes::Subscription;
 
 /// Places in the workers' lane.
 pub(crate) const WORKERS: usize = 1024;
+/// Places in the ends' lane: worker sessions that may be open at once.
+pub(crate) const SESSIONS: usize = 1 << 14;
 /// Places in the closings' lane: `EnsureLoaded` streams that may be open at once.
 pub(crate) const CLOSINGS: usize = 1 << 16;
 /// Places in the asks' lane.
@@ -34,11 +38,6 @@ pub(crate) enum FromWorker {
         session: SessionId,
         /// What.
         kind: Box<v1::worker_message::Kind>,
-    },
-    /// A session's task ended, for whatever reason.
-    Ended {
-        /// The session.
-        session: SessionId,
     },
 }
 
@@ -165,6 +164,8 @@ pub(crate) enum Query {
 pub(crate) struct Inbox {
     /// From worker sessions.
     pub(crate) workers: mpsc::Receiver<FromWorker>,
+    /// Sessions whose tasks ended, for whatever reason.
+    pub(crate) ends: mpsc::Receiver<SessionId>,
     /// Ends of streams.
     pub(crate) closings: mpsc::Receiver<Closing>,
     /// Calls.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  worker sessions ──► workers ─┐
+//!                      ends    ─┤
 //!  ensure streams  ──► closings ├─► Driver ─► Fleet::step ─► Effects ─► executor ─► commands, routes, streams, events
 //!  timer           ─────────────┤     ▲                                    │
 //!  gRPC calls      ──► asks ────┘     └──────── follow-up events ──────────┘
@@ -120,6 +121,7 @@ struct Stats {
 #[derive(Debug)]
 enum Input {
     Worker(inbox::FromWorker),
+    End(id::SessionId),
     Closing(inbox::Closing),
     Wake,
     Look,
@@ -179,6 +181,7 @@ impl Driver {
         loop {
             match self.next().await {
                 Input::Worker(message) => self.session_said(message),
+                Input::End(session) => self.session_ended(&session),
                 Input::Closing(closing) => self.closed(&closing),
                 Input::Wake => {
                     self.wake = None;
@@ -199,6 +202,7 @@ impl Driver {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Input::Stop,
+            Some(session) = self.inbox.ends.recv() => Input::End(session),
             Some(message) = self.inbox.workers.recv() => Input::Worker(message),
             Some(closing) = self.inbox.closings.recv() => Input::Closing(closing),
             () = at(wake) => Input::Wake,

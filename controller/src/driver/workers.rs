@@ -19,13 +19,20 @@ impl Driver {
                 Some(worker) => self.heard(&worker, *kind),
                 None => tracing::debug!(%session, "a message of a session that does not count"),
             },
-            FromWorker::Ended { session } => {
-                if let Some(worker) = self.sessions.worker(&session) {
-                    tracing::warn!(%worker, "session lost");
-                    self.end_session(&worker);
-                    self.lost(worker);
-                }
+        }
+    }
+
+    /// A session's task is over. What it had said before is heard first: a goodbye must not pass for a loss.
+    pub(super) fn session_ended(&mut self, session: &SessionId) {
+        for _ in 0..self.inbox.workers.len() {
+            if let Ok(message) = self.inbox.workers.try_recv() {
+                self.session_said(message);
             }
+        }
+        if let Some(worker) = self.sessions.worker(session) {
+            tracing::warn!(%worker, "session lost");
+            self.end_session(&worker);
+            self.lost(worker);
         }
     }
 
@@ -39,9 +46,13 @@ impl Driver {
             silent,
             reply,
         } = join;
+        // Its task has ended meanwhile.
+        if reply.is_closed() {
+            return;
+        }
         let answer = self.admit(&session, &hello, silent.as_ref());
         let accepted = matches!(answer, JoinAnswer::Accepted(_));
-        // A task that ended meanwhile has reported so behind this join: its session opens and closes at once.
+        // A task that ends now will report so: its session opens and closes at once.
         drop(reply.send(answer));
         if !accepted {
             return;

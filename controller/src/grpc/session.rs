@@ -30,7 +30,7 @@ use crate::{
     convert::span,
     driver::{
         handle::Handle,
-        inbox::{FromWorker, Join, JoinAnswer, OnDrop},
+        inbox::{FromWorker, Join, JoinAnswer},
         pulse::Pulse,
     },
 };
@@ -97,15 +97,11 @@ impl Session {
         let work = async {
             let hello = self.hello().await?;
             let worker = hello.worker_id.clone();
-            let Some(permit) = self.handle.workers().reserve_owned().await.ok() else {
-                return Err(Ended::Stopping);
+            let guard = match self.handle.session(self.id.clone()) {
+                Ok(guard) => guard,
+                Err(Some(full)) => return Err(Ended::Refused(full)),
+                Err(None) => return Err(Ended::Stopping),
             };
-            let guard = OnDrop::new(
-                permit,
-                FromWorker::Ended {
-                    session: self.id.clone(),
-                },
-            );
             let ended = self.joined(hello).await;
             drop(guard);
             tracing::info!(worker, session = %self.id, "session over");
