@@ -259,6 +259,10 @@ async fn stub(arguments: &Arguments) -> anyhow::Result<()> {
     );
     let direct = Stack::mock().await?;
     let muster = Stack::muster(&stack::binaries()?, &config).await?;
+    say(&format!(
+        "\n`muster up` answered {:.0} ms after its start.",
+        millis(muster.ready_after)
+    ));
     client::load(&muster.http, 1, 2, |number| chat("stub", number, 0, 8)).await?;
     say("\n| streams | path | events/s | requests/s (1 token) | TTFT p50 µs |\n|---|---|---|---|---|");
     for streams in STUB_STREAMS {

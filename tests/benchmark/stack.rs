@@ -17,6 +17,8 @@ pub(crate) struct Stack {
     pub(crate) http: String,
     /// `HOST:PORT` of the controller; empty if there is none.
     pub(crate) grpc: String,
+    /// From the start of the process to the first answer.
+    pub(crate) ready_after: Duration,
     child: Child,
     _files: tempfile::TempDir,
 }
@@ -92,10 +94,12 @@ impl Stack {
         let mut stack = Self {
             http,
             grpc,
+            ready_after: Duration::ZERO,
             child,
             _files: files,
         };
         stack.ready(probe, &log).await?;
+        stack.ready_after = begun.elapsed();
         Ok(stack)
     }
 

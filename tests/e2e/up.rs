@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// A busy test machine may take longer than the half second that `tests/bench` asserts.
+/// A busy test machine may take longer than the half second that `tests/bench` reports.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 struct Up {
