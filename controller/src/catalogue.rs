@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     fs::Metadata,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -20,6 +20,14 @@ use crate::{config::ModelEntry, convert};
 pub(crate) struct Catalogue {
     entries: Vec<Entry>,
     places: HashMap<Arc<str>, usize>,
+    files: Arc<[FilePlace]>,
+}
+
+/// Where a model's files are.
+#[derive(Debug)]
+pub(crate) struct FilePlace {
+    file: Option<PathBuf>,
+    defined_in: PathBuf,
 }
 
 /// One model.
@@ -50,7 +58,12 @@ impl Catalogue {
             .enumerate()
             .map(|(place, entry)| (Arc::clone(&entry.model.id), place))
             .collect();
-        Self { entries, places }
+        let files = entries.iter().map(|entry| FilePlace::of(&entry.model)).collect();
+        Self {
+            entries,
+            places,
+            files,
+        }
     }
 
     /// All entries, in the order of the configuration.
@@ -63,11 +76,15 @@ impl Catalogue {
         self.entries.get(*self.places.get(id)?)
     }
 
-    /// Looks at the files again; true if any changed.
-    pub(crate) fn refresh(&mut self) -> bool {
+    /// Where the files of all entries are, in their order.
+    pub(crate) fn places(&self) -> Arc<[FilePlace]> {
+        Arc::clone(&self.files)
+    }
+
+    /// Takes over what was seen at [`places`](Self::places); true if anything changed.
+    pub(crate) fn take(&mut self, seen: Vec<Files>) -> bool {
         let mut changed = false;
-        for entry in &mut self.entries {
-            let files = Files::of(&entry.model);
+        for (entry, files) in self.entries.iter_mut().zip(seen) {
             changed |= files != entry.files;
             entry.files = files;
         }
@@ -79,7 +96,7 @@ impl Entry {
     fn new(mut model: ModelEntry) -> Self {
         model.settings.r#type = convert::model_type(model.kind).into();
         let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
-        let files = Files::of(&model);
+        let files = Files::at(&FilePlace::of(&model));
         Self {
             model,
             spec_hash,
@@ -113,10 +130,20 @@ impl Entry {
     }
 }
 
-impl Files {
+impl FilePlace {
     fn of(model: &ModelEntry) -> Self {
-        let configured = || modified(&std::fs::metadata(&model.defined_in).ok());
-        let Some(file) = &model.file else {
+        Self {
+            file: model.file.clone(),
+            defined_in: model.defined_in.clone(),
+        }
+    }
+}
+
+impl Files {
+    /// Looks at a model's files; blocks while the disk does.
+    pub(crate) fn at(place: &FilePlace) -> Self {
+        let configured = || modified(&std::fs::metadata(&place.defined_in).ok());
+        let Some(file) = &place.file else {
             return Self {
                 size: 0,
                 created: configured(),

@@ -114,7 +114,6 @@ impl Driver {
     pub(super) fn call(&mut self, request: RequestId, order: Order, sender: watch::Sender<CallState>) {
         match order {
             Order::Load(load) => {
-                self.look_at_files();
                 let overrides = self.overrides(&load);
                 let model = load.model.as_str().into();
                 self.calls.open.insert(

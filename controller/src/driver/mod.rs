@@ -18,6 +18,7 @@ mod executor;
 mod ghosts;
 pub(crate) mod handle;
 pub(crate) mod inbox;
+mod looks;
 mod mirror;
 pub(crate) mod pulse;
 mod queries;
@@ -41,7 +42,8 @@ use self::{
     calls::{Calls, Ensures},
     ghosts::Ghosts,
     handle::Handle,
-    inbox::{Ask, Inbox},
+    inbox::{Ask, Inbox, Order, Query},
+    looks::{Looked, Looks},
     mirror::Mirror,
     sessions::Sessions,
 };
@@ -85,6 +87,7 @@ pub(crate) struct Driver {
     epoch: watch::Sender<u64>,
     catalogue: Catalogue,
     observed: Observed,
+    looks: Looks,
     mirror: Mirror,
     ghosts: Ghosts,
     sessions: Sessions,
@@ -125,6 +128,7 @@ enum Input {
     Closing(inbox::Closing),
     Wake,
     Look,
+    Looked(Looked),
     Ask(Ask),
     Stop,
 }
@@ -154,6 +158,7 @@ impl Driver {
             epoch: epoch_sender,
             catalogue,
             observed,
+            looks: Looks::default(),
             mirror: Mirror::default(),
             ghosts: Ghosts::default(),
             sessions: Sessions::default(),
@@ -188,6 +193,7 @@ impl Driver {
                     self.feed(Event::Tick);
                 }
                 Input::Look => self.look_at_ghosts(),
+                Input::Looked(looked) => self.looked(looked),
                 Input::Ask(ask) => self.ask(ask),
                 Input::Stop => break,
             }
@@ -207,6 +213,7 @@ impl Driver {
             Some(closing) = self.inbox.closings.recv() => Input::Closing(closing),
             () = at(wake) => Input::Wake,
             () = at(look) => Input::Look,
+            looked = self.looks.looked() => Input::Looked(looked),
             Some(ask) = self.inbox.asks.recv() => Input::Ask(ask),
             else => Input::Stop,
         }
@@ -244,7 +251,26 @@ impl Driver {
         self.feed(Event::CatalogueChanged { models });
     }
 
+    /// Files come and go behind our back: they are looked at when somebody asks for them.
     fn ask(&mut self, ask: Ask) {
+        match &ask {
+            Ask::Call {
+                order: Order::Load(_),
+                ..
+            }
+            | Ask::Query(Query::Models(..) | Query::Model(..)) => self.look_first(ask),
+            Ask::Ensure { .. }
+            | Ask::Call {
+                order: Order::Unload(_) | Order::Forget(_),
+                ..
+            }
+            | Ask::Query(Query::Devices(_) | Query::Workers(_) | Query::Stats(_) | Query::Routes(_)) => {
+                self.answer(ask);
+            }
+        }
+    }
+
+    fn answer(&mut self, ask: Ask) {
         match ask {
             Ask::Ensure {
                 request,

@@ -20,7 +20,6 @@ impl Driver {
     pub(super) fn query(&mut self, query: Query) {
         match query {
             Query::Models(request, reply) => {
-                self.look_at_files();
                 let instances = self.instances();
                 let views = self.views();
                 let mut models: Vec<v1::Model> = self
@@ -37,10 +36,7 @@ impl Driver {
                     settled: self.fleet.settled(),
                 }));
             }
-            Query::Model(id, reply) => {
-                self.look_at_files();
-                drop(reply.send(self.model(&id)));
-            }
+            Query::Model(id, reply) => drop(reply.send(self.model(&id))),
             Query::Devices(reply) => {
                 let devices = self
                     .fleet
@@ -55,13 +51,6 @@ impl Driver {
             })),
             Query::Stats(reply) => drop(reply.send(self.counters())),
             Query::Routes(reply) => drop(reply.send(self.routes.subscribe())),
-        }
-    }
-
-    /// Files come and go behind our back; they are looked at when somebody asks for them.
-    pub(super) fn look_at_files(&mut self) {
-        if self.catalogue.refresh() {
-            self.catalogue_changed();
         }
     }
 
