@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use muster_policy::{
     Bytes, DeviceFacts, DeviceSample, DoneState, Exclusivity, FailureClass, InstanceSpec, InstanceStatus,
-    Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, WorkerFacts, WorkerFailure,
+    ModelType, Origin, Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, WorkerFacts,
+    WorkerFailure,
 };
 use muster_proto::{Code, ErrorExt as _, v1};
 
@@ -105,10 +106,17 @@ fn instance(status: &v1::InstanceStatus) -> Result<InstanceStatus, Malformed> {
         return Err(Malformed::Missing("instance_id"));
     }
     let touch = status.touch.as_ref();
+    let wire = status.spec.as_ref().ok_or(Malformed::Missing("spec"))?;
+    let understood = model_type_from(wire.r#type()).is_some() && origin_from(wire.origin()).is_some();
     Ok(InstanceStatus {
         id: status.instance_id.as_str().into(),
-        spec: spec(status.spec.as_ref().ok_or(Malformed::Missing("spec"))?)?,
-        state: state(status),
+        spec: spec(wire)?,
+        state: match state(status) {
+            ended @ (ReportedState::Gone | ReportedState::Failed(_)) => ended,
+            // Of a newer version: what it is cannot be judged, but its room is taken.
+            _ if !understood => ReportedState::Unknown,
+            state => state,
+        },
         revision: status.revision,
         running: status.running,
         queued: status.queued,
@@ -159,7 +167,7 @@ fn progress(progress: Option<&v1::LoadProgress>) -> Progress {
 fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
     Ok(InstanceSpec {
         model: spec.model_id.as_str().into(),
-        kind: model_type_from(spec.r#type()).ok_or(Malformed::UnknownValue("spec.type"))?,
+        kind: model_type_from(spec.r#type()).unwrap_or(ModelType::Llm),
         runtime: spec.runtime.as_str().into(),
         settings: settings(
             spec.settings
@@ -169,7 +177,7 @@ fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
         spec_hash: spec.spec_hash.as_str().into(),
         reservations: spec.reservations.iter().map(reservation).collect(),
         source: estimate_source_from(spec.source()),
-        origin: origin_from(spec.origin()).ok_or(Malformed::UnknownValue("spec.origin"))?,
+        origin: origin_from(spec.origin()).unwrap_or(Origin::Auto),
         attempt: spec.attempt,
         pinned: spec.pinned,
     })
@@ -277,6 +285,41 @@ mod tests {
         };
         assert_eq!(state(&status), ReportedState::Unknown);
         assert_eq!(outcome(&v1::Outcome::default()), Outcome::Unknown);
+    }
+
+    #[test]
+    fn an_instance_of_an_unknown_type_is_in_an_unknown_state_until_it_ends() {
+        let mut status = v1::InstanceStatus {
+            instance_id: "i".to_owned(),
+            state: v1::InstanceState::Ready.into(),
+            spec: Some(v1::InstanceSpec {
+                r#type: 99,
+                origin: v1::Origin::Auto.into(),
+                settings: Some(v1::ModelSettings::default()),
+                ..v1::InstanceSpec::default()
+            }),
+            ..v1::InstanceStatus::default()
+        };
+        assert_eq!(instance(&status).unwrap().state, ReportedState::Unknown);
+        status.set_state(v1::InstanceState::Gone);
+        assert_eq!(instance(&status).unwrap().state, ReportedState::Gone);
+    }
+
+    #[test]
+    fn a_failed_load_took_time_and_was_not_ready() {
+        let mut status = v1::InstanceStatus {
+            state: v1::InstanceState::Failed.into(),
+            failure: Some(Code::RuntimeCrashed.error("x")),
+            load_time: Some(prost_types::Duration::default()),
+            ..v1::InstanceStatus::default()
+        };
+        let class = |status: &v1::InstanceStatus| match state(status) {
+            ReportedState::Failed(failure) => failure.class,
+            state => panic!("{state:?}"),
+        };
+        assert_eq!(class(&status), FailureClass::EngineLoad);
+        status.capabilities = Some(v1::Capabilities::default());
+        assert_eq!(class(&status), FailureClass::Crash);
     }
 
     #[test]
