@@ -108,14 +108,18 @@ fn instance(status: &v1::InstanceStatus) -> Result<InstanceStatus, Malformed> {
     let touch = status.touch.as_ref();
     let wire = status.spec.as_ref().ok_or(Malformed::Missing("spec"))?;
     let understood = model_type_from(wire.r#type()).is_some() && origin_from(wire.origin()).is_some();
+    let ended = matches!(
+        status.state(),
+        v1::InstanceState::Gone | v1::InstanceState::Failed
+    );
     Ok(InstanceStatus {
         id: status.instance_id.as_str().into(),
         spec: spec(wire)?,
-        state: match state(status) {
-            ended @ (ReportedState::Gone | ReportedState::Failed(_)) => ended,
-            // Of a newer version: what it is cannot be judged, but its room is taken.
-            _ if !understood => ReportedState::Unknown,
-            state => state,
+        // Of a newer version: what it is cannot be judged, but its room is taken until it ends.
+        state: if understood || ended {
+            state(status)
+        } else {
+            ReportedState::Unknown
         },
         revision: status.revision,
         running: status.running,
@@ -313,13 +317,10 @@ mod tests {
             load_time: Some(prost_types::Duration::default()),
             ..v1::InstanceStatus::default()
         };
-        let class = |status: &v1::InstanceStatus| match state(status) {
-            ReportedState::Failed(failure) => failure.class,
-            state => panic!("{state:?}"),
-        };
-        assert_eq!(class(&status), FailureClass::EngineLoad);
+        let failed_as = |status: &v1::InstanceStatus, class: FailureClass| matches!(state(status), ReportedState::Failed(failure) if failure.class == class);
+        assert!(failed_as(&status, FailureClass::EngineLoad));
         status.capabilities = Some(v1::Capabilities::default());
-        assert_eq!(class(&status), FailureClass::Crash);
+        assert!(failed_as(&status, FailureClass::Crash));
     }
 
     #[test]
