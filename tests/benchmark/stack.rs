@@ -88,6 +88,7 @@ impl Stack {
             .stdin(Stdio::null())
             .stdout(File::create(&log)?)
             .stderr(File::options().append(true).open(&log)?);
+        let begun = Instant::now();
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {command:?}"))?;
