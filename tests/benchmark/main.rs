@@ -115,14 +115,14 @@ async fn engines(arguments: &Arguments) -> anyhow::Result<()> {
             .collect();
     let config = |runtime: &str| {
         format!(
-            "[models.bench]\ncheckpoint = {:?}\nruntime = {runtime:?}\nctx_size = 8192\nparallel = 16\nthreads = 2\nbatch_size = 2048\nubatch_size = 512\n[runtimes.llama_server]\nbinary = {:?}\n",
-            arguments.model, arguments.llama_server
+            "[models.bench]\ncheckpoint = {:?}\nruntime = {runtime:?}\nctx_size = 8192\nparallel = 16\nthreads = 2\nbatch_size = 2048\nubatch_size = 512\n",
+            arguments.model
         )
     };
     let binaries = stack::binaries()?;
     let direct = Stack::llama_server(&arguments.llama_server, &arguments.model, &flags).await?;
-    let through = Stack::muster(&binaries, &config("llama_server")).await?;
-    let own = Stack::muster(&binaries, &config("llama_cpp")).await?;
+    let through = Stack::muster(&binaries, &arguments.llama_server, &config("llama_server")).await?;
+    let own = Stack::muster(&binaries, &arguments.llama_server, &config("llama_cpp")).await?;
     let rows = [
         ("llama-server directly", &direct),
         ("Muster, `llama_server`", &through),
@@ -199,10 +199,9 @@ async fn swaps(arguments: &Arguments) -> anyhow::Result<()> {
     say("|---|---|---|---|---|");
     for runtime in ["llama_cpp", "llama_server"] {
         let config = format!(
-            "[policy]\nmax_loaded_models = 1\n[runtimes.llama_server]\nbinary = {:?}\n[models.a]\ncheckpoint = {first:?}\nruntime = {runtime:?}\nctx_size = 2048\nparallel = 1\n[models.b]\ncheckpoint = {second:?}\nruntime = {runtime:?}\nctx_size = 2048\nparallel = 1\n",
-            arguments.llama_server
+            "[policy]\nmax_loaded_models = 1\n[models.a]\ncheckpoint = {first:?}\nruntime = {runtime:?}\nctx_size = 2048\nparallel = 1\n[models.b]\ncheckpoint = {second:?}\nruntime = {runtime:?}\nctx_size = 2048\nparallel = 1\n"
         );
-        let stack = Stack::muster(&stack::binaries()?, &config).await?;
+        let stack = Stack::muster(&stack::binaries()?, &arguments.llama_server, &config).await?;
         let mut control = ControlClient::new(net::channel(&stack.grpc.parse()?).await?);
         let mut connection = Connection::open(&stack.http).await?;
         let (mut whole, mut loads, mut over) = (Vec::new(), Vec::new(), Vec::new());
@@ -258,7 +257,7 @@ async fn stub(arguments: &Arguments) -> anyhow::Result<()> {
         "[models.stub]\nruntime = \"stub\"\nparallel = 64\ntarget_inflight = 64\n[models.stub.stub]\nload_time_ms = 0\ntokens = {STUB_TOKENS}\nmemory_mib = 1\n"
     );
     let direct = Stack::mock().await?;
-    let muster = Stack::muster(&stack::binaries()?, &config).await?;
+    let muster = Stack::muster(&stack::binaries()?, &arguments.llama_server, &config).await?;
     say(&format!(
         "\n`muster up` answered {:.0} ms after its start.",
         millis(muster.ready_after)

@@ -38,7 +38,7 @@ pub(crate) fn free_address() -> anyhow::Result<String> {
 
 impl Stack {
     /// `muster up` with this configuration.
-    pub(crate) async fn muster(binaries: &Path, config: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn muster(binaries: &Path, llama_server: &Path, config: &str) -> anyhow::Result<Self> {
         let files = tempfile::tempdir()?;
         let path = files.path().join("bench.toml");
         File::create(&path)?.write_all(config.as_bytes())?;
@@ -47,6 +47,8 @@ impl Stack {
         command
             .args(["up", "--log-level", "warning", "--device", "cpu"])
             .args(["--http", &http, "--grpc", &grpc])
+            .arg("--llama-server")
+            .arg(llama_server)
             .arg("--config")
             .arg(&path)
             .arg("--state-dir")
