@@ -132,19 +132,37 @@ impl Connection {
         })
     }
 
-    /// Posts a streamed chat completion and reads it to its end.
+    /// Posts a streamed chat completion and reads it to its end. llama-server closes a connection after each stream without saying so: then it is
+    /// opened again and the clock starts anew, so that no path pays for connecting.
     pub(crate) async fn chat(&mut self, body: &str) -> anyhow::Result<Sample> {
+        for _ in 0..2 {
+            if let Some(sample) = self.try_chat(body).await? {
+                return Ok(sample);
+            }
+            *self = Self::open(&self.host).await?;
+        }
+        bail!("the server closed a new connection")
+    }
+
+    /// `None` if the connection was closed before the answer began.
+    async fn try_chat(&mut self, body: &str) -> anyhow::Result<Option<Sample>> {
         let request = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             self.host,
             body.len()
         );
         let begun = Instant::now();
-        self.stream.write_all(request.as_bytes()).await?;
+        if self.stream.write_all(request.as_bytes()).await.is_err() {
+            return Ok(None);
+        }
         let mut tail = Vec::new();
         let (mut frames, mut first) = (0, None);
         loop {
-            let count = self.stream.read(&mut self.buffer).await?;
+            let count = match self.stream.read(&mut self.buffer).await {
+                Ok(0) if tail.is_empty() => return Ok(None),
+                Err(_) if tail.is_empty() => return Ok(None),
+                other => other?,
+            };
             if count == 0 {
                 bail!(
                     "the server closed the connection: {}",
@@ -165,12 +183,12 @@ impl Connection {
                 let tokens = completion_tokens(&tail);
                 let done = find_all(&tail, b"data: [DONE]", 0);
                 let first = first.context("no text came")?;
-                return Ok(Sample {
+                return Ok(Some(Sample {
                     first,
                     whole: begun.elapsed(),
                     frames: frames - done,
                     tokens,
-                });
+                }));
             }
             if first.is_some() && tail.len() > 4096 {
                 tail.drain(..tail.len() - 2048);
