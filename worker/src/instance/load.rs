@@ -284,9 +284,11 @@ impl Loading<'_> {
                     force: true,
                     failure: Some(Box::new(info)),
                 };
-                let took = convert::duration(self.begun.elapsed());
-                self.core
-                    .publish(Urgency::None, |status| status.load_time = Some(took));
+                if ended.is_ok() {
+                    let took = convert::duration(self.begun.elapsed());
+                    self.core
+                        .publish(Urgency::None, |status| status.load_time = Some(took));
+                }
                 return ended.map_err(failed);
             }
             // Cancelled too late, or the kill was slower than the load: what runs is ended all the same.
