@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use muster_policy::Bytes;
+use muster_policy::{Bytes, ModelType};
 use muster_proto::v1::ModelSettings;
 
 use crate::{config::ModelEntry, convert};
@@ -76,6 +76,18 @@ impl Catalogue {
         self.entries.get(*self.places.get(id)?)
     }
 
+    /// Pins or unpins a model, whatever its configuration says; false if there is none of that name.
+    pub(crate) fn pin(&mut self, id: &str, pinned: bool) -> bool {
+        let place = self.places.get(id);
+        match place.and_then(|place| self.entries.get_mut(*place)) {
+            Some(entry) => {
+                entry.model.pinned = pinned;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Where the files of all entries are, in their order.
     pub(crate) fn places(&self) -> Arc<[FilePlace]> {
         Arc::clone(&self.files)
@@ -112,6 +124,19 @@ impl Entry {
     /// Memory the operator wants reserved.
     pub(crate) fn memory(&self) -> Option<Bytes> {
         self.model.memory
+    }
+
+    /// Whether thinking can be switched per request: the operator's word, else a loaded engine's, else what the chat template tells (one that
+    /// can switch it asks for `enable_thinking`); none if nothing is known before a load.
+    pub(crate) fn thinking(&self, engine: Option<bool>) -> Option<bool> {
+        let template = &self.model.settings.chat_template;
+        match self.model.thinking.or(engine) {
+            Some(known) => Some(known),
+            None if self.model.kind != ModelType::Llm => Some(false),
+            None if self.model.runtime == "stub" => Some(true),
+            None if template.is_empty() => None,
+            None => Some(template.contains("enable_thinking")),
+        }
     }
 
     /// What an engine gets.

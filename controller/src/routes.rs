@@ -113,6 +113,13 @@ impl Publisher {
         }
     }
 
+    /// Removes a model.
+    pub(crate) fn remove_model(&mut self, id: &str) {
+        if self.models.remove(id).is_some() {
+            self.changed_models.insert(id.to_owned());
+        }
+    }
+
     /// Everything that was not mentioned by now is not there.
     pub(crate) fn settle(&mut self) {
         if self.settled == Settled::No {
@@ -143,7 +150,9 @@ impl Publisher {
         let (changed, removed): (Vec<String>, Vec<String>) = std::mem::take(&mut self.changed_routes)
             .into_iter()
             .partition(|id| self.routes.contains_key(id));
-        let models = std::mem::take(&mut self.changed_models);
+        let (models, removed_models): (Vec<String>, Vec<String>) = std::mem::take(&mut self.changed_models)
+            .into_iter()
+            .partition(|id| self.models.contains_key(id));
         let delta = RouteDelta {
             // A watcher may have opened its eyes at any time before: what settles the table says all of it.
             upserted: if settling {
@@ -161,7 +170,7 @@ impl Publisher {
                 .filter_map(|id| self.models.get(id))
                 .cloned()
                 .collect(),
-            removed_models: Vec::new(),
+            removed_models,
             settled: settling,
         };
         if settling {

@@ -66,6 +66,7 @@ impl Controller {
         let epoch = state.raise_epoch(0)?;
         let roster = state.roster()?;
         let observed = state.observed()?;
+        let pins = state.pins()?;
         tracing::info!(%address, epoch, workers_known = roster.len(), models = config.models.len(), "controller starts");
         let writer = Writer::spawn(state, &roster);
         let stop = CancellationToken::new();
@@ -75,6 +76,7 @@ impl Controller {
             epoch,
             roster,
             observed,
+            pins,
             writer,
             stop: stop.clone(),
         };

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use muster_tests::{Engine, Stack, binaries, engines::required};
+use muster_tests::{Engine, Role, Stack, binaries, engines::required};
 use serde_json::Value;
 
 struct Cli<'a>(&'a Stack);
@@ -164,6 +164,63 @@ async fn the_fleet_is_shown() {
         "{devices}"
     );
     assert!(cli.json(&["devices"]).await[0]["devices"][0]["device"]["capacity_bytes"].as_u64() > Some(0));
+}
+
+#[tokio::test]
+async fn a_pinned_model_stays_until_it_is_unpinned() {
+    let stack = stack().await;
+    let cli = Cli(&stack);
+    cli.ok(&["load", "m"]).await;
+    assert!(cli.ok(&["pin", "m"]).await.contains("m is pinned"));
+    let table = cli.ok(&["ps"]).await;
+    let (head, row) = table.split_once('\n').unwrap();
+    let column = |name: &str| {
+        let start = head.find(name).unwrap();
+        row[start..].split_whitespace().next().unwrap()
+    };
+    assert_eq!(
+        (column("PINNED"), column("DEVICE"), column("WORKER")),
+        ("yes", "cpu", "w0"),
+        "{table}"
+    );
+    assert_ne!(column("RESERVED"), "-", "{table}");
+    let refused = cli.run(&["load", "n"]).await;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("slots_pinned") && said.contains("muster unpin"),
+        "{said}"
+    );
+    let unpinned = &cli.json(&["unpin", "m"]).await[0];
+    assert_eq!(unpinned["model"]["pinned"], false);
+    cli.ok(&["load", "n"]).await;
+    assert_eq!(cli.run(&["pin", "nobody"]).await.status.code(), Some(4));
+}
+
+#[tokio::test]
+async fn a_lost_worker_is_forgotten() {
+    let mut stack = stack().await;
+    cli_refuses_to_forget_what_is_connected(&stack).await;
+    stack.kill(Role::Worker(0));
+    let cli = Cli(&stack);
+    let forgotten = async || {
+        let output = cli.run(&["forget", "w0"]).await;
+        if output.status.success() {
+            Ok(String::from_utf8(output.stdout).unwrap())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    };
+    let limit = std::time::Duration::from_secs(20);
+    let (said, _) = muster_tests::eventually("w0 is forgotten", limit, forgotten).await;
+    assert!(said.contains("w0 is forgotten"), "{said}");
+    assert!(cli.ok(&["workers"]).await.contains("no worker has joined"));
+}
+
+async fn cli_refuses_to_forget_what_is_connected(stack: &Stack) {
+    let refused = Cli(stack).run(&["forget", "w0"]).await;
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("worker_not_lost"), "{said}");
 }
 
 #[tokio::test]

@@ -39,6 +39,8 @@ pub struct ModelEntry {
     pub pinned: bool,
     /// Loaded at start.
     pub enabled: bool,
+    /// Whether thinking can be switched per request, if the operator says so.
+    pub thinking: Option<bool>,
     /// The configuration file that first defined it.
     pub defined_in: PathBuf,
 }
@@ -126,6 +128,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         settings,
         pinned: section.boolean("pinned").unwrap_or_default(),
         enabled: section.boolean("enabled").unwrap_or_default(),
+        thinking: section.boolean("thinking"),
         defined_in: section.file().as_ref().clone(),
     };
     section.finish();

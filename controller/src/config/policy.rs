@@ -9,7 +9,7 @@ use super::{Timing, section::Section};
 /// Reads `[policy]`.
 pub(super) fn policy(section: Section<'_>) -> Config {
     let default = Config::default();
-    let span = |key, default| milliseconds(&section, key, default);
+    let span = |key, default| section.duration(key).unwrap_or(default);
     let placement = match section.word("placement", &["spread", "pack"]) {
         Some(1) => Placement::Pack,
         Some(_) | None => Placement::Spread,
@@ -28,18 +28,18 @@ pub(super) fn policy(section: Section<'_>) -> Config {
             .map_or(default.margin, Bytes::mib),
         overcommit: section.boolean("overcommit").unwrap_or(default.overcommit),
         placement,
-        settle: span("settle_ms", default.settle),
-        worker_wait: span("worker_wait_ms", default.worker_wait),
-        absent_counts: span("absent_counts_ms", default.absent_counts),
-        abandon_grace: span("abandon_grace_ms", default.abandon_grace),
-        quiet: span("quiet_ms", default.quiet),
-        sample_wait: span("sample_wait_ms", default.sample_wait),
+        settle: span("settle", default.settle),
+        worker_wait: span("worker_wait", default.worker_wait),
+        absent_counts: span("absent_counts", default.absent_counts),
+        abandon_grace: span("abandon_grace", default.abandon_grace),
+        quiet: span("quiet", default.quiet),
+        sample_wait: span("sample_wait", default.sample_wait),
         backoff: Backoff {
-            first: span("backoff_first_ms", default.backoff.first),
-            longest: span("backoff_longest_ms", default.backoff.longest),
+            first: span("backoff_first", default.backoff.first),
+            longest: span("backoff_longest", default.backoff.longest),
         },
-        unknown_wait: span("unknown_wait_ms", default.unknown_wait),
-        stranger_holds: span("stranger_holds_ms", default.stranger_holds),
+        unknown_wait: span("unknown_wait", default.unknown_wait),
+        stranger_holds: span("stranger_holds", default.stranger_holds),
         max_lost_loads: section
             .integer("max_lost_loads", 1)
             .unwrap_or(default.max_lost_loads),
@@ -51,22 +51,18 @@ pub(super) fn policy(section: Section<'_>) -> Config {
 /// Reads `[sessions]`.
 pub(super) fn timing(section: Section<'_>) -> Timing {
     let default = Timing::default();
-    let span = |key, default| milliseconds(&section, key, default);
+    let span = |key, default| section.duration(key).unwrap_or(default);
     let timing = Timing {
-        heartbeat_every: span("heartbeat_every_ms", default.heartbeat_every).max(Duration::from_millis(1)),
-        lost_after: span("lost_after_ms", default.lost_after),
-        ping_wait: span("ping_wait_ms", default.ping_wait),
-        hold_ttl: span("hold_ttl_ms", default.hold_ttl),
+        heartbeat_every: span("heartbeat_every", default.heartbeat_every).max(Duration::from_millis(1)),
+        lost_after: span("lost_after", default.lost_after),
+        ping_wait: span("ping_wait", default.ping_wait),
+        hold_ttl: span("hold_ttl", default.hold_ttl),
     };
     if timing.lost_after <= timing.heartbeat_every {
-        section.problem("lost_after_ms", "must be longer than heartbeat_every_ms");
+        section.problem("lost_after", "must be longer than heartbeat_every");
     }
     section.finish();
     timing
-}
-
-fn milliseconds(section: &Section<'_>, key: &'static str, default: Duration) -> Duration {
-    section.integer(key, 0).map_or(default, Duration::from_millis)
 }
 
 /// One number for all types, or up to five by type: llm, embedding, reranking, audio, image; missing ones are 1 (DECISIONS.md).

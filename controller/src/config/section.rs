@@ -1,6 +1,8 @@
 //! Typed reading of one table. Nothing stops at the first mistake: problems are gathered, and every key that nobody asked for is one.
 
-use std::{cell::RefCell, collections::BTreeSet, fmt, path::PathBuf, sync::Arc};
+use std::{cell::RefCell, collections::BTreeSet, fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use jiff::SignedDuration;
 
 use super::node::{Kind, Node};
 
@@ -139,6 +141,20 @@ impl<'a> Section<'a> {
             self.problem(key, format!("{number} is out of range: want at least {min}"));
         }
         fitting
+    }
+
+    /// A span of time, with its unit: `"250ms"`, `"10m"`, `"1h 30m"`.
+    pub(super) fn duration(&self, key: &'static str) -> Option<Duration> {
+        let value = self.leaf(key)?;
+        let text = value
+            .as_str()
+            .or_else(|| self.wrong(key, "a duration such as \"10m\"", value))?;
+        let span = text.parse::<SignedDuration>().map(Duration::try_from);
+        if let Ok(Ok(span)) = span {
+            return Some(span);
+        }
+        self.problem(key, format!("want a duration such as \"10m\", got `{text}`"));
+        None
     }
 
     /// An array of strings.

@@ -158,6 +158,26 @@ fn limits_follow_the_seed() {
 }
 
 #[test]
+fn times_have_units() {
+    let files = Files::new(&["[policy]\nsettle = '1m 500ms'\n[sessions]\nhold_ttl = '2h'\n"]);
+    let config = files.load().unwrap();
+    assert_eq!(config.policy.settle, Duration::from_millis(60_500));
+    assert_eq!(config.timing.hold_ttl, Duration::from_secs(7200));
+    let files = Files::new(&[
+        "[policy]\nsettle = 5\nworker_wait = '5'\n[sessions]\nping_wait = '-1s'\nlost_after = '1ms'\n",
+    ]);
+    assert_eq!(
+        files.problems(),
+        [
+            "0.toml: policy.settle: want a duration such as \"10m\", got the integer 5",
+            "0.toml: policy.worker_wait: want a duration such as \"10m\", got `5`",
+            "0.toml: sessions.ping_wait: want a duration such as \"10m\", got `-1s`",
+            "0.toml: sessions.lost_after: must be longer than heartbeat_every",
+        ]
+    );
+}
+
+#[test]
 fn devices_are_kinds_or_ids() {
     let files = Files::new(&[
         "[models.a]\nruntime = 'stub'\ndevice = 'cpu'\n[models.b]\nruntime = 'stub'\ndevice = 'sim:x'\n[models.c]\nruntime = 'stub'\n",

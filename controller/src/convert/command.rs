@@ -8,24 +8,30 @@ use prost::Message as _;
 
 use super::{estimate_source, model_type, origin, span};
 
-/// A command for the wire.
+/// A command for the wire; `gateway` says whose stream a hold is.
 pub(crate) fn command(
     id: String,
     instance: &InstanceId,
     command: &Command,
     hold_ttl: Duration,
+    gateway: impl Fn(&HoldId) -> String,
 ) -> v1::Command {
     use v1::command::Kind;
+    let hold = |id: &HoldId| v1::Hold {
+        hold_id: id.to_string(),
+        ttl: Some(span(hold_ttl)),
+        gateway_id: gateway(id),
+    };
     let kind = match command {
         Command::Load { spec, holds } => Kind::Load(v1::Load {
             spec: Some(spec_to_wire(spec)),
-            holds: holds.iter().map(|id| hold(id, hold_ttl)).collect(),
+            holds: holds.iter().map(hold).collect(),
         }),
         Command::CancelLoad => Kind::Cancel(v1::CancelLoad {}),
         Command::Quiesce => Kind::Quiesce(v1::Quiesce {}),
         Command::Resume => Kind::Resume(v1::Resume {}),
         Command::Unload { mode } => Kind::Unload(unload(*mode)),
-        Command::PlaceHold { hold: id } => Kind::PlaceHold(hold(id, hold_ttl)),
+        Command::PlaceHold { hold: id } => Kind::PlaceHold(hold(id)),
         Command::ReleaseHold { hold } => Kind::ReleaseHoldId(hold.to_string()),
         Command::AckTombstone => Kind::Ack(v1::AckTombstone {}),
     };
@@ -33,13 +39,6 @@ pub(crate) fn command(
         command_id: id,
         instance_id: instance.to_string(),
         kind: Some(kind),
-    }
-}
-
-fn hold(id: &HoldId, ttl: Duration) -> v1::Hold {
-    v1::Hold {
-        hold_id: id.to_string(),
-        ttl: Some(span(ttl)),
     }
 }
 

@@ -98,7 +98,12 @@ pub(crate) fn model(entry: &Entry, observed: &Observed) -> v1::Model {
 }
 
 /// What gateways need of a model, out of what operators see of it.
-pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>) -> v1::ModelSummary {
+/// `entry`: its catalogue entry; none if it left the catalogue.
+pub(crate) fn summary(
+    model: v1::Model,
+    device_kinds: Vec<String>,
+    entry: Option<&Entry>,
+) -> v1::ModelSummary {
     let settings = model.settings.unwrap_or_default();
     let statuses = || {
         model
@@ -106,7 +111,11 @@ pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>) -> v1::ModelS
             .iter()
             .filter_map(|instance| instance.status.as_ref())
     };
+    let engine = statuses()
+        .find_map(|status| status.capabilities.as_ref())
+        .map(|capabilities| capabilities.thinking);
     v1::ModelSummary {
+        thinking: entry.map_or(engine, |entry| entry.thinking(engine)),
         ctx_size: statuses()
             .filter_map(|status| status.capabilities.as_ref())
             .map(|capabilities| capabilities.context_length)

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::{
     Driver,
-    inbox::{Answer, CallState, Closing, Order},
+    inbox::{Answer, CallState, Closing, Order, Pin},
 };
 use crate::{
     config,
@@ -25,6 +25,7 @@ pub(super) struct Ensures {
 #[derive(Debug)]
 struct Open {
     serial: u64,
+    gateway: String,
     sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
 }
 
@@ -34,6 +35,12 @@ impl Ensures {
         if let Some(open) = self.open.get(hold) {
             open.sender.send_replace(Some(event));
         }
+    }
+
+    /// The gateway whose stream this is; empty once the stream has ended.
+    pub(super) fn gateway(&self, hold: &HoldId) -> String {
+        let open = self.open.get(hold);
+        open.map_or_else(String::new, |open| open.gateway.clone())
     }
 }
 
@@ -78,7 +85,12 @@ impl Driver {
         }
         self.stats.ensures += 1;
         let hold = HoldId::new(request.ensure_id);
-        self.ensures.open.insert(hold.clone(), Open { serial, sender });
+        let open = Open {
+            serial,
+            gateway: request.gateway_id,
+            sender,
+        };
+        self.ensures.open.insert(hold.clone(), open);
         self.feed(Event::EnsureOpened {
             hold,
             model: request.model_id.as_str().into(),
@@ -161,6 +173,22 @@ impl Driver {
                 self.feed(Event::ForgetRequested { request, worker: id });
             }
         }
+    }
+
+    /// Pins or unpins a model. Policy reads pins from the catalogue.
+    pub(super) fn pin(&mut self, pin: Pin) {
+        if !self.catalogue.pin(&pin.model, pin.pinned) {
+            // An asker that has gone is no failure, here and below.
+            drop(pin.reply.send(None));
+            return;
+        }
+        self.pins.insert(pin.model.clone(), pin.pinned);
+        let saving = self.writer.pins(&self.pins);
+        self.catalogue_changed();
+        drop(
+            pin.reply
+                .send(self.model(&pin.model).map(|model| (model, saving))),
+        );
     }
 
     /// Policy's last word on a call.

@@ -70,7 +70,8 @@ impl Driver {
 
     fn command(&mut self, id: CommandId, worker: &WorkerId, instance: &InstanceId, command: &Command) {
         let wire_id = format!("{}-{}", self.run, id.0);
-        let wire = to_wire(wire_id, instance, command, self.config.timing.hold_ttl);
+        let ttl = self.config.timing.hold_ttl;
+        let wire = to_wire(wire_id, instance, command, ttl, |hold| self.ensures.gateway(hold));
         if matches!(command, Command::AckTombstone) {
             self.prune = true;
         }

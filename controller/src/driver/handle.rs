@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::inbox::{
-    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, OnDrop, Order, Query, SESSIONS,
+    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, OnDrop, Order, Pin, Query, SESSIONS,
     WORKERS, stopping,
 };
-use crate::config::Timing;
+use crate::{config::Timing, convert::stage::unknown_model};
 
 /// Sending ends of the driver's lanes.
 #[derive(Debug, Clone)]
@@ -243,6 +243,28 @@ impl Handle {
         let (sender, receiver) = oneshot::channel();
         self.ask(Ask::Query(question(sender)))?;
         receiver.await.map_err(|_| stopping())
+    }
+
+    /// Pins or unpins a model; the answer is on disk.
+    ///
+    /// # Errors
+    /// There is no such model, it cannot be written, or the controller is overloaded or ends.
+    pub(crate) async fn pin(&self, model: String, pinned: bool) -> Result<v1::Model, Status> {
+        let (reply, receiver) = oneshot::channel();
+        let unknown = unknown_model(&model);
+        self.ask(Ask::Pin(Pin { model, pinned, reply }))?;
+        let (model, saving) = receiver
+            .await
+            .map_err(|_| stopping())?
+            .ok_or_else(|| unknown.into_status())?;
+        match saving.done().await {
+            Ok(()) => Ok(model),
+            Err(None) => Err(stopping()),
+            Err(Some(error)) => Err(Code::Internal
+                .error("it holds, but only until the controller ends: it could not be written")
+                .with_detail("cause", error)
+                .into_status()),
+        }
     }
 
     fn ask(&self, ask: Ask) -> Result<(), Status> {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::pulse::Pulse;
-use crate::routes::Subscription;
+use crate::{routes::Subscription, state::Saving};
 
 /// Places in the workers' lane.
 pub(crate) const WORKERS: usize = 1024;
@@ -107,8 +107,21 @@ pub(crate) enum Ask {
         /// The newest word on it; the call goes on if nobody listens.
         sender: watch::Sender<CallState>,
     },
+    /// An operator pins or unpins a model.
+    Pin(Pin),
     /// Somebody wants to know something.
     Query(Query),
+}
+
+/// A model to be pinned or unpinned.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    /// Its id.
+    pub(crate) model: String,
+    /// Which of the two.
+    pub(crate) pinned: bool,
+    /// The model afterwards, and when that is on disk; none if there is no such model.
+    pub(crate) reply: oneshot::Sender<Option<(v1::Model, Saving)>>,
 }
 
 /// What an operator wants done.

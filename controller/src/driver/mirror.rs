@@ -221,6 +221,7 @@ impl Mirror {
             }),
             suspect,
             host_id: host.unwrap_or_default(),
+            ttl_left: None,
         })
     }
 

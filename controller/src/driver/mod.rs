@@ -48,7 +48,12 @@ use self::{
     sessions::Sessions,
 };
 use crate::{
-    catalogue::Catalogue, config::Config, convert, estimate::Observed, routes::Publisher, state::Writer,
+    catalogue::Catalogue,
+    config::Config,
+    convert,
+    estimate::Observed,
+    routes::Publisher,
+    state::{Pins, Writer},
 };
 
 /// Events that a watcher of `WatchEvents` may be behind.
@@ -68,7 +73,9 @@ pub(crate) struct Start {
     pub(crate) roster: Vec<WorkerFacts>,
     /// Memory seen before.
     pub(crate) observed: Observed,
-    /// Keeps both.
+    /// What operators pinned and unpinned.
+    pub(crate) pins: Pins,
+    /// Keeps all three.
     pub(crate) writer: Writer,
     /// Ends the driver.
     pub(crate) stop: CancellationToken,
@@ -87,6 +94,7 @@ pub(crate) struct Driver {
     epoch: watch::Sender<u64>,
     catalogue: Catalogue,
     observed: Observed,
+    pins: Pins,
     looks: Looks,
     mirror: Mirror,
     ghosts: Ghosts,
@@ -141,10 +149,15 @@ impl Driver {
             epoch,
             roster,
             observed,
+            pins,
             writer,
             stop,
         } = start;
-        let catalogue = Catalogue::new(std::mem::take(&mut config.models));
+        let mut catalogue = Catalogue::new(std::mem::take(&mut config.models));
+        for (model, pinned) in &pins {
+            // One that left the catalogue may come back.
+            catalogue.pin(model, *pinned);
+        }
         let (lanes, inbox) = handle::lanes();
         let epoch_sender = watch::Sender::new(epoch);
         let events = broadcast::Sender::new(EVENT_RING);
@@ -158,6 +171,7 @@ impl Driver {
             epoch: epoch_sender,
             catalogue,
             observed,
+            pins,
             looks: Looks::default(),
             mirror: Mirror::default(),
             ghosts: Ghosts::default(),
@@ -264,6 +278,7 @@ impl Driver {
                 order: Order::Unload(_) | Order::Forget(_),
                 ..
             }
+            | Ask::Pin(_)
             | Ask::Query(Query::Devices(_) | Query::Workers(_) | Query::Stats(_) | Query::Routes(_)) => {
                 self.answer(ask);
             }
@@ -282,6 +297,7 @@ impl Driver {
                 order,
                 sender,
             } => self.call(request, order, sender),
+            Ask::Pin(pin) => self.pin(pin),
             Ask::Query(query) => self.query(query),
         }
     }

@@ -103,23 +103,32 @@ impl Driver {
         let instances = self.instances();
         let views = self.views();
         for id in changed {
-            let Some(entry) = self.catalogue.get(&id) else {
-                continue;
+            let view = views.get(&id);
+            let entry = self.catalogue.get(&id);
+            let model = match entry {
+                Some(entry) => Some(self.show(entry, view, &instances)),
+                // As long as it is loaded it is served, so gateways must know it.
+                None => view.and_then(|view| self.unlisted(view, &instances)),
             };
-            let model = self.show(entry, views.get(&id), &instances);
-            let summary = convert::model::summary(model, self.kinds_of(entry, views.get(&id)));
-            self.routes.put_model(summary);
+            match model {
+                Some(model) => {
+                    let kinds = self.kinds_of(entry, view);
+                    self.routes
+                        .put_model(convert::model::summary(model, kinds, entry));
+                }
+                None => self.routes.remove_model(&id),
+            }
         }
     }
 
-    /// Kinds of device a model runs on now, or would.
-    fn kinds_of(&self, entry: &Entry, view: Option<&ModelView>) -> Vec<String> {
+    /// Kinds of device a model runs on now, or would if the catalogue has it.
+    fn kinds_of(&self, entry: Option<&Entry>, view: Option<&ModelView>) -> Vec<String> {
         let hosted = view.map(|view| view.instances.as_slice()).unwrap_or_default();
         let mut kinds: Vec<_> = hosted
             .iter()
             .flat_map(|id| self.mirror.kinds(id.as_str()))
             .collect();
-        if kinds.is_empty() {
+        if let Some(entry) = entry.filter(|_| kinds.is_empty()) {
             // The first kind that any worker has; without workers, the preferred one.
             let wanted = convert::model::kinds(entry, &entry.model().device);
             let present: Vec<_> = self.fleet.devices().iter().map(|device| device.kind).collect();

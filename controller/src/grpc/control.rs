@@ -70,6 +70,12 @@ impl Control for ControlService {
     ) -> Result<Response<Self::LoadModelStream>, Status> {
         let request = request.into_inner();
         named(request.model.clone(), "model")?;
+        if request.replicas > 1 {
+            return Err(Code::InvalidLoadRequest
+                .error("a model has one instance at most")
+                .with_param("replicas")
+                .into_status());
+        }
         let mut call = self.handle.call(Order::Load(request))?;
         // What is refused at once fails the call itself.
         let first = call.next().await?;
@@ -176,6 +182,24 @@ impl Control for ControlService {
             Answer::Forgotten(instance_ids) => Ok(Response::new(v1::ForgetWorkerResponse { instance_ids })),
             Answer::Model(_) => Err(confused()),
         }
+    }
+
+    async fn pin_model(
+        &self,
+        request: Request<v1::PinModelRequest>,
+    ) -> Result<Response<v1::PinModelResponse>, Status> {
+        let id = named(request.into_inner().model, "model")?;
+        let model = Some(self.handle.pin(id, true).await?);
+        Ok(Response::new(v1::PinModelResponse { model }))
+    }
+
+    async fn unpin_model(
+        &self,
+        request: Request<v1::UnpinModelRequest>,
+    ) -> Result<Response<v1::UnpinModelResponse>, Status> {
+        let id = named(request.into_inner().model, "model")?;
+        let model = Some(self.handle.pin(id, false).await?);
+        Ok(Response::new(v1::UnpinModelResponse { model }))
     }
 
     async fn get_stats(

@@ -1,10 +1,11 @@
-//! What survives a restart: the epoch, the roster of known workers, and memory seen in use. Nothing else of the fleet (PROTOCOL.md 2).
+//! What survives a restart: the epoch, the roster of known workers, memory seen in use, and pins. Nothing else of the fleet (PROTOCOL.md 2, 7).
 //!
 //! ```text
 //! DIR/lock           held (flock) for as long as the process lives: two controllers never share a directory
 //! DIR/epoch.json     raised and written before anything is served (PROTOCOL.md 5)
 //! DIR/roster.json    workers that ever joined and were not forgotten since
 //! DIR/observed.json  see `estimate`
+//! DIR/pins.json      models that operators pinned (true) or unpinned (false); wins over the configuration
 //! ```
 //!
 //! Every file is replaced as a whole and atomically. A file that cannot be understood stops the start: guessing an epoch would let two
@@ -14,6 +15,7 @@ mod roster;
 mod writer;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, TryLockError},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -22,9 +24,12 @@ use std::{
 use muster_policy::WorkerFacts;
 use serde::{Serialize, de::DeserializeOwned};
 
-pub(crate) use writer::Writer;
+pub(crate) use writer::{Saving, Writer};
 
 use crate::estimate::Observed;
+
+/// What operators pinned and unpinned, by model id.
+pub(crate) type Pins = BTreeMap<String, bool>;
 
 /// The state directory, locked.
 #[derive(Debug)]
@@ -60,6 +65,7 @@ pub enum StateError {
 const EPOCH: &str = "epoch.json";
 const ROSTER: &str = "roster.json";
 const OBSERVED: &str = "observed.json";
+const PINS: &str = "pins.json";
 
 impl StateDir {
     /// Creates the directory if it is missing, and locks it.
@@ -129,6 +135,22 @@ impl StateDir {
         self.write(OBSERVED, observed)
     }
 
+    /// What operators pinned and unpinned.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn pins(&self) -> Result<Pins, StateError> {
+        self.read(PINS)
+    }
+
+    /// Writes what operators pinned and unpinned.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn save_pins(&self, pins: &Pins) -> Result<(), StateError> {
+        self.write(PINS, pins)
+    }
+
     fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, StateError> {
         let path = self.path.join(name);
         let text = match fs::read(&path) {
@@ -159,8 +181,6 @@ impl StateDir {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use muster_policy::{Bytes, DeviceFacts, DeviceKind, Exclusivity};
 
     use super::*;

@@ -1,15 +1,15 @@
-//! Writes roster and observations in the background, so that the driver never waits for a disk.
+//! Writes roster, observations and pins in the background, so that the driver never waits for a disk.
 //!
 //! Only the newest value counts: a `watch` channel holds one, and what was overtaken is never written. When the handle is dropped, what is
 //! still unwritten is written and the task ends. A failed write is logged and repeated with the next change; losing the roster only makes
-//! the next start settle without it.
+//! the next start settle without it. Who must know whether it is on disk ([`Writer::pins`]) waits for its turn to be over.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_policy::{WorkerFacts, WorkerId};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{StateDir, StateError};
+use super::{Pins, StateDir, StateError};
 use crate::estimate::Observed;
 
 /// Handle of the task.
@@ -18,6 +18,7 @@ pub(crate) struct Writer {
     state: Arc<StateDir>,
     roster: BTreeMap<WorkerId, WorkerFacts>,
     sender: watch::Sender<Pending>,
+    written: watch::Receiver<Written>,
     task: JoinHandle<()>,
 }
 
@@ -25,6 +26,41 @@ pub(crate) struct Writer {
 struct Pending {
     roster: Option<Vec<WorkerFacts>>,
     observed: Option<Observed>,
+    pins: Option<Pins>,
+    /// Counts changes of pins.
+    turn: u64,
+}
+
+/// How far the task is.
+#[derive(Debug, Clone)]
+struct Written {
+    /// [`Pending::turn`] of what it wrote last.
+    turn: u64,
+    /// Why it could not.
+    failed: Option<Arc<StateError>>,
+}
+
+/// A change on its way to the disk.
+#[derive(Debug)]
+pub(crate) struct Saving {
+    turn: u64,
+    written: watch::Receiver<Written>,
+}
+
+impl Saving {
+    /// Resolves when the change is on disk.
+    ///
+    /// # Errors
+    /// It could not be written; none if the task ended before its turn.
+    pub(crate) async fn done(mut self) -> Result<(), Option<Arc<StateError>>> {
+        let turn = self.turn;
+        let written = self.written.wait_for(|written| written.turn >= turn).await;
+        match written.map(|written| written.failed.clone()) {
+            Ok(None) => Ok(()),
+            Ok(failed) => Err(failed),
+            Err(_) => Err(None),
+        }
+    }
 }
 
 impl Writer {
@@ -32,7 +68,11 @@ impl Writer {
     pub(crate) fn spawn(state: StateDir, roster: &[WorkerFacts]) -> Self {
         let state = Arc::new(state);
         let (sender, receiver) = watch::channel(Pending::default());
-        let task = tokio::spawn(write(Arc::clone(&state), receiver));
+        let (done, written) = watch::channel(Written {
+            turn: 0,
+            failed: None,
+        });
+        let task = tokio::spawn(write(Arc::clone(&state), receiver, done));
         let roster = roster
             .iter()
             .map(|facts| (facts.id.clone(), facts.clone()))
@@ -41,6 +81,7 @@ impl Writer {
             state,
             roster,
             sender,
+            written,
             task,
         }
     }
@@ -62,6 +103,20 @@ impl Writer {
     pub(crate) fn observed(&self, observed: &Observed) {
         self.sender
             .send_modify(|pending| pending.observed = Some(observed.clone()));
+    }
+
+    /// Writes what operators pinned and unpinned; the answer tells when it is on disk.
+    pub(crate) fn pins(&self, pins: &Pins) -> Saving {
+        let mut turn = 0;
+        self.sender.send_modify(|pending| {
+            pending.pins = Some(pins.clone());
+            pending.turn += 1;
+            turn = pending.turn;
+        });
+        Saving {
+            turn,
+            written: self.written.clone(),
+        }
     }
 
     /// Raises the epoch, at once: nothing may be said under an epoch that a restart could repeat.
@@ -86,27 +141,79 @@ impl Writer {
     }
 }
 
-async fn write(state: Arc<StateDir>, mut receiver: watch::Receiver<Pending>) {
-    let mut written = Pending::default();
+async fn write(state: Arc<StateDir>, mut receiver: watch::Receiver<Pending>, done: watch::Sender<Written>) {
+    let mut on_disk = Pending::default();
     while receiver.changed().await.is_ok() {
         let pending = receiver.borrow_and_update().clone();
-        let roster = pending
-            .roster
-            .clone()
-            .filter(|roster| written.roster.as_ref() != Some(roster));
-        let observed = pending
-            .observed
-            .clone()
-            .filter(|observed| written.observed.as_ref() != Some(observed));
-        let state = Arc::clone(&state);
-        let save = move || -> Result<(), StateError> {
-            roster.map_or(Ok(()), |roster| state.save_roster(&roster))?;
-            observed.map_or(Ok(()), |observed| state.save_observed(&observed))
+        let (state, new) = (Arc::clone(&state), pending.clone());
+        let old = on_disk.clone();
+        let saved = match tokio::task::spawn_blocking(move || save(&state, &old, &new)).await {
+            Ok(saved) => saved,
+            Err(error) => {
+                tracing::error!(%error, "the state writer was ended");
+                continue;
+            }
         };
-        match tokio::task::spawn_blocking(save).await {
-            Ok(Ok(())) => written = pending,
-            Ok(Err(error)) => tracing::error!(error = ?error, "state could not be written"),
-            Err(error) => tracing::error!(%error, "the state writer was ended"),
-        }
+        let turn = pending.turn;
+        let failed = match saved {
+            Ok(()) => {
+                on_disk = pending;
+                None
+            }
+            Err(error) => {
+                tracing::error!(error = ?error, "state could not be written");
+                Some(Arc::new(error))
+            }
+        };
+        // Nobody waiting is no failure.
+        done.send_replace(Written { turn, failed });
+    }
+}
+
+/// Writes what differs from what is on disk.
+fn save(state: &StateDir, old: &Pending, new: &Pending) -> Result<(), StateError> {
+    fn changed<'a, T: PartialEq>(old: &Option<T>, new: &'a Option<T>) -> Option<&'a T> {
+        new.as_ref().filter(|new| old.as_ref() != Some(*new))
+    }
+    if let Some(pins) = changed(&old.pins, &new.pins) {
+        state.save_pins(pins)?;
+    }
+    if let Some(roster) = changed(&old.roster, &new.roster) {
+        state.save_roster(roster)?;
+    }
+    if let Some(observed) = changed(&old.observed, &new.observed) {
+        state.save_observed(observed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pin_is_told_to_be_on_disk_only_when_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let writer = Writer::spawn(StateDir::open(&path).unwrap(), &[]);
+        let one = Pins::from([("a".to_owned(), true)]);
+        writer.pins(&one).done().await.unwrap();
+        let two = Pins::from([("a".to_owned(), false)]);
+        let (overtaken, last) = (writer.pins(&one), writer.pins(&two));
+        last.done().await.unwrap();
+        overtaken.done().await.unwrap();
+        writer.finish().await;
+        assert_eq!(StateDir::open(&path).unwrap().pins().unwrap(), two);
+    }
+
+    #[tokio::test]
+    async fn a_pin_that_cannot_be_written_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let writer = Writer::spawn(StateDir::open(&path).unwrap(), &[]);
+        std::fs::remove_dir_all(&path).unwrap();
+        let saving = writer.pins(&Pins::from([("a".to_owned(), true)]));
+        let failed = saving.done().await.unwrap_err().unwrap();
+        assert!(failed.to_string().contains("pins.json"), "{failed}");
     }
 }

@@ -135,6 +135,42 @@ async fn what_engines_use_is_learned_and_kept() {
     );
 }
 
+/// The controller once served such a model while gateways, which had never heard of it, answered that it does not exist.
+#[tokio::test]
+async fn a_model_that_left_the_catalogue_is_shown_to_gateways_as_long_as_it_is_loaded() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    rig.client().await.load("a").await.unwrap();
+    worker.cut().await;
+    let without = TWO_MODELS.replace("[models.a]\nruntime = 'stub'\n", "");
+    std::fs::write(rig.path("config.toml"), without).unwrap();
+    rig.restart().await;
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let mut routes = client.routes().await;
+    let shown = |models: Vec<v1::ModelSummary>| {
+        let mut models = models.into_iter();
+        models.find(|model| model.id == "a").map(|model| model.status())
+    };
+    let snapshot = |update: v1::RouteUpdate| match update.kind.unwrap() {
+        v1::route_update::Kind::Snapshot(part) => part.models,
+        v1::route_update::Kind::Delta(delta) => delta.models,
+        v1::route_update::Kind::Heartbeat(_) => Vec::new(),
+    };
+    while shown(snapshot(routes.next().await)) != Some(v1::ModelStatus::Loaded) {}
+    client.ensure("a").await.ready().await;
+    client.unload("a", false).await.unwrap();
+    loop {
+        if let v1::route_update::Kind::Delta(delta) = routes.next().await.kind.unwrap()
+            && delta.removed_models == ["a"]
+        {
+            break;
+        }
+    }
+    assert_eq!(client.ensure("a").await.failed().await.kind(), Code::UnknownModel);
+}
+
 #[tokio::test]
 async fn health_and_reflection_are_served() {
     let rig = Rig::start(TWO_MODELS).await;

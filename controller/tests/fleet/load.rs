@@ -41,6 +41,17 @@ async fn a_hundred_wishes_cause_one_load() {
         open.push(ensure);
     }
     assert_eq!(worker.count("load"), 1);
+    let gateways: Vec<String> = {
+        let memory = worker.memory.lock().unwrap();
+        let orders = memory.commands.iter().filter_map(|command| command.kind.clone());
+        let holds = orders.flat_map(|order| match order {
+            v1::command::Kind::Load(load) => load.holds,
+            v1::command::Kind::PlaceHold(hold) => vec![hold],
+            _ => Vec::new(),
+        });
+        holds.map(|hold| hold.gateway_id).collect()
+    };
+    assert_eq!(gateways, ["gateway"; 100], "holds name their gateway");
     let held = worker.memory.lock().unwrap().instances[&instance].hold_ids.len();
     assert_eq!(held, 100, "ready is said only once the hold is in place");
     drop(open);

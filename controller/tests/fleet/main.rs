@@ -11,7 +11,9 @@
 mod catalogue;
 mod evict;
 mod load;
+mod pins;
 mod sessions;
+mod slow;
 mod worker;
 
 use std::{path::PathBuf, time::Duration};
@@ -34,12 +36,12 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// Two stub models, and short times.
 pub(crate) const TWO_MODELS: &str = "
 [sessions]
-heartbeat_every_ms = 50
-lost_after_ms = 400
-ping_wait_ms = 150
+heartbeat_every = '50ms'
+lost_after = '400ms'
+ping_wait = '150ms'
 [policy]
-settle_ms = 300
-worker_wait_ms = 600
+settle = '300ms'
+worker_wait = '600ms'
 [models.a]
 runtime = 'stub'
 [models.b]

@@ -352,7 +352,7 @@ impl Memory {
         };
         let seq = status.touch.as_ref().unwrap().touch_seq;
         match order {
-            Order::Load(_) | Order::Set(_) => unreachable!(),
+            Order::Load(_) => unreachable!(),
             Order::Quiesce(_) => go(status, Quiesced),
             Order::Resume(_) => go(status, Ready),
             Order::Cancel(_) => go(status, Gone),
@@ -380,6 +380,14 @@ impl Memory {
                 let (outcome, more) = go(status, Gone);
                 reports.extend(more);
                 (outcome, reports)
+            }
+            Order::Set(set) => {
+                let spec = status.spec.as_mut().unwrap();
+                spec.pinned = set.pinned.unwrap_or(spec.pinned);
+                spec.idle_ttl = set
+                    .idle_ttl
+                    .filter(|ttl| *ttl != prost_types::Duration::default());
+                (done(status.state(), seq), vec![status.clone()])
             }
             Order::PlaceHold(hold) => {
                 status.hold_ids.push(hold.hold_id.clone());

@@ -42,9 +42,12 @@ pub(crate) enum Command {
     Load {
         /// Model id
         model: String,
-        /// Device to load it on, as `muster devices` names it
-        #[arg(long, default_value = "")]
+        /// Device to load it on, as `muster devices` names it, or a kind of device: cpu, gpu, npu
+        #[arg(long, value_name = "DEVICE", default_value = "")]
         device: String,
+        /// Instances to load, all or none [default: as configured]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        replicas: Option<u32>,
     },
     /// Unload a model: what runs finishes, what waits is cancelled
     Unload {
@@ -54,10 +57,25 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Keep a model from being evicted, from now on and over restarts; loads nothing
+    Pin {
+        /// Model id
+        model: String,
+    },
+    /// Let a model be evicted again, whatever the configuration says
+    Unpin {
+        /// Model id
+        model: String,
+    },
     /// Talk to a model; loads it if it is cold
     Chat(ChatOptions),
     /// List the workers
     Workers,
+    /// Declare a lost worker gone: what it hosted no longer counts as loaded, its memory as free
+    Forget {
+        /// Worker id, as `muster workers` shows it
+        worker: String,
+    },
     /// List the devices with their memory
     Devices,
     /// Follow what the fleet does, and why

@@ -130,7 +130,7 @@ const ADVICE: &[(&[Code], &str)] = &[
     ),
     (
         &[Code::SlotsPinned],
-        "only pinned models are in the way: `muster unload MODEL` one of them",
+        "only pinned models are in the way: `muster unload MODEL` or `muster unpin MODEL` one of them",
     ),
     (
         &[Code::NoWorker],

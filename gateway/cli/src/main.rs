@@ -19,6 +19,7 @@ mod up;
 use std::{io::Write as _, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser as _};
+use muster_proto::v1;
 
 use crate::{
     args::{Cli, Command},
@@ -55,10 +56,24 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Up(options) => up::run(*options, output).await,
         Command::Models => commands::models::list(&controller, output).await,
         Command::Ps => commands::models::running(&controller, output).await,
-        Command::Load { model, device } => commands::load::load(&controller, output, model, device).await,
+        Command::Load {
+            model,
+            device,
+            replicas,
+        } => {
+            let request = v1::LoadModelRequest {
+                model,
+                device_id: device,
+                replicas: replicas.unwrap_or_default(),
+            };
+            commands::load::load(&controller, output, request).await
+        }
         Command::Unload { model, force } => commands::load::unload(&controller, output, model, force).await,
+        Command::Pin { model } => commands::models::pin(&controller, output, model).await,
+        Command::Unpin { model } => commands::models::unpin(&controller, output, model).await,
         Command::Chat(options) => chat::run(&controller, output, options).await,
         Command::Workers => commands::fleet::workers(&controller, output).await,
+        Command::Forget { worker } => commands::fleet::forget(&controller, output, worker).await,
         Command::Devices => commands::fleet::devices(&controller, output).await,
         Command::Events { model } => commands::fleet::events(&controller, output, model).await,
         Command::Completions { shell } => {

@@ -149,6 +149,7 @@ impl Rig {
         let hold = |id: &&str| Hold {
             hold_id: (*id).to_owned(),
             ttl: None,
+            gateway_id: String::new(),
         };
         let load = Load {
             spec: Some(spec),

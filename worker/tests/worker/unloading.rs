@@ -50,6 +50,7 @@ async fn an_idle_unload_is_refused_unless_nothing_happened_since() {
     let hold = Hold {
         hold_id: "h".to_owned(),
         ttl: None,
+        gateway_id: String::new(),
     };
     let answer = rig.session.command(id, Order::PlaceHold(hold)).await;
     assert!(matches!(answer, Answer::Done(_)));

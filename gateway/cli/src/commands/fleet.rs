@@ -1,7 +1,7 @@
 //! `muster workers`, `muster devices` and `muster events`.
 
 use muster_proto::v1::{
-    FleetEvent, ListDevicesRequest, ListWorkersRequest, WatchEventsRequest, WorkerStatus,
+    FleetEvent, ForgetWorkerRequest, ListDevicesRequest, ListWorkersRequest, WatchEventsRequest, WorkerStatus,
 };
 
 use crate::{
@@ -56,6 +56,26 @@ fn state(worker: &WorkerStatus) -> &'static str {
         (true, false) => "connected",
         (false, _) => "absent",
     }
+}
+
+/// Declares a lost worker gone.
+pub(crate) async fn forget(
+    controller: &Controller,
+    output: Output,
+    worker_id: String,
+) -> Result<(), Failure> {
+    let mut client = controller.connect().await?;
+    let request = ForgetWorkerRequest {
+        worker_id: worker_id.clone(),
+    };
+    let response = answer(client.forget_worker(request).await)?;
+    if output.is_json() {
+        return output.message("ForgetWorkerResponse", &response);
+    }
+    output.line(match response.instance_ids.as_slice() {
+        [] => format!("{worker_id} is forgotten; it hosted nothing"),
+        gone => format!("{worker_id} is forgotten, with {}", gone.join(", ")),
+    })
 }
 
 /// Lists devices with their memory.

@@ -18,12 +18,10 @@ use crate::{
 pub(crate) async fn load(
     controller: &Controller,
     output: Output,
-    model: String,
-    device_id: String,
+    request: LoadModelRequest,
 ) -> Result<(), Failure> {
     let started = std::time::Instant::now();
     let mut client = controller.connect().await?;
-    let request = LoadModelRequest { model, device_id };
     let mut events = answer(client.load_model(request).await)?;
     let mut progress = Progress::default();
     let mut loaded: Option<Model> = None;

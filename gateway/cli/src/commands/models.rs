@@ -1,6 +1,9 @@
-//! `muster models` and `muster ps`.
+//! `muster models`, `muster ps`, `muster pin` and `muster unpin`.
 
-use muster_proto::v1::{Instance, InstanceState, ListModelsRequest, Model, ModelStatus, ModelType};
+use muster_proto::v1::{
+    Instance, InstanceState, ListModelsRequest, Model, ModelStatus, ModelType, PinModelRequest,
+    UnpinModelRequest,
+};
 
 use crate::{
     client::{Controller, answer},
@@ -66,11 +69,49 @@ pub(crate) async fn running(controller: &Controller, output: Output) -> Result<(
     }
     output.table(
         [
-            "MODEL", "STATE", "WORKER", "DEVICE", "MEMORY", "RUNNING", "QUEUED", "IDLE", "INSTANCE",
+            "MODEL",
+            "STATE",
+            "WORKER",
+            "DEVICE",
+            "RESERVED",
+            "OBSERVED",
+            "RUNNING",
+            "QUEUED",
+            "LAST USED",
+            "PINNED",
+            "TTL",
+            "INSTANCE",
         ],
         rows,
     )?;
     failures(output, &response.models)
+}
+
+/// Keeps a model from being evicted.
+pub(crate) async fn pin(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
+    let mut client = controller.connect().await?;
+    let response = answer(client.pin_model(PinModelRequest { model }).await)?;
+    if output.is_json() {
+        return output.message("PinModelResponse", &response);
+    }
+    let model = response.model.unwrap_or_default();
+    let note = if model.status() == ModelStatus::Loaded {
+        ""
+    } else {
+        "; it is not loaded yet"
+    };
+    output.line(format_args!("{} is pinned{note}", model.id))
+}
+
+/// Lets a model be evicted again.
+pub(crate) async fn unpin(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
+    let mut client = controller.connect().await?;
+    let response = answer(client.unpin_model(UnpinModelRequest { model }).await)?;
+    if output.is_json() {
+        return output.message("UnpinModelResponse", &response);
+    }
+    let model = response.model.unwrap_or_default();
+    output.line(format_args!("{} may be evicted", model.id))
 }
 
 async fn fetch(
@@ -98,14 +139,14 @@ fn status(model: &Model) -> String {
     text
 }
 
-fn waiting(model: &Model) -> [String; 9] {
-    let mut row: [String; 9] = std::array::from_fn(|_| "-".to_owned());
+fn waiting(model: &Model) -> [String; 12] {
+    let mut row: [String; 12] = std::array::from_fn(|_| "-".to_owned());
     row[0].clone_from(&model.id);
     row[1] = status(model);
     row
 }
 
-fn row(model: &Model, instance: &Instance) -> [String; 9] {
+fn row(model: &Model, instance: &Instance) -> [String; 12] {
     let Some(seen) = &instance.status else {
         return waiting(model);
     };
@@ -122,27 +163,25 @@ fn row(model: &Model, instance: &Instance) -> [String; 9] {
     };
     let reserved = seen.spec.iter().flat_map(|spec| &spec.reservations);
     let devices: Vec<&str> = reserved.clone().map(|part| part.device_id.as_str()).collect();
-    // What the engine really uses once it is known, else what was set aside.
-    let observed: u64 = seen.observed.iter().map(|part| part.bytes).sum();
-    let memory = if observed > 0 {
-        observed
+    let observed = seen.observed.iter().map(|part| part.bytes).sum();
+    let used = if seen.running > 0 {
+        "now".to_owned()
     } else {
-        reserved.map(|part| part.bytes).sum()
-    };
-    let idle = if seen.running > 0 {
-        "-".to_owned()
-    } else {
-        span(seen.touch.as_ref().and_then(|touch| touch.age.as_ref()))
+        let age = span(seen.touch.as_ref().and_then(|touch| touch.age.as_ref()));
+        format!("{age} ago")
     };
     [
         model.id.clone(),
         state,
         or_dash(instance.r#ref.as_ref().map_or("", |place| &place.worker_id)),
         or_dash(&devices.join(",")),
-        bytes(memory),
+        bytes(reserved.map(|part| part.bytes).sum()),
+        bytes(observed),
         seen.running.to_string(),
         seen.queued.to_string(),
-        idle,
+        used,
+        if model.pinned { "yes" } else { "-" }.to_owned(),
+        span(instance.ttl_left.as_ref()),
         seen.instance_id.clone(),
     ]
 }

@@ -1,0 +1,130 @@
+//! Watchers that do not keep up: they hear that they missed something, and nobody waits for them (PROTOCOL.md 21).
+
+use muster_proto::v1::{self, control_client::ControlClient, route_update::Kind};
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{LIMIT, Rig, TWO_MODELS, worker::Worker};
+
+/// More than the rings hold, and than the small window below.
+const MANY: u32 = 1500;
+
+/// A client whose connection takes next to nothing that it does not read.
+async fn slow(rig: &Rig) -> ControlClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", rig.address())).unwrap();
+    let channel = endpoint.initial_stream_window_size(1024).connect().await.unwrap();
+    ControlClient::new(channel)
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_events_hears_how_many_it_missed() {
+    let config = format!("{TWO_MODELS}\n[models.p]\nruntime = 'stub'\npinned = true\n");
+    let rig = Rig::start(&config).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("p").await.unwrap();
+    let request = v1::WatchEventsRequest::default();
+    let mut events = slow(&rig).await.watch_events(request).await.unwrap().into_inner();
+    // Each is refused at once, and that is an event.
+    for _ in 0..MANY {
+        client.ensure("a").await.failed().await;
+    }
+    let mut heard = 0_u64;
+    let missed = loop {
+        let event = timeout(LIMIT, events.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .expect("the stream ended");
+        if event.lagged > 0 {
+            assert!(
+                event.kind.is_empty() && event.model.is_empty() && event.at.is_none(),
+                "{event:?}"
+            );
+            break event.lagged;
+        }
+        heard += 1;
+    };
+    assert!(
+        missed > 0 && heard < u64::from(MANY),
+        "{missed} missed, {heard} heard"
+    );
+    // It goes on with what is still there, up to now.
+    client.unload("p", false).await.unwrap();
+    loop {
+        let event = timeout(LIMIT, events.message()).await.unwrap().unwrap().unwrap();
+        assert_eq!(event.lagged, 0);
+        if event.kind == "unloaded" {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slow_watcher_of_routes_gets_a_new_snapshot() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    let request = v1::WatchRoutesRequest::default();
+    let mut routes = slow(&rig).await.watch_routes(request).await.unwrap().into_inner();
+    for number in 1..=MANY {
+        worker
+            .change(&instance, |status| status.backend_url = format!("unix:{number}"))
+            .await;
+    }
+    let url = format!("unix:{MANY}");
+    let mut quick = client.routes().await;
+    let current =
+        |models: &[v1::ModelSummary]| models.iter().any(|model| model.backend_urls == [url.as_str()]);
+    loop {
+        let told = match quick.next().await.kind.unwrap() {
+            Kind::Snapshot(part) => current(&part.models),
+            Kind::Delta(delta) => current(&delta.models),
+            Kind::Heartbeat(_) => false,
+        };
+        if told {
+            break;
+        }
+    }
+    let (mut snapshots, mut deltas, mut at) = (0, 0, 0);
+    loop {
+        let update = timeout(LIMIT, routes.message()).await.unwrap().unwrap().unwrap();
+        assert!(update.version >= at, "versions never go back");
+        at = update.version;
+        let told = match update.kind.unwrap() {
+            Kind::Snapshot(part) => {
+                snapshots += 1;
+                assert!(part.last && part.settled);
+                current(&part.models)
+            }
+            Kind::Delta(delta) => {
+                deltas += 1;
+                current(&delta.models)
+            }
+            Kind::Heartbeat(_) => false,
+        };
+        if told {
+            break;
+        }
+    }
+    assert!(
+        snapshots == 2 && deltas < MANY,
+        "{snapshots} snapshots, {deltas} deltas"
+    );
+    // And from there on, deltas.
+    client.unload("a", false).await.unwrap();
+    let gone = async {
+        loop {
+            if let Kind::Delta(delta) = routes.message().await.unwrap().unwrap().kind.unwrap()
+                && delta.removed_instances == [instance.as_str()]
+            {
+                break;
+            }
+        }
+    };
+    timeout(LIMIT, gone).await.unwrap();
+}
