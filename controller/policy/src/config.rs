@@ -86,8 +86,8 @@ pub struct Config {
     pub absent_counts: Duration,
     /// How long a running load that nobody waits for is spared (I8).
     pub abandon_grace: Duration,
-    /// How long an instance must have been quiet after a refused eviction, or while it is hot, before it counts as idle. Longer than
-    /// touches are coalesced (PROTOCOL 19), so that gaps between requests are not mistaken for idleness.
+    /// The longest that an instance must have been quiet to count as idle: while its requests follow each other within short pauses, or
+    /// after a refused eviction. Longer than touches are coalesced (PROTOCOL 19).
     pub quiet: Duration,
     /// How long to wait for a memory sample newer than the last start or exit before deciding without (I4).
     pub sample_wait: Duration,

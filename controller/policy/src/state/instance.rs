@@ -24,9 +24,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::load::{Load, LoadId};
+use super::usage::Usage;
 use crate::api::{
     Bytes, CommandId, DeviceId, HoldId, HostId, InstanceId, InstanceSpec, Moment, Progress, RouteState,
     UnloadMode, WorkerId,
@@ -147,69 +147,6 @@ pub(crate) enum Asked {
     ReleaseHold(HoldId),
 }
 
-/// How recently and how densely an instance was used.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Usage {
-    pub(crate) last_used: Moment,
-    pub(crate) touch_seq: u64,
-    window_start: Moment,
-    window_seq: u64,
-    hot_at: Option<Moment>,
-    refused_at: Option<Moment>,
-}
-
-/// Touches within one quiet span that make an instance hot: more than a load and two requests.
-const HOT_TOUCHES: u64 = 8;
-
-impl Usage {
-    pub(crate) fn new(now: Moment) -> Self {
-        Self {
-            last_used: now,
-            touch_seq: 0,
-            window_start: now,
-            window_seq: 0,
-            hot_at: None,
-            refused_at: None,
-        }
-    }
-
-    /// A touch; late and reordered ones change nothing.
-    pub(crate) fn touched(&mut self, now: Moment, touch_seq: u64, age: Duration, quiet: Duration) {
-        if touch_seq == self.touch_seq {
-            // The same touch told again, perhaps with its true age after a refusal that told none.
-            self.last_used = self.last_used.min(now.ago(age));
-        }
-        if touch_seq <= self.touch_seq {
-            return;
-        }
-        if now.since(self.window_start) > quiet {
-            self.window_start = now;
-            self.window_seq = self.touch_seq;
-        }
-        self.touch_seq = touch_seq;
-        self.last_used = self.last_used.max(now.ago(age));
-        if self.touch_seq.saturating_sub(self.window_seq) >= HOT_TOUCHES {
-            self.hot_at = Some(now);
-        }
-    }
-
-    /// A worker refused to unload or quiesce it.
-    pub(crate) fn refused(&mut self, now: Moment) {
-        self.refused_at = Some(now);
-    }
-
-    /// From when on it may be taken for idle. A hot instance, or one whose eviction was refused, must have been quiet for a while:
-    /// else a gap of a millisecond between two requests would pass for idleness.
-    pub(crate) fn idle_from(&self, quiet: Duration) -> Moment {
-        let hot = self.hot_at.is_some_and(|at| self.last_used <= at + quiet);
-        match self.refused_at {
-            Some(at) => self.last_used.max(at) + quiet,
-            None if hot => self.last_used + quiet,
-            None => Moment::ZERO,
-        }
-    }
-}
-
 impl Instance {
     /// An instance of which nothing is known yet but what it is to be.
     pub(crate) fn new(
@@ -242,6 +179,15 @@ impl Instance {
     /// Whether work runs, queues or is held there, as far as policy knows (I1, I10).
     pub(crate) fn busy(&self) -> bool {
         self.running > 0 || self.queued > 0 || !self.holds.is_empty()
+    }
+
+    /// Whether it served, and whether it did so idly.
+    pub(crate) fn at_work(&self) -> (bool, bool) {
+        let serving = matches!(
+            self.state,
+            InstanceState::Ready | InstanceState::Evicting { .. } | InstanceState::Quiesced { .. }
+        );
+        (serving, self.running == 0 && self.queued == 0)
     }
 
     /// Its reservation on a device.
@@ -356,52 +302,5 @@ impl Instance {
             | InstanceState::Cancelling { .. }
             | InstanceState::Opaque => None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const QUIET: Duration = Duration::from_millis(250);
-
-    fn at(ms: u64) -> Moment {
-        Moment::after_start(Duration::from_millis(ms))
-    }
-
-    #[test]
-    fn late_and_reordered_touches_change_nothing() {
-        let mut usage = Usage::new(at(0));
-        usage.touched(at(1000), 5, Duration::from_millis(100), QUIET);
-        usage.touched(at(1100), 3, Duration::ZERO, QUIET);
-        assert_eq!((usage.last_used, usage.touch_seq), (at(900), 5));
-    }
-
-    #[test]
-    fn a_load_and_two_requests_do_not_make_an_instance_hot() {
-        let mut usage = Usage::new(at(0));
-        for seq in 1..=6 {
-            usage.touched(at(seq * 10), seq, Duration::ZERO, QUIET);
-        }
-        assert_eq!(usage.idle_from(QUIET), Moment::ZERO);
-    }
-
-    #[test]
-    fn a_hot_instance_stays_hot_across_windows() {
-        let mut usage = Usage::new(at(0));
-        for seq in 1..=1000 {
-            usage.touched(at(seq * 2), seq, Duration::ZERO, QUIET);
-            if seq > 20 {
-                assert_eq!(usage.idle_from(QUIET), at(seq * 2) + QUIET, "{seq}");
-            }
-        }
-    }
-
-    #[test]
-    fn after_a_refusal_an_instance_must_have_been_quiet() {
-        let mut usage = Usage::new(at(0));
-        usage.touched(at(10), 1, Duration::ZERO, QUIET);
-        usage.refused(at(20));
-        assert_eq!(usage.idle_from(QUIET), at(20) + QUIET);
     }
 }

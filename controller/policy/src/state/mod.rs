@@ -4,6 +4,7 @@ mod device;
 mod instance;
 mod load;
 mod model;
+mod usage;
 mod waiter;
 mod worker;
 

@@ -3,8 +3,6 @@
 //! Outcomes matter for what a report cannot say: refusals, acceptance, and ignorance. States themselves come in reports.
 
 use super::ended::End;
-use std::time::Duration;
-
 use crate::api::{
     CommandId, DecisionKind, DoneState, InstanceId, LoadError, Moment, Outcome, Refusal, UnloadMode,
 };
@@ -51,7 +49,6 @@ impl Fleet {
             DoneState::Gone => return self.instance_ended(id, End::Asked),
             DoneState::Present => {}
         }
-        let (now, quiet) = (self.now, self.config.quiet);
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
@@ -78,9 +75,8 @@ impl Fleet {
             }
         }
         if let Some(instance) = self.instances.get_mut(id) {
-            // A hold or an unload is no use; only the count is taken over, at the age of the last known use.
-            let age = now.since(instance.usage.last_used);
-            instance.usage.touched(now, touch_seq, age, quiet);
+            // A hold or an unload is no use; only the count is taken over.
+            instance.usage.counted(touch_seq);
         }
     }
 
@@ -89,7 +85,15 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
-        instance.usage.touched(now, touch_seq, Duration::ZERO, quiet);
+        match asked {
+            Asked::Evict | Asked::Quiesce => instance.usage.refused(now, touch_seq, quiet),
+            Asked::Load
+            | Asked::CancelLoad
+            | Asked::Resume
+            | Asked::OperatorUnload
+            | Asked::PlaceHold(_)
+            | Asked::ReleaseHold(_) => instance.usage.counted(touch_seq),
+        }
         let worker = instance.worker.clone();
         match asked {
             Asked::Load => {
@@ -162,7 +166,6 @@ impl Fleet {
 
 /// A victim is in use after all: it is as before, and must be quiet for a while before it is tried again.
 fn eviction_refused(instance: &mut Instance, now: Moment) {
-    instance.usage.refused(now);
     match instance.state {
         InstanceState::Evicting { quiesced: true } => {
             instance.state = InstanceState::Quiesced {

@@ -53,7 +53,10 @@ impl Fleet {
         if let Some(instance) = self.instances.get_mut(&touch.instance)
             && instance.worker == *worker
         {
-            instance.usage.touched(now, touch.touch_seq, touch.age, quiet);
+            let before = instance.at_work();
+            instance
+                .usage
+                .touched(now, (touch.touch_seq, touch.age), before, quiet);
         }
     }
 
@@ -114,6 +117,7 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(&status.id) else {
             return false;
         };
+        let before = instance.at_work();
         instance.revision = status.revision;
         instance.running = status.running;
         instance.queued = status.queued;
@@ -125,7 +129,7 @@ impl Fleet {
             .collect();
         instance
             .usage
-            .touched(now, status.touch_seq, status.touch_age, quiet);
+            .touched(now, (status.touch_seq, status.touch_age), before, quiet);
         instance.doubtful_since = None;
         let model = instance.spec.model.clone();
         let became_ready = match status.state {

@@ -174,6 +174,81 @@ fn a_hot_model_with_gaps_of_a_millisecond_is_never_evicted_as_idle() {
     assert_eq!(sim.states[&"cold".into()], ModelState::Loaded, "{}", sim.tail());
 }
 
+#[test]
+fn a_hot_model_with_long_requests_or_coalesced_touches_is_never_evicted_as_idle() {
+    // Requests of half a second; or short ones of which the controller hears every 100 ms.
+    for (length, heard_every) in [(500, 1), (2, 33)] {
+        let mut sim = Sim::one_device(config(), 100);
+        sim.add_model(model("hot", ModelType::Llm, 10));
+        sim.add_model(model("cold", ModelType::Llm, 10));
+        let hot = sim.use_once("hot");
+        let worker = sim.worker_of(&hot).unwrap();
+        for round in 0..400 {
+            if round == 20 {
+                sim.open("cold");
+            }
+            sim.instant = round % heard_every == 0;
+            assert!(
+                sim.start_request(&worker, &hot),
+                "evicted in round {round}\n{}",
+                sim.tail()
+            );
+            sim.advance(Duration::from_millis(length));
+            sim.end_request(&hot);
+            while sim.deliver_down(&worker) {}
+            sim.advance(Duration::from_millis(1));
+        }
+        sim.instant = true;
+        sim.deliver_all();
+        sim.advance(sim.config.quiet);
+        sim.finish_loads();
+        assert_eq!(sim.states[&"cold".into()], ModelState::Loaded, "{}", sim.tail());
+    }
+}
+
+/// Measured on real processes: swaps between two models took 300 ms now and then, since a victim whose last touch the controller had not
+/// heard of refused its eviction and was then spared for `quiet`.
+#[test]
+fn requests_that_alternate_between_two_models_swap_them_without_delay() {
+    let mut sim = Sim::one_device(config(), 100);
+    for id in ["a", "b"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    for round in 0..40 {
+        let id = ["a", "b"][round % 2];
+        for _ in 0..1 + round % 4 {
+            sim.use_once(id);
+        }
+        if round % 3 == 0 {
+            // One more by way of its route, of which the controller hears later than of the next model.
+            let (instance, (worker, ..)) = sim
+                .routes
+                .first_key_value()
+                .map(|(i, w)| (i.clone(), w.clone()))
+                .unwrap();
+            sim.instant = false;
+            assert!(sim.start_request(&worker, &instance));
+            sim.end_request(&instance);
+            sim.workers.get_mut(&worker).unwrap().up.clear();
+            sim.instant = true;
+        }
+        let asked = sim.now;
+        let other = ["b", "a"][round % 2];
+        let hold = sim.open(other);
+        while sim.streams[&hold].ready().is_none() {
+            sim.finish_loads();
+            sim.advance(Duration::from_millis(1));
+        }
+        let waited = sim.now.since(asked);
+        assert!(
+            waited <= Duration::from_millis(15),
+            "round {round}: {waited:?}\n{}",
+            sim.tail()
+        );
+        sim.close(&hold);
+    }
+}
+
 /// Two idle small models have to go for a large one: both are quiesced first.
 fn two_victims() -> (Sim, muster_policy::InstanceId) {
     let mut sim = Sim::one_device(
