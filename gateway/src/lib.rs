@@ -1,19 +1,21 @@
 //! The gateway: HTTP dialects in front of Muster's workers.
 //!
 //! ```text
-//!  client ─► io ─► routes ─► translate ─► dispatch ─► session ═══► worker
-//!                    ▲                       │ table, wishes
+//!  client ─► io ─► routes ─► dialects ─► dispatch ─► session ═══► worker
+//!                    ▲      (translate)      │ table, wishes
 //!                    └─ body ◄─ render ◄─ answers    fleet ◄══► controller
 //! ```
 //!
-//! * [`io`](self) threads accept and serve; `routes` are thin.
-//! * `translate` makes one validated request out of a dialect's JSON; `render` makes the dialect's answer out of typed events. Both are pure.
+//! * [`io`](self) threads accept and serve; `routes` says who may ask and runs one request, whatever its dialect.
+//! * Each of the `dialects` translates its JSON into one validated request and renders typed events as its answers; what they share is in
+//!   `translate` and `render`. Both are pure.
 //! * `dispatch` finds an instance; `session` is the one stream to each worker; `fleet` follows the controller.
 //!
 //! Architecture invariant: the controller is not on the way of a request whose model is loaded.
 
 mod answers;
 mod body;
+mod dialects;
 mod dispatch;
 mod fleet;
 mod io;
@@ -40,7 +42,7 @@ const FIRST_ROUTES: Duration = Duration::from_secs(1);
 /// Serves until SIGTERM or SIGINT, then drains. Runs on the control thread's `current_thread` runtime.
 ///
 /// # Errors
-/// The address cannot be bound, or signals cannot be handled.
+/// The address cannot be bound or must not be without a key, a key file cannot be read, or signals cannot be handled.
 pub async fn run(options: Options) -> std::io::Result<()> {
     let stop = CancellationToken::new();
     let fleet = Fleet::new(&options.controller);
@@ -49,6 +51,7 @@ pub async fn run(options: Options) -> std::io::Result<()> {
     let settings = Settings {
         max_body: options.max_body(),
         drain: options.drain(),
+        keys: std::sync::Arc::new(options.keys()?),
     };
     let threads = Threads::start(&options.listen, options.threads(), &fleet, &settings, &stop).await?;
     // Ready all the same if the controller is away: its routes come when it does.

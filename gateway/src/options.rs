@@ -1,9 +1,11 @@
 //! The command line.
 
-use std::{num::NonZeroUsize, thread, time::Duration};
+use std::{fs, io, net::ToSocketAddrs as _, num::NonZeroUsize, path::PathBuf, thread, time::Duration};
 
 use clap::Parser;
 use muster_proto::{net::Address, process::LogLevel};
+
+use crate::routes::access::Keys;
 
 /// Below the limit of one internal message, since an encoded request is hardly larger than its JSON.
 const MAX_BODY_BYTES: i64 = 60 << 20;
@@ -29,6 +31,43 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(1..=MAX_BODY_BYTES))]
     pub max_body_bytes: u32,
 
+    /// Keys of users; with one, every request but /health and /live needs it. Several are separated by commas.
+    #[arg(
+        long,
+        env = "MUSTER_API_KEY",
+        hide_env_values = true,
+        value_delimiter = ',',
+        value_name = "KEY"
+    )]
+    pub api_key: Vec<String>,
+
+    /// Files with further keys of users, one a line.
+    #[arg(long, env = "MUSTER_API_KEY_FILE", value_delimiter = ',', value_name = "FILE")]
+    pub api_key_file: Vec<PathBuf>,
+
+    /// Keys for loading, unloading, pulling, deleting and configuring [default: the users' keys].
+    #[arg(
+        long,
+        env = "MUSTER_ADMIN_API_KEY",
+        hide_env_values = true,
+        value_delimiter = ',',
+        value_name = "KEY"
+    )]
+    pub admin_api_key: Vec<String>,
+
+    /// Files with further admin keys, one a line.
+    #[arg(
+        long,
+        env = "MUSTER_ADMIN_API_KEY_FILE",
+        value_delimiter = ',',
+        value_name = "FILE"
+    )]
+    pub admin_api_key_file: Vec<PathBuf>,
+
+    /// Listen beyond this machine although nobody needs a key.
+    #[arg(long, env = "MUSTER_ALLOW_NO_API_KEY")]
+    pub allow_no_api_key: bool,
+
     /// Seconds that running streams get to end after SIGTERM.
     #[arg(long, env = "MUSTER_GATEWAY_DRAIN_SECONDS", default_value_t = 30)]
     pub drain_seconds: u64,
@@ -53,5 +92,87 @@ impl Options {
     /// Longest drain.
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_seconds)
+    }
+
+    /// Who may ask.
+    ///
+    /// # Errors
+    /// A key file cannot be read or holds no key, or nobody needs a key although others than this machine can ask.
+    pub(crate) fn keys(&self) -> io::Result<Keys> {
+        let user = all(&self.api_key, &self.api_key_file)?;
+        let admin = all(&self.admin_api_key, &self.admin_api_key_file)?;
+        let keys = Keys::new(user, admin);
+        if keys.guard_users() || self.allow_no_api_key || is_local(&self.listen)? {
+            return Ok(keys);
+        }
+        let message = format!(
+            "listening on {} lets others than this machine ask: give --api-key or --api-key-file, or say --allow-no-api-key",
+            self.listen
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    }
+}
+
+/// Keys as given and those in files.
+fn all(given: &[String], files: &[PathBuf]) -> io::Result<Vec<String>> {
+    let mut keys = given.to_vec();
+    for file in files {
+        let wrong = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+        let text = fs::read_to_string(file).map_err(wrong)?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let before = keys.len();
+        keys.extend(lines.map(str::to_owned));
+        if keys.len() == before {
+            return Err(wrong(io::Error::other("there is no key in it")));
+        }
+    }
+    Ok(keys)
+}
+
+/// Whether only this machine can reach an address.
+fn is_local(address: &Address) -> io::Result<bool> {
+    match address {
+        Address::Unix(_) => Ok(true),
+        Address::Tcp(text) => Ok(text.to_socket_addrs()?.all(|address| address.ip().is_loopback())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(args: &[&str]) -> Options {
+        Options::parse_from(["muster-gateway"].iter().chain(args))
+    }
+
+    fn user_keys(args: &[&str]) -> io::Result<bool> {
+        options(args).keys().map(|keys| keys.guard_users())
+    }
+
+    #[test]
+    fn without_a_key_only_this_machine_may_ask_unless_told_so() {
+        for local in ["127.0.0.1:0", "[::1]:0", "unix:/tmp/x", "localhost:0"] {
+            assert!(!user_keys(&["--listen", local]).unwrap(), "{local}");
+        }
+        for open in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
+            let error = user_keys(&["--listen", open]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{open}");
+            assert!(user_keys(&["--listen", open, "--api-key", "k"]).unwrap());
+            assert!(!user_keys(&["--listen", open, "--allow-no-api-key"]).unwrap());
+            // An admin key does not keep strangers from asking.
+            assert!(user_keys(&["--listen", open, "--admin-api-key", "k"]).is_err());
+        }
+    }
+
+    #[test]
+    fn keys_come_from_files_too_and_an_empty_file_is_a_mistake() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("keys");
+        fs::write(&file, "\n  one \ntwo\n").unwrap();
+        let given = all(&["zero".into()], std::slice::from_ref(&file)).unwrap();
+        assert_eq!(given, ["zero", "one", "two"]);
+        fs::write(&file, " \n").unwrap();
+        assert!(all(&[], std::slice::from_ref(&file)).is_err());
+        assert!(all(&[], &[directory.path().join("none")]).is_err());
     }
 }

@@ -2,67 +2,80 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use muster_proto::v1::{GenerateRequest, content_part, generate_request::Input, prompt_piece};
+use muster_proto::v1::{Prompt, content_part, generate_request::Input, prompt_piece, start::Work};
 
 /// Bytes of a prompt that count.
 const BYTES: usize = 512;
 
 /// A hash of the model and the prompt's beginning. The same in all gateways: `DefaultHasher::new` has fixed keys.
-pub(super) fn key(model: &str, work: &GenerateRequest) -> u64 {
+pub(super) fn key(model: &str, work: &Work) -> u64 {
     let mut hasher = DefaultHasher::new();
     model.hash(&mut hasher);
-    let mut left = BYTES;
-    let mut feed = |bytes: &[u8]| {
-        let part = &bytes[..bytes.len().min(left)];
-        part.hash(&mut hasher);
-        left -= part.len();
-    };
-    match work.input.as_ref() {
-        Some(Input::Chat(chat)) => {
-            // Up to the first thing the user said: that stays the same when the conversation goes on.
-            let first = chat.messages.iter().position(|message| message.role == "user");
-            let turns = first.map_or(chat.messages.len(), |index| index + 1);
-            for part in chat
-                .messages
-                .iter()
-                .take(turns)
-                .flat_map(|message| &message.parts)
-            {
-                if let Some(content_part::Kind::Text(text)) = &part.kind {
-                    feed(text.as_bytes());
-                }
-            }
-        }
-        Some(Input::Prompt(prompt)) => {
-            for piece in &prompt.pieces {
-                match &piece.kind {
-                    Some(prompt_piece::Kind::Text(text)) => feed(text.as_bytes()),
-                    Some(prompt_piece::Kind::Tokens(tokens)) => {
-                        tokens
-                            .ids
-                            .iter()
-                            .take(BYTES / 4)
-                            .for_each(|id| feed(&id.to_le_bytes()));
+    let mut feed = Feed { hasher, left: BYTES };
+    match work {
+        Work::Generate(generate) => match &generate.input {
+            Some(Input::Chat(chat)) => {
+                // Up to the first thing the user said: that stays the same when the conversation goes on.
+                let first = chat.messages.iter().position(|message| message.role == "user");
+                let turns = first.map_or(chat.messages.len(), |index| index + 1);
+                let said = chat.messages.iter().take(turns);
+                for part in said.flat_map(|message| &message.parts) {
+                    if let Some(content_part::Kind::Text(text)) = &part.kind {
+                        feed.bytes(text.as_bytes());
                     }
-                    None => {}
                 }
             }
-        }
-        Some(Input::Infill(infill)) => feed(infill.prefix.as_bytes()),
-        None => {}
+            Some(Input::Prompt(prompt)) => feed.prompt(prompt),
+            Some(Input::Infill(infill)) => feed.bytes(infill.prefix.as_bytes()),
+            None => {}
+        },
+        // No cache serves the next one better; the key only spreads them.
+        Work::Embed(embed) => embed
+            .inputs
+            .first()
+            .into_iter()
+            .for_each(|input| feed.prompt(input)),
+        Work::Rerank(rerank) => feed.bytes(rerank.query.as_bytes()),
     }
-    hasher.finish()
+    feed.hasher.finish()
+}
+
+/// Hashes until enough has been seen.
+struct Feed {
+    hasher: DefaultHasher,
+    left: usize,
+}
+
+impl Feed {
+    fn bytes(&mut self, bytes: &[u8]) {
+        let part = &bytes[..bytes.len().min(self.left)];
+        part.hash(&mut self.hasher);
+        self.left -= part.len();
+    }
+
+    fn prompt(&mut self, prompt: &Prompt) {
+        for piece in &prompt.pieces {
+            match &piece.kind {
+                Some(prompt_piece::Kind::Text(text)) => self.bytes(text.as_bytes()),
+                Some(prompt_piece::Kind::Tokens(tokens)) => {
+                    let ids = tokens.ids.iter().take(BYTES / 4);
+                    ids.for_each(|id| self.bytes(&id.to_le_bytes()));
+                }
+                None => {}
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translate;
+    use crate::dialects::openai::translate;
 
     fn of(messages: &str) -> u64 {
         let body = format!("{{\"model\": \"m\", \"messages\": {messages}}}");
         let call = translate::chat(body.as_bytes()).unwrap();
-        key(&call.common.model, &call.work)
+        key(&call.common.model, &Work::Generate(call.work))
     }
 
     #[test]
@@ -84,7 +97,7 @@ mod tests {
         let of = |prompt: &str| {
             let body = format!("{{\"model\": \"m\", \"prompt\": {prompt}}}");
             let call = translate::completions(body.as_bytes()).unwrap();
-            key(&call.common.model, &call.work[0])
+            key(&call.common.model, &Work::Generate(call.work[0].clone()))
         };
         assert_eq!(of("[1, 2]"), of("[1, 2]"));
         assert_ne!(of("[1, 2]"), of("[1, 3]"));

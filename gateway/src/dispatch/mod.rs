@@ -22,7 +22,7 @@ use std::{
 
 use muster_proto::{
     Code, ErrorExt as _,
-    v1::{ErrorInfo, Event, GenerateRequest, ModelSummary, ModelType, Start, event, start::Work},
+    v1::{ErrorInfo, Event, ModelSummary, ModelType, Start, event, start::Work},
 };
 
 use crate::{
@@ -81,13 +81,13 @@ impl Dispatcher {
     ///
     /// # Errors
     /// What the worker or the controller said last; the catalogue's codes.
-    pub(crate) async fn dispatch(&self, call: &Call, work: &GenerateRequest) -> Result<Admitted, ErrorInfo> {
+    pub(crate) async fn dispatch(&self, call: &Call, work: &Work) -> Result<Admitted, ErrorInfo> {
         let affinity = affinity::key(&call.common.model, work);
         let mut avoid = Avoid::default();
         let mut again = 0;
         let mut silent = false;
         loop {
-            let (target, waiter) = self.target(call, affinity, &avoid).await?;
+            let (target, waiter) = self.target(call, work, affinity, &avoid).await?;
             check_thinking(call, &target)?;
             let start = start(call, work, &target, waiter.as_ref());
             let error = match self.attempt(start, &target, &mut silent).await {
@@ -122,6 +122,7 @@ impl Dispatcher {
     async fn target(
         &self,
         call: &Call,
+        work: &Work,
         affinity: u64,
         avoid: &Avoid,
     ) -> Result<(Arc<Target>, Option<Waiter>), ErrorInfo> {
@@ -129,7 +130,7 @@ impl Dispatcher {
             let table = self.fleet.table();
             let model = &call.common.model;
             match table.model(model) {
-                Some(summary) => check_type(summary)?,
+                Some(summary) => check_type(summary, work)?,
                 None if table.known() => return Err(unknown_model(model)),
                 // Nothing was ever heard of the catalogue: the controller decides.
                 None => {}
@@ -212,7 +213,7 @@ fn refusal(error: &ErrorInfo) -> Refusal {
     }
 }
 
-fn start(call: &Call, work: &GenerateRequest, target: &Target, waiter: Option<&Waiter>) -> Start {
+fn start(call: &Call, work: &Work, target: &Target, waiter: Option<&Waiter>) -> Start {
     Start {
         request_id: call.request_id.clone(),
         instance: target.route.instance.clone(),
@@ -221,7 +222,7 @@ fn start(call: &Call, work: &GenerateRequest, target: &Target, waiter: Option<&W
             .map(|waiter| waiter.hold_id().to_owned())
             .unwrap_or_default(),
         trace: call.trace.clone(),
-        work: Some(Work::Generate(work.clone())),
+        work: Some(work.clone()),
         ..Start::default()
     }
 }
@@ -233,15 +234,27 @@ pub(crate) fn unknown_model(model: &str) -> ErrorInfo {
 }
 
 /// The wrong kind of model is refused before any load (DECISIONS.md, Autoload).
-fn check_type(summary: &ModelSummary) -> Result<(), ErrorInfo> {
-    let what = match ModelType::try_from(summary.r#type).unwrap_or_default() {
-        ModelType::Llm | ModelType::Unspecified => return Ok(()),
+fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), ErrorInfo> {
+    let is = match ModelType::try_from(summary.r#type).unwrap_or_default() {
+        ModelType::Unspecified => ModelType::Llm,
+        known => known,
+    };
+    let (want, does) = match work {
+        Work::Generate(_) => (ModelType::Llm, "generate text"),
+        Work::Embed(_) => (ModelType::Embedding, "compute embeddings"),
+        Work::Rerank(_) => (ModelType::Reranking, "rerank"),
+    };
+    if is == want {
+        return Ok(());
+    }
+    let what = match is {
+        ModelType::Llm | ModelType::Unspecified => "a chat model",
         ModelType::Embedding => "an embedding model",
         ModelType::Reranking => "a reranking model",
         ModelType::Audio => "an audio model",
         ModelType::Image => "an image model",
     };
-    let message = format!("model {} is {what}; it does not generate text", summary.id);
+    let message = format!("model {} is {what}; it does not {does}", summary.id);
     Err(Code::UnsupportedByRuntime.error(message).with_param("model"))
 }
 

@@ -14,7 +14,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::v1::{ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update};
+use muster_proto::v1::{
+    ModelStatus, ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update,
+};
 
 use super::gauge::Gauge;
 
@@ -47,6 +49,11 @@ impl Target {
             .as_ref()
             .map_or("", |instance| &instance.worker_id)
     }
+}
+
+/// Whether a model takes requests.
+pub(crate) fn is_loaded(summary: &ModelSummary) -> bool {
+    summary.status == i32::from(ModelStatus::Loaded)
 }
 
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     dispatch::Dispatcher,
     fleet::Fleet,
-    routes::{self, App},
+    routes::{self, App, access::Keys},
     session::Pool,
 };
 
@@ -32,6 +32,7 @@ pub(crate) struct Settings {
     pub(crate) max_body: usize,
     /// How long streams may go on after the end was asked for.
     pub(crate) drain: Duration,
+    pub(crate) keys: Arc<Keys>,
 }
 
 /// The running threads.
@@ -125,6 +126,7 @@ impl Thread {
                 pool,
             },
             max_body: self.settings.max_body,
+            keys: self.settings.keys,
             stopping: self.stop.clone(),
         }));
         let connections = TaskTracker::new();

@@ -4,12 +4,12 @@ use bytes::{BufMut as _, BytesMut};
 use serde::Serialize;
 
 /// Writes text as it is.
-pub(super) fn raw(out: &mut BytesMut, text: &str) {
+pub(crate) fn raw(out: &mut BytesMut, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
 /// Writes a string literal, a number or any other value.
-pub(super) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
+pub(crate) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
     if let Err(error) = serde_json::to_writer(out.writer(), value) {
         // Memory takes every write, and the values here are strings and numbers: it does not fail.
         tracing::error!(%error, "could not write JSON");
@@ -17,7 +17,7 @@ pub(super) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
 }
 
 /// Writes a whole number; most are small.
-pub(super) fn number(out: &mut BytesMut, number: u32) {
+pub(crate) fn number(out: &mut BytesMut, number: u32) {
     match u8::try_from(number) {
         Ok(digit) if digit < 10 => out.put_u8(b'0' + digit),
         Ok(_) | Err(_) => value(out, &number),
@@ -25,7 +25,7 @@ pub(super) fn number(out: &mut BytesMut, number: u32) {
 }
 
 /// Writes `,"key":` and a value.
-pub(super) fn member<T: Serialize + ?Sized>(out: &mut BytesMut, key: &str, content: &T) {
+pub(crate) fn member<T: Serialize + ?Sized>(out: &mut BytesMut, key: &str, content: &T) {
     raw(out, ",");
     value(out, key);
     raw(out, ":");
@@ -33,7 +33,7 @@ pub(super) fn member<T: Serialize + ?Sized>(out: &mut BytesMut, key: &str, conte
 }
 
 /// Writes the members of an engine's `extra_json`, each after a comma. What would break the frame is left out.
-pub(super) fn extra(out: &mut BytesMut, json: &str) {
+pub(crate) fn extra(out: &mut BytesMut, json: &str) {
     let inner = json
         .trim()
         .strip_prefix('{')
@@ -47,10 +47,14 @@ pub(super) fn extra(out: &mut BytesMut, json: &str) {
     }
 }
 
-/// Writes `separator` between items.
-pub(super) fn list<T>(out: &mut BytesMut, items: &[T], mut item: impl FnMut(&mut BytesMut, &T)) {
+/// Writes an array of what `item` writes of each.
+pub(crate) fn list<I: IntoIterator>(
+    out: &mut BytesMut,
+    items: I,
+    mut item: impl FnMut(&mut BytesMut, I::Item),
+) {
     raw(out, "[");
-    for (index, one) in items.iter().enumerate() {
+    for (index, one) in items.into_iter().enumerate() {
         if index > 0 {
             raw(out, ",");
         }

@@ -20,7 +20,7 @@ fn finite(logprob: f32) -> f32 {
 }
 
 /// Writes the entries of `logprobs.content`, separated by commas. With `post_sampling`, probabilities under llama.cpp's names (seed 004).
-pub(super) fn chat(out: &mut BytesMut, tokens: &[TokenLogprob], post_sampling: bool) {
+pub(crate) fn chat(out: &mut BytesMut, tokens: &[TokenLogprob], post_sampling: bool) {
     for (index, token) in tokens.iter().enumerate() {
         if index > 0 {
             raw(out, ",");
@@ -59,7 +59,7 @@ fn entry(out: &mut BytesMut, id: i32, bytes: &[u8], logprob: f32, post_sampling:
 
 /// The older form, gathered over a choice: parallel lists.
 #[derive(Debug, Default)]
-pub(super) struct Legacy {
+pub(crate) struct Legacy {
     tokens: Vec<String>,
     logprobs: Vec<f32>,
     top: Vec<Value>,
@@ -68,7 +68,7 @@ pub(super) struct Legacy {
 
 impl Legacy {
     /// Adds tokens; `offset` counts the characters before them and moves on.
-    pub(super) fn add(&mut self, tokens: &[TokenLogprob], post_sampling: bool, offset: &mut usize) {
+    pub(crate) fn add(&mut self, tokens: &[TokenLogprob], post_sampling: bool, offset: &mut usize) {
         let log = |value: f32| finite(if post_sampling { value.ln() } else { value });
         for token in tokens {
             let text = text(&token.bytes).into_owned();
@@ -81,7 +81,7 @@ impl Legacy {
     }
 
     /// Writes the object.
-    pub(super) fn write(&self, out: &mut BytesMut) {
+    pub(crate) fn write(&self, out: &mut BytesMut) {
         raw(out, "{\"tokens\":");
         value(out, &self.tokens);
         member(out, "token_logprobs", &self.logprobs);

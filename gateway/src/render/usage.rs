@@ -7,7 +7,7 @@ use serde_json::json;
 use super::json::{member, raw, value};
 
 /// Writes `usage`'s value.
-pub(super) fn usage(out: &mut BytesMut, usage: &Usage) {
+pub(crate) fn usage(out: &mut BytesMut, usage: &Usage) {
     let total = u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens);
     let mut object = json!({
         "prompt_tokens": usage.prompt_tokens,
@@ -22,7 +22,7 @@ pub(super) fn usage(out: &mut BytesMut, usage: &Usage) {
 }
 
 /// Writes `,"timings":{…}` if the engine measured.
-pub(super) fn timings(out: &mut BytesMut, finished: &Finished) {
+pub(crate) fn timings(out: &mut BytesMut, finished: &Finished) {
     let Some(timings) = &finished.timings else { return };
     let usage = finished.usage.unwrap_or_default();
     raw(out, ",\"timings\":{\"cache_n\":");

@@ -15,7 +15,8 @@ use tower_http::{
     cors::{Any as AnyOrigin, CorsLayer},
 };
 
-use super::reply::Refusal;
+use super::reply::{self, Refusal};
+use crate::render::error::Form;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
@@ -33,6 +34,10 @@ pub(super) fn wrap(router: Router) -> Router {
         .expose_headers([REQUEST_ID]);
     router
         .layer(CatchPanicLayer::custom(panicked))
+        // What no dialect wrote, such as an unknown path, is in OpenAI's form.
+        .layer(middleware::map_response(|response| async {
+            reply::write_error(Form::OpenAi, response)
+        }))
         .layer(cors)
         .layer(middleware::from_fn(request_id))
 }

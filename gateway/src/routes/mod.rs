@@ -1,27 +1,30 @@
-//! The HTTP surface: thin handlers that parse, dispatch and render.
+//! The HTTP surface around the dialects: who may ask, how errors look, and how one request runs.
 //!
-//! The same API stands under `/v1` and `/api/v1` (seed 000). Everything that is not an answer is an error of the catalogue in OpenAI's form.
+//! ```text
+//!  request id ─► CORS ─► panics ─► [ form of errors ─► access ─► handler ] per surface of a dialect
+//!                                                                  │ Asked ─► translate ─► run ─► render
+//! ```
+//!
+//! Everything that is not an answer is an error of the catalogue ([`reply::Refusal`]) in its dialect's form.
 
-mod generate;
-mod health;
+pub(crate) mod access;
 mod layers;
-mod models;
-mod reply;
+pub(crate) mod reply;
+pub(crate) mod run;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::Request,
-    routing::{get, post},
-};
+use axum::{Router, extract::Request, middleware};
 use muster_proto::Code;
 use tokio_util::sync::CancellationToken;
 
-use self::reply::Refusal;
-use crate::dispatch::Dispatcher;
+use self::{
+    access::{Access, Keys},
+    reply::Refusal,
+};
+use crate::{dialects, dispatch::Dispatcher, render::error::Form};
 
 /// What handlers of one I/O thread work with.
 #[derive(Debug)]
@@ -29,27 +32,36 @@ pub(crate) struct App {
     pub(crate) dispatcher: Dispatcher,
     /// Largest request body in bytes.
     pub(crate) max_body: usize,
+    /// Who may ask.
+    pub(crate) keys: Arc<Keys>,
     /// The gateway is shutting down: it finishes what it has and is not ready for more.
     pub(crate) stopping: CancellationToken,
 }
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
-    let api = Router::new()
-        .route("/chat/completions", post(generate::chat))
-        .route("/completions", post(generate::completions))
-        .route("/models", get(models::list))
-        .route("/models/{*id}", get(models::one))
-        .route("/health", get(health::lemonade));
-    let router = Router::new()
-        .nest("/v1", api.clone())
-        .nest("/api/v1", api)
-        .route("/health", get(health::readiness))
-        .route("/live", get(health::liveness))
+    let router = dialects::routes(&app)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app);
     layers::wrap(router)
+}
+
+/// Routes of one dialect that the same callers may use and whose errors look the same.
+pub(crate) fn surface(
+    app: &Arc<App>,
+    access: Access,
+    form: Form,
+    routes: Router<Arc<App>>,
+) -> Router<Arc<App>> {
+    let keys = Arc::clone(&app.keys);
+    routes
+        .route_layer(middleware::from_fn(move |request, next| {
+            access::check(access, Arc::clone(&keys), request, next)
+        }))
+        .layer(middleware::map_response(move |response| async move {
+            reply::write_error(form, response)
+        }))
 }
 
 async fn not_found(request: Request) -> Refusal {

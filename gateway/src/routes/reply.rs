@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use axum::{body::Body, response::Response};
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
 use bytes::Bytes;
 use http::{
     HeaderValue, StatusCode,
@@ -11,7 +14,7 @@ use http::{
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
 
-use crate::render;
+use crate::render::error::Form;
 
 /// How much of a body that is too large is still read, so that its sender gets to see the answer.
 const DISCARD_BYTES: usize = 64 << 20;
@@ -29,7 +32,8 @@ impl From<ErrorInfo> for Refusal {
     }
 }
 
-impl axum::response::IntoResponse for Refusal {
+impl IntoResponse for Refusal {
+    /// Status and headers; the body is written by [`write_error`], which knows the dialect.
     fn into_response(self) -> Response {
         let error = self.0;
         let code = error.kind();
@@ -38,12 +42,26 @@ impl axum::response::IntoResponse for Refusal {
         } else {
             tracing::debug!(%error, "refused a request");
         }
-        let mut response = json(code.http(), render::error::body(&error));
+        let mut response = json(code.http(), Body::empty());
         if let Some(after) = retry_after(&error) {
             response.headers_mut().insert(RETRY_AFTER, after);
         }
+        response.extensions_mut().insert(Unwritten(error));
         response
     }
+}
+
+/// An error whose body has not been written yet.
+#[derive(Clone, Debug)]
+struct Unwritten(ErrorInfo);
+
+/// Writes the body of a [`Refusal`] in a dialect's form; leaves all other answers as they are.
+pub(crate) fn write_error(form: Form, mut response: Response) -> Response {
+    if let Some(Unwritten(error)) = response.extensions_mut().remove::<Unwritten>() {
+        *response.status_mut() = form.status(&error);
+        *response.body_mut() = form.body(&error).into();
+    }
+    response
 }
 
 /// Whole seconds, rounded up; for errors that a retry can heal.
@@ -70,13 +88,18 @@ pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
     response
 }
 
+/// A JSON body that says that all is well.
+pub(crate) fn ok(body: Bytes) -> Response {
+    json(StatusCode::OK, body)
+}
+
 /// A value as a JSON body.
 pub(crate) fn value<T: serde::Serialize>(status: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
         Ok(body) => json(status, body),
         Err(error) => {
             let error = Code::Internal.error(format!("could not write the answer: {error}"));
-            axum::response::IntoResponse::into_response(Refusal(error))
+            Refusal(error).into_response()
         }
     }
 }

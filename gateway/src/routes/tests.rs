@@ -22,6 +22,7 @@ fn alone(stopping: &CancellationToken) -> Router {
             pool: Arc::new(Pool::default()),
         },
         max_body: 1000,
+        keys: Arc::default(),
         stopping: stopping.clone(),
     }))
 }

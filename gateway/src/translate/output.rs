@@ -11,7 +11,7 @@ use super::{
 const MAX_CHOICES: i64 = 128;
 
 /// `stream` and `stream_options`.
-pub(super) fn view(body: &mut Object<'_>) -> Result<View, ErrorInfo> {
+pub(crate) fn view(body: &mut Object<'_>) -> Result<View, ErrorInfo> {
     let mut view = View {
         choices: 1,
         ..View::default()
@@ -32,7 +32,7 @@ pub(super) fn view(body: &mut Object<'_>) -> Result<View, ErrorInfo> {
 }
 
 /// llama.cpp's switches of a request (seed 004), into `work` and `view`.
-pub(super) fn switches(
+pub(crate) fn switches(
     body: &mut Object<'_>,
     work: &mut GenerateRequest,
     view: &mut View,
@@ -72,7 +72,7 @@ fn stop(field: &Field<'_>) -> Result<Vec<String>, ErrorInfo> {
 }
 
 /// `max_tokens`, `max_completion_tokens` (only one of them) and llama.cpp's `n_predict`; -1 = until the context is full.
-pub(super) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, ErrorInfo> {
+pub(crate) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, ErrorInfo> {
     let old = body.take("max_tokens");
     let new = body.take("max_completion_tokens");
     let native = body.take("n_predict");
@@ -86,7 +86,7 @@ pub(super) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, ErrorInfo
 }
 
 /// `response_format`, `grammar` and `json_schema`: at most one constraint.
-pub(super) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, ErrorInfo> {
+pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, ErrorInfo> {
     let mut found: Option<Constraint> = None;
     let mut set = |field: &Field<'_>, constraint: Constraint| match found.replace(constraint) {
         None => Ok(()),

@@ -10,7 +10,7 @@ const MAX: f64 = f32::MAX as f64;
 const MIN: f64 = f32::MIN as f64;
 
 /// Takes all sampling parameters out of `body`.
-pub(super) fn sampling(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
+pub(crate) fn sampling(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
     let mut float = |keys: &[&str], low: f64, high: f64| {
         body.take_any(keys)
             .map(|field| field.float(low, high))

@@ -190,6 +190,18 @@ impl v1::control_server::Control for Service {
     ) -> Result<Response<v1::UnloadModelResponse>, Status> {
         absent()
     }
+    async fn pin_model(
+        &self,
+        _: Request<v1::PinModelRequest>,
+    ) -> Result<Response<v1::PinModelResponse>, Status> {
+        absent()
+    }
+    async fn unpin_model(
+        &self,
+        _: Request<v1::UnpinModelRequest>,
+    ) -> Result<Response<v1::UnpinModelResponse>, Status> {
+        absent()
+    }
     async fn watch_events(
         &self,
         _: Request<v1::WatchEventsRequest>,

@@ -1,17 +1,16 @@
-//! Health: Lemonade's under `/v1` and `/api/v1` (seed 000), and the gateway's own at `/health` and `/live`.
+//! Lemonade's health (seed 000, `GET /api/v1/health`).
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Query, State, rejection::QueryRejection},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::{ModelSummary, ModelType};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Serialize;
 
-use super::{App, models::is_loaded, reply};
+use crate::{
+    fleet::table::is_loaded,
+    routes::{App, reply},
+};
 
 #[derive(Debug, Serialize)]
 struct Health<'a> {
@@ -43,7 +42,7 @@ fn last_use(summary: &ModelSummary) -> Option<f64> {
 }
 
 /// Always 200 (DECISIONS.md, Lemonade).
-pub(super) async fn lemonade(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded: Vec<_> = table.models().filter(|summary| is_loaded(summary)).collect();
     let age = |one: &&&Arc<ModelSummary>, two: &&&Arc<ModelSummary>| {
@@ -77,35 +76,4 @@ fn row(summary: &ModelSummary) -> Loaded<'_> {
         device: summary.device_kinds.join(" "),
         backend_url: summary.backend_urls.first().map(String::as_str),
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Which {
-    model: Option<String>,
-}
-
-/// The gateway's own readiness; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
-pub(super) async fn readiness(
-    State(app): State<Arc<App>>,
-    which: Result<Query<Which>, QueryRejection>,
-) -> Response {
-    let unavailable = |message: &str| {
-        let body = json!({"error": {"code": 503, "message": message, "type": "unavailable_error"}});
-        reply::value(StatusCode::SERVICE_UNAVAILABLE, &body)
-    };
-    if app.stopping.is_cancelled() {
-        return unavailable("shutting down");
-    }
-    let table = app.dispatcher.fleet.table();
-    match which.ok().and_then(|Query(which)| which.model) {
-        Some(model) if !table.model(&model).is_some_and(|summary| is_loaded(summary)) => {
-            unavailable("Loading model")
-        }
-        Some(_) | None => reply::value(StatusCode::OK, &json!({"status": "ok"})),
-    }
-}
-
-/// The process answers.
-pub(super) async fn liveness() -> Response {
-    reply::value(StatusCode::OK, &json!({"status": "ok"}))
 }

@@ -2,16 +2,15 @@
 
 use muster_proto::{
     Code, ErrorExt as _,
-    v1::{
-        ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, TokenIds, generate_request::Input,
-        prompt_piece,
-    },
+    v1::{ErrorInfo, GenerateRequest, Infill, Prompt, generate_request::Input},
 };
 
-use super::{
-    CompletionCall, View, common,
+use super::{CompletionCall, common};
+use crate::translate::{
+    View,
     object::{self, Field, Kind, Object},
     output::{constraint, max_tokens, switches, view},
+    prompt::{prompts, text},
     sampling::sampling,
 };
 
@@ -32,7 +31,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
     let common = common(&mut body)?;
     let mut view = view(&mut body)?;
     let field = body.need("prompt")?;
-    let prompts = prompts(&field)?;
+    let prompts = prompts(&field, MAX_PROMPTS)?;
     let suffix = body.take("suffix").map(|field| field.string()).transpose()?;
     if let Some(field) = body.take("best_of")
         && ![1, i64::from(view.choices)].contains(&field.integer(1, i64::MAX)?)
@@ -74,71 +73,6 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
         work,
         echo,
     })
-}
-
-/// A string, strings, tokens, several of these, or a mixture (seed 004, `prompt`).
-fn prompts(field: &Field<'_>) -> Result<Vec<Prompt>, ErrorInfo> {
-    if field.kind() != Kind::Array {
-        return Ok(vec![one(std::slice::from_ref(field))?]);
-    }
-    let list = field.list()?;
-    if list.is_empty() {
-        return Err(field.wrong("must not be empty"));
-    }
-    let has = |kind| list.iter().any(|item| item.kind() == kind);
-    if has(Kind::Number) && !has(Kind::Array) {
-        return Ok(vec![one(&list)?]);
-    }
-    if list.len() > MAX_PROMPTS {
-        return Err(field.wrong(format_args!("must not hold more than {MAX_PROMPTS} prompts")));
-    }
-    let prompt = |item: &Field<'_>| match item.kind() {
-        Kind::Array => one(&item.list()?),
-        Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Object => {
-            one(std::slice::from_ref(item))
-        }
-    };
-    list.iter().map(prompt).collect()
-}
-
-/// One prompt of text and tokens.
-fn one(items: &[Field<'_>]) -> Result<Prompt, ErrorInfo> {
-    let mut pieces: Vec<PromptPiece> = Vec::new();
-    for item in items {
-        match item.kind() {
-            Kind::String => pieces.push(PromptPiece {
-                kind: Some(prompt_piece::Kind::Text(item.string()?)),
-            }),
-            Kind::Number => {
-                let token = item.i32(0, i32::MAX)?;
-                match pieces.last_mut().and_then(|piece| piece.kind.as_mut()) {
-                    Some(prompt_piece::Kind::Tokens(tokens)) => tokens.ids.push(token),
-                    Some(prompt_piece::Kind::Text(_)) | None => pieces.push(PromptPiece {
-                        kind: Some(prompt_piece::Kind::Tokens(TokenIds { ids: vec![token] })),
-                    }),
-                }
-            }
-            Kind::Null | Kind::Bool | Kind::Array | Kind::Object => {
-                return Err(item.want("a string, an array of strings, or token ids"));
-            }
-        }
-    }
-    Ok(Prompt {
-        pieces,
-        add_special: None,
-    })
-}
-
-/// The text of a prompt that is only text.
-fn text(prompt: &Prompt) -> Option<&str> {
-    match prompt.pieces.as_slice() {
-        [
-            PromptPiece {
-                kind: Some(prompt_piece::Kind::Text(text)),
-            },
-        ] => Some(text),
-        _ => None,
-    }
 }
 
 fn echo(field: &Field<'_>, prompts: &[Prompt]) -> Result<Vec<String>, ErrorInfo> {
@@ -184,6 +118,8 @@ fn logprobs(body: &mut Object<'_>, work: &mut GenerateRequest, view: &mut View) 
 
 #[cfg(test)]
 mod tests {
+    use muster_proto::v1::{PromptPiece, TokenIds, prompt_piece};
+
     use super::*;
 
     fn read(fields: &str) -> Result<CompletionCall, ErrorInfo> {

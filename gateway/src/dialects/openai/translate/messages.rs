@@ -2,12 +2,12 @@
 
 use muster_proto::v1::{ChatMessage, ContentPart, ErrorInfo, InputAudio, ToolCall, content_part};
 
-use super::object::{Field, Kind, Object};
+use crate::translate::object::{self, Field, Kind, Object};
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Takes `messages` out of `body`.
-pub(super) fn messages(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, ErrorInfo> {
+pub(crate) fn messages(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, ErrorInfo> {
     let field = body.need("messages")?;
     let list = field.list()?;
     if list.is_empty() {
@@ -36,7 +36,7 @@ fn message(field: &Field<'_>) -> Result<ChatMessage, ErrorInfo> {
         None => Vec::new(),
     };
     if parts.is_empty() && tool_calls.is_empty() && name != "assistant" && name != "tool" {
-        return Err(super::object::invalid(&message.path_of("content"), "is required"));
+        return Err(object::invalid(&message.path_of("content"), "is required"));
     }
     let mut text = |key: &str| match message.take(key) {
         Some(field) => field.string(),

@@ -7,14 +7,15 @@ use axum::{
     response::Response,
 };
 use http::StatusCode;
-use muster_proto::{
-    ErrorExt as _,
-    v1::{ModelStatus, ModelSummary},
-};
+use muster_proto::{ErrorExt as _, v1::ModelSummary};
 use serde::{Deserialize, Serialize};
 
-use super::{App, reply};
-use crate::{dispatch::unknown_model, fleet::table::Table, render};
+use crate::{
+    dispatch::unknown_model,
+    fleet::table::{Table, is_loaded},
+    render,
+    routes::{App, reply},
+};
 
 #[derive(Debug, Serialize)]
 struct Model {
@@ -79,13 +80,9 @@ pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
         None => {
             // The seed's own type for this one error.
             let error = unknown_model(&id);
-            reply::json(error.kind().http(), render::error::body_of(&error, "not_found"))
+            reply::json(error.kind().http(), render::error::openai_of(&error, "not_found"))
         }
     }
-}
-
-pub(super) fn is_loaded(summary: &ModelSummary) -> bool {
-    summary.status == i32::from(ModelStatus::Loaded)
 }
 
 fn model(table: &Table, summary: &ModelSummary) -> Model {

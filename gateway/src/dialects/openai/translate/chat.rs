@@ -6,12 +6,15 @@ use muster_proto::{
 };
 
 use super::{
-    ChatCall, Common, View, common,
+    ChatCall, common,
     messages::messages,
+    tools::{tool_choice, tools},
+};
+use crate::translate::{
+    Common, View,
     object::{self, Field, Kind, Object, quoted},
     output::{constraint, max_tokens, switches, view},
     sampling::sampling,
-    tools::{tool_choice, tools},
 };
 
 const REASONING_FORMATS: [&str; 4] = ["none", "auto", "deepseek", "deepseek-legacy"];

@@ -5,10 +5,10 @@ use muster_proto::{
     v1::{ErrorInfo, Tool, ToolChoice, ToolChoiceMode, tool_choice},
 };
 
-use super::object::{Field, Kind, Object};
+use crate::translate::object::{Field, Kind, Object};
 
 /// Takes `tools` out of `body`.
-pub(super) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, ErrorInfo> {
+pub(crate) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, ErrorInfo> {
     for old in ["functions", "function_call"] {
         if let Some(field) = body.take(old) {
             let error =
@@ -54,7 +54,7 @@ fn tool(field: &Field<'_>) -> Result<Tool, ErrorInfo> {
 }
 
 /// Takes `tool_choice` out of `body` and checks it against `tools`.
-pub(super) fn tool_choice(body: &mut Object<'_>, tools: &[Tool]) -> Result<Option<ToolChoice>, ErrorInfo> {
+pub(crate) fn tool_choice(body: &mut Object<'_>, tools: &[Tool]) -> Result<Option<ToolChoice>, ErrorInfo> {
     let Some(field) = body.take("tool_choice") else {
         return Ok(None);
     };

@@ -1,0 +1,47 @@
+//! llama.cpp's health (seed 004, `GET /health`), which is also the gateway's own.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Query, State, rejection::QueryRejection},
+    response::Response,
+};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{
+    fleet::table::is_loaded,
+    routes::{App, reply},
+};
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Which {
+    model: Option<String>,
+}
+
+/// The gateway's own readiness; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
+pub(super) async fn readiness(
+    State(app): State<Arc<App>>,
+    which: Result<Query<Which>, QueryRejection>,
+) -> Response {
+    let unavailable = |message: &str| {
+        let body = json!({"error": {"code": 503, "message": message, "type": "unavailable_error"}});
+        reply::value(StatusCode::SERVICE_UNAVAILABLE, &body)
+    };
+    if app.stopping.is_cancelled() {
+        return unavailable("shutting down");
+    }
+    let table = app.dispatcher.fleet.table();
+    match which.ok().and_then(|Query(which)| which.model) {
+        Some(model) if !table.model(&model).is_some_and(|summary| is_loaded(summary)) => {
+            unavailable("Loading model")
+        }
+        Some(_) | None => reply::value(StatusCode::OK, &json!({"status": "ok"})),
+    }
+}
+
+/// The process answers.
+pub(super) async fn liveness() -> Response {
+    reply::value(StatusCode::OK, &json!({"status": "ok"}))
+}

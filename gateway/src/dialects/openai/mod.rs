@@ -1,0 +1,67 @@
+//! OpenAI's routes (seeds 000 and 004), the same under each prefix.
+
+mod models;
+mod render;
+pub(crate) mod translate;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::State,
+    response::Response,
+    routing::{get, post},
+};
+use muster_proto::v1::start::Work;
+
+use self::render::{chat as chat_form, completion as completion_form};
+use crate::{
+    render::error::Form,
+    routes::{
+        App,
+        access::Access,
+        reply::{self, Refusal},
+        run::{self, Asked},
+        surface,
+    },
+};
+
+/// The routes under each of the prefixes.
+pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
+    let user = Router::new()
+        .route("/chat/completions", post(chat))
+        .route("/completions", post(completions))
+        .route("/models", get(models::list))
+        .route("/models/{*id}", get(models::one));
+    surface(app, Access::User, Form::OpenAi, user)
+}
+
+async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let call = translate::chat(&asked.body)?;
+    let head = asked.head("chatcmpl-", &call.common);
+    let (view, work) = (call.view, Work::Generate(call.work));
+    let answers = asked.one(&app, call.common, work, view.choices).await?;
+    if view.stream {
+        return run::stream(answers, chat_form::stream(&head, view)).await;
+    }
+    let answer = run::gather(answers).await?;
+    Ok(reply::ok(chat_form::body(&head, view, &answer)))
+}
+
+async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let call = translate::completions(&asked.body)?;
+    let head = asked.head("cmpl-", &call.common);
+    let view = call.view;
+    let work = call.work.into_iter().map(Work::Generate).collect();
+    let answers = asked.all(&app, call.common, work, view.choices).await?;
+    if view.stream {
+        return run::stream(answers, completion_form::stream(&head, view, call.echo)).await;
+    }
+    let answer = run::gather(answers).await?;
+    Ok(reply::ok(completion_form::body(
+        &head,
+        view,
+        call.echo.as_deref(),
+        &answer,
+    )))
+}

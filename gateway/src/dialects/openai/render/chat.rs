@@ -1,0 +1,185 @@
+//! Chat completions: one body, or server-sent `chat.completion.chunk` objects.
+
+use bytes::{Bytes, BytesMut};
+use muster_proto::v1::{ChoiceFinished, Delta, ErrorInfo, Finished, PromptProgress, ToolCallDelta};
+
+use super::{chunk::Chunks, close, finish_reason, open};
+use crate::{
+    render::{
+        Head,
+        answer::{Answer, Call, Choice},
+        json::{list, member, number, raw, value},
+        logprobs,
+        stream::{Frames, Stream},
+        usage,
+    },
+    translate::View,
+};
+
+/// The whole answer.
+pub(crate) fn body(head: &Head, view: View, answer: &Answer) -> Bytes {
+    let mut out = BytesMut::with_capacity(512);
+    open(&mut out, head, "chat.completion");
+    raw(&mut out, ",\"choices\":");
+    list(&mut out, &answer.choices, |out, (index, one)| {
+        choice(out, view, *index, one);
+    });
+    close(&mut out, answer);
+    out.freeze()
+}
+
+fn choice(out: &mut BytesMut, view: View, index: u32, choice: &Choice) {
+    raw(out, "{\"index\":");
+    number(out, index);
+    raw(out, ",\"message\":{\"role\":\"assistant\"");
+    if !choice.reasoning.is_empty() {
+        member(out, "reasoning_content", &choice.reasoning);
+    }
+    let silent = choice.content.is_empty() && !choice.calls.is_empty();
+    member(out, "content", &Some(&choice.content).filter(|_| !silent));
+    if !choice.calls.is_empty() {
+        raw(out, ",\"tool_calls\":");
+        list(out, choice.calls.values(), call);
+    }
+    raw(out, "}");
+    if view.logprobs {
+        raw(out, ",\"logprobs\":{\"content\":[");
+        logprobs::chat(out, &choice.logprobs, view.post_sampling);
+        raw(out, "]}");
+    } else {
+        raw(out, ",\"logprobs\":null");
+    }
+    if view.tokens {
+        member(out, "tokens", &choice.tokens);
+    }
+    member(out, "finish_reason", finish_reason(choice.end.reason));
+    raw(out, "}");
+}
+
+fn call(out: &mut BytesMut, call: &Call) {
+    raw(out, "{\"id\":");
+    value(out, &call.id);
+    raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
+    value(out, &call.name);
+    member(out, "arguments", &call.arguments);
+    raw(out, "}}");
+}
+
+/// The chunks of a stream.
+#[derive(Debug)]
+pub(crate) struct Chat {
+    chunks: Chunks,
+    view: View,
+}
+
+/// The answer as it comes.
+pub(crate) fn stream(head: &Head, view: View) -> Stream<Chat> {
+    let chunks = Chunks::new(head, "chat.completion.chunk", view);
+    Stream::new(Chat { chunks, view }, view.tokens)
+}
+
+impl Chat {
+    fn open(&self, out: &mut BytesMut, choice: u32) {
+        self.chunks.open(out);
+        raw(out, "{\"index\":");
+        number(out, choice);
+        raw(out, ",\"delta\":{");
+    }
+}
+
+impl Frames for Chat {
+    fn delta(&mut self, delta: &Delta, first: bool, extra: &str, out: &mut BytesMut) {
+        self.open(out, delta.choice);
+        let mut comma = first;
+        if first {
+            raw(out, "\"role\":\"assistant\"");
+        }
+        let mut key = |out: &mut BytesMut, text: &str| {
+            let comma = std::mem::replace(&mut comma, true);
+            raw(out, if comma { "," } else { "" });
+            raw(out, text);
+        };
+        if !delta.reasoning.is_empty() {
+            key(out, "\"reasoning_content\":");
+            value(out, &delta.reasoning);
+        }
+        let silent = delta.content.is_empty() && delta.reasoning.is_empty() && delta.tool_calls.is_empty();
+        if !delta.content.is_empty() || silent {
+            key(out, "\"content\":");
+            value(out, &delta.content);
+        } else if first {
+            key(out, "\"content\":null");
+        }
+        if !delta.tool_calls.is_empty() {
+            key(out, "\"tool_calls\":");
+            list(out, &delta.tool_calls, piece);
+        }
+        raw(out, "}");
+        if self.view.logprobs && !delta.logprobs.is_empty() {
+            raw(out, ",\"logprobs\":{\"content\":[");
+            logprobs::chat(out, &delta.logprobs, self.view.post_sampling);
+            raw(out, "]}");
+        }
+        if self.view.tokens && !delta.tokens.is_empty() {
+            member(out, "tokens", &delta.tokens);
+        }
+        raw(out, ",\"finish_reason\":null}");
+        self.chunks.close(out);
+        Chunks::end(out, extra);
+    }
+
+    fn progress(&mut self, progress: &PromptProgress, first: bool, out: &mut BytesMut) {
+        self.open(out, 0);
+        let role = "\"role\":\"assistant\",\"content\":null";
+        raw(out, if first { role } else { "" });
+        raw(out, "},\"finish_reason\":null}");
+        self.chunks.close(out);
+        Chunks::progress(out, progress);
+    }
+
+    fn shows_progress(&self) -> bool {
+        true
+    }
+
+    fn end(&mut self, end: &ChoiceFinished, first: bool, last: Option<&Finished>, out: &mut BytesMut) {
+        self.open(out, end.choice);
+        let role = "\"role\":\"assistant\",\"content\":\"\"";
+        raw(out, if first { role } else { "" });
+        raw(out, "}");
+        member(out, "finish_reason", finish_reason(end.reason));
+        raw(out, "}");
+        self.chunks.close(out);
+        if let Some(finished) = last {
+            usage::timings(out, finished);
+        }
+        Chunks::end(out, "");
+    }
+
+    fn finish(&mut self, finished: &Finished, extra: &str, out: &mut BytesMut) {
+        self.chunks.finish(out, finished, extra);
+    }
+
+    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+        Chunks::fail(out, error);
+    }
+}
+
+fn piece(out: &mut BytesMut, call: &ToolCallDelta) {
+    raw(out, "{\"index\":");
+    number(out, call.index);
+    if !call.id.is_empty() {
+        member(out, "id", &call.id);
+    }
+    if !call.id.is_empty() || !call.name.is_empty() {
+        member(out, "type", "function");
+    }
+    raw(out, ",\"function\":{");
+    if !call.name.is_empty() {
+        raw(out, "\"name\":");
+        value(out, &call.name);
+        raw(out, ",");
+    }
+    raw(out, "\"arguments\":");
+    value(out, &call.arguments);
+    raw(out, "}}");
+}

@@ -1,0 +1,61 @@
+//! OpenAI's requests, read (with llama.cpp's further fields, seed 004, and Lemonade's, seed 000).
+//!
+//! Fields of OpenAI's own platform (`store`, `metadata`, …) are accepted and dropped, since no engine could act on them.
+
+mod chat;
+mod completion;
+pub(crate) mod messages;
+pub(crate) mod tools;
+
+use muster_proto::v1::{ErrorInfo, GenerateRequest};
+
+pub(crate) use self::{chat::chat, completion::completions};
+use crate::translate::{Common, View, model, object::Object};
+
+/// A chat request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ChatCall {
+    pub(crate) common: Common,
+    pub(crate) view: View,
+    pub(crate) work: GenerateRequest,
+}
+
+/// A completion request; several prompts are several pieces of work.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CompletionCall {
+    pub(crate) common: Common,
+    pub(crate) view: View,
+    pub(crate) work: Vec<GenerateRequest>,
+    /// `echo`: the text to show before each prompt's output.
+    pub(crate) echo: Option<Vec<String>>,
+}
+
+/// Fields of OpenAI's platform that no engine can act on. They are accepted, so that clients which always send them work.
+const PLATFORM: [&str; 9] = [
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prediction",
+    "verbosity",
+    "user",
+];
+
+fn common(body: &mut Object<'_>) -> Result<Common, ErrorInfo> {
+    let model = model(body)?;
+    let user = match body.take("user") {
+        Some(field) => field.string()?,
+        None => String::new(),
+    };
+    body.discard(&PLATFORM);
+    Ok(Common {
+        model,
+        user,
+        thinking: false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Who may ask: a user key and an admin key, or nobody needs one.
+//!
+//! One key serves everything unless there is an admin key (DECISIONS.md, Lemonade); the admin key serves everything. Keys are kept as digests,
+//! and every comparison takes the same time whatever is sent.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::Request,
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderMap, HeaderValue, header};
+use muster_proto::{Code, v1::ErrorInfo};
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConstantTimeEq as _};
+
+use super::reply::Refusal;
+
+/// What a surface lets its callers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Anybody: says nothing of models.
+    Open,
+    /// Inference and what goes with it.
+    User,
+    /// Changes what is loaded, stored or configured.
+    Admin,
+}
+
+/// The keys that are accepted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Keys {
+    user: Vec<[u8; 32]>,
+    admin: Vec<[u8; 32]>,
+}
+
+impl Keys {
+    /// Keys of users and of administrators; empty ones are left out.
+    pub(crate) fn new<U, A>(user: U, admin: A) -> Self
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+        A: IntoIterator<Item: AsRef<str>>,
+    {
+        Self {
+            user: digests(user),
+            admin: digests(admin),
+        }
+    }
+
+    /// Whether inference needs a key.
+    pub(crate) fn guard_users(&self) -> bool {
+        !self.user.is_empty()
+    }
+
+    /// Decides on a request.
+    ///
+    /// # Errors
+    /// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted.
+    fn admit(&self, access: Access, headers: &HeaderMap) -> Result<(), ErrorInfo> {
+        let open = match access {
+            Access::Open => true,
+            Access::User => self.user.is_empty(),
+            Access::Admin => self.user.is_empty() && self.admin.is_empty(),
+        };
+        if open {
+            return Ok(());
+        }
+        let Some(key) = sent(headers) else {
+            return Err(Code::Unauthenticated.error("an API key is needed: Authorization: Bearer KEY"));
+        };
+        let sent: [u8; 32] = Sha256::digest(key).into();
+        let user = is_one_of(&sent, &self.user);
+        let admin = is_one_of(&sent, &self.admin);
+        match access {
+            Access::Admin if self.admin.is_empty() && user => Ok(()),
+            Access::Admin if user && !admin => Err(Code::Forbidden.error("this needs the admin key")),
+            Access::User if user => Ok(()),
+            Access::Open | Access::User | Access::Admin if admin => Ok(()),
+            Access::Open | Access::User | Access::Admin => {
+                Err(Code::Unauthenticated.error("the API key is wrong"))
+            }
+        }
+    }
+}
+
+fn digests<I: IntoIterator<Item: AsRef<str>>>(keys: I) -> Vec<[u8; 32]> {
+    let digest = |key: &str| Sha256::digest(key.as_bytes()).into();
+    keys.into_iter()
+        .filter(|key| !key.as_ref().is_empty())
+        .map(|key| digest(key.as_ref()))
+        .collect()
+}
+
+/// Compares with all of them, whichever is right.
+fn is_one_of(sent: &[u8; 32], keys: &[[u8; 32]]) -> bool {
+    let none = Choice::from(0);
+    keys.iter()
+        .fold(none, |found, key| found | key.ct_eq(sent))
+        .into()
+}
+
+/// OpenAI's `Authorization: Bearer`, Anthropic's and llama.cpp's `x-api-key`.
+fn sent(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let bearer = bearer.and_then(|value| {
+        let (scheme, key) = value.split_at_checked(7)?;
+        scheme
+            .eq_ignore_ascii_case(b"bearer ")
+            .then_some(key.trim_ascii())
+    });
+    bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes))
+}
+
+/// Lets a request pass or answers it.
+pub(super) async fn check(access: Access, keys: Arc<Keys>, request: Request, next: Next) -> Response {
+    match keys.admit(access, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            let mut response = Refusal(error).into_response();
+            let challenge = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+            response
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::ErrorExt as _;
+
+    use super::*;
+
+    fn answer(keys: &Keys, access: Access, header: &'static str, value: &str) -> Option<Code> {
+        let mut headers = HeaderMap::new();
+        if !value.is_empty() {
+            headers.insert(header, value.parse().unwrap());
+        }
+        keys.admit(access, &headers).err().map(|error| error.kind())
+    }
+
+    fn bearer(keys: &Keys, access: Access, value: &str) -> Option<Code> {
+        answer(keys, access, "authorization", value)
+    }
+
+    const NONE: [&str; 0] = [];
+
+    #[test]
+    fn without_keys_everybody_may_do_everything() {
+        let keys = Keys::new(NONE, [""]);
+        for access in [Access::Open, Access::User, Access::Admin] {
+            assert_eq!(bearer(&keys, access, ""), None);
+        }
+        assert!(!keys.guard_users());
+    }
+
+    #[test]
+    fn one_key_serves_everything_unless_there_is_an_admin_key() {
+        let keys = Keys::new(["u", "v"], NONE);
+        for access in [Access::User, Access::Admin] {
+            assert_eq!(bearer(&keys, access, "Bearer u"), None);
+            assert_eq!(bearer(&keys, access, "bearer v"), None);
+            assert_eq!(answer(&keys, access, "x-api-key", "v"), None);
+            for wrong in [
+                "",
+                "u",
+                "Bearer",
+                "Bearer ",
+                "Bearer uu",
+                "Basic u",
+                "Bearer \u{fc}",
+            ] {
+                assert_eq!(
+                    bearer(&keys, access, wrong),
+                    Some(Code::Unauthenticated),
+                    "{wrong}"
+                );
+            }
+        }
+        assert_eq!(bearer(&keys, Access::Open, ""), None);
+    }
+
+    #[test]
+    fn an_admin_key_is_needed_where_there_is_one() {
+        let keys = Keys::new(["u"], ["a"]);
+        assert_eq!(bearer(&keys, Access::User, "Bearer u"), None);
+        assert_eq!(bearer(&keys, Access::User, "Bearer a"), None);
+        assert_eq!(bearer(&keys, Access::Admin, "Bearer u"), Some(Code::Forbidden));
+        assert_eq!(bearer(&keys, Access::Admin, "Bearer a"), None);
+        assert_eq!(
+            bearer(&keys, Access::Admin, "Bearer x"),
+            Some(Code::Unauthenticated)
+        );
+        let only_admin = Keys::new(NONE, ["a"]);
+        assert_eq!(bearer(&only_admin, Access::User, ""), None);
+        assert_eq!(
+            bearer(&only_admin, Access::Admin, ""),
+            Some(Code::Unauthenticated)
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! How one request runs, whatever its dialect: read, dispatched, then shown as it comes or gathered.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    extract::{FromRequest, Request},
+    response::Response,
+};
+use bytes::Bytes;
+use futures::future::try_join_all;
+use muster_proto::{
+    trace,
+    v1::{ErrorInfo, start::Work},
+};
+
+use super::{
+    App,
+    layers::RequestId,
+    reply::{self, Refusal},
+};
+use crate::{
+    answers::Answers,
+    body::EventBody,
+    dispatch::Call,
+    render::{Head, Render, answer::Answer},
+    translate::Common,
+};
+
+/// A request as its handler gets it: the whole body, within bounds, and what came with it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) body: Bytes,
+    /// Ours, fresh.
+    pub(crate) id: String,
+    trace: HashMap<String, String>,
+}
+
+impl FromRequest<Arc<App>> for Asked {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Refusal> {
+        let (parts, body) = request.into_parts();
+        let id = parts.extensions.get::<RequestId>();
+        let id = id.map(|id| id.0.clone()).unwrap_or_default();
+        Ok(Self {
+            body: reply::body(body, app.max_body).await?,
+            id,
+            trace: trace::from_headers(&parts.headers),
+        })
+    }
+}
+
+impl Asked {
+    /// What the answer's parts have in common; `prefix` begins its id.
+    pub(crate) fn head(&self, prefix: &str, common: &Common) -> Head {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Head {
+            id: format!("{prefix}{}", self.id),
+            model: common.model.clone(),
+            created: now.as_secs(),
+        }
+    }
+
+    /// Dispatches one piece of work of `choices` choices.
+    ///
+    /// # Errors
+    /// What the worker or the controller said.
+    pub(crate) async fn one(
+        &self,
+        app: &App,
+        common: Common,
+        work: Work,
+        choices: u32,
+    ) -> Result<Answers, ErrorInfo> {
+        let call = self.call(common, self.id.clone());
+        let admitted = app.dispatcher.dispatch(&call, &work).await?;
+        Ok(Answers::new(vec![admitted], choices))
+    }
+
+    /// Dispatches all pieces of work at once; one refusal is everyone's.
+    ///
+    /// # Errors
+    /// What a worker or the controller said first.
+    pub(crate) async fn all(
+        &self,
+        app: &App,
+        common: Common,
+        work: Vec<Work>,
+        choices: u32,
+    ) -> Result<Answers, ErrorInfo> {
+        let work = match <[Work; 1]>::try_from(work) {
+            Ok([work]) => return self.one(app, common, work, choices).await,
+            Err(work) => work,
+        };
+        let call = |index| self.call(common.clone(), format!("{}-{index}", self.id));
+        let calls: Vec<_> = (0..work.len()).map(call).collect();
+        let pairs = calls.iter().zip(&work);
+        let parts = try_join_all(pairs.map(|(call, work)| app.dispatcher.dispatch(call, work))).await?;
+        Ok(Answers::new(parts, choices))
+    }
+
+    fn call(&self, common: Common, request_id: String) -> Call {
+        Call {
+            common,
+            request_id,
+            trace: self.trace.clone(),
+        }
+    }
+}
+
+/// Shows an answer as server-sent events. Headers wait for the first event, so that an error before it is a plain status.
+///
+/// # Errors
+/// The first event is an error.
+pub(crate) async fn stream<R>(mut answers: Answers, render: R) -> Result<Response, Refusal>
+where
+    R: Render + Unpin + Send + 'static,
+{
+    let events = answers.first().await?;
+    Ok(reply::events(EventBody::new(answers, events, render)))
+}
+
+/// Gathers a whole answer.
+///
+/// # Errors
+/// Any event is an error.
+pub(crate) async fn gather(mut answers: Answers) -> Result<Answer, Refusal> {
+    let mut answer = Answer::default();
+    loop {
+        for event in answers.first().await? {
+            if answer.event(event)? {
+                return Ok(answer);
+            }
+        }
+    }
+}
