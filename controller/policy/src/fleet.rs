@@ -16,6 +16,8 @@ use crate::api::{
     InstanceId, ModelId, Moment, WorkerFacts, WorkerId,
 };
 use crate::config::Config;
+use crate::ledger::{Ledger, Tracked};
+use crate::plan::Memos;
 use crate::state::{Asked, Device, Instance, Load, LoadId, Model, Pending, Presence, Waiter, Worker};
 
 /// All policy knows. One task owns it.
@@ -25,13 +27,17 @@ pub struct Fleet {
     pub(crate) now: Moment,
     pub(crate) phase: Phase,
     pub(crate) models: BTreeMap<ModelId, Model>,
-    pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    pub(crate) workers: Tracked<WorkerId, Worker>,
     pub(crate) hosts: BTreeMap<HostId, BTreeSet<WorkerId>>,
-    pub(crate) devices: BTreeMap<DeviceKey, Device>,
-    pub(crate) instances: BTreeMap<InstanceId, Instance>,
+    pub(crate) devices: Tracked<DeviceKey, Device>,
+    pub(crate) instances: Tracked<InstanceId, Instance>,
     pub(crate) queue: BTreeMap<LoadId, Load>,
     pub(crate) waiters: BTreeMap<HoldId, Waiter>,
     pub(crate) commands: BTreeMap<CommandId, InstanceId>,
+    /// What the load queue reads of hosts.
+    pub(crate) ledger: Ledger,
+    /// What queued loads found when they looked for a place.
+    pub(crate) memos: Memos,
     /// Instances that time alone can move on: unknown outcomes, holds of unknown streams, quiesces without an answer.
     pub(crate) attention: BTreeSet<InstanceId>,
     /// Models to look at before the step ends.
@@ -83,13 +89,15 @@ impl Fleet {
             now,
             phase,
             models: BTreeMap::new(),
-            workers: BTreeMap::new(),
+            workers: Tracked::new(),
             hosts: BTreeMap::new(),
-            devices: BTreeMap::new(),
-            instances: BTreeMap::new(),
+            devices: Tracked::new(),
+            instances: Tracked::new(),
             queue: BTreeMap::new(),
             waiters: BTreeMap::new(),
             commands: BTreeMap::new(),
+            ledger: Ledger::default(),
+            memos: Memos::default(),
             attention: BTreeSet::new(),
             dirty: BTreeSet::new(),
             replan: false,
@@ -121,6 +129,7 @@ impl Fleet {
         }
         let attention_wake = self.attend();
         self.announce(attention_wake);
+        self.refresh_ledger();
         std::mem::take(&mut self.effects)
     }
 
@@ -202,6 +211,7 @@ impl Fleet {
         if !self.dirty.contains(model) {
             self.dirty.insert(model.clone());
         }
+        self.ledger.model_changed(model);
     }
 
     /// Something changed that the load queue may depend on.

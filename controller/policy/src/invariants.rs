@@ -82,6 +82,7 @@ pub fn check(fleet: &Fleet, effects: &[Effect]) -> Result<(), Vec<Violation>> {
     }
     queue(fleet, &mut found);
     books(fleet, &mut found);
+    ledger(fleet, &mut found);
     if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
@@ -200,6 +201,15 @@ fn queue(fleet: &Fleet, found: &mut Vec<Violation>) {
             found.push(Violation::Abandoned(load.model.clone()));
         }
     }
+}
+
+/// What the load queue reads of hosts is what the fleet says.
+fn ledger(fleet: &Fleet, found: &mut Vec<Violation>) {
+    if !fleet.ledger_is_fresh() {
+        found.push(Violation::Inconsistent("the ledger was not refreshed".to_owned()));
+    }
+    let differing = fleet.ledger_errors().into_iter();
+    found.extend(differing.map(|host| Violation::Inconsistent(format!("the ledger is wrong about {host}"))));
 }
 
 fn books(fleet: &Fleet, found: &mut Vec<Violation>) {

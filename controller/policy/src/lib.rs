@@ -11,9 +11,11 @@ mod attend;
 mod config;
 mod fleet;
 pub mod invariants;
+mod ledger;
 mod plan;
 mod reconcile;
 mod state;
+mod strategy;
 mod transitions;
 mod view;
 

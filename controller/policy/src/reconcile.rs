@@ -27,6 +27,7 @@ impl Fleet {
     pub(crate) fn reconcile_dirty(&mut self) {
         let dirty: Vec<ModelId> = self.dirty.iter().cloned().collect();
         for model in &dirty {
+            self.ledger.model_changed(model);
             self.answer_calls(model);
             self.drop_needless_load(model);
             self.serve_waiters(model);

@@ -6,7 +6,6 @@ use super::Pass;
 use super::candidates::Candidate;
 use super::choose::{Ease, Plan};
 use super::obstacle::Victim;
-use super::room::Room;
 use super::tenure::Tenure;
 use crate::api::{
     Command, DecisionKind, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec, LoadError,
@@ -47,7 +46,7 @@ impl Fleet {
                 victims: plan.victims.iter().map(|victim| victim.id.clone()).collect(),
                 active,
             };
-            pass.claims.entry(claim.host.clone()).or_default().push(claim);
+            pass.claim(claim);
         }
     }
 
@@ -119,7 +118,7 @@ impl Fleet {
             }
         }
         if in_motion.is_empty() && sampled {
-            if Room::fits_now(self, load, candidate) {
+            if self.fits_now(load, candidate) {
                 self.start(load, candidate, ids);
                 return true;
             }

@@ -1,33 +1,147 @@
 //! Where a model could go at all: workers whose runtime and devices can host it, by capacity alone.
 
-use crate::api::{
-    Bytes, DeviceChoice, DeviceFacts, DeviceId, DeviceKey, HostId, LoadError, ModelSpec, Need, NeedPart,
-    Reservation, WorkerFacts, WorkerId,
-};
-use crate::fleet::Fleet;
-use crate::state::{Load, Place, Presence, Worker};
+use smallvec::SmallVec;
 
-/// A place for a model.
-#[derive(Debug, Clone)]
+use crate::api::{
+    Bytes, DeviceChoice, DeviceFacts, DeviceKey, HostId, LoadError, ModelSpec, Need, NeedPart, Reservation,
+    WorkerFacts, WorkerId,
+};
+use crate::config::Config;
+use crate::fleet::Fleet;
+use crate::ledger::{Host, Seat};
+use crate::state::{Load, Presence, Worker};
+
+/// A place for a model, by positions in its host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) seat: usize,
+    /// Which of the model's needs it meets; lower is preferred.
+    pub(crate) need: usize,
+    /// Spaces, each with the bytes wanted there.
+    pub(crate) parts: SmallVec<[(usize, Bytes); 2]>,
+}
+
+/// A place for a model, by names.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) worker: WorkerId,
     pub(crate) host: HostId,
-    /// Which of the model's needs it meets; lower is preferred.
     pub(crate) need: usize,
     pub(crate) reservations: Vec<Reservation>,
-    /// A gateway just could not reach this worker.
-    pub(crate) avoided: bool,
 }
 
-/// What was found.
+/// Why there is no place for a model at all.
 #[derive(Debug)]
-pub(crate) enum Found {
-    /// Places, at least one.
-    Places(Vec<Candidate>),
+pub(crate) enum Nowhere {
     /// Workers that could host it are here, but the model can never fit on any.
     TooSmall(LoadError),
     /// No worker that could host it is here.
     NobodyHere,
+}
+
+impl Host {
+    /// Calls `each` with every place for a model on this host.
+    pub(crate) fn places(&self, spec: &ModelSpec, config: &Config, mut each: impl FnMut(&Place)) {
+        for (index, seat) in self.seats.iter().enumerate() {
+            let Some((_, usable)) = seat.runtimes.iter().find(|(runtime, _)| *runtime == spec.runtime) else {
+                continue;
+            };
+            for (rank, need) in spec.needs.iter().enumerate() {
+                let Some((main, rest)) = need.parts.split_first() else {
+                    continue;
+                };
+                for space in usable
+                    .iter()
+                    .filter(|space| self.may_be_main(spec, main, **space))
+                {
+                    if let Some(parts) = self.assign_parts(seat, *space, main, rest, config) {
+                        each(&Place {
+                            seat: index,
+                            need: rank,
+                            parts,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_be_main(&self, spec: &ModelSpec, main: &NeedPart, space: usize) -> bool {
+        self.spaces.get(space).is_some_and(|space| {
+            let chosen = match &spec.device {
+                DeviceChoice::Any => true,
+                DeviceChoice::Kind(kind) => *kind == space.kind,
+                DeviceChoice::Device(id) => *id == space.id,
+            };
+            chosen && space.kind == main.kind
+        })
+    }
+
+    /// Gives every part a device of its own: the first the given one, the others those with most left.
+    fn assign_parts(
+        &self,
+        seat: &Seat,
+        first: usize,
+        main: &NeedPart,
+        rest: &[NeedPart],
+        config: &Config,
+    ) -> Option<SmallVec<[(usize, Bytes); 2]>> {
+        let large_enough = |space: usize, bytes: Bytes| {
+            self.spaces.get(space).is_some_and(|space| {
+                config.overcommit || bytes <= space.capacity.saturating_sub(config.margin)
+            })
+        };
+        if !large_enough(first, main.bytes) {
+            return None;
+        }
+        let mut parts: SmallVec<[(usize, Bytes); 2]> = SmallVec::new();
+        parts.push((first, main.bytes));
+        for part in rest {
+            let fits = |&space: &usize| {
+                let taken = parts.iter().any(|(of, _)| *of == space);
+                let kind = self.spaces.get(space).map(|space| space.kind);
+                kind == Some(part.kind) && !taken && large_enough(space, part.bytes)
+            };
+            // Spaces lie in the order of their ids, so that ties break by id.
+            let best = seat.spaces.iter().copied().filter(fits).min_by_key(|&space| {
+                let left = self
+                    .spaces
+                    .get(space)
+                    .map_or(Bytes::ZERO, |space| space.uncommitted());
+                (std::cmp::Reverse(left), space)
+            })?;
+            parts.push((best, part.bytes));
+        }
+        Some(parts)
+    }
+
+    /// A place by names.
+    pub(crate) fn candidate(&self, place: &Place) -> Option<Candidate> {
+        let reservation = |&(space, bytes): &(usize, Bytes)| {
+            let device = self.spaces.get(space)?.id.clone();
+            Some(Reservation { device, bytes })
+        };
+        Some(Candidate {
+            worker: self.seats.get(place.seat)?.worker.clone(),
+            host: self.id.clone(),
+            need: place.need,
+            reservations: place.parts.iter().map(reservation).collect::<Option<_>>()?,
+        })
+    }
+
+    /// A candidate by positions; none if its worker or devices are gone.
+    pub(crate) fn place_of(&self, candidate: &Candidate) -> Option<Place> {
+        let seat = self
+            .seats
+            .iter()
+            .position(|seat| seat.worker == candidate.worker)?;
+        let part = |reservation: &Reservation| Some((self.space_of(&reservation.device)?, reservation.bytes));
+        Some(Place {
+            seat,
+            need: candidate.need,
+            parts: candidate.reservations.iter().map(part).collect::<Option<_>>()?,
+        })
+    }
 }
 
 /// The device that came closest to fitting.
@@ -48,49 +162,29 @@ impl Closest {
 }
 
 impl Fleet {
-    /// All places for a load now.
-    pub(crate) fn candidates(&self, load: &Load) -> Found {
-        let avoid = self.avoided_workers(load);
-        let mut places = Vec::new();
+    /// Why no host has a place for a load.
+    pub(crate) fn nowhere(&self, load: &Load) -> Nowhere {
         let mut closest = Closest::default();
         let mut fits_on_absent = false;
-        for worker in self
-            .workers
-            .values()
-            .filter(|worker| Self::can_run(&worker.facts, &load.spec))
-        {
+        let capable = |worker: &&Worker| worker.facts.runtimes.contains_key(&load.spec.runtime);
+        for worker in self.workers.values().filter(capable) {
             if worker.takes_loads() {
-                let avoided = avoid.contains(&&worker.facts.id);
-                self.places_on(worker, &load.spec, avoided, &mut places, &mut closest);
+                self.fits_by_capacity(&worker.facts, &load.spec, &mut closest);
             } else if self.counts_though_absent(worker) {
-                let mut there = Vec::new();
-                self.places_on(worker, &load.spec, false, &mut there, &mut Closest::default());
-                fits_on_absent |= !there.is_empty();
+                fits_on_absent |= self.fits_by_capacity(&worker.facts, &load.spec, &mut Closest::default());
             }
         }
         match closest.0 {
-            _ if !places.is_empty() => Found::Places(places),
             Some((wanted, possible, device)) if !fits_on_absent => {
-                Found::TooSmall(LoadError::InsufficientMemory {
+                Nowhere::TooSmall(LoadError::InsufficientMemory {
                     model: load.model.clone(),
                     wanted,
                     possible,
                     device: Some(device),
                 })
             }
-            Some(_) | None => Found::NobodyHere,
+            Some(_) | None => Nowhere::NobodyHere,
         }
-    }
-
-    fn avoided_workers(&self, load: &Load) -> Vec<&WorkerId> {
-        let Some(model) = self.models.get(&load.model) else {
-            return Vec::new();
-        };
-        let waiting = model.waiters.iter().filter_map(|hold| self.waiters.get(hold));
-        waiting
-            .filter(|waiter| waiter.place == Place::Waiting)
-            .flat_map(|waiter| &waiter.avoid_workers)
-            .collect()
     }
 
     /// An absent worker still counts for "can never fit" for a while (PROTOCOL 2).
@@ -101,85 +195,48 @@ impl Fleet {
         }
     }
 
-    fn can_run(facts: &WorkerFacts, spec: &ModelSpec) -> bool {
-        facts.runtimes.contains_key(&spec.runtime)
-    }
-
-    fn places_on(
-        &self,
-        worker: &Worker,
-        spec: &ModelSpec,
-        avoided: bool,
-        places: &mut Vec<Candidate>,
-        closest: &mut Closest,
-    ) {
-        let facts = &worker.facts;
-        for (rank, need) in spec.needs.iter().enumerate() {
+    /// Whether the worker's devices are large enough for one of the model's needs.
+    fn fits_by_capacity(&self, facts: &WorkerFacts, spec: &ModelSpec, closest: &mut Closest) -> bool {
+        let mut fits = false;
+        for need in &spec.needs {
             let Some(main) = need.parts.first() else { continue };
-            for device in facts
-                .devices
-                .iter()
-                .filter(|device| Self::may_be_main(facts, spec, main, device))
-            {
-                if let Some(reservations) = self.assign_parts(facts, need, device, closest) {
-                    places.push(Candidate {
-                        worker: facts.id.clone(),
-                        host: facts.host.clone(),
-                        need: rank,
-                        reservations,
-                        avoided,
-                    });
-                }
+            let usable = |device: &&DeviceFacts| {
+                let usable = facts
+                    .runtimes
+                    .get(&spec.runtime)
+                    .is_some_and(|devices| devices.contains(&device.id));
+                let chosen = match &spec.device {
+                    DeviceChoice::Any => true,
+                    DeviceChoice::Kind(kind) => *kind == device.kind,
+                    DeviceChoice::Device(id) => *id == device.id,
+                };
+                usable && chosen && device.kind == main.kind
+            };
+            for device in facts.devices.iter().filter(usable) {
+                fits |= self.parts_fit(facts, need, device, closest);
             }
         }
+        fits
     }
 
-    fn may_be_main(facts: &WorkerFacts, spec: &ModelSpec, main: &NeedPart, device: &DeviceFacts) -> bool {
-        let usable = facts
-            .runtimes
-            .get(&spec.runtime)
-            .is_some_and(|devices| devices.contains(&device.id));
-        let chosen = match &spec.device {
-            DeviceChoice::Any => true,
-            DeviceChoice::Kind(kind) => *kind == device.kind,
-            DeviceChoice::Device(id) => *id == device.id,
-        };
-        usable && chosen && device.kind == main.kind
-    }
-
-    /// Gives every part a device of its own: the first the given one, the others those with most left.
-    fn assign_parts(
-        &self,
-        facts: &WorkerFacts,
-        need: &Need,
-        main: &DeviceFacts,
-        closest: &mut Closest,
-    ) -> Option<Vec<Reservation>> {
-        let (first, rest) = need.parts.split_first()?;
-        if !self.large_enough(&facts.host, main, first.bytes, closest) {
-            return None;
-        }
-        let mut reservations = vec![Reservation {
-            device: main.id.clone(),
-            bytes: first.bytes,
-        }];
-        for part in rest {
-            let free_of = |device: &&DeviceFacts| {
-                let taken = reservations.iter().any(|r| r.device == device.id);
-                device.kind == part.kind && !taken
-            };
-            let mut options: Vec<&DeviceFacts> = facts.devices.iter().filter(free_of).collect();
-            options.retain(|device| self.large_enough(&facts.host, device, part.bytes, closest));
-            let best = options.into_iter().min_by_key(|device| {
-                let left = self.uncommitted(&Self::key(&facts.host, &device.id));
-                (std::cmp::Reverse(left), device.id.clone())
-            })?;
-            reservations.push(Reservation {
-                device: best.id.clone(),
-                bytes: part.bytes,
+    /// Every part finds a device of its own that is large enough; `main` takes the first.
+    fn parts_fit(&self, facts: &WorkerFacts, need: &Need, main: &DeviceFacts, closest: &mut Closest) -> bool {
+        let mut taken = Vec::new();
+        for (index, part) in need.parts.iter().enumerate() {
+            let mut options = facts.devices.iter().filter(|device| {
+                let eligible = if index == 0 {
+                    device.id == main.id
+                } else {
+                    device.kind == part.kind && device.id != main.id
+                };
+                eligible && !taken.contains(&&device.id)
             });
+            match options.find(|device| self.large_enough(&facts.host, device, part.bytes, closest)) {
+                Some(device) => taken.push(&device.id),
+                None => return false,
+            }
         }
-        Some(reservations)
+        true
     }
 
     fn large_enough(&self, host: &HostId, device: &DeviceFacts, bytes: Bytes, closest: &mut Closest) -> bool {
@@ -191,19 +248,5 @@ impl Fleet {
         let possible = capacity.saturating_sub(self.config.margin);
         closest.offer(bytes, possible, key);
         self.config.overcommit || bytes <= possible
-    }
-
-    /// Capacity that no instance has reserved or is seen to use.
-    pub(crate) fn uncommitted(&self, key: &DeviceKey) -> Bytes {
-        let Some(device) = self.devices.get(key) else {
-            return Bytes::ZERO;
-        };
-        device.capacity.saturating_sub(self.charged(key, &key.device))
-    }
-
-    fn charged(&self, key: &DeviceKey, device: &DeviceId) -> Bytes {
-        self.on_device(key)
-            .map(|instance| instance.charge_on(device))
-            .sum()
     }
 }

@@ -1,19 +1,26 @@
 //! The best of all places: preferred need first, no eviction before eviction, the cheapest eviction before others.
+//!
+//! A load looks at every host once. What it found there is kept ([`Memo`]), and a later pass looks again only at hosts that have changed
+//! since, by the ledger's stamps: so an event costs a waiting load what one host costs, not what the fleet costs.
 
-use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
 
 use super::Pass;
-use super::candidates::Candidate;
+use super::candidates::{Candidate, Nowhere, Place};
 use super::obstacle::{Obstacle, Shortage, Victim};
-use super::room::Room;
+use super::room::{Room, Wanted};
 use super::tenure::Tenure;
-use crate::api::{Bytes, LoadError, ModelId, Moment};
+use crate::api::{LoadError, ModelId, WorkerId};
 use crate::config::Placement;
 use crate::fleet::Fleet;
-use crate::state::Load;
+use crate::ledger::{Host, ModelTag};
+use crate::state::{Claim, Load, LoadId};
+use crate::strategy::Worth;
 
 /// Where a load is to go, and who goes for it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) candidate: Candidate,
     pub(crate) victims: Vec<Victim>,
@@ -32,7 +39,7 @@ pub(crate) enum Ease {
 }
 
 /// Why no place will do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// Earlier claims; they resolve by themselves.
     Claims(Vec<ModelId>),
@@ -40,59 +47,426 @@ pub(crate) enum Stop {
     Ghosts { models: Vec<ModelId>, error: LoadError },
     /// No use waiting.
     Refused(LoadError),
+    /// No worker that could host it is here.
+    NobodyHere,
+}
+
+/// What makes one plan better than another, most important first. Equal plans go by the names of workers and devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PlanKey {
+    /// A gateway just could not reach this worker.
+    avoided: bool,
+    need: usize,
+    ease: Ease,
+    /// Another load of the host goes first.
+    slot_taken: bool,
+    /// Of the victim that is worth most.
+    worth: Worth,
+    victims: usize,
+    /// Room left, so that less is better.
+    room: u64,
+}
+
+impl PlanKey {
+    /// Nothing that takes an eviction can be better.
+    fn beats_all_evictions(&self) -> bool {
+        !self.avoided && self.need == 0 && self.ease == Ease::Free
+    }
+}
+
+/// What a load found on one host.
+#[derive(Debug, Clone, Copy, Default)]
+struct Verdict {
+    /// The best plan there, and the worker by its position; only plans that evict nobody unless `judged`.
+    plan: Option<(PlanKey, usize)>,
+    /// The best need that only an earlier claim keeps it from.
+    claimed: Option<usize>,
+    /// The best need that something firmer keeps it from, and how firm that is.
+    stop: Option<(usize, u8)>,
+    /// It was asked who would have to go.
+    judged: bool,
+    /// There is a place, whatever stands in the way.
+    place: bool,
+}
+
+/// What a load found on all hosts, by their slots in the ledger.
+#[derive(Debug, Default)]
+pub(crate) struct Memo {
+    /// The ledger's stamp when it looked.
+    seen: u64,
+    avoid: Vec<WorkerId>,
+    verdicts: Vec<Verdict>,
+    unjudged: Vec<usize>,
+    /// Where the best plan is; none if it must be looked for.
+    best: Option<usize>,
+}
+
+/// Memos of all queued loads, and what each of them had claimed in the last pass.
+#[derive(Debug, Default)]
+pub(crate) struct Memos {
+    by_load: BTreeMap<LoadId, Memo>,
+    claims: BTreeMap<LoadId, Claim>,
+    retries: BTreeMap<crate::api::HostId, LoadId>,
+}
+
+/// One host in detail.
+#[derive(Debug, Default)]
+struct Look {
+    best: Option<(PlanKey, Place)>,
+    claimed: Option<(usize, Vec<ModelId>)>,
+    stop: Option<(usize, Stop)>,
+    place: bool,
+}
+
+/// How closely to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// For places that need no eviction only.
+    Free,
+    /// For all.
+    Full,
+}
+
+/// What is asked of every host.
+struct Question<'a> {
+    load: &'a Load,
+    wanted: Wanted<'a>,
+    avoid: &'a [WorkerId],
+    /// Only this worker will do.
+    only: Option<&'a WorkerId>,
+    pass: &'a Pass,
 }
 
 impl Fleet {
-    /// The best plan over all candidates, or why there is none. A need of lower preference is used only if none of higher preference
-    /// can ever come true now.
-    pub(crate) fn best_plan(
-        &self,
-        load: &Load,
-        candidates: Vec<Candidate>,
-        pass: &Pass,
-    ) -> Result<Plan, Stop> {
-        let mut best: Option<(PlanKey, Plan)> = None;
-        let mut stop: Option<(usize, Stop)> = None;
-        let mut claimed: Option<(usize, Vec<ModelId>)> = None;
-        for candidate in candidates {
-            let claims = pass.claims_on(&candidate.host);
-            let need = candidate.need;
-            match Room::new(self, load, &candidate, claims).make() {
-                Ok(victims) => {
-                    let plan = Plan {
-                        ease: ease_of(&victims),
-                        candidate,
-                        victims,
+    /// What changed outside the hosts since the last pass: claims of loads that are no longer queued, and retries.
+    pub(crate) fn begin_choosing(&mut self, pass: &Pass) {
+        let queue = &self.queue;
+        self.memos.by_load.retain(|load, _| queue.contains_key(load));
+        let gone: Vec<LoadId> = self
+            .memos
+            .claims
+            .keys()
+            .filter(|load| !queue.contains_key(load))
+            .copied()
+            .collect();
+        for load in gone {
+            if let Some(claim) = self.memos.claims.remove(&load) {
+                self.ledger.host_changed(&claim.host);
+            }
+        }
+        if self.memos.retries != pass.retries {
+            let before = std::mem::replace(&mut self.memos.retries, pass.retries.clone());
+            for host in before.keys().chain(pass.retries.keys()) {
+                self.ledger.host_changed(host);
+            }
+        }
+    }
+
+    /// Notes what a load has claimed in this pass: later loads look again at hosts where that is something else than before.
+    pub(crate) fn note_claim(&mut self, load: LoadId, claim: Option<Claim>) {
+        let before = self.memos.claims.remove(&load);
+        if before != claim {
+            for changed in before.iter().chain(&claim) {
+                self.ledger.host_changed(&changed.host);
+            }
+        }
+        if let Some(claim) = claim {
+            self.memos.claims.insert(load, claim);
+        }
+    }
+
+    /// The best plan over all hosts, or why there is none. A need of lower preference is used only if none of higher preference can ever
+    /// come true now.
+    pub(crate) fn best_plan(&mut self, load: &Load, pass: &Pass) -> Result<Plan, Stop> {
+        self.refresh_ledger();
+        let avoid = self.avoided_workers(load);
+        let mut memo = self.memos.by_load.remove(&load.id).unwrap_or_default();
+        if memo.avoid != avoid {
+            memo = Memo {
+                avoid: avoid.clone(),
+                ..Memo::default()
+            };
+        }
+        let question = Question {
+            load,
+            wanted: wanted(load),
+            avoid: &avoid,
+            only: None,
+            pass,
+        };
+        let found = self.consult(&mut memo, &question);
+        debug_assert_eq!(
+            found,
+            self.consult(&mut Memo::default(), &question),
+            "a memo is out of date"
+        );
+        self.memos.by_load.insert(load.id, memo);
+        found
+    }
+
+    /// The best plan on one worker.
+    pub(crate) fn best_plan_at(&mut self, load: &Load, worker: &WorkerId, pass: &Pass) -> Result<Plan, Stop> {
+        self.refresh_ledger();
+        let question = Question {
+            load,
+            wanted: wanted(load),
+            avoid: &[],
+            only: Some(worker),
+            pass,
+        };
+        let host = self.workers.get(worker).map(|worker| &worker.facts.host);
+        let Some(host) = host.and_then(|host| self.ledger.named(host)) else {
+            return Err(Stop::NobodyHere);
+        };
+        let look = self.look(host, &question, Depth::Full);
+        match (&look.best, look.claimed) {
+            (Some((key, place)), claimed) if claimed.as_ref().is_none_or(|(need, _)| *need >= key.need) => {
+                self.plan_of(host, place, &question).ok_or(Stop::NobodyHere)
+            }
+            (_, Some((_, models))) => Err(Stop::Claims(models)),
+            (_, None) => Err(look.stop.map_or(Stop::NobodyHere, |(_, stop)| stop)),
+        }
+    }
+
+    fn consult(&self, memo: &mut Memo, question: &Question<'_>) -> Result<Plan, Stop> {
+        memo.verdicts.resize(self.ledger.len(), Verdict::default());
+        for slot in self.ledger.changed_after(memo.seen) {
+            let verdict = self.judge(slot, question, Depth::Free);
+            self.put(memo, slot, verdict);
+            memo.unjudged.push(slot);
+        }
+        memo.seen = self.ledger.stamp();
+        let best = self.best_of(memo).filter(|(_, key)| key.beats_all_evictions());
+        let best = best.or_else(|| {
+            for slot in std::mem::take(&mut memo.unjudged) {
+                let known = memo.verdicts.get(slot).is_some_and(|verdict| verdict.judged);
+                if !known {
+                    let verdict = self.judge(slot, question, Depth::Full);
+                    self.put(memo, slot, verdict);
+                }
+            }
+            self.best_of(memo)
+        });
+        match best {
+            Some((slot, key)) => {
+                // A better need that only an earlier claim keeps it from is worth waiting for.
+                let better = self.first_claimed(memo, question, key.need);
+                better.map_or_else(
+                    || self.plan_at(slot, question),
+                    |models| Err(Stop::Claims(models)),
+                )
+            }
+            None => Err(self.stop(memo, question)),
+        }
+    }
+
+    fn plan_at(&self, slot: usize, question: &Question<'_>) -> Result<Plan, Stop> {
+        let nothing = || Stop::Claims(Vec::new());
+        let host = self.ledger.host(slot).ok_or_else(nothing)?;
+        let look = self.look(host, question, Depth::Full);
+        let (_, place) = look.best.ok_or_else(nothing)?;
+        self.plan_of(host, &place, question).ok_or_else(nothing)
+    }
+
+    fn plan_of(&self, host: &Host, place: &Place, question: &Question<'_>) -> Option<Plan> {
+        let claims = question.pass.claims_on(&host.id);
+        let mut room = Room::new(&self.config, host, &question.wanted, place, claims);
+        room.make().ok()?;
+        Some(Plan {
+            candidate: host.candidate(place)?,
+            victims: room.victims(),
+            ease: ease_of(&room),
+        })
+    }
+
+    /// Models whose claims keep the load from a need better than `than`.
+    fn first_claimed(&self, memo: &Memo, question: &Question<'_>, than: usize) -> Option<Vec<ModelId>> {
+        if than == 0 {
+            return None;
+        }
+        let claimed = memo.verdicts.iter().enumerate();
+        let (need, slot) = claimed
+            .filter_map(|(slot, verdict)| Some((verdict.claimed?, slot)))
+            .min()?;
+        let host = self.ledger.host(slot).filter(|_| need < than)?;
+        self.look(host, question, Depth::Full)
+            .claimed
+            .map(|(_, models)| models)
+    }
+
+    /// No plan anywhere: what stands in the way where it is least firm.
+    fn stop(&self, memo: &Memo, question: &Question<'_>) -> Stop {
+        if let Some(models) = self.first_claimed(memo, question, usize::MAX) {
+            return Stop::Claims(models);
+        }
+        let stops = memo.verdicts.iter().enumerate();
+        let softest = stops
+            .filter_map(|(slot, verdict)| Some((verdict.stop?, slot)))
+            .min();
+        let host = softest.and_then(|(_, slot)| self.ledger.host(slot));
+        if let Some((_, stop)) = host.and_then(|host| self.look(host, question, Depth::Full).stop) {
+            return stop;
+        }
+        if memo.verdicts.iter().any(|verdict| verdict.place) {
+            return Stop::Claims(Vec::new());
+        }
+        match self.nowhere(question.load) {
+            Nowhere::TooSmall(error) => Stop::Refused(error),
+            Nowhere::NobodyHere => Stop::NobodyHere,
+        }
+    }
+
+    fn put(&self, memo: &mut Memo, slot: usize, verdict: Verdict) {
+        let Some(known) = memo.verdicts.get_mut(slot) else {
+            return;
+        };
+        let before = std::mem::replace(known, verdict);
+        let Some(best) = memo.best else { return };
+        if best == slot {
+            let worse = match (before.plan, verdict.plan) {
+                (Some((before, _)), Some((now, _))) => now > before,
+                (Some(_) | None, None) => true,
+                (None, Some(_)) => false,
+            };
+            if worse {
+                memo.best = None;
+            }
+        } else if self.better(memo, slot, best) {
+            memo.best = Some(slot);
+        }
+    }
+
+    fn best_of(&self, memo: &mut Memo) -> Option<(usize, PlanKey)> {
+        if memo.best.is_none() {
+            let mut best: Option<usize> = None;
+            for slot in 0..memo.verdicts.len() {
+                if best.is_none_or(|best| self.better(memo, slot, best)) {
+                    best = Some(slot);
+                }
+            }
+            memo.best = best;
+        }
+        let slot = memo.best?;
+        let (key, _) = memo.verdicts.get(slot)?.plan?;
+        Some((slot, key))
+    }
+
+    /// Whether the plan at one slot is better than that at another.
+    fn better(&self, memo: &Memo, one: usize, other: usize) -> bool {
+        let plan = |slot: usize| memo.verdicts.get(slot).and_then(|verdict| verdict.plan);
+        match (plan(one), plan(other)) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some((key, seat)), Some((best, at))) => {
+                let name = |slot: usize, seat: usize| Some(&self.ledger.host(slot)?.seats.get(seat)?.worker);
+                key < best || key == best && name(one, seat) < name(other, at)
+            }
+        }
+    }
+
+    fn judge(&self, slot: usize, question: &Question<'_>, depth: Depth) -> Verdict {
+        let judged = depth == Depth::Full;
+        let Some(host) = self.ledger.host(slot) else {
+            return Verdict {
+                judged,
+                ..Verdict::default()
+            };
+        };
+        let look = self.look(host, question, depth);
+        Verdict {
+            plan: look.best.map(|(key, place)| (key, place.seat)),
+            claimed: look.claimed.map(|(need, _)| need),
+            stop: look.stop.map(|(need, stop)| (need, firmness(&stop))),
+            judged,
+            place: look.place,
+        }
+    }
+
+    fn look(&self, host: &Host, question: &Question<'_>, depth: Depth) -> Look {
+        let mut found = Look::default();
+        let claims = question.pass.claims_on(&host.id);
+        host.places(&question.load.spec, &self.config, |place| {
+            let worker = host.seats.get(place.seat).map(|seat| &seat.worker);
+            if question.only.is_some_and(|only| worker != Some(only)) {
+                return;
+            }
+            found.place = true;
+            let mut room = Room::new(&self.config, host, &question.wanted, place, claims);
+            let made = match depth {
+                Depth::Free if room.free() => Ok(()),
+                Depth::Free => return,
+                Depth::Full => room.make(),
+            };
+            match made {
+                Ok(()) => {
+                    let avoided = worker.is_some_and(|worker| question.avoid.contains(worker));
+                    let key = self.key_of(host, &room, place, avoided, question);
+                    let order = |place: &Place| {
+                        let spaces = place.parts.iter().map(|(space, _)| *space);
+                        (place.seat, spaces.collect::<SmallVec<[usize; 2]>>())
                     };
-                    let key = self.key_of(load, &plan, pass);
-                    if best.as_ref().is_none_or(|(least, _)| key < *least) {
-                        best = Some((key, plan));
+                    let better = found.best.as_ref().is_none_or(|(best, known)| {
+                        key < *best || key == *best && order(place) < order(known)
+                    });
+                    if better {
+                        found.best = Some((key, place.clone()));
                     }
                 }
                 Err(Obstacle::Claims(models)) => {
-                    if claimed.as_ref().is_none_or(|(rank, _)| need < *rank) {
-                        claimed = Some((need, models));
+                    if found.claimed.as_ref().is_none_or(|(rank, _)| place.need < *rank) {
+                        found.claimed = Some((place.need, models));
                     }
                 }
                 Err(obstacle) => {
-                    let found = self.stop_of(load, obstacle);
-                    if stop
+                    let stop = self.stop_of(question.load, obstacle);
+                    let softer = found
+                        .stop
                         .as_ref()
-                        .is_none_or(|(rank, known)| (need, firmness(&found)) < (*rank, firmness(known)))
-                    {
-                        stop = Some((need, found));
+                        .is_none_or(|(rank, known)| (place.need, firmness(&stop)) < (*rank, firmness(known)));
+                    if softer {
+                        found.stop = Some((place.need, stop));
                     }
                 }
             }
-        }
-        match (best, claimed) {
-            // A better need that only an earlier claim keeps it from is worth waiting for.
-            (Some((_, plan)), Some((rank, models))) if rank < plan.candidate.need => {
-                Err(Stop::Claims(models))
-            }
-            (Some((_, plan)), _) => Ok(plan),
-            (None, Some((_, models))) => Err(Stop::Claims(models)),
-            (None, None) => Err(stop.map_or_else(|| Stop::Claims(Vec::new()), |(_, stop)| stop)),
+        });
+        found
+    }
+
+    fn key_of(
+        &self,
+        host: &Host,
+        room: &Room<'_>,
+        place: &Place,
+        avoided: bool,
+        question: &Question<'_>,
+    ) -> PlanKey {
+        let spaces = place
+            .parts
+            .iter()
+            .filter_map(|(space, _)| host.spaces.get(*space));
+        let left = spaces.map(|space| space.uncommitted().get()).min().unwrap_or(0);
+        let calm = !host.loading
+            && question.pass.claims_on(&host.id).is_empty()
+            && !question.pass.retries.contains_key(&host.id);
+        let slot_taken = || {
+            let taken = self.slot_taken_by(question.load, &host.id, &room.victims(), question.pass);
+            !taken.is_empty()
+        };
+        PlanKey {
+            avoided,
+            need: place.need,
+            ease: ease_of(room),
+            slot_taken: !calm && slot_taken(),
+            worth: room
+                .chosen()
+                .map(|(resident, _)| resident.worth)
+                .max()
+                .unwrap_or(Worth::NONE),
+            victims: room.chosen().count(),
+            room: match self.config.placement {
+                Placement::Spread => u64::MAX - left,
+                Placement::Pack => left,
+            },
         }
     }
 
@@ -124,58 +498,45 @@ impl Fleet {
         }
     }
 
-    fn key_of(&self, load: &Load, plan: &Plan, pass: &Pass) -> PlanKey {
-        let host = &plan.candidate.host;
-        let keys = plan
-            .candidate
-            .reservations
-            .iter()
-            .map(|reservation| Self::key(host, &reservation.device));
-        let room = keys
-            .map(|key| self.uncommitted(&key))
-            .min()
-            .unwrap_or(Bytes::ZERO);
-        let (spread, pack) = match self.config.placement {
-            Placement::Spread => (Reverse(room), Bytes::ZERO),
-            Placement::Pack => (Reverse(Bytes::ZERO), room),
+    /// Whether the load fits at its place as things are now.
+    pub(crate) fn fits_now(&self, load: &Load, candidate: &Candidate) -> bool {
+        let Some(host) = self.ledger.named(&candidate.host) else {
+            return false;
         };
-        PlanKey {
-            avoided: plan.candidate.avoided,
-            need: plan.candidate.need,
-            ease: plan.ease,
-            slot_taken: !self.slot_taken_by(load, host, &plan.victims, pass).is_empty(),
-            last_used: plan
-                .victims
-                .iter()
-                .map(|victim| victim.last_used)
-                .max()
-                .unwrap_or(Moment::ZERO),
-            victims: plan.victims.len(),
-            room: (spread, pack),
-            place: (
-                plan.candidate.worker.clone(),
-                plan.candidate
-                    .reservations
-                    .iter()
-                    .map(|reservation| reservation.device.clone())
-                    .collect(),
-            ),
-        }
+        let place = host.place_of(candidate);
+        place.is_some_and(|place| Room::fits_now(&self.config, host, &wanted(load), &place))
+    }
+
+    fn avoided_workers(&self, load: &Load) -> Vec<WorkerId> {
+        let Some(model) = self.models.get(&load.model) else {
+            return Vec::new();
+        };
+        let waiting = model.waiters.iter().filter_map(|hold| self.waiters.get(hold));
+        waiting
+            .filter(|waiter| waiter.place == crate::state::Place::Waiting)
+            .flat_map(|waiter| &waiter.avoid_workers)
+            .cloned()
+            .collect()
     }
 }
 
-/// What makes one plan better than another, most important first.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PlanKey {
-    avoided: bool,
-    need: usize,
-    ease: Ease,
-    /// Another load of the host goes first.
-    slot_taken: bool,
-    last_used: Moment,
-    victims: usize,
-    room: (Reverse<Bytes>, Bytes),
-    place: (crate::api::WorkerId, Vec<crate::api::DeviceId>),
+fn wanted(load: &Load) -> Wanted<'_> {
+    Wanted {
+        model: ModelTag::new(&load.model),
+        spec: &load.spec,
+    }
+}
+
+fn ease_of(room: &Room<'_>) -> Ease {
+    let mut ease = Ease::Free;
+    for (resident, _) in room.chosen() {
+        ease = ease.max(if resident.tenure == Tenure::Idle {
+            Ease::Evict
+        } else {
+            Ease::Wait
+        });
+    }
+    ease
 }
 
 /// Waiting for a ghost is better than a refusal.
@@ -183,16 +544,6 @@ fn firmness(stop: &Stop) -> u8 {
     match stop {
         Stop::Claims(_) => 0,
         Stop::Ghosts { .. } => 1,
-        Stop::Refused(_) => 2,
-    }
-}
-
-fn ease_of(victims: &[Victim]) -> Ease {
-    if victims.is_empty() {
-        Ease::Free
-    } else if victims.iter().all(|victim| victim.tenure == Tenure::Idle) {
-        Ease::Evict
-    } else {
-        Ease::Wait
+        Stop::NobodyHere | Stop::Refused(_) => 2,
     }
 }

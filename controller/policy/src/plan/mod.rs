@@ -21,7 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, Moment, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Claim, Goal, InstanceState, Load, LoadId, Standing};
-use candidates::Found;
+use choose::Stop;
+
+pub(crate) use choose::Memos;
+pub(crate) use tenure::Tenure;
 
 /// One pass over the queue.
 #[derive(Debug, Default)]
@@ -34,11 +37,19 @@ pub(crate) struct Pass {
     kept: BTreeSet<InstanceId>,
     /// When the pass must be repeated though nothing happens.
     wake: Option<Moment>,
+    /// What the load being decided has claimed.
+    claimed: Option<Claim>,
 }
 
 impl Pass {
     fn claims_on(&self, host: &HostId) -> &[Claim] {
         self.claims.get(host).map_or(&[], Vec::as_slice)
+    }
+
+    /// Sets something aside for the load being decided.
+    fn claim(&mut self, claim: Claim) {
+        self.claimed = Some(claim.clone());
+        self.claims.entry(claim.host.clone()).or_default().push(claim);
     }
 
     fn wake_at(&mut self, at: Moment) {
@@ -71,10 +82,12 @@ impl Fleet {
             retries: self.retries(),
             ..Pass::default()
         };
+        self.begin_choosing(&pass);
         let loads: Vec<LoadId> = self.queue.keys().copied().collect();
         for id in loads {
             if let Some(load) = self.queue.get(&id).cloned() {
                 self.decide(&load, &mut pass, ids);
+                self.note_claim(id, pass.claimed.take());
             }
         }
         self.drop_plans_except(&pass.kept);
@@ -105,16 +118,25 @@ impl Fleet {
                 queued.goal = Goal::Anywhere;
             }
         }
-        match self.candidates(load) {
-            Found::Places(candidates) => match self.best_plan(load, candidates, pass) {
-                Ok(plan) => {
-                    self.unstick(load.id);
-                    self.proceed(load, &plan, pass, ids);
-                }
-                Err(stop) => self.stopped(load, stop, pass),
-            },
-            Found::TooSmall(error) => self.refuse_load(&load.model, &error),
-            Found::NobodyHere => {
+        match self.best_plan(load, pass) {
+            Ok(plan) => {
+                self.unstick(load.id);
+                self.proceed(load, &plan, pass, ids);
+            }
+            Err(stop) => self.stopped(load, stop, pass),
+        }
+    }
+
+    /// No candidate can make room by evicting.
+    fn stopped(&mut self, load: &Load, stop: Stop, pass: &mut Pass) {
+        match stop {
+            Stop::Claims(models) => {
+                self.unstick(load.id);
+                self.wait(load.id, WaitReason::Claim, models);
+            }
+            Stop::Ghosts { models, error } => self.wait_stuck(load, WaitReason::Claim, models, &error, pass),
+            Stop::Refused(error) => self.refuse_load(&load.model, &error),
+            Stop::NobodyHere => {
                 let waited = self.config.worker_wait;
                 let error = LoadError::NoWorker {
                     model: load.model.clone(),
@@ -122,20 +144,6 @@ impl Fleet {
                 };
                 self.wait_stuck(load, WaitReason::NoWorker, Vec::new(), &error, pass);
             }
-        }
-    }
-
-    /// No candidate can make room by evicting.
-    fn stopped(&mut self, load: &Load, stop: choose::Stop, pass: &mut Pass) {
-        match stop {
-            choose::Stop::Claims(models) => {
-                self.unstick(load.id);
-                self.wait(load.id, WaitReason::Claim, models);
-            }
-            choose::Stop::Ghosts { models, error } => {
-                self.wait_stuck(load, WaitReason::Claim, models, &error, pass)
-            }
-            choose::Stop::Refused(error) => self.refuse_load(&load.model, &error),
         }
     }
 

@@ -1,16 +1,15 @@
 //! What making room comes to: victims, or what no eviction can remove.
 
 use super::tenure::Tenure;
-use crate::api::{Bytes, DeviceKey, EvictionRule, InstanceId, ModelId, Moment};
+use crate::api::{Bytes, DeviceKey, EvictionRule, InstanceId, ModelId};
 
 /// An instance that has to go.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub(crate) id: InstanceId,
     pub(crate) model: ModelId,
     pub(crate) rule: EvictionRule,
     pub(crate) tenure: Tenure,
-    pub(crate) last_used: Moment,
 }
 
 /// What stands in the way and cannot be evicted, not even later.

@@ -7,7 +7,6 @@
 //! ```
 
 use super::Pass;
-use super::candidates::{Candidate, Found};
 use super::choose::Ease;
 use super::obstacle::Victim;
 use super::tenure::Tenure;
@@ -30,13 +29,14 @@ impl Fleet {
         let loading: Vec<ModelId> = self
             .on_host(host)
             .filter(|instance| {
-                matches!(
+                let wanted = matches!(
                     instance.state,
                     InstanceState::Loading {
                         unwanted_since: None,
                         ..
                     }
-                )
+                );
+                wanted || instance.takes_load_slot() && self.tenure(instance, &[]) == Tenure::Pinned
             })
             .map(|instance| instance.spec.model.clone())
             .collect();
@@ -47,15 +47,7 @@ impl Fleet {
         if !remaining.is_empty() {
             return self.stand_evicting(load, remaining);
         }
-        let places = match self.candidates(load) {
-            Found::Places(places) => places,
-            Found::TooSmall(_) | Found::NobodyHere => Vec::new(),
-        };
-        let there: Vec<Candidate> = places
-            .into_iter()
-            .filter(|place| place.worker == *worker)
-            .collect();
-        match self.best_plan(load, there, pass) {
+        match self.best_plan_at(load, worker, pass) {
             Ok(plan) if plan.ease == Ease::Free => {
                 if !self.start_if_clear(load, &plan.candidate, pass, ids) {
                     let claim = Claim {
@@ -66,7 +58,7 @@ impl Fleet {
                         victims: Vec::new(),
                         active: true,
                     };
-                    pass.claims.entry(host.clone()).or_default().push(claim);
+                    pass.claim(claim);
                 }
             }
             // What is left is pinned, lost or foreign: a retry would meet what the first attempt met.
@@ -103,7 +95,6 @@ impl Fleet {
                     model: instance.spec.model.clone(),
                     rule: EvictionRule::FailedLoad,
                     tenure,
-                    last_used: instance.usage.last_used,
                 }),
             }
             remaining.push(instance.spec.model.clone());

@@ -1,140 +1,220 @@
 //! Who would have to go for a load to fit at one place (I2, I3, I4), and whether it fits there now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use smallvec::SmallVec;
 
-use super::candidates::Candidate;
+use super::candidates::Place;
 use super::obstacle::{Obstacle, Shortage, Victim};
 use super::tenure::Tenure;
-use crate::api::{
-    Bytes, DeviceId, DeviceKey, EvictionRule, Exclusivity, InstanceId, ModelId, ModelType, Moment,
-    Reservation,
-};
-use crate::config::Limit;
-use crate::fleet::Fleet;
-use crate::state::{Claim, Device, Free, Instance, Load};
+use crate::api::{Bytes, DeviceKey, EvictionRule, Exclusivity, ModelId, ModelSpec};
+use crate::config::{Config, Limit};
+use crate::ledger::{Host, ModelTag, Resident};
+use crate::state::Claim;
+use crate::strategy::Worth;
 
-/// A host as one load sees it after all earlier claims.
+/// What is to be loaded.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) model: ModelTag,
+    pub(crate) spec: &'a ModelSpec,
+}
+
+/// A place on a host as one load sees it after all earlier claims.
 pub(crate) struct Room<'a> {
-    fleet: &'a Fleet,
-    load: &'a Load,
-    candidate: &'a Candidate,
+    config: &'a Config,
+    host: &'a Host,
+    wanted: &'a Wanted<'a>,
+    place: &'a Place,
     claims: &'a [Claim],
-    victims: BTreeMap<InstanceId, Victim>,
-    /// What is on its way out still counts.
-    as_of_now: bool,
+    /// Residents that go for earlier claims, beside those on their way out.
+    promised: SmallVec<[usize; 4]>,
+    victims: SmallVec<[(usize, EvictionRule); 4]>,
 }
 
 /// Residents that may be asked to go, and those that may not.
-struct Residents<'a> {
-    movable: Vec<(&'a Instance, Tenure)>,
+#[derive(Default)]
+struct Residents {
+    movable: SmallVec<[usize; 16]>,
     ghosts: Vec<ModelId>,
     pinned: Vec<ModelId>,
 }
 
+/// A resident's place in the order of eviction: idle ones first (I9), then same type first if that matters, then by worth; ties break by id.
+type Turn<'a> = (bool, bool, Worth, &'a crate::api::InstanceId);
+
 impl<'a> Room<'a> {
     pub(crate) fn new(
-        fleet: &'a Fleet,
-        load: &'a Load,
-        candidate: &'a Candidate,
+        config: &'a Config,
+        host: &'a Host,
+        wanted: &'a Wanted<'a>,
+        place: &'a Place,
         claims: &'a [Claim],
     ) -> Self {
+        let mut promised = SmallVec::new();
+        for victim in claims.iter().flat_map(|claim| &claim.victims) {
+            let found = host
+                .residents
+                .binary_search_by(|resident| resident.id.cmp(victim));
+            let leaves = |index: &usize| {
+                host.residents
+                    .get(*index)
+                    .is_some_and(|resident| !matches!(resident.tenure, Tenure::Going | Tenure::Ghost))
+            };
+            promised.extend(found.ok().filter(leaves));
+        }
+        promised.sort_unstable();
+        promised.dedup();
         Self {
-            fleet,
-            load,
-            candidate,
+            config,
+            host,
+            wanted,
+            place,
             claims,
-            victims: BTreeMap::new(),
-            as_of_now: false,
+            promised,
+            victims: SmallVec::new(),
         }
     }
 
     /// Whether the load fits beside all that is there at this moment, victims of claims and what is on its way out included.
-    pub(crate) fn fits_now(fleet: &'a Fleet, load: &'a Load, candidate: &'a Candidate) -> bool {
-        let room = Self {
-            as_of_now: true,
-            ..Self::new(fleet, load, candidate, &[])
-        };
-        let mut models = room.models_of(load.spec.kind);
-        models.insert(load.model.clone());
-        let slot = fleet.config.limits.of(load.spec.kind).allows(models.len());
-        let on_devices = candidate.reservations.iter().all(|reservation| {
-            let key = Fleet::key(&candidate.host, &reservation.device);
-            let taken = room.exclusive(&key) && fleet.on_device(&key).next().is_some();
-            let short = !fleet.config.overcommit && room.short_on(&key, reservation.bytes);
-            !taken && !short
+    pub(crate) fn fits_now(config: &Config, host: &Host, wanted: &Wanted<'_>, place: &Place) -> bool {
+        let models: std::collections::BTreeSet<&ModelTag> = host
+            .residents
+            .iter()
+            .filter(|resident| resident.kind == wanted.spec.kind)
+            .map(|resident| &resident.model)
+            .chain([&wanted.model])
+            .collect();
+        let on_devices = place.parts.iter().all(|&(index, bytes)| {
+            let Some(space) = host.spaces.get(index) else {
+                return false;
+            };
+            let exclusive = space.exclusivity == Exclusivity::OneModel;
+            let taken = exclusive
+                && host
+                    .residents
+                    .iter()
+                    .any(|resident| resident.part_on(index).is_some());
+            let unrealised: Bytes = host
+                .residents
+                .iter()
+                .filter_map(|resident| resident.part_on(index))
+                .map(|part| part.unrealised)
+                .sum();
+            let by_reservation = space
+                .capacity
+                .saturating_sub(config.margin + space.sums.committed);
+            let possible = space.free.map_or(by_reservation, |free| {
+                by_reservation.min(free.saturating_sub(config.margin + unrealised))
+            });
+            !taken && (config.overcommit || bytes <= possible)
         });
-        slot && on_devices
+        config.limits.of(wanted.spec.kind).allows(models.len()) && on_devices
     }
 
-    fn exclusive(&self, key: &DeviceKey) -> bool {
-        self.fleet
-            .devices
-            .get(key)
-            .is_some_and(|device| device.exclusivity == Exclusivity::OneModel)
+    /// Whether the load fits without evicting anybody.
+    pub(crate) fn free(&self) -> bool {
+        let slot = self.config.limits.of(self.wanted.spec.kind);
+        let slot_free = slot == Limit::Unlimited || self.is_here() || slot.allows(self.count_models() + 1);
+        let devices = self.place.parts.iter().all(|&(space, bytes)| {
+            let taken = self.exclusive(space)
+                && (!self.claimants_of(space).is_empty()
+                    || self
+                        .staying()
+                        .any(|(_, resident)| resident.part_on(space).is_some()));
+            !taken && (self.config.overcommit || !self.short_on(space, bytes))
+        });
+        slot_free && devices
+    }
+
+    /// An instance of the model stays here, or a claim is for it.
+    fn is_here(&self) -> bool {
+        self.staying()
+            .any(|(_, resident)| resident.model == self.wanted.model)
+            || self
+                .claims
+                .iter()
+                .any(|claim| claim.model == self.wanted.model.id)
     }
 
     /// The victims that make room, or what no eviction can remove.
-    pub(crate) fn make(mut self) -> Result<Vec<Victim>, Obstacle> {
-        for reservation in &self.candidate.reservations {
-            self.clear_exclusive(&reservation.device)?;
+    pub(crate) fn make(&mut self) -> Result<(), Obstacle> {
+        for &(space, _) in &self.place.parts {
+            self.clear_exclusive(space)?;
         }
         self.clear_slot()?;
-        if !self.fleet.config.overcommit {
-            for reservation in &self.candidate.reservations {
-                self.clear_memory(reservation)?;
+        if !self.config.overcommit {
+            for &(space, bytes) in &self.place.parts {
+                self.clear_memory(space, bytes)?;
             }
             self.spare_needless();
         }
-        Ok(self.victims.into_values().collect())
+        Ok(())
     }
 
-    fn stays(&self, instance: &Instance) -> Option<Tenure> {
-        let tenure = self.fleet.tenure(instance, self.claims);
-        let leaves = tenure == Tenure::Going || self.victims.contains_key(&instance.id);
-        (self.as_of_now || !leaves).then_some(tenure)
+    /// Whom it takes, in order of id.
+    pub(crate) fn victims(&self) -> Vec<Victim> {
+        let mut victims: Vec<Victim> = self
+            .chosen()
+            .map(|(resident, rule)| Victim {
+                id: resident.id.clone(),
+                model: resident.model.id.clone(),
+                rule,
+                tenure: resident.tenure,
+            })
+            .collect();
+        victims.sort_by(|a, b| a.id.cmp(&b.id));
+        victims
     }
 
-    fn sort(&self, instances: impl Iterator<Item = &'a Instance>) -> Residents<'a> {
-        let mut residents = Residents {
-            movable: Vec::new(),
-            ghosts: Vec::new(),
-            pinned: Vec::new(),
-        };
-        for instance in instances {
-            match self.stays(instance) {
-                None | Some(Tenure::Going) => {}
-                Some(tenure @ (Tenure::Idle | Tenure::Busy { .. })) => {
-                    residents.movable.push((instance, tenure))
-                }
-                Some(Tenure::Ghost) => residents.ghosts.push(instance.spec.model.clone()),
-                Some(Tenure::Pinned) => residents.pinned.push(instance.spec.model.clone()),
+    /// The victims' residents and why they go.
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = (&'a Resident, EvictionRule)> + '_ {
+        self.victims
+            .iter()
+            .filter_map(|&(index, rule)| Some((self.host.residents.get(index)?, rule)))
+    }
+
+    fn stays(&self, index: usize, resident: &Resident) -> bool {
+        !(resident.going()
+            || self.promised.contains(&index)
+            || self.victims.iter().any(|(victim, _)| *victim == index))
+    }
+
+    fn staying(&self) -> impl Iterator<Item = (usize, &'a Resident)> + '_ {
+        let residents = self.host.residents.iter().enumerate();
+        residents.filter(|(index, resident)| self.stays(*index, resident))
+    }
+
+    fn sort(&self, test: impl Fn(&Resident) -> bool) -> Residents {
+        let mut sorted = Residents::default();
+        for (index, resident) in self.staying().filter(|(_, resident)| test(resident)) {
+            match resident.tenure {
+                Tenure::Going => {}
+                Tenure::Idle | Tenure::Busy { .. } => sorted.movable.push(index),
+                Tenure::Ghost => sorted.ghosts.push(resident.model.id.clone()),
+                Tenure::Pinned => sorted.pinned.push(resident.model.id.clone()),
             }
         }
-        residents
+        sorted
     }
 
-    fn evict(&mut self, instance: &Instance, tenure: Tenure, rule: EvictionRule) {
-        let victim = Victim {
-            id: instance.id.clone(),
-            model: instance.spec.model.clone(),
-            rule,
-            tenure,
-            last_used: instance.usage.last_used,
-        };
-        self.victims.insert(instance.id.clone(), victim);
+    fn evict(&mut self, index: usize, rule: EvictionRule) {
+        self.victims.push((index, rule));
+    }
+
+    fn exclusive(&self, space: usize) -> bool {
+        let space = self.host.spaces.get(space);
+        space.is_some_and(|space| space.exclusivity == Exclusivity::OneModel)
     }
 
     /// I3: whatever is on an exclusive device goes.
-    fn clear_exclusive(&mut self, device: &DeviceId) -> Result<(), Obstacle> {
-        let key = Fleet::key(&self.candidate.host, device);
-        if !self.exclusive(&key) {
+    fn clear_exclusive(&mut self, space: usize) -> Result<(), Obstacle> {
+        if !self.exclusive(space) {
             return Ok(());
         }
-        let claimed = self.claimants(|claim| claim.reservations.iter().any(|r| r.device == *device));
+        let claimed = self.claimants_of(space);
         if !claimed.is_empty() {
             return Err(Obstacle::Claims(claimed));
         }
-        let residents = self.sort(self.fleet.on_device(&key));
+        let residents = self.sort(|resident| resident.part_on(space).is_some());
         if !residents.ghosts.is_empty() {
             return Err(Obstacle::Ghosts {
                 models: residents.ghosts,
@@ -144,26 +224,25 @@ impl<'a> Room<'a> {
         if !residents.pinned.is_empty() {
             return Err(Obstacle::Pinned(residents.pinned));
         }
-        for (instance, tenure) in residents.movable {
-            self.evict(instance, tenure, EvictionRule::ExclusiveDevice);
+        for index in residents.movable {
+            self.evict(index, EvictionRule::ExclusiveDevice);
         }
         Ok(())
     }
 
-    /// I2: the least recently used models of the type go until the limit holds.
+    /// I2: the models of the type that are worth least go until the limit holds; by `lru`, strictly the least recently used.
     fn clear_slot(&mut self) -> Result<(), Obstacle> {
-        let kind = self.load.spec.kind;
-        let limit = self.fleet.config.limits.of(kind);
+        let kind = self.wanted.spec.kind;
+        let limit = self.config.limits.of(kind);
         if limit == Limit::Unlimited {
             return Ok(());
         }
         loop {
-            let models = self.models_of(kind);
-            if models.contains(&self.load.model) || limit.allows(models.len() + 1) {
+            if self.is_here() || limit.allows(self.count_models() + 1) {
                 return Ok(());
             }
-            let residents = self.of_kind(kind);
-            let Some(model) = self.least_recent_model(&residents) else {
+            let residents = self.sort(|resident| resident.kind == kind);
+            let Some(model) = self.cheapest_model(&residents) else {
                 let claimed = self.claimants(|claim| claim.kind == kind);
                 return Err(if !claimed.is_empty() {
                     Obstacle::Claims(claimed)
@@ -176,99 +255,114 @@ impl<'a> Room<'a> {
                     Obstacle::Pinned(residents.pinned)
                 });
             };
-            for (instance, tenure) in residents.movable {
-                if instance.spec.model == model {
-                    self.evict(instance, tenure, EvictionRule::TypeSlot);
+            for index in residents.movable {
+                if self
+                    .resident(index)
+                    .is_some_and(|resident| resident.model == *model)
+                {
+                    self.evict(index, EvictionRule::TypeSlot);
                 }
             }
         }
     }
 
-    fn of_kind(&self, kind: ModelType) -> Residents<'a> {
-        self.sort(
-            self.fleet
-                .on_host(&self.candidate.host)
-                .filter(move |instance| instance.spec.kind == kind),
-        )
-    }
-
-    /// Models of a type on the host after all claims; replicas count once.
-    fn models_of(&self, kind: ModelType) -> BTreeSet<ModelId> {
-        let residents = self
-            .fleet
-            .on_host(&self.candidate.host)
-            .filter(|instance| instance.spec.kind == kind);
-        let staying = residents.filter(|instance| self.stays(instance).is_some());
-        let claimed = self
-            .claims
-            .iter()
-            .filter(|claim| claim.kind == kind)
-            .map(|claim| claim.model.clone());
-        staying
-            .map(|instance| instance.spec.model.clone())
-            .chain(claimed)
-            .collect()
-    }
-
-    /// The model to evict for a slot: all its instances must be movable; idle ones first, then least recently used (I9).
-    fn least_recent_model(&self, residents: &Residents<'_>) -> Option<ModelId> {
-        let firm: BTreeSet<&ModelId> = residents.ghosts.iter().chain(&residents.pinned).collect();
-        let mut keys: BTreeMap<&ModelId, (bool, Moment)> = BTreeMap::new();
-        for (instance, tenure) in &residents.movable {
-            let entry = keys.entry(&instance.spec.model).or_insert((false, Moment::ZERO));
-            entry.0 |= *tenure != Tenure::Idle;
-            entry.1 = entry.1.max(instance.usage.last_used);
+    /// Models of the type on the host after all claims; replicas count once.
+    fn count_models(&self) -> usize {
+        let kind = self.wanted.spec.kind;
+        if self.claims.is_empty() && self.victims.is_empty() {
+            return self.host.models_of(kind);
         }
-        let evictable = |model: &ModelId| {
-            !firm.contains(model)
-                && *model != self.load.model
-                && !self.claims.iter().any(|c| c.model == *model)
-        };
-        let best = keys
-            .into_iter()
-            .filter(|(model, _)| evictable(model))
-            .min_by_key(|(model, key)| (*key, *model))?;
-        Some(best.0.clone())
+        let mut models: SmallVec<[&ModelId; 16]> = self
+            .staying()
+            .filter(|(_, resident)| resident.kind == kind)
+            .map(|(_, resident)| &resident.model.id)
+            .chain(
+                self.claims
+                    .iter()
+                    .filter(|claim| claim.kind == kind)
+                    .map(|claim| &claim.model),
+            )
+            .collect();
+        models.sort_unstable();
+        models.dedup();
+        models.len()
     }
 
-    /// I4: instances on a device that is short go, same type first, least recently used first.
-    fn clear_memory(&mut self, reservation: &Reservation) -> Result<(), Obstacle> {
-        let key = Fleet::key(&self.candidate.host, &reservation.device);
-        while self.short_on(&key, reservation.bytes) {
-            let mut residents = self.sort(self.fleet.on_device(&key));
-            residents.movable.sort_by_key(|(instance, tenure)| {
-                let other_type = instance.spec.kind != self.load.spec.kind;
-                (
-                    *tenure != Tenure::Idle,
-                    other_type,
-                    instance.usage.last_used,
-                    instance.id.clone(),
-                )
-            });
-            match residents.movable.first() {
-                Some((instance, tenure)) => self.evict(instance, *tenure, EvictionRule::Memory),
-                None => return Err(self.memory_obstacle(&key, reservation, residents)),
+    /// The model to evict for a slot: all its instances must be movable; idle ones first, then by worth (I9).
+    fn cheapest_model(&self, residents: &Residents) -> Option<&'a ModelTag> {
+        let mut best: Option<((bool, Worth, &ModelId), &ModelTag)> = None;
+        for &index in &residents.movable {
+            let Some(resident) = self.resident(index) else {
+                continue;
+            };
+            let model = &resident.model;
+            let firm = residents.ghosts.contains(&model.id)
+                || residents.pinned.contains(&model.id)
+                || self.claims.iter().any(|claim| claim.model == model.id);
+            if firm {
+                continue;
+            }
+            // Its replicas go with it: the busiest and the most worth one speaks for all.
+            let replicas = residents.movable.iter().filter_map(|index| self.resident(*index));
+            let key = replicas.filter(|replica| replica.model == *model).fold(
+                (false, Worth::NONE, &model.id),
+                |(busy, worth, id), replica| {
+                    (
+                        busy || replica.tenure != Tenure::Idle,
+                        worth.max(replica.worth),
+                        id,
+                    )
+                },
+            );
+            if best.as_ref().is_none_or(|(least, _)| key < *least) {
+                best = Some((key, model));
+            }
+        }
+        best.map(|(_, model)| model)
+    }
+
+    fn resident(&self, index: usize) -> Option<&'a Resident> {
+        self.host.residents.get(index)
+    }
+
+    /// I4: instances on a device that is short go, same type first, then by worth.
+    fn clear_memory(&mut self, space: usize, bytes: Bytes) -> Result<(), Obstacle> {
+        while self.short_on(space, bytes) {
+            let mut first: Option<(Turn<'a>, usize)> = None;
+            for (index, resident) in self.staying() {
+                let movable = matches!(resident.tenure, Tenure::Idle | Tenure::Busy { .. });
+                if !movable || resident.part_on(space).is_none() {
+                    continue;
+                }
+                let busy = resident.tenure != Tenure::Idle;
+                let other_type = resident.kind != self.wanted.spec.kind;
+                let turn = (busy, other_type, resident.worth, &resident.id);
+                if first.as_ref().is_none_or(|(least, _)| turn < *least) {
+                    first = Some((turn, index));
+                }
+            }
+            match first {
+                Some((_, index)) => self.evict(index, EvictionRule::Memory),
+                None => return Err(self.memory_obstacle(space, bytes)),
             }
         }
         Ok(())
     }
 
-    fn memory_obstacle(
-        &self,
-        key: &DeviceKey,
-        reservation: &Reservation,
-        residents: Residents<'_>,
-    ) -> Obstacle {
-        let claimed = self.claimants(|claim| claim.reservations.iter().any(|r| r.device == key.device));
-        let possible = self
-            .fleet
-            .devices
-            .get(key)
-            .map_or(Bytes::ZERO, |device| self.possible_on(key, device));
+    fn memory_obstacle(&self, space: usize, bytes: Bytes) -> Obstacle {
+        let claimed = self.claimants_of(space);
+        let residents = self.sort(|resident| resident.part_on(space).is_some());
+        let device = self.host.spaces.get(space).map(|space| DeviceKey {
+            host: self.host.id.clone(),
+            device: space.id.clone(),
+        });
+        let Some(device) = device else {
+            return Obstacle::Claims(claimed);
+        };
         let short = Shortage {
-            device: key.clone(),
-            wanted: reservation.bytes,
-            possible,
+            device,
+            wanted: bytes,
+            possible: self.possible_on(space),
         };
         if !claimed.is_empty() {
             Obstacle::Claims(claimed)
@@ -277,7 +371,7 @@ impl<'a> Room<'a> {
                 models: residents.ghosts,
                 short: Some(short),
             }
-        } else if !residents.pinned.is_empty() && !self.foreign_use(key, reservation.bytes) {
+        } else if !residents.pinned.is_empty() && !self.foreign_use(space, bytes) {
             Obstacle::Pinned(residents.pinned)
         } else {
             Obstacle::Foreign(short)
@@ -285,54 +379,60 @@ impl<'a> Room<'a> {
     }
 
     /// Even without the pinned models the device would be short: other programs use it.
-    fn foreign_use(&self, key: &DeviceKey, wanted: Bytes) -> bool {
-        let Some(device) = self.fleet.devices.get(key) else {
+    fn foreign_use(&self, index: usize, wanted: Bytes) -> bool {
+        let Some(space) = self.host.spaces.get(index) else {
             return true;
         };
-        let Free::Known(free) = device.free(self.fleet.now, self.fleet.config.sample_wait) else {
+        let Some(free) = space.free else {
             return false;
         };
-        let ours: Bytes = self
-            .fleet
-            .on_device(key)
-            .map(|instance| instance.in_use_on(&key.device))
-            .sum();
-        free + ours < wanted + self.fleet.config.margin
+        let parts = self
+            .host
+            .residents
+            .iter()
+            .filter_map(|resident| resident.part_on(index));
+        let ours: Bytes = parts.map(|part| part.in_use).sum();
+        free + ours < wanted + self.config.margin
     }
 
     /// What the device has for this load after all claims and evictions: by reservations, and by what is really free (I4).
-    fn possible_on(&self, key: &DeviceKey, device: &Device) -> Bytes {
-        let config = &self.fleet.config;
-        let (mut charged, mut returned, mut unrealised) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
-        for instance in self.fleet.on_device(key) {
-            if self.stays(instance).is_some() {
-                charged += instance.charge_on(&key.device);
-                unrealised += instance.unrealised_on(&key.device);
-            } else {
-                returned += instance.in_use_on(&key.device);
-            }
+    fn possible_on(&self, index: usize) -> Bytes {
+        let Some(space) = self.host.spaces.get(index) else {
+            return Bytes::ZERO;
+        };
+        let mut sums = space.sums;
+        let victims = self.victims.iter().map(|(victim, _)| *victim);
+        let mut leaving: SmallVec<[usize; 8]> = self.promised.iter().copied().chain(victims).collect();
+        leaving.sort_unstable();
+        leaving.dedup();
+        let parts = leaving
+            .iter()
+            .filter_map(|resident| self.resident(*resident)?.part_on(index));
+        for part in parts {
+            sums.charged = sums.charged.saturating_sub(part.charge);
+            sums.unrealised = sums.unrealised.saturating_sub(part.unrealised);
+            sums.returned += part.in_use;
         }
-        let claimed = self.claimed_on(&key.device);
-        let by_reservation = device.capacity.saturating_sub(config.margin + charged + claimed);
-        match device.free(self.fleet.now, config.sample_wait) {
-            Free::Known(free) => {
-                by_reservation.min((free + returned).saturating_sub(config.margin + unrealised + claimed))
-            }
-            Free::Stale { .. } | Free::Unknown => by_reservation,
-        }
+        let claimed = self.claimed_on(index);
+        let margin = self.config.margin;
+        let by_reservation = space.capacity.saturating_sub(margin + sums.charged + claimed);
+        space.free.map_or(by_reservation, |free| {
+            let really = (free + sums.returned).saturating_sub(margin + sums.unrealised + claimed);
+            by_reservation.min(really)
+        })
     }
 
-    fn short_on(&self, key: &DeviceKey, wanted: Bytes) -> bool {
-        self.fleet
-            .devices
-            .get(key)
-            .is_none_or(|device| self.possible_on(key, device) < wanted)
+    fn short_on(&self, space: usize, wanted: Bytes) -> bool {
+        self.possible_on(space) < wanted
     }
 
-    fn claimed_on(&self, device: &DeviceId) -> Bytes {
+    fn claimed_on(&self, index: usize) -> Bytes {
+        let Some(space) = self.host.spaces.get(index) else {
+            return Bytes::ZERO;
+        };
         let reservations = self.claims.iter().flat_map(|claim| &claim.reservations);
         reservations
-            .filter(|reservation| reservation.device == *device)
+            .filter(|reservation| reservation.device == space.id)
             .map(|reservation| reservation.bytes)
             .sum()
     }
@@ -345,25 +445,31 @@ impl<'a> Room<'a> {
             .collect()
     }
 
-    /// Of those chosen for memory, spares whom it does not take after all, the most recently used first.
+    fn claimants_of(&self, index: usize) -> Vec<ModelId> {
+        let Some(space) = self.host.spaces.get(index) else {
+            return Vec::new();
+        };
+        self.claimants(|claim| claim.reservations.iter().any(|r| r.device == space.id))
+    }
+
+    /// Of those chosen for memory, spares whom it does not take after all, the most worth first.
     fn spare_needless(&mut self) {
-        let mut chosen: Vec<Victim> = self
+        let memory = self
             .victims
-            .values()
-            .filter(|victim| victim.rule == EvictionRule::Memory)
-            .cloned()
-            .collect();
-        chosen.sort_by_key(|victim| std::cmp::Reverse((victim.tenure != Tenure::Idle, victim.last_used)));
-        for victim in chosen {
-            self.victims.remove(&victim.id);
-            let short = self.candidate.reservations.iter().any(|reservation| {
-                self.short_on(
-                    &Fleet::key(&self.candidate.host, &reservation.device),
-                    reservation.bytes,
-                )
-            });
-            if short {
-                self.victims.insert(victim.id.clone(), victim);
+            .iter()
+            .filter(|(_, rule)| *rule == EvictionRule::Memory);
+        let mut chosen: SmallVec<[usize; 4]> = memory.map(|(index, _)| *index).collect();
+        chosen.sort_unstable();
+        let worth = |index: &usize| {
+            self.resident(*index)
+                .map(|resident| (resident.tenure != Tenure::Idle, resident.worth))
+        };
+        chosen.sort_by_key(|index| std::cmp::Reverse(worth(index)));
+        for index in chosen {
+            self.victims.retain(|(victim, _)| *victim != index);
+            let parts = &self.place.parts;
+            if parts.iter().any(|&(space, bytes)| self.short_on(space, bytes)) {
+                self.evict(index, EvictionRule::Memory);
             }
         }
     }

@@ -63,7 +63,7 @@ pub(crate) enum Standing {
 }
 
 /// What a load has set aside in one pass over the queue (I5): taken whole, decided anew at each pass.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) model: ModelId,
     pub(crate) kind: crate::api::ModelType,

@@ -149,8 +149,7 @@ impl Fleet {
         for device in &facts.devices {
             let entry = self
                 .devices
-                .entry(Self::key(&facts.host, &device.id))
-                .or_insert_with(|| Device::new(device));
+                .get_or_insert_with(Self::key(&facts.host, &device.id), || Device::new(device));
             entry.describe(device);
             entry.workers.insert(facts.id.clone());
         }

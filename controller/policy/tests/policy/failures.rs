@@ -248,3 +248,28 @@ fn an_unload_that_meets_a_failing_load_ends_it_for_good() {
     assert_eq!(sim.replies[&unload], Ok(ModelState::Unloaded));
     assert!(sim.loading().is_empty() && sim.loads.len() == 1);
 }
+
+#[test]
+fn a_retry_waits_for_a_pinned_model_that_loads_though_nobody_wants_it_any_more() {
+    let mut sim = Sim::new(config());
+    sim.join(facts("w0", "h", vec![device("g0", DeviceKind::Gpu, 100)]));
+    sim.join(facts("w1", "h", vec![device("g1", DeviceKind::Gpu, 100)]));
+    sim.add_model(model("fails", ModelType::Llm, 80));
+    sim.add_model(model("pinned", ModelType::Embedding, 80));
+    let hold = sim.open("fails");
+    let (worker, failing) = sim.loading().remove(0);
+    let why = failure(FailureClass::EngineLoad, "model_load_failed");
+    sim.begin_end(&worker, &failing, Some(why));
+    let other = sim.open("pinned");
+    let (there, pinned) = sim.loading().remove(0);
+    sim.close(&other);
+    if let Some(spec) = sim.catalogue.get_mut(&"pinned".into()) {
+        spec.pinned = true;
+    }
+    sim.publish_catalogue();
+    sim.exit(&worker, &failing);
+    assert_eq!(sim.loading(), [(there.clone(), pinned.clone())], "{}", sim.tail());
+    sim.finish_load(&there, &pinned);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}

@@ -1,0 +1,292 @@
+//! A host as the load queue looks at it: instances, devices and workers side by side, with sums, free of look-ups by name.
+//!
+//! Architecture invariant: everything here is derived from the fleet ([`Fleet::read_host`] is the only source) and says the same as it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use smallvec::SmallVec;
+
+use crate::api::{
+    Bytes, DeviceId, DeviceKind, Exclusivity, HostId, InstanceId, ModelId, ModelType, RuntimeName, WorkerId,
+};
+use crate::fleet::Fleet;
+use crate::plan::Tenure;
+use crate::state::{Free, Instance};
+use crate::strategy::Worth;
+
+/// A host.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) id: HostId,
+    /// By id.
+    pub(crate) residents: Vec<Resident>,
+    /// Its devices, by id.
+    pub(crate) spaces: Vec<Space>,
+    /// Workers that take loads now, by id.
+    pub(crate) seats: Vec<Seat>,
+    /// Models of each type that are not on their way out; replicas count once.
+    pub(crate) models: [usize; ModelType::ALL.len()],
+    /// Some instance takes a load slot.
+    pub(crate) loading: bool,
+}
+
+/// An instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Resident {
+    pub(crate) id: InstanceId,
+    pub(crate) model: ModelTag,
+    pub(crate) kind: ModelType,
+    /// Apart from all claims.
+    pub(crate) tenure: Tenure,
+    pub(crate) worth: Worth,
+    pub(crate) parts: SmallVec<[Part; 2]>,
+    takes_load_slot: bool,
+}
+
+/// What an instance has on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Which of the host's spaces.
+    pub(crate) space: usize,
+    pub(crate) charge: Bytes,
+    pub(crate) unrealised: Bytes,
+    pub(crate) in_use: Bytes,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) id: DeviceId,
+    pub(crate) kind: DeviceKind,
+    pub(crate) exclusivity: Exclusivity,
+    pub(crate) capacity: Bytes,
+    /// Free memory, if a sample can be relied on.
+    pub(crate) free: Option<Bytes>,
+    /// Sums over those who stay, and over those on their way out.
+    pub(crate) sums: Sums,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Charges of those who stay.
+    pub(crate) charged: Bytes,
+    /// What those who stay may still come to use.
+    pub(crate) unrealised: Bytes,
+    /// What a sample gets back from those on their way out.
+    pub(crate) returned: Bytes,
+    /// Charges of everyone.
+    pub(crate) committed: Bytes,
+}
+
+/// A worker that takes loads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) worker: WorkerId,
+    /// Its devices, as spaces of the host, in its own order.
+    pub(crate) spaces: SmallVec<[usize; 4]>,
+    /// Its runtimes, each with those of its devices that it can use.
+    pub(crate) runtimes: Vec<(RuntimeName, SmallVec<[usize; 4]>)>,
+}
+
+/// A model's id, quick to compare.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ModelTag {
+    hash: u64,
+    pub(crate) id: ModelId,
+}
+
+impl ModelTag {
+    pub(crate) fn new(id: &ModelId) -> Self {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        Self {
+            hash: hasher.finish(),
+            id: id.clone(),
+        }
+    }
+}
+
+impl Space {
+    /// Capacity that no instance has reserved or is seen to use.
+    pub(crate) fn uncommitted(&self) -> Bytes {
+        self.capacity.saturating_sub(self.sums.committed)
+    }
+}
+
+impl Resident {
+    pub(crate) fn going(&self) -> bool {
+        self.tenure == Tenure::Going
+    }
+
+    pub(crate) fn part_on(&self, space: usize) -> Option<&Part> {
+        self.parts.iter().find(|part| part.space == space)
+    }
+}
+
+impl Host {
+    /// Takes a resident's new state; says whether it is another.
+    pub(super) fn put_resident(&mut self, resident: Resident) -> bool {
+        let Ok(place) = self
+            .residents
+            .binary_search_by(|known| known.id.cmp(&resident.id))
+        else {
+            return false;
+        };
+        match self.residents.get_mut(place) {
+            Some(known) if *known != resident => {
+                *known = resident;
+                self.sum_up();
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Takes its devices' new state; says whether it is another. Devices come and go with workers only.
+    pub(super) fn put_spaces(&mut self, spaces: Vec<Space>) -> bool {
+        let mut changed = false;
+        for (known, read) in self.spaces.iter_mut().zip(spaces) {
+            let read = Space {
+                sums: known.sums,
+                ..read
+            };
+            changed |= *known != read;
+            *known = read;
+        }
+        changed
+    }
+
+    fn sum_up(&mut self) {
+        for space in &mut self.spaces {
+            space.sums = Sums::default();
+        }
+        self.loading = false;
+        let mut staying: SmallVec<[(ModelType, &ModelTag); 16]> = SmallVec::new();
+        for resident in &self.residents {
+            let going = resident.going();
+            self.loading |= resident.takes_load_slot;
+            if !going {
+                staying.push((resident.kind, &resident.model));
+            }
+            for part in &resident.parts {
+                let Some(space) = self.spaces.get_mut(part.space) else {
+                    continue;
+                };
+                let sums = &mut space.sums;
+                sums.committed += part.charge;
+                if going {
+                    sums.returned += part.in_use;
+                } else {
+                    sums.charged += part.charge;
+                    sums.unrealised += part.unrealised;
+                }
+            }
+        }
+        staying.sort_unstable();
+        staying.dedup();
+        self.models = ModelType::ALL.map(|kind| staying.iter().filter(|(of, _)| *of == kind).count());
+    }
+
+    /// Models of a type that are not on their way out; replicas count once.
+    pub(crate) fn models_of(&self, kind: ModelType) -> usize {
+        ModelType::ALL
+            .iter()
+            .zip(self.models)
+            .find(|(of, _)| **of == kind)
+            .map_or(0, |(_, count)| count)
+    }
+
+    pub(crate) fn space_of(&self, device: &DeviceId) -> Option<usize> {
+        self.spaces.iter().position(|space| space.id == *device)
+    }
+}
+
+impl Fleet {
+    /// A host as it is now; none if it has no workers.
+    pub(super) fn read_host(&self, id: &HostId) -> Option<Host> {
+        let workers = self.hosts.get(id)?;
+        let mut host = Host {
+            id: id.clone(),
+            residents: Vec::new(),
+            spaces: self.read_spaces(id),
+            seats: Vec::new(),
+            models: [0; ModelType::ALL.len()],
+            loading: false,
+        };
+        host.seats = workers
+            .iter()
+            .filter_map(|worker| self.workers.get(worker))
+            .filter(|worker| worker.takes_loads())
+            .map(|worker| {
+                let listed = worker.facts.devices.iter();
+                let spaces = listed.filter_map(|device| host.space_of(&device.id)).collect();
+                let usable = |(runtime, usable): (&RuntimeName, &std::collections::BTreeSet<DeviceId>)| {
+                    let devices = worker.facts.devices.iter();
+                    let spaces = devices
+                        .filter(|device| usable.contains(&device.id))
+                        .filter_map(|device| host.space_of(&device.id))
+                        .collect();
+                    (runtime.clone(), spaces)
+                };
+                Seat {
+                    worker: worker.facts.id.clone(),
+                    spaces,
+                    runtimes: worker.facts.runtimes.iter().map(usable).collect(),
+                }
+            })
+            .collect();
+        host.residents = self
+            .on_host(id)
+            .map(|instance| self.read_resident(instance, &host))
+            .collect();
+        host.residents.sort_by(|a, b| a.id.cmp(&b.id));
+        host.sum_up();
+        Some(host)
+    }
+
+    pub(super) fn read_spaces(&self, id: &HostId) -> Vec<Space> {
+        let first = Self::key(id, &DeviceId::new(""));
+        self.devices
+            .range(first..)
+            .take_while(|(key, _)| key.host == *id)
+            .map(|(key, device)| Space {
+                id: key.device.clone(),
+                kind: device.kind,
+                exclusivity: device.exclusivity,
+                capacity: device.capacity,
+                free: match device.free(self.now, self.config.sample_wait) {
+                    Free::Known(free) => Some(free),
+                    Free::Stale { .. } | Free::Unknown => None,
+                },
+                sums: Sums::default(),
+            })
+            .collect()
+    }
+
+    pub(super) fn read_resident(&self, instance: &Instance, host: &Host) -> Resident {
+        let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
+        for reservation in &instance.spec.reservations {
+            let device = &reservation.device;
+            let Some(space) = host.space_of(device) else {
+                continue;
+            };
+            if parts.iter().all(|part| part.space != space) {
+                parts.push(Part {
+                    space,
+                    charge: instance.charge_on(device),
+                    unrealised: instance.unrealised_on(device),
+                    in_use: instance.in_use_on(device),
+                });
+            }
+        }
+        Resident {
+            id: instance.id.clone(),
+            model: ModelTag::new(&instance.spec.model),
+            kind: instance.spec.kind,
+            tenure: self.tenure(instance, &[]),
+            worth: Worth::lru(instance),
+            parts,
+            takes_load_slot: instance.takes_load_slot(),
+        }
+    }
+}

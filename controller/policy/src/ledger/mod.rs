@@ -1,0 +1,235 @@
+//! What the load queue reads: every host in one piece ([`Host`]), kept up to date as events change the fleet.
+//!
+//! ```text
+//!   instances, workers, devices (written to) ─┐
+//!   models (touched: waiters, pins) ──────────┼─► refresh ─► hosts ─► stamp of each host ─► loads look again at what is newer
+//!   time (an instance becomes idle) ──────────┘
+//! ```
+//!
+//! A placement looks at every host of the fleet; without this it would look up every instance by name. An event costs only what its own
+//! host costs.
+//!
+//! Invariant: after [`Fleet::refresh_ledger`] every host is as [`Fleet::read_host`] would read it (`invariants::check` compares them).
+
+mod host;
+mod tracked;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::{HostId, InstanceId, ModelId, Moment, WorkerId};
+use crate::fleet::Fleet;
+use crate::plan::Tenure;
+
+pub(crate) use host::{Host, ModelTag, Resident, Seat};
+pub(crate) use tracked::Tracked;
+
+/// All hosts.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// By slot; slots are used again.
+    hosts: Vec<Option<Host>>,
+    stamps: Vec<u64>,
+    slots: BTreeMap<HostId, usize>,
+    vacant: Vec<usize>,
+    /// The host of each worker when it was last read.
+    seated: BTreeMap<WorkerId, HostId>,
+    /// Slots by their last change.
+    changes: BTreeMap<u64, usize>,
+    stamp: u64,
+    /// When time alone changes an instance's tenure.
+    turns: BTreeSet<(Moment, InstanceId)>,
+    /// Models whose instances must be read again.
+    stale: BTreeSet<ModelId>,
+}
+
+impl Ledger {
+    pub(crate) fn host(&self, slot: usize) -> Option<&Host> {
+        self.hosts.get(slot).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn slot(&self, host: &HostId) -> Option<usize> {
+        self.slots.get(host).copied()
+    }
+
+    pub(crate) fn named(&self, host: &HostId) -> Option<&Host> {
+        self.host(self.slot(host)?)
+    }
+
+    /// Slots in use are below this.
+    pub(crate) fn len(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Slots that changed after a stamp.
+    pub(crate) fn changed_after(&self, stamp: u64) -> impl Iterator<Item = usize> + '_ {
+        self.changes.range(stamp + 1..).map(|(_, slot)| *slot)
+    }
+
+    /// The newest stamp.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// A model's waiters or its catalogue entry changed.
+    pub(crate) fn model_changed(&mut self, model: &ModelId) {
+        if !self.stale.contains(model) {
+            self.stale.insert(model.clone());
+        }
+    }
+
+    /// Something outside the hosts themselves changes what loads may do there.
+    pub(crate) fn host_changed(&mut self, host: &HostId) {
+        if let Some(slot) = self.slot(host) {
+            self.mark(slot);
+        }
+    }
+
+    fn mark(&mut self, slot: usize) {
+        self.stamp += 1;
+        if let Some(stamp) = self.stamps.get_mut(slot) {
+            self.changes.remove(stamp);
+            *stamp = self.stamp;
+            self.changes.insert(self.stamp, slot);
+        }
+    }
+
+    fn put(&mut self, id: &HostId, host: Option<Host>) {
+        let slot = match (self.slots.get(id), &host) {
+            (Some(slot), _) => *slot,
+            (None, None) => return,
+            (None, Some(_)) => {
+                let slot = self.vacant.pop().unwrap_or_else(|| {
+                    self.hosts.push(None);
+                    self.stamps.push(0);
+                    self.hosts.len() - 1
+                });
+                self.slots.insert(id.clone(), slot);
+                slot
+            }
+        };
+        let gone = host.is_none();
+        let Some(place) = self.hosts.get_mut(slot) else {
+            return;
+        };
+        if *place == host {
+            return;
+        }
+        *place = host;
+        self.mark(slot);
+        if gone {
+            self.slots.remove(id);
+            self.vacant.push(slot);
+        }
+    }
+}
+
+impl Fleet {
+    /// Reads again what has changed since the last time.
+    pub(crate) fn refresh_ledger(&mut self) {
+        let whole = self.hosts_to_read();
+        for id in &whole {
+            let host = self.read_host(id);
+            for resident in host.iter().flat_map(|host| &host.residents) {
+                self.ledger.turns.extend(turn(&resident.tenure, &resident.id));
+            }
+            self.ledger.put(id, host);
+        }
+        let devices: BTreeSet<HostId> = self
+            .devices
+            .take_changed()
+            .into_iter()
+            .map(|key| key.host)
+            .collect();
+        for id in devices.difference(&whole) {
+            self.reread_spaces(id);
+        }
+        for id in self.instances_to_read() {
+            self.reread_instance(&id, &whole);
+        }
+    }
+
+    /// Hosts whose workers changed, or what these host.
+    fn hosts_to_read(&mut self) -> BTreeSet<HostId> {
+        let mut hosts = BTreeSet::new();
+        for worker in self.workers.take_changed() {
+            let now = self.workers.get(&worker).map(|worker| worker.facts.host.clone());
+            let before = match &now {
+                Some(now) => self.ledger.seated.insert(worker, now.clone()),
+                None => self.ledger.seated.remove(&worker),
+            };
+            hosts.extend(before);
+            hosts.extend(now);
+        }
+        hosts
+    }
+
+    fn instances_to_read(&mut self) -> BTreeSet<InstanceId> {
+        let mut instances = self.instances.take_changed();
+        for model in std::mem::take(&mut self.ledger.stale) {
+            if let Some(model) = self.models.get(&model) {
+                instances.extend(model.instances.iter().cloned());
+            }
+        }
+        while let Some((at, _)) = self.ledger.turns.first()
+            && *at <= self.now
+        {
+            instances.extend(self.ledger.turns.pop_first().map(|(_, id)| id));
+        }
+        instances
+    }
+
+    fn reread_spaces(&mut self, id: &HostId) {
+        let spaces = self.read_spaces(id);
+        let Some(slot) = self.ledger.slot(id) else { return };
+        let host = self.ledger.hosts.get_mut(slot).and_then(Option::as_mut);
+        if host.is_some_and(|host| host.put_spaces(spaces)) {
+            self.ledger.mark(slot);
+        }
+    }
+
+    fn reread_instance(&mut self, id: &InstanceId, read: &BTreeSet<HostId>) {
+        let Some(instance) = self.instances.get(id).filter(|found| !read.contains(&found.host)) else {
+            return;
+        };
+        let Some(slot) = self.ledger.slot(&instance.host) else {
+            return;
+        };
+        let Some(resident) = self
+            .ledger
+            .host(slot)
+            .map(|host| self.read_resident(instance, host))
+        else {
+            return;
+        };
+        self.ledger.turns.extend(turn(&resident.tenure, id));
+        let host = self.ledger.hosts.get_mut(slot).and_then(Option::as_mut);
+        if host.is_some_and(|host| host.put_resident(resident)) {
+            self.ledger.mark(slot);
+        }
+    }
+
+    /// Whether nothing waits to be read again.
+    pub(crate) fn ledger_is_fresh(&self) -> bool {
+        self.workers.unchanged()
+            && self.devices.unchanged()
+            && self.instances.unchanged()
+            && self.ledger.stale.is_empty()
+    }
+
+    /// Hosts of which the ledger says something else than the fleet.
+    pub(crate) fn ledger_errors(&self) -> Vec<HostId> {
+        let known: BTreeSet<&HostId> = self.hosts.keys().chain(self.ledger.slots.keys()).collect();
+        known
+            .into_iter()
+            .filter(|id| self.read_host(id).as_ref() != self.ledger.named(id))
+            .cloned()
+            .collect()
+    }
+}
+
+fn turn(tenure: &Tenure, id: &InstanceId) -> Option<(Moment, InstanceId)> {
+    match tenure {
+        Tenure::Busy { until } => until.map(|at| (at, id.clone())),
+        Tenure::Going | Tenure::Idle | Tenure::Pinned | Tenure::Ghost => None,
+    }
+}
