@@ -13,7 +13,7 @@ use std::{
     collections::HashMap,
     os::unix::net::UnixDatagram,
     path::PathBuf,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -95,14 +95,20 @@ pub(crate) fn settings(file: &str) -> ModelSettings {
 impl Engine {
     /// Starts a process; nothing is loaded.
     pub(crate) async fn bare() -> Self {
+        Self::logging("warning", Stdio::inherit()).await
+    }
+
+    /// Starts a process that writes its log from `level` on to `log`.
+    pub(crate) async fn logging(level: &str, log: Stdio) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let notify = dir.path().join("notify");
         let socket = UnixDatagram::bind(&notify).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();
         let address = format!("unix:{}", dir.path().join("engine").display());
         let child = Command::new(env!("CARGO_BIN_EXE_muster-llama"))
-            .args(["--listen", &address, "--log-level", "warning"])
+            .args(["--listen", &address, "--log-level", level])
             .env("NOTIFY_SOCKET", &notify)
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut buffer = [0; 512];
@@ -160,6 +166,17 @@ impl Engine {
             .status()
             .unwrap();
         assert!(status.success());
+    }
+
+    /// Bytes of memory of its own that are in use: nothing mapped from files.
+    pub(crate) fn anonymous(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"))
+            .unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kib * 1024
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
