@@ -3,7 +3,11 @@
 //! Start: configuration → state directory → epoch written → driver → services. End: not serving → the driver stops (nothing is released or
 //! unloaded on the way out: the fleet goes on without us) → streams end → connections close → state is written.
 
-use std::{io, path::Path, time::Duration};
+use std::{
+    io,
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use muster_proto::{
     DESCRIPTORS, MAX_MESSAGE_BYTES,
@@ -18,7 +22,7 @@ use crate::{
     config::Config,
     driver::{Driver, Start, handle::Handle},
     grpc::{ControlService, FleetService},
-    state::{StateDir, StateError, Writer},
+    state::{Expiry, StateDir, StateError, Writer},
 };
 
 /// How long connections may take to close at the end.
@@ -64,17 +68,23 @@ impl Controller {
         let address = listener.address().map_err(ServerError::Address)?;
         let state = StateDir::open(state_dir)?;
         let epoch = state.raise_epoch(0)?;
-        let roster = state.roster()?;
+        let mut roster = state.roster()?;
+        let expiry = Expiry {
+            left: config.policy.absent_counts,
+            lost: config.timing.roster_ttl,
+        };
+        let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
         let observed = state.observed()?;
         let pins = state.pins()?;
-        tracing::info!(%address, epoch, workers_known = roster.len(), models = config.models.len(), "controller starts");
-        let writer = Writer::spawn(state, &roster);
+        tracing::info!(%address, epoch, workers_expected = expected.len(), models = config.models.len(), "controller starts");
+        let writer = Writer::spawn(state, roster);
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let start = Start {
             config,
             epoch,
-            roster,
+            expected,
+            leavers,
             observed,
             pins,
             writer,

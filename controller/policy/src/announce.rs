@@ -11,7 +11,7 @@ use crate::state::{InstanceState, LoadId, Place, Standing};
 const SOONEST: Duration = Duration::from_millis(1);
 
 impl Fleet {
-    /// Announces what changed in this step. `attention_wake`: when an instance needs another look.
+    /// Announces what changed in this step. `attention_wake`: when an instance or a worker needs another look.
     pub(crate) fn announce(&mut self, attention_wake: Option<Moment>) {
         let dirty = std::mem::take(&mut self.dirty);
         let any_queued = dirty

@@ -8,7 +8,7 @@
 //!
 //! Every phase is idempotent: a second pass without a new event yields no effect.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::api::{
@@ -40,6 +40,8 @@ pub struct Fleet {
     pub(crate) memos: Memos,
     /// Instances that time alone can move on: unknown outcomes, holds of unknown streams, quiesces without an answer.
     pub(crate) attention: BTreeSet<InstanceId>,
+    /// Workers that left in order, and when each is forgotten.
+    pub(crate) leavers: VecDeque<(Moment, WorkerId)>,
     /// Models to look at before the step ends.
     pub(crate) dirty: BTreeSet<ModelId>,
     /// The queue must be decided anew.
@@ -99,6 +101,7 @@ impl Fleet {
             ledger: Ledger::default(),
             memos: Memos::default(),
             attention: BTreeSet::new(),
+            leavers: VecDeque::new(),
             dirty: BTreeSet::new(),
             replan: false,
             plan_wake: None,
@@ -114,6 +117,16 @@ impl Fleet {
         fleet
     }
 
+    /// Workers that had left in order before the start: nothing of them runs, so nobody waits for them, but what fits on them only is not
+    /// refused for as long as absent workers count.
+    pub fn remember_leavers(&mut self, leavers: Vec<WorkerFacts>) {
+        for facts in leavers {
+            let id = facts.id.clone();
+            self.install_worker(facts, Presence::Away(self.now));
+            self.forget_later(id);
+        }
+    }
+
     /// Takes one event and says what to do. `now` is clamped to never run backwards (PROTOCOL 19).
     pub fn step(&mut self, now: Moment, event: Event, ids: &mut dyn IdSource) -> Vec<Effect> {
         self.now = self.now.max(now);
@@ -127,8 +140,8 @@ impl Fleet {
             }
             self.reconcile_dirty();
         }
-        let attention_wake = self.attend();
-        self.announce(attention_wake);
+        let wake = self.attend().into_iter().chain(self.forget_leavers()).min();
+        self.announce(wake);
         self.refresh_ledger();
         std::mem::take(&mut self.effects)
     }

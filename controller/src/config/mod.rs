@@ -49,6 +49,8 @@ pub struct Timing {
     pub ping_wait: Duration,
     /// How long a hold outlives both the controller's session and the gateway (PROTOCOL.md 9).
     pub hold_ttl: Duration,
+    /// How long a lost worker is still waited for when the controller starts.
+    pub roster_ttl: Duration,
 }
 
 impl Default for Timing {
@@ -58,6 +60,7 @@ impl Default for Timing {
             lost_after: Duration::from_secs(3),
             ping_wait: Duration::from_secs(1),
             hold_ttl: Duration::from_secs(10),
+            roster_ttl: Duration::from_secs(7 * 24 * 3600),
         }
     }
 }

@@ -57,6 +57,7 @@ pub(super) fn timing(section: Section<'_>) -> Timing {
         lost_after: span("lost_after", default.lost_after),
         ping_wait: span("ping_wait", default.ping_wait),
         hold_ttl: span("hold_ttl", default.hold_ttl),
+        roster_ttl: span("roster_ttl", default.roster_ttl),
     };
     if timing.lost_after <= timing.heartbeat_every {
         section.problem("lost_after", "must be longer than heartbeat_every");

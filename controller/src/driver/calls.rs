@@ -59,7 +59,7 @@ struct Call {
 #[derive(Debug)]
 enum About {
     Model(String),
-    Worker { id: WorkerId, instances: Vec<String> },
+    Worker { instances: Vec<String> },
 }
 
 impl Calls {
@@ -165,10 +165,7 @@ impl Driver {
                     .into_iter()
                     .filter(|instance| instance.worker == id);
                 let instances = hosted.map(|instance| instance.id.to_string()).collect();
-                let about = About::Worker {
-                    id: id.clone(),
-                    instances,
-                };
+                let about = About::Worker { instances };
                 self.calls.open.insert(request.clone(), Call { about, sender });
                 self.feed(Event::ForgetRequested { request, worker: id });
             }
@@ -207,10 +204,7 @@ impl Driver {
                 };
                 Ok(Answer::Model(Box::new(self.model(&id).unwrap_or_else(gone))))
             }
-            (Ok(_), About::Worker { id, instances }) => {
-                self.mirror.forget(id.as_str());
-                Ok(Answer::Forgotten(instances))
-            }
+            (Ok(_), About::Worker { instances }) => Ok(Answer::Forgotten(instances)),
         };
         // Nobody listening is fine: the call has done its work.
         sender.send_replace(CallState::Done(answer));

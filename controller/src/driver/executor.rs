@@ -59,9 +59,18 @@ impl Driver {
             Effect::Settled => {
                 tracing::info!("the fleet has settled");
                 self.routes.settle();
+                // Those that did not come in that time are lost, and will expire.
+                for worker in self.writer.here() {
+                    if self.sessions.of(&worker).is_none() {
+                        self.writer.away(&worker, false);
+                    }
+                }
             }
             Effect::RosterPut { facts } => self.writer.put(facts),
-            Effect::RosterRemove { worker } => self.writer.remove(&worker),
+            Effect::RosterRemove { worker } => {
+                self.writer.remove(&worker);
+                self.mirror.forget(worker.as_str());
+            }
             Effect::Resync { worker } => self.sessions.end(&worker),
             Effect::WakeAt { at } => self.wake = Some(at),
             Effect::Decided(decision) => self.decided(&decision),

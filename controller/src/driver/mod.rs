@@ -69,8 +69,10 @@ pub(crate) struct Start {
     pub(crate) config: Config,
     /// The epoch, already written.
     pub(crate) epoch: u64,
-    /// Workers known.
-    pub(crate) roster: Vec<WorkerFacts>,
+    /// Workers whose engines may run.
+    pub(crate) expected: Vec<WorkerFacts>,
+    /// Workers that left in order lately.
+    pub(crate) leavers: Vec<WorkerFacts>,
     /// Memory seen before.
     pub(crate) observed: Observed,
     /// What operators pinned and unpinned.
@@ -147,7 +149,8 @@ impl Driver {
         let Start {
             mut config,
             epoch,
-            roster,
+            expected,
+            leavers,
             observed,
             pins,
             writer,
@@ -162,8 +165,10 @@ impl Driver {
         let epoch_sender = watch::Sender::new(epoch);
         let events = broadcast::Sender::new(EVENT_RING);
         let handle = Handle::new(lanes, &epoch_sender, &events, config.timing, stop.clone());
+        let mut fleet = Fleet::new(config.policy.clone(), expected, Moment::START);
+        fleet.remember_leavers(leavers);
         let driver = Self {
-            fleet: Fleet::new(config.policy.clone(), roster, Moment::START),
+            fleet,
             config,
             started: Instant::now(),
             started_wall: SystemTime::now(),

@@ -157,6 +157,7 @@ impl Driver {
                 self.feed(Event::WorkerLeft {
                     worker: worker.clone(),
                 });
+                self.writer.away(worker, true);
                 self.prune = true;
             }
             // Signs of life are the session's own business, and a second introduction is none.
@@ -192,6 +193,7 @@ impl Driver {
     }
 
     fn lost(&mut self, worker: WorkerId) {
+        self.writer.away(&worker, false);
         self.feed(Event::WorkerLost { worker });
         self.ghosts.begin();
     }

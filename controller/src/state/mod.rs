@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/lock           held (flock) for as long as the process lives: two controllers never share a directory
 //! DIR/epoch.json     raised and written before anything is served (PROTOCOL.md 5)
-//! DIR/roster.json    workers that ever joined and were not forgotten since
+//! DIR/roster.json    workers that ever joined and were not forgotten since, see `roster`
 //! DIR/observed.json  see `estimate`
 //! DIR/pins.json      models that operators pinned (true) or unpinned (false); wins over the configuration
 //! ```
@@ -21,9 +21,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_policy::WorkerFacts;
 use serde::{Serialize, de::DeserializeOwned};
 
+pub(crate) use roster::{Expiry, Roster};
 pub(crate) use writer::{Saving, Writer};
 
 use crate::estimate::Observed;
@@ -105,18 +105,17 @@ impl StateDir {
     ///
     /// # Errors
     /// The roster cannot be read.
-    pub(crate) fn roster(&self) -> Result<Vec<WorkerFacts>, StateError> {
+    pub(crate) fn roster(&self) -> Result<Roster, StateError> {
         let entries: Vec<roster::Entry> = self.read(ROSTER)?;
-        Ok(entries.into_iter().map(WorkerFacts::from).collect())
+        Ok(entries.into_iter().collect())
     }
 
     /// Writes the workers known.
     ///
     /// # Errors
     /// The roster cannot be written.
-    pub(crate) fn save_roster(&self, roster: &[WorkerFacts]) -> Result<(), StateError> {
-        let entries: Vec<roster::Entry> = roster.iter().map(roster::Entry::from).collect();
-        self.write(ROSTER, &entries)
+    pub(crate) fn save_roster(&self, roster: &Roster) -> Result<(), StateError> {
+        self.write(ROSTER, &roster.entries())
     }
 
     /// Memory seen in use.
@@ -181,7 +180,7 @@ impl StateDir {
 
 #[cfg(test)]
 mod tests {
-    use muster_policy::{Bytes, DeviceFacts, DeviceKind, Exclusivity};
+    use muster_policy::{Bytes, DeviceFacts, DeviceKind, Exclusivity, WorkerFacts};
 
     use super::*;
 
@@ -224,8 +223,11 @@ mod tests {
     fn the_roster_survives() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(&dir.path().join("new/deep")).unwrap();
-        assert!(state.roster().unwrap().is_empty());
-        let roster = [worker("a"), worker("b")];
+        assert_eq!(state.roster().unwrap(), Roster::default());
+        let mut roster = Roster::default();
+        roster.put(worker("a"));
+        roster.put(worker("b"));
+        roster.away(&"b".into(), true, std::time::SystemTime::now());
         state.save_roster(&roster).unwrap();
         assert_eq!(state.roster().unwrap(), roster);
     }

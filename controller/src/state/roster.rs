@@ -1,12 +1,129 @@
-//! The roster's shape on disk.
+//! The roster: workers that ever joined, until they are forgotten; and its shape on disk.
+//!
+//! ```text
+//!   joined ──► here ──session lost──► lost ──roster_ttl──► expired
+//!               ▲ └──said goodbye──► left ──absent_counts──► expired
+//!               └──── joined ─────────┘ (from either)
+//! ```
+//!
+//! Those here and lost are waited for at a start: their engines may run. Those that left in order are not (PROTOCOL.md 2).
 
-use muster_policy::{Bytes, DeviceFacts, DeviceId, DeviceKind, Exclusivity, WorkerFacts};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
+
+use muster_policy::{Bytes, DeviceFacts, DeviceId, DeviceKind, Exclusivity, WorkerFacts, WorkerId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+
+/// All known workers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Roster(BTreeMap<WorkerId, Known>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    facts: WorkerFacts,
+    away: Option<Away>,
+}
+
+/// A worker that is not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Away {
+    /// Since when, in seconds of Unix time: a wall clock is all that there is over restarts.
+    since: u64,
+    /// It said goodbye; nothing of it runs.
+    in_order: bool,
+}
+
+/// When absent workers expire.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expiry {
+    /// Those that left in order.
+    pub(crate) left: Duration,
+    /// Those that were lost.
+    pub(crate) lost: Duration,
+}
+
+impl Roster {
+    /// A worker is here.
+    pub(crate) fn put(&mut self, facts: WorkerFacts) {
+        let known = Known { facts, away: None };
+        self.0.insert(known.facts.id.clone(), known);
+    }
+
+    /// A worker went away; false if that is nothing new.
+    pub(crate) fn away(&mut self, worker: &WorkerId, in_order: bool, now: SystemTime) -> bool {
+        let since = seconds(now);
+        match self.0.get_mut(worker) {
+            Some(known) if known.away.is_none() || in_order => {
+                known.away = Some(Away { since, in_order });
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Drops a worker; false if it is not known.
+    pub(crate) fn remove(&mut self, worker: &WorkerId) -> bool {
+        self.0.remove(worker).is_some()
+    }
+
+    /// Workers to wait for at a start, and those that had left in order; what is expired is dropped.
+    pub(crate) fn at_start(
+        &mut self,
+        now: SystemTime,
+        expiry: Expiry,
+    ) -> (Vec<WorkerFacts>, Vec<WorkerFacts>) {
+        let now = seconds(now);
+        self.0.retain(|_, known| {
+            known.away.is_none_or(|away| {
+                let limit = if away.in_order { expiry.left } else { expiry.lost };
+                now.saturating_sub(away.since) < limit.as_secs()
+            })
+        });
+        let left = |known: &&Known| known.away.is_some_and(|away| away.in_order);
+        let (left, expected): (Vec<&Known>, Vec<&Known>) = self.0.values().partition(left);
+        let facts = |known: Vec<&Known>| known.into_iter().map(|known| known.facts.clone()).collect();
+        (facts(expected), facts(left))
+    }
+
+    /// Workers that are taken to be here.
+    pub(crate) fn here(&self) -> impl Iterator<Item = &WorkerId> {
+        let here = self.0.iter().filter(|(_, known)| known.away.is_none());
+        here.map(|(id, _)| id)
+    }
+
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        let entry = |known: &Known| Entry {
+            away: known.away,
+            ..Entry::from(&known.facts)
+        };
+        self.0.values().map(entry).collect()
+    }
+}
+
+impl FromIterator<Entry> for Roster {
+    fn from_iter<T: IntoIterator<Item = Entry>>(entries: T) -> Self {
+        let known = |entry: Entry| Known {
+            away: entry.away,
+            facts: WorkerFacts::from(entry),
+        };
+        let named = |known: Known| (known.facts.id.clone(), known);
+        Self(entries.into_iter().map(known).map(named).collect())
+    }
+}
+
+fn seconds(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
 
 /// A known worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
+    /// Absent while it is here, as far as was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    away: Option<Away>,
     worker: String,
     boot: String,
     host: String,
@@ -40,6 +157,7 @@ impl From<&WorkerFacts> for Entry {
             )
         });
         Self {
+            away: None,
             worker: facts.id.to_string(),
             boot: facts.boot.to_string(),
             host: facts.host.to_string(),
@@ -101,5 +219,64 @@ impl From<Device> for DeviceFacts {
                 Exclusivity::Shared
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(name: &str) -> WorkerFacts {
+        WorkerFacts {
+            id: name.into(),
+            boot: "boot".into(),
+            host: "host".into(),
+            devices: Vec::new(),
+            runtimes: BTreeMap::new(),
+            draining: false,
+        }
+    }
+
+    fn names(workers: &[WorkerFacts]) -> Vec<&str> {
+        workers.iter().map(|facts| facts.id.as_str()).collect()
+    }
+
+    #[test]
+    fn only_those_that_may_still_run_are_waited_for_and_all_expire() {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let expiry = Expiry {
+            left: Duration::from_secs(60),
+            lost: Duration::from_secs(600),
+        };
+        let mut roster = Roster::default();
+        for name in ["back", "here", "left", "lost"] {
+            roster.put(worker(name));
+        }
+        assert!(roster.away(&"lost".into(), false, start));
+        assert!(
+            !roster.away(&"lost".into(), false, after(500)),
+            "it was lost before"
+        );
+        assert!(roster.away(&"left".into(), true, start));
+        assert!(roster.away(&"back".into(), true, start));
+        roster.put(worker("back"));
+        assert!(!roster.away(&"stranger".into(), true, start));
+        let here: Vec<&str> = roster.here().map(WorkerId::as_str).collect();
+        assert_eq!(here, ["back", "here"]);
+
+        let mut roster: Roster = roster.entries().into_iter().collect();
+        let (expected, left) = roster.at_start(after(59), expiry);
+        assert_eq!(
+            (names(&expected), names(&left)),
+            (vec!["back", "here", "lost"], vec!["left"])
+        );
+        let (expected, left) = roster.at_start(after(60), expiry);
+        assert_eq!(
+            (names(&expected), names(&left)),
+            (vec!["back", "here", "lost"], vec![])
+        );
+        let (expected, _) = roster.at_start(after(600), expiry);
+        assert_eq!(names(&expected), ["back", "here"]);
     }
 }

@@ -4,19 +4,19 @@
 //! still unwritten is written and the task ends. A failed write is logged and repeated with the next change; losing the roster only makes
 //! the next start settle without it. Who must know whether it is on disk ([`Writer::pins`]) waits for its turn to be over.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{sync::Arc, time::SystemTime};
 
 use muster_policy::{WorkerFacts, WorkerId};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Pins, StateDir, StateError};
+use super::{Pins, Roster, StateDir, StateError};
 use crate::estimate::Observed;
 
 /// Handle of the task.
 #[derive(Debug)]
 pub(crate) struct Writer {
     state: Arc<StateDir>,
-    roster: BTreeMap<WorkerId, WorkerFacts>,
+    roster: Roster,
     sender: watch::Sender<Pending>,
     written: watch::Receiver<Written>,
     task: JoinHandle<()>,
@@ -24,7 +24,7 @@ pub(crate) struct Writer {
 
 #[derive(Debug, Clone, Default)]
 struct Pending {
-    roster: Option<Vec<WorkerFacts>>,
+    roster: Option<Roster>,
     observed: Option<Observed>,
     pins: Option<Pins>,
     /// Counts changes of pins.
@@ -65,7 +65,7 @@ impl Saving {
 
 impl Writer {
     /// Starts the task; `roster` is what is on disk.
-    pub(crate) fn spawn(state: StateDir, roster: &[WorkerFacts]) -> Self {
+    pub(crate) fn spawn(state: StateDir, roster: Roster) -> Self {
         let state = Arc::new(state);
         let (sender, receiver) = watch::channel(Pending::default());
         let (done, written) = watch::channel(Written {
@@ -73,10 +73,6 @@ impl Writer {
             failed: None,
         });
         let task = tokio::spawn(write(Arc::clone(&state), receiver, done));
-        let roster = roster
-            .iter()
-            .map(|facts| (facts.id.clone(), facts.clone()))
-            .collect();
         Self {
             state,
             roster,
@@ -88,13 +84,25 @@ impl Writer {
 
     /// Keeps a worker.
     pub(crate) fn put(&mut self, facts: WorkerFacts) {
-        self.roster.insert(facts.id.clone(), facts);
+        self.roster.put(facts);
         self.save_roster();
+    }
+
+    /// Notes that a worker went away, in order or not.
+    pub(crate) fn away(&mut self, worker: &WorkerId, in_order: bool) {
+        if self.roster.away(worker, in_order, SystemTime::now()) {
+            self.save_roster();
+        }
+    }
+
+    /// Workers that are taken to be here.
+    pub(crate) fn here(&self) -> Vec<WorkerId> {
+        self.roster.here().cloned().collect()
     }
 
     /// Drops a worker.
     pub(crate) fn remove(&mut self, worker: &WorkerId) {
-        if self.roster.remove(worker).is_some() {
+        if self.roster.remove(worker) {
             self.save_roster();
         }
     }
@@ -136,7 +144,7 @@ impl Writer {
     }
 
     fn save_roster(&self) {
-        let roster: Vec<WorkerFacts> = self.roster.values().cloned().collect();
+        let roster = self.roster.clone();
         self.sender.send_modify(|pending| pending.roster = Some(roster));
     }
 }
@@ -195,7 +203,7 @@ mod tests {
     async fn a_pin_is_told_to_be_on_disk_only_when_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
-        let writer = Writer::spawn(StateDir::open(&path).unwrap(), &[]);
+        let writer = Writer::spawn(StateDir::open(&path).unwrap(), Roster::default());
         let one = Pins::from([("a".to_owned(), true)]);
         writer.pins(&one).done().await.unwrap();
         let two = Pins::from([("a".to_owned(), false)]);
@@ -210,7 +218,7 @@ mod tests {
     async fn a_pin_that_cannot_be_written_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
-        let writer = Writer::spawn(StateDir::open(&path).unwrap(), &[]);
+        let writer = Writer::spawn(StateDir::open(&path).unwrap(), Roster::default());
         std::fs::remove_dir_all(&path).unwrap();
         let saving = writer.pins(&Pins::from([("a".to_owned(), true)]));
         let failed = saving.done().await.unwrap_err().unwrap();

@@ -77,6 +77,40 @@ async fn an_unsettled_controller_settles_without_its_roster_in_time() {
     }
 }
 
+/// Each controller restart once waited its whole settle time for workers that had been stopped in order long ago.
+#[tokio::test]
+async fn a_worker_that_left_in_order_is_not_waited_for() {
+    let mut rig = Rig::start(&TWO_MODELS.replace("settle = '300ms'", "settle = '60s'")).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let reason = "stopped".to_owned();
+    let session = worker.session();
+    worker
+        .send_as(&session, Up::Goodbye(v1::Goodbye { reason }))
+        .await;
+    worker.ended().await;
+    rig.restart().await;
+    let mut client = rig.client().await;
+    let Some(route_update::Kind::Snapshot(part)) = client.routes().await.next().await.kind else {
+        panic!("no snapshot")
+    };
+    assert!(part.settled);
+    let request = v1::ListWorkersRequest::default();
+    let workers = client.0.list_workers(request).await.unwrap().into_inner().workers;
+    assert_eq!(
+        (workers.len(), workers[0].connected),
+        (1, false),
+        "it is still known"
+    );
+    // One that is lost is: its engines may run.
+    worker.join(&rig.address()).await;
+    rig.restart().await;
+    let Some(route_update::Kind::Snapshot(part)) = rig.client().await.routes().await.next().await.kind else {
+        panic!("no snapshot")
+    };
+    assert!(!part.settled);
+}
+
 #[tokio::test]
 async fn a_controller_without_a_roster_is_settled_from_the_start() {
     let rig = Rig::start(TWO_MODELS).await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{DecisionKind, Effect, InstanceId, LoadError, Report, WorkerFacts, WorkerId};
+use crate::api::{DecisionKind, Effect, InstanceId, LoadError, Moment, Report, WorkerFacts, WorkerId};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Before, Device, Exit, Instance, InstanceState, Presence, Was, Worker};
 
@@ -116,7 +116,37 @@ impl Fleet {
             };
             self.instance_ended(instance, end);
         }
+        self.forget_later(id.clone());
         self.room_changed();
+    }
+
+    /// A worker that left in order is remembered only as long as absent ones count: names may never come back.
+    pub(crate) fn forget_later(&mut self, id: WorkerId) {
+        self.leavers.push_back((self.now + self.config.absent_counts, id));
+    }
+
+    /// Forgets workers that left in order long ago; returns when the next one is due.
+    pub(crate) fn forget_leavers(&mut self) -> Option<Moment> {
+        while let Some((at, id)) = self.leavers.front().cloned() {
+            if at > self.now {
+                return Some(at);
+            }
+            self.leavers.pop_front();
+            let still_away = |worker: &Worker| match worker.presence {
+                Presence::Away(since) => since + self.config.absent_counts <= self.now,
+                Presence::Connected(_) => false,
+            };
+            // It may have come back meanwhile, and have been lost since: then it is no leaver, or has a later place here.
+            let gone = self
+                .workers
+                .get(&id)
+                .is_some_and(|worker| still_away(worker) && worker.instances.is_empty());
+            if gone && let Some(worker) = self.workers.remove(&id) {
+                self.remove_listing(&worker);
+                self.effects.push(Effect::RosterRemove { worker: id });
+            }
+        }
+        None
     }
 
     /// A worker takes no new loads for now, and its instances no new requests.

@@ -307,3 +307,52 @@ fn what_was_used_before_the_controller_started_keeps_its_order() {
     assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "{}", sim.tail());
     assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
 }
+
+#[test]
+fn who_left_in_order_is_forgotten_after_a_while_unless_it_came_back() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.join(facts("x", "h", vec![device("sim:x", DeviceKind::Sim, 100)]));
+    sim.leave(&"w".into());
+    sim.leave(&"x".into());
+    let counts = sim.config.absent_counts;
+    sim.advance(counts - Duration::from_secs(1));
+    assert_eq!(sim.fleet.workers().len(), 2);
+    sim.connect(&"x".into());
+    sim.advance(Duration::from_secs(1));
+    let left: Vec<String> = sim
+        .fleet
+        .workers()
+        .iter()
+        .map(|worker| worker.facts.id.to_string())
+        .collect();
+    assert_eq!(left, ["x"]);
+    assert!(!sim.roster.contains_key(&"w".into()) && sim.roster.contains_key(&"x".into()));
+    assert!(
+        sim.fleet
+            .devices()
+            .iter()
+            .all(|device| device.key.device.as_str() == "sim:x")
+    );
+}
+
+#[test]
+fn nobody_waits_at_a_start_for_who_had_left_in_order_but_it_may_still_come() {
+    let mut sim = Sim::new(config());
+    let big = facts("w", "h", vec![device("sim:a", DeviceKind::Sim, 100)]);
+    sim.fleet.remember_leavers(vec![big]);
+    assert!(sim.fleet.settled());
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.join(facts("x", "h", vec![device("sim:x", DeviceKind::Sim, 10)]));
+    let hold = sim.open("a");
+    assert!(
+        matches!(
+            sim.streams[&hold].last(),
+            Some(Stage::Queued {
+                reason: WaitReason::NoWorker,
+                ..
+            })
+        ),
+        "not refused as too large: {}",
+        sim.tail()
+    );
+}
