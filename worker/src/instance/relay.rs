@@ -36,7 +36,10 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     convert,
-    instance::{admission::Admission, duplicates::Claim},
+    instance::{
+        admission::{Admission, Rank},
+        duplicates::Claim,
+    },
     session::outbox::{Reply, event},
 };
 use batches::Batches;
@@ -74,7 +77,7 @@ struct Job {
     attempt: u64,
     /// None once the caller has its terminal event; the engine may still be at it.
     reply: Option<Reply>,
-    key: Arc<str>,
+    rank: Rank,
     /// Kept until the engine has taken it.
     start: Option<Box<Start>>,
     /// Events the engine may still send.
@@ -179,8 +182,11 @@ impl Relay {
             claim,
             arrived,
         } = begin;
-        let key: Arc<str> = Arc::from(start.fairness_key.as_str());
-        let Some(position) = self.admission.place(&key) else {
+        let rank = Rank {
+            key: Arc::from(start.fairness_key.as_str()),
+            priority: start.priority,
+        };
+        let Some(position) = self.admission.place(&rank) else {
             reply.fail(self.queue_full());
             return;
         };
@@ -192,7 +198,7 @@ impl Relay {
             ticket,
             attempt: 0,
             reply: Some(reply),
-            key: Arc::clone(&key),
+            rank: rank.clone(),
             credit: start.credit.into(),
             metered: matches!(start.work, Some(Work::Generate(_))),
             start: Some(Box::new(start)),
@@ -202,7 +208,7 @@ impl Relay {
             started: arrived,
             _claim: claim,
         };
-        self.admission.push(&key, job);
+        self.admission.push(&rank, job);
         self.moved.begun += 1;
         self.pump(arrived);
     }
@@ -431,8 +437,8 @@ impl Relay {
 
     fn no_room(&mut self, ticket: u64) {
         if let Some(job) = self.running.remove(&ticket) {
-            let key = Arc::clone(&job.key);
-            self.admission.put_back(&key, job);
+            let rank = job.rank.clone();
+            self.admission.put_back(&rank, job);
         }
     }
 }
