@@ -14,30 +14,47 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-struct ms_model {
-    llama_model *             model = nullptr;
-    const llama_vocab *       vocab = nullptr;
-    common_chat_templates_ptr templates;
-    std::string               template_error;      // why there are no templates
-    bool                      specialised = false; // the template has a hand-written parser in `common`
-    bool                      thinking    = false; // the template knows enable_thinking
-    common_params_sampling    defaults;            // from the model file
-    std::vector<llama_token>  eog;
-
-    ~ms_model() { llama_model_free(model); }
-};
-
-struct ms_chat {
-    common_chat_params        params;
+// How a chat's answer is constrained and read back: all of a rendered chat but its prompt. Never changed after it was made.
+struct ms_format {
+    common_chat_params        params; // `prompt` is empty
     common_chat_parser_params parser;
     common_grammar_type       grammar_type = COMMON_GRAMMAR_TYPE_NONE;
     bool                      has_tools    = false;
     bool                      plain        = false; // nothing to parse: the output is the content
     bool                      tail_plain   = false; // once content began, the rest is content
+};
+
+struct ms_chat {
+    std::shared_ptr<const ms_format> format;
+};
+
+// Formats of earlier chats, see ms_chat_apply.
+struct ms_formats {
+    static constexpr size_t                                           CAPACITY = 64;
+    std::mutex                                                        lock;
+    std::unordered_map<std::string, std::shared_ptr<const ms_format>> known;
+};
+
+struct ms_model {
+    llama_model *             model = nullptr;
+    const llama_vocab *       vocab = nullptr;
+    common_chat_templates_ptr templates;
+    std::string               template_error;         // why there are no templates
+    bool                      specialised    = false; // `common` reads the template's answers with a hand-written parser
+    bool                      thinking       = false; // the template knows enable_thinking
+    bool                      parallel_calls = false; // the template knows several tool calls at once
+    common_params_sampling    defaults;               // from the model file
+    std::vector<llama_token>  eog;
+    mutable ms_formats        formats;
+
+    ~ms_model() { llama_model_free(model); }
 };
 
 inline void ms_copy_error(char * error, const char * text) noexcept {

@@ -1,6 +1,7 @@
 // Model, vocabulary and facts about them.
 #include "internal.h"
 
+#include "chat-auto-parser.h"
 #include "ggml.h"
 #include "log.h"
 
@@ -56,16 +57,32 @@ static void read_defaults(const llama_model * model, common_params_sampling & ou
     }
 }
 
-// Whether `common` reads this template's answers with a hand-written parser, whose text after the first content may still be more than content.
-static bool is_specialised(const common_chat_templates * templates) {
-    const std::string source = common_chat_templates_source(templates);
-    static const char * const markers[] = { "<|channel|>", "<|START_RESPONSE|>", "<|START_THINKING|>", "[TOOL_CALLS]", "functools[", ">>>all", "<|channel>", "<seed:", "<|tool_calls_section_begin|>" };
-    for (const char * marker : markers) {
-        if (source.find(marker) != std::string::npos) {
-            return true;
-        }
+// Whether `common` reads this template's answers with a hand-written parser: then what is known of one chat says nothing of another,
+// and text after the first content may still be more than content.
+static bool is_specialised(const std::string & source, const std::string & bos, const std::string & eos) {
+    if (source.empty()) {
+        return false;
     }
-    return false;
+    try {
+        const common_chat_template tmpl(source, bos, eos);
+        autoparser::generation_params params;
+        params.messages              = common_json::parse(R"([{"role":"user","content":"x"}])");
+        params.add_generation_prompt = true;
+        return common_chat_try_specialized_template(tmpl, source, params).has_value();
+    } catch (const std::exception &) {
+        return true; // it was recognised, and does not like this chat
+    }
+}
+
+static void read_templates(ms_model & m, const char * override) {
+    m.templates     = common_chat_templates_init(m.model, override);
+    const auto * t  = m.templates.get();
+    const auto text = [&](llama_token token) { return token < 0 ? std::string() : common_token_to_piece(m.vocab, token, true); };
+    const auto bos  = text(llama_vocab_bos(m.vocab));
+    const auto eos  = text(llama_vocab_eos(m.vocab));
+    m.specialised   = is_specialised(common_chat_templates_source(t), bos, eos) || is_specialised(common_chat_templates_source(t, "tool_use"), bos, eos);
+    m.thinking      = common_chat_templates_support_enable_thinking(t);
+    m.parallel_calls = common_chat_templates_get_caps(t)["supports_parallel_tool_calls"];
 }
 
 extern "C" int ms_model_load(const char * path, const char * params_json, const char * chat_template, ms_progress progress, void * user,
@@ -97,9 +114,7 @@ extern "C" int ms_model_load(const char * path, const char * params_json, const 
             }
         }
         try {
-            m->templates   = common_chat_templates_init(m->model, chat_template);
-            m->specialised = is_specialised(m->templates.get());
-            m->thinking    = common_chat_templates_support_enable_thinking(m->templates.get());
+            read_templates(*m, chat_template);
         } catch (const std::exception & e) {
             m->templates.reset();
             m->template_error = e.what();

@@ -82,9 +82,9 @@ static void add_needed(common_params_sampling & p) {
 }
 
 static void read_chat(const ms_model * m, const ms_chat * chat, int32_t budget, const std::string & budget_message, common_params_sampling & p) {
-    const auto & c = chat->params;
+    const auto & c = chat->format->params;
     if (!c.grammar.empty()) {
-        p.grammar      = common_grammar(chat->grammar_type, c.grammar);
+        p.grammar      = common_grammar(chat->format->grammar_type, c.grammar);
         p.grammar_lazy = c.grammar_lazy;
     }
     p.generation_prompt = c.generation_prompt;

@@ -87,8 +87,8 @@ int  ms_sample(ms_sampler * sampler, ms_context * ctx, int32_t index, ms_sampled
 // candidates left after the chain, likeliest first, as pairs (int32 id, float p); valid after ms_sample
 int  ms_sampler_candidates(ms_sampler * sampler, ms_sink sink, void * user, char * error) noexcept;
 
-// json is ChatSpec (chat.rs); the prompt goes to the sink
-int  ms_chat_apply(const ms_model * model, const char * json, ms_chat ** out, ms_sink prompt, void * user, char * error) noexcept;
+// messages as OpenAI writes them, options are ChatSpec (chat.rs); the prompt goes to the sink
+int  ms_chat_apply(const ms_model * model, const char * messages_json, const char * options_json, ms_chat ** out, ms_sink prompt, void * user, char * error) noexcept;
 int  ms_chat_info(const ms_chat * chat, ms_sink sink, void * user, char * error) noexcept;
 void ms_chat_free(ms_chat * chat) noexcept;
 

@@ -9,9 +9,11 @@ use crate::{
     model::{Model, c_string, collect},
 };
 
-/// A chat to render. `tools` are raw so that the keys of their schemas stay in order.
+/// A chat to render. All but the messages decides how the answer is read; the shim remembers that between chats.
+/// `tools` are raw so that the keys of their schemas stay in order.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatSpec {
+    #[serde(skip)]
     pub(crate) messages: serde_json::Value,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tools: Vec<Box<RawValue>>,
@@ -69,8 +71,9 @@ impl Chat {
     /// # Errors
     /// The model has no template, or the template refuses the chat.
     pub(crate) fn apply(model: &Model, spec: &ChatSpec) -> Result<(Self, String), NativeError> {
-        let json = serde_json::to_string(spec).map_err(|error| NativeError::Invalid(error.to_string()))?;
-        let json = c_string(&json)?;
+        let invalid = |error: serde_json::Error| NativeError::Invalid(error.to_string());
+        let messages = c_string(&serde_json::to_string(&spec.messages).map_err(invalid)?)?;
+        let options = c_string(&serde_json::to_string(spec).map_err(invalid)?)?;
         let mut raw = std::ptr::null_mut();
         let mut prompt = Vec::new();
         let mut error = ErrorText::new();
@@ -78,7 +81,8 @@ impl Chat {
         let code = unsafe {
             ffi::ms_chat_apply(
                 model.raw(),
-                json.as_ptr(),
+                messages.as_ptr(),
+                options.as_ptr(),
                 &raw mut raw,
                 append,
                 sink_of(&mut prompt),

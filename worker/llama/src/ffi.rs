@@ -159,7 +159,8 @@ unsafe extern "C" {
 
     pub(crate) fn ms_chat_apply(
         model: *const RawModel,
-        json: *const c_char,
+        messages_json: *const c_char,
+        options_json: *const c_char,
         out: *mut *mut RawChat,
         prompt: Sink,
         user: *mut c_void,

@@ -10,6 +10,7 @@
 //! Architecture invariant: nothing here knows other models, devices of the fleet, HTTP, or which worker is its parent.
 
 mod alive;
+mod busy;
 mod chat;
 mod context;
 mod control;

@@ -22,6 +22,7 @@ use muster_proto::v1::{
 use tokio::sync::mpsc;
 
 use crate::{
+    busy::Busy,
     chat::{Diff, Parser},
     control::Control,
     outbox::Outbox,
@@ -220,7 +221,7 @@ const STACK_BYTES: usize = 256 << 20;
 ///
 /// # Errors
 /// The thread can't be started.
-pub(crate) fn start() -> std::io::Result<Queue> {
+pub(crate) fn start(busy: Busy) -> std::io::Result<Queue> {
     let (tx, mut rx) = mpsc::channel::<Arc<Lane>>(CAPACITY);
     std::thread::Builder::new()
         .name("parse".to_owned())
@@ -229,7 +230,10 @@ pub(crate) fn start() -> std::io::Result<Queue> {
             while let Some(lane) = rx.blocking_recv() {
                 // the reader first: whoever holds it is the only one that sends for this choice
                 let mut reader = lock(&lane.reader);
-                if let Some(events) = work(&lane, &mut reader) {
+                let job = busy.begin();
+                let events = work(&lane, &mut reader);
+                drop(job);
+                if let Some(events) = events {
                     lane.group.outbox.send(vec![events]);
                 }
             }

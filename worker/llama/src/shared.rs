@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::busy::Busy;
 use muster_proto::v1::{Alive, SequencePhase, SequenceState};
 
 /// Gauges of one sequence.
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     free_sequences: AtomicU32,
     free_cells: AtomicU32,
     parked: AtomicBool,
+    busy: Busy,
     slots: Vec<SlotGauge>,
 }
 
@@ -55,6 +57,7 @@ impl Shared {
             free_sequences: AtomicU32::new(narrow(sequences)),
             free_cells: AtomicU32::new(cells),
             parked: AtomicBool::new(false),
+            busy: Busy::default(),
             slots: (0..sequences).map(|_| SlotGauge::default()).collect(),
         }
     }
@@ -108,15 +111,21 @@ impl Shared {
         self.parked.load(SeqCst)
     }
 
+    /// Work of the other threads.
+    pub(crate) fn busy(&self) -> &Busy {
+        &self.busy
+    }
+
     pub(crate) fn alive(&self) -> Alive {
         let since = self.busy_since.load(Relaxed);
-        let busy_for = (since > 0).then(|| {
-            let busy = self
-                .started
+        let in_loop = (since > 0).then(|| {
+            self.started
                 .elapsed()
-                .saturating_sub(Duration::from_micros(since));
-            prost_types::Duration::try_from(busy).unwrap_or_default()
+                .saturating_sub(Duration::from_micros(since))
         });
+        let busy_for = in_loop
+            .max(self.busy.longest())
+            .map(|busy| prost_types::Duration::try_from(busy).unwrap_or_default());
         Alive {
             iterations: self.iterations(),
             busy_for,

@@ -283,3 +283,71 @@ async fn the_last_message_can_be_continued() {
         answer.text()
     );
 }
+
+#[tokio::test]
+async fn answers_are_read_alike_whatever_chats_came_before() {
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let mut session = engine.session().await;
+    // the same options with other messages, and other options with the same messages
+    let kinds: [fn(&mut Chat); 4] = [
+        |chat| {
+            chat.tools = vec![weather()];
+            chat.tool_choice = required();
+        },
+        |_| (),
+        |chat| chat.template_kwargs_json = r#"{"open_thinking":true}"#.into(),
+        |chat| chat.enable_thinking = Some(false),
+    ];
+    let request = |kind: fn(&mut Chat), text: &str| GenerateRequest {
+        sampling: Some(greedy()),
+        ..with_chat(|chat| {
+            chat.messages = vec![message("user", text)];
+            kind(chat);
+        })
+    };
+    let shape = |answer: &support::Answer| {
+        let choice = &answer.choices[0];
+        let calls: Vec<_> = choice
+            .calls
+            .iter()
+            .map(|call| (call.1.clone(), call.2.clone()))
+            .collect();
+        (choice.reasoning.clone(), choice.content.clone(), calls)
+    };
+    let mut first = Vec::new();
+    for kind in kinds {
+        first.push(shape(&session.run(request(kind, "Oslo?")).await));
+    }
+    assert!(!first[0].2.is_empty(), "a tool call: {first:?}");
+    assert_ne!(first[1], first[2], "open thinking begins inside the reasoning");
+    for kind in kinds.into_iter().rev() {
+        session.run(request(kind, "And in Rome, tomorrow?")).await;
+    }
+    for (kind, first) in kinds.into_iter().zip(&first) {
+        assert_eq!(&shape(&session.run(request(kind, "Oslo?")).await), first);
+    }
+}
+
+#[tokio::test]
+async fn a_template_that_never_ends_shows_in_the_signs_of_life() {
+    let loops = "{% for a in range(3000) %}".repeat(4) + &"{% endfor %}".repeat(4);
+    let template = format!(
+        "{{% if hang %}}{loops}{{% endif %}}{{% for m in messages %}}{{{{ m.role }}}}: {{{{ m.content }}}}\n{{% endfor %}}{{% if add_generation_prompt %}}assistant: {{% endif %}}"
+    );
+    let mut engine = Engine::with(muster_proto::v1::ModelSettings {
+        chat_template: template,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
+    let mut session = engine.session().await;
+    let hangs = with_chat(|chat| chat.template_kwargs_json = r#"{"hang":true}"#.into());
+    let _hanging = session.generate(hangs).await;
+    let begun = std::time::Instant::now();
+    while *session.busy.lock().unwrap() < std::time::Duration::from_millis(1500) {
+        assert!(begun.elapsed() < support::SOON, "nobody tells");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    // the other thread still prepares, and the loop still answers
+    let answer = session.run(chat("Hi", 4)).await;
+    assert_eq!(answer.usage().completion_tokens, 4);
+}

@@ -118,7 +118,7 @@ fn serve(
     let description = describe(request, &model, &context, wanted, limits);
     let (commands, rx) = mpsc::channel(COMMANDS);
     let waker = Waker::new(Arc::clone(&shared), commands.clone());
-    let prepare = prepare::spawn(&model, limits, &commands)?;
+    let prepare = prepare::spawn(&model, limits, &commands, shared.busy())?;
     let alive = alive::start(Arc::clone(&shared))?;
     engine::start(EngineParts {
         model: Arc::clone(&model),
@@ -126,7 +126,7 @@ fn serve(
         max_tokens: limits.context,
         swa_full: wanted.settings.swa_full,
         rx,
-        parse: parse::start()?,
+        parse: parse::start(shared.busy().clone())?,
         shared: Arc::clone(&shared),
         waker: waker.clone(),
         pace,

@@ -15,6 +15,7 @@ use super::{
     infill,
 };
 use crate::{
+    busy::Busy,
     chat::Chat,
     control::Control,
     guard,
@@ -45,15 +46,17 @@ pub(super) fn spawn(
     model: &Arc<Model>,
     limits: &Limits,
     commands: &mpsc::Sender<Command>,
+    busy: &Busy,
 ) -> std::io::Result<mpsc::Sender<Raw>> {
     let (tx, rx) = mpsc::channel::<Raw>(CAPACITY);
     let rx = Arc::new(Mutex::new(rx));
     for index in 0..THREADS {
-        let (model, limits, commands, rx) = (
+        let (model, limits, commands, rx, busy) = (
             Arc::clone(model),
             limits.clone(),
             commands.clone(),
             Arc::clone(&rx),
+            busy.clone(),
         );
         std::thread::Builder::new()
             .name(format!("prepare-{index}"))
@@ -62,7 +65,10 @@ pub(super) fn spawn(
                 loop {
                     let next = rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
                     let Some(raw) = next else { return };
-                    if commands.blocking_send(prepare(&model, &limits, raw)).is_err() {
+                    let job = busy.begin();
+                    let command = prepare(&model, &limits, raw);
+                    drop(job);
+                    if commands.blocking_send(command).is_err() {
                         return;
                     }
                 }

@@ -208,6 +208,7 @@ impl Engine for EngineService {
         let loaded = self.loaded()?;
         let call = request.into_inner();
         let work = move || -> Result<TokenizeResult, ErrorInfo> {
+            let _job = loaded.shared.busy().begin();
             let content = call.content.unwrap_or_default();
             let tokens = convert::prompt(
                 &loaded.model,
@@ -235,6 +236,7 @@ impl Engine for EngineService {
         let loaded = self.loaded()?;
         let tokens = request.into_inner().tokens;
         let work = move || -> Result<DetokenizeResult, ErrorInfo> {
+            let _job = loaded.shared.busy().begin();
             convert::check_tokens(&loaded.model, &tokens, "tokens")?;
             let text = loaded.model.detokenize(&tokens).map_err(native("tokens"))?;
             Ok(DetokenizeResult { text })
@@ -252,6 +254,7 @@ impl Engine for EngineService {
         let loaded = self.loaded()?;
         let chat = request.into_inner().chat.unwrap_or_default();
         let work = move || -> Result<ApplyTemplateResult, ErrorInfo> {
+            let _job = loaded.shared.busy().begin();
             let spec = convert::chat(&loaded.model, &chat, ("", ""), "", &serde_json::Map::new())?;
             let (_, prompt) = Chat::apply(&loaded.model, &spec).map_err(native("messages"))?;
             Ok(ApplyTemplateResult { prompt })

@@ -197,6 +197,8 @@ pub(crate) struct Session {
     next: u64,
     pub(crate) ticks: Arc<Mutex<Vec<usize>>>,
     pub(crate) alives: Arc<Mutex<u64>>,
+    /// What the last sign of life said of the longest work.
+    pub(crate) busy: Arc<Mutex<Duration>>,
 }
 
 /// One request's events.
@@ -216,20 +218,24 @@ impl Session {
         let waiters: Waiters = Arc::default();
         let ticks: Arc<Mutex<Vec<usize>>> = Arc::default();
         let alives: Arc<Mutex<u64>> = Arc::default();
+        let busy: Arc<Mutex<Duration>> = Arc::default();
         let session = Self {
             commands,
             waiters: Arc::clone(&waiters),
             next: 1,
             ticks: Arc::clone(&ticks),
             alives: Arc::clone(&alives),
+            busy: Arc::clone(&busy),
         };
         tokio::spawn(async move {
             let mut last = 0;
             while let Ok(Some(SessionMessage { kind: Some(kind) })) = messages.message().await {
                 let tick = match kind {
                     session_message::Kind::Tick(tick) => tick,
-                    session_message::Kind::Alive(_) => {
+                    session_message::Kind::Alive(alive) => {
                         *alives.lock().unwrap() += 1;
+                        let longest = alive.busy_for.unwrap_or_default();
+                        *busy.lock().unwrap() = longest.try_into().unwrap();
                         continue;
                     }
                 };
