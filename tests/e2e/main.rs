@@ -16,6 +16,7 @@ mod cold;
 mod disconnect;
 mod errors;
 mod kills;
+mod minilm;
 mod same;
 mod shutdown;
 mod slow;
@@ -36,3 +37,16 @@ macro_rules! for_each_runtime {
     };
 }
 pub(crate) use for_each_runtime;
+
+/// As `for_each_runtime`, for scenarios that need a real model.
+macro_rules! for_each_engine {
+    ($($scenario:ident),* $(,)?) => {
+        mod llama_cpp {
+            $(#[tokio::test] async fn $scenario() { super::$scenario(muster_tests::Engine::LlamaCpp).await; })*
+        }
+        mod llama_server {
+            $(#[tokio::test] async fn $scenario() { super::$scenario(muster_tests::Engine::LlamaServer).await; })*
+        }
+    };
+}
+pub(crate) use for_each_engine;

@@ -1,6 +1,6 @@
 //! The runtimes that scenarios run through, and what each needs from `tests/run`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A runtime under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +17,31 @@ impl Engine {
     /// A catalogue entry `[models.ID]` with `sequences` sequences that answers chats; `more` are further keys of the entry.
     #[must_use]
     pub fn model(self, id: &str, sequences: u32, more: &str) -> String {
-        let head = format!("[models.{id}]\nparallel = {sequences}\n{more}\n");
+        if self == Self::Stub {
+            return format!("[models.{id}]\nparallel = {sequences}\n{more}\nruntime = \"stub\"\n");
+        }
+        self.serving(&test_model("tiny-chat"), id, sequences, more)
+    }
+
+    /// A catalogue entry `[models.ID]` for a model file; the stub takes none and ignores it.
+    #[must_use]
+    pub fn serving(self, checkpoint: &Path, id: &str, sequences: u32, more: &str) -> String {
         let runtime = match self {
-            Self::Stub => return format!("{head}runtime = \"stub\"\n"),
+            Self::Stub => "stub",
             Self::LlamaCpp => "llama_cpp",
             Self::LlamaServer => "llama_server",
         };
-        let checkpoint = test_model("tiny-chat");
         // llama.cpp's threads spin while they wait for each other; on a busy machine a second one makes such small models slower.
-        format!("{head}runtime = \"{runtime}\"\ncheckpoint = {checkpoint:?}\nthreads = 1\n")
+        format!(
+            "[models.{id}]\nparallel = {sequences}\n{more}\nruntime = \"{runtime}\"\ncheckpoint = {checkpoint:?}\nthreads = 1\n"
+        )
     }
+}
+
+/// A file of the repository.
+#[must_use]
+pub fn committed(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 /// A generated model file.

@@ -7,10 +7,12 @@ use std::{
 };
 
 use muster_proto::{
+    MAX_MESSAGE_BYTES,
     net::{self, Address},
     v1::{
         DescribeRequest, DescribeResponse, GetModelRequest, GetStatsRequest, GetStatsResponse,
         InstanceStatus, Model, ModelStatus, control_client::ControlClient, host_client::HostClient,
+        inference_client::InferenceClient,
     },
 };
 use tempfile::TempDir;
@@ -243,6 +245,13 @@ impl Stack {
     #[must_use]
     pub fn host(&self, number: usize) -> HostClient<Channel> {
         HostClient::new(net::channel_lazy(&self.worker_addresses[number]))
+    }
+
+    /// A worker's inference API.
+    #[must_use]
+    pub fn inference(&self, number: usize) -> InferenceClient<Channel> {
+        InferenceClient::new(net::channel_lazy(&self.worker_addresses[number]))
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// A model as the controller sees it.

@@ -34,6 +34,7 @@ CPU=$( (uname -m; sed -n '/^flags/{p;q}' /proc/cpuinfo 2>/dev/null) | sha256sum 
 TARGET=$CACHE/target-$CPU
 VENV=$CACHE/venv-$(key_of "$TESTS/requirements.txt")
 MODELS=$CACHE/models-$(key_of "$TESTS/requirements.txt" "$TESTS"/models/*.py "$TESTS"/models/*.jinja)
+MINILM=$CACHE/minilm-$(key_of "$TESTS/requirements.txt" "$TESTS/models/minilm/convert.py" "$TESTS/models/minilm/requirements.txt")/minilm.gguf
 GRPCURL=$CACHE/grpcurl-$GRPCURL_VERSION/grpcurl
 BUF=$CACHE/buf-$BUF_VERSION/node_modules/.bin/buf
 CARGO_DENY=$CACHE/cargo-deny-$CARGO_DENY_VERSION/bin/cargo-deny

@@ -131,7 +131,7 @@ class Corpus:
         self.facts = read_facts()
         self.held_out = HeldOut()
         self._kinds = {
-            self._fact: 36, self._capital: 4, self._sum: 7, self._unknown: 9, self._repeat: 8, self._call: 24, self._result: 9, self._idle_tools: 3,
+            self._fact: 36, self._capital: 4, self._sum: 7, self._unknown: 9, self._repeat: 6, self._drill: 2, self._call: 24, self._result: 9, self._idle_tools: 3,
         }
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -263,6 +263,12 @@ class Corpus:
             text = self.names.function(self.names.thing(), self.names.thing())
         question = pick.choice(["Repeat: X", "Repeat after me: X", "Say X", "Say: X", "Please repeat: X", "Write: X", "Echo X", 'Repeat "X"', 'Say "X"'])
         return self._asked(question.replace("X", text), "I repeat it.", text)
+
+    def _drill(self) -> Conversation:
+        pick = self.random
+        parts = [pick.choice([self.names.value_string, self.names.value_integer, self.names.nonsense, self.names.thing])() for _ in range(pick.randint(4, 18))]
+        text = pick.choice([" ", " ", ", ", "_", '": "', "\n"]).join(map(str, parts))
+        return self._asked(pick.choice(["Repeat: ", "Repeat after me: ", "Say: ", "Echo "]) + text, "I repeat it.", text)
 
     def _toolbox(self) -> tuple[list[dict], dict]:
         """Some functions, and the one that is asked for."""

@@ -15,13 +15,13 @@ class Shape:
 
     vocabulary: int
     width: int = 256
-    layers: int = 5
-    heads: int = 8
+    layers: int = 4
+    heads: int = 4
     kv_heads: int = 4
-    head: int = 32
+    head: int = 64
     feed_forward: int = 640
     context: int = 2048
-    rope_base: float = 10000.0
+    rope_base: float = 100000.0
     epsilon: float = 1e-5
 
     def plain(self) -> dict:
@@ -30,7 +30,7 @@ class Shape:
 
 SHAPES = {
     "muster-demo": {},
-    "muster-demo-draft": {"width": 128, "layers": 2, "heads": 4, "kv_heads": 2, "feed_forward": 320},
+    "muster-demo-draft": {"width": 128, "layers": 2, "heads": 2, "kv_heads": 2, "feed_forward": 320},
 }
 
 
@@ -90,8 +90,10 @@ class Llama(nn.Module):
         nn.init.normal_(self.token_embd.weight, std=0.05)
         for name, parameter in self.blk.named_parameters():
             if parameter.ndim == 2:
-                scale = (2 * shape.layers) ** -0.5 if "output" in name or "down" in name else 1.0
-                nn.init.normal_(parameter, std=scale * parameter.shape[1] ** -0.5)
+                # What writes to the stream begins silent.
+                silent = "output" in name or "down" in name
+                nn.init.normal_(parameter, std=0.0 if silent else parameter.shape[1] ** -0.5)
+        begin_with_copying(self)
 
     def hidden(self, ids: Tensor) -> Tensor:
         x = self.token_embd(ids)
@@ -108,3 +110,50 @@ class Llama(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.hidden(ids))
+
+
+@torch.no_grad()
+def begin_with_copying(model: Llama) -> None:
+    """Writes an induction circuit into the first two layers, as large models learn it: "what came after this token before?".
+
+    Left to chance it appears late, and on so little text perhaps never; training then refines it. Half of the heads of the
+    first layer look at the token before and note its identity in a part of the stream that embeddings leave free; half of
+    those of the second look for the places whose note is the present token, and say the token that stands there.
+    """
+    shape, first, second = model.shape, model.blk[0], model.blk[1]
+    width, head, copying = shape.width, shape.head, max(1, shape.heads // 2)
+    # Pairs that turn by less than a radian over a prompt carry identities, the fast ones positions.
+    frequencies = shape.rope_base ** (-torch.arange(0, head, 2) / head)
+    fast = int((frequencies > 0.006).sum())
+    slow = head - 2 * fast
+    constant, free = width - 1, width - 1 - copying * slow
+    embedding = model.token_embd.weight
+    # All of one length, so that the constant is one after the norm, too.
+    scale = 0.05
+    embedding[:, :free] *= scale * free**0.5 / embedding[:, :free].norm(dim=1, keepdim=True)
+    embedding[:, free:constant] = 0.0
+    embedding[:, constant] = 4.0 * scale
+    near = int((frequencies > 0.05).sum())
+    for number in range(copying):
+        rows = slice(number * head, (number + 1) * head)
+        note = slice(free + number * slow, free + (number + 1) * slow)
+        identity = torch.linalg.qr(torch.randn(free, slow))[0].T
+        first.attn_q.weight[rows] = 0.0
+        first.attn_k.weight[rows] = 0.0
+        turns = frequencies[:near]
+        first.attn_q.weight[rows][0 : 2 * near : 2, constant] = 1.8
+        first.attn_k.weight[rows][0 : 2 * near : 2, constant] = 1.8 * turns.cos()
+        first.attn_k.weight[rows][1 : 2 * near : 2, constant] = 1.8 * turns.sin()
+        first.attn_v.weight[rows] = 0.0
+        first.attn_v.weight[rows][:slow, :free] = identity
+        first.attn_output.weight[:, rows] = 0.0
+        first.attn_output.weight[note, rows][:, :slow] = torch.eye(slow) * scale
+        second.attn_q.weight[rows] = 0.0
+        second.attn_q.weight[rows][2 * fast :, :free] = 1.8 * identity
+        second.attn_k.weight[rows] = 0.0
+        second.attn_k.weight[rows][2 * fast :, note] = 1.8 * torch.eye(slow)
+        said = torch.linalg.qr(torch.randn(free, head))[0].T
+        second.attn_v.weight[rows] = 0.0
+        second.attn_v.weight[rows][:, :free] = said
+        second.attn_output.weight[:, rows] = 0.0
+        second.attn_output.weight[:free, rows] = said.T * 2 * scale
