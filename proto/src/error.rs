@@ -86,12 +86,16 @@ catalogue! {
     WorkerNotLost = "worker_not_lost", FailedPrecondition, 409, "invalid_request_error";
     /// A model file is missing on the worker.
     FileNotFound = "file_not_found", NotFound, 500, "server_error";
+    /// The body of an admin request does not have the shape it must have (seed 001, Validation behavior).
+    InvalidSchema = "invalid_schema", InvalidArgument, 422, "invalid_request_error";
     /// A request field is wrong.
     InvalidRequest = "invalid_request", InvalidArgument, 400, "invalid_request_error";
     /// The body is not JSON.
     InvalidJson = "invalid_json", InvalidArgument, 400, "invalid_request_error";
     /// The body is larger than allowed.
     BodyTooLarge = "body_too_large", ResourceExhausted, 413, "invalid_request_error";
+    /// The client took too long to send its request.
+    SlowRequest = "slow_request", DeadlineExceeded, 408, "invalid_request_error";
     /// The path is unknown.
     RouteNotFound = "route_not_found", NotFound, 404, "invalid_request_error";
     /// The path exists, the method does not.

@@ -11,6 +11,7 @@
 //! nothing behind, in the queue of a cold model neither.
 
 mod affinity;
+mod loaded;
 mod pick;
 
 use std::{
@@ -88,7 +89,8 @@ impl Dispatcher {
         let mut silent = false;
         loop {
             let (target, waiter) = self.target(call, work, affinity, &avoid).await?;
-            check_thinking(call, &target)?;
+            let capabilities = target.route.capabilities.as_ref();
+            check_thinking(call, capabilities.map(|can| can.thinking))?;
             let start = start(call, work, &target, waiter.as_ref());
             let error = match self.attempt(start, &target, &mut silent).await {
                 Ok(admitted) => return Ok(admitted),
@@ -118,6 +120,35 @@ impl Dispatcher {
         }
     }
 
+    /// Waits until a model is loaded; nothing is sent to it.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded.
+    pub(crate) async fn ensure(&self, common: &Common) -> Result<(), ErrorInfo> {
+        let call = Call {
+            common: common.clone(),
+            request_id: String::new(),
+            trace: HashMap::new(),
+        };
+        if self.pick(&call, 0, &Avoid::default()).is_some() {
+            return Ok(());
+        }
+        let limit = {
+            let table = self.fleet.table();
+            if table.known() && table.model(&common.model).is_none() {
+                return Err(unknown_model(&common.model));
+            }
+            table
+                .model(&common.model)
+                .map_or(0, |summary| summary.queue_limit)
+        };
+        let mut waiter = self
+            .fleet
+            .wishes()
+            .join(&common.model, limit, &Avoid::default())?;
+        waiter.route().await.map(drop)
+    }
+
     /// A ready instance, or one that is loaded for this request.
     async fn target(
         &self,
@@ -130,7 +161,10 @@ impl Dispatcher {
             let table = self.fleet.table();
             let model = &call.common.model;
             match table.model(model) {
-                Some(summary) => check_type(summary, work)?,
+                Some(summary) => {
+                    check_type(summary, work)?;
+                    check_thinking(call, summary.thinking)?;
+                }
                 None if table.known() => return Err(unknown_model(model)),
                 // Nothing was ever heard of the catalogue: the controller decides.
                 None => {}
@@ -258,14 +292,9 @@ fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), ErrorInfo> {
     Err(Code::UnsupportedByRuntime.error(message).with_param("model"))
 }
 
-/// Seed 001: switching is accepted only where the model advertises it.
-fn check_thinking(call: &Call, target: &Target) -> Result<(), ErrorInfo> {
-    let can = target
-        .route
-        .capabilities
-        .as_ref()
-        .is_none_or(|capabilities| capabilities.thinking);
-    if call.common.thinking && !can {
+/// Seed 001: switching is accepted only where the model advertises it; refused before any load where that is known.
+fn check_thinking(call: &Call, can: Option<bool>) -> Result<(), ErrorInfo> {
+    if call.common.thinking && can == Some(false) {
         let message = format!("model {} cannot switch thinking per request", call.common.model);
         return Err(Code::ThinkingUnsupported.error(message).with_param("thinking"));
     }

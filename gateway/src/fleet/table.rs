@@ -14,8 +14,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::v1::{
-    ModelStatus, ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update,
+use muster_proto::{
+    Code,
+    v1::{ErrorInfo, ModelStatus, ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update},
 };
 
 use super::gauge::Gauge;
@@ -54,6 +55,22 @@ impl Target {
 /// Whether a model takes requests.
 pub(crate) fn is_loaded(summary: &ModelSummary) -> bool {
     summary.status == i32::from(ModelStatus::Loaded)
+}
+
+/// Why a model does not take requests now (seed 001, request behaviour by runtime state).
+pub(crate) fn state_error(summary: &ModelSummary) -> ErrorInfo {
+    let id = &summary.id;
+    match ModelStatus::try_from(summary.status).unwrap_or_default() {
+        ModelStatus::Loading => Code::ModelLoading.error(format!("model {id} is loading")),
+        ModelStatus::Unloading => Code::ModelUnloading.error(format!("model {id} is unloading")),
+        ModelStatus::Failed => {
+            let why = summary.last_error.as_ref().map_or("", |error| &error.message);
+            Code::ModelFailed.error(format!("model {id} failed: {why}"))
+        }
+        ModelStatus::Unloaded | ModelStatus::Loaded | ModelStatus::Unspecified => {
+            Code::ModelNotLoaded.error(format!("model {id} is not loaded"))
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

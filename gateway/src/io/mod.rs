@@ -13,7 +13,7 @@ mod connection;
 mod listen;
 mod stall;
 
-use std::{io, sync::Arc, thread, time::Duration};
+use std::{collections::HashSet, io, sync::Arc, thread, time::Duration};
 
 use muster_proto::net::Address;
 use tokio::sync::oneshot;
@@ -149,11 +149,14 @@ async fn warm(fleet: Arc<Fleet>, pool: Arc<Pool>) {
     let mut changes = fleet.changes();
     loop {
         pool.prune();
+        let mut known = HashSet::new();
         for target in fleet.table().all_targets() {
             if !target.route.addresses.is_empty() {
                 pool.session(&target.route.addresses);
+                known.insert(target.route.addresses.join(","));
             }
         }
+        pool.keep_clients(|addresses| known.contains(addresses));
         if changes.changed().await.is_err() {
             return;
         }

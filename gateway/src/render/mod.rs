@@ -14,6 +14,7 @@
 //! Architecture invariant: this module knows no connection, no fleet and no clock.
 
 pub(crate) mod answer;
+pub(crate) mod blocks;
 pub(crate) mod error;
 pub(crate) mod json;
 pub(crate) mod logprobs;

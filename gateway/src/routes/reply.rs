@@ -1,6 +1,6 @@
 //! What all routes share: reading a bounded body, and answering with an error of the catalogue.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     body::Body,
@@ -16,6 +16,8 @@ use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
 
 use crate::render::error::Form;
 
+/// Longest time for a body to come whole: what a client with 1 MB/s needs for the largest, twice.
+const BODY_TIME: Duration = Duration::from_secs(120);
 /// How much of a body that is too large is still read, so that its sender gets to see the answer.
 const DISCARD_BYTES: usize = 64 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
@@ -107,11 +109,26 @@ pub(crate) fn value<T: serde::Serialize>(status: StatusCode, value: &T) -> Respo
 /// A stream of server-sent events.
 pub(crate) fn events<B>(body: B) -> Response
 where
-    B: http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    streamed(body, "text/event-stream")
+}
+
+/// A stream of lines of JSON.
+pub(crate) fn lines<B>(body: B) -> Response
+where
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    streamed(body, "application/x-ndjson")
+}
+
+fn streamed<B>(body: B, kind: &'static str) -> Response
+where
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // nginx would gather events otherwise.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -121,9 +138,14 @@ where
 /// Reads a request's body of at most `limit` bytes.
 ///
 /// # Errors
-/// `body_too_large`; `invalid_request` if the client breaks off.
+/// `body_too_large`; `slow_request` if it takes too long; `invalid_request` if the client breaks off.
 pub(crate) async fn body(mut body: Body, limit: usize) -> Result<Bytes, ErrorInfo> {
-    match Limited::new(&mut body, limit).collect().await {
+    let read = tokio::time::timeout(BODY_TIME, Limited::new(&mut body, limit).collect()).await;
+    let Ok(read) = read else {
+        let message = format!("the body did not come whole in {} s", BODY_TIME.as_secs());
+        return Err(Code::SlowRequest.error(message));
+    };
+    match read {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             discard(body).await;

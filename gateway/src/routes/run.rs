@@ -124,6 +124,18 @@ where
     Ok(reply::events(EventBody::new(answers, events, render)))
 }
 
+/// Shows an answer as lines of JSON, in the same way.
+///
+/// # Errors
+/// The first event is an error.
+pub(crate) async fn lines<R>(mut answers: Answers, render: R) -> Result<Response, Refusal>
+where
+    R: Render + Unpin + Send + 'static,
+{
+    let events = answers.first().await?;
+    Ok(reply::lines(EventBody::new(answers, events, render)))
+}
+
 /// Gathers a whole answer.
 ///
 /// # Errors

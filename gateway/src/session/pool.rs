@@ -5,11 +5,20 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use muster_proto::{
+    Code, MAX_MESSAGE_BYTES,
+    net::{self, Address},
+    v1::{ErrorInfo, inference_client::InferenceClient},
+};
+use tonic::transport::Channel;
+
 use super::{Session, link};
 
-/// Opens sessions on demand and keeps them.
+/// Opens sessions on demand and keeps them; beside each a channel for calls that are not part of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
+    /// As `sessions`.
+    clients: Mutex<HashMap<String, InferenceClient<Channel>>>,
     /// Touched by one thread only and never held across an await: a std mutex is enough.
     sessions: Mutex<HashMap<String, Arc<Session>>>,
 }
@@ -37,6 +46,30 @@ impl Pool {
     /// The open session to the worker at `addresses`, if there is one.
     pub(crate) fn existing(&self, addresses: &[String]) -> Option<Arc<Session>> {
         self.sessions().get(&addresses.join(",")).cloned()
+    }
+
+    /// A client for short calls to the worker at `addresses`; it connects when first used and again when it broke.
+    ///
+    /// # Errors
+    /// `worker_lost` if none of the addresses is one.
+    pub(crate) fn client(&self, addresses: &[String]) -> Result<InferenceClient<Channel>, ErrorInfo> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&addresses.join(",")) {
+            return Ok(client.clone());
+        }
+        let address: Option<Address> = addresses.iter().find_map(|text| text.parse().ok());
+        let address = address.ok_or_else(|| Code::WorkerLost.error("the worker has no address"))?;
+        let client = InferenceClient::new(net::channel_lazy(&address))
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        clients.insert(addresses.join(","), client.clone());
+        Ok(client)
+    }
+
+    /// Forgets the clients of workers that have gone.
+    pub(crate) fn keep_clients(&self, known: impl Fn(&str) -> bool) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|addresses, _| known(addresses));
     }
 
     /// Forgets sessions that broke and that nobody reopened.

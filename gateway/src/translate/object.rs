@@ -136,6 +136,22 @@ impl<'a> Object<'a> {
         })
     }
 
+    /// Looks at a field and leaves it; `None` if it is absent or null.
+    pub(crate) fn peek(&self, key: &str) -> Option<Field<'a>> {
+        let (_, raw) = self.fields.iter().rfind(|(name, _)| name == key)?;
+        (kind(raw) != Kind::Null).then(|| Field {
+            path: self.path_of(key),
+            raw,
+        })
+    }
+
+    /// Puts a field under another name, unless there is one already.
+    pub(crate) fn put(&mut self, key: &'static str, field: &Field<'a>) {
+        if self.peek(key).is_none() {
+            self.fields.push((Cow::Borrowed(key), field.raw));
+        }
+    }
+
     /// Takes the first field present among `keys`, its name and its synonyms.
     pub(crate) fn take_any(&mut self, keys: &[&str]) -> Option<Field<'a>> {
         let mut found = None;

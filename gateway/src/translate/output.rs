@@ -63,7 +63,7 @@ pub(crate) fn switches(
     Ok(())
 }
 
-fn stop(field: &Field<'_>) -> Result<Vec<String>, ErrorInfo> {
+pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, ErrorInfo> {
     let stop = field.strings()?;
     if stop.iter().any(String::is_empty) {
         return Err(field.wrong("must not contain an empty string"));
@@ -79,10 +79,16 @@ pub(crate) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, ErrorInfo
     if let (Some(_), Some(field)) = (&old, &new) {
         return Err(field.wrong("and `max_tokens` exclude each other"));
     }
-    match new.or(old).or(native) {
-        Some(field) => Ok(u32::try_from(field.i32(-1, i32::MAX)?).ok()),
-        None => Ok(None),
-    }
+    new.or(old).or(native).map_or(Ok(None), |field| limit(&field))
+}
+
+/// The first limit there is among `keys`; -1 = until the context is full.
+pub(crate) fn tokens_limit(body: &mut Object<'_>, keys: &[&str]) -> Result<Option<u32>, ErrorInfo> {
+    body.take_any(keys).map_or(Ok(None), |field| limit(&field))
+}
+
+fn limit(field: &Field<'_>) -> Result<Option<u32>, ErrorInfo> {
+    Ok(u32::try_from(field.i32(-1, i32::MAX)?).ok())
 }
 
 /// `response_format`, `grammar` and `json_schema`: at most one constraint.
@@ -110,7 +116,7 @@ pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, Er
 }
 
 /// OpenAI's `{"type": …}`, and llama.cpp's form with the schema directly in it (seed 004, chat completions).
-fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, ErrorInfo> {
+pub(crate) fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, ErrorInfo> {
     let mut format = field.object()?;
     let kind = format.need("type")?;
     match kind.string()?.as_str() {
@@ -130,7 +136,7 @@ fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, ErrorInfo> {
     }
 }
 
-fn schema(field: &Field<'_>) -> Result<String, ErrorInfo> {
+pub(crate) fn schema(field: &Field<'_>) -> Result<String, ErrorInfo> {
     match field.kind() {
         Kind::Object | Kind::Bool => Ok(field.json()),
         Kind::Null | Kind::Number | Kind::String | Kind::Array => Err(field.want("a JSON schema")),

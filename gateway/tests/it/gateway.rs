@@ -28,6 +28,10 @@ impl Gateway {
     }
 
     pub(crate) async fn start_at(listen: &str, controller: &Address) -> Self {
+        Self::start_with(listen, controller, &[]).await
+    }
+
+    pub(crate) async fn start_with(listen: &str, controller: &Address, more: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let ready = UnixDatagram::bind(&path).unwrap();
@@ -41,6 +45,7 @@ impl Gateway {
                 "100000",
             ])
             .args(["--controller", &controller.to_string(), "--drain-seconds", "10"])
+            .args(more)
             .env("NOTIFY_SOCKET", &path)
             .stdin(Stdio::null())
             .kill_on_drop(true)

@@ -10,9 +10,11 @@
 mod answers;
 mod cold;
 mod controller;
+mod dialects;
 mod ends;
 mod errors;
 mod gateway;
+mod keys;
 mod retries;
 mod worker;
 

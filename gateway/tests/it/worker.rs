@@ -275,8 +275,20 @@ impl v1::inference_server::Inference for Service {
     async fn rerank(&self, _: Request<v1::RerankCall>) -> Result<Response<v1::RerankResult>, Status> {
         absent()
     }
-    async fn tokenize(&self, _: Request<v1::TokenizeCall>) -> Result<Response<v1::TokenizeResult>, Status> {
-        absent()
+    /// A token for each word.
+    async fn tokenize(
+        &self,
+        call: Request<v1::TokenizeCall>,
+    ) -> Result<Response<v1::TokenizeResult>, Status> {
+        let content = call.into_inner().content.unwrap_or_default();
+        let words = content.pieces.iter().filter_map(|piece| match &piece.kind {
+            Some(v1::prompt_piece::Kind::Text(text)) => Some(text.split_whitespace().count()),
+            Some(v1::prompt_piece::Kind::Tokens(_)) | None => None,
+        });
+        Ok(Response::new(v1::TokenizeResult {
+            tokens: vec![7; words.sum()],
+            pieces: Vec::new(),
+        }))
     }
     async fn detokenize(
         &self,
@@ -284,11 +296,19 @@ impl v1::inference_server::Inference for Service {
     ) -> Result<Response<v1::DetokenizeResult>, Status> {
         absent()
     }
+    /// The words alone.
     async fn apply_template(
         &self,
-        _: Request<v1::ApplyTemplateCall>,
+        call: Request<v1::ApplyTemplateCall>,
     ) -> Result<Response<v1::ApplyTemplateResult>, Status> {
-        absent()
+        let chat = call.into_inner().chat.unwrap_or_default();
+        let parts = chat.messages.iter().flat_map(|message| &message.parts);
+        let texts = parts.filter_map(|part| match &part.kind {
+            Some(v1::content_part::Kind::Text(text)) => Some(text.as_str()),
+            Some(_) | None => None,
+        });
+        let prompt = texts.collect::<Vec<_>>().join(" ");
+        Ok(Response::new(v1::ApplyTemplateResult { prompt }))
     }
     async fn native(&self, _: Request<v1::NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
         absent()

@@ -14,7 +14,9 @@ use axum::{
 };
 use muster_proto::v1::start::Work;
 
-use self::render::{chat as chat_form, completion as completion_form};
+use self::render::{
+    chat as chat_form, completion as completion_form, embedding, rerank as rerank_form, response,
+};
 use crate::{
     render::error::Form,
     routes::{
@@ -31,6 +33,11 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let user = Router::new()
         .route("/chat/completions", post(chat))
         .route("/completions", post(completions))
+        .route("/embeddings", post(embeddings))
+        .route("/rerank", post(rerank))
+        .route("/reranking", post(rerank))
+        .route("/reranker", post(rerank))
+        .route("/responses", post(responses))
         .route("/models", get(models::list))
         .route("/models/{*id}", get(models::one));
     surface(app, Access::User, Form::OpenAi, user)
@@ -64,4 +71,31 @@ async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Respon
         call.echo.as_deref(),
         &answer,
     )))
+}
+
+async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let call = translate::responses(&asked.body)?;
+    let head = asked.head("resp_", &call.common);
+    let (view, work) = (call.view, Work::Generate(call.work));
+    let answers = asked.one(&app, call.common, work, 1).await?;
+    if view.stream {
+        return run::stream(answers, response::stream(head, call.echo, view)).await;
+    }
+    let answer = run::gather(answers).await?;
+    Ok(reply::ok(response::body(head, call.echo, answer)))
+}
+
+async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let call = translate::embeddings(&asked.body)?;
+    let model = call.common.model.clone();
+    let answers = asked.one(&app, call.common, Work::Embed(call.work), 1).await?;
+    let answer = run::gather(answers).await?;
+    Ok(reply::ok(embedding::body(&model, call.base64, &answer)?))
+}
+
+async fn rerank(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let call = translate::rerank(&asked.body)?;
+    let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));
+    let answer = run::gather(asked.one(&app, common, work, 1).await?).await?;
+    Ok(reply::ok(rerank_form::body(&call, &answer)))
 }

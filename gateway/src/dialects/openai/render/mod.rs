@@ -3,6 +3,9 @@
 pub(crate) mod chat;
 mod chunk;
 pub(crate) mod completion;
+pub(crate) mod embedding;
+pub(crate) mod rerank;
+pub(crate) mod response;
 #[cfg(test)]
 mod tests;
 

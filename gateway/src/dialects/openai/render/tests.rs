@@ -6,11 +6,15 @@ use muster_proto::{
 };
 use proptest::prelude::*;
 
-use super::{chat, completion};
+use super::{chat, completion, response};
 use crate::{
-    render::recorded::{
-        PLAIN, done, end, event, gathered, head, json, probabilities, reasoning_and_text, shown, text, tools,
-        two_choices,
+    dialects::openai::translate::Echo,
+    render::{
+        Head,
+        recorded::{
+            PLAIN, done, end, event, gathered, head, json, probabilities, reasoning_and_text, shown, text,
+            tools, two_choices,
+        },
     },
     translate::View,
 };
@@ -182,4 +186,45 @@ proptest! {
             prop_assert_eq!(&body["choices"][index]["message"]["content"], text);
         }
     }
+}
+
+fn response(events: Vec<Event>) -> serde_json::Value {
+    let head = Head {
+        id: "resp_1".into(),
+        ..head()
+    };
+    json(&response::body(
+        head,
+        Echo(",\"tools\":[]".into()),
+        gathered(events),
+    ))
+}
+
+fn response_stream(events: Vec<Event>) -> String {
+    let head = Head {
+        id: "resp_1".into(),
+        ..head()
+    };
+    shown(
+        response::stream(head, Echo(",\"tools\":[]".into()), PLAIN),
+        events,
+    )
+}
+
+#[test]
+fn responses_stream() {
+    insta::assert_snapshot!("response_stream_reasoning", response_stream(reasoning_and_text()));
+    insta::assert_snapshot!("response_stream_tools", response_stream(tools()));
+    insta::assert_snapshot!(
+        "response_stream_silent",
+        response_stream(vec![end(0, FinishReason::Length), done()])
+    );
+    let failing = vec![text(0, "a"), event(Kind::Failed(Code::WorkerLost.error("gone")))];
+    insta::assert_snapshot!("response_stream_failed", response_stream(failing));
+}
+
+#[test]
+fn response_bodies() {
+    insta::assert_json_snapshot!("response_body_reasoning", response(reasoning_and_text()));
+    insta::assert_json_snapshot!("response_body_tools", response(tools()));
 }

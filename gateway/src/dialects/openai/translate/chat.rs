@@ -77,7 +77,7 @@ fn unsupported(field: &Field<'_>, what: &str) -> ErrorInfo {
 }
 
 /// Everything that goes to the chat template.
-fn template(body: &mut Object<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), ErrorInfo> {
+pub(crate) fn template(body: &mut Object<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), ErrorInfo> {
     if let Some(field) = body.take("chat_template") {
         chat.template = field.string()?;
     }

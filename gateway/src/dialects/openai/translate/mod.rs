@@ -4,12 +4,21 @@
 
 mod chat;
 mod completion;
+mod embedding;
 pub(crate) mod messages;
+mod rerank;
+mod response;
 pub(crate) mod tools;
 
 use muster_proto::v1::{ErrorInfo, GenerateRequest};
 
-pub(crate) use self::{chat::chat, completion::completions};
+pub(crate) use self::{
+    chat::chat,
+    completion::completions,
+    embedding::embeddings,
+    rerank::{RerankCall, rerank},
+    response::{Echo, responses},
+};
 use crate::translate::{Common, View, model, object::Object};
 
 /// A chat request.

@@ -29,7 +29,12 @@ fn tool(field: &Field<'_>) -> Result<Tool, ErrorInfo> {
     {
         return Err(kind.wrong("must be `function`"));
     }
-    let mut function = tool.need("function")?.object()?;
+    // Responses has the function's fields beside the type.
+    let mut function = match tool.take("function") {
+        Some(field) => field.object()?,
+        None if tool.peek("name").is_some() => tool,
+        None => tool.need("function")?.object()?,
+    };
     let name = function.need("name")?;
     let text = name.string()?;
     if text.is_empty() {
@@ -89,7 +94,11 @@ fn named(field: &Field<'_>, tools: &[Tool]) -> Result<tool_choice::Kind, ErrorIn
     {
         return Err(kind.wrong("must be `function`"));
     }
-    let name = choice.need("function")?.object()?.need("name")?;
+    let name = match choice.take("function") {
+        Some(function) => function.object()?.need("name")?,
+        None if choice.peek("name").is_some() => choice.need("name")?,
+        None => choice.need("function")?,
+    };
     let text = name.string()?;
     if tools.iter().any(|tool| tool.name == text) {
         return Ok(tool_choice::Kind::Function(text));

@@ -1,0 +1,105 @@
+//! Ollama's API, at the paths its clients know (Ollama API reference).
+//!
+//! Streams are the default here, and they are lines of JSON. `keep_alive` and load-time options (`num_ctx`, `num_gpu`, …) are accepted and have
+//! no effect: how models are loaded and how long they stay is the configuration's business.
+
+mod catalogue;
+pub(crate) mod render;
+pub(crate) mod translate;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::State,
+    response::Response,
+    routing::{get, post},
+};
+use bytes::Bytes;
+use http::StatusCode;
+use muster_proto::v1::{ErrorInfo, start::Work};
+use serde_json::json;
+
+use self::{render::Kind, translate::Wanted};
+use crate::{
+    render::error::Form,
+    routes::{
+        App,
+        access::Access,
+        reply::{self, Refusal},
+        run::{self, Asked},
+        surface,
+    },
+};
+
+/// The version of Ollama's API that is spoken here: clients ask for it before they use tools, thinking or schemas.
+const API_VERSION: &str = "0.12.6";
+
+/// The routes.
+pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
+    let user = Router::new()
+        .route("/api/chat", post(chat))
+        .route("/api/generate", post(generate))
+        .route("/api/embed", post(embed))
+        .route("/api/embeddings", post(embeddings))
+        .route("/api/tags", get(catalogue::tags))
+        .route("/api/ps", get(catalogue::ps))
+        .route("/api/show", post(catalogue::show));
+    let open = Router::new().route("/api/version", get(version));
+    surface(app, Access::User, Form::Ollama, user).merge(surface(app, Access::Open, Form::Ollama, open))
+}
+
+async fn version() -> Response {
+    reply::value(StatusCode::OK, &json!({"version": API_VERSION}))
+}
+
+async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    answer(&app, &asked, translate::chat(&asked.body)?, Kind::Chat).await
+}
+
+async fn generate(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    answer(&app, &asked, translate::generate(&asked.body)?, Kind::Generate).await
+}
+
+async fn answer(app: &App, asked: &Asked, wanted: Wanted, kind: Kind) -> Result<Response, Refusal> {
+    let (mut common, name) = (wanted.common, wanted.name);
+    common.model = catalogue::resolve(app, &common.model);
+    let Some(work) = wanted.work else {
+        app.dispatcher.ensure(&common).await?;
+        return Ok(reply::ok(render::loaded(&name, kind)));
+    };
+    let answers = asked.one(app, common, Work::Generate(work), 1).await?;
+    if wanted.stream {
+        return run::lines(answers, render::stream(name, kind)).await;
+    }
+    Ok(reply::ok(render::body(&name, kind, run::gather(answers).await?)))
+}
+
+async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    vectors(&app, &asked, translate::embed(&asked.body)?, render::embed).await
+}
+
+async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    vectors(
+        &app,
+        &asked,
+        translate::embeddings(&asked.body)?,
+        render::embeddings,
+    )
+    .await
+}
+
+async fn vectors(
+    app: &App,
+    asked: &Asked,
+    wanted: translate::Vectors,
+    body: fn(&str, render::Lap, &crate::render::answer::Answer) -> Result<Bytes, ErrorInfo>,
+) -> Result<Response, Refusal> {
+    let mut common = wanted.common;
+    let name = std::mem::take(&mut common.model);
+    common.model = catalogue::resolve(app, &name);
+    let lap = render::Lap::start();
+    let answers = asked.one(app, common, Work::Embed(wanted.work), 1).await?;
+    let answer = run::gather(answers).await?;
+    Ok(reply::ok(body(&name, lap, &answer)?))
+}

@@ -1,0 +1,341 @@
+//! Ollama's answers: one body, or a line of JSON per piece. Durations are nanoseconds.
+//!
+//! A tool call is shown whole, since its arguments are an object here: when the next one begins, or at the end.
+
+use std::time::{Instant, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use muster_proto::{
+    Code,
+    v1::{ChoiceFinished, Delta, ErrorInfo, FinishReason, Finished, Timings, Usage, Vector},
+};
+use prost_types::Timestamp;
+use serde_json::value::RawValue;
+
+use crate::render::{
+    answer::{Answer, Call, Choice},
+    error::Form,
+    json::{list, member, raw, value},
+    reason,
+    stream::{Frames, Stream},
+};
+
+/// Which route answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Chat,
+    Generate,
+}
+
+/// When a request began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lap(Instant);
+
+impl Lap {
+    /// Begins now.
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn nanos(self) -> u64 {
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The whole answer.
+pub(crate) fn body(model: &str, kind: Kind, answer: Answer) -> Bytes {
+    let finished = answer.finished;
+    let choice = answer.into_only();
+    let mut out = BytesMut::with_capacity(512);
+    open(&mut out, model);
+    said(&mut out, kind, &choice);
+    ended(&mut out, &choice.end, &finished);
+    out.freeze()
+}
+
+/// What a request that says nothing gets: the model is loaded.
+pub(crate) fn loaded(model: &str, kind: Kind) -> Bytes {
+    let mut out = BytesMut::with_capacity(192);
+    open(&mut out, model);
+    said(&mut out, kind, &Choice::default());
+    raw(&mut out, ",\"done\":true,\"done_reason\":\"load\"}");
+    out.freeze()
+}
+
+/// The answer as it comes.
+pub(crate) fn stream(model: String, kind: Kind) -> Stream<Lines> {
+    let lines = Lines {
+        model,
+        kind,
+        call: None,
+        end: ChoiceFinished::default(),
+    };
+    Stream::new(lines, false)
+}
+
+/// Vectors of `POST /api/embed`.
+///
+/// # Errors
+/// The model has a vector per token instead of one per input.
+pub(crate) fn embed(model: &str, lap: Lap, answer: &Answer) -> Result<Bytes, ErrorInfo> {
+    let mut out = BytesMut::with_capacity(512);
+    raw(&mut out, "{\"model\":");
+    value(&mut out, model);
+    raw(&mut out, ",\"embeddings\":");
+    list(&mut out, vectors(answer)?, |out, vector| {
+        value(out, &vector.values)
+    });
+    member(&mut out, "total_duration", &lap.nanos());
+    raw(&mut out, ",\"load_duration\":0");
+    let usage = answer.embedded.as_ref().and_then(|embedded| embedded.usage);
+    member(
+        &mut out,
+        "prompt_eval_count",
+        &usage.unwrap_or_else(|| answer.usage()).prompt_tokens,
+    );
+    raw(&mut out, "}");
+    Ok(out.freeze())
+}
+
+/// The vector of `POST /api/embeddings`.
+///
+/// # Errors
+/// As for [`embed`].
+pub(crate) fn embeddings(_model: &str, _lap: Lap, answer: &Answer) -> Result<Bytes, ErrorInfo> {
+    let mut out = BytesMut::with_capacity(512);
+    raw(&mut out, "{\"embedding\":");
+    match vectors(answer)?.first() {
+        Some(vector) => value(&mut out, &vector.values),
+        None => raw(&mut out, "[]"),
+    }
+    raw(&mut out, "}");
+    Ok(out.freeze())
+}
+
+fn vectors(answer: &Answer) -> Result<Vec<&Vector>, ErrorInfo> {
+    let embeddings = answer
+        .embedded
+        .as_ref()
+        .map_or(&[][..], |embedded| &embedded.embeddings);
+    let only = embeddings
+        .iter()
+        .map(|embedding| match embedding.vectors.as_slice() {
+            [vector] => Ok(vector),
+            _ => {
+                let message =
+                    "this model has a vector for each token (pooling `none`), which has no place here";
+                Err(Code::UnsupportedByRuntime.error(message))
+            }
+        });
+    only.collect()
+}
+
+/// Writes `{"model":…,"created_at":…`, left open.
+fn open(out: &mut BytesMut, model: &str) {
+    raw(out, "{\"model\":");
+    value(out, model);
+    raw(out, ",\"created_at\":\"");
+    raw(out, &Timestamp::from(SystemTime::now()).to_string());
+    raw(out, "\"");
+}
+
+fn said(out: &mut BytesMut, kind: Kind, choice: &Choice) {
+    match kind {
+        Kind::Chat => {
+            raw(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
+            value(out, &choice.content);
+            if !choice.reasoning.is_empty() {
+                member(out, "thinking", &choice.reasoning);
+            }
+            if !choice.calls.is_empty() {
+                raw(out, ",\"tool_calls\":");
+                list(out, choice.calls.values(), call);
+            }
+            raw(out, "}");
+        }
+        Kind::Generate => {
+            member(out, "response", &choice.content);
+            if !choice.reasoning.is_empty() {
+                member(out, "thinking", &choice.reasoning);
+            }
+        }
+    }
+}
+
+fn call(out: &mut BytesMut, call: &Call) {
+    raw(out, "{\"id\":");
+    value(out, &call.id);
+    raw(out, ",\"function\":{\"name\":");
+    value(out, &call.name);
+    raw(out, ",\"arguments\":");
+    match serde_json::from_str::<&RawValue>(&call.arguments) {
+        Ok(json) if json.get().starts_with('{') => raw(out, json.get()),
+        Ok(_) | Err(_) => raw(out, "{}"),
+    }
+    raw(out, "}}");
+}
+
+fn ended(out: &mut BytesMut, end: &ChoiceFinished, finished: &Finished) {
+    let word = match reason(end.reason) {
+        FinishReason::Length => "length",
+        FinishReason::Stop
+        | FinishReason::ToolCalls
+        | FinishReason::ContentFilter
+        | FinishReason::Unspecified => "stop",
+    };
+    raw(out, ",\"done\":true");
+    member(out, "done_reason", word);
+    let usage: Usage = finished.usage.unwrap_or_default();
+    let timings: Timings = finished.timings.unwrap_or_default();
+    let total = timings.queue_ms + timings.prompt_ms + timings.predicted_ms;
+    member(out, "total_duration", &nanos(total));
+    raw(out, ",\"load_duration\":0");
+    member(out, "prompt_eval_count", &usage.prompt_tokens);
+    member(out, "prompt_eval_duration", &nanos(timings.prompt_ms));
+    member(out, "eval_count", &usage.completion_tokens);
+    member(out, "eval_duration", &nanos(timings.predicted_ms));
+    raw(out, "}");
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a duration: not negative, and far from the limit"
+)]
+fn nanos(ms: f64) -> u64 {
+    (ms * 1e6).round() as u64
+}
+
+/// The lines of a stream.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    model: String,
+    kind: Kind,
+    /// The call whose pieces are coming, with its number.
+    call: Option<(u32, Call)>,
+    end: ChoiceFinished,
+}
+
+impl Lines {
+    fn line(&self, out: &mut BytesMut, choice: &Choice) {
+        open(out, &self.model);
+        said(out, self.kind, choice);
+        raw(out, ",\"done\":false}\n");
+    }
+
+    /// Shows the call that has come whole.
+    fn flush(&mut self, out: &mut BytesMut) {
+        if let Some((index, call)) = self.call.take() {
+            let choice = Choice {
+                calls: [(index, call)].into(),
+                ..Choice::default()
+            };
+            self.line(out, &choice);
+        }
+    }
+}
+
+impl Frames for Lines {
+    fn delta(&mut self, delta: &Delta, _first: bool, _extra: &str, out: &mut BytesMut) {
+        if !delta.content.is_empty() || !delta.reasoning.is_empty() {
+            self.flush(out);
+            open(out, &self.model);
+            let thinking = |out: &mut BytesMut| {
+                if !delta.reasoning.is_empty() {
+                    member(out, "thinking", &delta.reasoning);
+                }
+            };
+            match self.kind {
+                Kind::Chat => {
+                    raw(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
+                    value(out, &delta.content);
+                    thinking(out);
+                    raw(out, "}");
+                }
+                Kind::Generate => {
+                    member(out, "response", &delta.content);
+                    thinking(out);
+                }
+            }
+            raw(out, ",\"done\":false}\n");
+        }
+        for piece in &delta.tool_calls {
+            if self.call.as_ref().is_some_and(|(index, _)| *index != piece.index) {
+                self.flush(out);
+            }
+            let (_, call) = self.call.get_or_insert_with(|| (piece.index, Call::default()));
+            call.id.push_str(&piece.id);
+            call.name.push_str(&piece.name);
+            call.arguments.push_str(&piece.arguments);
+        }
+    }
+
+    fn end(&mut self, end: &ChoiceFinished, _first: bool, _last: Option<&Finished>, out: &mut BytesMut) {
+        self.flush(out);
+        self.end = end.clone();
+    }
+
+    fn finish(&mut self, finished: &Finished, _extra: &str, out: &mut BytesMut) {
+        self.flush(out);
+        open(out, &self.model);
+        said(out, self.kind, &Choice::default());
+        ended(out, &self.end, finished);
+        raw(out, "\n");
+    }
+
+    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+        Form::Ollama.write(out, error);
+        raw(out, "\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::{Event, event::Kind as Happened};
+
+    use super::*;
+    use crate::render::recorded::{done, end, event, gathered, reasoning_and_text, shown, text, tools};
+
+    /// Everything but the time.
+    fn timeless(text: &str) -> String {
+        let line = |line: &str| {
+            let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+            if let Some(time) = line.get_mut("created_at") {
+                assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
+                *time = "T".into();
+            }
+            format!("{line}\n")
+        };
+        text.lines().map(line).collect()
+    }
+
+    fn streamed(kind: Kind, events: Vec<Event>) -> String {
+        timeless(&shown(stream("m".into(), kind), events))
+    }
+
+    #[test]
+    fn lines_stream() {
+        insta::assert_snapshot!("chat_lines_reasoning", streamed(Kind::Chat, reasoning_and_text()));
+        insta::assert_snapshot!("chat_lines_tools", streamed(Kind::Chat, tools()));
+        insta::assert_snapshot!("generate_lines", streamed(Kind::Generate, reasoning_and_text()));
+        let silent = vec![end(0, FinishReason::Length), done()];
+        insta::assert_snapshot!("chat_lines_silent", streamed(Kind::Chat, silent));
+        let failing = vec![
+            text(0, "a"),
+            event(Happened::Failed(Code::WorkerLost.error("gone"))),
+        ];
+        insta::assert_snapshot!("chat_lines_failed", streamed(Kind::Chat, failing));
+    }
+
+    #[test]
+    fn bodies_are_whole() {
+        let whole = |kind, events| {
+            let body = body("m", kind, gathered(events));
+            timeless(std::str::from_utf8(&body).unwrap())
+        };
+        insta::assert_snapshot!("chat_whole_tools", whole(Kind::Chat, tools()));
+        insta::assert_snapshot!("generate_whole", whole(Kind::Generate, reasoning_and_text()));
+        let loaded = loaded("m", Kind::Chat);
+        insta::assert_snapshot!("chat_loaded", timeless(std::str::from_utf8(&loaded).unwrap()));
+    }
+}

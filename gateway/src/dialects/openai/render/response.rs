@@ -1,0 +1,339 @@
+//! Responses: one body, or OpenAI's semantic events.
+//!
+//! ```text
+//!  created ─ in_progress ─ ( output_item.added ─ … ─ output_item.done )* ─ completed | incomplete | failed
+//!     reasoning: content_part.added ─ reasoning_text.delta* ─ reasoning_text.done ─ content_part.done
+//!     text:      content_part.added ─ output_text.delta* ─ output_text.done ─ content_part.done
+//!     call:      function_call_arguments.delta* ─ function_call_arguments.done
+//! ```
+
+use bytes::{Bytes, BytesMut};
+use muster_proto::v1::{ChoiceFinished, ErrorInfo, FinishReason, Finished, TokenLogprob, Usage};
+
+use crate::{
+    dialects::openai::translate::Echo,
+    render::{
+        Head,
+        answer::Answer,
+        blocks::{Block, BlockFrames, Blocks, blocks},
+        json::{list, member, raw, value},
+        logprobs, reason,
+        stream::Stream,
+    },
+    translate::View,
+};
+
+/// How far a response is.
+#[derive(Clone, Copy, Debug)]
+enum Status<'a> {
+    InProgress,
+    Ended(i32, &'a Usage),
+    Failed(&'a ErrorInfo),
+}
+
+/// The whole response.
+pub(crate) fn body(head: Head, echo: Echo, answer: Answer) -> Bytes {
+    let usage = answer.usage();
+    let choice = answer.into_only();
+    let reason = choice.end.reason;
+    let frames = Response::new(head, echo, View::default());
+    let mut out = BytesMut::with_capacity(1024);
+    frames.object(&mut out, Status::Ended(reason, &usage), &blocks(choice));
+    out.freeze()
+}
+
+/// The response as it comes.
+pub(crate) fn stream(head: Head, echo: Echo, view: View) -> Stream<Blocks<Response>> {
+    Stream::new(Blocks::new(Response::new(head, echo, view)), false)
+}
+
+/// The events of a stream.
+#[derive(Debug)]
+pub(crate) struct Response {
+    head: Head,
+    echo: Echo,
+    view: View,
+    /// Events so far.
+    sequence: u64,
+}
+
+impl Response {
+    fn new(head: Head, echo: Echo, view: View) -> Self {
+        Self {
+            head,
+            echo,
+            view,
+            sequence: 0,
+        }
+    }
+
+    /// Begins an event, left open after its number.
+    fn open(&mut self, out: &mut BytesMut, name: &str) {
+        raw(out, "event: ");
+        raw(out, name);
+        raw(out, "\ndata: {\"type\":\"");
+        raw(out, name);
+        raw(out, "\",\"sequence_number\":");
+        value(out, &self.sequence);
+        self.sequence += 1;
+    }
+
+    /// Begins an event about a block.
+    fn about(&mut self, out: &mut BytesMut, name: &str, index: usize, block: &Block) {
+        self.open(out, name);
+        raw(out, ",\"item_id\":\"");
+        self.item_id(out, index, block);
+        raw(out, "\"");
+        member(out, "output_index", &index);
+        if !matches!(block, Block::Call(_)) {
+            raw(out, ",\"content_index\":0");
+        }
+    }
+
+    fn whole(&mut self, out: &mut BytesMut, name: &str, status: Status<'_>, blocks: &[Block]) {
+        self.open(out, name);
+        raw(out, ",\"response\":");
+        self.object(out, status, blocks);
+        raw(out, "}\n\n");
+    }
+
+    fn object(&self, out: &mut BytesMut, status: Status<'_>, blocks: &[Block]) {
+        raw(out, "{\"id\":");
+        value(out, &self.head.id);
+        raw(out, ",\"object\":\"response\"");
+        member(out, "created_at", &self.head.created);
+        let (word, incomplete) = match status {
+            Status::InProgress => ("in_progress", None),
+            Status::Failed(_) => ("failed", None),
+            Status::Ended(number, _) => match reason(number) {
+                FinishReason::Length => ("incomplete", Some("max_output_tokens")),
+                FinishReason::ContentFilter => ("incomplete", Some("content_filter")),
+                FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Unspecified => {
+                    ("completed", None)
+                }
+            },
+        };
+        member(out, "status", word);
+        raw(out, ",\"background\":false,\"error\":");
+        if let Status::Failed(error) = status {
+            raw(out, "{\"code\":");
+            value(out, &error.code);
+            member(out, "message", &error.message);
+            raw(out, "}");
+        } else {
+            raw(out, "null");
+        }
+        raw(out, ",\"incomplete_details\":");
+        if let Some(why) = incomplete {
+            raw(out, "{\"reason\":");
+            value(out, why);
+            raw(out, "}");
+        } else {
+            raw(out, "null");
+        }
+        member(out, "model", &self.head.model);
+        raw(out, ",\"output\":");
+        list(out, blocks.iter().enumerate(), |out, (index, block)| {
+            self.item(out, index, block, true);
+        });
+        raw(
+            out,
+            ",\"previous_response_id\":null,\"store\":false,\"service_tier\":\"default\"",
+        );
+        raw(out, &self.echo.0);
+        if let Status::Ended(_, usage) = status {
+            raw(out, ",\"completed_at\":");
+            value(out, &self.head.created);
+            raw(out, ",\"usage\":");
+            write_usage(out, usage);
+        } else {
+            raw(out, ",\"usage\":null");
+        }
+        raw(out, "}");
+    }
+
+    /// Ids of items follow from the response's.
+    fn item_id(&self, out: &mut BytesMut, index: usize, block: &Block) {
+        raw(
+            out,
+            match block {
+                Block::Reasoning(_) => "rs_",
+                Block::Text(_) => "msg_",
+                Block::Call(_) => "fc_",
+            },
+        );
+        let id = self.head.id.strip_prefix("resp_").unwrap_or(&self.head.id);
+        raw(out, id);
+        raw(out, "_");
+        value(out, &index);
+    }
+
+    fn item(&self, out: &mut BytesMut, index: usize, block: &Block, done: bool) {
+        raw(out, "{\"id\":\"");
+        self.item_id(out, index, block);
+        let status = if done { "completed" } else { "in_progress" };
+        raw(out, "\"");
+        member(out, "status", status);
+        match block {
+            Block::Reasoning(_) => {
+                raw(out, ",\"type\":\"reasoning\",\"summary\":[],\"content\":[");
+                if done {
+                    part(out, block);
+                }
+                raw(out, "]}");
+            }
+            Block::Text(_) => {
+                raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+                if done {
+                    part(out, block);
+                }
+                raw(out, "]}");
+            }
+            Block::Call(call) => {
+                raw(out, ",\"type\":\"function_call\"");
+                member(out, "call_id", &call.id);
+                member(out, "name", &call.name);
+                member(out, "arguments", &call.arguments);
+                raw(out, "}");
+            }
+        }
+    }
+
+    /// An event about an item as a whole.
+    fn about_item(&mut self, out: &mut BytesMut, index: usize, block: &Block, done: bool) {
+        let name = if done {
+            "response.output_item.done"
+        } else {
+            "response.output_item.added"
+        };
+        self.open(out, name);
+        member(out, "output_index", &index);
+        raw(out, ",\"item\":");
+        self.item(out, index, block, done);
+        raw(out, "}\n\n");
+    }
+
+    /// An event about an item's only content part.
+    fn about_part(&mut self, out: &mut BytesMut, index: usize, block: &Block, done: bool) {
+        let name = if done {
+            "response.content_part.done"
+        } else {
+            "response.content_part.added"
+        };
+        self.about(out, name, index, block);
+        raw(out, ",\"part\":");
+        part(out, block);
+        raw(out, "}\n\n");
+    }
+}
+
+/// The content part of reasoning and text.
+fn part(out: &mut BytesMut, block: &Block) {
+    match block {
+        Block::Reasoning(text) => {
+            raw(out, "{\"type\":\"reasoning_text\",\"text\":");
+            value(out, text);
+            raw(out, "}");
+        }
+        Block::Text(text) => {
+            raw(out, "{\"type\":\"output_text\",\"text\":");
+            value(out, text);
+            raw(out, ",\"annotations\":[],\"logprobs\":[]}");
+        }
+        Block::Call(_) => {}
+    }
+}
+
+fn write_usage(out: &mut BytesMut, usage: &Usage) {
+    raw(out, "{\"input_tokens\":");
+    value(out, &usage.prompt_tokens);
+    raw(out, ",\"input_tokens_details\":{\"cached_tokens\":");
+    value(out, &usage.cached_tokens);
+    raw(out, "},\"output_tokens\":");
+    value(out, &usage.completion_tokens);
+    raw(out, ",\"output_tokens_details\":{\"reasoning_tokens\":");
+    value(out, &usage.reasoning_tokens);
+    raw(out, "},\"total_tokens\":");
+    value(
+        out,
+        &(u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens)),
+    );
+    raw(out, "}");
+}
+
+impl BlockFrames for Response {
+    fn begin(&mut self, out: &mut BytesMut) {
+        self.whole(out, "response.created", Status::InProgress, &[]);
+        self.whole(out, "response.in_progress", Status::InProgress, &[]);
+    }
+
+    fn open(&mut self, index: usize, block: &Block, out: &mut BytesMut) {
+        self.about_item(out, index, block, false);
+        if !matches!(block, Block::Call(_)) {
+            self.about_part(out, index, block, false);
+        }
+    }
+
+    fn piece(
+        &mut self,
+        index: usize,
+        block: &Block,
+        text: &str,
+        tokens: &[TokenLogprob],
+        out: &mut BytesMut,
+    ) {
+        let name = match block {
+            Block::Reasoning(_) => "response.reasoning_text.delta",
+            Block::Text(_) => "response.output_text.delta",
+            Block::Call(_) => "response.function_call_arguments.delta",
+        };
+        self.about(out, name, index, block);
+        member(out, "delta", text);
+        if matches!(block, Block::Text(_)) {
+            raw(out, ",\"logprobs\":[");
+            if self.view.logprobs {
+                logprobs::chat(out, tokens, self.view.post_sampling);
+            }
+            raw(out, "]");
+        }
+        raw(out, "}\n\n");
+    }
+
+    fn close(&mut self, index: usize, block: &Block, out: &mut BytesMut) {
+        let (name, key, text) = match block {
+            Block::Reasoning(text) => ("response.reasoning_text.done", "text", text),
+            Block::Text(text) => ("response.output_text.done", "text", text),
+            Block::Call(call) => (
+                "response.function_call_arguments.done",
+                "arguments",
+                &call.arguments,
+            ),
+        };
+        self.about(out, name, index, block);
+        if let Block::Call(call) = block {
+            member(out, "name", &call.name);
+        }
+        member(out, key, text);
+        if matches!(block, Block::Text(_)) {
+            raw(out, ",\"logprobs\":[]");
+        }
+        raw(out, "}\n\n");
+        if !matches!(block, Block::Call(_)) {
+            self.about_part(out, index, block, true);
+        }
+        self.about_item(out, index, block, true);
+    }
+
+    fn finish(&mut self, blocks: &[Block], end: &ChoiceFinished, finished: &Finished, out: &mut BytesMut) {
+        let usage = finished.usage.unwrap_or_default();
+        let name = match reason(end.reason) {
+            FinishReason::Length | FinishReason::ContentFilter => "response.incomplete",
+            FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Unspecified => "response.completed",
+        };
+        self.whole(out, name, Status::Ended(end.reason, &usage), blocks);
+    }
+
+    fn fail(&mut self, blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut) {
+        self.whole(out, "response.failed", Status::Failed(error), blocks);
+    }
+}

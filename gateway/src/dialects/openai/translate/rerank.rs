@@ -1,0 +1,98 @@
+//! `POST /v1/reranking` (seeds 000 and 004; Jina's and Cohere's further fields).
+
+use muster_proto::v1::{ErrorInfo, RerankRequest};
+
+use super::common;
+use crate::translate::{
+    Common,
+    object::{self, Field, Kind, Object},
+};
+
+/// Documents in one request.
+const MAX_DOCUMENTS: usize = 4096;
+
+/// A request for scores.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RerankCall {
+    pub(crate) common: Common,
+    pub(crate) work: RerankRequest,
+    /// The best so many, descending; all in input order if absent (DECISIONS.md, Lemonade).
+    pub(crate) top_n: Option<usize>,
+    /// Each result shows its document.
+    pub(crate) return_documents: bool,
+}
+
+/// Reads a request for scores.
+///
+/// # Errors
+/// `invalid_json`, or `invalid_request` naming the field.
+pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, ErrorInfo> {
+    let mut body = Object::body(object::text(body)?)?;
+    let common = common(&mut body)?;
+    let query = body.need("query")?.string()?;
+    let field = match body.take("documents") {
+        Some(field) => field,
+        // Text embeddings inference's name for it, which llama.cpp takes too.
+        None => body.take("texts").map_or_else(|| body.need("documents"), Ok)?,
+    };
+    let list = field.list()?;
+    if list.is_empty() {
+        return Err(field.wrong("must not be empty"));
+    }
+    if list.len() > MAX_DOCUMENTS {
+        return Err(field.wrong(format_args!("must not hold more than {MAX_DOCUMENTS} documents")));
+    }
+    let documents = list.iter().map(document).collect::<Result<_, _>>()?;
+    let top_n = match body.take("top_n") {
+        Some(field) => Some(usize::try_from(field.u32(1)?).unwrap_or(usize::MAX)),
+        None => None,
+    };
+    let return_documents = match body.take("return_documents") {
+        Some(field) => field.bool()?,
+        None => false,
+    };
+    Ok(RerankCall {
+        common,
+        work: RerankRequest { query, documents },
+        top_n,
+        return_documents,
+    })
+}
+
+/// Text, or `{"text": …}`.
+fn document(field: &Field<'_>) -> Result<String, ErrorInfo> {
+    match field.kind() {
+        Kind::Object => field.object()?.need("text")?.string(),
+        Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Array => field.string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(fields: &str) -> Result<RerankCall, ErrorInfo> {
+        rerank(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
+    }
+
+    #[test]
+    fn documents_are_texts_or_objects_with_one() {
+        let call = read(r#""query": "q", "documents": ["a", {"text": "b"}], "top_n": 1"#).unwrap();
+        assert_eq!(call.work.documents, ["a", "b"]);
+        assert_eq!(call.top_n, Some(1));
+        assert_eq!(read(r#""query": "q", "texts": ["a"]"#).unwrap().top_n, None);
+    }
+
+    #[test]
+    fn faults_are_refused_by_name() {
+        for (fields, param) in [
+            (r#""documents": ["a"]"#, "query"),
+            (r#""query": "q""#, "documents"),
+            (r#""query": "q", "documents": []"#, "documents"),
+            (r#""query": "q", "documents": [1]"#, "documents[0]"),
+            (r#""query": "q", "documents": ["a"], "top_n": 0"#, "top_n"),
+        ] {
+            assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! An answer as blocks one after the other: reasoning, text and calls, each opened, filled and closed (OpenAI's Responses, Anthropic's Messages).
+//!
+//! ```text
+//!  begin ─► ( open ─► piece* ─► close )* ─► finish | fail
+//! ```
+//!
+//! Invariants: at most one block is open; there is at least one, if only an empty text; a call's pieces come together, as engines send them.
+//! Such dialects have one choice.
+
+use bytes::BytesMut;
+use muster_proto::v1::{ChoiceFinished, Delta, ErrorInfo, Finished, TokenLogprob, ToolCallDelta};
+
+use super::{
+    answer::{Call, Choice},
+    stream::Frames,
+};
+
+/// One block with what it holds so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    /// What the model thought.
+    Reasoning(String),
+    /// What it said.
+    Text(String),
+    /// What it wants called.
+    Call(Call),
+}
+
+/// How a dialect shows blocks; `index` counts them.
+pub(crate) trait BlockFrames {
+    /// Before everything else.
+    fn begin(&mut self, out: &mut BytesMut);
+    /// An empty block; of a call, id and name are there.
+    fn open(&mut self, index: usize, block: &Block, out: &mut BytesMut);
+    /// More text in the open block.
+    fn piece(
+        &mut self,
+        index: usize,
+        block: &Block,
+        text: &str,
+        logprobs: &[TokenLogprob],
+        out: &mut BytesMut,
+    );
+    /// The block is complete.
+    fn close(&mut self, index: usize, block: &Block, out: &mut BytesMut);
+    /// The answer is complete.
+    fn finish(&mut self, blocks: &[Block], end: &ChoiceFinished, finished: &Finished, out: &mut BytesMut);
+    /// The answer failed.
+    fn fail(&mut self, blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut);
+}
+
+/// The blocks of a whole answer.
+pub(crate) fn blocks(choice: Choice) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    if !choice.reasoning.is_empty() {
+        blocks.push(Block::Reasoning(choice.reasoning));
+    }
+    if !choice.content.is_empty() || (blocks.is_empty() && choice.calls.is_empty()) {
+        blocks.push(Block::Text(choice.content));
+    }
+    blocks.extend(choice.calls.into_values().map(Block::Call));
+    blocks
+}
+
+/// Which block a piece belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Reasoning,
+    Text,
+    Call(u32),
+}
+
+/// A stream's blocks.
+#[derive(Debug)]
+pub(crate) struct Blocks<B> {
+    frames: B,
+    open: Option<Place>,
+    /// Those that were opened; the last may still be open.
+    blocks: Vec<Block>,
+    end: ChoiceFinished,
+}
+
+impl<B: BlockFrames> Blocks<B> {
+    pub(crate) fn new(frames: B) -> Self {
+        Self {
+            frames,
+            open: None,
+            blocks: Vec::new(),
+            end: ChoiceFinished::default(),
+        }
+    }
+
+    /// Writes a piece into the block of its kind, which is opened if another one is open.
+    fn write(&mut self, place: Place, text: &str, logprobs: &[TokenLogprob], out: &mut BytesMut) {
+        if self.open != Some(place) {
+            let block = match place {
+                Place::Reasoning => Block::Reasoning(String::new()),
+                Place::Text => Block::Text(String::new()),
+                Place::Call(_) => Block::Call(Call::default()),
+            };
+            self.begin(place, block, out);
+        }
+        let index = self.blocks.len() - 1;
+        let block = &mut self.blocks[index];
+        match block {
+            Block::Reasoning(held) | Block::Text(held) => held.push_str(text),
+            Block::Call(call) => call.arguments.push_str(text),
+        }
+        if !text.is_empty() || !logprobs.is_empty() {
+            self.frames.piece(index, block, text, logprobs, out);
+        }
+    }
+
+    fn begin(&mut self, place: Place, block: Block, out: &mut BytesMut) {
+        self.close(out);
+        self.frames.open(self.blocks.len(), &block, out);
+        self.blocks.push(block);
+        self.open = Some(place);
+    }
+
+    fn call(&mut self, piece: &ToolCallDelta, out: &mut BytesMut) {
+        let place = Place::Call(piece.index);
+        if self.open != Some(place) {
+            let call = Call {
+                id: piece.id.clone(),
+                name: piece.name.clone(),
+                arguments: String::new(),
+            };
+            self.begin(place, Block::Call(call), out);
+        }
+        self.write(place, &piece.arguments, &[], out);
+    }
+
+    fn close(&mut self, out: &mut BytesMut) {
+        if self.open.take().is_some()
+            && let Some(block) = self.blocks.last()
+        {
+            self.frames.close(self.blocks.len() - 1, block, out);
+        }
+    }
+}
+
+impl<B: BlockFrames> Frames for Blocks<B> {
+    fn delta(&mut self, delta: &Delta, first: bool, _extra: &str, out: &mut BytesMut) {
+        if first {
+            self.frames.begin(out);
+        }
+        if !delta.reasoning.is_empty() {
+            self.write(Place::Reasoning, &delta.reasoning, &[], out);
+        }
+        if !delta.content.is_empty() {
+            self.write(Place::Text, &delta.content, &delta.logprobs, out);
+        }
+        for piece in &delta.tool_calls {
+            self.call(piece, out);
+        }
+    }
+
+    fn end(&mut self, end: &ChoiceFinished, first: bool, _last: Option<&Finished>, out: &mut BytesMut) {
+        if first {
+            self.frames.begin(out);
+        }
+        if self.blocks.is_empty() {
+            self.begin(Place::Text, Block::Text(String::new()), out);
+        }
+        self.close(out);
+        self.end = end.clone();
+    }
+
+    fn finish(&mut self, finished: &Finished, _extra: &str, out: &mut BytesMut) {
+        self.close(out);
+        self.frames.finish(&self.blocks, &self.end, finished, out);
+    }
+
+    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+        self.frames.fail(&self.blocks, error, out);
+    }
+}

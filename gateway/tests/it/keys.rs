@@ -1,0 +1,64 @@
+//! Who may ask the real binary, and where it listens without a key.
+
+use serde_json::json;
+
+use crate::{
+    gateway::{Gateway, read},
+    worker::{Worker, says},
+};
+
+#[tokio::test]
+async fn a_key_is_wanted_for_everything_but_health() {
+    let worker = Worker::start(|_| says(&["hi"])).await;
+    let (plain, controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    drop(plain);
+    let gateway = Gateway::start_with("127.0.0.1:0", &controller.address, &["--api-key", "one,two"]).await;
+    for path in ["/health", "/live", "/api/version"] {
+        assert_eq!(gateway.get(path).await.0, 200, "{path}");
+    }
+    for path in ["/v1/models", "/api/v1/health", "/api/tags"] {
+        assert_eq!(gateway.get(path).await.0, 401, "{path}");
+    }
+    let chat = |key: &str| {
+        let request = gateway
+            .client
+            .post(format!("{}/v1/chat/completions", gateway.url));
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        request
+            .header("authorization", format!("Bearer {key}"))
+            .json(&body)
+            .send()
+    };
+    assert_eq!(chat("two").await.unwrap().status(), 200);
+    let refused = chat("three").await.unwrap();
+    assert_eq!(refused.headers()["www-authenticate"], "Bearer");
+    let (status, answer) = read(refused).await;
+    assert_eq!(
+        (status.as_u16(), &answer["error"]["code"]),
+        (401, &json!("unauthenticated"))
+    );
+    let request = gateway.client.post(format!("{}/v1/messages", gateway.url));
+    let body = json!({"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]});
+    let response = request
+        .header("x-api-key", "one")
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn nobody_else_may_ask_without_a_key() {
+    let refused = |args: &'static [&'static str]| async move {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_muster-gateway"));
+        command.args(["--controller", "unix:/nonexistent"]).args(args);
+        let output = crate::within(command.output()).await.unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = refused(&["--listen", "0.0.0.0:0"]).await;
+    assert!(said.contains("--api-key"), "{said}");
+    let said = refused(&["--listen", "127.0.0.1:0", "--api-key-file", "/nonexistent/key"]).await;
+    assert!(said.contains("/nonexistent/key"), "{said}");
+}
