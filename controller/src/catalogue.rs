@@ -11,7 +11,10 @@ use std::{
 };
 
 use muster_policy::{Bytes, ModelType};
-use muster_proto::v1::ModelSettings;
+use muster_proto::{
+    overrides::Overrides,
+    v1::{ErrorInfo, ModelSettings},
+};
 
 use crate::{config::ModelEntry, convert};
 
@@ -31,7 +34,7 @@ pub(crate) struct FilePlace {
 }
 
 /// One model.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Entry {
     model: ModelEntry,
     spec_hash: String,
@@ -114,6 +117,22 @@ impl Entry {
             spec_hash,
             files,
         }
+    }
+
+    /// The entry with settings for one load folded in.
+    ///
+    /// # Errors
+    /// `invalid_load_request`: the model's runtime does not take them.
+    pub(crate) fn overridden(&self, override_json: &str) -> Result<Self, ErrorInfo> {
+        let mut entry = self.clone();
+        Overrides::from_json(&entry.model.runtime, override_json)?.apply(&mut entry.model.settings)?;
+        // Where a setting came from does not change what it needs: estimates are shared.
+        let effective = ModelSettings {
+            load_override_json: String::new(),
+            ..entry.model.settings.clone()
+        };
+        entry.spec_hash = convert::spec_hash(&entry.model.runtime, &effective);
+        Ok(entry)
     }
 
     /// What was configured.

@@ -6,6 +6,7 @@
 //! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20).
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
+//! * [`overrides`]: settings for one load (seed 001), checked and folded into a definition.
 //! * [`process`]: logging, readiness over sd_notify and the shutdown signal, alike in every process.
 //!
 //! Architecture invariant: this crate knows no policy, no device and no engine.
@@ -32,6 +33,7 @@ pub mod error;
 pub mod id;
 pub mod net;
 pub mod oai;
+pub mod overrides;
 pub mod process;
 pub mod trace;
 pub mod units;

@@ -39,6 +39,10 @@ pub struct ModelEntry {
     pub pinned: bool,
     /// Loaded at start.
     pub enabled: bool,
+    /// Its device as configured; empty = any.
+    pub wanted_device: String,
+    /// Whether requests load it, if the operator says so; else the gateways decide.
+    pub autoload: Option<bool>,
     /// Whether thinking can be switched per request, if the operator says so.
     pub thinking: Option<bool>,
     /// The configuration file that first defined it.
@@ -128,6 +132,8 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         settings,
         pinned: section.boolean("pinned").unwrap_or_default(),
         enabled: section.boolean("enabled").unwrap_or_default(),
+        wanted_device: section.string("device").unwrap_or_default().to_owned(),
+        autoload: section.boolean("autoload"),
         thinking: section.boolean("thinking"),
         defined_in: section.file().as_ref().clone(),
     };

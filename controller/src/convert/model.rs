@@ -93,8 +93,21 @@ pub(crate) fn model(entry: &Entry, observed: &Observed) -> v1::Model {
         created: Some(files.created.into()),
         size_bytes: files.size,
         downloaded: files.present,
+        enabled: model.enabled,
+        device: model.wanted_device.clone(),
+        autoload: model.autoload,
         ..v1::Model::default()
     }
+}
+
+/// Whether a loaded engine can switch thinking per request; none while nothing is loaded.
+pub(crate) fn engine_thinking(model: &v1::Model) -> Option<bool> {
+    let statuses = model
+        .instances
+        .iter()
+        .filter_map(|instance| instance.status.as_ref());
+    let mut capabilities = statuses.filter_map(|status| status.capabilities.as_ref());
+    capabilities.next().map(|capabilities| capabilities.thinking)
 }
 
 /// What gateways need of a model, out of what operators see of it.
@@ -104,16 +117,14 @@ pub(crate) fn summary(
     device_kinds: Vec<String>,
     entry: Option<&Entry>,
 ) -> v1::ModelSummary {
-    let settings = model.settings.unwrap_or_default();
+    let settings = model.settings.clone().unwrap_or_default();
     let statuses = || {
         model
             .instances
             .iter()
             .filter_map(|instance| instance.status.as_ref())
     };
-    let engine = statuses()
-        .find_map(|status| status.capabilities.as_ref())
-        .map(|capabilities| capabilities.thinking);
+    let engine = engine_thinking(&model);
     v1::ModelSummary {
         thinking: entry.map_or(engine, |entry| entry.thinking(engine)),
         ctx_size: statuses()
@@ -143,6 +154,7 @@ pub(crate) fn summary(
         last_error: model.last_error,
         device_kinds,
         last_used: model.last_used,
+        autoload: model.autoload,
     }
 }
 

@@ -126,7 +126,14 @@ impl Driver {
     pub(super) fn call(&mut self, request: RequestId, order: Order, sender: watch::Sender<CallState>) {
         match order {
             Order::Load(load) => {
-                let overrides = self.overrides(&load);
+                let overrides = match self.overrides(&load) {
+                    Ok(overrides) => overrides,
+                    Err(error) => {
+                        // Nobody listening is fine: nothing was begun.
+                        sender.send_replace(CallState::Done(Err(error)));
+                        return;
+                    }
+                };
                 let model = load.model.as_str().into();
                 self.calls.open.insert(
                     request.clone(),
@@ -210,16 +217,19 @@ impl Driver {
         sender.send_replace(CallState::Done(answer));
     }
 
-    /// The catalogue's entry on the device an operator chose; none if he chose none or the model is unknown.
-    fn overrides(&self, load: &v1::LoadModelRequest) -> Option<ModelSpec> {
-        let entry = self
-            .catalogue
-            .get(&load.model)
-            .filter(|_| !load.device_id.is_empty())?;
-        Some(convert::model::spec_on(
-            entry,
-            config::device(&load.device_id),
-            &self.observed,
-        ))
+    /// The catalogue's entry on the device and with the settings an operator chose; none if he chose none or the model is unknown.
+    fn overrides(&self, load: &v1::LoadModelRequest) -> Result<Option<ModelSpec>, v1::ErrorInfo> {
+        let Some(entry) = self.catalogue.get(&load.model) else {
+            return Ok(None);
+        };
+        let changed = entry.overridden(&load.override_json)?;
+        if load.device_id.is_empty() && load.replicas == 0 && changed.settings() == entry.settings() {
+            return Ok(None);
+        }
+        let device = match load.device_id.as_str() {
+            "" => entry.model().device.clone(),
+            chosen => config::device(chosen),
+        };
+        Ok(Some(convert::model::spec_on(&changed, device, &self.observed)))
     }
 }

@@ -148,11 +148,11 @@ impl Driver {
 
     fn show(&self, entry: &Entry, view: Option<&ModelView>, instances: &Instances) -> v1::Model {
         let mut model = convert::model::model(entry, &self.observed);
-        let Some(view) = view else {
-            model.set_status(v1::ModelStatus::Unloaded);
-            return model;
-        };
-        self.fill(&mut model, view, instances);
+        match view {
+            Some(view) => self.fill(&mut model, view, instances),
+            None => model.set_status(v1::ModelStatus::Unloaded),
+        }
+        model.thinking = entry.thinking(convert::model::engine_thinking(&model));
         model
     }
 
@@ -208,6 +208,7 @@ impl Driver {
             name: String::new(),
             capacity_bytes: view.capacity.get(),
             exclusive: false,
+            index: None,
         });
         v1::DeviceStatus {
             device: Some(device),

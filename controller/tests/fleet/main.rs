@@ -11,6 +11,7 @@
 mod catalogue;
 mod evict;
 mod load;
+mod overrides;
 mod pins;
 mod sessions;
 mod slow;
@@ -148,10 +149,21 @@ impl Client {
 
     /// Loads, and returns the words on the way and the final state.
     pub(crate) async fn load(&mut self, model: &str) -> Result<v1::Model, tonic::Status> {
-        let request = v1::LoadModelRequest {
+        self.load_as(Self::load_of(model)).await
+    }
+
+    /// A bare load.
+    pub(crate) fn load_of(model: &str) -> v1::LoadModelRequest {
+        v1::LoadModelRequest {
             model: model.to_owned(),
             ..v1::LoadModelRequest::default()
-        };
+        }
+    }
+
+    pub(crate) async fn load_as(
+        &mut self,
+        request: v1::LoadModelRequest,
+    ) -> Result<v1::Model, tonic::Status> {
         let mut events = self.0.load_model(request).await?.into_inner();
         loop {
             let event = timeout(LIMIT, events.message()).await.unwrap()?;

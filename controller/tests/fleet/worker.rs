@@ -92,6 +92,7 @@ impl Worker {
                 name: "Test".to_owned(),
                 capacity_bytes: 1 << 30,
                 exclusive: false,
+                index: None,
             }],
             runtimes: vec![v1::RuntimeInfo {
                 name: "stub".to_owned(),

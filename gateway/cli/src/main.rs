@@ -65,6 +65,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
                 model,
                 device_id: device,
                 replicas: replicas.unwrap_or_default(),
+                ..v1::LoadModelRequest::default()
             };
             commands::load::load(&controller, output, request).await
         }

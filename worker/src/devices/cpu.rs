@@ -28,6 +28,7 @@ impl Cpu {
             name: name.unwrap_or_else(|| "CPU".to_owned()),
             capacity_bytes: procfs::memory()?.capacity.0,
             exclusive: false,
+            index: None,
         };
         Ok(Self { device })
     }

@@ -67,6 +67,7 @@ impl Gpu {
             name: found.name()?,
             capacity_bytes: found.memory_info()?.total,
             exclusive: false,
+            index: Some(found.index()?),
         };
         let nvml = Arc::clone(nvml);
         Ok(Self { nvml, uuid, device })

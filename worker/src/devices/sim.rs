@@ -105,6 +105,7 @@ impl Driver for Sim {
             name: format!("declared device {}", self.name),
             capacity_bytes: self.capacity.0,
             exclusive: false,
+            index: None,
         }
     }
 

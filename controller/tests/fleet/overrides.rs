@@ -1,0 +1,77 @@
+//! Settings for one load (seed 001, `load_override`).
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{self, ErrorInfo},
+};
+
+use crate::{Client, Rig, worker::Worker};
+
+const MODEL: &str = "
+[policy]
+settle = '300ms'
+[models.a]
+runtime = 'stub'
+ctx_size = 512
+enabled = false
+autoload = false
+";
+
+async fn load(client: &mut Client, override_json: &str) -> Result<v1::Model, ErrorInfo> {
+    let request = v1::LoadModelRequest {
+        override_json: override_json.to_owned(),
+        ..Client::load_of("a")
+    };
+    client
+        .load_as(request)
+        .await
+        .map_err(|status| ErrorInfo::from_status(&status))
+}
+
+#[tokio::test]
+async fn an_override_lives_as_long_as_its_load() {
+    let rig = Rig::start(MODEL).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let loaded = load(&mut client, r#"{"ctx_size": 1024}"#).await.unwrap();
+    let spec = |model: &v1::Model| {
+        let status = model.instances[0].status.clone().unwrap();
+        status.spec.unwrap().settings.unwrap()
+    };
+    assert_eq!(spec(&loaded).ctx_size, 1024);
+    assert_eq!(spec(&loaded).load_override_json, r#"{"ctx_size":1024}"#);
+    // The definition is not modified (seed 001, Configured Model Definition).
+    let definition = loaded.settings.as_ref().unwrap();
+    assert_eq!(
+        (definition.ctx_size, definition.load_override_json.as_str()),
+        (512, "")
+    );
+    assert_eq!(loaded.autoload, Some(false));
+
+    // Seed 001: overrides while it is loaded are refused, even equal ones; a bare load is well.
+    let error = load(&mut client, r#"{"ctx_size": 1024}"#).await.unwrap_err();
+    assert_eq!(error.kind(), Code::InvalidLoadRequest);
+    load(&mut client, "").await.unwrap();
+
+    client.unload("a", false).await.unwrap();
+    let plain = load(&mut client, "{}").await.unwrap();
+    assert_eq!(
+        (spec(&plain).ctx_size, spec(&plain).load_override_json.as_str()),
+        (512, "")
+    );
+}
+
+#[tokio::test]
+async fn what_the_runtime_does_not_take_changes_nothing() {
+    let rig = Rig::start(MODEL).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    for wrong in [r#"{"gguf_n_ctx": 1}"#, r#"{"ctx_size": 0}"#, r#"{"x": 1}"#, "["] {
+        let error = load(&mut client, wrong).await.unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidLoadRequest, "{wrong}");
+    }
+    assert_eq!(client.model("a").await.status(), v1::ModelStatus::Unloaded);
+    assert_eq!(worker.count("load"), 0);
+}

@@ -1,0 +1,95 @@
+//! What overrides change: typed settings, llama.cpp's own flags, or settings only the runtime knows.
+
+use serde_json::{Map, Value};
+
+use super::refused;
+use crate::v1::{ErrorInfo, ModelSettings};
+
+/// Flags of `llama-server` behind seed 001's keys, each with its other names.
+const FLAGS: [(&str, &[&str]); 4] = [
+    ("llama_server_image_max_tokens", &["--image-max-tokens"]),
+    ("llama_server_spec_type", &["--spec-type"]),
+    (
+        "llama_server_spec_draft_n_max",
+        &["--spec-draft-n-max", "--draft-max", "--draft", "--draft-n"],
+    ),
+    (
+        "llama_server_spec_draft_p_min",
+        &["--spec-draft-p-min", "--draft-p-min"],
+    ),
+];
+
+pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -> Result<(), ErrorInfo> {
+    // First, since it replaces the words that flags are added to.
+    if let Some(Value::String(args)) = fields.get("llamacpp_args") {
+        settings.args = shell_words::split(args).map_err(|error| {
+            refused(
+                "llamacpp_args",
+                format_args!("cannot be split into words: {error}"),
+            )
+        })?;
+    }
+    for (key, value) in fields {
+        match key.as_str() {
+            "gguf_n_ctx" | "llama_server_n_ctx" | "ctx_size" => {
+                settings.ctx_size = value
+                    .as_u64()
+                    .and_then(|size| size.try_into().ok())
+                    .unwrap_or_default();
+            }
+            "gguf_flash_attn" => settings.flash_attention = text(value),
+            "gguf_type_k" => settings.cache_type_k = text(value),
+            "gguf_type_v" => settings.cache_type_v = text(value),
+            "llamacpp_args" => {}
+            _ => match FLAGS.iter().find(|(name, _)| name == key) {
+                Some((_, flags)) => set_flag(&mut settings.args, flags, value),
+                None => set_own(&mut settings.runtime_json, key, value),
+            },
+        }
+    }
+    settings.load_override_json = match fields.is_empty() {
+        true => String::new(),
+        false => Value::Object(fields.clone()).to_string(),
+    };
+    Ok(())
+}
+
+/// A word; null = the runtime's default.
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Replaces a flag of a command line, or takes it away for null. The first of `flags` is the one that is written.
+fn set_flag(words: &mut Vec<String>, flags: &[&str], value: &Value) {
+    let mut kept = Vec::with_capacity(words.len() + 2);
+    let mut given = std::mem::take(words).into_iter();
+    while let Some(word) = given.next() {
+        let (name, joined) = match word.split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (word.as_str(), false),
+        };
+        if !flags.contains(&name) {
+            kept.push(word);
+        } else if !joined {
+            // Its value goes with it.
+            given.next();
+        }
+    }
+    let value = match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => Some(value.to_string()),
+    };
+    if let (Some(flag), Some(value)) = (flags.first(), value) {
+        kept.push((*flag).to_owned());
+        kept.push(value);
+    }
+    *words = kept;
+}
+
+/// Sets one of the settings that only the runtime knows.
+fn set_own(json: &mut String, key: &str, value: &Value) {
+    let mut own: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    own.insert(key.to_owned(), value.clone());
+    *json = Value::Object(own).to_string();
+}

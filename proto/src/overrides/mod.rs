@@ -1,0 +1,149 @@
+//! Settings for one load (seed 001, `POST /v1/admin/models/{model_name}/load`): which keys there are, what they may hold, and what they
+//! change. The validators are written from the seed's text, not from `load_constraints`: the service accepts more than a UI offers.
+//!
+//! ```text
+//!  body ── schema ──► Draft ── values(runtime) ──► Overrides ── apply ──► ModelSettings
+//!            422                  400 invalid_load_request
+//! ```
+//!
+//! Architecture invariant: pure; knows no model's state and no fleet. A key that is there with null is an override as well: presence counts.
+
+mod apply;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use serde_json::{Map, Value};
+
+use crate::{Code, ErrorExt as _, v1::ErrorInfo};
+
+/// The runtimes that take overrides of their own; `vllm` and `vllm_serve` take the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// `llama_cpp`.
+    LlamaCpp,
+    /// `llama_server`.
+    LlamaServer,
+    /// `exllamav3`.
+    ExLlamaV3,
+    /// `vllm` and `vllm_serve`.
+    Vllm,
+    /// All others, which take none.
+    Other,
+}
+
+impl Backend {
+    /// The backend of a runtime.
+    #[must_use]
+    pub fn of(runtime: &str) -> Self {
+        match runtime {
+            "llama_cpp" => Self::LlamaCpp,
+            "llama_server" => Self::LlamaServer,
+            "exllamav3" => Self::ExLlamaV3,
+            "vllm" | "vllm_serve" => Self::Vllm,
+            _ => Self::Other,
+        }
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LlamaCpp => "llama_cpp",
+            Self::LlamaServer => "llama_server",
+            Self::ExLlamaV3 => "ExLlamaV3",
+            Self::Vllm => "vLLM",
+            Self::Other => "this runtime",
+        }
+    }
+}
+
+/// A load's body whose shape is right; whether its values are, depends on the runtime.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Draft {
+    replicas: Option<u32>,
+    fields: Map<String, Value>,
+}
+
+impl Draft {
+    /// Reads the body of a load on the admin API. An absent body is an empty one.
+    ///
+    /// # Errors
+    /// `invalid_schema` (422): malformed JSON, no object, an unknown key, a wrong type, null where no null may be, 0 where a positive
+    /// integer is wanted.
+    pub fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
+        schema::draft(body)
+    }
+
+    /// Whether it says nothing: a bare load.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.replicas.is_none() && self.fields.is_empty()
+    }
+
+    /// Instances wanted; none = as configured.
+    #[must_use]
+    pub const fn replicas(&self) -> Option<u32> {
+        self.replicas
+    }
+
+    /// Checks the values for a model's runtime.
+    ///
+    /// # Errors
+    /// `invalid_load_request` (400): a key of another runtime, a value out of its range, keys that do not go together.
+    pub fn check(self, runtime: &str, replica_max: u32) -> Result<Overrides, ErrorInfo> {
+        if let Some(replicas) = self.replicas.filter(|replicas| *replicas > replica_max) {
+            let message = format!("must be at most {replica_max} (`replica_max`), not {replicas}");
+            return Err(refused("replicas", message));
+        }
+        values::check(Backend::of(runtime), self.fields)
+    }
+}
+
+/// Settings for one load that fit the model's runtime.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides(Map<String, Value>);
+
+impl Overrides {
+    /// Reads what came over the wire (`LoadModelRequest.override_json`).
+    ///
+    /// # Errors
+    /// As [`Draft::parse`] and [`Draft::check`], all of them `invalid_load_request`.
+    pub fn from_json(runtime: &str, json: &str) -> Result<Self, ErrorInfo> {
+        let draft = schema::wire(json).map_err(|error| ErrorInfo {
+            code: Code::InvalidLoadRequest.as_str().to_owned(),
+            ..error
+        })?;
+        values::check(Backend::of(runtime), draft.fields)
+    }
+
+    /// Whether nothing is overridden.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As JSON text for the wire; empty if nothing is overridden.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        Value::Object(self.0.clone()).to_string()
+    }
+
+    /// Folds them into a definition, and notes them in its `load_override_json`.
+    ///
+    /// # Errors
+    /// `invalid_load_request`: `llamacpp_args` that are no words.
+    pub fn apply(&self, settings: &mut crate::v1::ModelSettings) -> Result<(), ErrorInfo> {
+        apply::apply(&self.0, settings)
+    }
+}
+
+/// `400 invalid_load_request` about one key; `message` follows its name.
+fn refused(key: &str, message: impl std::fmt::Display) -> ErrorInfo {
+    let error = Code::InvalidLoadRequest.error(format!("`{key}` {message}"));
+    error.with_param(key)
+}

@@ -1,0 +1,219 @@
+//! The values of a load's body, for one runtime (400 `invalid_load_request`).
+
+use serde_json::{Map, Value};
+
+use super::{Backend, Overrides, refused};
+use crate::v1::ErrorInfo;
+
+/// GGML's names of cache types (seed 001, `gguf_type_k`).
+pub(super) const CACHE_TYPES: [&str; 9] = [
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1",
+];
+/// Bits of an ExLlamaV3 cache.
+const BITS: std::ops::RangeInclusive<u64> = 2..=8;
+/// Cells are counted in 32 bits with a sign in llama.cpp and vLLM.
+const MOST_TOKENS: u64 = i32::MAX as u64;
+/// Flags of llama.cpp's server that `llamacpp_args` must not hold.
+const MANAGED: [&str; 19] = [
+    "-m",
+    "--model",
+    "--port",
+    "--host",
+    "-c",
+    "--ctx-size",
+    "-ngl",
+    "--gpu-layers",
+    "--n-gpu-layers",
+    "-mm",
+    "--mmproj",
+    "--embedding",
+    "--embeddings",
+    "--rerank",
+    "--reranking",
+    "--api-key",
+    "--api-key-file",
+    "-a",
+    "--alias",
+];
+const QUANT: &str = "exllama_cache_quant";
+const K_BITS: &str = "exllama_cache_k_bits";
+const V_BITS: &str = "exllama_cache_v_bits";
+
+pub(super) fn check(backend: Backend, mut fields: Map<String, Value>) -> Result<Overrides, ErrorInfo> {
+    common(backend, &mut fields)?;
+    for (key, value) in &fields {
+        if owner(key).is_some_and(|owner| owner != backend) {
+            let message = format_args!("is no setting of {}", backend.name());
+            return Err(refused(key, message));
+        }
+        one(key, value)?;
+    }
+    bits(&mut fields)?;
+    Ok(Overrides(fields))
+}
+
+/// The backend whose key it is; none for keys that are not one backend's own.
+fn owner(key: &str) -> Option<Backend> {
+    const PREFIXES: [(&str, Backend); 4] = [
+        ("gguf_", Backend::LlamaCpp),
+        ("exllama_", Backend::ExLlamaV3),
+        ("vllm_", Backend::Vllm),
+        ("llama_server_", Backend::LlamaServer),
+    ];
+    let found = PREFIXES.iter().find(|(prefix, _)| key.starts_with(prefix));
+    found.map(|(_, backend)| *backend)
+}
+
+/// Lemonade's keys, under the backend's own names where it has one.
+fn common(backend: Backend, fields: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+    if fields.contains_key("llamacpp_args") && !matches!(backend, Backend::LlamaCpp | Backend::LlamaServer) {
+        return Err(refused("llamacpp_args", "is for llama.cpp's runtimes only"));
+    }
+    let own = match backend {
+        Backend::LlamaCpp => "gguf_n_ctx",
+        Backend::LlamaServer => "llama_server_n_ctx",
+        Backend::ExLlamaV3 => "exllama_cache_size",
+        Backend::Vllm => "vllm_max_model_len",
+        Backend::Other => "ctx_size",
+    };
+    if let Some(size) = fields.remove("ctx_size") {
+        fields.insert(own.to_owned(), size);
+    }
+    Ok(())
+}
+
+fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
+    match key {
+        "gguf_n_ctx"
+        | "llama_server_n_ctx"
+        | "vllm_max_model_len"
+        | "exllama_max_rq_tokens"
+        | "ctx_size"
+        | "llama_server_image_max_tokens"
+        | "vllm_num_speculative_tokens"
+        | "vllm_max_pixels" => at_most(key, value, MOST_TOKENS),
+        "exllama_cache_size" => {
+            at_most(key, value, MOST_TOKENS)?;
+            match value.as_u64() {
+                Some(size) if !size.is_multiple_of(256) => Err(refused(
+                    key,
+                    format_args!("must be a multiple of 256, not {size}"),
+                )),
+                Some(_) | None => Ok(()),
+            }
+        }
+        "vllm_kv_cache_memory_bytes" => at_most(key, value, i64::MAX.unsigned_abs()),
+        "llama_server_spec_draft_n_max" => at_most(key, value, 6),
+        "gguf_flash_attn" => one_of(key, value, &["on", "off", "auto"]),
+        "gguf_type_k" | "gguf_type_v" => one_of(key, value, &CACHE_TYPES),
+        "llama_server_spec_type" => one_of(key, value, &["draft-mtp"]),
+        "llama_server_spec_draft_p_min" => match value.as_f64() {
+            Some(share) if !(0.0..=1.0).contains(&share) => Err(refused(
+                key,
+                format_args!("must be between 0.0 and 1.0, not {share}"),
+            )),
+            Some(_) | None => Ok(()),
+        },
+        // vLLM itself knows which it supports (seed 001: any dtype string it supports).
+        "vllm_kv_cache_dtype" | "vllm_speculative_method" | "vllm_speculative_model" => {
+            match value.as_str() {
+                Some(text) if text.trim().is_empty() => Err(refused(key, "must not be empty")),
+                Some(_) | None => Ok(()),
+            }
+        }
+        "llamacpp_args" => args(key, value),
+        QUANT => match value.as_str() {
+            Some(text) if quant(text).is_none() => {
+                let message = format_args!(
+                    "must be \"<bits>\" or \"<k_bits>,<v_bits>\" with bits from 2 to 8, not `{text}`"
+                );
+                Err(refused(key, message))
+            }
+            Some(_) | None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn at_most(key: &str, value: &Value, most: u64) -> Result<(), ErrorInfo> {
+    match value.as_u64() {
+        Some(given) if given > most => Err(refused(key, format_args!("must be at most {most}, not {given}"))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// A word of a list; null was let through by the schema where it is allowed.
+fn one_of(key: &str, value: &Value, words: &[&str]) -> Result<(), ErrorInfo> {
+    match value.as_str() {
+        Some(text) if !words.contains(&text) => {
+            let message = format_args!("must be one of {}, not `{text}`", words.join(", "));
+            Err(refused(key, message))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Arguments for llama.cpp must not repeat what is managed for them (seed 000, `llamacpp_args`).
+fn args(key: &str, value: &Value) -> Result<(), ErrorInfo> {
+    let words = shell_words::split(value.as_str().unwrap_or_default());
+    let words = words.map_err(|error| refused(key, format_args!("cannot be split into words: {error}")))?;
+    let managed = |word: &&String| MANAGED.contains(&word.split('=').next().unwrap_or_default());
+    match words.iter().find(managed) {
+        Some(flag) => Err(refused(
+            key,
+            format_args!("must not hold `{flag}`, which Muster sets itself"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Bits of K and V.
+fn quant(text: &str) -> Option<(u64, u64)> {
+    let bits = |text: &str| {
+        let digit = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|bits| digit && BITS.contains(bits))
+    };
+    match text.split_once(',') {
+        Some((k, v)) => Some((bits(k)?, bits(v)?)),
+        None => bits(text).map(|both| (both, both)),
+    }
+}
+
+/// `exllama_cache_k_bits` and `exllama_cache_v_bits` come together, never with `exllama_cache_quant`, and become it.
+fn bits(fields: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+    let (k, v) = match (fields.remove(K_BITS), fields.remove(V_BITS)) {
+        (None, None) => return Ok(()),
+        (Some(k), Some(v)) => (k, v),
+        (Some(_), None) => return Err(refused(K_BITS, format_args!("needs `{V_BITS}` beside it"))),
+        (None, Some(_)) => return Err(refused(V_BITS, format_args!("needs `{K_BITS}` beside it"))),
+    };
+    if fields.contains_key(QUANT) {
+        return Err(refused(
+            QUANT,
+            format_args!("cannot be given with `{K_BITS}` and `{V_BITS}`"),
+        ));
+    }
+    for (key, value) in [(K_BITS, &k), (V_BITS, &v)] {
+        if let Some(bits) = value.as_u64().filter(|bits| !BITS.contains(bits)) {
+            return Err(refused(key, format_args!("must be between 2 and 8, not {bits}")));
+        }
+    }
+    let quant = match (k.as_u64(), v.as_u64()) {
+        (Some(k), Some(v)) => Value::String(format!("{k},{v}")),
+        (None, None) => Value::Null,
+        (Some(_), None) => {
+            return Err(refused(
+                V_BITS,
+                format_args!("must be an integer as `{K_BITS}` is"),
+            ));
+        }
+        (None, Some(_)) => {
+            return Err(refused(
+                K_BITS,
+                format_args!("must be an integer as `{V_BITS}` is"),
+            ));
+        }
+    };
+    fields.insert(QUANT.to_owned(), quant);
+    Ok(())
+}
