@@ -58,6 +58,7 @@ fn spec(id: &str) -> ModelSpec {
         }],
         spec_hash: SpecHash::new("hash"),
         pinned: false,
+        idle_ttl: muster_policy::IdleTtl::Default,
     }
 }
 
@@ -83,6 +84,7 @@ fn status(worker: usize, n: usize, running: u32, touch_seq: u64, age: Duration) 
             origin: Origin::Auto,
             attempt: 1,
             pinned: false,
+            idle_ttl: None,
         },
         state: ReportedState::Ready,
         revision: touch_seq,

@@ -43,6 +43,8 @@ impl Fleet {
 
     fn announce_routes(&mut self, id: &ModelId) {
         let Some(model) = self.models.get(id) else { return };
+        // What left the catalogue finishes what it has.
+        let orphaned = model.spec.is_none();
         for instance_id in &model.instances {
             let Some(instance) = self.instances.get_mut(instance_id) else {
                 continue;
@@ -52,7 +54,7 @@ impl Fleet {
                 .get(&instance.worker)
                 .is_some_and(|worker| worker.facts.draining);
             let wanted = match instance.wanted_route() {
-                Some(RouteState::Ready) if draining => Some(RouteState::Draining),
+                Some(RouteState::Ready) if draining || orphaned => Some(RouteState::Draining),
                 route @ (Some(RouteState::Ready | RouteState::Suspect | RouteState::Draining) | None) => {
                     route
                 }
@@ -193,7 +195,11 @@ impl Fleet {
             Phase::Settling { until, .. } => Some(*until),
             Phase::Running => None,
         };
-        let wake = [settle, self.plan_wake, attention_wake]
+        let expiry = match self.phase {
+            Phase::Settling { .. } => None,
+            Phase::Running => self.expiries.first().map(|(at, _)| *at),
+        };
+        let wake = [settle, self.plan_wake, attention_wake, expiry]
             .into_iter()
             .flatten()
             .min();

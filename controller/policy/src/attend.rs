@@ -3,6 +3,8 @@
 //! Looks only at instances in `attention`; one leaves that set when it needs neither a command nor a clock.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::{Command, Effect, HoldId, InstanceId, Moment, WorkerId};
 use crate::fleet::Fleet;
@@ -54,12 +56,14 @@ impl Fleet {
                 self.send(id, Asked::Resume, Command::Resume);
             }
             InstanceState::Ready => {
-                if !self.release_next(id) {
-                    self.place_next(id);
+                if !self.release_next(id) && !self.place_next(id) {
+                    self.tell_attributes(id);
                 }
             }
             InstanceState::Loading { .. } => {
-                self.release_next(id);
+                if !self.release_next(id) {
+                    self.tell_attributes(id);
+                }
             }
             InstanceState::Quiesced { plan: Some(_), .. }
             | InstanceState::Evicting { .. }
@@ -88,10 +92,35 @@ impl Fleet {
         true
     }
 
-    fn place_next(&mut self, id: &InstanceId) {
-        if let Some(hold) = self.hold_to_place(id) {
-            self.send(id, Asked::PlaceHold(hold.clone()), Command::PlaceHold { hold });
+    fn place_next(&mut self, id: &InstanceId) -> bool {
+        let Some(hold) = self.hold_to_place(id) else {
+            return false;
+        };
+        self.send(id, Asked::PlaceHold(hold.clone()), Command::PlaceHold { hold });
+        true
+    }
+
+    /// Pin and idle time of its model, where the worker shows others.
+    fn attributes_to_tell(&self, id: &InstanceId) -> Option<(bool, Option<Duration>)> {
+        let instance = self.instances.get(id)?;
+        let model = self.spec_of(&instance.spec.model)?;
+        let wanted = (model.pinned, self.config.ttl(model.idle_ttl));
+        (wanted != (instance.spec.pinned, instance.spec.idle_ttl)).then_some(wanted)
+    }
+
+    fn tell_attributes(&mut self, id: &InstanceId) {
+        let Some((pinned, idle_ttl)) = self.attributes_to_tell(id) else {
+            return;
+        };
+        if let Some(instance) = self.instances.get_mut(id) {
+            let spec = Arc::make_mut(&mut instance.spec);
+            (spec.pinned, spec.idle_ttl) = (pinned, idle_ttl);
         }
+        self.send(
+            id,
+            Asked::SetAttributes,
+            Command::SetAttributes { pinned, idle_ttl },
+        );
     }
 
     fn hold_to_place(&self, id: &InstanceId) -> Option<HoldId> {
@@ -120,6 +149,10 @@ impl Fleet {
                     | InstanceState::Leaving(Exit::ToSend(_))
             )
             || self.hold_to_place(id).is_some()
+            || (matches!(
+                instance.state,
+                InstanceState::Ready | InstanceState::Loading { .. }
+            ) && self.attributes_to_tell(id).is_some())
     }
 
     /// When time will make something due; does what is due already.
@@ -143,6 +176,7 @@ impl Fleet {
             plan: plan @ Some(_),
             confirmed: false,
             since,
+            patient: _,
         } = &mut instance.state
         {
             if *since + config.unknown_wait > now {

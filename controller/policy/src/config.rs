@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::api::{Bytes, ModelType};
+use crate::api::{Bytes, IdleTtl, ModelType};
 
 /// How many models of one type a host may have loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,16 @@ pub struct Config {
     pub settle: Duration,
     /// How long a load waits for a capable worker (PROTOCOL 2), or for what a ghost holds.
     pub worker_wait: Duration,
+    /// How long a load waits for busy victims before they take no new work, finish what they have and go (PROTOCOL 11). None = as long
+    /// as it takes (the seed's rule).
+    pub max_eviction_wait: Option<Duration>,
+    /// How long victims may take to finish their work once they take no more; then the load that waits fails and they are ready again.
+    /// It bounds operators' unloads too. None = no limit.
+    pub max_drain: Option<Duration>,
+    /// How long an instance stays at least once it is loaded.
+    pub min_residency: Duration,
+    /// How long a model may be idle before it is unloaded, where the model does not say. None = for ever.
+    pub idle_ttl: Option<Duration>,
     /// How long an absent worker still counts as one the model may fit on (PROTOCOL 2).
     pub absent_counts: Duration,
     /// How long a running load that nobody waits for is spared (I8).
@@ -119,6 +129,18 @@ impl Backoff {
     }
 }
 
+impl Config {
+    /// How long a model may be idle before it is unloaded; none = for ever.
+    #[must_use]
+    pub fn ttl(&self, ttl: IdleTtl) -> Option<Duration> {
+        match ttl {
+            IdleTtl::Default => self.idle_ttl,
+            IdleTtl::Never => None,
+            IdleTtl::After(ttl) => Some(ttl),
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -129,6 +151,10 @@ impl Default for Config {
             placement: Placement::Spread,
             settle: Duration::from_secs(2),
             worker_wait: Duration::from_secs(30),
+            max_eviction_wait: None,
+            max_drain: None,
+            min_residency: Duration::ZERO,
+            idle_ttl: None,
             absent_counts: Duration::from_secs(600),
             abandon_grace: Duration::from_secs(10),
             quiet: Duration::from_millis(250),

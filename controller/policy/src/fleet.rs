@@ -42,6 +42,8 @@ pub struct Fleet {
     pub(crate) attention: BTreeSet<InstanceId>,
     /// Workers that left in order, and when each is forgotten.
     pub(crate) leavers: VecDeque<(Moment, WorkerId)>,
+    /// When to see whether a model has been idle for too long; never later than it has.
+    pub(crate) expiries: BTreeSet<(Moment, ModelId)>,
     /// Models to look at before the step ends.
     pub(crate) dirty: BTreeSet<ModelId>,
     /// The queue must be decided anew.
@@ -102,6 +104,7 @@ impl Fleet {
             memos: Memos::default(),
             attention: BTreeSet::new(),
             leavers: VecDeque::new(),
+            expiries: BTreeSet::new(),
             dirty: BTreeSet::new(),
             replan: false,
             plan_wake: None,
@@ -133,6 +136,7 @@ impl Fleet {
         self.apply(event);
         self.settle();
         self.reconcile_dirty();
+        self.expire();
         // A pass may free or need something that an earlier load of the queue can use; it converges, since every round acts.
         for _ in 0..MAX_ROUNDS {
             if !self.plan_if_due(ids) {
@@ -172,7 +176,12 @@ impl Fleet {
                 model,
                 overrides,
             } => self.load_requested(request, &model, overrides),
-            Event::UnloadRequested { request, model, how } => self.unload_requested(request, &model, how),
+            Event::UnloadRequested {
+                request,
+                model,
+                how,
+                drain_for,
+            } => self.unload_requested(request, &model, how, drain_for),
             Event::PreloadRequested { model } => self.preload_requested(&model),
             Event::ForgetRequested { request, worker } => self.forget_requested(request, &worker),
             Event::GhostGone { instance } => self.ghost_gone(&instance),

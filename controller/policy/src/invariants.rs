@@ -6,7 +6,7 @@ use crate::api::{
     Bytes, Command, DeviceKey, Effect, Exclusivity, HostId, InstanceId, ModelId, ModelType, UnloadMode,
 };
 use crate::fleet::{Fleet, Phase};
-use crate::state::{Instance, Place};
+use crate::state::{Instance, InstanceState, Place};
 
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +97,11 @@ fn commanded(fleet: &Fleet, instance: &Instance, command: &Command, found: &mut 
         | Command::Unload {
             mode: UnloadMode::IfIdle { .. },
         } => {
-            if instance.busy() {
+            // Who waited for `max_eviction_wait` may have running work finished, but none that is promised (I8, I10).
+            let patient = matches!(instance.state, InstanceState::Quiesced { patient: true, .. })
+                && fleet.config.max_eviction_wait.is_some()
+                && instance.holds.is_empty();
+            if instance.busy() && !patient {
                 found.push(Violation::EvictsBusy(instance.id.clone()));
             }
             if fleet
@@ -110,10 +114,11 @@ fn commanded(fleet: &Fleet, instance: &Instance, command: &Command, found: &mut 
         Command::CancelLoad
         | Command::Resume
         | Command::Unload {
-            mode: UnloadMode::Drain | UnloadMode::Force,
+            mode: UnloadMode::Drain { .. } | UnloadMode::Force,
         }
         | Command::PlaceHold { .. }
         | Command::ReleaseHold { .. }
+        | Command::SetAttributes { .. }
         | Command::AckTombstone => {}
     }
 }

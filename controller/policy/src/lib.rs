@@ -9,6 +9,7 @@ mod announce;
 mod api;
 mod attend;
 mod config;
+mod expire;
 mod fleet;
 pub mod invariants;
 mod ledger;

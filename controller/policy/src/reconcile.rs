@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use crate::api::{
-    DecisionKind, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WaitReason, WorkerId,
+    DecisionKind, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Before, Exit, Goal, InstanceState, Load, Place, Standing, Waiter};
+use crate::state::{Before, Exit, InstanceState, Load, Place, Waiter};
 
 /// What a model has to offer to a waiter.
 enum Home {
@@ -32,6 +32,7 @@ impl Fleet {
             self.drop_needless_load(model);
             self.serve_waiters(model);
             self.mark_wanted(model);
+            self.watch_idleness(model);
         }
     }
 
@@ -114,8 +115,14 @@ impl Fleet {
         for call in loads {
             self.reply(call.request, Ok(ModelState::Loaded));
         }
+        // It serves again: what ran there did not finish in time.
+        let result = if serving {
+            Err(LoadError::NotDrained(id.clone()))
+        } else {
+            Ok(state)
+        };
         for request in unloads {
-            self.reply(request, Ok(state.clone()));
+            self.reply(request, result.clone());
         }
     }
 
@@ -201,6 +208,9 @@ impl Fleet {
         let Some(model) = self.models.get(id) else {
             return Home::Cold;
         };
+        if model.spec.is_none() {
+            return Home::Cold;
+        }
         let mut ready: Option<(bool, u32, &InstanceId)> = None;
         let (mut soon, mut unloading) = (false, false);
         for instance in model
@@ -298,23 +308,7 @@ impl Fleet {
             return;
         };
         model.queued = Some(load_id);
-        self.queue.insert(
-            load_id,
-            Load {
-                id: load_id,
-                model: id.clone(),
-                spec,
-                origin,
-                attempt: 1,
-                lost: 0,
-                goal: Goal::Anywhere,
-                stuck_since: None,
-                standing: Standing::Waiting {
-                    reason: WaitReason::LoadSlot,
-                    blocked_by: Vec::new(),
-                },
-            },
-        );
+        self.queue.insert(load_id, Load::new(load_id, spec, origin));
         self.decided(DecisionKind::LoadQueued, Some(id), None, None);
         self.touch_model(id);
         self.room_changed();

@@ -5,9 +5,10 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
-use muster_policy::{Bytes, DeviceChoice, DeviceKind, ModelType};
+use muster_policy::{Bytes, DeviceChoice, DeviceKind, IdleTtl, ModelType};
 use muster_proto::v1::{LoraAdapter, ModelSettings, StubSettings};
 
 use super::{defaults::Defaults, section::Section};
@@ -37,6 +38,8 @@ pub struct ModelEntry {
     pub settings: ModelSettings,
     /// Never evicted by policy.
     pub pinned: bool,
+    /// How long it may be idle before it is unloaded.
+    pub idle_ttl: IdleTtl,
     /// Loaded at start.
     pub enabled: bool,
     /// Its device as configured; empty = any.
@@ -131,6 +134,11 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         memory: section.integer("memory_mib", 1).map(Bytes::mib),
         settings,
         pinned: section.boolean("pinned").unwrap_or_default(),
+        idle_ttl: match section.duration("idle_ttl") {
+            None => IdleTtl::Default,
+            Some(Duration::ZERO) => IdleTtl::Never,
+            Some(ttl) => IdleTtl::After(ttl),
+        },
         enabled: section.boolean("enabled").unwrap_or_default(),
         wanted_device: section.string("device").unwrap_or_default().to_owned(),
         autoload: section.boolean("autoload"),

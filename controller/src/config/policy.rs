@@ -30,6 +30,15 @@ pub(super) fn policy(section: Section<'_>) -> Config {
         placement,
         settle: span("settle", default.settle),
         worker_wait: span("worker_wait", default.worker_wait),
+        max_eviction_wait: section
+            .duration("max_eviction_wait")
+            .or(default.max_eviction_wait),
+        max_drain: section.duration("max_drain").or(default.max_drain),
+        min_residency: span("min_residency", default.min_residency),
+        idle_ttl: section
+            .duration("idle_ttl")
+            .filter(|ttl| !ttl.is_zero())
+            .or(default.idle_ttl),
         absent_counts: span("absent_counts", default.absent_counts),
         abandon_grace: span("abandon_grace", default.abandon_grace),
         quiet: span("quiet", default.quiet),

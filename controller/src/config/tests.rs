@@ -55,7 +55,7 @@ fn no_file_is_an_empty_catalogue_with_defaults() {
 #[test]
 fn later_files_win_key_by_key() {
     let files = Files::new(&[
-        "[policy]\nmargin_mib = 1\nmax_loaded_models = 3\n[models.a]\nruntime = 'stub'\npinned = true\n[models.a.stub]\ntokens = 5\nload_time_ms = 1\n",
+        "[policy]\nmargin_mib = 1\nmax_loaded_models = 3\n[models.a]\nruntime = 'stub'\npinned = true\nidle_ttl = '0s'\n[models.a.stub]\ntokens = 5\nload_time_ms = 1\n",
         "[policy]\nmargin_mib = 7\n[models.a.stub]\ntokens = 6\n[models.b]\ncheckpoint = 'b.gguf'\nlabels = ['embedding']\n",
     ]);
     let config = files.load().unwrap();
@@ -65,6 +65,7 @@ fn later_files_win_key_by_key() {
         panic!("{:?}", config.models)
     };
     assert!(a.pinned);
+    assert_eq!(a.idle_ttl, muster_policy::IdleTtl::Never);
     let stub = a.settings.stub.clone().unwrap();
     assert_eq!((stub.tokens, stub.load_time_ms), (6, 1));
     assert_eq!(b.runtime, "llama_cpp");

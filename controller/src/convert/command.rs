@@ -33,6 +33,10 @@ pub(crate) fn command(
         Command::Unload { mode } => Kind::Unload(unload(*mode)),
         Command::PlaceHold { hold: id } => Kind::PlaceHold(hold(id)),
         Command::ReleaseHold { hold } => Kind::ReleaseHoldId(hold.to_string()),
+        Command::SetAttributes { pinned, idle_ttl } => Kind::Set(v1::SetAttributes {
+            pinned: Some(*pinned),
+            idle_ttl: Some(span(idle_ttl.unwrap_or_default())),
+        }),
         Command::AckTombstone => Kind::Ack(v1::AckTombstone {}),
     };
     v1::Command {
@@ -43,15 +47,15 @@ pub(crate) fn command(
 }
 
 fn unload(mode: UnloadMode) -> v1::Unload {
-    let (mode, if_touch_seq) = match mode {
-        UnloadMode::IfIdle { if_touch_seq } => (v1::UnloadMode::IfIdle, if_touch_seq),
-        UnloadMode::Drain => (v1::UnloadMode::Drain, 0),
-        UnloadMode::Force => (v1::UnloadMode::Force, 0),
+    let (mode, if_touch_seq, drain_for) = match mode {
+        UnloadMode::IfIdle { if_touch_seq } => (v1::UnloadMode::IfIdle, if_touch_seq, None),
+        UnloadMode::Drain { within } => (v1::UnloadMode::Drain, 0, within.map(span)),
+        UnloadMode::Force => (v1::UnloadMode::Force, 0, None),
     };
     v1::Unload {
         mode: mode.into(),
         if_touch_seq,
-        drain_for: None,
+        drain_for,
     }
 }
 
@@ -71,7 +75,7 @@ fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
         group_id: String::new(),
         group_size: 0,
         pinned: spec.pinned,
-        idle_ttl: None,
+        idle_ttl: spec.idle_ttl.map(span),
     }
 }
 

@@ -34,6 +34,7 @@ pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) 
         device,
         spec_hash: entry.spec_hash().into(),
         pinned: model.pinned,
+        idle_ttl: model.idle_ttl,
     }
 }
 

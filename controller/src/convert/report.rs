@@ -184,6 +184,7 @@ fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
         origin: origin_from(spec.origin()).unwrap_or(Origin::Auto),
         attempt: spec.attempt,
         pinned: spec.pinned,
+        idle_ttl: Some(span_from(spec.idle_ttl.as_ref())).filter(|ttl| !ttl.is_zero()),
     })
 }
 

@@ -59,7 +59,8 @@ pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
         LoadError::SlotsPinned { model, pinned } => base
             .with_detail("model", model)
             .with_detail("pinned", names(pinned).join(",")),
-        LoadError::NoWorker { model, waited } => base
+        LoadError::NotDrained(model) => base.with_detail("model", model),
+        LoadError::NoWorker { model, waited } | LoadError::EvictionTimeout { model, waited } => base
             .with_detail("model", model)
             .with_detail("waited_ms", waited.as_millis()),
         LoadError::WorkerLost(worker) | LoadError::NotLost(worker) => base.with_detail("worker_id", worker),

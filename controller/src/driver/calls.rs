@@ -162,7 +162,12 @@ impl Driver {
                         sender,
                     },
                 );
-                self.feed(Event::UnloadRequested { request, model, how });
+                self.feed(Event::UnloadRequested {
+                    request,
+                    model,
+                    how,
+                    drain_for: None,
+                });
             }
             Order::Forget(forget) => {
                 let id = WorkerId::new(forget.worker_id);

@@ -113,11 +113,14 @@ impl Driver {
             DecisionKind::LoadStarted { .. } => self.stats.loads_started += 1,
             DecisionKind::Loaded => self.stats.loads_done += 1,
             DecisionKind::Failed(_) => self.stats.loads_failed += 1,
-            DecisionKind::Evicting { .. } => self.stats.evictions += 1,
+            DecisionKind::Evicting { .. } | DecisionKind::TtlOver { .. } | DecisionKind::NotInCatalogue => {
+                self.stats.evictions += 1
+            }
             DecisionKind::LoadQueued
             | DecisionKind::RetryAfterEvictingAll
             | DecisionKind::Refused(_)
             | DecisionKind::Abandoned
+            | DecisionKind::Quiescing { .. }
             | DecisionKind::EvictionRefused
             | DecisionKind::Resumed
             | DecisionKind::OperatorUnload

@@ -1,6 +1,7 @@
 //! What policy decided and why, for people (`WatchEvents`, logs).
 
 use std::fmt;
+use std::time::Duration;
 
 use super::failure::LoadError;
 use super::ids::{InstanceId, ModelId, WorkerId};
@@ -45,6 +46,20 @@ pub enum DecisionKind {
         /// By which rule.
         rule: EvictionRule,
     },
+    /// A busy instance takes no new work, so that it can make room once its running work is done (PROTOCOL 11).
+    Quiescing {
+        /// For which model.
+        for_model: ModelId,
+        /// How long that has waited.
+        waited: Duration,
+    },
+    /// An instance is unloaded though nobody needs its room: it was idle for longer than it may be.
+    TtlOver {
+        /// How long it may be idle.
+        ttl: Duration,
+    },
+    /// An instance is unloaded since its model left the catalogue.
+    NotInCatalogue,
     /// An eviction did not happen: the victim was in use again.
     EvictionRefused,
     /// Victims of a plan that fell apart take work again.
@@ -104,6 +119,9 @@ impl DecisionKind {
             Self::Refused(_) => "load_refused",
             Self::Abandoned => "load_abandoned",
             Self::Evicting { .. } => "evicting",
+            Self::Quiescing { .. } => "quiescing",
+            Self::TtlOver { .. } => "idle_ttl",
+            Self::NotInCatalogue => "not_in_catalogue",
             Self::EvictionRefused => "eviction_refused",
             Self::Resumed => "resumed",
             Self::OperatorUnload => "unloading",
@@ -129,6 +147,13 @@ impl fmt::Display for DecisionKind {
             ),
             Self::Abandoned => f.write_str("nobody waits for it any more (I8)"),
             Self::Evicting { for_model, rule } => write!(f, "makes room for '{for_model}': {}", rule.name()),
+            Self::Quiescing { for_model, waited } => write!(
+                f,
+                "takes no new requests: '{for_model}' has waited {} ms for its room",
+                waited.as_millis()
+            ),
+            Self::TtlOver { ttl } => write!(f, "unloaded after {} ms without use", ttl.as_millis()),
+            Self::NotInCatalogue => f.write_str("unloaded as it is idle: it left the catalogue"),
             Self::EvictionRefused => f.write_str("was in use again; planned anew"),
             Self::Resumed => f.write_str("takes work again: the plan it was to go for fell apart"),
             Self::OperatorUnload => f.write_str("unloaded by an operator"),

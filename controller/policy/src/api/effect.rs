@@ -1,6 +1,7 @@
 //! Everything policy can want done. An executor carries effects out in order and decides nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::decision::Decision;
 use super::facts::{Progress, WorkerFacts};
@@ -125,6 +126,13 @@ pub enum Command {
         /// The hold.
         hold: HoldId,
     },
+    /// Show these attributes of the model from now on, and echo them when joining.
+    SetAttributes {
+        /// Never evicted by policy.
+        pinned: bool,
+        /// Idle time after which it is unloaded; none = never.
+        idle_ttl: Option<Duration>,
+    },
     /// Forget a terminal instance.
     AckTombstone,
 }
@@ -138,9 +146,17 @@ pub enum UnloadMode {
         if_touch_seq: u64,
     },
     /// What is queued.
-    Drain,
+    Drain {
+        /// The longest drain; the instance is ready again after it. None = no limit.
+        within: Option<Duration>,
+    },
     /// Everything.
     Force,
+}
+
+impl UnloadMode {
+    /// A drain without a limit.
+    pub const DRAIN: Self = Self::Drain { within: None };
 }
 
 /// How a wish for a model stands.

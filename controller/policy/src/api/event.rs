@@ -1,5 +1,7 @@
 //! Everything that can happen to a fleet.
 
+use std::time::Duration;
+
 use super::facts::{InstanceStatus, Report, WorkerFacts};
 use super::failure::WorkerFailure;
 use super::ids::{CommandId, HoldId, InstanceId, ModelId, RequestId, WorkerId};
@@ -81,6 +83,8 @@ pub enum Event {
         model: ModelId,
         /// How.
         how: UnloadHow,
+        /// The longest that running work may take to finish; then the unload is given up. None = as `Config::max_drain` says.
+        drain_for: Option<Duration>,
     },
     /// Configuration wants a model loaded at start if there is free room.
     PreloadRequested {

@@ -101,6 +101,17 @@ pub enum LoadError {
         /// Its reason.
         reason: Refusal,
     },
+    /// Room was being made, but those in the way did not finish their work in time (PROTOCOL 11).
+    #[error("model '{model}' waited {} ms for others to finish their work", waited.as_millis())]
+    EvictionTimeout {
+        /// The model.
+        model: ModelId,
+        /// How long they had.
+        waited: Duration,
+    },
+    /// An unload was given up: running work did not finish in time.
+    #[error("model '{0}' is loaded again: its running work did not finish in time to unload it")]
+    NotDrained(ModelId),
     /// The load was dropped: nobody waits for it, or an operator cancelled it.
     #[error("the load of model '{0}' was cancelled")]
     Cancelled(ModelId),
@@ -125,6 +136,7 @@ impl LoadError {
             Self::Worker(failure) => &failure.code,
             Self::InsufficientMemory { .. } | Self::NoRoomToPreload(_) => "insufficient_memory",
             Self::SlotsPinned { .. } => "slots_pinned",
+            Self::EvictionTimeout { .. } | Self::NotDrained(_) => "eviction_timeout",
             Self::NoWorker { .. } => "no_worker",
             Self::WorkerLost(_) => "worker_lost",
             Self::Refused { .. } => "model_load_failed",

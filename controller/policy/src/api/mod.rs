@@ -24,7 +24,7 @@ pub use ids::{
     RuntimeName, SpecHash, WorkerId,
 };
 pub use spec::{
-    DeviceChoice, EstimateSource, InstanceSpec, ModelSpec, ModelType, Need, NeedPart, Origin, Reservation,
-    Settings,
+    DeviceChoice, EstimateSource, IdleTtl, InstanceSpec, ModelSpec, ModelType, Need, NeedPart, Origin,
+    Reservation, Settings,
 };
 pub use units::{Bytes, Moment};

@@ -1,6 +1,7 @@
 //! What a model is and needs, and what an instance was told to be.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::facts::DeviceKind;
 use super::ids::{DeviceId, ModelId, RuntimeName, SpecHash};
@@ -130,6 +131,20 @@ pub struct ModelSpec {
     pub spec_hash: SpecHash,
     /// Never evicted by policy (I6).
     pub pinned: bool,
+    /// How long it may be idle before it is unloaded.
+    pub idle_ttl: IdleTtl,
+}
+
+/// How long a model may be idle before it is unloaded, though nobody needs its room. Pinned models never are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IdleTtl {
+    /// As [`Config::idle_ttl`](crate::Config::idle_ttl) says.
+    #[default]
+    Default,
+    /// As long as it likes, whatever the default.
+    Never,
+    /// So long after its last use.
+    After(Duration),
 }
 
 /// Memory set aside on one device of the instance's host, as admitted, never re-estimated.
@@ -162,6 +177,8 @@ pub struct InstanceSpec {
     pub origin: Origin,
     /// 1, or 2 for the retry after everything was evicted (I7).
     pub attempt: u32,
-    /// As it was at the load; policy itself reads the catalogue's.
+    /// As the worker was told last, for people; policy itself reads the catalogue's.
     pub pinned: bool,
+    /// As the worker was told last, for people; none = never. Policy itself reads the catalogue's.
+    pub idle_ttl: Option<Duration>,
 }

@@ -50,6 +50,7 @@ pub(crate) struct Part {
     pub(crate) space: usize,
     pub(crate) charge: Bytes,
     pub(crate) unrealised: Bytes,
+    /// What a sample gets back when it ends.
     pub(crate) in_use: Bytes,
 }
 
@@ -275,7 +276,7 @@ impl Fleet {
                     space,
                     charge: instance.charge_on(device),
                     unrealised: instance.unrealised_on(device),
-                    in_use: instance.in_use_on(device),
+                    in_use: instance.returned_by_end(device),
                 });
             }
         }

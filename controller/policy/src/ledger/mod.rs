@@ -230,6 +230,6 @@ impl Fleet {
 fn turn(tenure: &Tenure, id: &InstanceId) -> Option<(Moment, InstanceId)> {
     match tenure {
         Tenure::Busy { until } => until.map(|at| (at, id.clone())),
-        Tenure::Going | Tenure::Idle | Tenure::Pinned | Tenure::Ghost => None,
+        Tenure::Going | Tenure::Idle | Tenure::Finishing | Tenure::Pinned | Tenure::Ghost => None,
     }
 }

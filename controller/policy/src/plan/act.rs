@@ -83,15 +83,14 @@ impl Fleet {
 
     fn wait_for_busy(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) {
         let mut blocked_by = Vec::new();
-        for victim in &plan.victims {
-            if let Tenure::Busy { until } = victim.tenure {
-                blocked_by.push(victim.model.clone());
-                if let Some(until) = until {
-                    pass.wake_at(until);
-                }
+        for victim in plan.victims.iter().filter(|victim| victim.tenure != Tenure::Idle) {
+            blocked_by.push(victim.model.clone());
+            if let Tenure::Busy { until: Some(until) } = victim.tenure {
+                pass.wake_at(until);
             }
         }
         self.wait(load.id, WaitReason::Claim, blocked_by);
+        self.lose_patience(load, &plan.victims, pass);
     }
 
     /// Starts a load that needs no eviction, if its devices are at rest and it fits there as things are now. Says whether it did.
@@ -134,6 +133,7 @@ impl Fleet {
         } else {
             self.wait(load.id, WaitReason::LoadSlot, in_motion);
         }
+        self.wait_for_drains(load, &candidate.host, pass);
         false
     }
 
@@ -154,6 +154,7 @@ impl Fleet {
             origin: load.origin,
             attempt: load.attempt,
             pinned: load.spec.pinned,
+            idle_ttl: self.config.ttl(load.spec.idle_ttl),
         });
         let holds = self.place_waiters(&load.model, &id);
         let state = InstanceState::Loading {
@@ -292,6 +293,7 @@ impl Fleet {
                 instance.state = InstanceState::Quiesced {
                     plan: Some(load.id),
                     confirmed: false,
+                    patient: false,
                     since: now,
                 };
                 self.attention.insert(victim.id.clone());

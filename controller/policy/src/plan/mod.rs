@@ -12,6 +12,7 @@ mod act;
 mod candidates;
 mod choose;
 mod obstacle;
+mod patience;
 mod retry;
 mod room;
 mod tenure;

@@ -45,7 +45,10 @@ impl Fleet {
         }
         let remaining = self.empty_host(load, host, pass);
         if !remaining.is_empty() {
-            return self.stand_evicting(load, remaining);
+            if self.queue.contains_key(&load.id) {
+                self.stand_evicting(load, remaining);
+            }
+            return;
         }
         match self.best_plan_at(load, worker, pass) {
             Ok(plan) if plan.ease == Ease::Free => {
@@ -69,7 +72,7 @@ impl Fleet {
     /// Evicts what is idle; returns the models that are still there.
     fn empty_host(&mut self, load: &Load, host: &HostId, pass: &mut Pass) -> Vec<ModelId> {
         let mut remaining = Vec::new();
-        let mut victims = Vec::new();
+        let (mut victims, mut busy) = (Vec::new(), Vec::new());
         for instance in self.on_host(host) {
             let tenure = match &instance.state {
                 InstanceState::Opaque => continue,
@@ -85,22 +88,30 @@ impl Fleet {
             match tenure {
                 Tenure::Ghost | Tenure::Pinned => continue,
                 Tenure::Going => {}
-                Tenure::Busy { until } => {
-                    if let Some(until) = until {
+                Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. } => {
+                    if let Tenure::Busy { until: Some(until) } = tenure {
                         pass.wake_at(until);
                     }
+                    let list = if tenure == Tenure::Idle {
+                        &mut victims
+                    } else {
+                        &mut busy
+                    };
+                    list.push(Victim {
+                        id: instance.id.clone(),
+                        model: instance.spec.model.clone(),
+                        rule: EvictionRule::FailedLoad,
+                        tenure,
+                    });
                 }
-                Tenure::Idle => victims.push(Victim {
-                    id: instance.id.clone(),
-                    model: instance.spec.model.clone(),
-                    rule: EvictionRule::FailedLoad,
-                    tenure,
-                }),
             }
             remaining.push(instance.spec.model.clone());
         }
         for victim in &victims {
             self.evict_one(load, victim, true, pass);
+        }
+        if !busy.is_empty() {
+            self.lose_patience(load, &busy, pass);
         }
         remaining
     }

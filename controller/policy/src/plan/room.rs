@@ -39,7 +39,7 @@ struct Residents {
 }
 
 /// A resident's place in the order of eviction: idle ones first (I9), then same type first if that matters, then by worth; ties break by id.
-type Turn<'a> = (bool, bool, Worth, &'a crate::api::InstanceId);
+type Turn<'a> = (u8, bool, Worth, &'a crate::api::InstanceId);
 
 impl<'a> Room<'a> {
     pub(crate) fn new(
@@ -188,7 +188,7 @@ impl<'a> Room<'a> {
         for (index, resident) in self.staying().filter(|(_, resident)| test(resident)) {
             match resident.tenure {
                 Tenure::Going => {}
-                Tenure::Idle | Tenure::Busy { .. } => sorted.movable.push(index),
+                Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. } => sorted.movable.push(index),
                 Tenure::Ghost => sorted.ghosts.push(resident.model.id.clone()),
                 Tenure::Pinned => sorted.pinned.push(resident.model.id.clone()),
             }
@@ -290,7 +290,7 @@ impl<'a> Room<'a> {
 
     /// The model to evict for a slot: all its instances must be movable; idle ones first, then by worth (I9).
     fn cheapest_model(&self, residents: &Residents) -> Option<&'a ModelTag> {
-        let mut best: Option<((bool, Worth, &ModelId), &ModelTag)> = None;
+        let mut best: Option<((u8, Worth, &ModelId), &ModelTag)> = None;
         for &index in &residents.movable {
             let Some(resident) = self.resident(index) else {
                 continue;
@@ -304,16 +304,11 @@ impl<'a> Room<'a> {
             }
             // Its replicas go with it: the busiest and the most worth one speaks for all.
             let replicas = residents.movable.iter().filter_map(|index| self.resident(*index));
-            let key = replicas.filter(|replica| replica.model == *model).fold(
-                (false, Worth::NONE, &model.id),
-                |(busy, worth, id), replica| {
-                    (
-                        busy || replica.tenure != Tenure::Idle,
-                        worth.max(replica.worth),
-                        id,
-                    )
-                },
-            );
+            let key = replicas
+                .filter(|replica| replica.model == *model)
+                .fold((0, Worth::NONE, &model.id), |(rank, worth, id), replica| {
+                    (rank.max(replica.tenure.rank()), worth.max(replica.worth), id)
+                });
             if best.as_ref().is_none_or(|(least, _)| key < *least) {
                 best = Some((key, model));
             }
@@ -330,13 +325,15 @@ impl<'a> Room<'a> {
         while self.short_on(space, bytes) {
             let mut first: Option<(Turn<'a>, usize)> = None;
             for (index, resident) in self.staying() {
-                let movable = matches!(resident.tenure, Tenure::Idle | Tenure::Busy { .. });
+                let movable = matches!(
+                    resident.tenure,
+                    Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. }
+                );
                 if !movable || resident.part_on(space).is_none() {
                     continue;
                 }
-                let busy = resident.tenure != Tenure::Idle;
                 let other_type = resident.kind != self.wanted.spec.kind;
-                let turn = (busy, other_type, resident.worth, &resident.id);
+                let turn = (resident.tenure.rank(), other_type, resident.worth, &resident.id);
                 if first.as_ref().is_none_or(|(least, _)| turn < *least) {
                     first = Some((turn, index));
                 }
@@ -462,7 +459,7 @@ impl<'a> Room<'a> {
         chosen.sort_unstable();
         let worth = |index: &usize| {
             self.resident(*index)
-                .map(|resident| (resident.tenure != Tenure::Idle, resident.worth))
+                .map(|resident| (resident.tenure.rank(), resident.worth))
         };
         chosen.sort_by_key(|index| std::cmp::Reverse(worth(index)));
         for index in chosen {

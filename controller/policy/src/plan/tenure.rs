@@ -11,12 +11,26 @@ pub(crate) enum Tenure {
     Going,
     /// May be evicted now.
     Idle,
-    /// May be evicted later: busy, held, hot until then, or being loaded for somebody.
+    /// Takes no new work, so as to be evicted once it has finished what it has (PROTOCOL 11).
+    Finishing,
+    /// May be evicted later: busy, held, used too densely or too young until then, or being loaded for somebody.
     Busy { until: Option<Moment> },
     /// Never by policy.
     Pinned,
     /// Cannot be reached.
     Ghost,
+}
+
+impl Tenure {
+    /// In which order victims are taken: idle ones, those that will be idle soon, busy ones (I9).
+    pub(crate) fn rank(self) -> u8 {
+        match self {
+            Self::Going | Self::Idle => 0,
+            Self::Finishing => 1,
+            Self::Busy { .. } => 2,
+            Self::Pinned | Self::Ghost => 3,
+        }
+    }
 }
 
 impl Fleet {
@@ -45,10 +59,26 @@ impl Fleet {
                 if self.in_use(instance) {
                     busy
                 } else {
+                    let settled = instance
+                        .ready_since
+                        .map(|since| since + self.config.min_residency);
+                    let quiet = instance.usage.idle_from(self.config.quiet);
                     self.idle_from(
-                        instance.usage.idle_from(self.config.quiet),
+                        settled.map_or(quiet, |settled| settled.max(quiet)),
                         instance.pending.is_some(),
                     )
+                }
+            }
+            InstanceState::Quiesced {
+                plan: Some(_),
+                patient: true,
+                confirmed,
+                ..
+            } => {
+                if *confirmed && !instance.busy() && instance.doubtful_since.is_none() {
+                    Tenure::Idle
+                } else {
+                    Tenure::Finishing
                 }
             }
             InstanceState::Quiesced {

@@ -20,6 +20,8 @@
 //!   Loading, Ready … ── reported unloading, unasked ──► Leaving, with what it was ──► gone, as from there
 //! ```
 //!
+//! A busy victim of a load that waited too long is quiesced patiently: it finishes what it has, and then goes.
+//!
 //! Invariants: reservations never change; one command is outstanding at most (`pending`); a ghost is never sent a command.
 
 use std::collections::BTreeSet;
@@ -53,6 +55,8 @@ pub(crate) struct Instance {
     /// Since when it carries holds whose streams this controller never saw (it restarted): they are released after a while.
     pub(crate) strangers_since: Option<Moment>,
     pub(crate) usage: Usage,
+    /// Since when it is loaded; for one that was found loaded, since its last use before.
+    pub(crate) ready_since: Option<Moment>,
     pub(crate) observed: Vec<(DeviceId, Bytes)>,
     /// An outcome is unknown since then and no report has explained it.
     pub(crate) doubtful_since: Option<Moment>,
@@ -82,6 +86,8 @@ pub(crate) enum InstanceState {
         plan: Option<LoadId>,
         /// The worker has reported the state, so that its counts are those after the quiesce.
         confirmed: bool,
+        /// It was busy, and may finish what it has; else the plan falls apart if it turns out busy.
+        patient: bool,
         since: Moment,
     },
     /// Resume was sent.
@@ -143,6 +149,7 @@ pub(crate) enum Asked {
     Resume,
     Evict,
     OperatorUnload,
+    SetAttributes,
     PlaceHold(HoldId),
     ReleaseHold(HoldId),
 }
@@ -170,6 +177,7 @@ impl Instance {
             to_release: BTreeSet::new(),
             strangers_since: None,
             usage: Usage::new(last_used),
+            ready_since: None,
             observed: Vec::new(),
             doubtful_since: None,
             route: None,
@@ -219,8 +227,23 @@ impl Instance {
         self.charge_on(device).saturating_sub(self.in_use_on(device))
     }
 
-    /// What a sample gets back when it ends.
-    pub(crate) fn in_use_on(&self, device: &DeviceId) -> Bytes {
+    /// What a sample may get back once it has ended. How much of it a loading one uses already is not known, and must not make a load
+    /// that waits for its end look hopeless.
+    pub(crate) fn returned_by_end(&self, device: &DeviceId) -> Bytes {
+        match &self.state {
+            InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => self.charge_on(device),
+            InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Leaving(_)
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => self.in_use_on(device),
+        }
+    }
+
+    /// What a sample shows of it.
+    fn in_use_on(&self, device: &DeviceId) -> Bytes {
         match (self.observed_on(device), &self.state) {
             (Some(bytes), _) => bytes,
             (None, InstanceState::Loading { .. } | InstanceState::Cancelling { .. }) => Bytes::ZERO,

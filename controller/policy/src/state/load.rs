@@ -34,6 +34,10 @@ pub(crate) struct Load {
     pub(crate) goal: Goal,
     /// Since when it waits for a worker that could host it, or for a ghost to end.
     pub(crate) stuck_since: Option<Moment>,
+    /// Since when it waits for busy victims.
+    pub(crate) blocked_since: Option<Moment>,
+    /// Since when those in its way only finish their work.
+    pub(crate) drains_since: Option<Moment>,
     pub(crate) standing: Standing,
 }
 
@@ -62,6 +66,16 @@ pub(crate) enum Standing {
     Evicting { models: Vec<ModelId> },
 }
 
+impl Standing {
+    /// Nothing was decided yet.
+    fn queued() -> Self {
+        Self::Waiting {
+            reason: WaitReason::LoadSlot,
+            blocked_by: Vec::new(),
+        }
+    }
+}
+
 /// What a load has set aside in one pass over the queue (I5): taken whole, decided anew at each pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -75,6 +89,34 @@ pub(crate) struct Claim {
 }
 
 impl Load {
+    /// A load that was just asked for.
+    pub(crate) fn new(id: LoadId, spec: Arc<ModelSpec>, origin: Origin) -> Self {
+        Self {
+            id,
+            model: spec.id.clone(),
+            spec,
+            origin,
+            attempt: 1,
+            lost: 0,
+            goal: Goal::Anywhere,
+            stuck_since: None,
+            blocked_since: None,
+            drains_since: None,
+            standing: Standing::queued(),
+        }
+    }
+
+    /// It goes back to its place in the queue, and its waits begin anew.
+    pub(crate) fn requeued(self) -> Self {
+        Self {
+            stuck_since: None,
+            blocked_since: None,
+            drains_since: None,
+            standing: Standing::queued(),
+            ..self
+        }
+    }
+
     /// Whether it goes on without anybody waiting for it (I8).
     pub(crate) fn explicit(&self) -> bool {
         match self.origin {

@@ -30,6 +30,8 @@ pub(crate) struct Model {
     pub(crate) failure: Option<Failure>,
     /// Failed loads in a row.
     pub(crate) strikes: u32,
+    /// When to see whether it has been idle for too long.
+    pub(crate) expires_at: Option<Moment>,
     /// Its state as last announced; none before the first time.
     pub(crate) shown: Option<ModelState>,
 }
@@ -61,6 +63,7 @@ impl Model {
             queued: None,
             failure: None,
             strikes: 0,
+            expires_at: None,
             shown: None,
         }
     }

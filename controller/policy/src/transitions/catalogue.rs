@@ -8,7 +8,8 @@ use crate::fleet::Fleet;
 use crate::state::Model;
 
 impl Fleet {
-    /// Takes the catalogue whole. Instances of models that left it stay until they are evicted; queued loads of such models end.
+    /// Takes the catalogue whole. Instances of models that left it take no new requests and go when they are idle; queued loads of such
+    /// models end.
     pub(crate) fn catalogue_changed(&mut self, models: Vec<ModelSpec>) {
         let mut incoming: BTreeMap<ModelId, Arc<ModelSpec>> = models
             .into_iter()
@@ -20,6 +21,8 @@ impl Fleet {
             let left = spec.is_none();
             if let Some(model) = self.models.get_mut(&id) {
                 model.spec = spec;
+                // Pins and idle times may have changed.
+                self.attention.extend(model.instances.iter().cloned());
             }
             if left && self.models.get(&id).is_some_and(|model| model.queued.is_some()) {
                 self.refuse_load(&id, &LoadError::UnknownModel(id.clone()));

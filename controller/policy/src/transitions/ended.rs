@@ -2,10 +2,10 @@
 
 use crate::api::{
     DecisionKind, Effect, FailureClass, HoldId, HostId, InstanceId, LoadError, ModelId, Moment, Stage,
-    WaitReason, WorkerFailure, WorkerId,
+    WorkerFailure, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Before, Exit, Failure, Goal, InstanceState, Load, Place, Standing, Was};
+use crate::state::{Before, Exit, Failure, Goal, InstanceState, Load, Place, Was};
 
 /// How an instance ended.
 #[derive(Debug, Clone)]
@@ -137,12 +137,8 @@ impl Fleet {
         }
     }
 
-    fn back_into_queue(&mut self, mut load: Load) {
-        load.stuck_since = None;
-        load.standing = Standing::Waiting {
-            reason: WaitReason::LoadSlot,
-            blocked_by: Vec::new(),
-        };
+    fn back_into_queue(&mut self, load: Load) {
+        let load = load.requeued();
         let Some(model) = self.models.get_mut(&load.model) else {
             return;
         };

@@ -22,11 +22,7 @@ impl Fleet {
             told: None,
         };
         self.waiters.insert(hold.clone(), waiter);
-        match self
-            .models
-            .get_mut(&model)
-            .filter(|found| found.spec.is_some() || !found.instances.is_empty())
-        {
+        match self.models.get_mut(&model).filter(|found| found.spec.is_some()) {
             Some(found) => {
                 found.waiters.insert(hold);
                 self.touch_model(&model);

@@ -1,6 +1,7 @@
 //! Operators load, unload and forget (DECISIONS, Runtime Admin API).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::{
     DecisionKind, Effect, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, RequestId,
@@ -67,7 +68,14 @@ impl Fleet {
     }
 
     /// An operator's unload: what is queued is cancelled, what runs finishes, pinned models too. The call waits for the end.
-    pub(crate) fn unload_requested(&mut self, request: RequestId, id: &ModelId, how: UnloadHow) {
+    /// `drain_for`: how long that may take before it is given up.
+    pub(crate) fn unload_requested(
+        &mut self,
+        request: RequestId,
+        id: &ModelId,
+        how: UnloadHow,
+        drain_for: Option<Duration>,
+    ) {
         let cancel = match how {
             UnloadHow::Drain => false,
             UnloadHow::Force | UnloadHow::DrainOrCancel => true,
@@ -88,7 +96,9 @@ impl Fleet {
                 let mode = if how == UnloadHow::Force {
                     UnloadMode::Force
                 } else {
-                    UnloadMode::Drain
+                    UnloadMode::Drain {
+                        within: drain_for.or(self.config.max_drain),
+                    }
                 };
                 let instances: Vec<InstanceId> = self
                     .models
@@ -156,7 +166,7 @@ impl Fleet {
             .map(|model| model.instances.iter().cloned().collect())
             .unwrap_or_default();
         for ghost in &ghosts {
-            self.send_away(ghost, UnloadMode::Drain);
+            self.send_away(ghost, UnloadMode::DRAIN);
         }
         self.touch_model(id);
     }

@@ -34,6 +34,7 @@ impl Fleet {
                 | Asked::Resume
                 | Asked::Evict
                 | Asked::OperatorUnload
+                | Asked::SetAttributes
                 | Asked::PlaceHold(_)
                 | Asked::ReleaseHold(_)) => self.unknown(&instance_id, &asked),
             },
@@ -54,7 +55,11 @@ impl Fleet {
         };
         match asked {
             // Accepted; what follows is reported. A quiesce counts once reported, with the counts after it.
-            Asked::Load | Asked::CancelLoad | Asked::OperatorUnload | Asked::Quiesce => {}
+            Asked::Load
+            | Asked::CancelLoad
+            | Asked::OperatorUnload
+            | Asked::Quiesce
+            | Asked::SetAttributes => {}
             Asked::Resume => {
                 if matches!(instance.state, InstanceState::Resuming) {
                     instance.state = InstanceState::Ready;
@@ -91,6 +96,7 @@ impl Fleet {
             | Asked::CancelLoad
             | Asked::Resume
             | Asked::OperatorUnload
+            | Asked::SetAttributes
             | Asked::PlaceHold(_)
             | Asked::ReleaseHold(_) => instance.usage.counted(touch_seq),
         }
@@ -137,6 +143,8 @@ impl Fleet {
                 instance.to_release.remove(&hold);
                 instance.holds.remove(&hold);
             }
+            // Only for show; a report will tell what it shows.
+            Asked::SetAttributes => {}
         }
         if reason == Refusal::Draining {
             self.worker_draining(&worker, true);
@@ -171,6 +179,7 @@ fn eviction_refused(instance: &mut Instance, now: Moment) {
             instance.state = InstanceState::Quiesced {
                 plan: None,
                 confirmed: true,
+                patient: false,
                 since: now,
             };
         }

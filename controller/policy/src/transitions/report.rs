@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::ended::End;
 use crate::api::{
-    DecisionKind, DeviceChoice, DeviceId, DeviceKind, InstanceId, InstanceSpec, InstanceStatus, ModelSpec,
-    Need, NeedPart, Progress, Report, ReportedState, Touch, UnloadMode, WaitReason, WorkerId,
+    DecisionKind, DeviceChoice, DeviceId, DeviceKind, IdleTtl, InstanceId, InstanceSpec, InstanceStatus,
+    ModelSpec, Need, NeedPart, Progress, Report, ReportedState, Touch, UnloadMode, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Before, Exit, Goal, Instance, InstanceState, Load, Model, Place, Standing, Was};
+use crate::state::{Asked, Before, Exit, Instance, InstanceState, Load, Model, Place, Was};
 
 impl Fleet {
     /// Changes at a worker: instances first, samples last, so that a sample counts as newer than what came with it.
@@ -118,6 +118,15 @@ impl Fleet {
             return false;
         };
         let before = instance.at_work();
+        let shown = (status.spec.pinned, status.spec.idle_ttl);
+        let telling = instance
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.asked == Asked::SetAttributes);
+        if !telling && (instance.spec.pinned, instance.spec.idle_ttl) != shown {
+            let spec = Arc::make_mut(&mut instance.spec);
+            (spec.pinned, spec.idle_ttl) = shown;
+        }
         instance.revision = status.revision;
         instance.running = status.running;
         instance.queued = status.queued;
@@ -170,7 +179,7 @@ impl Fleet {
             InstanceState::Lost(Was::Condemned) => {
                 instance.state = InstanceState::Cancelling {
                     sent: false,
-                    unload: Some(UnloadMode::Drain),
+                    unload: Some(UnloadMode::DRAIN),
                 }
             }
             InstanceState::Lost(Was::Routable | Was::NotRoutable)
@@ -215,7 +224,7 @@ impl Fleet {
                 false
             }
             (InstanceState::Lost(Was::Condemned), _) => {
-                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::Drain));
+                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::DRAIN));
                 false
             }
             // Reported before the command took effect; its outcome decides.
@@ -245,6 +254,12 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
+        let found_loaded = matches!(instance.state, InstanceState::Lost(_) | InstanceState::Opaque);
+        instance.ready_since = Some(if found_loaded {
+            instance.usage.last_used
+        } else {
+            now
+        });
         instance.state = InstanceState::Ready;
         let (spec, host) = (Arc::clone(&instance.spec), instance.host.clone());
         for reservation in &spec.reservations {
@@ -271,7 +286,7 @@ impl Fleet {
             (InstanceState::Resuming, Some(Asked::Resume))
             | (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {}
             (InstanceState::Lost(Was::Condemned), _) => {
-                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::Drain));
+                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::DRAIN));
             }
             (
                 InstanceState::Resuming
@@ -285,6 +300,7 @@ impl Fleet {
                 instance.state = InstanceState::Quiesced {
                     plan: None,
                     confirmed: true,
+                    patient: false,
                     since: now,
                 }
             }
@@ -334,18 +350,8 @@ impl Fleet {
             Some(_) | None => Arc::new(self.spec_from_echo(spec, id)),
         };
         Load {
-            id: self.new_load_id(),
-            model: spec.model.clone(),
-            spec: model_spec,
-            origin: spec.origin,
             attempt: spec.attempt,
-            lost: 0,
-            goal: Goal::Anywhere,
-            stuck_since: None,
-            standing: Standing::Waiting {
-                reason: WaitReason::LoadSlot,
-                blocked_by: Vec::new(),
-            },
+            ..Load::new(self.new_load_id(), model_spec, spec.origin)
         }
     }
 
@@ -380,6 +386,7 @@ impl Fleet {
             }],
             spec_hash: spec.spec_hash.clone(),
             pinned: spec.pinned,
+            idle_ttl: spec.idle_ttl.map_or(IdleTtl::Never, IdleTtl::After),
         }
     }
 }

@@ -11,6 +11,8 @@ mod memory;
 #[cfg(test)]
 mod operators;
 #[cfg(test)]
+mod patience;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod queue;

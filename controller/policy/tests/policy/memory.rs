@@ -220,3 +220,24 @@ fn no_capable_worker_is_waited_for_and_then_refused() {
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some());
 }
+
+/// Found by a test of patience: a sample showed what a loading model had already taken, nothing said whose it was, and a load that only
+/// had to wait for it was refused for ever.
+#[test]
+fn memory_that_a_loading_model_already_uses_is_not_taken_for_other_programs() {
+    let mut sim = Sim::one_device(config(), 100);
+    for id in ["a", "b"] {
+        sim.add_model(model(id, ModelType::Llm, 60));
+    }
+    let first = sim.open("a");
+    let second = sim.open("b");
+    assert!(
+        matches!(sim.streams[&second].last(), Some(Stage::Queued { .. })),
+        "{}",
+        sim.tail()
+    );
+    sim.finish_loads();
+    sim.close(&first);
+    sim.finish_loads();
+    assert!(sim.streams[&second].ready().is_some(), "{}", sim.tail());
+}

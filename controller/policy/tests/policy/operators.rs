@@ -1,6 +1,6 @@
 //! Operators' loads and unloads (DECISIONS, Runtime Admin API).
 
-use muster_policy::{Config, Event, LoadError, ModelState, ModelType, UnloadHow};
+use muster_policy::{Event, LoadError, ModelState, ModelType, RouteState, UnloadHow};
 
 use crate::sim::{Life, Sim, config, model};
 
@@ -154,18 +154,36 @@ fn preloads_fill_what_is_free_in_order_and_never_evict() {
 }
 
 #[test]
-fn a_model_that_left_the_catalogue_serves_until_it_is_evicted() {
-    let mut sim = Sim::one_device(Config { ..config() }, 100);
-    sim.add_model(model("a", ModelType::Llm, 10));
-    sim.add_model(model("b", ModelType::Llm, 10));
-    sim.use_once("a");
+fn a_model_that_left_the_catalogue_finishes_what_it_has_and_goes() {
+    let mut sim = one_model();
+    let a = sim.use_model("a");
     sim.catalogue.remove(&"a".into());
     sim.publish_catalogue();
-    assert_eq!(sim.in_life(&Life::Ready).len(), 1);
-    sim.use_once("b");
+    assert_eq!(
+        sim.routes[&a].2,
+        RouteState::Draining,
+        "nothing new is sent there"
+    );
     let hold = sim.open("a");
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
         Some("unknown_model")
     );
+    assert_eq!(sim.in_life(&Life::Ready).len(), 1, "its work is finished");
+    sim.end_request(&a);
+    sim.finish_exits();
+    assert!(sim.workers[&"w".into()].instances.is_empty(), "{}", sim.tail());
+    assert!(sim.decisions.iter().any(|d| d.starts_with("not_in_catalogue a ")));
+    assert!(sim.fleet.models().iter().all(|model| model.id.as_str() != "a"));
+}
+
+#[test]
+fn an_idle_model_of_an_earlier_catalogue_goes_when_its_worker_joins() {
+    let mut sim = one_model();
+    sim.use_once("a");
+    sim.catalogue.remove(&"a".into());
+    sim.restart_controller();
+    sim.connect(&"w".into());
+    sim.finish_exits();
+    assert!(sim.workers[&"w".into()].instances.is_empty(), "{}", sim.tail());
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use muster_policy::{
     Bytes, Command, Config, DeviceChoice, DeviceFacts, DeviceId, DeviceKind, Effect, EstimateSource, Event,
-    Exclusivity, Fleet, HoldId, HostId, InstanceId, Limit, Limits, LoadError, ModelId, ModelSpec, ModelState,
-    ModelType, Moment, Need, NeedPart, Outcome, RequestId, RouteState, RuntimeName, Settings, SpecHash,
-    Stage, UnloadHow, WorkerFacts, WorkerId,
+    Exclusivity, Fleet, HoldId, HostId, IdleTtl, InstanceId, Limit, Limits, LoadError, ModelId, ModelSpec,
+    ModelState, ModelType, Moment, Need, NeedPart, Outcome, RequestId, RouteState, RuntimeName, Settings,
+    SpecHash, Stage, UnloadHow, WorkerFacts, WorkerId,
 };
 
 pub(crate) use worker::{Life, SimWorker, failure};
@@ -103,6 +103,7 @@ pub(crate) fn model(id: &str, kind: ModelType, bytes: u64) -> ModelSpec {
         needs,
         spec_hash: SpecHash::new(format!("hash-{id}")),
         pinned: false,
+        idle_ttl: IdleTtl::Default,
     }
 }
 
@@ -316,6 +317,7 @@ impl Sim {
             request: request.clone(),
             model: model.into(),
             how,
+            drain_for: None,
         });
         request
     }
@@ -352,6 +354,7 @@ impl Sim {
             self.event(Event::Tick);
         }
         self.now = end;
+        self.give_up_drains();
     }
 
     pub(crate) fn event(&mut self, event: Event) {
@@ -384,7 +387,7 @@ impl Sim {
     }
 
     fn brief(line: &str) -> String {
-        let line = cut(line, "spec: InstanceSpec {", "pinned: false }");
+        let line = cut(line, "spec: InstanceSpec {", "idle_ttl: None }");
         let line = cut(&line, "devices: [DeviceFacts", "}]");
         let line = cut(&line, "samples: [", "]");
         line.chars().take(600).collect()

@@ -29,6 +29,8 @@ pub(crate) struct SimInstance {
     pub(crate) life: Life,
     /// Why it is unloading, if not because it was asked to.
     pub(crate) ending: Option<WorkerFailure>,
+    /// When a drain is given up.
+    pub(crate) drain_until: Option<Moment>,
     pub(crate) revision: u64,
     pub(crate) running: u32,
     pub(crate) holds: BTreeSet<HoldId>,
@@ -334,13 +336,15 @@ impl Sim {
             }
             (
                 Command::Unload {
-                    mode: UnloadMode::Drain,
+                    mode: UnloadMode::Drain { within },
                 },
                 Life::Ready | Life::Quiesced,
             ) => {
                 let idle = found.running == 0;
+                let now = self.now;
                 self.change(id, instance, |i| {
-                    i.life = if idle { Life::Unloading } else { Life::Draining }
+                    i.life = if idle { Life::Unloading } else { Life::Draining };
+                    i.drain_until = within.map(|span| now + span);
                 });
             }
             (
@@ -355,6 +359,10 @@ impl Sim {
                 });
             }
             (Command::Unload { .. }, _) => {}
+            (Command::SetAttributes { pinned, idle_ttl }, _) => self.change(id, instance, |i| {
+                let spec = Arc::make_mut(&mut i.spec);
+                (spec.pinned, spec.idle_ttl) = (pinned, idle_ttl);
+            }),
             (Command::Load { .. }, _) => unreachable!(),
         }
         done
@@ -377,6 +385,7 @@ impl Sim {
                 spec,
                 life: Life::Loading,
                 ending: None,
+                drain_until: None,
                 revision: 0,
                 running: 0,
                 holds,
@@ -496,6 +505,16 @@ impl Sim {
         self.change(id, instance, |i| {
             i.life = i.ending.take().map_or(Life::Gone, Life::Failed);
         });
+    }
+
+    /// Drains that took too long are given up.
+    pub(crate) fn give_up_drains(&mut self) {
+        for (id, instance) in self.in_life(&Life::Draining) {
+            let until = self.workers[&id].instances[&instance].drain_until;
+            if until.is_some_and(|until| until <= self.now) {
+                self.change(&id, &instance, |i| i.life = Life::Ready);
+            }
+        }
     }
 
     /// Lets every load and every exit under way end well, until nothing is under way.

@@ -1,0 +1,132 @@
+//! A load whose victims stay busy (I8, PROTOCOL 11): after `max_eviction_wait` they take no new work, and have `max_drain` to finish.
+//!
+//! ```text
+//!   waits for busy victims ── max_eviction_wait ──► victims quiesced, they finish ── idle ──► evicted
+//!                                                              └── max_drain ──► the load fails, victims take work again
+//! ```
+//!
+//! Who holds an instance for a request that is still to come is waited for (I10), and so is a load: neither can be hurried.
+
+use super::Pass;
+use super::obstacle::Victim;
+use super::tenure::Tenure;
+use crate::api::{Command, DecisionKind, HostId, InstanceId, LoadError, Moment};
+use crate::fleet::Fleet;
+use crate::state::{Asked, Exit, InstanceState, Load};
+
+impl Fleet {
+    /// Quiesces the busy victims of a load that has waited for too long, and gives up if they do not finish.
+    pub(crate) fn lose_patience(&mut self, load: &Load, victims: &[Victim], pass: &mut Pass) {
+        let since = load.blocked_since.unwrap_or(self.now);
+        if let Some(queued) = self.queue.get_mut(&load.id) {
+            queued.blocked_since = Some(since);
+        }
+        let Some(limit) = self.config.max_eviction_wait else {
+            return;
+        };
+        if since + limit > self.now {
+            return pass.wake_at(since + limit);
+        }
+        let mut finishing = false;
+        for victim in victims {
+            finishing |= self.quiesce_patiently(load, victim, since, pass);
+        }
+        self.drains(load, finishing, pass);
+    }
+
+    /// Says whether the victim takes no new work.
+    fn quiesce_patiently(&mut self, load: &Load, victim: &Victim, since: Moment, pass: &mut Pass) -> bool {
+        let now = self.now;
+        let settled = self
+            .instances
+            .get(&victim.id)
+            .and_then(|instance| instance.ready_since)
+            .map(|ready| ready + self.config.min_residency);
+        let held = self.held(&victim.id);
+        let Some(instance) = self.instances.get_mut(&victim.id) else {
+            return false;
+        };
+        match &mut instance.state {
+            InstanceState::Quiesced { plan, patient, .. } => {
+                *plan = Some(load.id);
+                *patient = true;
+            }
+            InstanceState::Ready
+                if instance.pending.is_none() && !held && settled.is_none_or(|settled| settled <= now) =>
+            {
+                instance.state = InstanceState::Quiesced {
+                    plan: Some(load.id),
+                    confirmed: false,
+                    patient: true,
+                    since: now,
+                };
+                let kind = DecisionKind::Quiescing {
+                    for_model: load.model.clone(),
+                    waited: now.since(since),
+                };
+                self.decided_on(kind, &victim.id);
+                self.send(&victim.id, Asked::Quiesce, Command::Quiesce);
+            }
+            InstanceState::Ready
+            | InstanceState::Loading { .. }
+            | InstanceState::Cancelling { .. }
+            | InstanceState::Evicting { .. }
+            | InstanceState::Resuming
+            | InstanceState::Leaving(_)
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => return false,
+        }
+        self.attention.insert(victim.id.clone());
+        pass.kept.insert(victim.id.clone());
+        self.touch_model(&victim.model);
+        victim.tenure != Tenure::Idle
+    }
+
+    /// Somebody was promised the instance, and has not come yet.
+    fn held(&self, id: &InstanceId) -> bool {
+        let Some(instance) = self.instances.get(id) else {
+            return false;
+        };
+        let waiters = self
+            .models
+            .get(&instance.spec.model)
+            .into_iter()
+            .flat_map(|model| &model.waiters);
+        let promised = waiters
+            .filter_map(|hold| self.waiters.get(hold))
+            .any(|waiter| waiter.instance() == Some(id));
+        promised || !instance.holds.is_empty()
+    }
+
+    /// Bounds how long a load waits for work that only has to finish.
+    fn drains(&mut self, load: &Load, finishing: bool, pass: &mut Pass) {
+        let since = finishing.then(|| load.drains_since.unwrap_or(self.now));
+        if let Some(queued) = self.queue.get_mut(&load.id) {
+            queued.drains_since = since;
+        }
+        let (Some(since), Some(limit)) = (since, self.config.max_drain) else {
+            return;
+        };
+        if since + limit > self.now {
+            return pass.wake_at(since + limit);
+        }
+        let error = LoadError::EvictionTimeout {
+            model: load.model.clone(),
+            waited: limit,
+        };
+        pass.kept.retain(|id| {
+            !self.instances.get(id).is_some_and(
+                |instance| matches!(instance.state, InstanceState::Quiesced { plan: Some(plan), .. } if plan == load.id),
+            )
+        });
+        self.refuse_load(&load.model, &error);
+    }
+
+    /// A load that only waits for instances on their way out: an operator's unload may drain for long.
+    pub(crate) fn wait_for_drains(&mut self, load: &Load, host: &HostId, pass: &mut Pass) {
+        let draining = self.on_host(host).any(|instance| {
+            matches!(instance.state, InstanceState::Leaving(Exit::Operator)) && instance.running > 0
+        });
+        self.drains(load, draining, pass);
+    }
+}

@@ -1,0 +1,351 @@
+//! Busy victims and how long they are waited for (I8, PROTOCOL 11), the time a model stays at least and at most.
+
+use std::time::Duration;
+
+use muster_policy::{
+    Config, Event, IdleTtl, InstanceId, LoadError, ModelState, ModelType, RouteState, Stage, UnloadHow,
+};
+
+use crate::sim::{Life, Sim, config, limits, model, unlimited};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn two_models(config: Config) -> Sim {
+    let mut sim = Sim::one_device(config, 100);
+    for id in ["a", "b"] {
+        sim.add_model(model(id, ModelType::Llm, 60));
+    }
+    sim
+}
+
+fn impatient(max_drain: Option<Duration>) -> Config {
+    Config {
+        max_eviction_wait: Some(SECOND * 10),
+        max_drain,
+        ..config()
+    }
+}
+
+#[test]
+fn by_default_a_busy_model_is_waited_for_without_end() {
+    let mut sim = two_models(config());
+    let busy = sim.use_model("a");
+    let hold = sim.open("b");
+    sim.advance(SECOND * 3600);
+    assert!(matches!(sim.streams[&hold].last(), Some(Stage::Queued { .. })));
+    assert_eq!(sim.routes[&busy].2, RouteState::Ready);
+}
+
+#[test]
+fn a_permanently_busy_victim_is_quiesced_finishes_its_work_and_goes() {
+    let mut sim = two_models(impatient(None));
+    let busy = sim.use_model("a");
+    let worker = sim.worker_of(&busy).unwrap();
+    let hold = sim.open("b");
+    // There is never a moment without a request.
+    for _ in 0..9 {
+        sim.advance(SECOND);
+        assert!(sim.start_request(&worker, &busy));
+        sim.end_request(&busy);
+    }
+    assert_eq!(sim.routes[&busy].2, RouteState::Ready);
+    sim.advance(SECOND * 2);
+    assert_eq!(sim.routes[&busy].2, RouteState::Draining, "{}", sim.tail());
+    assert!(!sim.start_request(&worker, &busy), "it takes no new work");
+    // Who wants it now waits until it can be loaded again.
+    let again = sim.open("a");
+    sim.advance(SECOND * 60);
+    assert_eq!(sim.in_life(&Life::Quiesced).len(), 1, "its work is not cut short");
+    sim.end_request(&busy);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    sim.close(&hold);
+    sim.finish_loads();
+    assert!(sim.streams[&again].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn who_is_promised_an_instance_is_served_before_it_is_quiesced() {
+    let mut sim = two_models(impatient(None));
+    let promised = sim.open("a");
+    sim.finish_loads();
+    let hold = sim.open("b");
+    sim.advance(SECOND * 60);
+    assert!(sim.in_life(&Life::Quiesced).is_empty());
+    sim.close(&promised);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some());
+}
+
+#[test]
+fn what_does_not_finish_in_time_is_ready_again_and_the_load_fails() {
+    let mut sim = two_models(impatient(Some(SECOND * 5)));
+    let busy = sim.use_model("a");
+    let hold = sim.open("b");
+    sim.advance(SECOND * 12);
+    assert_eq!(sim.in_life(&Life::Quiesced).len(), 1);
+    sim.advance(SECOND * 5);
+    let expected = LoadError::EvictionTimeout {
+        model: "b".into(),
+        waited: SECOND * 5,
+    };
+    assert_eq!(sim.streams[&hold].failed(), Some(&expected), "{}", sim.tail());
+    assert_eq!(sim.routes[&busy].2, RouteState::Ready);
+    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    sim.end_request(&busy);
+    sim.use_once("b");
+}
+
+#[test]
+fn a_victim_that_is_finishing_is_not_exchanged_for_another() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: limits(2),
+            ..impatient(None)
+        },
+        100,
+    );
+    for id in ["a", "b", "c"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    let (a, b) = (sim.use_model("a"), sim.use_model("b"));
+    sim.open("c");
+    sim.advance(SECOND * 12);
+    assert_eq!(sim.routes[&a].2, RouteState::Draining);
+    // Two requests run there, one ends: now `b` is the least recently used.
+    let before = sim.now;
+    sim.workers
+        .get_mut(&"w".into())
+        .unwrap()
+        .instances
+        .get_mut(&a)
+        .unwrap()
+        .running += 1;
+    sim.end_request(&a);
+    sim.advance(SECOND);
+    assert_eq!(sim.now, before + SECOND);
+    assert_eq!(sim.routes[&a].2, RouteState::Draining, "{}", sim.tail());
+    assert_eq!(sim.routes[&b].2, RouteState::Ready);
+}
+
+#[test]
+fn an_operators_unload_that_does_not_finish_in_time_is_given_up() {
+    for (within, limit) in [(Some(SECOND * 3), None), (None, Some(SECOND * 3))] {
+        let mut sim = two_models(Config {
+            max_drain: limit,
+            ..config()
+        });
+        let busy = sim.use_model("a");
+        let request = sim.request();
+        sim.event(Event::UnloadRequested {
+            request: request.clone(),
+            model: "a".into(),
+            how: UnloadHow::Drain,
+            drain_for: within,
+        });
+        assert_eq!(sim.states[&"a".into()], ModelState::Unloading);
+        sim.advance(SECOND * 4);
+        let given_up = sim.replies[&request].as_ref().map_err(LoadError::code);
+        assert_eq!(given_up, Err("eviction_timeout"), "{}", sim.tail());
+        assert_eq!(sim.routes[&busy].2, RouteState::Ready);
+    }
+}
+
+#[test]
+fn a_load_that_waits_for_an_operators_drain_fails_when_that_takes_too_long() {
+    let mut sim = two_models(Config {
+        max_drain: Some(SECOND * 3),
+        ..config()
+    });
+    let busy = sim.use_model("a");
+    let request = sim.request();
+    sim.event(Event::UnloadRequested {
+        request,
+        model: "a".into(),
+        how: UnloadHow::Drain,
+        drain_for: Some(SECOND * 30),
+    });
+    let hold = sim.open("b");
+    sim.advance(SECOND * 4);
+    assert_eq!(
+        sim.streams[&hold].failed().map(LoadError::code),
+        Some("eviction_timeout"),
+        "{}",
+        sim.tail()
+    );
+    sim.end_request(&busy);
+    sim.finish_exits();
+    sim.use_once("b");
+}
+
+#[test]
+fn a_model_stays_for_its_least_time() {
+    let mut sim = two_models(Config {
+        min_residency: SECOND * 20,
+        ..config()
+    });
+    sim.use_once("a");
+    let hold = sim.open("b");
+    sim.advance(SECOND * 19);
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    sim.advance(SECOND * 2);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+fn with_ttl(default: Option<Duration>, ttl: IdleTtl) -> (Sim, InstanceId) {
+    let mut sim = Sim::one_device(
+        Config {
+            idle_ttl: default,
+            limits: unlimited(),
+            ..config()
+        },
+        100,
+    );
+    let mut spec = model("a", ModelType::Llm, 10);
+    spec.idle_ttl = ttl;
+    sim.add_model(spec);
+    let a = sim.use_once("a");
+    (sim, a)
+}
+
+#[test]
+fn an_idle_model_is_unloaded_after_its_time_counted_from_its_last_use() {
+    for (default, ttl) in [
+        (Some(SECOND * 60), IdleTtl::Default),
+        (None, IdleTtl::After(SECOND * 60)),
+        (Some(SECOND), IdleTtl::After(SECOND * 60)),
+    ] {
+        let (mut sim, a) = with_ttl(default, ttl);
+        sim.advance(SECOND * 50);
+        let worker = sim.worker_of(&a).unwrap();
+        assert!(sim.start_request(&worker, &a));
+        sim.advance(SECOND * 600);
+        assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "it is busy");
+        sim.end_request(&a);
+        sim.advance(SECOND * 59);
+        assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+        sim.advance(SECOND * 2);
+        sim.finish_exits();
+        assert_eq!(sim.states[&"a".into()], ModelState::Unloaded, "{}", sim.tail());
+        assert!(
+            sim.decisions
+                .iter()
+                .any(|d| d == "idle_ttl a unloaded after 60000 ms without use")
+        );
+    }
+}
+
+#[test]
+fn pinned_and_wanted_models_and_those_that_never_expire_stay() {
+    let (mut sim, _) = with_ttl(Some(SECOND), IdleTtl::Never);
+    sim.advance(SECOND * 600);
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+
+    let (mut sim, _) = with_ttl(Some(SECOND * 60), IdleTtl::Default);
+    sim.catalogue.get_mut(&"a".into()).unwrap().pinned = true;
+    sim.publish_catalogue();
+    sim.advance(SECOND * 600);
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    sim.catalogue.get_mut(&"a".into()).unwrap().pinned = false;
+    sim.publish_catalogue();
+    sim.finish_exits();
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+
+    let hold = sim.open("a");
+    sim.finish_loads();
+    sim.advance(SECOND * 600);
+    assert!(sim.streams[&hold].ready().is_some() && sim.states[&"a".into()] == ModelState::Loaded);
+}
+
+#[test]
+fn a_use_that_was_not_heard_of_yet_spares_a_model_whose_time_is_over() {
+    let (mut sim, a) = with_ttl(Some(SECOND * 60), IdleTtl::Default);
+    let worker = sim.worker_of(&a).unwrap();
+    sim.advance(SECOND * 59);
+    sim.instant = false;
+    assert!(sim.start_request(&worker, &a));
+    sim.end_request(&a);
+    sim.workers.get_mut(&worker).unwrap().up.clear();
+    sim.advance(SECOND * 2);
+    sim.instant = true;
+    sim.deliver_all();
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "{}", sim.tail());
+    sim.flush_touches(&worker);
+    sim.advance(SECOND * 50);
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    sim.advance(SECOND * 10);
+    sim.finish_exits();
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn late_and_reordered_touches_keep_the_order_of_use() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: limits(2),
+            ..config()
+        },
+        100,
+    );
+    for id in ["a", "b", "c"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    let (a, b) = (sim.use_once("a"), sim.use_once("b"));
+    let touch = |instance: &InstanceId, touch_seq, age| muster_policy::Touch {
+        instance: instance.clone(),
+        touch_seq,
+        age: SECOND * age,
+    };
+    sim.advance(SECOND * 100);
+    // `a` was used 10 s ago. Then come, late, a use of `b` 50 s ago and an older one of `a`; then again what is known.
+    for touches in [
+        vec![touch(&a, 20, 10)],
+        vec![touch(&b, 20, 50), touch(&a, 15, 70)],
+        vec![touch(&a, 20, 10)],
+    ] {
+        let report = muster_policy::Report {
+            touches,
+            ..muster_policy::Report::default()
+        };
+        sim.event(Event::WorkerReported {
+            worker: "w".into(),
+            report,
+        });
+    }
+    for (instance, age) in [(&a, 10), (&b, 50)] {
+        let at = sim.now;
+        let found = sim
+            .workers
+            .get_mut(&"w".into())
+            .unwrap()
+            .instances
+            .get_mut(instance)
+            .unwrap();
+        (found.touch_seq, found.touched_at) = (20, at.ago(SECOND * age));
+    }
+    sim.use_once("c");
+    assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn workers_are_told_new_pins_and_times_and_echo_them() {
+    let (mut sim, a) = with_ttl(None, IdleTtl::Default);
+    let echoed = |sim: &Sim| {
+        let spec = &sim.workers[&"w".into()].instances[&a].spec;
+        (spec.pinned, spec.idle_ttl)
+    };
+    assert_eq!(echoed(&sim), (false, None));
+    let spec = sim.catalogue.get_mut(&"a".into()).unwrap();
+    spec.pinned = true;
+    spec.idle_ttl = IdleTtl::After(SECOND);
+    sim.publish_catalogue();
+    assert_eq!(echoed(&sim), (true, Some(SECOND)));
+    // Nothing more is sent when nothing changes, by a new controller neither.
+    sim.instant = false;
+    sim.publish_catalogue();
+    sim.restart_controller();
+    sim.connect(&"w".into());
+    assert!(sim.workers[&"w".into()].down.is_empty(), "{}", sim.tail());
+}
