@@ -88,8 +88,14 @@ pub(super) fn line(
         .text("-ctv", &settings.cache_type_v);
     line.text("-fa", &settings.flash_attention)
         .text("--pooling", &settings.pooling);
-    line.text("--mmproj", &settings.mmproj)
-        .text("-md", &settings.draft);
+    line.text("--mmproj", &settings.mmproj);
+    if !settings.draft.is_empty() {
+        // Alone, -md loads the model and drafts nothing.
+        line.pair("-md", &settings.draft);
+        if !settings.args.iter().any(|word| flag(word) == "--spec-type") {
+            line.pair("--spec-type", "draft-simple");
+        }
+    }
     if settings.swa_full {
         line.word("--swa-full");
     }
@@ -266,6 +272,20 @@ mod tests {
         };
         let line = words(&settings).join(" ");
         assert!(line.contains("--embeddings -b 512 -ub 512"), "{line}");
+    }
+
+    #[test]
+    fn a_draft_model_drafts() {
+        let mut settings = ModelSettings {
+            draft: "/d.gguf".into(),
+            ..Default::default()
+        };
+        let line = words(&settings).join(" ");
+        assert!(line.contains("-md /d.gguf --spec-type draft-simple"), "{line}");
+        settings.args = vec!["--spec-type".into(), "draft-eagle3".into()];
+        let line = words(&settings).join(" ");
+        assert!(!line.contains("draft-simple"), "{line}");
+        assert!(!words(&ModelSettings::default()).join(" ").contains("--spec-type"));
     }
 
     #[test]
