@@ -2,6 +2,7 @@
 //!
 //! Architecture invariant: everything here is derived from the fleet ([`Fleet::read_host`] is the only source) and says the same as it.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use smallvec::SmallVec;
@@ -20,14 +21,16 @@ pub(crate) struct Host {
     pub(crate) id: HostId,
     /// By id.
     pub(crate) residents: Vec<Resident>,
-    /// Its devices, by id.
-    pub(crate) spaces: Vec<Space>,
-    /// Workers that take loads now, by id.
-    pub(crate) seats: Vec<Seat>,
+    /// Its devices, by id. In place where there is one only, since a placement reads these of every host.
+    pub(crate) spaces: SmallVec<[Space; 1]>,
+    /// Workers that take loads now, by id; in place likewise.
+    pub(crate) seats: SmallVec<[Seat; 1]>,
     /// Models of each type that are not on their way out; replicas count once.
     pub(crate) models: [usize; ModelType::ALL.len()],
     /// Some instance takes a load slot.
     pub(crate) loading: bool,
+    /// Of the idle instance that is worth least.
+    pub(crate) cheapest: Option<Worth>,
 }
 
 /// An instance.
@@ -84,10 +87,14 @@ pub(crate) struct Sums {
 pub(crate) struct Seat {
     pub(crate) worker: WorkerId,
     /// Its devices, as spaces of the host, in its own order.
-    pub(crate) spaces: SmallVec<[usize; 4]>,
-    /// Its runtimes, each with those of its devices that it can use.
-    pub(crate) runtimes: Vec<(RuntimeName, SmallVec<[usize; 4]>)>,
+    pub(crate) spaces: SmallVec<[u16; 8]>,
+    /// Its runtimes by number, each with those of its devices that it can use.
+    pub(crate) runtimes: SmallVec<[(RuntimeNumber, SmallVec<[u16; 8]>); 3]>,
 }
+
+/// Stands for a runtime's name; numbered by the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RuntimeNumber(pub(super) usize);
 
 /// A model's id, quick to compare.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +151,7 @@ impl Host {
     }
 
     /// Takes its devices' new state; says whether it is another. Devices come and go with workers only.
-    pub(super) fn put_spaces(&mut self, spaces: Vec<Space>) -> bool {
+    pub(super) fn put_spaces(&mut self, spaces: SmallVec<[Space; 1]>) -> bool {
         let mut changed = false;
         for (known, read) in self.spaces.iter_mut().zip(spaces) {
             let read = Space {
@@ -162,10 +169,17 @@ impl Host {
             space.sums = Sums::default();
         }
         self.loading = false;
+        self.cheapest = None;
         let mut staying: SmallVec<[(ModelType, &ModelTag); 16]> = SmallVec::new();
         for resident in &self.residents {
             let going = resident.going();
             self.loading |= resident.takes_load_slot;
+            if resident.tenure == Tenure::Idle {
+                let least = self
+                    .cheapest
+                    .map_or(resident.worth, |least| least.min(resident.worth));
+                self.cheapest = Some(least);
+            }
             if !going {
                 staying.push((resident.kind, &resident.model));
             }
@@ -210,29 +224,28 @@ impl Fleet {
             id: id.clone(),
             residents: Vec::new(),
             spaces: self.read_spaces(id),
-            seats: Vec::new(),
+            seats: SmallVec::new(),
             models: [0; ModelType::ALL.len()],
             loading: false,
+            cheapest: None,
         };
         host.seats = workers
             .iter()
             .filter_map(|worker| self.workers.get(worker))
             .filter(|worker| worker.takes_loads())
             .map(|worker| {
-                let listed = worker.facts.devices.iter();
-                let spaces = listed.filter_map(|device| host.space_of(&device.id)).collect();
-                let usable = |(runtime, usable): (&RuntimeName, &std::collections::BTreeSet<DeviceId>)| {
-                    let devices = worker.facts.devices.iter();
-                    let spaces = devices
-                        .filter(|device| usable.contains(&device.id))
-                        .filter_map(|device| host.space_of(&device.id))
-                        .collect();
-                    (runtime.clone(), spaces)
+                let space = |device: &DeviceId| u16::try_from(host.space_of(device)?).ok();
+                let listed = worker.facts.devices.iter().map(|device| &device.id);
+                let spaces = listed.clone().filter_map(space).collect();
+                let usable = |(runtime, usable): (&RuntimeName, &BTreeSet<DeviceId>)| {
+                    let number = *self.ledger.runtimes.get(runtime)?;
+                    let spaces = listed.clone().filter(|device| usable.contains(*device));
+                    Some((number, spaces.filter_map(space).collect()))
                 };
                 Seat {
                     worker: worker.facts.id.clone(),
                     spaces,
-                    runtimes: worker.facts.runtimes.iter().map(usable).collect(),
+                    runtimes: worker.facts.runtimes.iter().filter_map(usable).collect(),
                 }
             })
             .collect();
@@ -245,7 +258,7 @@ impl Fleet {
         Some(host)
     }
 
-    pub(super) fn read_spaces(&self, id: &HostId) -> Vec<Space> {
+    pub(super) fn read_spaces(&self, id: &HostId) -> SmallVec<[Space; 1]> {
         let first = Self::key(id, &DeviceId::new(""));
         self.devices
             .range(first..)

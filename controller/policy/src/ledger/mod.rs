@@ -16,11 +16,11 @@ mod tracked;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{HostId, InstanceId, ModelId, Moment, WorkerId};
+use crate::api::{HostId, InstanceId, ModelId, Moment, RuntimeName, WorkerId};
 use crate::fleet::Fleet;
 use crate::plan::Tenure;
 
-pub(crate) use host::{Host, ModelTag, Resident, Seat};
+pub(crate) use host::{Host, ModelTag, Resident, RuntimeNumber, Seat};
 pub(crate) use tracked::Tracked;
 
 /// All hosts.
@@ -40,6 +40,8 @@ pub(crate) struct Ledger {
     turns: BTreeSet<(Moment, InstanceId)>,
     /// Models whose instances must be read again.
     stale: BTreeSet<ModelId>,
+    /// Every runtime that a worker ever had.
+    runtimes: BTreeMap<RuntimeName, RuntimeNumber>,
 }
 
 impl Ledger {
@@ -53,6 +55,16 @@ impl Ledger {
 
     pub(crate) fn named(&self, host: &HostId) -> Option<&Host> {
         self.host(self.slot(host)?)
+    }
+
+    /// The number of a runtime; none if no worker has it.
+    pub(crate) fn runtime(&self, name: &RuntimeName) -> Option<RuntimeNumber> {
+        self.runtimes.get(name).copied()
+    }
+
+    /// Slots of all hosts, by name.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
+        self.slots.values().copied()
     }
 
     /// Slots in use are below this.
@@ -152,6 +164,14 @@ impl Fleet {
     fn hosts_to_read(&mut self) -> BTreeSet<HostId> {
         let mut hosts = BTreeSet::new();
         for worker in self.workers.take_changed() {
+            if let Some(found) = self.workers.get(&worker) {
+                for runtime in found.facts.runtimes.keys() {
+                    let number = RuntimeNumber(self.ledger.runtimes.len());
+                    if !self.ledger.runtimes.contains_key(runtime) {
+                        self.ledger.runtimes.insert(runtime.clone(), number);
+                    }
+                }
+            }
             let now = self.workers.get(&worker).map(|worker| worker.facts.host.clone());
             let before = match &now {
                 Some(now) => self.ledger.seated.insert(worker, now.clone()),

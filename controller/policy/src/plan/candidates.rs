@@ -8,7 +8,7 @@ use crate::api::{
 };
 use crate::config::Config;
 use crate::fleet::Fleet;
-use crate::ledger::{Host, Seat};
+use crate::ledger::{Host, RuntimeNumber, Seat};
 use crate::state::{Load, Presence, Worker};
 
 /// A place for a model, by positions in its host.
@@ -40,21 +40,24 @@ pub(crate) enum Nowhere {
 }
 
 impl Host {
-    /// Calls `each` with every place for a model on this host.
-    pub(crate) fn places(&self, spec: &ModelSpec, config: &Config, mut each: impl FnMut(&Place)) {
+    /// Calls `each` with every place for a model of that runtime on this host.
+    pub(crate) fn places(
+        &self,
+        spec: &ModelSpec,
+        runtime: Option<RuntimeNumber>,
+        config: &Config,
+        mut each: impl FnMut(&Place),
+    ) {
         for (index, seat) in self.seats.iter().enumerate() {
-            let Some((_, usable)) = seat.runtimes.iter().find(|(runtime, _)| *runtime == spec.runtime) else {
+            let Some((_, usable)) = seat.runtimes.iter().find(|(number, _)| Some(*number) == runtime) else {
                 continue;
             };
             for (rank, need) in spec.needs.iter().enumerate() {
                 let Some((main, rest)) = need.parts.split_first() else {
                     continue;
                 };
-                for space in usable
-                    .iter()
-                    .filter(|space| self.may_be_main(spec, main, **space))
-                {
-                    if let Some(parts) = self.assign_parts(seat, *space, main, rest, config) {
+                for space in positions(usable).filter(|space| self.may_be_main(spec, main, *space)) {
+                    if let Some(parts) = self.assign_parts(seat, space, main, rest, config) {
                         each(&Place {
                             seat: index,
                             need: rank,
@@ -103,7 +106,7 @@ impl Host {
                 kind == Some(part.kind) && !taken && large_enough(space, part.bytes)
             };
             // Spaces lie in the order of their ids, so that ties break by id.
-            let best = seat.spaces.iter().copied().filter(fits).min_by_key(|&space| {
+            let best = positions(&seat.spaces).filter(fits).min_by_key(|&space| {
                 let left = self
                     .spaces
                     .get(space)
@@ -142,6 +145,10 @@ impl Host {
             parts: candidate.reservations.iter().map(part).collect::<Option<_>>()?,
         })
     }
+}
+
+fn positions(spaces: &[u16]) -> impl Iterator<Item = usize> + '_ {
+    spaces.iter().map(|space| usize::from(*space))
 }
 
 /// The device that came closest to fitting.

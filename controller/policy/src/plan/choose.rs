@@ -15,7 +15,7 @@ use super::tenure::Tenure;
 use crate::api::{LoadError, ModelId, WorkerId};
 use crate::config::Placement;
 use crate::fleet::Fleet;
-use crate::ledger::{Host, ModelTag};
+use crate::ledger::{Host, ModelTag, RuntimeNumber};
 use crate::state::{Claim, Load, LoadId};
 use crate::strategy::Worth;
 
@@ -51,7 +51,8 @@ pub(crate) enum Stop {
     NobodyHere,
 }
 
-/// What makes one plan better than another, most important first. Equal plans go by the names of workers and devices.
+/// What makes one plan better than another, most important first. Equal plans go by the names of hosts, workers and
+/// devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PlanKey {
     /// A gateway just could not reach this worker.
@@ -68,6 +69,23 @@ struct PlanKey {
 }
 
 impl PlanKey {
+    /// No plan that takes an eviction on this host can be better.
+    fn bound(host: &Host) -> Self {
+        Self {
+            avoided: false,
+            need: 0,
+            ease: if host.cheapest.is_some() {
+                Ease::Evict
+            } else {
+                Ease::Wait
+            },
+            slot_taken: false,
+            worth: host.cheapest.unwrap_or(Worth::NONE),
+            victims: 1,
+            room: 0,
+        }
+    }
+
     /// Nothing that takes an eviction can be better.
     fn beats_all_evictions(&self) -> bool {
         !self.avoided && self.need == 0 && self.ease == Ease::Free
@@ -77,8 +95,8 @@ impl PlanKey {
 /// What a load found on one host.
 #[derive(Debug, Clone, Copy, Default)]
 struct Verdict {
-    /// The best plan there, and the worker by its position; only plans that evict nobody unless `judged`.
-    plan: Option<(PlanKey, usize)>,
+    /// The best plan there; only plans that evict nobody unless `judged`.
+    plan: Option<PlanKey>,
     /// The best need that only an earlier claim keeps it from.
     claimed: Option<usize>,
     /// The best need that something firmer keeps it from, and how firm that is.
@@ -96,7 +114,9 @@ pub(crate) struct Memo {
     seen: u64,
     avoid: Vec<WorkerId>,
     verdicts: Vec<Verdict>,
-    unjudged: Vec<usize>,
+    /// Slots that were not asked who would have to go, since no answer could have been better than `skipped_for`.
+    skipped: Vec<usize>,
+    skipped_for: Option<PlanKey>,
     /// Where the best plan is; none if it must be looked for.
     best: Option<usize>,
 }
@@ -131,10 +151,28 @@ enum Depth {
 struct Question<'a> {
     load: &'a Load,
     wanted: Wanted<'a>,
+    runtime: Option<RuntimeNumber>,
     avoid: &'a [WorkerId],
     /// Only this worker will do.
     only: Option<&'a WorkerId>,
     pass: &'a Pass,
+}
+
+impl Memo {
+    /// Leaves slots aside until the best plan is worse than it is now.
+    fn skip(&mut self, slots: Vec<usize>, best: Option<(usize, PlanKey)>) {
+        let best = best.map(|(_, key)| key);
+        self.skipped_for = if self.skipped.is_empty() {
+            best
+        } else {
+            self.skipped_for.min(best)
+        };
+        self.skipped.extend(slots);
+        if self.skipped.len() > 2 * self.verdicts.len() {
+            self.skipped.sort_unstable();
+            self.skipped.dedup();
+        }
+    }
 }
 
 impl Fleet {
@@ -190,6 +228,7 @@ impl Fleet {
         let question = Question {
             load,
             wanted: wanted(load),
+            runtime: self.ledger.runtime(&load.spec.runtime),
             avoid: &avoid,
             only: None,
             pass,
@@ -210,6 +249,7 @@ impl Fleet {
         let question = Question {
             load,
             wanted: wanted(load),
+            runtime: self.ledger.runtime(&load.spec.runtime),
             avoid: &[],
             only: Some(worker),
             pass,
@@ -230,23 +270,21 @@ impl Fleet {
 
     fn consult(&self, memo: &mut Memo, question: &Question<'_>) -> Result<Plan, Stop> {
         memo.verdicts.resize(self.ledger.len(), Verdict::default());
+        let mut open = Vec::new();
         for slot in self.ledger.changed_after(memo.seen) {
             let verdict = self.judge(slot, question, Depth::Free);
             self.put(memo, slot, verdict);
-            memo.unjudged.push(slot);
+            open.push(slot);
         }
         memo.seen = self.ledger.stamp();
-        let best = self.best_of(memo).filter(|(_, key)| key.beats_all_evictions());
-        let best = best.or_else(|| {
-            for slot in std::mem::take(&mut memo.unjudged) {
-                let known = memo.verdicts.get(slot).is_some_and(|verdict| verdict.judged);
-                if !known {
-                    let verdict = self.judge(slot, question, Depth::Full);
-                    self.put(memo, slot, verdict);
-                }
-            }
+        let best = self.best_of(memo);
+        let best = if best.is_some_and(|(_, key)| key.beats_all_evictions()) {
+            memo.skip(open, best);
+            best
+        } else {
+            self.judge_open(memo, open, question);
             self.best_of(memo)
-        });
+        };
         match best {
             Some((slot, key)) => {
                 // A better need that only an earlier claim keeps it from is worth waiting for.
@@ -258,6 +296,38 @@ impl Fleet {
             }
             None => Err(self.stop(memo, question)),
         }
+    }
+
+    /// Asks who would have to go, of all hosts where the answer may be the best plan.
+    fn judge_open(&self, memo: &mut Memo, mut open: Vec<usize>, question: &Question<'_>) {
+        let best = self.best_of(memo).map(|(_, key)| key);
+        let still_skipped = best.is_some() && best <= memo.skipped_for;
+        if !still_skipped {
+            open.append(&mut memo.skipped);
+        }
+        // The most promising host first, so that most of the others need not be asked.
+        let bound = |slot: &usize| self.ledger.host(*slot).map(PlanKey::bound);
+        let promising = open.iter().copied().filter(|slot| bound(slot).is_some());
+        if let Some(first) = promising.min_by_key(|slot| bound(slot)) {
+            let verdict = self.judge(first, question, Depth::Full);
+            self.put(memo, first, verdict);
+        }
+        let mut skipped = Vec::new();
+        for slot in open {
+            if memo.verdicts.get(slot).is_some_and(|verdict| verdict.judged) {
+                continue;
+            }
+            let best = self.best_of(memo).map(|(_, key)| key);
+            // Only a plan of the first need leaves no question about better ones open.
+            if best.is_some_and(|best| best.need == 0) && best < bound(&slot) {
+                skipped.push(slot);
+            } else {
+                let verdict = self.judge(slot, question, Depth::Full);
+                self.put(memo, slot, verdict);
+            }
+        }
+        let best = self.best_of(memo);
+        memo.skip(skipped, best);
     }
 
     fn plan_at(&self, slot: usize, question: &Question<'_>) -> Result<Plan, Stop> {
@@ -324,7 +394,7 @@ impl Fleet {
         let Some(best) = memo.best else { return };
         if best == slot {
             let worse = match (before.plan, verdict.plan) {
-                (Some((before, _)), Some((now, _))) => now > before,
+                (Some(before), Some(now)) => now > before,
                 (Some(_) | None, None) => true,
                 (None, Some(_)) => false,
             };
@@ -338,16 +408,18 @@ impl Fleet {
 
     fn best_of(&self, memo: &mut Memo) -> Option<(usize, PlanKey)> {
         if memo.best.is_none() {
-            let mut best: Option<usize> = None;
-            for slot in 0..memo.verdicts.len() {
-                if best.is_none_or(|best| self.better(memo, slot, best)) {
-                    best = Some(slot);
+            let mut best: Option<(PlanKey, usize)> = None;
+            for slot in self.ledger.slots() {
+                let key = memo.verdicts.get(slot).and_then(|verdict| verdict.plan);
+                // By name, so that the first of equals is the right one.
+                if key.is_some() && best.is_none_or(|(least, _)| key < Some(least)) {
+                    best = key.map(|key| (key, slot));
                 }
             }
-            memo.best = best;
+            memo.best = best.map(|(_, slot)| slot);
         }
         let slot = memo.best?;
-        let (key, _) = memo.verdicts.get(slot)?.plan?;
+        let key = memo.verdicts.get(slot)?.plan?;
         Some((slot, key))
     }
 
@@ -357,9 +429,9 @@ impl Fleet {
         match (plan(one), plan(other)) {
             (None, _) => false,
             (Some(_), None) => true,
-            (Some((key, seat)), Some((best, at))) => {
-                let name = |slot: usize, seat: usize| Some(&self.ledger.host(slot)?.seats.get(seat)?.worker);
-                key < best || key == best && name(one, seat) < name(other, at)
+            (Some(key), Some(best)) => {
+                let name = |slot: usize| self.ledger.host(slot).map(|host| &host.id);
+                key < best || key == best && name(one) < name(other)
             }
         }
     }
@@ -374,7 +446,7 @@ impl Fleet {
         };
         let look = self.look(host, question, depth);
         Verdict {
-            plan: look.best.map(|(key, place)| (key, place.seat)),
+            plan: look.best.map(|(key, _)| key),
             claimed: look.claimed.map(|(need, _)| need),
             stop: look.stop.map(|(need, stop)| (need, firmness(&stop))),
             judged,
@@ -385,7 +457,7 @@ impl Fleet {
     fn look(&self, host: &Host, question: &Question<'_>, depth: Depth) -> Look {
         let mut found = Look::default();
         let claims = question.pass.claims_on(&host.id);
-        host.places(&question.load.spec, &self.config, |place| {
+        host.places(&question.load.spec, question.runtime, &self.config, |place| {
             let worker = host.seats.get(place.seat).map(|seat| &seat.worker);
             if question.only.is_some_and(|only| worker != Some(only)) {
                 return;
