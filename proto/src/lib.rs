@@ -43,6 +43,9 @@ pub use error::{Code, ErrorExt};
 /// Largest gRPC message accepted anywhere between our processes, in bytes. tonic's default for decoding is 4 MiB: set both sides.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
+/// Metadata key of `Inference.Session`: the id of the gateway whose session it is.
+pub const GATEWAY_ID_KEY: &str = "muster-gateway-id";
+
 /// Version of the worker ⇄ controller protocol spoken by this build.
 pub const PROTOCOL_VERSION: u32 = 1;
 

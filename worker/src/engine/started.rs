@@ -104,7 +104,14 @@ impl Started {
             environment,
             grace: config.grace,
         };
-        let kept = keeper::start(command).await.map_err(|error| LaunchError {
+        // Known at once, so that whoever drops this launch waits for the keeper; told once there is an engine.
+        let known = |kept: &Arc<Kept>| {
+            launch.process.send_if_modified(|process| {
+                *process = Some(Arc::<Kept>::clone(kept));
+                false
+            });
+        };
+        let kept = keeper::start(command, known).await.map_err(|error| LaunchError {
             info: not_started(&error),
         })?;
         launch.process.send_replace(Some(Arc::<Kept>::clone(&kept)));

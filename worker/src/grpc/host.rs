@@ -116,14 +116,13 @@ impl Host for HostService {
         for status in report.instances {
             instances.push(self.describe_instance(status, engines).await);
         }
-        let around = *ground.around.borrow();
         Ok(Response::new(DescribeResponse {
             worker_id: (&identity.worker).into(),
             boot_id: (&identity.boot).into(),
             host_id: (&identity.host).into(),
             version: VERSION.to_owned(),
-            joined: around.session.is_some(),
-            draining: around.service != Service::Open,
+            joined: ground.around.borrow().session.is_some(),
+            draining: ground.around.borrow().service != Service::Open,
             runtimes: ground
                 .runtimes
                 .iter()

@@ -4,7 +4,8 @@ use std::{pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt as _, stream};
 use muster_proto::{
-    Code, ErrorExt as _,
+    Code, ErrorExt as _, GATEWAY_ID_KEY,
+    id::GatewayId,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, EmbedCall, EmbedResult,
         ErrorInfo, Event, GenerateCall, InstanceRef, NativeCall, NativeChunk, RerankCall, RerankResult,
@@ -73,9 +74,12 @@ impl Inference for Service {
     type NativeStream = Answers<NativeChunk>;
 
     async fn session(&self, request: Request<Streaming<SessionCommand>>) -> Result<Response<Ticks>, Status> {
+        let gateway = request.metadata().get(GATEWAY_ID_KEY);
+        let gateway = gateway.and_then(|id| id.to_str().ok()).unwrap_or_default();
         Ok(Response::new(session::open(
             &self.registry,
             &self.tasks,
+            GatewayId::from(gateway),
             request.into_inner(),
         )))
     }

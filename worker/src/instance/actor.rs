@@ -1,9 +1,10 @@
 //! The task of one instance, and what all its stages share.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use muster_proto::{
     Code,
+    id::GatewayId,
     v1::{
         Capabilities, Device, Done, ErrorInfo, InstanceSpec, InstanceState, InstanceStatus, ProcessId,
         RefusedReason, SetAttributes, command::Kind as Order,
@@ -36,14 +37,43 @@ pub(crate) enum Service {
 }
 
 /// What instances must know of the world around them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Surroundings {
     /// Number of the controller's session, if there is one.
     pub(crate) session: Option<u64>,
-    /// Sessions of gateways.
-    pub(crate) gateways: usize,
+    /// Gateways with a session.
+    pub(crate) gateways: Gateways,
     /// How open the worker is.
     pub(crate) service: Service,
+}
+
+/// Which gateways have sessions, and how many each; those without a name count as one gateway with the empty name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gateways(BTreeMap<GatewayId, usize>);
+
+impl Gateways {
+    /// One more session.
+    pub(crate) fn came(&mut self, gateway: &GatewayId) {
+        *self.0.entry(gateway.clone()).or_default() += 1;
+    }
+
+    /// One session less.
+    pub(crate) fn left(&mut self, gateway: &GatewayId) {
+        if let Some(sessions) = self.0.get_mut(gateway) {
+            *sessions -= 1;
+            if *sessions == 0 {
+                self.0.remove(gateway);
+            }
+        }
+    }
+
+    /// Whether `gateway` may be there: it is, or one without a name; if its name is unknown, any may be it.
+    pub(crate) fn has(&self, gateway: &GatewayId) -> bool {
+        if gateway.is_empty() {
+            return !self.0.is_empty();
+        }
+        self.0.contains_key(gateway) || self.0.contains_key("")
+    }
 }
 
 /// What all instances use.
@@ -126,8 +156,14 @@ impl Core {
         }
     }
 
-    pub(super) fn around(&self) -> Surroundings {
-        *self.around.borrow()
+    /// How open the worker is.
+    pub(super) fn service(&self) -> Service {
+        self.around.borrow().service
+    }
+
+    /// The controller's session, if there is one.
+    pub(super) fn session(&self) -> Option<u64> {
+        self.around.borrow().session
     }
 
     /// Changes the word on this instance that is on the board.
@@ -190,15 +226,13 @@ impl Core {
         match order {
             // A known instance: attach, and add the holds of this caller.
             Order::Load(load) => {
-                for hold in load.holds {
-                    self.holds
-                        .place(hold.hold_id.as_str().into(), convert::std_duration(hold.ttl));
-                }
+                load.holds.into_iter().for_each(|hold| self.holds.place(hold));
+                self.look_around(Instant::now());
                 self.show_holds();
             }
             Order::PlaceHold(hold) => {
-                self.holds
-                    .place(hold.hold_id.as_str().into(), convert::std_duration(hold.ttl));
+                self.holds.place(hold);
+                self.look_around(Instant::now());
                 self.show_holds();
             }
             Order::ReleaseHoldId(id) => {
@@ -234,9 +268,7 @@ impl Core {
 
     /// Somebody who could release holds came or went.
     pub(super) fn look_around(&mut self, now: Instant) {
-        let around = *self.around.borrow_and_update();
-        self.holds
-            .set_watched(around.session.is_some() || around.gateways > 0, now);
+        self.holds.look_around(&self.around.borrow(), now);
     }
 
     /// Drops holds that have run out.

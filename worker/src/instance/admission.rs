@@ -452,9 +452,9 @@ mod tests {
         #[test]
         fn shares_follow_the_weights(priorities in prop::collection::vec(-2i32..3, 2..5), picks in 20usize..200) {
             let mut queue = Admission::new(1, usize::MAX);
-            for key in 0..priorities.len() {
+            for (key, priority) in priorities.iter().enumerate() {
                 for _ in 0..picks {
-                    queue.push(&rank(&key.to_string(), priorities[key]), key);
+                    queue.push(&rank(&key.to_string(), *priority), key);
                 }
             }
             let mut got = vec![0u64; priorities.len()];
@@ -462,11 +462,12 @@ mod tests {
                 got[queue.next().unwrap()] += 1;
                 queue.finished();
             }
-            for one in 0..got.len() {
-                for other in 0..got.len() {
+            let time = |key: usize| got[key] * cost(priorities[key]);
+            for (one, priority) in priorities.iter().enumerate() {
+                for (other, theirs) in priorities.iter().enumerate() {
                     // virtual times of keys that always wait are never further apart than one request of either
-                    let (a, b) = (got[one] * cost(priorities[one]), got[other] * cost(priorities[other]));
-                    prop_assert!(a.abs_diff(b) <= cost(priorities[one]) + cost(priorities[other]), "{got:?} {priorities:?}");
+                    let apart = time(one).abs_diff(time(other));
+                    prop_assert!(apart <= cost(*priority) + cost(*theirs), "{got:?} {priorities:?}");
                 }
             }
         }

@@ -99,7 +99,7 @@ impl Health {
 }
 
 /// Whether so much of the patience went by since the last look that it cannot be told who was silent. Looks are due eight times in it.
-fn is_late(looked: Instant, now: Instant, patience: Duration) -> bool {
+pub(super) fn is_late(looked: Instant, now: Instant, patience: Duration) -> bool {
     now.saturating_duration_since(looked) >= patience / 2
 }
 

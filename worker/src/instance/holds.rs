@@ -1,7 +1,7 @@
 //! Holds: what keeps a just-loaded instance until the requests that asked for it have arrived (PROTOCOL.md 9).
 //!
-//! A hold is released by the controller. The TTL is the backstop: it runs only while the controller's session and all gateways are gone,
-//! and starts anew each time they leave.
+//! A hold is released by the controller. The TTL is the backstop: it runs only while both the controller's session and the gateway that the hold
+//! is for are gone, and starts anew each time they leave. Where a hold or a session names no gateway, any gateway's session counts.
 //!
 //! Architecture invariant: reads no clock; `now` is an argument.
 
@@ -10,54 +10,73 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::id::EnsureId;
+use muster_proto::{
+    id::{EnsureId, GatewayId},
+    v1::Hold,
+};
+
+use super::actor::Surroundings;
+use crate::convert;
 
 /// TTL of a hold that names none.
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
 /// The holds on one instance.
 #[derive(Debug, Default)]
-pub(crate) struct Holds {
-    ttls: BTreeMap<EnsureId, Duration>,
-    /// Since when nobody is there who could release them.
+pub(crate) struct Holds(BTreeMap<EnsureId, Held>);
+
+#[derive(Debug)]
+struct Held {
+    ttl: Duration,
+    /// Whose requests it waits for; empty if unknown.
+    gateway: GatewayId,
+    /// Since when nobody is there who could use or release it.
     orphaned: Option<Instant>,
 }
 
 impl Holds {
     /// Places a hold; placing it again changes its TTL.
-    pub(crate) fn place(&mut self, id: EnsureId, ttl: Option<Duration>) {
-        self.ttls.insert(id, ttl.unwrap_or(DEFAULT_TTL));
+    pub(crate) fn place(&mut self, hold: Hold) {
+        let held = Held {
+            ttl: convert::std_duration(hold.ttl).unwrap_or(DEFAULT_TTL),
+            gateway: GatewayId::from(hold.gateway_id),
+            orphaned: None,
+        };
+        self.0.insert(EnsureId::from(hold.hold_id), held);
     }
 
     /// Removes a hold; an unknown one is gone already.
     pub(crate) fn release(&mut self, id: &str) -> bool {
-        self.ttls.remove(id).is_some()
+        self.0.remove(id).is_some()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ttls.is_empty()
+        self.0.is_empty()
     }
 
     pub(crate) fn ids(&self) -> Vec<String> {
-        self.ttls.keys().map(String::from).collect()
+        self.0.keys().map(String::from).collect()
     }
 
-    /// Somebody is there (`watched`) or nobody, from `now` on.
-    pub(crate) fn set_watched(&mut self, watched: bool, now: Instant) {
-        self.orphaned = if watched {
-            None
-        } else {
-            self.orphaned.or(Some(now))
-        };
+    /// This is who is there, from `now` on.
+    pub(crate) fn look_around(&mut self, around: &Surroundings, now: Instant) {
+        for held in self.0.values_mut() {
+            held.orphaned = if around.session.is_some() || around.gateways.has(&held.gateway) {
+                None
+            } else {
+                held.orphaned.or(Some(now))
+            };
+        }
     }
 
     /// Drops what has run out; true if anything did.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
-        let Some(since) = self.orphaned else { return false };
-        let age = now.saturating_duration_since(since);
-        let before = self.ttls.len();
-        self.ttls.retain(|_, ttl| *ttl > age);
-        self.ttls.len() != before
+        let before = self.0.len();
+        self.0.retain(|_, held| {
+            held.orphaned
+                .is_none_or(|since| now.saturating_duration_since(since) < held.ttl)
+        });
+        self.0.len() != before
     }
 }
 
@@ -65,25 +84,64 @@ impl Holds {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn hold(id: &str, gateway: &str, ttl: Option<Duration>) -> Hold {
+        Hold {
+            hold_id: id.to_owned(),
+            ttl: ttl.map(convert::duration),
+            gateway_id: gateway.to_owned(),
+        }
+    }
+
+    fn around(session: Option<u64>, gateways: &[&str]) -> Surroundings {
+        let mut around = Surroundings {
+            session,
+            ..Surroundings::default()
+        };
+        for gateway in gateways {
+            around.gateways.came(&GatewayId::from(*gateway));
+        }
+        around
+    }
+
     #[test]
     fn a_hold_stays_while_somebody_is_there_and_runs_out_afterwards() {
         let start = Instant::now();
-        let second = Duration::from_secs(1);
         let mut holds = Holds::default();
-        holds.place("a".into(), Some(2 * second));
-        holds.place("b".into(), None);
-        assert!(!holds.expire(start + 100 * second));
-        holds.set_watched(false, start);
-        assert!(!holds.expire(start + second));
+        holds.place(hold("a", "", Some(2 * SECOND)));
+        holds.place(hold("b", "", None));
+        assert!(!holds.expire(start + 100 * SECOND));
+        holds.look_around(&around(None, &[]), start);
+        assert!(!holds.expire(start + SECOND));
         // Back again: the clock starts anew.
-        holds.set_watched(true, start + second);
-        holds.set_watched(false, start + 2 * second);
-        holds.set_watched(false, start + 3 * second);
-        assert!(!holds.expire(start + 3 * second));
-        assert!(holds.expire(start + 4 * second));
+        holds.look_around(&around(Some(1), &[]), start + SECOND);
+        holds.look_around(&around(None, &[]), start + 2 * SECOND);
+        holds.look_around(&around(None, &[]), start + 3 * SECOND);
+        assert!(!holds.expire(start + 3 * SECOND));
+        assert!(holds.expire(start + 4 * SECOND));
         assert_eq!(holds.ids(), ["b"]);
         assert!(holds.release("b"));
         assert!(!holds.release("b"));
+        assert!(holds.is_empty());
+    }
+
+    #[test]
+    fn a_hold_waits_for_its_own_gateway() {
+        let start = Instant::now();
+        let mut holds = Holds::default();
+        holds.place(hold("one", "gw-1", Some(SECOND)));
+        holds.place(hold("two", "gw-2", Some(SECOND)));
+        holds.place(hold("any", "", Some(SECOND)));
+        // The controller is gone, and so is the first gateway.
+        holds.look_around(&around(None, &["gw-2"]), start);
+        assert!(holds.expire(start + SECOND));
+        assert_eq!(holds.ids(), ["any", "two"], "whose gateway is there stays");
+        // A gateway that does not say its name may be anybody.
+        holds.look_around(&around(None, &[""]), start + SECOND);
+        assert!(!holds.expire(start + 9 * SECOND));
+        holds.look_around(&around(None, &[]), start + 9 * SECOND);
+        assert!(holds.expire(start + 10 * SECOND));
         assert!(holds.is_empty());
     }
 }

@@ -215,7 +215,7 @@ impl Loading<'_> {
 
     fn look_around(&mut self) {
         self.core.look_around(Instant::now());
-        if self.core.around().service == Service::Leaving {
+        if self.core.service() == Service::Leaving {
             self.cancel();
         }
     }

@@ -33,7 +33,6 @@ use super::{
 };
 use crate::{
     board::first_status,
-    convert,
     session::outbox::{Outbox, Reply, Route},
 };
 
@@ -127,9 +126,7 @@ impl Registry {
             ));
         }
         let mut holds = Holds::default();
-        for hold in load.holds {
-            holds.place(hold.hold_id.as_str().into(), convert::std_duration(hold.ttl));
-        }
+        load.holds.into_iter().for_each(|hold| holds.place(hold));
         self.begin(id, spec, holds);
         Ok(Done {
             state: InstanceState::Loading.into(),

@@ -39,6 +39,7 @@ use crate::{
     instance::{
         admission::{Admission, Rank},
         duplicates::Claim,
+        health::is_late,
     },
     session::outbox::{Reply, event},
 };
@@ -116,6 +117,8 @@ pub(crate) struct Relay {
     batches: Batches,
     moved: Moved,
     instance: String,
+    /// The last look at slow readers.
+    swept: Option<Instant>,
     /// Mean time a request runs, in seconds; for `retry_after`.
     mean_run: f64,
     target: usize,
@@ -132,6 +135,7 @@ impl Relay {
             batches: Batches::default(),
             moved: Moved::default(),
             instance,
+            swept: None,
             mean_run: 0.0,
             target: target.max(1),
         }
@@ -317,7 +321,13 @@ impl Relay {
     }
 
     /// Cancels whoever has had no credit since `limit` ago (PROTOCOL.md 18). Looked at now and then, so an event costs no clock.
+    /// After a look that comes late all time counts anew: it was the worker that was stopped, and credits may still wait to be read.
     pub(crate) fn sweep(&mut self, now: Instant, limit: Duration) {
+        let late = self.swept.is_some_and(|swept| is_late(swept, now, limit));
+        self.swept = Some(now);
+        if late {
+            self.running.values_mut().for_each(|job| job.starved = None);
+        }
         let mut slow = Vec::new();
         for job in self
             .running

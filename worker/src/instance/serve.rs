@@ -222,7 +222,7 @@ impl Serving<'_> {
     }
 
     fn is_open(&self) -> bool {
-        self.mode == Mode::Ready && self.core.around().service == Service::Open
+        self.mode == Mode::Ready && self.core.service() == Service::Open
     }
 
     fn control(&mut self, control: Control) -> Option<Over> {
@@ -237,7 +237,7 @@ impl Serving<'_> {
 
     fn order(&mut self, order: &Order) -> (Verdict, Option<Over>) {
         match order {
-            Order::Quiesce(_) => match self.core.around().session {
+            Order::Quiesce(_) => match self.core.session() {
                 Some(session) => self.set_mode(self.mode.quiesced(session)),
                 None => {
                     return (
@@ -289,7 +289,7 @@ impl Serving<'_> {
 
     fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
-        let closed = self.core.around().service != Service::Open;
+        let closed = self.core.service() != Service::Open;
         // An operator drained the whole worker: what is loaded stays, but takes nothing.
         let state = if mode == Mode::Ready && closed {
             InstanceState::Quiesced
@@ -301,10 +301,9 @@ impl Serving<'_> {
 
     fn look_around(&mut self) {
         self.core.look_around(Instant::now());
-        let around = self.core.around();
-        let mode = match around.service {
+        let mode = match self.core.service() {
             Service::Leaving => Mode::Draining { until: None },
-            Service::Open | Service::Closed => self.mode.in_session(around.session),
+            Service::Open | Service::Closed => self.mode.in_session(self.core.session()),
         };
         self.set_mode(mode);
     }

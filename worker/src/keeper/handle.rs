@@ -1,7 +1,13 @@
 //! The worker's side of a keeper: starts it, reads its reports and the engine's log, passes orders on.
 //!
-//! One task per engine owns the control socket. It ends with the tree; if the worker's runtime ends first, the socket closes and the keeper
-//! ends the tree. Dropping [`Kept`] kills the tree.
+//! One task per engine owns the control socket, from before the keeper has reported anything. It ends with the tree; if the worker's runtime ends
+//! first, the socket closes and the keeper ends the tree. Dropping [`Kept`] kills the tree.
+//!
+//! ```text
+//!   spawn ──► silent ──Started──► running ──Exited──► exited ──┐
+//!               │                                              ▼
+//!               └──Failed, keeper lost────────────────────► keeper waited for ──► gone
+//! ```
 
 use std::{
     collections::VecDeque,
@@ -96,7 +102,6 @@ enum Wish {
 /// A kept engine.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    engine: ProcessId,
     keeper: u32,
     grace: Duration,
     wish: watch::Sender<Wish>,
@@ -104,8 +109,10 @@ pub(crate) struct Kept {
     log: Arc<Log>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct TreeState {
+    /// The engine's first process, or why there is none; `None` until the keeper says.
+    started: Option<Result<ProcessId, (i32, String)>>,
     exit: Option<Exit>,
     gone: bool,
 }
@@ -121,6 +128,27 @@ impl Kept {
                 .await
                 .ok()
                 .and_then(|state| state.exit)
+        }
+    }
+
+    /// Waits for the engine to run.
+    async fn started(&self, program: PathBuf) -> Result<(), StartError> {
+        let mut state = self.state.clone();
+        // An error means that the task is gone, and the tree with it.
+        drop(
+            state
+                .wait_for(|state| state.started.is_some() || state.gone)
+                .await,
+        );
+        let started = state.borrow().started.clone();
+        match started {
+            Some(Ok(_)) => Ok(()),
+            Some(Err((errno, message))) => Err(StartError::Engine {
+                path: program,
+                kind: io::Error::from_raw_os_error(errno).kind(),
+                message,
+            }),
+            None => Err(StartError::Silent(self.log().join("; "))),
         }
     }
 
@@ -140,15 +168,20 @@ impl Kept {
 
 impl EngineProcess for Kept {
     fn tree(&self) -> Vec<ProcessId> {
-        if self.state.borrow().gone {
-            return Vec::new();
-        }
+        let engine = match &*self.state.borrow() {
+            state if state.gone => return Vec::new(),
+            state => state
+                .started
+                .as_ref()
+                .and_then(|started| started.as_ref().ok())
+                .map(|engine| engine.pid),
+        };
         let mut tree: Vec<ProcessId> = proc::descendants(self.keeper)
             .into_iter()
             .map(proc::Process::id)
             .collect();
         // A stable sort: the engine's own process comes first.
-        tree.sort_by_key(|process| process.pid != self.engine.pid);
+        tree.sort_by_key(|process| Some(process.pid) != engine);
         tree
     }
 
@@ -161,7 +194,7 @@ impl EngineProcess for Kept {
     }
 
     fn stop(&self) {
-        tracing::debug!(engine = self.engine.pid, grace = ?self.grace, "asking an engine to stop");
+        tracing::debug!(keeper = self.keeper, grace = ?self.grace, "asking an engine to stop");
         self.wish(Wish::Stop);
     }
 
@@ -174,11 +207,15 @@ impl EngineProcess for Kept {
     }
 }
 
-/// Starts a keeper and, through it, the engine. Dropping the future ends both.
+/// Starts a keeper and, through it, the engine. `announce` gets what is kept before any of it runs: whoever gives up on the start waits there for
+/// the end of what was begun. Dropping the future ends both, unless somebody else holds what was announced.
 ///
 /// # Errors
 /// Neither runs.
-pub(crate) async fn start(command: EngineCommand) -> Result<Arc<Kept>, StartError> {
+pub(crate) async fn start(
+    command: EngineCommand,
+    announce: impl FnOnce(&Arc<Kept>),
+) -> Result<Arc<Kept>, StartError> {
     let program = command.program.clone();
     let (mut child, control) = spawn_keeper(&command).map_err(|source| StartError::Keeper {
         path: command.keeper.clone(),
@@ -195,31 +232,16 @@ pub(crate) async fn start(command: EngineCommand) -> Result<Arc<Kept>, StartErro
             .take()
             .map(|pipe| log.clone().follow(pipe, command.instance.clone())),
     ];
-    let keeper = child.id().unwrap_or_default();
-    let (read, write) = control.into_split();
-    let mut reports = BufReader::new(read).lines();
-    let engine = match next_report(&mut reports).await {
-        Some(Report::Started(engine)) => engine,
-        Some(Report::Failed(errno, message)) => {
-            let kind = io::Error::from_raw_os_error(errno).kind();
-            return Err(StartError::Engine {
-                path: program,
-                kind,
-                message,
-            });
-        }
-        Some(Report::Exited(_) | Report::Gone) | None => {
-            for reader in readers.into_iter().flatten() {
-                drop(timeout(LOG_END, reader).await);
-            }
-            return Err(StartError::Silent(
-                log.lock().iter().cloned().collect::<Vec<_>>().join("; "),
-            ));
-        }
-    };
     let (wish, wishes) = watch::channel(Wish::Run);
     let (report, state) = watch::channel(TreeState::default());
-    let grace = command.grace;
+    let kept = Arc::new(Kept {
+        keeper: child.id().unwrap_or_default(),
+        grace: command.grace,
+        wish,
+        state,
+        log,
+    });
+    let (read, write) = control.into_split();
     let watcher = Watcher {
         command,
         child,
@@ -228,15 +250,10 @@ pub(crate) async fn start(command: EngineCommand) -> Result<Arc<Kept>, StartErro
         state: report,
         readers,
     };
-    tokio::spawn(watcher.watch(reports));
-    Ok(Arc::new(Kept {
-        engine,
-        keeper,
-        grace,
-        wish,
-        state,
-        log,
-    }))
+    tokio::spawn(watcher.watch(BufReader::new(read).lines()));
+    announce(&kept);
+    kept.started(program).await?;
+    Ok(kept)
 }
 
 fn spawn_keeper(command: &EngineCommand) -> io::Result<(Child, UnixStream)> {
@@ -310,7 +327,12 @@ impl Watcher {
                 report = next_report(reports) => match report {
                     Some(Report::Gone) => return true,
                     Some(Report::Exited(exit)) => self.state.send_modify(|state| state.exit = Some(exit)),
-                    Some(Report::Started(_) | Report::Failed(..)) => {}
+                    Some(Report::Started(engine)) => self.state.send_modify(|state| state.started = Some(Ok(engine))),
+                    // There is no tree, and the keeper has nothing left to do.
+                    Some(Report::Failed(errno, message)) => {
+                        self.state.send_modify(|state| state.started = Some(Err((errno, message))));
+                        return true;
+                    }
                     None => return false,
                 },
                 changed = self.wishes.changed(), if !dropped => {

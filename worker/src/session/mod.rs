@@ -20,9 +20,12 @@ use std::{
 };
 
 use futures::Stream;
-use muster_proto::v1::{
-    SessionCommand, SessionMessage, Start, Tick, session_command::Kind as Command,
-    session_message::Kind as Message,
+use muster_proto::{
+    id::GatewayId,
+    v1::{
+        SessionCommand, SessionMessage, Start, Tick, session_command::Kind as Command,
+        session_message::Kind as Message,
+    },
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, Streaming};
@@ -52,32 +55,42 @@ impl Sessions {
 
 /// Counts a gateway's session for as long as it lives.
 #[derive(Debug)]
-struct Presence(Arc<Registry>);
+struct Presence {
+    registry: Arc<Registry>,
+    gateway: GatewayId,
+}
 
 impl Presence {
-    fn new(registry: &Arc<Registry>) -> Self {
-        registry
-            .ground()
-            .around
-            .send_modify(|around: &mut Surroundings| around.gateways += 1);
-        Self(Arc::clone(registry))
+    fn new(registry: &Arc<Registry>, gateway: GatewayId) -> Self {
+        let around = &registry.ground().around;
+        around.send_modify(|around: &mut Surroundings| around.gateways.came(&gateway));
+        Self {
+            registry: Arc::clone(registry),
+            gateway,
+        }
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.0.ground().around.send_modify(|around| around.gateways -= 1);
+        let around = &self.registry.ground().around;
+        around.send_modify(|around| around.gateways.left(&self.gateway));
     }
 }
 
-/// Opens a session; its commands are served by a task in `tasks`, its answers are the stream.
-pub(crate) fn open(registry: &Arc<Registry>, tasks: &Sessions, inbound: Streaming<SessionCommand>) -> Ticks {
+/// Opens a session of `gateway` (empty if it gave no name); its commands are served by a task in `tasks`, its answers are the stream.
+pub(crate) fn open(
+    registry: &Arc<Registry>,
+    tasks: &Sessions,
+    gateway: GatewayId,
+    inbound: Streaming<SessionCommand>,
+) -> Ticks {
     let outbox = Arc::new(Outbox::default());
     let gone = CancellationToken::new();
     let commands = Commands {
         registry: Arc::clone(registry),
         outbox: Arc::clone(&outbox),
-        _presence: Presence::new(registry),
+        _presence: Presence::new(registry, gateway),
     };
     // Ends with the stream of commands or with the reader, whichever breaks first; cancels what the session still runs.
     tasks.spawn(commands.run(inbound, gone.clone(), tasks.closing.clone()));

@@ -40,7 +40,7 @@ fn command(bench: &Bench, script: &str) -> EngineCommand {
 }
 
 async fn tree_of_three(bench: &Bench) -> (std::sync::Arc<Kept>, Vec<u32>) {
-    let kept = keeper::start(command(bench, TREE)).await.unwrap();
+    let kept = keeper::start(command(bench, TREE), |_| ()).await.unwrap();
     eventually("a whole tree", async || {
         kept.log().len() >= 2 && kept.tree().len() >= 4
     })
@@ -89,7 +89,7 @@ async fn an_obedient_engine_ends_within_the_grace() {
         "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.01; done",
     );
     command.grace = PATIENCE;
-    let kept = keeper::start(command).await.unwrap();
+    let kept = keeper::start(command, |_| ()).await.unwrap();
     eventually("up", async || kept.log() == ["up"]).await;
     kept.stop();
     timeout(PATIENCE / 2, kept.gone()).await.unwrap();
@@ -141,7 +141,7 @@ async fn what_cannot_be_started_is_told_apart() {
         program: "/no/such/engine".into(),
         ..command(&bench, "")
     };
-    let error = keeper::start(command).await.unwrap_err();
+    let error = keeper::start(command, |_| ()).await.unwrap_err();
     assert!(
         matches!(
             error,
@@ -151,6 +151,29 @@ async fn what_cannot_be_started_is_told_apart() {
             }
         ),
         "{error}"
+    );
+}
+
+#[tokio::test]
+async fn who_gives_up_on_a_start_can_wait_for_its_end() {
+    let bench = Bench::new();
+    let mut known = None;
+    // Polled once: the keeper is spawned and has reported nothing.
+    let start = keeper::start(command(&bench, TREE), |kept| {
+        known = Some(std::sync::Arc::clone(kept))
+    });
+    assert!(
+        timeout(Duration::ZERO, start).await.is_err(),
+        "it has not started yet"
+    );
+    let kept = known.expect("announced before anything runs");
+    kept.kill();
+    timeout(PATIENCE, kept.gone()).await.expect("it does not go");
+    assert_eq!(kept.tree(), []);
+    assert_eq!(
+        fs::read_dir(&bench.config.run_dir).unwrap().count(),
+        0,
+        "gone only when the keeper has cleaned up"
     );
 }
 

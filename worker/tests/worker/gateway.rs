@@ -50,14 +50,22 @@ pub(crate) async fn client(address: &Address) -> InferenceClient<Channel> {
 
 impl Gateway {
     pub(crate) async fn connect(address: &Address) -> Self {
+        Self::named(address, None).await
+    }
+
+    /// Opens a session as this gateway.
+    pub(crate) async fn named(address: &Address, id: Option<&'static str>) -> Self {
         let (commands, stream) = mpsc::channel(256);
         let streams = Streams::default();
-        let mut inbound = client(address)
-            .await
-            .session(ReceiverStream::new(stream))
-            .await
-            .unwrap()
-            .into_inner();
+        let mut request = tonic::Request::new(ReceiverStream::new(stream));
+        if let Some(id) = id {
+            let metadata = request.metadata_mut();
+            metadata.insert(
+                muster_proto::GATEWAY_ID_KEY,
+                tonic::metadata::MetadataValue::from_static(id),
+            );
+        }
+        let mut inbound = client(address).await.session(request).await.unwrap().into_inner();
         let all = Arc::clone(&streams);
         let reader = tokio::spawn(async move {
             let mut seq = 0;

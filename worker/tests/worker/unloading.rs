@@ -1,13 +1,20 @@
 //! Unloads, quiesces and holds: what may be disturbed, and what may not.
 
-use muster_proto::v1::{
-    Hold, InstanceState, Quiesce, RefusedReason, Resume, Unload, UnloadMode, command::Kind as Order,
-    outcome::Kind as Answer,
+use std::time::{Duration, Instant};
+
+use muster_proto::{
+    net,
+    v1::{
+        DescribeRequest, Hold, InstanceSpec, InstanceState, Quiesce, RefusedReason, Resume, SetAttributes,
+        Unload, UnloadMode, command::Kind as Order, host_client::HostClient, outcome::Kind as Answer,
+    },
 };
+use tokio::time::sleep;
 
 use crate::{
+    controller::Session,
     gateway::Gateway,
-    rig::{Rig, alive, stub},
+    rig::{PATIENCE, Rig, alive, stub, wait_until},
 };
 
 const FOREVER: u32 = 1 << 19;
@@ -90,6 +97,94 @@ async fn an_idle_unload_is_refused_unless_nothing_happened_since() {
 }
 
 #[tokio::test]
+async fn a_hold_runs_out_when_controller_and_its_gateway_are_gone() {
+    let rig = Rig::start(&[]).await;
+    let instance = rig.load(stub("m", |_, _| {})).await;
+    let id = instance.instance_id.as_str();
+    let (mine, other) = (
+        Gateway::named(&rig.worker.address, Some("gw-1")).await,
+        Gateway::named(&rig.worker.address, Some("gw-2")).await,
+    );
+    for gateway in ["gw-1", "gw-2"] {
+        let hold = Hold {
+            hold_id: format!("of-{gateway}"),
+            ttl: prost_types::Duration::try_from(Duration::from_millis(300)).ok(),
+            gateway_id: gateway.to_owned(),
+        };
+        let answer = rig.session.command(id, Order::PlaceHold(hold)).await;
+        assert!(matches!(answer, Answer::Done(_)));
+    }
+    let Rig {
+        dir: _dir,
+        worker,
+        controller,
+        session,
+    } = rig;
+    drop((session, controller));
+    let mut host = HostClient::new(net::channel(&worker.address).await.unwrap());
+    let mut holds = async || {
+        let described = host
+            .describe(DescribeRequest { engines: false })
+            .await
+            .unwrap()
+            .into_inner();
+        described.instances[0].status.as_ref().unwrap().hold_ids.clone()
+    };
+    // Both gateways are there; a look now and then takes at most a second.
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(holds().await, ["of-gw-1", "of-gw-2"]);
+    drop(mine);
+    let deadline = Instant::now() + PATIENCE;
+    while holds().await != ["of-gw-2"] {
+        assert!(Instant::now() < deadline, "a hold without anybody stays");
+        sleep(Duration::from_millis(20)).await;
+    }
+    drop(other);
+}
+
+#[tokio::test]
+async fn attributes_are_set_and_echoed_in_the_spec() {
+    let mut rig = Rig::start(&[]).await;
+    let instance = rig.load(stub("m", |_, _| {})).await;
+    let id = instance.instance_id.as_str();
+    let minute = prost_types::Duration {
+        seconds: 60,
+        nanos: 0,
+    };
+    let set = SetAttributes {
+        pinned: Some(true),
+        idle_ttl: Some(minute),
+    };
+    rig.session.command(id, Order::Set(set)).await;
+    // Zero means never; what is absent stays.
+    let never = SetAttributes {
+        pinned: None,
+        idle_ttl: Some(prost_types::Duration::default()),
+    };
+    let spec = async |session: &Session, what: &str, met: fn(&InstanceSpec) -> bool| {
+        wait_until(what, PATIENCE, || {
+            session.look(|view| view.instances[id].spec.as_ref().is_some_and(met))
+        })
+        .await;
+    };
+    spec(&rig.session, "both are told", |spec| {
+        spec.pinned && spec.idle_ttl.is_some_and(|ttl| ttl.seconds == 60)
+    })
+    .await;
+    rig.session.command(id, Order::Set(never)).await;
+    spec(&rig.session, "the limit is gone", |spec| {
+        spec.pinned && spec.idle_ttl.is_none()
+    })
+    .await;
+    // A controller that comes anew reads them in the worker's spec.
+    drop(rig.session);
+    rig.session = rig.controller.session().await;
+    let full = rig.session.hello.full.as_ref().unwrap();
+    let echoed = full.instances[0].spec.as_ref().unwrap();
+    assert!(echoed.pinned && echoed.idle_ttl.is_none());
+}
+
+#[tokio::test]
 async fn a_drain_finishes_what_runs_and_refuses_what_waits() {
     let rig = Rig::start(&[]).await;
     let instance = rig
@@ -131,7 +226,7 @@ async fn a_drain_gives_up_and_force_does_not() {
     let drain = Unload {
         mode: UnloadMode::Drain.into(),
         if_touch_seq: 0,
-        drain_for: prost_types::Duration::try_from(std::time::Duration::from_millis(50)).ok(),
+        drain_for: prost_types::Duration::try_from(Duration::from_millis(50)).ok(),
     };
     rig.session.command(id, Order::Unload(drain)).await;
     rig.session.state(id, InstanceState::Ready).await;
