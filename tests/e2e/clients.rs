@@ -1,8 +1,11 @@
-//! Other people's clients: the real `grpcurl` without any proto file, and the official `openai` package.
+//! Other people's clients: the real `grpcurl` without any proto file, the packages of OpenAI, Anthropic and Ollama, and LangChain.
 
 use std::process::{Command, Output};
 
-use muster_tests::{Engine, Stack, engines::required};
+use muster_tests::{
+    Engine, Stack,
+    engines::{required, test_model},
+};
 use serde_json::Value;
 
 async fn run(mut command: Command) -> Output {
@@ -109,33 +112,45 @@ async fn grpcurl_shows_errors_with_their_code() {
     );
 }
 
-async fn openai(engine: Engine) {
-    let stack = Stack::with(engine.model("tiny-chat", 2, "")).start().await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/openai_client.py");
-    let mut command = Command::new(required("MUSTER_TEST_PYTHON"));
-    command
-        .arg(script)
-        .arg(format!("http://{}/v1", stack.gateway_address()));
-    let output = run(command).await;
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+/// Runs these clients one after the other, each through its own script, against a chat model and an embedding model of one engine.
+async fn sdks(engine: Engine, name: &str) {
+    let embed = engine.serving(
+        &test_model("tiny-embed"),
+        "tiny-embed",
+        1,
+        "labels = [\"embeddings\"]",
     );
+    let stack = Stack::with(engine.model("tiny-chat", 2, "") + &embed)
+        .start()
+        .await;
+    for client in ["openai", "anthropic", "ollama", "langchain"] {
+        let script = format!("{}/e2e/sdk/{client}_client.py", env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new(required("MUSTER_TEST_PYTHON"));
+        command
+            .arg(script)
+            .arg(format!("http://{}", stack.gateway_address()))
+            .arg(name);
+        let output = run(command).await;
+        assert!(
+            output.status.success(),
+            "{client}: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
 }
 
 #[tokio::test]
-async fn openai_python_talks_to_the_stub() {
-    openai(Engine::Stub).await;
+async fn official_clients_talk_to_the_stub() {
+    sdks(Engine::Stub, "stub").await;
 }
 
 #[tokio::test]
-async fn openai_python_talks_to_llama_cpp() {
-    openai(Engine::LlamaCpp).await;
+async fn official_clients_talk_to_llama_cpp() {
+    sdks(Engine::LlamaCpp, "llama_cpp").await;
 }
 
 #[tokio::test]
-async fn openai_python_talks_to_llama_server() {
-    openai(Engine::LlamaServer).await;
+async fn official_clients_talk_to_llama_server() {
+    sdks(Engine::LlamaServer, "llama_server").await;
 }

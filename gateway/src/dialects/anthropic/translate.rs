@@ -4,19 +4,30 @@ use muster_proto::{
     Code, ErrorExt as _,
     v1::{
         Chat, ChatMessage, ContentPart, ErrorInfo, GenerateRequest, Tool, ToolCall, ToolChoice,
-        ToolChoiceMode, content_part, generate_request::Input, tool_choice,
+        ToolChoiceMode, content_part,
+        generate_request::{Constraint, Input},
+        tool_choice,
     },
 };
 
 use crate::translate::{
     Common, model,
-    object::{self, Field, Kind, Object},
-    output::{stop, tokens_limit},
+    object::{self, Field, Kind, Object, quoted},
+    output::{response_format, stop, tokens_limit},
     sampling::sampling,
 };
 
 /// Fields that concern Anthropic's platform; accepted and dropped.
-const PLATFORM: [&str; 4] = ["service_tier", "inference_geo", "cache_control", "betas"];
+const PLATFORM: [&str; 8] = [
+    "service_tier",
+    "inference_geo",
+    "cache_control",
+    "betas",
+    "diagnostics",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
+];
 /// Fields that need what is not here.
 const ELSEWHERE: [&str; 3] = ["container", "mcp_servers", "context_management"];
 
@@ -48,8 +59,10 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, ErrorInfo> {
         Some(_) => tokens_limit(&mut body, &["max_tokens"])?,
         None => None,
     };
-    let (common, chat) = conversation(&mut body)?;
+    let (common, mut chat) = conversation(&mut body)?;
+    let constraint = output(&mut body, &mut chat)?;
     let mut work = GenerateRequest {
+        constraint,
         sampling: Some(sampling(&mut body)?),
         max_tokens,
         stop: body
@@ -123,6 +136,24 @@ fn conversation(body: &mut Object<'_>) -> Result<(Common, Chat), ErrorInfo> {
     chat.continue_final_message =
         last.is_some_and(|turn| turn.role == "assistant" && turn.tool_calls.is_empty());
     Ok((common, chat))
+}
+
+/// `output_config`: the form of the output, and how hard to try.
+fn output(body: &mut Object<'_>, chat: &mut Chat) -> Result<Option<Constraint>, ErrorInfo> {
+    let mut config = match body.take("output_config") {
+        Some(field) => field.object()?,
+        None => {
+            return body
+                .take("output_format")
+                .map_or(Ok(None), |format| response_format(&format));
+        }
+    };
+    if let Some(effort) = config.take("effort") {
+        chat.template_kwargs_json = format!("{{\"reasoning_effort\":{}}}", quoted(&effort.string()?));
+    }
+    config
+        .take("format")
+        .map_or(Ok(None), |format| response_format(&format))
 }
 
 fn unsupported(field: &Field<'_>, why: &str) -> ErrorInfo {
@@ -366,6 +397,18 @@ mod tests {
             ("f", Some(false))
         );
         assert_eq!(chat.enable_thinking, Some(true));
+    }
+
+    #[test]
+    fn the_form_of_the_output_is_read() {
+        let fields = r#""messages": [{"role": "user", "content": "a"}],
+            "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}"#;
+        let constraint = read(fields).unwrap().work.constraint;
+        assert_eq!(
+            constraint,
+            Some(Constraint::JsonSchema(r#"{"type": "object"}"#.into()))
+        );
+        assert_eq!(chat(fields).template_kwargs_json, r#"{"reasoning_effort":"low"}"#);
     }
 
     #[test]
