@@ -37,7 +37,7 @@ impl Fleet {
         self.announce_timer(attention_wake);
     }
 
-    fn positions(&self) -> BTreeMap<LoadId, u32> {
+    pub(crate) fn positions(&self) -> BTreeMap<LoadId, u32> {
         self.queue.keys().copied().zip(1..).collect()
     }
 

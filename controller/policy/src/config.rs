@@ -1,9 +1,10 @@
 //! What an operator can set. Values are valid by construction; the controller's config module parses and reports problems.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::api::{Bytes, IdleTtl, ModelType};
+use crate::api::{Bytes, DeviceKind, Exclusivity, IdleTtl, ModelType};
 
 /// How many models of one type a host may have loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub struct Config {
     pub margin: Bytes,
     /// Ignore memory: load even what does not fit (I4).
     pub overcommit: bool,
+    /// How many models devices of a kind may host, where that is something else than their workers say (I3).
+    pub exclusivity: BTreeMap<DeviceKind, Exclusivity>,
     /// Spread or pack.
     pub placement: Placement,
     /// How long to wait for the roster after a start (PROTOCOL 2).
@@ -148,6 +151,7 @@ impl Default for Config {
             max_concurrent_loads: NonZeroU32::MIN,
             margin: Bytes::mib(64),
             overcommit: false,
+            exclusivity: BTreeMap::new(),
             placement: Placement::Spread,
             settle: Duration::from_secs(2),
             worker_wait: Duration::from_secs(30),

@@ -373,6 +373,7 @@ impl Fleet {
                 device.changed(self.now);
             }
         }
+        self.gave_back(&instance);
         if let Some(model) = self.models.get_mut(&instance.spec.model) {
             model.instances.remove(id);
         }

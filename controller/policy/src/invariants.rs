@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{
-    Bytes, Command, DeviceKey, Effect, Exclusivity, HostId, InstanceId, ModelId, ModelType, UnloadMode,
-};
+use crate::api::{Bytes, Command, DeviceKey, Effect, HostId, InstanceId, ModelId, ModelType, UnloadMode};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Instance, InstanceState, Place};
 
@@ -147,8 +145,17 @@ fn devices(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
             continue;
         };
         let on: Vec<&Instance> = fleet.on_device(&key).collect();
-        let models: BTreeSet<&ModelId> = on.iter().map(|instance| &instance.spec.model).collect();
-        if device.exclusivity == Exclusivity::OneModel && models.len() > 1 {
+        let kind = loading.spec.kind;
+        let models: BTreeSet<&ModelId> = on
+            .iter()
+            .filter(|other| device.exclusivity.counts_together(kind, other.spec.kind))
+            .map(|instance| &instance.spec.model)
+            .collect();
+        if device
+            .exclusivity
+            .limit(kind)
+            .is_some_and(|limit| models.len() > limit)
+        {
             let models = models.into_iter().cloned().collect();
             found.push(Violation::NotExclusive {
                 device: key.clone(),

@@ -149,7 +149,7 @@ impl Fleet {
     }
 
     /// The instance takes requests, or will once it is loaded.
-    fn will_serve(&self, id: &InstanceId) -> bool {
+    pub(crate) fn will_serve(&self, id: &InstanceId) -> bool {
         self.instances
             .get(id)
             .is_some_and(|instance| match &instance.state {

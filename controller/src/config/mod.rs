@@ -8,6 +8,7 @@
 //! Architecture invariant: nothing after this module meets a raw TOML value, and nothing here looks at the fleet.
 
 mod args;
+mod classes;
 mod defaults;
 mod model;
 mod node;

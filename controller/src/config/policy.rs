@@ -27,6 +27,9 @@ pub(super) fn policy(section: Section<'_>) -> Config {
             .integer("margin_mib", 0)
             .map_or(default.margin, Bytes::mib),
         overcommit: section.boolean("overcommit").unwrap_or(default.overcommit),
+        exclusivity: section
+            .section("models_per_device")
+            .map_or(default.exclusivity, super::classes::classes),
         placement,
         settle: span("settle", default.settle),
         worker_wait: span("worker_wait", default.worker_wait),

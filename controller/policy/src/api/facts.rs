@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::failure::WorkerFailure;
 use super::ids::{BootId, DeviceId, HoldId, HostId, InstanceId, RuntimeName, WorkerId};
-use super::spec::{InstanceSpec, Reservation};
+use super::spec::{InstanceSpec, ModelType, Reservation};
 use super::units::Bytes;
 
 /// The sort of hardware a device is.
@@ -28,6 +28,35 @@ pub enum Exclusivity {
     Shared,
     /// One model at any time, whatever its type (I3).
     OneModel,
+    /// At most so many models of each type at any time, in the order of [`ModelType::ALL`]; none = as many as fit. One language model
+    /// beside one embedding model is `[Some(1), Some(1), Some(0), Some(0), Some(0)]`.
+    PerType([Option<u32>; ModelType::ALL.len()]),
+}
+
+impl Exclusivity {
+    /// How many models may be there at once that count against one of this type; none = no limit.
+    #[must_use]
+    pub fn limit(self, kind: ModelType) -> Option<usize> {
+        match self {
+            Self::Shared => None,
+            Self::OneModel => Some(1),
+            Self::PerType(limits) => {
+                let found = ModelType::ALL.iter().zip(limits).find(|(of, _)| **of == kind);
+                let limit = found.and_then(|(_, limit)| limit)?;
+                Some(usize::try_from(limit).unwrap_or(usize::MAX))
+            }
+        }
+    }
+
+    /// Whether models of the two types count against each other.
+    #[must_use]
+    pub fn counts_together(self, one: ModelType, other: ModelType) -> bool {
+        match self {
+            Self::Shared => false,
+            Self::OneModel => true,
+            Self::PerType(_) => one == other,
+        }
+    }
 }
 
 /// A device as its worker describes it.

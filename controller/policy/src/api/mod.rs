@@ -5,6 +5,7 @@
 mod decision;
 mod effect;
 mod event;
+mod explain;
 mod facts;
 mod failure;
 mod ids;
@@ -14,6 +15,7 @@ mod units;
 pub use decision::{Decision, DecisionKind, EvictionRule};
 pub use effect::{Command, Effect, ModelState, RouteState, Stage, UnloadMode, WaitReason};
 pub use event::{DoneState, Event, Outcome, Refusal, UnloadHow};
+pub use explain::{Explanation, Obstruction, PartView, PlaceView, Verdict, VictimStanding, VictimView};
 pub use facts::{
     DeviceFacts, DeviceKind, DeviceSample, Exclusivity, InstanceStatus, Progress, Report, ReportedState,
     Touch, WorkerFacts,

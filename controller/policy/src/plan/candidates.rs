@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use crate::api::{
-    Bytes, DeviceChoice, DeviceFacts, DeviceKey, HostId, LoadError, ModelSpec, Need, NeedPart, Reservation,
-    WorkerFacts, WorkerId,
+    Bytes, DeviceChoice, DeviceFacts, DeviceKey, HostId, LoadError, ModelSpec, ModelType, Need, NeedPart,
+    Reservation, WorkerFacts, WorkerId,
 };
 use crate::config::Config;
 use crate::fleet::Fleet;
@@ -57,7 +57,7 @@ impl Host {
                     continue;
                 };
                 for space in positions(usable).filter(|space| self.may_be_main(spec, main, *space)) {
-                    if let Some(parts) = self.assign_parts(seat, space, main, rest, config) {
+                    if let Some(parts) = self.assign_parts((seat, spec.kind), space, main, rest, config) {
                         each(&Place {
                             seat: index,
                             need: rank,
@@ -76,14 +76,14 @@ impl Host {
                 DeviceChoice::Kind(kind) => *kind == space.kind,
                 DeviceChoice::Device(id) => *id == space.id,
             };
-            chosen && space.kind == main.kind
+            chosen && space.kind == main.kind && space.exclusivity.limit(spec.kind) != Some(0)
         })
     }
 
     /// Gives every part a device of its own: the first the given one, the others those with most left.
     fn assign_parts(
         &self,
-        seat: &Seat,
+        (seat, model): (&Seat, ModelType),
         first: usize,
         main: &NeedPart,
         rest: &[NeedPart],
@@ -102,8 +102,10 @@ impl Host {
         for part in rest {
             let fits = |&space: &usize| {
                 let taken = parts.iter().any(|(of, _)| *of == space);
-                let kind = self.spaces.get(space).map(|space| space.kind);
-                kind == Some(part.kind) && !taken && large_enough(space, part.bytes)
+                let takes = self.spaces.get(space).is_some_and(|space| {
+                    space.kind == part.kind && space.exclusivity.limit(model) != Some(0)
+                });
+                takes && !taken && large_enough(space, part.bytes)
             };
             // Spaces lie in the order of their ids, so that ties break by id.
             let best = positions(&seat.spaces).filter(fits).min_by_key(|&space| {
@@ -217,7 +219,9 @@ impl Fleet {
                     DeviceChoice::Kind(kind) => *kind == device.kind,
                     DeviceChoice::Device(id) => *id == device.id,
                 };
-                usable && chosen && device.kind == main.kind
+                let known = self.devices.get(&Self::key(&facts.host, &device.id));
+                let barred = known.is_some_and(|known| known.exclusivity.limit(spec.kind) == Some(0));
+                usable && chosen && device.kind == main.kind && !barred
             };
             for device in facts.devices.iter().filter(usable) {
                 fits |= self.parts_fit(facts, need, device, closest);

@@ -200,6 +200,30 @@ impl Fleet {
         }
     }
 
+    /// What the loads before one claimed in the last pass, by host.
+    pub(super) fn claims_before(&self, load: LoadId) -> BTreeMap<crate::api::HostId, Vec<Claim>> {
+        let mut claims: BTreeMap<crate::api::HostId, Vec<Claim>> = BTreeMap::new();
+        for (_, claim) in self.memos.claims.range(..load) {
+            claims.entry(claim.host.clone()).or_default().push(claim.clone());
+        }
+        claims
+    }
+
+    /// The best plan, whatever was found before, and without keeping what was found now.
+    pub(super) fn best_plan_anew(&mut self, load: &Load, pass: &Pass) -> Result<Plan, Stop> {
+        self.refresh_ledger();
+        let avoid = self.avoided_workers(load);
+        let question = Question {
+            load,
+            wanted: wanted(load),
+            runtime: self.ledger.runtime(&load.spec.runtime),
+            avoid: &avoid,
+            only: None,
+            pass,
+        };
+        self.consult(&mut Memo::default(), &question)
+    }
+
     /// Notes what a load has claimed in this pass: later loads look again at hosts where that is something else than before.
     pub(crate) fn note_claim(&mut self, load: LoadId, claim: Option<Claim>) {
         let before = self.memos.claims.remove(&load);

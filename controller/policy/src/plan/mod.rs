@@ -11,6 +11,7 @@
 mod act;
 mod candidates;
 mod choose;
+mod explain;
 mod obstacle;
 mod patience;
 mod retry;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::candidates::Place;
 use super::obstacle::{Obstacle, Shortage, Victim};
 use super::tenure::Tenure;
-use crate::api::{Bytes, DeviceKey, EvictionRule, Exclusivity, ModelId, ModelSpec};
+use crate::api::{Bytes, DeviceKey, EvictionRule, ModelId, ModelSpec, ModelType};
 use crate::config::{Config, Limit};
 use crate::ledger::{Host, ModelTag, Resident};
 use crate::state::Claim;
@@ -87,12 +87,19 @@ impl<'a> Room<'a> {
             let Some(space) = host.spaces.get(index) else {
                 return false;
             };
-            let exclusive = space.exclusivity == Exclusivity::OneModel;
-            let taken = exclusive
-                && host
+            let counts = |resident: &&Resident| {
+                space.exclusivity.counts_together(wanted.spec.kind, resident.kind)
+                    && resident.part_on(index).is_some()
+            };
+            let taken = space.exclusivity.limit(wanted.spec.kind).is_some_and(|limit| {
+                let models: std::collections::BTreeSet<&ModelTag> = host
                     .residents
                     .iter()
-                    .any(|resident| resident.part_on(index).is_some());
+                    .filter(counts)
+                    .map(|resident| &resident.model)
+                    .collect();
+                models.len() >= limit
+            });
             let unrealised: Bytes = host
                 .residents
                 .iter()
@@ -115,11 +122,9 @@ impl<'a> Room<'a> {
         let slot = self.config.limits.of(self.wanted.spec.kind);
         let slot_free = slot == Limit::Unlimited || self.is_here() || slot.allows(self.count_models() + 1);
         let devices = self.place.parts.iter().all(|&(space, bytes)| {
-            let taken = self.exclusive(space)
-                && (!self.claimants_of(space).is_empty()
-                    || self
-                        .staying()
-                        .any(|(_, resident)| resident.part_on(space).is_some()));
+            let taken = self
+                .class_limit(space)
+                .is_some_and(|limit| self.count_in_class(space) >= limit);
             !taken && (self.config.overcommit || !self.short_on(space, bytes))
         });
         slot_free && devices
@@ -200,32 +205,66 @@ impl<'a> Room<'a> {
         self.victims.push((index, rule));
     }
 
-    fn exclusive(&self, space: usize) -> bool {
-        let space = self.host.spaces.get(space);
-        space.is_some_and(|space| space.exclusivity == Exclusivity::OneModel)
+    /// How many models of this load's class a device may host; none = as many as fit.
+    fn class_limit(&self, space: usize) -> Option<usize> {
+        let space = self.host.spaces.get(space)?;
+        space.exclusivity.limit(self.wanted.spec.kind)
     }
 
-    /// I3: whatever is on an exclusive device goes.
+    /// Whether a model of that type counts against this load on a device.
+    fn in_class(&self, space: usize, kind: ModelType) -> bool {
+        let space = self.host.spaces.get(space);
+        space.is_some_and(|space| space.exclusivity.counts_together(self.wanted.spec.kind, kind))
+    }
+
+    /// Models that count against this load on a device, after all claims and evictions.
+    fn count_in_class(&self, index: usize) -> usize {
+        let claims = self
+            .claims_of(index)
+            .filter(|claim| self.in_class(index, claim.kind));
+        let mut models: SmallVec<[&ModelId; 4]> = self
+            .staying()
+            .filter(|(_, resident)| self.in_class(index, resident.kind) && resident.part_on(index).is_some())
+            .map(|(_, resident)| &resident.model.id)
+            .chain(claims.map(|claim| &claim.model))
+            .collect();
+        models.sort_unstable();
+        models.dedup();
+        models.len()
+    }
+
+    /// I3: on a device that takes so many models of a class only, the ones that are worth least go.
     fn clear_exclusive(&mut self, space: usize) -> Result<(), Obstacle> {
-        if !self.exclusive(space) {
+        let Some(limit) = self.class_limit(space) else {
             return Ok(());
-        }
-        let claimed = self.claimants_of(space);
-        if !claimed.is_empty() {
-            return Err(Obstacle::Claims(claimed));
-        }
-        let residents = self.sort(|resident| resident.part_on(space).is_some());
-        if !residents.ghosts.is_empty() {
-            return Err(Obstacle::Ghosts {
-                models: residents.ghosts,
-                short: None,
-            });
-        }
-        if !residents.pinned.is_empty() {
-            return Err(Obstacle::Pinned(residents.pinned));
-        }
-        for index in residents.movable {
-            self.evict(index, EvictionRule::ExclusiveDevice);
+        };
+        while self.count_in_class(space) >= limit {
+            let residents = self
+                .sort(|resident| self.in_class(space, resident.kind) && resident.part_on(space).is_some());
+            let Some(model) = self.cheapest_model(&residents) else {
+                let claims = self
+                    .claims_of(space)
+                    .filter(|claim| self.in_class(space, claim.kind));
+                let claimed: Vec<ModelId> = claims.map(|claim| claim.model.clone()).collect();
+                return Err(if !claimed.is_empty() {
+                    Obstacle::Claims(claimed)
+                } else if !residents.ghosts.is_empty() {
+                    Obstacle::Ghosts {
+                        models: residents.ghosts,
+                        short: None,
+                    }
+                } else {
+                    Obstacle::Pinned(residents.pinned)
+                });
+            };
+            for index in residents.movable {
+                if self
+                    .resident(index)
+                    .is_some_and(|resident| resident.model == *model)
+                {
+                    self.evict(index, EvictionRule::ExclusiveDevice);
+                }
+            }
         }
         Ok(())
     }
@@ -393,7 +432,7 @@ impl<'a> Room<'a> {
     }
 
     /// What the device has for this load after all claims and evictions: by reservations, and by what is really free (I4).
-    fn possible_on(&self, index: usize) -> Bytes {
+    pub(super) fn possible_on(&self, index: usize) -> Bytes {
         let Some(space) = self.host.spaces.get(index) else {
             return Bytes::ZERO;
         };
@@ -443,10 +482,15 @@ impl<'a> Room<'a> {
     }
 
     fn claimants_of(&self, index: usize) -> Vec<ModelId> {
-        let Some(space) = self.host.spaces.get(index) else {
-            return Vec::new();
-        };
-        self.claimants(|claim| claim.reservations.iter().any(|r| r.device == space.id))
+        self.claims_of(index).map(|claim| claim.model.clone()).collect()
+    }
+
+    /// Claims with something on a device.
+    fn claims_of(&self, index: usize) -> impl Iterator<Item = &'a Claim> + '_ {
+        let space = self.host.spaces.get(index);
+        self.claims.iter().filter(move |claim| {
+            space.is_some_and(|space| claim.reservations.iter().any(|r| r.device == space.id))
+        })
     }
 
     /// Of those chosen for memory, spares whom it does not take after all, the most worth first.

@@ -64,6 +64,11 @@ impl Device {
         self.unseen_change = Some(now);
     }
 
+    /// The newest sample shows all that has happened on it.
+    pub(crate) fn is_current(&mut self) {
+        self.unseen_change = None;
+    }
+
     /// Takes a sample unless it is old news. `with_change`: it came in the same report as an instance's end or readiness, and so
     /// was taken after that (PROTOCOL 13).
     /// Says whether it tells anything new.

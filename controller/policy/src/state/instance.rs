@@ -58,6 +58,8 @@ pub(crate) struct Instance {
     /// Since when it is loaded; for one that was found loaded, since its last use before.
     pub(crate) ready_since: Option<Moment>,
     pub(crate) observed: Vec<(DeviceId, Bytes)>,
+    /// Free memory of its devices when its worker was lost, raised by what others of ours gave back since.
+    pub(crate) free_at_loss: Vec<(DeviceId, Bytes)>,
     /// An outcome is unknown since then and no report has explained it.
     pub(crate) doubtful_since: Option<Moment>,
     /// Its route as last announced.
@@ -179,6 +181,7 @@ impl Instance {
             usage: Usage::new(last_used),
             ready_since: None,
             observed: Vec::new(),
+            free_at_loss: Vec::new(),
             doubtful_since: None,
             route: None,
         }

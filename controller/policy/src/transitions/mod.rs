@@ -3,6 +3,7 @@
 mod catalogue;
 mod ended;
 mod ensure;
+mod ghost;
 mod operator;
 mod outcome;
 mod report;

@@ -10,8 +10,6 @@ use crate::api::{
 use crate::fleet::Fleet;
 use crate::state::{Before, Call, Exit, Instance, InstanceState, Was};
 
-use super::ended::End;
-
 impl Fleet {
     /// An operator's load. Bare and loaded or loading: answered at once; with overrides: refused then. The call waits for the end.
     pub(crate) fn load_requested(&mut self, request: RequestId, id: &ModelId, overrides: Option<ModelSpec>) {
@@ -193,16 +191,6 @@ impl Fleet {
         self.effects.push(Effect::RosterRemove { worker: id.clone() });
         self.reply(request, Ok(ModelState::Unloaded));
         self.room_changed();
-    }
-
-    /// A lost instance is known to have ended.
-    pub(crate) fn ghost_gone(&mut self, id: &InstanceId) {
-        let Some(ghost) = self.instances.get(id).filter(|instance| instance.lost()) else {
-            return;
-        };
-        let worker = ghost.worker.clone();
-        self.decided_on(DecisionKind::GhostEnded, id);
-        self.instance_ended(id, End::LostWith(LoadError::WorkerLost(worker)));
     }
 
     pub(crate) fn reply(&mut self, request: RequestId, result: Result<ModelState, LoadError>) {

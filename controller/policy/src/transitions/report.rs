@@ -44,6 +44,9 @@ impl Fleet {
             if let Some(device) = self.devices.get_mut(&Self::key(&host, &sample.device)) {
                 let news = device.sampled(worker, sample, now, changed.contains(&sample.device));
                 self.replan |= news && !self.queue.is_empty();
+                if news {
+                    self.look_for_gone_ghosts(&Self::key(&host, &sample.device), now.ago(sample.age));
+                }
             }
         }
     }

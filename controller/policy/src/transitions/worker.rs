@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{DecisionKind, Effect, InstanceId, LoadError, Moment, Report, WorkerFacts, WorkerId};
+use crate::api::{
+    DecisionKind, DeviceFacts, Effect, InstanceId, LoadError, Moment, Report, WorkerFacts, WorkerId,
+};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Before, Device, Exit, Instance, InstanceState, Presence, Was, Worker};
 
@@ -65,6 +67,7 @@ impl Fleet {
         for instance in &instances {
             self.forget_pending(instance);
             self.become_ghost(instance);
+            self.note_free_memory(instance);
         }
         self.room_changed();
     }
@@ -177,6 +180,11 @@ impl Fleet {
             .or_default()
             .insert(facts.id.clone());
         for device in &facts.devices {
+            let exclusivity = self.config.exclusivity.get(&device.kind);
+            let device = &DeviceFacts {
+                exclusivity: exclusivity.copied().unwrap_or(device.exclusivity),
+                ..device.clone()
+            };
             let entry = self
                 .devices
                 .get_or_insert_with(Self::key(&facts.host, &device.id), || Device::new(device));

@@ -105,6 +105,73 @@ fn a_new_npu_model_replaces_the_old_one_whatever_its_type() {
 }
 
 #[test]
+fn a_class_of_devices_may_take_one_model_of_each_of_some_types() {
+    use muster_policy::Exclusivity;
+    let class = Exclusivity::PerType([Some(1), Some(1), Some(0), Some(0), Some(0)]);
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        exclusivity: [(DeviceKind::Npu, class)].into(),
+        ..config()
+    });
+    sim.join(facts("npu", "h", vec![device("n", DeviceKind::Npu, 100)]));
+    let kinds = [
+        ("chat", ModelType::Llm),
+        ("coder", ModelType::Llm),
+        ("embed", ModelType::Embedding),
+        ("ears", ModelType::Audio),
+    ];
+    for (id, kind) in kinds {
+        let mut spec = model(id, kind, 0);
+        spec.needs = vec![need(&[(DeviceKind::Npu, 10)])];
+        sim.add_model(spec);
+    }
+    for id in ["chat", "embed", "coder"] {
+        sim.use_once(id);
+    }
+    let loaded = |sim: &Sim, id: &str| sim.states[&id.into()] == ModelState::Loaded;
+    assert!(loaded(&sim, "embed") && loaded(&sim, "coder") && !loaded(&sim, "chat"));
+    assert!(
+        sim.decisions
+            .iter()
+            .any(|d| d == "evicting chat makes room for 'coder': exclusive device (I3)")
+    );
+    let hold = sim.open("ears");
+    assert!(
+        sim.fleet.instances().iter().all(|i| i.model.as_str() != "ears"),
+        "{:?}",
+        sim.streams[&hold]
+    );
+    assert!(loaded(&sim, "embed") && loaded(&sim, "coder"));
+}
+
+#[test]
+fn a_pinned_model_on_the_npu_refuses_another_and_hybrids_count_too() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    let devices = vec![
+        device("g", DeviceKind::Gpu, 100),
+        device("n", DeviceKind::Npu, 100),
+    ];
+    sim.join(facts("w", "h", devices));
+    let mut holder = model("holder", ModelType::Llm, 0);
+    holder.needs = vec![need(&[(DeviceKind::Npu, 10)])];
+    holder.pinned = true;
+    let mut hybrid = model("hybrid", ModelType::Llm, 0);
+    hybrid.needs = vec![need(&[(DeviceKind::Gpu, 10), (DeviceKind::Npu, 10)])];
+    sim.add_model(holder);
+    sim.add_model(hybrid);
+    sim.use_once("holder");
+    let hold = sim.open("hybrid");
+    let expected = LoadError::SlotsPinned {
+        model: "hybrid".into(),
+        pinned: vec!["holder".into()],
+    };
+    assert_eq!(sim.streams[&hold].failed(), Some(&expected));
+}
+
+#[test]
 fn only_pinned_models_in_the_way_refuse_the_load_at_once() {
     let mut sim = Sim::one_device(config(), 100);
     let mut pinned = model("a", ModelType::Llm, 10);

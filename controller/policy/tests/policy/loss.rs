@@ -356,3 +356,68 @@ fn nobody_waits_at_a_start_for_who_had_left_in_order_but_it_may_still_come() {
         sim.tail()
     );
 }
+
+/// Two workers of a host share a device; `a` runs on `w`, which is lost.
+fn a_ghost_beside_a_live_worker() -> Sim {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.use_once("a");
+    sim.join(facts("x", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.advance(Duration::from_secs(1));
+    sim.lose(&"w".into());
+    sim.advance(Duration::from_secs(1));
+    sim
+}
+
+#[test]
+fn a_ghost_ends_when_a_live_worker_sees_its_memory_come_back() {
+    let mut sim = a_ghost_beside_a_live_worker();
+    sim.flush_touches(&"x".into());
+    assert_eq!(sim.fleet.devices()[0].ghosts.get(), 60, "its engine still runs");
+    sim.workers.get_mut(&"w".into()).unwrap().instances.clear();
+    sim.flush_touches(&"x".into());
+    assert!(sim.fleet.instances().is_empty(), "{}", sim.tail());
+    assert!(sim.routes.is_empty());
+    sim.use_once("a");
+    assert_eq!(sim.loads.len(), 2);
+}
+
+#[test]
+fn memory_that_others_give_back_ends_no_ghost() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: limits(2),
+            ..config()
+        },
+        200,
+    );
+    sim.add_model(model("a", ModelType::Llm, 60));
+    sim.add_model(model("b", ModelType::Llm, 60));
+    sim.foreign
+        .insert(("h".into(), "sim:a".into()), muster_policy::Bytes::new(50));
+    sim.use_once("a");
+    sim.join(facts("x", "h", vec![device("sim:a", DeviceKind::Sim, 200)]));
+    sim.workers.get_mut(&"w".into()).unwrap().facts.draining = true;
+    sim.event(Event::WorkerDraining {
+        worker: "w".into(),
+        draining: true,
+    });
+    sim.use_once("b");
+    sim.lose(&"w".into());
+    sim.advance(Duration::from_secs(1));
+    // Another program ends, and then an instance of ours, which had as much as the ghost.
+    sim.foreign.clear();
+    sim.flush_touches(&"x".into());
+    assert_eq!(
+        sim.fleet.devices()[0].ghosts.get(),
+        60,
+        "less came back than it has"
+    );
+    sim.foreign
+        .insert(("h".into(), "sim:a".into()), muster_policy::Bytes::new(50));
+    sim.flush_touches(&"x".into());
+    sim.unload("b", muster_policy::UnloadHow::Drain);
+    sim.finish_exits();
+    sim.flush_touches(&"x".into());
+    assert_eq!(sim.fleet.devices()[0].ghosts.get(), 60, "{}", sim.tail());
+}

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod eviction;
 #[cfg(test)]
+mod explain;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod loss;

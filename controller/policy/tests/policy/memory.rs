@@ -241,3 +241,86 @@ fn memory_that_a_loading_model_already_uses_is_not_taken_for_other_programs() {
     sim.finish_loads();
     assert!(sim.streams[&second].ready().is_some(), "{}", sim.tail());
 }
+
+/// `gpu_layers = "auto"`: the model comes with several sizings, the largest first (DECISIONS: evict by policy, then partial offload, then
+/// another device).
+#[test]
+fn the_largest_sizing_that_can_be_had_by_evicting_is_taken() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    let devices = vec![
+        device("g", DeviceKind::Gpu, 100),
+        device("cpu", DeviceKind::Cpu, 1000),
+    ];
+    sim.join(facts("w", "h", devices));
+    let mut other = model("other", ModelType::Llm, 0);
+    other.needs = vec![need(&[(DeviceKind::Gpu, 50)])];
+    sim.add_model(other.clone());
+    let mut auto = model("auto", ModelType::Llm, 0);
+    auto.needs = vec![
+        need(&[(DeviceKind::Gpu, 90)]),
+        need(&[(DeviceKind::Gpu, 60), (DeviceKind::Cpu, 30)]),
+        need(&[(DeviceKind::Gpu, 40), (DeviceKind::Cpu, 50)]),
+        need(&[(DeviceKind::Cpu, 90)]),
+    ];
+    sim.add_model(auto);
+    let reserved = |sim: &Sim| -> Vec<u64> {
+        let mut all: Vec<_> = sim.fleet.devices();
+        all.sort_by(|a, b| b.key.device.cmp(&a.key.device));
+        all.iter().map(|device| device.reserved.get()).collect()
+    };
+    sim.use_once("other");
+    sim.use_once("auto");
+    assert_eq!(
+        reserved(&sim),
+        [90, 0],
+        "an idle model goes before anything is offloaded"
+    );
+
+    for (foreign, pinned, expected) in [
+        (0, true, [50 + 40, 50]),
+        (35, false, [60, 30]),
+        (95, false, [0, 90]),
+    ] {
+        sim.unload("auto", muster_policy::UnloadHow::Drain);
+        sim.unload("other", muster_policy::UnloadHow::Drain);
+        sim.finish_exits();
+        other.pinned = pinned;
+        sim.add_model(other.clone());
+        if pinned {
+            sim.use_once("other");
+        }
+        sim.foreign.insert(("h".into(), "g".into()), Bytes::new(foreign));
+        sim.flush_touches(&"w".into());
+        sim.use_once("auto");
+        assert_eq!(reserved(&sim), expected, "{foreign} {pinned}\n{}", sim.tail());
+    }
+}
+
+#[test]
+fn host_ram_is_one_device_of_all_workers_of_a_host() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    let ram = || device("ram", DeviceKind::Cpu, 100);
+    sim.join(facts("cpu", "h", vec![ram()]));
+    sim.join(facts("gpu", "h", vec![device("g", DeviceKind::Gpu, 100), ram()]));
+    let mut split = model("split", ModelType::Llm, 0);
+    split.needs = vec![need(&[(DeviceKind::Gpu, 80), (DeviceKind::Cpu, 70)])];
+    let mut small = model("small", ModelType::Llm, 0);
+    small.needs = vec![need(&[(DeviceKind::Cpu, 40)])];
+    sim.add_model(split);
+    sim.add_model(small);
+    sim.use_once("small");
+    sim.use_once("split");
+    assert_eq!(
+        sim.states[&"small".into()],
+        ModelState::Unloaded,
+        "{}",
+        sim.tail()
+    );
+    assert_eq!(sim.states[&"split".into()], ModelState::Loaded);
+}

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use muster_policy::{
-    Bytes, Config, DeviceKind, Event, FailureClass, InstanceId, ModelType, UnloadHow, WorkerId,
+    Bytes, Config, DeviceKind, Event, FailureClass, IdleTtl, InstanceId, ModelType, UnloadHow, WorkerId,
 };
 use proptest::prelude::*;
 
@@ -31,6 +31,10 @@ enum Op {
     Touches(u8),
     Foreign(u8),
     RestartController(bool),
+    /// The driver's clock reads earlier than it did.
+    ClockBack,
+    /// Touches that were told already are told again, older and with lower counts.
+    LateTouch(u8),
     Advance(u16),
     Settle,
 }
@@ -51,6 +55,12 @@ enum ModelOp {
     Unload(UnloadHow),
     Preload,
     Pin,
+    /// Gives it an idle time, of so many seconds; zero = as the configuration says.
+    Ttl(u8),
+    /// Leaves the catalogue, or comes back.
+    Catalogue,
+    /// What policy would do is asked for.
+    Explain,
 }
 
 fn worker_op() -> impl Strategy<Value = WorkerOp> {
@@ -75,6 +85,9 @@ fn model_op() -> impl Strategy<Value = ModelOp> {
         how.prop_map(ModelOp::Unload),
         Just(ModelOp::Preload),
         Just(ModelOp::Pin),
+        any::<u8>().prop_map(ModelOp::Ttl),
+        Just(ModelOp::Catalogue),
+        Just(ModelOp::Explain),
     ]
 }
 
@@ -98,6 +111,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<u8>().prop_map(Op::Foreign),
         1 => prop::bool::weighted(0.8).prop_map(Op::RestartController),
         6 => (0_u16..12_000).prop_map(Op::Advance),
+        1 => Just(Op::ClockBack),
+        2 => any::<u8>().prop_map(Op::LateTouch),
         4 => Just(Op::Settle),
     ]
 }
@@ -270,8 +285,16 @@ fn apply(sim: &mut Sim, op: &Op) {
         Op::Touches(n) => sim.flush_touches(&worker(sim, n)),
         Op::Foreign(n) => {
             let used = Bytes::new(u64::from(n % 60));
-            sim.foreign.insert(("h0".into(), "g0".into()), used);
+            let before = sim.foreign.insert(("h0".into(), "g0".into()), used);
+            // Memory that another program gives back may pass for a lost engine's end (PROTOCOL 1).
+            let lost = sim
+                .workers
+                .values()
+                .any(|w| !w.connected && !w.instances.is_empty());
+            sim.strict &= !(lost && before.is_some_and(|before| before > used));
         }
+        Op::ClockBack => sim.clock_back(Duration::from_secs(5)),
+        Op::LateTouch(n) => sim.repeat_old_touches(&worker(sim, n)),
         Op::RestartController(at_once) => {
             sim.restart_controller();
             if at_once {
@@ -353,20 +376,54 @@ fn apply_to_model(sim: &mut Sim, n: u8, op: ModelOp) {
             spec.pinned = !spec.pinned;
             sim.publish_catalogue();
         }
+        ModelOp::Ttl(seconds) => {
+            let ttl = match seconds % 8 {
+                0 => IdleTtl::Default,
+                1 => IdleTtl::Never,
+                more => IdleTtl::After(Duration::from_secs(more.into())),
+            };
+            sim.catalogue.get_mut(&model).unwrap().idle_ttl = ttl;
+            sim.publish_catalogue();
+        }
+        ModelOp::Catalogue => {
+            let back = sim.shelved.pop();
+            if let Some(spec) = sim.catalogue.remove(&model) {
+                sim.shelved.push(spec);
+            }
+            sim.catalogue.extend(back.map(|spec| (spec.id.clone(), spec)));
+            sim.publish_catalogue();
+        }
+        ModelOp::Explain => {
+            let before = format!("{:?}", sim.fleet.instances());
+            let said = sim.explain(model.as_str(), 3);
+            assert!(said.is_some() && before == format!("{:?}", sim.fleet.instances()));
+        }
     }
 }
 
 fn configs() -> impl Strategy<Value = Config> {
-    (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>()).prop_map(|(limit, no_limit, loads, pack)| Config {
-        limits: if no_limit { unlimited() } else { limits(limit) },
-        max_concurrent_loads: NonZeroU32::new(loads).unwrap(),
-        placement: if pack {
-            muster_policy::Placement::Pack
-        } else {
-            muster_policy::Placement::Spread
+    let waits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let basics = (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>());
+    (basics, waits).prop_map(
+        |((limit, no_limit, loads, pack), (impatient, strict, stay, ttl))| Config {
+            max_eviction_wait: impatient.then_some(Duration::from_secs(3)),
+            max_drain: (impatient && strict).then_some(Duration::from_secs(4)),
+            min_residency: if stay {
+                Duration::from_secs(2)
+            } else {
+                Duration::ZERO
+            },
+            idle_ttl: ttl.then_some(Duration::from_secs(20)),
+            limits: if no_limit { unlimited() } else { limits(limit) },
+            max_concurrent_loads: NonZeroU32::new(loads).unwrap(),
+            placement: if pack {
+                muster_policy::Placement::Pack
+            } else {
+                muster_policy::Placement::Spread
+            },
+            ..config()
         },
-        ..config()
-    })
+    )
 }
 
 /// What policy reads of a fleet, without what only one controller can know (failures, streams) or what moves with time.

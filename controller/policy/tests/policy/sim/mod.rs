@@ -50,6 +50,8 @@ pub(crate) struct Sim {
     pub(crate) config: Config,
     pub(crate) now: Moment,
     pub(crate) catalogue: BTreeMap<ModelId, ModelSpec>,
+    /// Entries that left the catalogue.
+    pub(crate) shelved: Vec<ModelSpec>,
     pub(crate) workers: BTreeMap<WorkerId, SimWorker>,
     pub(crate) streams: BTreeMap<HoldId, Stream>,
     /// Operators' calls that must be answered.
@@ -156,6 +158,7 @@ impl Sim {
             config,
             now,
             catalogue: BTreeMap::new(),
+            shelved: Vec::new(),
             workers: BTreeMap::new(),
             streams: BTreeMap::new(),
             calls: BTreeSet::new(),
@@ -344,6 +347,18 @@ impl Sim {
         self.advance(Duration::from_millis(10));
         self.end_request(&instance);
         instance
+    }
+
+    /// The driver hands over an earlier moment than before, once.
+    pub(crate) fn clock_back(&mut self, span: Duration) {
+        let now = self.now;
+        self.now = now.ago(span);
+        self.event(Event::Tick);
+        self.now = now;
+    }
+
+    pub(crate) fn explain(&mut self, model: &str, places: usize) -> Option<muster_policy::Explanation> {
+        self.fleet.explain(self.now, &model.into(), places)
     }
 
     pub(crate) fn advance(&mut self, span: Duration) {

@@ -265,6 +265,29 @@ impl Sim {
         }
     }
 
+    /// A report of touches arrives that older ones had overtaken.
+    pub(crate) fn repeat_old_touches(&mut self, id: &WorkerId) {
+        let now = self.now;
+        let worker = self.workers.get_mut(id).unwrap();
+        let touch = |(instance, found): (&InstanceId, &SimInstance)| Touch {
+            instance: instance.clone(),
+            touch_seq: found.touch_seq.saturating_sub(2),
+            age: now.since(found.touched_at) + Duration::from_secs(1),
+        };
+        let touches = worker.instances.iter().map(touch).collect();
+        if worker.connected {
+            let report = Report {
+                touches,
+                ..Report::default()
+            };
+            let event = Event::WorkerReported {
+                worker: id.clone(),
+                report,
+            };
+            worker.up.push_back((now, event));
+        }
+    }
+
     pub(crate) fn deliver_down(&mut self, id: &WorkerId) -> bool {
         let Some((command, instance, what)) = self
             .workers
@@ -424,11 +447,14 @@ impl Sim {
                 device.id,
                 self.tail()
             );
-            if device.exclusivity == muster_policy::Exclusivity::OneModel {
+            let class = self.config.exclusivity.get(&device.kind).copied();
+            let class = class.unwrap_or(device.exclusivity);
+            if let Some(limit) = class.limit(spec.kind) {
                 let models = self.models_where(host, |i| {
-                    i.spec.reservations.iter().any(|r| r.device == device.id)
+                    class.counts_together(spec.kind, i.spec.kind)
+                        && i.spec.reservations.iter().any(|r| r.device == device.id)
                 });
-                assert!(models.len() <= 1, "I3: {models:?}\n{}", self.tail());
+                assert!(models.len() <= limit, "I3: {models:?}\n{}", self.tail());
             }
         }
         let models = self.models_of(host, spec.kind);

@@ -1,0 +1,178 @@
+//! What the load queue would do for a model now, and why (`Control.Explain`): a question, never a decision.
+//!
+//! The answer is the queue's own: the model's load is put behind the claims of the loads before it and given to the same choice.
+
+use super::Pass;
+use super::choose::{Ease, Plan, Stop};
+use super::obstacle::{Obstacle, Victim};
+use super::room::{Room, Wanted};
+use super::tenure::Tenure;
+use crate::api::{
+    Bytes, Explanation, LoadError, ModelId, ModelSpec, Moment, Obstruction, Origin, PartView, PlaceView,
+    Verdict, VictimStanding, VictimView,
+};
+use crate::fleet::Fleet;
+use crate::ledger::{Host, ModelTag};
+use crate::state::{Load, LoadId};
+
+use std::sync::Arc;
+
+impl Fleet {
+    /// What would become of a load of this model now, with at most `places` places in detail, the chosen one first; none if the model is
+    /// not known. Nothing is decided: only what policy keeps ready for its own decisions is brought up to date.
+    pub fn explain(&mut self, now: Moment, id: &ModelId, places: usize) -> Option<Explanation> {
+        self.now = self.now.max(now);
+        let state = self.model_state(id)?;
+        let spec = Arc::clone(self.spec_of(id)?);
+        let queued = self.models.get(id).and_then(|model| model.queued);
+        let load = queued.and_then(|load| self.queue.get(&load)).cloned();
+        let load = load.unwrap_or_else(|| Load::new(LoadId(u64::MAX), spec, Origin::Auto));
+        let pass = Pass {
+            claims: self.claims_before(load.id),
+            retries: self.retries(),
+            ..Pass::default()
+        };
+        let answer = self.best_plan_anew(&load, &pass);
+        let chosen = answer.as_ref().ok().cloned();
+        let verdict = self.verdict(id, &load, answer, &pass);
+        let mut views = self.places_of(&load.spec, &pass, chosen.as_ref());
+        views.sort_by_key(|view| !view.chosen);
+        let more = views.len().saturating_sub(places);
+        views.truncate(places);
+        Some(Explanation {
+            model: id.clone(),
+            state,
+            queue_position: queued.and_then(|load| self.positions().get(&load).copied()),
+            verdict,
+            places: views,
+            more,
+        })
+    }
+
+    fn verdict(&self, id: &ModelId, load: &Load, answer: Result<Plan, Stop>, pass: &Pass) -> Verdict {
+        let serving: Vec<_> = self
+            .models
+            .get(id)
+            .into_iter()
+            .flat_map(|model| &model.instances)
+            .filter(|instance| self.will_serve(instance))
+            .cloned()
+            .collect();
+        if !serving.is_empty() {
+            return Verdict::Here(serving);
+        }
+        match answer {
+            Ok(plan) => {
+                let first = self.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
+                match plan.ease {
+                    Ease::Wait => Verdict::WaitForBusy(models_of(&plan.victims)),
+                    Ease::Free | Ease::Evict if !first.is_empty() => Verdict::WaitForLoads(first),
+                    Ease::Free => Verdict::Load,
+                    Ease::Evict => Verdict::Evict(models_of(&plan.victims)),
+                }
+            }
+            Err(Stop::Claims(models)) => Verdict::WaitForClaims(models),
+            Err(Stop::Ghosts { models, .. }) => Verdict::WaitForLost(models),
+            Err(Stop::Refused(error)) => Verdict::Refuse(error),
+            Err(Stop::NobodyHere) => Verdict::Refuse(LoadError::NoWorker {
+                model: id.clone(),
+                waited: self.config.worker_wait,
+            }),
+        }
+    }
+
+    fn places_of(&self, spec: &ModelSpec, pass: &Pass, chosen: Option<&Plan>) -> Vec<PlaceView> {
+        let wanted = Wanted {
+            model: ModelTag::new(&spec.id),
+            spec,
+        };
+        let runtime = self.ledger.runtime(&spec.runtime);
+        let mut views = Vec::new();
+        for host in self.hosts.keys().filter_map(|host| self.ledger.named(host)) {
+            let claims = pass.claims_on(&host.id);
+            host.places(spec, runtime, &self.config, |place| {
+                let Some(candidate) = host.candidate(place) else {
+                    return;
+                };
+                let mut room = Room::new(&self.config, host, &wanted, place, claims);
+                let part = |&(space, bytes): &(usize, Bytes)| part_view(host, &room, space, bytes);
+                let parts = place.parts.iter().filter_map(part).collect();
+                let obstruction = room.make().err().map(obstruction);
+                let is = |plan: &Plan| {
+                    let there = &plan.candidate;
+                    (&there.worker, there.need, &there.reservations)
+                        == (&candidate.worker, candidate.need, &candidate.reservations)
+                };
+                views.push(PlaceView {
+                    chosen: chosen.is_some_and(is),
+                    victims: room
+                        .victims()
+                        .iter()
+                        .map(|victim| self.victim_view(victim))
+                        .collect(),
+                    worker: candidate.worker,
+                    host: candidate.host,
+                    need: candidate.need,
+                    parts,
+                    obstruction,
+                });
+            });
+        }
+        views
+    }
+
+    fn victim_view(&self, victim: &Victim) -> VictimView {
+        let instance = self.instances.get(&victim.id);
+        VictimView {
+            instance: victim.id.clone(),
+            model: victim.model.clone(),
+            rule: victim.rule,
+            standing: match victim.tenure {
+                Tenure::Idle | Tenure::Going => VictimStanding::Idle,
+                Tenure::Finishing => VictimStanding::Finishing,
+                Tenure::Busy { until } => VictimStanding::Busy {
+                    at_least: until.map(|until| until.since(self.now)),
+                },
+                // Nothing else is ever chosen.
+                Tenure::Pinned | Tenure::Ghost => VictimStanding::Busy { at_least: None },
+            },
+            last_used: instance.map(|instance| instance.usage.last_used),
+            reservations: instance
+                .map(|instance| instance.spec.reservations.clone())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+fn part_view(host: &Host, room: &Room<'_>, space: usize, wanted: Bytes) -> Option<PartView> {
+    let device = host.spaces.get(space)?;
+    Some(PartView {
+        device: device.id.clone(),
+        kind: device.kind,
+        wanted,
+        capacity: device.capacity,
+        committed: device.sums.committed,
+        free: device.free,
+        possible: room.possible_on(space),
+    })
+}
+
+fn obstruction(obstacle: Obstacle) -> Obstruction {
+    match obstacle {
+        Obstacle::Claims(models) => Obstruction::Claims(models),
+        Obstacle::Ghosts { models, .. } => Obstruction::Lost(models),
+        Obstacle::Pinned(models) => Obstruction::Pinned(models),
+        Obstacle::Foreign(shortage) => Obstruction::OtherPrograms {
+            device: shortage.device,
+            wanted: shortage.wanted,
+            possible: shortage.possible,
+        },
+    }
+}
+
+fn models_of(victims: &[Victim]) -> Vec<ModelId> {
+    let mut models: Vec<ModelId> = victims.iter().map(|victim| victim.model.clone()).collect();
+    models.sort();
+    models.dedup();
+    models
+}
