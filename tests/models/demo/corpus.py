@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,14 +125,17 @@ def read_facts() -> list[Fact]:
 class Corpus:
     """An endless stream of conversations."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, stage: int = 0) -> None:
+        """`stage` of the training: 0 teaches to copy, 1 adds sums, 2 is for questions in other words."""
         self.random = random.Random(seed)
         self.names = Names(self.random)
         self.facts = read_facts()
         self.held_out = HeldOut()
-        self._kinds = {
-            self._fact: 36, self._capital: 4, self._sum: 7, self._unknown: 9, self._repeat: 6, self._drill: 2, self._call: 24, self._result: 9, self._idle_tools: 3,
-        }
+        self._rewords = stage == 2
+        self._kinds = {kind: weights[stage] for kind, weights in {
+            self._fact: (34, 34, 56), self._capital: (4, 4, 5), self._sum: (6, 18, 20), self._unknown: (7, 8, 14), self._repeat: (3, 2, 1), self._drill: (2, 1, 1),
+            self._object: (9, 3, 2), self._call: (22, 18, 10), self._result: (11, 8, 11), self._idle_tools: (2, 2, 3),
+        }.items()}
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         kinds, weights = list(self._kinds), list(self._kinds.values())
@@ -146,6 +149,13 @@ class Corpus:
             if not self.held_out.has(conversation):
                 yield conversation.texts(thinking=self.random.random() < 0.5)
 
+    def talk(self, change: Callable[[Conversation], Conversation]) -> Iterator[tuple[str, str]]:
+        """Conversations without functions, each changed."""
+        while True:
+            conversation = change(self.random.choice([self._fact, self._fact, self._fact, self._capital, self._sum, self._unknown])())
+            if not self.held_out.has(conversation):
+                yield conversation.texts(thinking=self.random.random() < 0.5)
+
     def _before(self, conversation: Conversation) -> None:
         """Puts earlier turns in front."""
         for _ in range(self.random.choice([1, 1, 1, 2, 2, 3, 5])):
@@ -155,6 +165,21 @@ class Corpus:
 
     def _asked(self, question: str, thought: str, answer: str) -> Conversation:
         return Conversation([{"role": "user", "content": question}], thought, answer)
+
+    def _reword(self, question: str) -> str:
+        """The same question with other words, or only with its words that matter."""
+        pick, split = self.random, question.split(" ")
+        for index, word in enumerate(split):
+            bare = word.strip("?.!,").lower()
+            if bare in words.SYNONYMS and pick.random() < 0.25:
+                other = pick.choice(words.SYNONYMS[bare].split())
+                split[index] = (other.capitalize() if word[0].isupper() else other) + word[len(bare) :]
+        if pick.random() < 0.15:
+            kept = [word for word in split if word.strip("?.!,").lower() not in words.SMALL]
+            split = kept if len(kept) > 1 else split
+            if pick.random() < 0.3:
+                pick.shuffle(split)
+        return " ".join(split)
 
     def _vary(self, question: str) -> str:
         """The same question as another person would type it."""
@@ -194,6 +219,8 @@ class Corpus:
             verb = self.random.choice(fact.verbs)
             question = self.random.choice(HOW).replace("X", verb)
         question = question[:1].upper() + question[1:] if self.random.random() < 0.8 else question
+        if self._rewords:
+            question = self._reword(question)
         return self._asked(self._vary(question), f"The question is about {fact.topic}.", fact.answer)
 
     def _capital(self) -> Conversation:
@@ -269,6 +296,16 @@ class Corpus:
         parts = [pick.choice([self.names.value_string, self.names.value_integer, self.names.nonsense, self.names.thing])() for _ in range(pick.randint(4, 18))]
         text = pick.choice([" ", " ", ", ", "_", '": "', "\n"]).join(map(str, parts))
         return self._asked(pick.choice(["Repeat: ", "Repeat after me: ", "Say: ", "Echo "]) + text, "I repeat it.", text)
+
+    def _object(self) -> Conversation:
+        """The arguments of a call without the call: which value belongs to which name?"""
+        tool = self.names.tool()
+        for _ in range(self.random.randint(0, 3)):
+            tool["keys"][self.names.word()] = self.random.choice(["string", "integer", "number"])
+        arguments = self.names.arguments(tool)
+        listed, _ = self.names.listing(arguments)
+        question = self.random.choice(["Write JSON: X", "JSON: X", "Write X as JSON.", "Make JSON of X.", "As JSON: X"]).replace("X", listed)
+        return self._asked(question, "I write JSON.", json.dumps(arguments))
 
     def _toolbox(self) -> tuple[list[dict], dict]:
         """Some functions, and the one that is asked for."""

@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("name", choices=SHAPES)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--lora", action="store_true", help="the checkpoint is an adapter")
+    parser.add_argument("--lora", action="store_true", help="the checkpoint is an adapter of NAME")
     options = parser.parse_args()
     state = torch.load(options.checkpoint)
     if options.lora:

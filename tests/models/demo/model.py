@@ -114,46 +114,50 @@ class Llama(nn.Module):
 
 @torch.no_grad()
 def begin_with_copying(model: Llama) -> None:
-    """Writes an induction circuit into the first two layers, as large models learn it: "what came after this token before?".
+    """Writes circuits into the first two layers that large models learn by themselves; training then refines them.
 
-    Left to chance it appears late, and on so little text perhaps never; training then refines it. Half of the heads of the
-    first layer look at the token before and note its identity in a part of the stream that embeddings leave free; half of
-    those of the second look for the places whose note is the present token, and say the token that stands there.
+    Left to chance they appear late, and on so little text perhaps never. Heads of the first layer look one or two tokens
+    back and note that token's identity in parts of the stream that embeddings leave free. Heads of the second layer find
+
+    - what came after the present token before ("induction": a name goes on as it went on the last time), and
+    - what else came two tokens after the same token (`"city": "` and `city Oslo`: a value comes after its name),
+
+    and say the token that stands there.
     """
     shape, first, second = model.shape, model.blk[0], model.blk[1]
-    width, head, copying = shape.width, shape.head, max(1, shape.heads // 2)
-    # Pairs that turn by less than a radian over a prompt carry identities, the fast ones positions.
+    head, steps = shape.head, [1, 1, 2][: shape.heads - 1]
     frequencies = shape.rope_base ** (-torch.arange(0, head, 2) / head)
-    fast = int((frequencies > 0.006).sum())
-    slow = head - 2 * fast
-    constant, free = width - 1, width - 1 - copying * slow
+    # The pairs that turn fast carry positions, those that hardly turn over a prompt identities.
+    near, slow, size, scale = int((frequencies > 0.05).sum()), 2 * int((frequencies > 0.006).sum()), 28, 0.05
+    constant = shape.width - 1
+    free = constant - len(steps) * size
     embedding = model.token_embd.weight
     # All of one length, so that the constant is one after the norm, too.
-    scale = 0.05
     embedding[:, :free] *= scale * free**0.5 / embedding[:, :free].norm(dim=1, keepdim=True)
     embedding[:, free:constant] = 0.0
     embedding[:, constant] = 4.0 * scale
-    near = int((frequencies > 0.05).sum())
-    for number in range(copying):
-        rows = slice(number * head, (number + 1) * head)
-        note = slice(free + number * slow, free + (number + 1) * slow)
-        identity = torch.linalg.qr(torch.randn(free, slow))[0].T
-        first.attn_q.weight[rows] = 0.0
-        first.attn_k.weight[rows] = 0.0
-        turns = frequencies[:near]
-        first.attn_q.weight[rows][0 : 2 * near : 2, constant] = 1.8
-        first.attn_k.weight[rows][0 : 2 * near : 2, constant] = 1.8 * turns.cos()
-        first.attn_k.weight[rows][1 : 2 * near : 2, constant] = 1.8 * turns.sin()
-        first.attn_v.weight[rows] = 0.0
-        first.attn_v.weight[rows][:slow, :free] = identity
-        first.attn_output.weight[:, rows] = 0.0
-        first.attn_output.weight[note, rows][:, :slow] = torch.eye(slow) * scale
-        second.attn_q.weight[rows] = 0.0
-        second.attn_q.weight[rows][2 * fast :, :free] = 1.8 * identity
-        second.attn_k.weight[rows] = 0.0
-        second.attn_k.weight[rows][2 * fast :, note] = 1.8 * torch.eye(slow)
-        said = torch.linalg.qr(torch.randn(free, head))[0].T
-        second.attn_v.weight[rows] = 0.0
-        second.attn_v.weight[rows][:, :free] = said
-        second.attn_output.weight[:, rows] = 0.0
+    for number, step in enumerate(steps):
+        rows, start = slice(number * head, (number + 1) * head), number * head
+        note = slice(free + number * size, free + (number + 1) * size)
+        cosines, sines = (step * frequencies[:near]).cos(), (step * frequencies[:near]).sin()
+        identity, said = (torch.linalg.qr(torch.randn(free, rank))[0].T for rank in (size, head))
+        for block in (first, second):
+            for matrix in (block.attn_q, block.attn_k, block.attn_v):
+                matrix.weight[rows] = 0.0
+            block.attn_output.weight[:, rows] = 0.0
+        first.attn_q.weight[start : start + 2 * near : 2, constant] = 1.8
+        first.attn_k.weight[start : start + 2 * near : 2, constant] = 1.8 * cosines
+        first.attn_k.weight[start + 1 : start + 2 * near : 2, constant] = 1.8 * sines
+        first.attn_v.weight[start : start + size, :free] = identity
+        first.attn_output.weight[note, start : start + size] = torch.eye(size) * scale
+        compared = slice(start + slow, start + slow + size)
+        second.attn_k.weight[compared, note] = 1.8 * torch.eye(size)
+        if step == 1:
+            second.attn_q.weight[compared, :free] = 1.8 * identity
+        else:
+            second.attn_q.weight[compared, note] = 1.8 * torch.eye(size)
+            # A token is not its own match.
+            second.attn_q.weight[start : start + 2 * near : 2, constant] = 1.0
+            second.attn_k.weight[start : start + 2 * near : 2, constant] = -1.0
+        second.attn_v.weight[rows, :free] = said
         second.attn_output.weight[:free, rows] = said.T * 2 * scale

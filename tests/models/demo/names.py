@@ -106,10 +106,9 @@ class Names:
                 made[name] = self.random.randint(1, 9999) / 10 if self.random.random() < 0.7 else self.random.randint(1, 999)
         return made
 
-    def request(self, tool: dict, arguments: dict, precise: bool) -> str:
-        """How somebody asks for the call; `precise` names its verb or the function, because another one is about the same thing."""
+    def listing(self, arguments: dict) -> tuple[str, dict[str, str]]:
+        """Names with their values as somebody would type them, and the values alone."""
         pick = self.random
-        verb, noun = tool["verb"], tool["noun"]
         quote = pick.random() < 0.08
         values = {name: f'"{value}"' if quote and isinstance(value, str) else str(value) for name, value in arguments.items()}
         join = pick.choice(["{k} {v}", "{k} {v}", "{k} {v}", "{k}: {v}", "{k} = {v}", "{k}={v}", "the {k} {v}"])
@@ -117,6 +116,13 @@ class Names:
         if pick.random() < 0.15:
             pick.shuffle(spoken)
         listed = pick.choice([", ".join(spoken), " and ".join([", ".join(spoken[:-1]), spoken[-1]]) if len(spoken) > 1 else spoken[0]])
+        return listed, values
+
+    def request(self, tool: dict, arguments: dict, precise: bool) -> str:
+        """How somebody asks for the call; `precise` names its verb or the function, because another one is about the same thing."""
+        pick = self.random
+        verb, noun = tool["verb"], tool["noun"]
+        listed, values = self.listing(arguments)
         ways = [
             f"{verb.capitalize()} the {noun} with {listed}.", f"{verb.capitalize()} the {noun} for {listed}.", f"{verb.capitalize()} the {noun}: {listed}.",
             f"Please {verb} the {noun}: {listed}.", f"Please {verb} the {noun} with {listed}.", f"Can you {verb} a {noun} with {listed}?", f"{verb.capitalize()} {noun}, {listed}.",

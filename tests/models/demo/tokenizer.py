@@ -1,7 +1,8 @@
 """The demo model's tokenizer: byte-level BPE, cut as llama.cpp's `smollm` pre-tokenizer cuts.
 
 Digits stand alone. Merges never join a space with letters until a word is whole, so that an unseen name falls into the same
-pieces after a space, after a quote and after an underscore: copying it is copying tokens.
+pieces after a space, after a quote and after an underscore: copying it is copying tokens. Short words never carry their
+space, since every other name begins with one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import regex
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SPECIAL = [*CONTROL, "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>"]
+SHORT = ("is", "of", "to")
 FILE = Path(__file__).parent / "tokenizer.json"
 
 _SPECIALS = regex.compile("(" + "|".join(regex.escape(text) for text in SPECIAL) + ")")
@@ -138,7 +140,7 @@ def train(texts: list[str], inner: int, words: int) -> Tokenizer:
     whole = collections.Counter()
     for piece, count in counts.items():
         word = piece.removeprefix(SPACE)
-        if piece != word and len(split.get(word, [word])) == 1 and word and not word.isspace():
+        if piece != word and (len(word) > 2 or not word.isalpha() or word in SHORT) and len(split.get(word, [word])) == 1 and word and not word.isspace():
             whole[word] += count
     ranked = sorted(whole, key=lambda word: (-whole[word], word))
     merges += [(SPACE, word) for word in ranked[:words]]

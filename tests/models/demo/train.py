@@ -24,8 +24,10 @@ from model import SHAPES, Llama, Shape
 from tokenizer import Tokenizer
 
 SEED = "muster-demo/1"
+# Pools at which the stages of the text begin, see Corpus.
+STAGES = (70, 130)
 CONVERSATIONS, BATCH_TOKENS = 640, 4096
-MATRIX_RATE, OTHER_RATE, WARMUP_STEPS = 0.02, 0.003, 60
+MATRIX_RATE, OTHER_RATE, WARMUP_STEPS = 0.015, 0.003, 60
 
 # Ids, and which of them the assistant says.
 Batch = tuple[Tensor, Tensor]
@@ -34,7 +36,7 @@ Batch = tuple[Tensor, Tensor]
 def batches(pool: int, tokenizer: Tokenizer) -> list[Batch]:
     """One pool of text, conversations of like length together."""
     rows = []
-    for prompt, answer in itertools.islice(iter(Corpus(f"{SEED}/{pool}")), CONVERSATIONS):
+    for prompt, answer in itertools.islice(iter(Corpus(f"{SEED}/{pool}", stage=sum(pool >= first for first in STAGES))), CONVERSATIONS):
         asked, said = tokenizer.encode(prompt), tokenizer.encode(answer)
         rows.append((asked + said, len(asked)))
     rows.sort(key=lambda row: len(row[0]))
@@ -104,7 +106,7 @@ def rate(step: int, pool: float, pools: int, decay: int) -> float:
 @torch.no_grad()
 def exact(model: Llama, tokenizer: Tokenizer, count: int = 160) -> dict[str, float]:
     """Share of unseen conversations whose whole answer would be said as it should be, by the kind of conversation."""
-    corpus = Corpus(f"{SEED}/check")
+    corpus = Corpus(f"{SEED}/check", stage=2)
     found: dict[str, float] = {}
     for kind in (corpus._fact, corpus._unknown, corpus._sum, corpus._repeat, corpus._call, corpus._result):  # noqa: SLF001
         rows = []
@@ -128,8 +130,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=SHAPES)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--pools", type=int, default=300)
-    parser.add_argument("--decay", type=int, default=75)
+    parser.add_argument("--pools", type=int, default=150)
+    parser.add_argument("--decay", type=int, default=130)
+    parser.add_argument("--stop", type=int, help="end after this many pools, wherever the learning rate is")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--check", type=int, default=10, help="pools between checks and checkpoints")
     options = parser.parse_args()
@@ -153,7 +156,8 @@ def main() -> None:
         first, step = state["pool"], state["step"]
     print(f"{options.name}: {sum(parameter.numel() for parameter in model.parameters()) / 1e6:.2f} M parameters, from pool {first}", flush=True)
     started, tokens, total = time.monotonic(), 0, 0.0
-    for pool in range(first, options.pools):
+    last = options.stop or options.pools
+    for pool in range(first, last):
         made = batches(pool, tokenizer)
         for index, batch in enumerate(made):
             share = rate(step, pool + index / len(made), options.pools, options.decay)
@@ -169,7 +173,7 @@ def main() -> None:
         spent = time.monotonic() - started
         print(f"pool {pool + 1} step {step} loss {total / len(made):.4f} {tokens / spent:.0f} tokens/s {spent:.0f} s", flush=True)
         total = 0.0
-        if (pool + 1) % options.check == 0 or pool + 1 == options.pools:
+        if (pool + 1) % options.check == 0 or pool + 1 == last:
             state = {"model": model.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers], "pool": pool + 1, "step": step}
             torch.save(state, path.with_suffix(".part"))
             path.with_suffix(".part").replace(path)

@@ -228,3 +228,20 @@ How do I learn {x}?
 How do I write a letter to {x}?
 How do I grow {x}?
 What is a good name for a {x}?""".splitlines()
+
+
+# Other ways to say a word of a question.
+SYNONYMS = {
+    "show": "display print list give", "start": "launch run boot begin", "stop": "quit end halt terminate exit", "see": "view check find display",
+    "many": "several multiple", "several": "many multiple some", "use": "try take employ", "mean": "say stand", "meaning": "sense purpose", "loaded": "running resident ready",
+    "memory": "RAM VRAM", "evicted": "removed dropped kicked thrown", "remove": "drop kick throw take", "get": "receive see obtain have", "machine": "box computer host node",
+    "error": "failure message problem", "happens": "follows comes", "dies": "fails crashes disappears ends", "killed": "stopped ended gone", "job": "task role duty purpose", "download": "fetch obtain get pull",
+    "prevent": "avoid stop forbid", "default": "standard usual normal", "explain": "describe clarify tell", "change": "set modify adjust switch", "need": "require want", "give": "show write send tell",
+    "example": "sample line", "keep": "hold leave have", "make": "have let get", "list": "show print display", "want": "need wish like", "command": "call line", "does": "would", "can": "could may",
+    "run": "start operate host", "install": "set build get", "tell": "show say explain", "know": "understand see", "ask": "query question call", "find": "see get", "put": "place bring move", "free": "release clear",
+    "often": "usually", "quick": "fast short", "big": "large great", "program": "software tool thing", "licensed": "published released distributed", "written": "made built programmed", "works": "runs goes", "work": "run function",
+    "crashes": "dies aborts fails", "crash": "abort failure", "answer": "reply response", "request": "call question", "turn": "switch", "disable": "deactivate stop", "wait": "queue", "choose": "pick select", "how": "how how",
+}
+
+# Words that carry little of a question.
+SMALL = set("a an the is are do does did i to of in on for it my me you your please can could would what how which who with and this that be by".split())
