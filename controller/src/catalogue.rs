@@ -7,7 +7,7 @@ use std::{
     fs::Metadata,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use muster_policy::{Bytes, ModelType};
@@ -16,7 +16,11 @@ use muster_proto::{
     v1::{ErrorInfo, ModelSettings},
 };
 
-use crate::{config::ModelEntry, convert};
+use crate::{
+    config::ModelEntry,
+    convert,
+    estimate::{Details, Reader},
+};
 
 /// All models.
 #[derive(Debug)]
@@ -31,7 +35,19 @@ pub(crate) struct Catalogue {
 pub(crate) struct FilePlace {
     file: Option<PathBuf>,
     defined_in: PathBuf,
+    /// Reads the files' headers, where they have some that are understood.
+    reader: Option<Reader>,
 }
+
+/// What was seen of a model's files.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    files: Files,
+    details: Option<Arc<Details>>,
+}
+
+/// Headers are read at start for so long; the others follow beside the driver, in its first look.
+const START_BUDGET: Duration = Duration::from_millis(250);
 
 /// One model.
 #[derive(Debug, Clone)]
@@ -39,6 +55,7 @@ pub(crate) struct Entry {
     model: ModelEntry,
     spec_hash: String,
     files: Files,
+    details: Option<Arc<Details>>,
 }
 
 /// A model's files.
@@ -55,17 +72,26 @@ pub(crate) struct Files {
 impl Catalogue {
     /// Takes the configured models, in their order.
     pub(crate) fn new(models: Vec<ModelEntry>) -> Self {
-        let entries: Vec<Entry> = models.into_iter().map(Entry::new).collect();
+        let begun = Instant::now();
+        let files: Vec<FilePlace> = models.iter().map(FilePlace::of).collect();
+        let entry = |(model, place): (ModelEntry, &FilePlace)| {
+            let details = if begun.elapsed() < START_BUDGET {
+                place.details()
+            } else {
+                None
+            };
+            Entry::new(model, Files::at(place), details)
+        };
+        let entries: Vec<Entry> = models.into_iter().zip(&files).map(entry).collect();
         let places = entries
             .iter()
             .enumerate()
             .map(|(place, entry)| (Arc::clone(&entry.model.id), place))
             .collect();
-        let files = entries.iter().map(|entry| FilePlace::of(&entry.model)).collect();
         Self {
             entries,
             places,
-            files,
+            files: files.into(),
         }
     }
 
@@ -97,25 +123,34 @@ impl Catalogue {
     }
 
     /// Takes over what was seen at [`places`](Self::places); true if anything changed.
-    pub(crate) fn take(&mut self, seen: Vec<Files>) -> bool {
+    pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
         let mut changed = false;
-        for (entry, files) in self.entries.iter_mut().zip(seen) {
-            changed |= files != entry.files;
+        for (entry, Seen { files, details }) in self.entries.iter_mut().zip(seen) {
+            changed |= files != entry.files || details != entry.details;
             entry.files = files;
+            entry.details = details;
         }
         changed
+    }
+
+    /// Headers are still to be read: a look is due without anybody asking.
+    pub(crate) fn unread(&self) -> bool {
+        let pairs = self.entries.iter().zip(self.files.iter());
+        pairs
+            .into_iter()
+            .any(|(entry, place)| place.reader.is_some() && entry.files.present && entry.details.is_none())
     }
 }
 
 impl Entry {
-    fn new(mut model: ModelEntry) -> Self {
+    fn new(mut model: ModelEntry, files: Files, details: Option<Arc<Details>>) -> Self {
         model.settings.r#type = convert::model_type(model.kind).into();
         let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
-        let files = Files::at(&FilePlace::of(&model));
         Self {
             model,
             spec_hash,
             files,
+            details,
         }
     }
 
@@ -153,7 +188,7 @@ impl Entry {
             Some(known) => Some(known),
             None if self.model.kind != ModelType::Llm => Some(false),
             None if self.model.runtime == "stub" => Some(true),
-            None if template.is_empty() => None,
+            None if template.is_empty() => self.details().map(|details| details.facts().thinking),
             None => Some(template.contains("enable_thinking")),
         }
     }
@@ -172,6 +207,11 @@ impl Entry {
     pub(crate) fn files(&self) -> Files {
         self.files
     }
+
+    /// What its files say about it, as last looked at; none if they are missing or not understood.
+    pub(crate) fn details(&self) -> Option<&Details> {
+        self.details.as_deref()
+    }
 }
 
 impl FilePlace {
@@ -179,13 +219,26 @@ impl FilePlace {
         Self {
             file: model.file.clone(),
             defined_in: model.defined_in.clone(),
+            reader: Reader::of(&model.runtime, model.file.as_deref(), &model.settings),
         }
+    }
+
+    /// Looks at a model's files; blocks while the disk does.
+    pub(crate) fn look(&self) -> Seen {
+        Seen {
+            files: Files::at(self),
+            details: self.details(),
+        }
+    }
+
+    fn details(&self) -> Option<Arc<Details>> {
+        self.reader.as_ref().and_then(Reader::read)
     }
 }
 
 impl Files {
     /// Looks at a model's files; blocks while the disk does.
-    pub(crate) fn at(place: &FilePlace) -> Self {
+    fn at(place: &FilePlace) -> Self {
         let configured = || modified(&std::fs::metadata(&place.defined_in).ok());
         let Some(file) = &place.file else {
             return Self {
@@ -206,11 +259,18 @@ impl Files {
                 created: modified(&found),
                 present: true,
             },
-            Some(meta) => Self {
-                size: meta.len(),
-                created: modified(&found),
-                present: true,
-            },
+            Some(_) => {
+                // A model may be in several files.
+                let sizes: Option<Vec<u64>> = muster_gguf::parts(file)
+                    .iter()
+                    .map(|part| std::fs::metadata(part).map(|meta| meta.len()).ok())
+                    .collect();
+                Self {
+                    size: sizes.iter().flatten().sum(),
+                    created: modified(&found),
+                    present: sizes.is_some(),
+                }
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! file(s) ─► Gguf (header: metadata, tensors) ─► Model (layers, widths) ─► memory::demand(model, settings, offload) ─► bytes per place
 //!                                            └─► Facts (context, kind, template: what a catalogue shows)
+//! folder ─► vllm::Checkpoint (config.json, safetensors) ─► vllm::demand(checkpoint, settings)
 //! ```
 //!
 //! Invariants:
@@ -25,6 +26,7 @@ mod value;
 
 pub mod memory;
 pub mod model;
+pub mod vllm;
 
 pub use error::Error;
 pub use facts::{Facts, Kind};

@@ -36,6 +36,8 @@ pub struct ModelEntry {
     pub memory: Option<Bytes>,
     /// What an engine gets.
     pub settings: ModelSettings,
+    /// Where it does not fit on a GPU, a part of its layers may go there (`gpu_layers = "auto"`).
+    pub partial_offload: bool,
     /// Never evicted by policy.
     pub pinned: bool,
     /// How long it may be idle before it is unloaded.
@@ -132,6 +134,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         labels,
         device,
         memory: section.integer("memory_mib", 1).map(Bytes::mib),
+        partial_offload: partial_offload(&section),
         settings,
         pinned: section.boolean("pinned").unwrap_or_default(),
         idle_ttl: match section.duration("idle_ttl") {
@@ -267,9 +270,7 @@ fn settings(section: &Section<'_>) -> ModelSettings {
         sequences: count("parallel"),
         batch_size: count("batch_size"),
         ubatch_size: count("ubatch_size"),
-        gpu_layers: section
-            .integer::<i32>("gpu_layers", -1)
-            .filter(|layers| *layers >= 0),
+        gpu_layers: gpu_layers(section),
         cache_type_k: string("cache_type_k"),
         cache_type_v: string("cache_type_v"),
         threads: count("threads"),
@@ -288,6 +289,22 @@ fn settings(section: &Section<'_>) -> ModelSettings {
         queue_limit: count("queue_limit"),
         ..ModelSettings::default()
     }
+}
+
+const GPU_LAYERS: &str = "gpu_layers";
+
+/// `gpu_layers = "auto"`: all layers on the GPU, or as many as fit.
+fn partial_offload(section: &Section<'_>) -> bool {
+    section.leaf(GPU_LAYERS).and_then(toml::Value::as_str) == Some("auto")
+}
+
+/// A number of layers; none = all of them, and `auto` is all unless they do not fit.
+fn gpu_layers(section: &Section<'_>) -> Option<i32> {
+    if section.leaf(GPU_LAYERS)?.is_str() {
+        section.word(GPU_LAYERS, &["auto"]);
+        return None;
+    }
+    section.integer(GPU_LAYERS, -1).filter(|layers| *layers >= 0)
 }
 
 /// A template's text, or the path of a `.jinja` file with it.

@@ -1,12 +1,12 @@
 //! Catalogue entries, for policy and for people.
 
-use muster_policy::{DeviceChoice, DeviceKind, ModelSpec, ModelState, Need, NeedPart};
+use muster_policy::{DeviceChoice, DeviceKind, ModelSpec, ModelState};
 use muster_proto::v1;
 
-use super::{device_kind_from, estimate_source, model_type, settings, stage};
+use super::{device_kind_from, estimate_source, model_type, stage};
 use crate::{
     catalogue::Entry,
-    estimate::{Observed, estimate},
+    estimate::{self, Observed, estimate},
 };
 
 /// A catalogue entry as policy needs it.
@@ -17,20 +17,11 @@ pub(crate) fn spec(entry: &Entry, observed: &Observed) -> ModelSpec {
 /// A catalogue entry on a device of an operator's choice.
 pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) -> ModelSpec {
     let model = entry.model();
-    let settings = settings(entry.settings());
-    let need = |kind: &DeviceKind| {
-        let (bytes, source) = estimate(entry, *kind, observed);
-        Need {
-            parts: vec![NeedPart { kind: *kind, bytes }],
-            source,
-            settings: settings.clone(),
-        }
-    };
     ModelSpec {
         id: model.id.as_ref().into(),
         kind: model.kind,
         runtime: model.runtime.as_str().into(),
-        needs: kinds(entry, &device).iter().map(need).collect(),
+        needs: estimate::needs(entry, &device, observed),
         device,
         spec_hash: entry.spec_hash().into(),
         pinned: model.pinned,

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{Driver, inbox::Ask};
-use crate::catalogue::Files;
+use crate::catalogue::{FilePlace, Seen};
 
 /// How long a call waits for a look.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub(super) struct Looks {
 
 #[derive(Debug)]
 struct Look {
-    task: JoinHandle<Vec<Files>>,
+    task: JoinHandle<Vec<Seen>>,
     until: Instant,
     late: bool,
 }
@@ -41,7 +41,7 @@ struct Look {
 #[derive(Debug)]
 pub(super) enum Looked {
     /// It is done; nothing was seen if its thread failed.
-    Done(Option<Vec<Files>>),
+    Done(Option<Vec<Seen>>),
     /// It takes too long.
     Late,
 }
@@ -72,10 +72,10 @@ impl Driver {
         }
     }
 
-    fn begin_look(&mut self) {
+    pub(super) fn begin_look(&mut self) {
         let places = self.catalogue.places();
         self.looks.running = Some(Look {
-            task: spawn_blocking(move || places.iter().map(Files::at).collect()),
+            task: spawn_blocking(move || places.iter().map(FilePlace::look).collect()),
             until: Instant::now() + LOOK_WAIT,
             late: false,
         });

@@ -291,10 +291,11 @@ fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed
     else {
         return false;
     };
+    let layers = spec.settings.as_ref().and_then(|settings| settings.gpu_layers);
     let mut learned = false;
     for part in &status.observed {
         if let Some(kind) = kind(hello, &part.device_id) {
-            learned |= observed.learn(&spec.spec_hash, kind, Bytes::new(part.bytes));
+            learned |= observed.learn(&spec.spec_hash, layers, kind, Bytes::new(part.bytes));
         }
     }
     learned

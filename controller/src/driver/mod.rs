@@ -241,6 +241,9 @@ impl Driver {
     /// Tells policy the catalogue, and what to load at start, in the order of the configuration.
     fn begin(&mut self) {
         self.catalogue_changed();
+        if self.catalogue.unread() {
+            self.begin_look();
+        }
         let enabled = |entry: &&crate::catalogue::Entry| entry.model().enabled;
         let preload: Vec<ModelId> = self
             .catalogue

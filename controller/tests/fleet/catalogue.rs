@@ -126,7 +126,8 @@ async fn what_engines_use_is_learned_and_kept() {
     rig.stop().await;
     let kept = std::fs::read_to_string(rig.path("state/observed.json")).unwrap();
     let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
-    assert_eq!(kept[hash]["cpu"], 77_u64 << 20);
+    assert_eq!(kept["version"], 1);
+    assert_eq!(kept["memory"][hash]["bytes"]["cpu"], 77_u64 << 20);
     rig.restart().await;
     assert_eq!(
         rig.client().await.model("f").await.estimate_bytes,

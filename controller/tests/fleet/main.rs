@@ -9,12 +9,15 @@
 )]
 
 mod catalogue;
+mod estimates;
 mod evict;
 mod load;
 mod overrides;
 mod pins;
 mod sessions;
 mod slow;
+#[path = "../../gguf/tests/support/mod.rs"]
+mod support;
 mod worker;
 
 use std::{path::PathBuf, time::Duration};
@@ -180,6 +183,7 @@ impl Client {
         let request = v1::UnloadModelRequest {
             model: model.to_owned(),
             force,
+            ..v1::UnloadModelRequest::default()
         };
         let response = timeout(LIMIT, self.0.unload_model(request)).await.unwrap()?;
         Ok(response.into_inner().model.unwrap())

@@ -54,6 +54,8 @@ pub(crate) struct Worker {
     pub(crate) name: String,
     pub(crate) boot: String,
     pub(crate) memory: Arc<Mutex<Memory>>,
+    /// All of them can be used by all of its runtimes.
+    pub(crate) devices: Vec<v1::Device>,
     changed: watch::Sender<u64>,
     session: Option<Session>,
 }
@@ -71,6 +73,7 @@ impl Worker {
             name: name.to_owned(),
             boot: id::fresh().to_string(),
             memory: Arc::default(),
+            devices: vec![device(DEVICE, v1::DeviceKind::Cpu, 1 << 30)],
             changed: watch::Sender::new(0),
             session: None,
         }
@@ -86,22 +89,22 @@ impl Worker {
             protocol_max: 1,
             highest_epoch_seen: memory.highest_epoch,
             addresses: vec![format!("unix:/{}", self.name)],
-            devices: vec![v1::Device {
-                device_id: DEVICE.to_owned(),
-                kind: v1::DeviceKind::Cpu.into(),
-                name: "Test".to_owned(),
-                capacity_bytes: 1 << 30,
-                exclusive: false,
-                index: None,
-            }],
-            runtimes: vec![v1::RuntimeInfo {
-                name: "stub".to_owned(),
-                version: "1".to_owned(),
-                device_ids: vec![DEVICE.to_owned()],
-            }],
+            devices: self.devices.clone(),
+            runtimes: ["stub", "llama_cpp"]
+                .into_iter()
+                .map(|name| v1::RuntimeInfo {
+                    name: name.to_owned(),
+                    version: "1".to_owned(),
+                    device_ids: self
+                        .devices
+                        .iter()
+                        .map(|device| device.device_id.clone())
+                        .collect(),
+                })
+                .collect(),
             full: Some(WorkerReport {
                 instances: memory.instances.values().cloned().collect(),
-                devices: vec![sample()],
+                devices: self.devices.iter().map(sample).collect(),
                 ..WorkerReport::default()
             }),
             version: "0".to_owned(),
@@ -138,6 +141,7 @@ impl Worker {
         let changed = self.changed.clone();
         let actor = Actor {
             memory,
+            devices: self.devices.clone(),
             out: out.clone(),
             session: id.clone(),
             changed,
@@ -216,7 +220,7 @@ impl Worker {
         let session = self.session.as_ref().unwrap();
         let report = WorkerReport {
             instances: vec![status],
-            devices: vec![sample()],
+            devices: self.devices.iter().map(sample).collect(),
             ..WorkerReport::default()
         };
         self.send_as(&session.id.clone(), Up::Report(report)).await;
@@ -269,11 +273,23 @@ pub(crate) fn word(order: &Order) -> &'static str {
     }
 }
 
-fn sample() -> v1::DeviceSample {
+/// A device of a worker.
+pub(crate) fn device(id: &str, kind: v1::DeviceKind, capacity_bytes: u64) -> v1::Device {
+    v1::Device {
+        device_id: id.to_owned(),
+        kind: kind.into(),
+        name: "Test".to_owned(),
+        capacity_bytes,
+        exclusive: false,
+        index: None,
+    }
+}
+
+fn sample(device: &v1::Device) -> v1::DeviceSample {
     v1::DeviceSample {
-        device_id: DEVICE.to_owned(),
-        capacity_bytes: 1 << 30,
-        free_bytes: 1 << 30,
+        device_id: device.device_id.clone(),
+        capacity_bytes: device.capacity_bytes,
+        free_bytes: device.capacity_bytes,
         age: Some(prost_types::Duration::default()),
         lifecycle_seq: 0,
     }
@@ -282,6 +298,7 @@ fn sample() -> v1::DeviceSample {
 /// Answers commands in one session.
 struct Actor {
     memory: Arc<Mutex<Memory>>,
+    devices: Vec<v1::Device>,
     out: mpsc::Sender<WorkerMessage>,
     session: String,
     changed: watch::Sender<u64>,
@@ -331,7 +348,7 @@ impl Actor {
         for status in reports {
             let report = WorkerReport {
                 instances: vec![status],
-                devices: vec![sample()],
+                devices: self.devices.iter().map(sample).collect(),
                 ..WorkerReport::default()
             };
             self.send(Up::Report(report)).await;

@@ -79,16 +79,14 @@ impl Sizes {
 /// The settings an engine says it runs with, as the estimate takes them.
 fn settings(given: &ModelSettings) -> Settings {
     let generates = given.r#type == i32::from(ModelType::Llm);
+    let outputs = if generates { given.sequences } else { given.batch_size };
+    let outputs = outputs.into();
     Settings {
         cells: given.ctx_size.into(),
         sequences: given.sequences.into(),
         ubatch: given.ubatch_size.into(),
-        outputs: if generates {
-            given.sequences
-        } else {
-            given.batch_size
-        }
-        .into(),
+        outputs,
+        results: outputs,
         vectors: !generates,
         keys: CacheType::named(&given.cache_type_k).unwrap(),
         values: CacheType::named(&given.cache_type_v).unwrap(),

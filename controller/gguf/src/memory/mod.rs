@@ -37,8 +37,10 @@ pub struct Settings {
     pub sequences: u64,
     /// Tokens per graph run (`n_ubatch`).
     pub ubatch: u64,
-    /// Most outputs per call (`n_outputs_max`).
+    /// Most outputs that graphs are laid out for (`n_outputs_max`).
     pub outputs: u64,
+    /// Most outputs that a call asks for.
+    pub results: u64,
     /// It gives vectors (`embeddings`).
     pub vectors: bool,
     /// Elements of the K cache.
@@ -142,7 +144,7 @@ pub fn demand(model: &Model, settings: &Settings, offloaded: u64) -> Demand {
     }
     demand.host.output = compute::output(model, settings, settings.sequences);
     demand.host.growth =
-        compute::output(model, settings, settings.outputs).saturating_sub(demand.host.output);
+        compute::output(model, settings, settings.results).saturating_sub(demand.host.output);
     demand.host.kept = kept(model, settings);
     demand.host.overhead = PROCESS
         .saturating_add(PER_TOKEN.saturating_mul(model.vocabulary))

@@ -284,6 +284,7 @@ fn absurd_models_are_refused_or_cost_absurdly_much() {
             sequences: u64::MAX,
             ubatch: u64::MAX,
             outputs: u64::MAX,
+            results: u64::MAX,
             ..super::memory::settings(1)
         };
         assert!(memory::demand(&model, &settings, 3).host.total() > 1 << 40);

@@ -14,6 +14,7 @@ mod hostile;
 mod memory;
 mod model;
 mod split;
+mod vllm;
 
 use std::io::Cursor;
 

@@ -14,6 +14,7 @@ pub(crate) fn settings(cells: u64) -> Settings {
         sequences: 4,
         ubatch: 512,
         outputs: 4,
+        results: 4,
         vectors: false,
         keys: CacheType::F16,
         values: CacheType::F16,

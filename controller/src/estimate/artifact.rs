@@ -1,0 +1,34 @@
+//! A guess by the size of the files, where nothing better is known.
+
+use muster_policy::Bytes;
+
+/// What an engine needs beside its model.
+const ENGINE: Bytes = Bytes::mib(64);
+
+/// Files × 1.2 for weights and compute buffers, and a KV cache that grows with the model: of today's models, one cell takes about 1/65536
+/// of the weights (an 8B model at f16: 128 KiB of 16 GiB with grouped-query attention, 2:1 more without).
+pub(super) fn from_size(size: u64, ctx_size: u32) -> Bytes {
+    const DEFAULT_CELLS: u64 = 4096;
+    const CELLS_PER_SIZE: u64 = 65536;
+    let cells = if ctx_size == 0 {
+        DEFAULT_CELLS
+    } else {
+        ctx_size.into()
+    };
+    let weights = size.saturating_add(size / 5);
+    let cache = (size / CELLS_PER_SIZE).saturating_mul(cells);
+    Bytes::new(weights) + Bytes::new(cache) + ENGINE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guess_grows_with_files_and_context() {
+        let gib = 1 << 30;
+        assert!(from_size(gib, 8192) > from_size(gib, 0));
+        assert_eq!(from_size(gib, 0), from_size(gib, 4096));
+        assert!(from_size(0, 0) == ENGINE);
+    }
+}

@@ -1,0 +1,144 @@
+//! What a model's files say about it, read once per version of the files.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use muster_gguf::{Error, Facts, Gguf, Model};
+use muster_proto::v1::ModelSettings;
+
+/// What was read from a model's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Details {
+    model: Model,
+    facts: Facts,
+    draft: Option<Model>,
+    /// Bytes of projector and adapters.
+    extra: u64,
+}
+
+/// Reads details, and again only after files changed.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    file: PathBuf,
+    draft: Option<PathBuf>,
+    extra: Vec<PathBuf>,
+    /// Held by the one look that is under way; never across a wait for anything but the disk.
+    last: Mutex<Option<Read>>,
+}
+
+/// A finished reading.
+#[derive(Debug)]
+struct Read {
+    stamps: Vec<Option<Stamp>>,
+    details: Option<Arc<Details>>,
+}
+
+/// A file's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    size: u64,
+}
+
+impl Details {
+    /// The model's shape.
+    pub(super) fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What a catalogue can say about it.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The draft model's shape.
+    pub(super) fn draft(&self) -> Option<&Model> {
+        self.draft.as_ref()
+    }
+
+    /// Bytes of projector and adapters, with room for what a projector computes.
+    pub(super) fn extra(&self) -> u64 {
+        self.extra
+    }
+
+    fn read(reader: &Reader) -> Result<Self, Error> {
+        let gguf = Gguf::open(&reader.file)?;
+        let draft = match &reader.draft {
+            Some(path) => Some(Model::read(&Gguf::open(path)?)?),
+            None => None,
+        };
+        let mut extra = 0_u64;
+        for path in &reader.extra {
+            let weights = Gguf::open(path)?
+                .tensors()
+                .fold(0, |sum: u64, tensor| sum.saturating_add(tensor.bytes));
+            // Images are computed in parts: buffers are a share of the weights in all common projectors.
+            extra = extra.saturating_add(weights).saturating_add(weights / 4);
+        }
+        Ok(Self {
+            model: Model::read(&gguf)?,
+            facts: Facts::read(&gguf)?,
+            draft,
+            extra,
+        })
+    }
+}
+
+impl Reader {
+    /// A reader for a model of one of llama.cpp's runtimes; none for others.
+    pub(crate) fn of(runtime: &str, file: Option<&Path>, settings: &ModelSettings) -> Option<Self> {
+        let named = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+        let file = file.filter(|_| ["llama_cpp", "llama_server"].contains(&runtime))?;
+        let adapters = settings.lora.iter().filter_map(|adapter| named(&adapter.path));
+        Some(Self {
+            file: file.to_owned(),
+            draft: named(&settings.draft),
+            extra: named(&settings.mmproj).into_iter().chain(adapters).collect(),
+            last: Mutex::new(None),
+        })
+    }
+
+    /// What the files say now; none if they are missing or make no sense. Blocks while the disk does.
+    pub(crate) fn read(&self) -> Option<Arc<Details>> {
+        let stamps = self.stamps();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(read) = last.as_ref().filter(|read| read.stamps == stamps) {
+            return read.details.clone();
+        }
+        let there = stamps.first().is_some_and(Option::is_some);
+        let details = there.then(|| Details::read(self)).and_then(|read| {
+            read.inspect_err(|error| {
+                let file = self.file.display();
+                let error: &dyn std::error::Error = error;
+                tracing::warn!(%file, error, "memory can only be guessed: the file's header cannot be used");
+            })
+            .ok()
+        });
+        let details = details.map(Arc::new);
+        *last = Some(Read {
+            stamps,
+            details: details.clone(),
+        });
+        details
+    }
+
+    /// Versions of all files, parts included.
+    fn stamps(&self) -> Vec<Option<Stamp>> {
+        let parts = muster_gguf::parts(&self.file);
+        let files = parts.iter().chain(&self.draft).chain(&self.extra);
+        files.map(|path| Stamp::of(path)).collect()
+    }
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let meta = std::fs::metadata(path).ok()?;
+        Some(Self {
+            modified: meta.modified().ok(),
+            size: meta.len(),
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! How much memory a load will take, and the ways to host a model that follow from it (DESIGN.md, VRAM estimate).
+//!
+//! ```text
+//! configured (memory_mib) > observed (engines, kept on disk) > computed (headers of the files) > artifact (size of the files) > unavailable
+//! ```
+//! Headers are read where the disk may be slow, beside the driver ([`Details`]); everything here is computed from what was read.
+
+mod artifact;
+mod details;
+mod observed;
+mod settings;
+
+use muster_gguf::memory::{self, Demand, Place};
+use muster_policy::{Bytes, DeviceChoice, DeviceKind, EstimateSource, Need, NeedPart};
+use muster_proto::v1::ModelSettings;
+
+pub(crate) use details::{Details, Reader};
+pub(crate) use observed::Observed;
+
+use crate::{catalogue::Entry, convert};
+
+/// What the `stub` runtime needs by itself.
+const STUB: Bytes = Bytes::mib(16);
+
+/// The name of a kind of device, in files and in `ModelSummary.device_kinds`.
+pub(crate) const fn name(kind: DeviceKind) -> &'static str {
+    match kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Gpu => "gpu",
+        DeviceKind::Npu => "npu",
+        DeviceKind::Sim => "sim",
+    }
+}
+
+/// The ways to host `entry`, the preferred one first: whole on each kind of device it may run on, and split between a device and host memory
+/// right behind that device where the configuration allows it.
+pub(crate) fn needs(entry: &Entry, device: &DeviceChoice, observed: &Observed) -> Vec<Need> {
+    let mut needs = Vec::new();
+    for kind in convert::model::kinds(entry, device) {
+        needs.push(whole(entry, *kind, observed));
+        needs.extend(split(entry, *kind, observed));
+    }
+    needs
+}
+
+/// Memory for the whole of `entry` on a device of `kind`, and where the figure came from.
+pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> (Bytes, EstimateSource) {
+    if let Some(bytes) = entry.memory() {
+        return (bytes, EstimateSource::Configured);
+    }
+    if let Some(stub) = &entry.settings().stub {
+        let bytes = match stub.memory_mib {
+            0 => STUB,
+            mib => Bytes::mib(mib.into()),
+        };
+        return (bytes, EstimateSource::Configured);
+    }
+    if let Some(bytes) = observed.get(entry.spec_hash(), entry.settings().gpu_layers, kind) {
+        return (bytes, EstimateSource::Observed);
+    }
+    if let Some(bytes) = computed(entry, kind) {
+        return (bytes, EstimateSource::Computed);
+    }
+    match entry.files().size {
+        0 => (Bytes::ZERO, EstimateSource::Unavailable),
+        size => (
+            artifact::from_size(size, entry.settings().ctx_size),
+            EstimateSource::Artifact,
+        ),
+    }
+}
+
+fn whole(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Need {
+    let (bytes, source) = estimate(entry, kind, observed);
+    Need {
+        parts: vec![NeedPart { kind, bytes }],
+        source,
+        settings: convert::settings(entry.settings()),
+    }
+}
+
+fn computed(entry: &Entry, kind: DeviceKind) -> Option<Bytes> {
+    let details = entry.details()?;
+    let settings = settings::read(&entry.model().runtime, entry.settings(), details.model())?;
+    let layers = settings.gpu_layers.unwrap_or(u64::MAX);
+    let demand = match kind {
+        DeviceKind::Gpu => whole_demand(details, &settings.memory, layers).device,
+        // Without a GPU everything is on the host; a declared device stands for one.
+        DeviceKind::Cpu | DeviceKind::Sim => whole_demand(details, &settings.memory, 0).host,
+        DeviceKind::Npu => return None,
+    };
+    Some(Bytes::new(demand.total()))
+}
+
+/// The model with its draft, projector and adapters, `layers` of it on a GPU.
+fn whole_demand(details: &Details, settings: &memory::Settings, layers: u64) -> Demand {
+    let mut demand = memory::demand(details.model(), settings, layers);
+    let extra = if layers > 0 {
+        &mut demand.device
+    } else {
+        &mut demand.host
+    };
+    extra.weights = extra.weights.saturating_add(details.extra());
+    if let Some(draft) = details.draft() {
+        let draft = memory::demand(draft, &settings::of_draft(settings), layers);
+        add(&mut demand.device, &draft.device);
+        add(&mut demand.host, &draft.host);
+    }
+    demand
+}
+
+/// The draft shares the process with its model.
+fn add(place: &mut Place, draft: &Place) {
+    place.weights = place.weights.saturating_add(draft.weights);
+    place.cache = place.cache.saturating_add(draft.cache);
+    place.compute = place.compute.saturating_add(draft.compute);
+    place.output = place.output.saturating_add(draft.output);
+    place.growth = place.growth.saturating_add(draft.growth);
+}
+
+/// All ways to split `entry` between a device of `kind` and host memory, the largest part on the device first; none unless allowed.
+fn split(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Vec<Need> {
+    let possible = entry.model().partial_offload && entry.memory().is_none();
+    let device = match kind {
+        DeviceKind::Gpu | DeviceKind::Sim => kind,
+        DeviceKind::Cpu | DeviceKind::Npu => return Vec::new(),
+    };
+    let Some(details) = entry.details().filter(|_| possible) else {
+        return Vec::new();
+    };
+    let Some(settings) = settings::read(&entry.model().runtime, entry.settings(), details.model()) else {
+        return Vec::new();
+    };
+    let splits = memory::splits(details.model(), &settings.memory);
+    // The first is the whole model, which is a way of its own.
+    let parts = splits.iter().skip(1).map(|split| {
+        let demand = whole_demand(details, &settings.memory, split.layers);
+        part(entry, device, split.layers, &demand, observed)
+    });
+    parts.collect()
+}
+
+fn part(entry: &Entry, device: DeviceKind, layers: u64, demand: &Demand, observed: &Observed) -> Need {
+    let layers = i32::try_from(layers).ok();
+    let known = |kind, computed: u64| {
+        observed
+            .get(entry.spec_hash(), layers, kind)
+            .map_or((Bytes::new(computed), EstimateSource::Computed), |bytes| {
+                (bytes, EstimateSource::Observed)
+            })
+    };
+    let (on_device, source) = known(device, demand.device.total());
+    let (on_host, _) = known(DeviceKind::Cpu, demand.host.total());
+    Need {
+        parts: vec![
+            NeedPart {
+                kind: device,
+                bytes: on_device,
+            },
+            NeedPart {
+                kind: DeviceKind::Cpu,
+                bytes: on_host,
+            },
+        ],
+        source,
+        settings: convert::settings(&ModelSettings {
+            gpu_layers: layers,
+            ..entry.settings().clone()
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! Memory that engines were seen to use, per model settings, layers on the GPU and kind of device; kept on disk.
+//!
+//! The largest figure ever reported counts: engines grow while they work, and a reservation that is too small is worse than one that is too
+//! large. What was learned longest ago goes first when there is too much of it.
+
+use std::collections::BTreeMap;
+
+use muster_policy::{Bytes, DeviceKind};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use super::name;
+
+/// Memory seen in use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Observed {
+    known: BTreeMap<String, Seen>,
+    /// Counts what was learned.
+    clock: u64,
+}
+
+/// What engines with the same settings used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    /// When it was last learned, by [`Observed::clock`].
+    at: u64,
+    /// Bytes by kind of device.
+    bytes: BTreeMap<String, u64>,
+}
+
+/// What is in the file. A version that is not ours is refused, as for every file of the state directory.
+#[derive(Debug, Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    memory: BTreeMap<String, Seen>,
+}
+
+const VERSION: u32 = 1;
+/// Growth below this share of what is known is not worth a new catalogue: 1/16.
+const WORTH_TELLING: u64 = 16;
+/// Settings remembered.
+const LIMIT: usize = 4096;
+
+impl Observed {
+    /// Notes what an engine uses that runs with `layers` on its GPU; true if estimates change by it.
+    pub(crate) fn learn(
+        &mut self,
+        spec_hash: &str,
+        layers: Option<i32>,
+        kind: DeviceKind,
+        bytes: Bytes,
+    ) -> bool {
+        if bytes == Bytes::ZERO {
+            return false;
+        }
+        self.clock += 1;
+        let seen = self.known.entry(key(spec_hash, layers)).or_default();
+        seen.at = self.clock;
+        let known = seen.bytes.entry(name(kind).to_owned()).or_default();
+        let grown = bytes.get() > known.saturating_add(*known / WORTH_TELLING);
+        if grown {
+            *known = bytes.get();
+        }
+        self.forget();
+        grown
+    }
+
+    /// What engines with these settings and so many layers on the GPU used on a device of `kind`.
+    pub(crate) fn get(&self, spec_hash: &str, layers: Option<i32>, kind: DeviceKind) -> Option<Bytes> {
+        let seen = self.known.get(&key(spec_hash, layers))?;
+        seen.bytes.get(name(kind)).copied().map(Bytes::new)
+    }
+
+    fn forget(&mut self) {
+        if self.known.len() <= LIMIT {
+            return;
+        }
+        let oldest = self.known.iter().min_by_key(|(_, seen)| seen.at);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.known.remove(&key);
+        }
+    }
+}
+
+/// A model split in another way takes other memory.
+fn key(spec_hash: &str, layers: Option<i32>) -> String {
+    match layers {
+        None => spec_hash.to_owned(),
+        Some(layers) => format!("{spec_hash}/{layers}"),
+    }
+}
+
+impl Serialize for Observed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let document = Document {
+            version: VERSION,
+            memory: self.known.clone(),
+        };
+        document.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Observed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let document = Document::deserialize(deserializer)?;
+        if document.version != VERSION {
+            return Err(D::Error::custom(format!(
+                "version {} is not {VERSION}",
+                document.version
+            )));
+        }
+        let clock = document.memory.values().map(|seen| seen.at).max().unwrap_or(0);
+        Ok(Self {
+            known: document.memory,
+            clock,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learned(observed: &mut Observed, mib: u64) -> bool {
+        observed.learn("h", None, DeviceKind::Cpu, Bytes::mib(mib))
+    }
+
+    #[test]
+    fn only_growth_is_learned() {
+        let mut observed = Observed::default();
+        assert!(!observed.learn("h", None, DeviceKind::Cpu, Bytes::ZERO));
+        assert!(learned(&mut observed, 100));
+        assert!(!learned(&mut observed, 101));
+        assert!(!learned(&mut observed, 50));
+        assert_eq!(observed.get("h", None, DeviceKind::Cpu), Some(Bytes::mib(100)));
+        assert_eq!(observed.get("h", None, DeviceKind::Gpu), None);
+        assert!(learned(&mut observed, 120));
+        let text = serde_json::to_string(&observed).unwrap();
+        assert_eq!(serde_json::from_str::<Observed>(&text).unwrap(), observed);
+    }
+
+    #[test]
+    fn another_split_is_another_figure() {
+        let mut observed = Observed::default();
+        observed.learn("h", Some(12), DeviceKind::Gpu, Bytes::mib(100));
+        assert_eq!(observed.get("h", None, DeviceKind::Gpu), None);
+        assert_eq!(
+            observed.get("h", Some(12), DeviceKind::Gpu),
+            Some(Bytes::mib(100))
+        );
+    }
+
+    #[test]
+    fn what_was_learned_longest_ago_is_forgotten() {
+        let mut observed = Observed::default();
+        for number in 0..=LIMIT {
+            observed.learn(&number.to_string(), None, DeviceKind::Cpu, Bytes::mib(1));
+            // Said again all the time.
+            observed.learn("0", None, DeviceKind::Cpu, Bytes::mib(1));
+        }
+        assert_eq!(observed.known.len(), LIMIT);
+        assert!(observed.get("0", None, DeviceKind::Cpu).is_some());
+        assert!(observed.get("1", None, DeviceKind::Cpu).is_none());
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_not_guessed_at() {
+        for text in [r#"{"version":2,"memory":{}}"#, r#"{"h":{"cpu":1}}"#, "[]"] {
+            assert!(serde_json::from_str::<Observed>(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Settings as the engines read them: llama.cpp's own flags folded in, defaults filled, as far as memory is concerned.
+//!
+//! Sources: `muster-llama`'s reading of settings (worker/llama/src/grpc/settings.rs) and the command line made for `llama-server`
+//! (worker/src/engine/llama_server/args.rs). A flag that is not known here changes nothing: the engine refuses it, or it does not
+//! matter.
+
+use muster_gguf::{CacheType, Model, memory};
+use muster_proto::v1::{ModelSettings, ModelType};
+
+const CELLS: u64 = 4096;
+const SEQUENCES: u64 = 4;
+const BATCH: u64 = 2048;
+const UBATCH: u64 = 512;
+
+/// What decides the memory of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Effective {
+    /// Context and buffers.
+    pub(super) memory: memory::Settings,
+    /// Layers on the GPU; none = all.
+    pub(super) gpu_layers: Option<u64>,
+}
+
+/// Settings of a load by one of llama.cpp's runtimes; none for other runtimes, and for cache types llama.cpp does not have.
+pub(super) fn read(runtime: &str, settings: &ModelSettings, model: &Model) -> Option<Effective> {
+    let server = match runtime {
+        "llama_cpp" => false,
+        "llama_server" => true,
+        _ => return None,
+    };
+    let settings = &folded(settings);
+    let or = |value: u32, default: u64| if value == 0 { default } else { value.into() };
+    let generates = match settings.r#type() {
+        ModelType::Embedding | ModelType::Reranking => false,
+        ModelType::Unspecified | ModelType::Llm | ModelType::Audio | ModelType::Image => true,
+    };
+    let trained = if model.context == 0 { CELLS } else { model.context };
+    let cells = or(settings.ctx_size, trained.min(CELLS));
+    let sequences = or(settings.sequences, SEQUENCES.min(cells));
+    let (batch, ubatch) = if generates {
+        let batch = or(settings.batch_size, BATCH.max(sequences)).min(cells);
+        (batch, or(settings.ubatch_size, UBATCH).min(batch))
+    } else {
+        let whole = if server {
+            cells
+        } else {
+            BATCH.max(settings.batch_size.into())
+        };
+        let whole = or(settings.ubatch_size, whole).min(cells);
+        (whole, whole)
+    };
+    Some(Effective {
+        memory: memory::Settings {
+            cells,
+            sequences,
+            ubatch,
+            // Our engine says how many results there can be; a server makes room for all tokens of a batch.
+            outputs: if generates && !server { sequences } else { batch },
+            results: if generates { sequences } else { batch },
+            vectors: !generates,
+            keys: CacheType::named(&settings.cache_type_k)?,
+            values: CacheType::named(&settings.cache_type_v)?,
+            flash: settings.flash_attention != "off",
+            full_windows: settings.swa_full,
+        },
+        gpu_layers: settings.gpu_layers.and_then(|layers| u64::try_from(layers).ok()),
+    })
+}
+
+/// The context of a draft model: as large as its model's, with plain caches.
+pub(super) fn of_draft(settings: &memory::Settings) -> memory::Settings {
+    memory::Settings {
+        keys: CacheType::F16,
+        values: CacheType::F16,
+        vectors: false,
+        outputs: settings.sequences,
+        results: settings.sequences,
+        ..*settings
+    }
+}
+
+/// The settings with what `args` says about memory.
+fn folded(settings: &ModelSettings) -> ModelSettings {
+    let mut folded = settings.clone();
+    let mut words = settings.args.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        let (flag, inline) = word
+            .split_once('=')
+            .map_or((word, None), |(flag, value)| (flag, Some(value)));
+        if flag == "--swa-full" {
+            folded.swa_full = true;
+            continue;
+        }
+        let mut value = || inline.or_else(|| words.next());
+        let mut number = |field: &mut u32| {
+            if let Some(number) = value().and_then(|text| text.parse().ok()) {
+                *field = number;
+            }
+        };
+        match flag {
+            "-c" | "--ctx-size" => number(&mut folded.ctx_size),
+            "-np" | "--parallel" => number(&mut folded.sequences),
+            "-b" | "--batch-size" => number(&mut folded.batch_size),
+            "-ub" | "--ubatch-size" => number(&mut folded.ubatch_size),
+            "-ngl" | "--gpu-layers" | "--n-gpu-layers" => {
+                folded.gpu_layers = value().and_then(|text| text.parse().ok());
+            }
+            "-ctk" | "--cache-type-k" => value().unwrap_or_default().clone_into(&mut folded.cache_type_k),
+            "-ctv" | "--cache-type-v" => value().unwrap_or_default().clone_into(&mut folded.cache_type_v),
+            "-fa" | "--flash-attn" => value()
+                .unwrap_or_default()
+                .clone_into(&mut folded.flash_attention),
+            _ => {}
+        }
+    }
+    folded
+}

@@ -1,0 +1,213 @@
+//! Memory computed from model files, and what follows from it: refusals with numbers, models split between a device and the host.
+
+use std::fmt::Write as _;
+
+use muster_gguf::{
+    CacheType, Gguf, Model,
+    memory::{self, Settings},
+};
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{self, DeviceKind, ErrorInfo, EstimateSource},
+};
+
+use crate::{
+    Rig,
+    support::shapes,
+    worker::{Worker, device},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// A controller with models of the same file: `m`, and those of `more`.
+async fn rig(more: &str) -> Rig {
+    let mut config = String::from("[policy]\nsettle = '300ms'\nworker_wait = '600ms'\nmargin_mib = 0\n");
+    write!(
+        config,
+        "[models.m]\ncheckpoint = 'm.gguf'\nctx_size = 16384\n{more}"
+    )
+    .unwrap();
+    let mut rig = Rig::start(&config).await;
+    shapes::llama(8, 32_000).save(&rig.path("m.gguf"));
+    rig.restart().await;
+    rig
+}
+
+fn settings(cells: u64) -> Settings {
+    Settings {
+        cells,
+        sequences: 4,
+        ubatch: 512,
+        outputs: 4,
+        results: 4,
+        vectors: false,
+        keys: CacheType::F16,
+        values: CacheType::F16,
+        flash: true,
+        full_windows: false,
+    }
+}
+
+fn shape(rig: &Rig) -> Model {
+    Model::read(&Gguf::open(&rig.path("m.gguf")).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn estimates_are_computed_from_the_file_and_the_settings() {
+    let rig = rig("device = 'cpu'\n[models.long]\ncheckpoint = 'm.gguf'\nctx_size = 65536\ndevice = 'cpu'\n\
+                   [models.sized]\ncheckpoint = 'm.gguf'\nmemory_mib = 7\n[models.vague]\ncheckpoint = 'no.gguf'\n")
+    .await;
+    std::fs::write(rig.path("no.gguf"), b"no model at all").unwrap();
+    let mut client = rig.client().await;
+    let mut estimate = async |model: &str| {
+        let model = client.model(model).await;
+        (model.estimate_bytes, model.estimate_source())
+    };
+    let computed = |cells| memory::demand(&shape(&rig), &settings(cells), 0).host.total();
+    assert_eq!(estimate("m").await, (computed(16_384), EstimateSource::Computed));
+    assert_eq!(
+        estimate("long").await,
+        (computed(65_536), EstimateSource::Computed)
+    );
+    assert_eq!(estimate("sized").await, (7 * MIB, EstimateSource::Configured));
+    assert_eq!(estimate("vague").await.1, EstimateSource::Artifact);
+}
+
+#[tokio::test]
+async fn a_file_that_comes_later_or_changes_is_read_then() {
+    let rig = rig("").await;
+    let mut client = rig.client().await;
+    let before = client.model("m").await;
+    assert_eq!(before.estimate_source(), EstimateSource::Computed);
+    shapes::llama(16, 32_000).save(&rig.path("m.gguf"));
+    let after = client.model("m").await;
+    assert!(after.estimate_bytes > before.estimate_bytes + 100 * MIB);
+    std::fs::remove_file(rig.path("m.gguf")).unwrap();
+    assert_eq!(
+        client.model("m").await.estimate_source(),
+        EstimateSource::Unavailable
+    );
+}
+
+#[tokio::test]
+async fn what_can_never_fit_is_refused_at_once_with_numbers() {
+    let rig = rig("").await;
+    let mut worker = Worker::new("w");
+    worker.devices = vec![device("sim:small", DeviceKind::Sim, 100 * MIB)];
+    worker.join(&rig.address()).await;
+    let status = rig.client().await.load("m").await.unwrap_err();
+    let error = ErrorInfo::from_status(&status);
+    assert_eq!(error.kind(), Code::InsufficientMemory);
+    let wanted = memory::demand(&shape(&rig), &settings(16_384), 0).host.total();
+    assert_eq!(error.details["wanted_bytes"], wanted.to_string());
+    assert_eq!(error.details["possible_bytes"], (100 * MIB).to_string());
+    assert!(worker.memory.lock().unwrap().instances.is_empty());
+}
+
+/// The spec of the load that reached the worker.
+async fn loaded(rig: &Rig, worker: &mut Worker) -> v1::InstanceSpec {
+    worker.join(&rig.address()).await;
+    let model = rig.client().await.load("m").await.unwrap();
+    model.instances[0].status.clone().unwrap().spec.unwrap()
+}
+
+#[tokio::test]
+async fn as_many_layers_as_fit_go_on_the_device() {
+    let rig = rig("gpu_layers = 'auto'\n").await;
+    let mut worker = Worker::new("w");
+    let capacity = 700 * MIB;
+    worker.devices = vec![
+        device("GPU-1", DeviceKind::Gpu, capacity),
+        device("cpu", DeviceKind::Cpu, 8 << 30),
+    ];
+    let spec = loaded(&rig, &mut worker).await;
+    let model = shape(&rig);
+    let on_device = |layers| memory::demand(&model, &settings(16_384), layers).device.total();
+    assert!(on_device(9) > capacity, "it would fit whole: nothing is shown");
+    let most = (1..9)
+        .rev()
+        .find(|layers| on_device(*layers) <= capacity)
+        .unwrap();
+    let settings_sent = spec.settings.unwrap();
+    assert_eq!(settings_sent.gpu_layers, i32::try_from(most).ok());
+    let demand = memory::demand(&model, &settings(16_384), most);
+    let reserved: Vec<(&str, u64)> = spec
+        .reservations
+        .iter()
+        .map(|r| (r.device_id.as_str(), r.bytes))
+        .collect();
+    assert_eq!(
+        reserved,
+        [("GPU-1", demand.device.total()), ("cpu", demand.host.total())]
+    );
+    assert_eq!(
+        EstimateSource::try_from(spec.source),
+        Ok(EstimateSource::Computed)
+    );
+}
+
+#[tokio::test]
+async fn all_layers_go_on_a_device_that_holds_them() {
+    let rig = rig("gpu_layers = 'auto'\n").await;
+    let mut worker = Worker::new("w");
+    worker.devices = vec![
+        device("GPU-1", DeviceKind::Gpu, 8 << 30),
+        device("cpu", DeviceKind::Cpu, 8 << 30),
+    ];
+    let spec = loaded(&rig, &mut worker).await;
+    assert_eq!(spec.settings.unwrap().gpu_layers, None);
+    assert_eq!(spec.reservations.len(), 1);
+    assert_eq!(spec.reservations[0].device_id, "GPU-1");
+}
+
+#[tokio::test]
+async fn nothing_is_split_unless_allowed() {
+    let rig = rig("").await;
+    let mut worker = Worker::new("w");
+    worker.devices = vec![
+        device("GPU-1", DeviceKind::Gpu, 700 * MIB),
+        device("cpu", DeviceKind::Cpu, 8 << 30),
+    ];
+    let spec = loaded(&rig, &mut worker).await;
+    assert_eq!(
+        (
+            spec.settings.unwrap().gpu_layers,
+            spec.reservations[0].device_id.as_str()
+        ),
+        (None, "cpu")
+    );
+}
+
+#[tokio::test]
+async fn a_split_models_use_is_learned_for_that_split() {
+    let mut rig = rig("gpu_layers = 'auto'\n").await;
+    let mut worker = Worker::new("w");
+    worker.devices = vec![
+        device("GPU-1", DeviceKind::Gpu, 700 * MIB),
+        device("cpu", DeviceKind::Cpu, 8 << 30),
+    ];
+    let spec = loaded(&rig, &mut worker).await;
+    let layers = spec.settings.unwrap().gpu_layers.unwrap();
+    let mut client = rig.client().await;
+    let whole = client.model("m").await.estimate_bytes;
+    let instance = worker.instance("m");
+    worker
+        .change(&instance, |status| {
+            status.observed = vec![v1::Reservation {
+                device_id: "GPU-1".to_owned(),
+                bytes: 333 * MIB,
+            }];
+        })
+        .await;
+    client.unload("m", false).await.unwrap();
+    let model = client.model("m").await;
+    assert_eq!(
+        (model.estimate_bytes, model.estimate_source()),
+        (whole, EstimateSource::Computed)
+    );
+    rig.stop().await;
+    let kept = std::fs::read_to_string(rig.path("state/observed.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    let key = format!("{}/{layers}", spec.spec_hash);
+    assert_eq!(kept["memory"][key]["bytes"]["gpu"], 333 * MIB);
+}
