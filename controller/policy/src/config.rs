@@ -66,6 +66,16 @@ pub enum Placement {
     Pack,
 }
 
+/// Who goes first when room is needed (I9). Busy instances are waited for only if no idle ones are left, whatever the order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// The least recently used: for a slot strictly of the type, for memory of the same type first (seed 002).
+    #[default]
+    Lru,
+    /// Whose next load will cost least for the bytes it frees: load time × frequency / bytes, conversations that go on last.
+    CostAware,
+}
+
 /// All settings of policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -81,6 +91,8 @@ pub struct Config {
     pub exclusivity: BTreeMap<DeviceKind, Exclusivity>,
     /// Spread or pack.
     pub placement: Placement,
+    /// Who goes first when room is needed.
+    pub eviction: Eviction,
     /// How long to wait for the roster after a start (PROTOCOL 2).
     pub settle: Duration,
     /// How long a load waits for a capable worker (PROTOCOL 2), or for what a ghost holds.
@@ -153,6 +165,7 @@ impl Default for Config {
             overcommit: false,
             exclusivity: BTreeMap::new(),
             placement: Placement::Spread,
+            eviction: Eviction::Lru,
             settle: Duration::from_secs(2),
             worker_wait: Duration::from_secs(30),
             max_eviction_wait: None,

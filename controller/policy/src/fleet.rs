@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::ledger::{Ledger, Tracked};
 use crate::plan::Memos;
 use crate::state::{Asked, Device, Instance, Load, LoadId, Model, Pending, Presence, Waiter, Worker};
+use crate::strategy::Appraiser;
 
 /// All policy knows. One task owns it.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct Fleet {
     pub(crate) commands: BTreeMap<CommandId, InstanceId>,
     /// What the load queue reads of hosts.
     pub(crate) ledger: Ledger,
+    /// What instances are worth.
+    pub(crate) appraiser: Appraiser,
     /// What queued loads found when they looked for a place.
     pub(crate) memos: Memos,
     /// Instances that time alone can move on: unknown outcomes, holds of unknown streams, quiesces without an answer.
@@ -88,6 +91,7 @@ impl Fleet {
                 missing,
             }
         };
+        let appraiser = Appraiser::new(config.eviction);
         let mut fleet = Self {
             config,
             now,
@@ -101,6 +105,7 @@ impl Fleet {
             waiters: BTreeMap::new(),
             commands: BTreeMap::new(),
             ledger: Ledger::default(),
+            appraiser,
             memos: Memos::default(),
             attention: BTreeSet::new(),
             leavers: VecDeque::new(),

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use muster_policy::{Backoff, Bytes, Config, Limit, Limits, Placement};
+use muster_policy::{Backoff, Bytes, Config, Eviction, Limit, Limits, Placement};
 
 use super::{Timing, section::Section};
 
@@ -13,6 +13,10 @@ pub(super) fn policy(section: Section<'_>) -> Config {
     let placement = match section.word("placement", &["spread", "pack"]) {
         Some(1) => Placement::Pack,
         Some(_) | None => Placement::Spread,
+    };
+    let eviction = match section.word("eviction", &["lru", "cost_aware"]) {
+        Some(1) => Eviction::CostAware,
+        Some(_) | None => Eviction::Lru,
     };
     let config = Config {
         limits: section
@@ -31,6 +35,7 @@ pub(super) fn policy(section: Section<'_>) -> Config {
             .section("models_per_device")
             .map_or(default.exclusivity, super::classes::classes),
         placement,
+        eviction,
         settle: span("settle", default.settle),
         worker_wait: span("worker_wait", default.worker_wait),
         max_eviction_wait: section

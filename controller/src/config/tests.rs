@@ -53,6 +53,19 @@ fn no_file_is_an_empty_catalogue_with_defaults() {
 }
 
 #[test]
+fn the_order_of_eviction_is_a_word() {
+    for (text, order) in [
+        ("", muster_policy::Eviction::Lru),
+        ("eviction = 'lru'", muster_policy::Eviction::Lru),
+        ("eviction = 'cost_aware'", muster_policy::Eviction::CostAware),
+    ] {
+        let text = format!("[policy]\n{text}\n");
+        let files = Files::new(&[text.as_str()]);
+        assert_eq!(files.load().unwrap().policy.eviction, order, "{text}");
+    }
+}
+
+#[test]
 fn later_files_win_key_by_key() {
     let files = Files::new(&[
         "[policy]\nmargin_mib = 1\nmax_loaded_models = 3\n[models.a]\nruntime = 'stub'\npinned = true\nidle_ttl = '0s'\n[models.a.stub]\ntokens = 5\nload_time_ms = 1\n",

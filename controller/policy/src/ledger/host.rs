@@ -8,7 +8,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use smallvec::SmallVec;
 
 use crate::api::{
-    Bytes, DeviceId, DeviceKind, Exclusivity, HostId, InstanceId, ModelId, ModelType, RuntimeName, WorkerId,
+    Bytes, DeviceId, DeviceKind, Exclusivity, HostId, InstanceId, ModelId, ModelType, Moment, RuntimeName,
+    WorkerId,
 };
 use crate::fleet::Fleet;
 use crate::plan::Tenure;
@@ -29,7 +30,7 @@ pub(crate) struct Host {
     pub(crate) models: [usize; ModelType::ALL.len()],
     /// Some instance takes a load slot.
     pub(crate) loading: bool,
-    /// Of the idle instance that is worth least.
+    /// What the cheapest eviction of one idle instance costs.
     pub(crate) cheapest: Option<Worth>,
 }
 
@@ -42,6 +43,10 @@ pub(crate) struct Resident {
     /// Apart from all claims.
     pub(crate) tenure: Tenure,
     pub(crate) worth: Worth,
+    /// What it costs to evict it alone.
+    pub(crate) loss: Worth,
+    /// When time alone makes it another.
+    pub(super) turns: Option<Moment>,
     pub(crate) parts: SmallVec<[Part; 2]>,
     takes_load_slot: bool,
 }
@@ -177,7 +182,7 @@ impl Host {
             if resident.tenure == Tenure::Idle {
                 let least = self
                     .cheapest
-                    .map_or(resident.worth, |least| least.min(resident.worth));
+                    .map_or(resident.loss, |least| least.min(resident.loss));
                 self.cheapest = Some(least);
             }
             if !going {
@@ -293,12 +298,22 @@ impl Fleet {
                 });
             }
         }
+        let tenure = self.tenure(instance, &[]);
+        let bytes = parts.iter().map(|part| part.charge).sum();
+        let appraisal = self.appraiser.appraise(instance, bytes, self.now);
+        let tenure_until = if let Tenure::Busy { until } = tenure {
+            until
+        } else {
+            None
+        };
         Resident {
             id: instance.id.clone(),
             model: ModelTag::new(&instance.spec.model),
             kind: instance.spec.kind,
-            tenure: self.tenure(instance, &[]),
-            worth: Worth::lru(instance),
+            tenure,
+            worth: appraisal.worth,
+            loss: appraisal.loss,
+            turns: [tenure_until, appraisal.until].into_iter().flatten().min(),
             parts,
             takes_load_slot: instance.takes_load_slot(),
         }

@@ -18,7 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::{HostId, InstanceId, ModelId, Moment, RuntimeName, WorkerId};
 use crate::fleet::Fleet;
-use crate::plan::Tenure;
 
 pub(crate) use host::{Host, ModelTag, Resident, RuntimeNumber, Seat};
 pub(crate) use tracked::Tracked;
@@ -36,8 +35,9 @@ pub(crate) struct Ledger {
     /// Slots by their last change.
     changes: BTreeMap<u64, usize>,
     stamp: u64,
-    /// When time alone changes an instance's tenure.
+    /// When time alone may change what an instance is; one moment each, the earliest.
     turns: BTreeSet<(Moment, InstanceId)>,
+    turn_of: BTreeMap<InstanceId, Moment>,
     /// Models whose instances must be read again.
     stale: BTreeSet<ModelId>,
     /// Every runtime that a worker ever had.
@@ -96,6 +96,20 @@ impl Ledger {
         }
     }
 
+    /// An instance must be read again at that moment; if it is to be read earlier, that is soon enough to see.
+    fn turn_at(&mut self, id: &InstanceId, at: Option<Moment>) {
+        let Some(at) = at else { return };
+        let before = self.turn_of.get(id).copied();
+        if before.is_some_and(|before| before <= at) {
+            return;
+        }
+        if let Some(before) = before {
+            self.turns.remove(&(before, id.clone()));
+        }
+        self.turn_of.insert(id.clone(), at);
+        self.turns.insert((at, id.clone()));
+    }
+
     fn mark(&mut self, slot: usize) {
         self.stamp += 1;
         if let Some(stamp) = self.stamps.get_mut(slot) {
@@ -139,10 +153,20 @@ impl Fleet {
     /// Reads again what has changed since the last time.
     pub(crate) fn refresh_ledger(&mut self) {
         let whole = self.hosts_to_read();
+        let instances = self.instances_to_read();
+        for id in &instances {
+            if let Some(instance) = self.instances.get(id) {
+                self.appraiser.notice(instance, self.now);
+            }
+        }
+        if self.appraiser.len() > 2 * self.models.len() + 64 {
+            let models = &self.models;
+            self.appraiser.forget(|model| models.contains_key(model));
+        }
         for id in &whole {
             let host = self.read_host(id);
             for resident in host.iter().flat_map(|host| &host.residents) {
-                self.ledger.turns.extend(turn(&resident.tenure, &resident.id));
+                self.ledger.turn_at(&resident.id, resident.turns);
             }
             self.ledger.put(id, host);
         }
@@ -155,7 +179,7 @@ impl Fleet {
         for id in devices.difference(&whole) {
             self.reread_spaces(id);
         }
-        for id in self.instances_to_read() {
+        for id in instances {
             self.reread_instance(&id, &whole);
         }
     }
@@ -193,7 +217,10 @@ impl Fleet {
         while let Some((at, _)) = self.ledger.turns.first()
             && *at <= self.now
         {
-            instances.extend(self.ledger.turns.pop_first().map(|(_, id)| id));
+            if let Some((_, id)) = self.ledger.turns.pop_first() {
+                self.ledger.turn_of.remove(&id);
+                instances.insert(id);
+            }
         }
         instances
     }
@@ -221,7 +248,7 @@ impl Fleet {
         else {
             return;
         };
-        self.ledger.turns.extend(turn(&resident.tenure, id));
+        self.ledger.turn_at(id, resident.turns);
         let host = self.ledger.hosts.get_mut(slot).and_then(Option::as_mut);
         if host.is_some_and(|host| host.put_resident(resident)) {
             self.ledger.mark(slot);
@@ -244,12 +271,5 @@ impl Fleet {
             .filter(|id| self.read_host(id).as_ref() != self.ledger.named(id))
             .cloned()
             .collect()
-    }
-}
-
-fn turn(tenure: &Tenure, id: &InstanceId) -> Option<(Moment, InstanceId)> {
-    match tenure {
-        Tenure::Busy { until } => until.map(|at| (at, id.clone())),
-        Tenure::Going | Tenure::Idle | Tenure::Finishing | Tenure::Pinned | Tenure::Ghost => None,
     }
 }

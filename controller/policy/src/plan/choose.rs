@@ -61,8 +61,8 @@ struct PlanKey {
     ease: Ease,
     /// Another load of the host goes first.
     slot_taken: bool,
-    /// Of the victim that is worth most.
-    worth: Worth,
+    /// What the evictions cost.
+    loss: Worth,
     victims: usize,
     /// Room left, so that less is better.
     room: u64,
@@ -80,7 +80,7 @@ impl PlanKey {
                 Ease::Wait
             },
             slot_taken: false,
-            worth: host.cheapest.unwrap_or(Worth::NONE),
+            loss: host.cheapest.unwrap_or(Worth::NONE),
             victims: 1,
             room: 0,
         }
@@ -553,11 +553,10 @@ impl Fleet {
             need: place.need,
             ease: ease_of(room),
             slot_taken: !calm && slot_taken(),
-            worth: room
-                .chosen()
-                .map(|(resident, _)| resident.worth)
-                .max()
-                .unwrap_or(Worth::NONE),
+            loss: Worth::of_all(
+                self.config.eviction,
+                room.chosen().map(|(resident, _)| resident.loss),
+            ),
             victims: room.chosen().count(),
             room: match self.config.placement {
                 Placement::Spread => u64::MAX - left,

@@ -6,7 +6,7 @@ use super::candidates::Place;
 use super::obstacle::{Obstacle, Shortage, Victim};
 use super::tenure::Tenure;
 use crate::api::{Bytes, DeviceKey, EvictionRule, ModelId, ModelSpec, ModelType};
-use crate::config::{Config, Limit};
+use crate::config::{Config, Eviction, Limit};
 use crate::ledger::{Host, ModelTag, Resident};
 use crate::state::Claim;
 use crate::strategy::Worth;
@@ -171,7 +171,7 @@ impl<'a> Room<'a> {
     }
 
     /// The victims' residents and why they go.
-    pub(crate) fn chosen(&self) -> impl Iterator<Item = (&'a Resident, EvictionRule)> + '_ {
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = (&'a Resident, EvictionRule)> + Clone + '_ {
         self.victims
             .iter()
             .filter_map(|&(index, rule)| Some((self.host.residents.get(index)?, rule)))
@@ -359,7 +359,7 @@ impl<'a> Room<'a> {
         self.host.residents.get(index)
     }
 
-    /// I4: instances on a device that is short go, same type first, then by worth.
+    /// I4: instances on a device that is short go by worth; by `lru`, those of the same type first.
     fn clear_memory(&mut self, space: usize, bytes: Bytes) -> Result<(), Obstacle> {
         while self.short_on(space, bytes) {
             let mut first: Option<(Turn<'a>, usize)> = None;
@@ -371,7 +371,8 @@ impl<'a> Room<'a> {
                 if !movable || resident.part_on(space).is_none() {
                     continue;
                 }
-                let other_type = resident.kind != self.wanted.spec.kind;
+                let by_type = self.config.eviction == Eviction::Lru;
+                let other_type = by_type && resident.kind != self.wanted.spec.kind;
                 let turn = (resident.tenure.rank(), other_type, resident.worth, &resident.id);
                 if first.as_ref().is_none_or(|(least, _)| turn < *least) {
                     first = Some((turn, index));

@@ -20,3 +20,5 @@ mod properties;
 mod queue;
 #[cfg(test)]
 mod sim;
+#[cfg(test)]
+mod strategy;

@@ -403,9 +403,9 @@ fn apply_to_model(sim: &mut Sim, n: u8, op: ModelOp) {
 
 fn configs() -> impl Strategy<Value = Config> {
     let waits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let basics = (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>());
+    let basics = (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>(), any::<bool>());
     (basics, waits).prop_map(
-        |((limit, no_limit, loads, pack), (impatient, strict, stay, ttl))| Config {
+        |((limit, no_limit, loads, pack, cost_aware), (impatient, strict, stay, ttl))| Config {
             max_eviction_wait: impatient.then_some(Duration::from_secs(3)),
             max_drain: (impatient && strict).then_some(Duration::from_secs(4)),
             min_residency: if stay {
@@ -420,6 +420,11 @@ fn configs() -> impl Strategy<Value = Config> {
                 muster_policy::Placement::Pack
             } else {
                 muster_policy::Placement::Spread
+            },
+            eviction: if cost_aware {
+                muster_policy::Eviction::CostAware
+            } else {
+                muster_policy::Eviction::Lru
             },
             ..config()
         },

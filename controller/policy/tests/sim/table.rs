@@ -1,0 +1,86 @@
+//! The comparison, printed and held against what is promised.
+
+use muster_policy::{Config, Eviction};
+
+use crate::outcome::{HEAD, Outcome};
+use crate::scenario::{self, Scenario};
+use crate::{baselines, world};
+
+/// The policy under both of its orders. Every invariant holds on the way, or the run ends there.
+fn ours(scenario: &Scenario) -> Vec<Outcome> {
+    let orders = [("lru", Eviction::Lru), ("cost_aware", Eviction::CostAware)];
+    let run = |(name, eviction): (&str, Eviction)| {
+        let config = Config {
+            eviction,
+            ..Config::default()
+        };
+        let mut out = world::run(scenario, config);
+        out.policy = format!("Muster, `{name}`");
+        out
+    };
+    orders.into_iter().map(run).collect()
+}
+
+/// Prints the table of a scenario and checks what is promised of all: nobody starves, and both orders load less than any baseline.
+fn compare(scenario: &Scenario) {
+    let ours = ours(scenario);
+    let others = baselines::all(scenario);
+    let offline = others.last().map_or(0, |out| out.loads);
+    println!(
+        "\n{} ({} requests)\n\n{HEAD}",
+        scenario.name,
+        scenario.requests.len()
+    );
+    for out in ours.iter().chain(&others) {
+        println!("{}", out.row(offline));
+    }
+    for out in &ours {
+        everybody_is_served(out);
+        let (_, baselines) = others.split_last().unwrap();
+        for baseline in baselines {
+            assert!(
+                out.loads < baseline.loads,
+                "{}: {} needs {} loads, {} needs {}",
+                scenario.name,
+                out.policy,
+                out.loads,
+                baseline.policy,
+                baseline.loads
+            );
+        }
+        assert!(out.loads >= offline, "{} beats who knows the future", out.policy);
+    }
+}
+
+fn everybody_is_served(out: &Outcome) {
+    assert_eq!((out.failed, out.starved), (0, 0), "{}", out.policy);
+    let served = out.hits + u64::try_from(out.waits.len()).unwrap();
+    assert_eq!(served, out.requests, "{}", out.policy);
+}
+
+#[test]
+fn a_small_box_loads_less_than_any_baseline() {
+    compare(&scenario::small());
+}
+
+#[test]
+fn hosts_that_fall_over_leave_nobody_waiting() {
+    for out in ours(&scenario::crowded()) {
+        everybody_is_served(&out);
+        assert!(out.waits.len() > 100, "the fleet is crowded");
+    }
+}
+
+#[test]
+#[ignore = "minutes; run by its command"]
+fn workstations() {
+    for scenario in scenario::workstations() {
+        compare(&scenario);
+    }
+}
+
+#[test]
+#[ignore = "minutes; run by its command"]
+fn a_cluster() {
+    compare(&scenario::cluster());
+}
