@@ -188,7 +188,10 @@ impl Entry {
             Some(known) => Some(known),
             None if self.model.kind != ModelType::Llm => Some(false),
             None if self.model.runtime == "stub" => Some(true),
-            None if template.is_empty() => self.details().map(|details| details.facts().thinking),
+            None if template.is_empty() => self
+                .details()
+                .and_then(Details::facts)
+                .map(|facts| facts.thinking),
             None => Some(template.contains("enable_thinking")),
         }
     }

@@ -6,12 +6,23 @@ use std::{
     time::SystemTime,
 };
 
-use muster_gguf::{Error, Facts, Gguf, Model};
+use muster_gguf::{Error, Facts, Gguf, Model, vllm::Checkpoint};
 use muster_proto::v1::ModelSettings;
+
+use super::vllm;
 
 /// What was read from a model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Details {
+pub(crate) enum Details {
+    /// GGUF files of llama.cpp.
+    Gguf(Box<Headers>),
+    /// A checkpoint folder of vLLM.
+    Folder(Checkpoint),
+}
+
+/// What the headers of a model, and of what is loaded with it, say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Headers {
     model: Model,
     facts: Facts,
     draft: Option<Model>,
@@ -23,6 +34,8 @@ pub(crate) struct Details {
 #[derive(Debug)]
 pub(crate) struct Reader {
     file: PathBuf,
+    /// It is a checkpoint folder.
+    folder: bool,
     draft: Option<PathBuf>,
     extra: Vec<PathBuf>,
     /// Held by the one look that is under way; never across a wait for anything but the disk.
@@ -44,14 +57,26 @@ struct Stamp {
 }
 
 impl Details {
+    /// What a catalogue can say about it, where its format says so.
+    pub(crate) fn facts(&self) -> Option<&Facts> {
+        match self {
+            Self::Gguf(headers) => Some(&headers.facts),
+            Self::Folder(_) => None,
+        }
+    }
+
+    fn read(reader: &Reader) -> Result<Self, Error> {
+        if reader.folder {
+            return Checkpoint::open(&reader.file).map(Self::Folder);
+        }
+        Headers::read(reader).map(Box::new).map(Self::Gguf)
+    }
+}
+
+impl Headers {
     /// The model's shape.
     pub(super) fn model(&self) -> &Model {
         &self.model
-    }
-
-    /// What a catalogue can say about it.
-    pub(crate) fn facts(&self) -> &Facts {
-        &self.facts
     }
 
     /// The draft model's shape.
@@ -88,13 +113,15 @@ impl Details {
 }
 
 impl Reader {
-    /// A reader for a model of one of llama.cpp's runtimes; none for others.
+    /// A reader for a model of llama.cpp's runtimes or of vLLM; none for others.
     pub(crate) fn of(runtime: &str, file: Option<&Path>, settings: &ModelSettings) -> Option<Self> {
         let named = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
-        let file = file.filter(|_| ["llama_cpp", "llama_server"].contains(&runtime))?;
+        let folder = vllm::RUNTIMES.contains(&runtime);
+        let file = file.filter(|_| folder || ["llama_cpp", "llama_server"].contains(&runtime))?;
         let adapters = settings.lora.iter().filter_map(|adapter| named(&adapter.path));
         Some(Self {
             file: file.to_owned(),
+            folder,
             draft: named(&settings.draft),
             extra: named(&settings.mmproj).into_iter().chain(adapters).collect(),
             last: Mutex::new(None),

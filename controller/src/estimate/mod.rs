@@ -9,11 +9,13 @@ mod artifact;
 mod details;
 mod observed;
 mod settings;
+mod vllm;
 
 use muster_gguf::memory::{self, Demand, Place};
 use muster_policy::{Bytes, DeviceChoice, DeviceKind, EstimateSource, Need, NeedPart};
 use muster_proto::v1::ModelSettings;
 
+use details::Headers;
 pub(crate) use details::{Details, Reader};
 pub(crate) use observed::Observed;
 
@@ -80,7 +82,13 @@ fn whole(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Need {
 }
 
 fn computed(entry: &Entry, kind: DeviceKind) -> Option<Bytes> {
-    let details = entry.details()?;
+    let details = match entry.details()? {
+        Details::Gguf(headers) => headers,
+        Details::Folder(checkpoint) => {
+            let demand = muster_gguf::vllm::demand(checkpoint, &vllm::settings(entry.settings()));
+            return (kind == DeviceKind::Gpu).then(|| Bytes::new(demand));
+        }
+    };
     let settings = settings::read(&entry.model().runtime, entry.settings(), details.model())?;
     let layers = settings.gpu_layers.unwrap_or(u64::MAX);
     let demand = match kind {
@@ -93,7 +101,7 @@ fn computed(entry: &Entry, kind: DeviceKind) -> Option<Bytes> {
 }
 
 /// The model with its draft, projector and adapters, `layers` of it on a GPU.
-fn whole_demand(details: &Details, settings: &memory::Settings, layers: u64) -> Demand {
+fn whole_demand(details: &Headers, settings: &memory::Settings, layers: u64) -> Demand {
     let mut demand = memory::demand(details.model(), settings, layers);
     let extra = if layers > 0 {
         &mut demand.device
@@ -125,7 +133,7 @@ fn split(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Vec<Need> {
         DeviceKind::Gpu | DeviceKind::Sim => kind,
         DeviceKind::Cpu | DeviceKind::Npu => return Vec::new(),
     };
-    let Some(details) = entry.details().filter(|_| possible) else {
+    let Some(Details::Gguf(details)) = entry.details().filter(|_| possible) else {
         return Vec::new();
     };
     let Some(settings) = settings::read(&entry.model().runtime, entry.settings(), details.model()) else {

@@ -104,6 +104,24 @@ async fn what_can_never_fit_is_refused_at_once_with_numbers() {
     assert!(worker.memory.lock().unwrap().instances.is_empty());
 }
 
+#[tokio::test]
+async fn a_checkpoint_folder_counts_its_tensors_and_the_cache_it_is_given() {
+    let mut rig = rig("[models.v]\nruntime = 'vllm_serve'\ncheckpoint = 'folder'\n").await;
+    std::fs::create_dir(rig.path("folder")).unwrap();
+    let config =
+        r#"{"num_hidden_layers":2,"hidden_size":64,"num_attention_heads":2,"max_position_embeddings":128}"#;
+    std::fs::write(rig.path("folder/config.json"), config).unwrap();
+    let header = r#"{"a":{"data_offsets":[0,64]}}"#;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes().chain([0; 64]));
+    std::fs::write(rig.path("folder/model.safetensors"), file).unwrap();
+    // A name stays a name until there is such a folder: that is read with the configuration.
+    rig.restart().await;
+    let model = rig.client().await.model("v").await;
+    assert_eq!(model.estimate_source(), EstimateSource::Computed);
+    assert!(model.estimate_bytes > 64 + 128 * 2 * 64 * 2 * 2);
+}
+
 /// The spec of the load that reached the worker.
 async fn loaded(rig: &Rig, worker: &mut Worker) -> v1::InstanceSpec {
     worker.join(&rig.address()).await;
