@@ -45,7 +45,7 @@ const FIRST_ROUTES: Duration = Duration::from_secs(1);
 /// The address cannot be bound or must not be without a key, a key file cannot be read, or signals cannot be handled.
 pub async fn run(options: Options) -> std::io::Result<()> {
     let stop = CancellationToken::new();
-    let fleet = Fleet::new(&options.controller);
+    let fleet = Fleet::new(&options.controller, options.longest_wait());
     // Ends with the runtime, that is, with the process.
     tokio::spawn(std::sync::Arc::clone(&fleet).follow());
     let settings = Settings {

@@ -68,6 +68,10 @@ pub struct Options {
     #[arg(long, env = "MUSTER_ALLOW_NO_API_KEY")]
     pub allow_no_api_key: bool,
 
+    /// Seconds that a request waits for a model that is not loaded, before it is refused [default: as long as it takes].
+    #[arg(long, env = "MUSTER_GATEWAY_LOAD_WAIT_SECONDS", value_name = "SECONDS")]
+    pub load_wait_seconds: Option<u64>,
+
     /// Seconds that running streams get to end after SIGTERM.
     #[arg(long, env = "MUSTER_GATEWAY_DRAIN_SECONDS", default_value_t = 30)]
     pub drain_seconds: u64,
@@ -87,6 +91,11 @@ impl Options {
     pub(crate) fn threads(&self) -> usize {
         let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.io_threads.map_or_else(cores, NonZeroUsize::get)
+    }
+
+    /// Longest wait for a model.
+    pub(crate) fn longest_wait(&self) -> Option<Duration> {
+        self.load_wait_seconds.map(Duration::from_secs)
     }
 
     /// Longest drain.

@@ -10,6 +10,7 @@
 //!
 //! A waiter counts until its request is admitted or gone: then its [`Waiter`] is dropped. The open stream is the hold.
 //! While the controller is away the same `ensure_id` is tried again for [`PATIENCE`].
+//! How long a request waits is counted for each by itself, not for the stream that they share: who came last would have the least time.
 //!
 //! Invariant: waiters are counted under the lock of all wishes, those of replaced ones too, so exactly one of them is the last.
 
@@ -24,7 +25,7 @@ use std::{
 
 use muster_proto::{
     Code, ErrorExt as _, id,
-    v1::{EnsureLoadedRequest, ErrorInfo, Route, ensure_loaded_event::Kind},
+    v1::{EnsureLoadedRequest, ErrorInfo, QueuedReason, Route, ensure_loaded_event::Kind},
 };
 use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
@@ -41,7 +42,8 @@ const DEFAULT_LIMIT: u32 = 128;
 
 #[derive(Clone, Debug)]
 enum State {
-    Waiting,
+    /// With the error of who waits no longer, by what is waited for.
+    Waiting(Code),
     Ready(Box<Route>),
     Failed(Box<ErrorInfo>),
 }
@@ -57,6 +59,16 @@ struct Wish {
     waiters: AtomicU32,
 }
 
+impl Wish {
+    /// Notes what is waited for, unless the wait is over.
+    fn waits_for(&self, code: Code) {
+        self.state.send_if_modified(|state| match state {
+            State::Waiting(known) => std::mem::replace(known, code) != code,
+            State::Ready(_) | State::Failed(_) => false,
+        });
+    }
+}
+
 /// Instances and workers that refused a request or never answered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Avoid {
@@ -69,15 +81,18 @@ pub(crate) struct Avoid {
 pub(crate) struct Wishes {
     controller: Controller,
     runtime: Handle,
+    /// How long a request waits for its model; none = as long as it takes.
+    longest: Option<Duration>,
     /// Held for a few instructions, never across an await: a std mutex is enough.
     open: Mutex<HashMap<String, Arc<Wish>>>,
 }
 
 impl Wishes {
-    pub(super) fn new(controller: Controller, runtime: Handle) -> Arc<Self> {
+    pub(super) fn new(controller: Controller, runtime: Handle, longest: Option<Duration>) -> Arc<Self> {
         Arc::new(Self {
             controller,
             runtime,
+            longest,
             open: Mutex::default(),
         })
     }
@@ -100,7 +115,7 @@ impl Wishes {
         let mut open = self.open();
         if let Some(wish) = open.get(model) {
             let spent = match &*wish.state.borrow() {
-                State::Waiting => false,
+                State::Waiting(_) => false,
                 State::Ready(route) => refused(route, avoid),
                 State::Failed(_) => true,
             };
@@ -123,7 +138,7 @@ impl Wishes {
                 avoid_workers: avoid.workers.clone(),
                 wait_budget: None,
             },
-            state: watch::Sender::new(State::Waiting),
+            state: watch::Sender::new(State::Waiting(Code::EvictionTimeout)),
             unwanted: CancellationToken::new(),
             waiters: AtomicU32::new(0),
         });
@@ -162,6 +177,7 @@ pub(crate) struct Waiter {
     wishes: Arc<Wishes>,
     wish: Arc<Wish>,
     state: watch::Receiver<State>,
+    since: Instant,
 }
 
 impl Waiter {
@@ -172,6 +188,7 @@ impl Waiter {
             wishes: Arc::clone(wishes),
             wish: Arc::clone(wish),
             state: wish.state.subscribe(),
+            since: Instant::now(),
         }
     }
 
@@ -183,23 +200,43 @@ impl Waiter {
     /// Waits for the route.
     ///
     /// # Errors
-    /// What the controller says, or `controller_unavailable`.
+    /// What the controller says, or `controller_unavailable`; after the longest wait `eviction_timeout`, `model_loading` or `no_worker`.
     pub(crate) async fn route(&mut self) -> Result<Route, ErrorInfo> {
-        let state = self
-            .state
-            .wait_for(|state| !matches!(state, State::Waiting))
-            .await;
-        match state.as_deref() {
-            Ok(State::Ready(route)) => Ok((**route).clone()),
-            Ok(State::Failed(error)) => Err((**error).clone()),
-            Ok(State::Waiting) | Err(_) => Err(Code::Internal.error("the wish for the model was dropped")),
+        let over = self.state.wait_for(|state| !matches!(state, State::Waiting(_)));
+        let Some(longest) = self.wishes.longest else {
+            return settled(over.await.as_deref().ok());
+        };
+        let left = longest.saturating_sub(self.since.elapsed());
+        if let Ok(state) = tokio::time::timeout(left, over).await {
+            return settled(state.as_deref().ok());
         }
+        match &*self.state.borrow() {
+            State::Waiting(code) => Err(self.gave_up(*code, longest)),
+            state @ (State::Ready(_) | State::Failed(_)) => settled(Some(state)),
+        }
+    }
+
+    fn gave_up(&self, code: Code, longest: Duration) -> ErrorInfo {
+        let model = &self.wish.request.model_id;
+        let waited = longest.as_millis();
+        code.error(format!("model {model} was not ready within {waited} ms"))
+            .with_detail("waited_ms", waited)
+            .with_retry_after(Duration::from_secs(1))
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.wishes.leave(&self.wish);
+    }
+}
+
+/// What became of a wish; none if it was dropped.
+fn settled(state: Option<&State>) -> Result<Route, ErrorInfo> {
+    match state {
+        Some(State::Ready(route)) => Ok((**route).clone()),
+        Some(State::Failed(error)) => Err((**error).clone()),
+        Some(State::Waiting(_)) | None => Err(Code::Internal.error("the wish for the model was dropped")),
     }
 }
 
@@ -279,7 +316,17 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
                         None => return Ended::Failed(Code::Internal.error("the controller sent no route")),
                     },
                     Some(Kind::Failed(error)) => return Ended::Failed(error),
-                    Some(Kind::Queued(_) | Kind::Evicting(_) | Kind::Loading(_)) | None => {}
+                    Some(Kind::Queued(queued)) => wish.waits_for(match queued.reason() {
+                        QueuedReason::NoWorker => Code::NoWorker,
+                        QueuedReason::Unspecified
+                        | QueuedReason::Settling
+                        | QueuedReason::Downloading
+                        | QueuedReason::LoadSlot
+                        | QueuedReason::Claim => Code::EvictionTimeout,
+                    }),
+                    Some(Kind::Evicting(_)) => wish.waits_for(Code::EvictionTimeout),
+                    Some(Kind::Loading(_)) => wish.waits_for(Code::ModelLoading),
+                    None => {}
                 }
             }
         }
@@ -303,12 +350,16 @@ mod tests {
     use super::*;
 
     fn wishes() -> Arc<Wishes> {
+        wishes_of(None)
+    }
+
+    fn wishes_of(longest: Option<Duration>) -> Arc<Wishes> {
         let controller = Controller {
             channel: net::channel_lazy(&"unix:/nowhere".parse().unwrap()),
             gateway_id: GatewayId::from(id::fresh()),
             epochs: Arc::default(),
         };
-        Wishes::new(controller, Handle::current())
+        Wishes::new(controller, Handle::current(), longest)
     }
 
     fn fail(wish: &Wish) {
@@ -336,6 +387,31 @@ mod tests {
         drop(three);
         assert!(new.unwanted.is_cancelled());
         assert!(wishes.open().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_waiter_waits_for_its_own_time_and_hears_what_it_waited_for() {
+        let longest = Duration::from_secs(10);
+        let wishes = wishes_of(Some(longest));
+        let join = || wishes.join("m", 0, &Avoid::default()).unwrap();
+        let mut first = join();
+        first.wish.waits_for(Code::NoWorker);
+        assert_eq!(first.route().await.unwrap_err().kind(), Code::NoWorker);
+        let mut second = join();
+        assert!(Arc::ptr_eq(&first.wish, &second.wish));
+        drop(first);
+        let wish = Arc::clone(&second.wish);
+        let ready = Route {
+            model_id: "m".to_owned(),
+            ..Route::default()
+        };
+        let (route, ()) = tokio::join!(second.route(), async {
+            tokio::time::sleep(longest / 2).await;
+            wish.waits_for(Code::ModelLoading);
+            wish.state.send_replace(State::Ready(Box::new(ready)));
+            wish.waits_for(Code::ModelLoading);
+        });
+        assert_eq!(route.unwrap().model_id, "m");
     }
 
     #[tokio::test]

@@ -15,9 +15,12 @@ pub(crate) mod gauge;
 pub(crate) mod table;
 mod watch;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, Guard};
@@ -71,7 +74,8 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Connects to the controller when first needed. Must be called on the control thread's runtime, which runs all its tasks.
-    pub(crate) fn new(controller: &Address) -> Arc<Self> {
+    /// `longest_wait`: how long a request waits for a model that is not loaded; none = as long as it takes.
+    pub(crate) fn new(controller: &Address, longest_wait: Option<Duration>) -> Arc<Self> {
         let controller = Controller {
             channel: net::channel_lazy(controller),
             gateway_id: GatewayId::from(id::fresh()),
@@ -80,7 +84,11 @@ impl Fleet {
         Arc::new(Self {
             table: ArcSwap::default(),
             changes: signal::Sender::new(0),
-            wishes: Wishes::new(controller.clone(), tokio::runtime::Handle::current()),
+            wishes: Wishes::new(
+                controller.clone(),
+                tokio::runtime::Handle::current(),
+                longest_wait,
+            ),
             controller,
         })
     }
