@@ -9,10 +9,16 @@ use std::{
 
 use muster_proto::{
     id::InstanceId,
-    v1::{Command, Outcome, RefusedReason, command::Kind as Order, outcome::Kind as Answer},
+    v1::{
+        Command, Done, InstanceState, Outcome, ProcessId, RefusedReason, command::Kind as Order,
+        outcome::Kind as Answer,
+    },
 };
 
-use crate::instance::{Verdict, refused, registry::Registry};
+use crate::{
+    instance::{Verdict, refused, registry::Registry},
+    procfs,
+};
 
 /// Answers kept for repeated commands.
 const REMEMBERED: usize = 1024;
@@ -76,13 +82,27 @@ impl Handler {
     }
 }
 
-/// Gives one instance an order. An instance that is unknown or has ended: nothing can be kept there or cancelled, and the rest is done.
+/// Gives one instance an order, or looks at one of a lost worker. An instance that is unknown or has ended: nothing can be kept there or cancelled, and the rest is done.
 pub(crate) async fn order_instance(registry: &Arc<Registry>, id: &InstanceId, order: Order) -> Verdict {
     match order {
         Order::Load(load) => registry.load(id, load).await,
         Order::Ack(_) => {
             registry.ground().board.acknowledge(id);
             registry.ended(id)
+        }
+        Order::LookAt(look) => {
+            let runs = |process: &ProcessId| procfs::start_time(process.pid) == Some(process.start_time);
+            if look.processes.is_empty() || look.processes.iter().any(runs) {
+                return Err(refused(
+                    RefusedReason::Busy,
+                    0,
+                    "some of them run, or none is named",
+                ));
+            }
+            Ok(Done {
+                state: InstanceState::Gone.into(),
+                touch_seq: 0,
+            })
         }
         order @ (Order::Cancel(_) | Order::PlaceHold(_)) => {
             let (reason, why) = if matches!(order, Order::Cancel(_)) {

@@ -132,6 +132,12 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     (state != 'Z').then(|| start.parse().ok())?
 }
 
+/// The pid namespace of this process; empty if it cannot be told.
+pub(crate) fn pid_namespace() -> String {
+    fs::read_link("/proc/self/ns/pid")
+        .map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
+}
+
 /// The machine: kernel boot id and node name.
 pub(crate) fn host_id() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -10,6 +10,7 @@
 mod args;
 mod classes;
 mod defaults;
+mod device;
 mod model;
 mod node;
 mod policy;
@@ -22,6 +23,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 pub use args::{LimitsArg, Options};
 pub use defaults::Defaults;
+pub use device::DeviceRules;
 pub use model::{ModelEntry, device};
 pub use section::Problem;
 
@@ -35,6 +37,8 @@ pub struct Config {
     pub policy: muster_policy::Config,
     /// How sessions with workers are timed.
     pub timing: Timing,
+    /// What the operator says of devices.
+    pub devices: DeviceRules,
     /// The catalogue, in the order of the files.
     pub models: Vec<ModelEntry>,
 }
@@ -114,12 +118,16 @@ impl Config {
         let models = root
             .section("models")
             .map_or_else(Vec::new, |section| model::catalogue(&section, defaults));
+        let devices = root
+            .section("devices")
+            .map_or_else(DeviceRules::default, |section| device::rules(&section));
         root.finish();
         let problems = problems.into_inner();
         if problems.is_empty() {
             Ok(Self {
                 policy,
                 timing,
+                devices,
                 models,
             })
         } else {

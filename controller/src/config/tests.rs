@@ -192,6 +192,31 @@ fn times_have_units() {
 }
 
 #[test]
+fn the_operator_makes_devices_exclusive_or_not() {
+    let files = Files::new(&["[devices.'sim:a']\nexclusive = true\n[devices.npu0]\nexclusive = false\n"]);
+    let rules = files.load().unwrap().devices;
+    let applied = |id: &str, exclusive| {
+        let mut device = muster_proto::v1::Device {
+            device_id: id.to_owned(),
+            exclusive,
+            ..muster_proto::v1::Device::default()
+        };
+        rules.apply(&mut device);
+        device.exclusive
+    };
+    assert!(applied("sim:a", false) && !applied("npu0", true));
+    assert!(applied("other", true) && !applied("other", false));
+    let files = Files::new(&["[devices.x]\nexclusive = 1\ncolour = 'red'\n"]);
+    assert_eq!(
+        files.problems(),
+        [
+            "0.toml: devices.x.exclusive: want true or false, got the integer 1",
+            "0.toml: devices.x.colour: unknown key",
+        ]
+    );
+}
+
+#[test]
 fn devices_are_kinds_or_ids() {
     let files = Files::new(&[
         "[models.a]\nruntime = 'stub'\ndevice = 'cpu'\n[models.b]\nruntime = 'stub'\ndevice = 'sim:x'\n[models.c]\nruntime = 'stub'\n",

@@ -79,7 +79,8 @@ fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
     }
 }
 
-fn reservation(reservation: &Reservation) -> v1::Reservation {
+/// Memory set aside on one device.
+pub(crate) fn reservation(reservation: &Reservation) -> v1::Reservation {
     v1::Reservation {
         device_id: reservation.device.to_string(),
         bytes: reservation.bytes.get(),

@@ -1,9 +1,11 @@
 //! Between the wire (`muster.v1`) and policy. The only modules that know both.
 //!
 //! * [`mod@report`]: what workers say, for policy. * [`mod@command`]: what policy wants done, for workers.
+//! * [`mod@explain`]: what a load would do, for operators.
 //! * [`mod@stage`]: how wishes stand, for gateways and operators. * [`mod@model`]: catalogue entries, for policy and for people.
 
 pub(crate) mod command;
+pub(crate) mod explain;
 pub(crate) mod model;
 pub(crate) mod report;
 pub(crate) mod stage;

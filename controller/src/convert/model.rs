@@ -103,12 +103,7 @@ pub(crate) fn engine_thinking(model: &v1::Model) -> Option<bool> {
 }
 
 /// What gateways need of a model, out of what operators see of it.
-/// `entry`: its catalogue entry; none if it left the catalogue.
-pub(crate) fn summary(
-    model: v1::Model,
-    device_kinds: Vec<String>,
-    entry: Option<&Entry>,
-) -> v1::ModelSummary {
+pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>, entry: &Entry) -> v1::ModelSummary {
     let settings = model.settings.clone().unwrap_or_default();
     let statuses = || {
         model
@@ -118,7 +113,7 @@ pub(crate) fn summary(
     };
     let engine = engine_thinking(&model);
     v1::ModelSummary {
-        thinking: entry.map_or(engine, |entry| entry.thinking(engine)),
+        thinking: entry.thinking(engine),
         ctx_size: statuses()
             .filter_map(|status| status.capabilities.as_ref())
             .map(|capabilities| capabilities.context_length)

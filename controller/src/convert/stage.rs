@@ -75,7 +75,8 @@ pub(crate) fn unknown_model(model: &str) -> v1::ErrorInfo {
     error(&LoadError::UnknownModel(model.into()))
 }
 
-fn names(models: &[ModelId]) -> Vec<String> {
+/// Ids as the wire has them.
+pub(crate) fn names(models: &[ModelId]) -> Vec<String> {
     models.iter().map(ModelId::to_string).collect()
 }
 

@@ -1,10 +1,12 @@
-//! Engines of lost workers, watched where this process can see them itself (PROTOCOL.md 1: a ghost ends when its engine is shown gone).
+//! Engines of lost workers, watched until they are shown gone (PROTOCOL.md 1): by this process where it can see them itself, else through a
+//! live worker that can.
 //!
 //! A pid means something only inside its pid namespace, and a missing one is no proof: so an engine's end counts only if its process was
-//! seen here, with the right start time, while its worker was connected. Nothing else of another machine or container can match that.
+//! seen here, with the right start time, while its worker was connected; or if a worker of the same host and pid namespace says so.
 //!
 //! ```text
-//! reported with processes ─► seen here? ─► remembered ─► worker lost ─► looked at, 1 ms to 1 s apart ─► all gone ─► told
+//! reported with processes ─► seen here? ─► remembered ─┐
+//!                                 └ no ────────────────┴─► worker lost ─► looked at, or asked about, 1 ms to 1 s apart ─► all gone ─► told
 //! ```
 
 use std::{
@@ -12,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-use muster_policy::Event;
-use muster_proto::v1::{InstanceStatus, ProcessId};
+use muster_policy::{Event, InstanceId, WorkerId};
+use muster_proto::v1::{self, InstanceStatus, ProcessId};
 use tokio::time::Instant;
 
-use super::Driver;
+use super::{Driver, sessions::Sent};
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -25,6 +27,9 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Ghosts {
     seen: BTreeMap<String, Vec<ProcessId>>,
+    /// Questions to other workers without an answer, by their id on the wire.
+    asked: BTreeMap<String, InstanceId>,
+    questions: u64,
     next: Option<Look>,
 }
 
@@ -51,16 +56,20 @@ impl Ghosts {
     /// Keeps only these instances.
     pub(super) fn retain(&mut self, known: &BTreeSet<String>) {
         self.seen.retain(|id, _| known.contains(id));
+        self.asked.retain(|_, ghost| known.contains(ghost.as_str()));
     }
 
-    /// A worker was lost: looks begin.
+    /// A worker was lost, or one came that may see its engines: looks begin.
     pub(super) fn begin(&mut self) {
-        if !self.seen.is_empty() {
-            self.next = Some(Look {
-                at: Instant::now() + FIRST_LOOK,
-                after: FIRST_LOOK,
-            });
-        }
+        self.next = Some(Look {
+            at: Instant::now() + FIRST_LOOK,
+            after: FIRST_LOOK,
+        });
+    }
+
+    /// The ghost that a question was about, once.
+    pub(super) fn answered(&mut self, wire_id: &str) -> Option<InstanceId> {
+        self.asked.remove(wire_id)
     }
 
     /// When to look next.
@@ -85,13 +94,9 @@ impl Driver {
         let mut left = false;
         for ghost in ghosts.collect::<Vec<_>>() {
             match self.ghosts.gone(ghost.id.as_str()) {
-                Some(true) => {
-                    tracing::info!(instance = %ghost.id, worker = %ghost.worker, "the engine of a lost worker is gone");
-                    self.feed(Event::GhostGone { instance: ghost.id });
-                    self.prune = true;
-                }
+                Some(true) => self.ghost_gone(ghost.id),
                 Some(false) => left = true,
-                None => {}
+                None => left |= self.ask_about(&ghost.id, &ghost.worker),
             }
         }
         if left {
@@ -100,6 +105,40 @@ impl Driver {
                 at: Instant::now() + after,
                 after,
             });
+        }
+    }
+}
+
+impl Driver {
+    fn ghost_gone(&mut self, instance: InstanceId) {
+        tracing::info!(%instance, "the engine of a lost worker is gone");
+        self.feed(Event::GhostGone { instance });
+        self.prune = true;
+    }
+
+    /// Asks a live worker that sees the same processes as the lost one did; false if there is none.
+    fn ask_about(&mut self, ghost: &InstanceId, lost: &WorkerId) -> bool {
+        let processes = self.mirror.engine(ghost.as_str());
+        let Some(peer) = self.mirror.peer(lost.as_str()).filter(|_| !processes.is_empty()) else {
+            return false;
+        };
+        self.ghosts.questions += 1;
+        let command = v1::Command {
+            command_id: format!("{}-look-{}", self.run, self.ghosts.questions),
+            instance_id: ghost.to_string(),
+            kind: Some(v1::command::Kind::LookAt(v1::LookAt { processes })),
+        };
+        let id = command.command_id.clone();
+        if self.sessions.ask(&peer, command) == Sent::Yes {
+            self.ghosts.asked.insert(id, ghost.clone());
+        }
+        true
+    }
+
+    /// A worker looked at a ghost's processes.
+    pub(super) fn looked_at(&mut self, ghost: InstanceId, outcome: &v1::Outcome) {
+        if let Some(v1::outcome::Kind::Done(_)) = outcome.kind {
+            self.ghost_gone(ghost);
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Worker {
     pub(super) hello: v1::Hello,
     /// When it was last heard.
     pub(super) pulse: Pulse,
+    /// Its session is open.
+    connected: bool,
     samples: BTreeMap<String, (v1::DeviceSample, Instant)>,
 }
 
@@ -56,6 +58,20 @@ impl Instance {
         self.status.touch = Some(touch.clone());
         self.heard = Instant::now();
         self.status.spec.as_ref().map(|spec| spec.model_id.clone())
+    }
+
+    /// Time until it is unloaded for idleness; none if it never is, or not while things are as they are.
+    fn ttl_left(&self) -> Option<prost_types::Duration> {
+        let status = &self.status;
+        let spec = status.spec.as_ref()?;
+        let ttl = span_from(spec.idle_ttl.as_ref());
+        let in_use = status.running > 0 || status.queued > 0 || !status.hold_ids.is_empty();
+        if ttl.is_zero() || spec.pinned || in_use || status.state() != v1::InstanceState::Ready {
+            return None;
+        }
+        let touched = status.touch.as_ref().and_then(|touch| touch.age.as_ref());
+        let idle = span_from(touched).saturating_add(self.heard.elapsed());
+        Some(convert::span(ttl.saturating_sub(idle)))
     }
 
     /// The worker's word, its touch aged until now.
@@ -89,6 +105,7 @@ impl Mirror {
             Worker {
                 hello,
                 pulse,
+                connected: true,
                 samples: BTreeMap::new(),
             },
         );
@@ -221,8 +238,37 @@ impl Mirror {
             }),
             suspect,
             host_id: host.unwrap_or_default(),
-            ttl_left: None,
+            ttl_left: instance.ttl_left(),
         })
+    }
+
+    /// The processes of an instance's engine, as its worker last said.
+    pub(super) fn engine(&self, id: &str) -> Vec<v1::ProcessId> {
+        let instance = self.instances.get(id);
+        instance.map_or_else(Vec::new, |instance| instance.status.engine.clone())
+    }
+
+    /// A connected worker that sees the same processes as this one did.
+    pub(super) fn peer(&self, of: &str) -> Option<WorkerId> {
+        let lost = &self.workers.get(of)?.hello;
+        let same = |(id, worker): &(&String, &Worker)| {
+            let hello = &worker.hello;
+            id.as_str() != of
+                && worker.connected
+                && !hello.pid_namespace.is_empty()
+                && (&hello.host_id, &hello.pid_namespace) == (&lost.host_id, &lost.pid_namespace)
+        };
+        self.workers
+            .iter()
+            .find(same)
+            .map(|(id, _)| WorkerId::new(id.as_str()))
+    }
+
+    /// A worker's session is over.
+    pub(super) fn disconnected(&mut self, worker: &str) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.connected = false;
+        }
     }
 
     /// What an instance was told to be.

@@ -280,7 +280,7 @@ impl Driver {
                 order: Order::Load(_),
                 ..
             }
-            | Ask::Query(Query::Models(..) | Query::Model(..)) => self.look_first(ask),
+            | Ask::Query(Query::Models(..) | Query::Model(..) | Query::Explain(..)) => self.look_first(ask),
             Ask::Ensure { .. }
             | Ask::Call {
                 order: Order::Unload(_) | Order::Forget(_),
@@ -327,6 +327,12 @@ impl Driver {
             let effects = self
                 .fleet
                 .step(now, event, &mut || muster_policy::InstanceId::new(id::fresh()));
+            // Far too slow for a large fleet; the tests run such a build.
+            if cfg!(debug_assertions)
+                && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)
+            {
+                tracing::error!(?broken, "an invariant of policy is broken");
+            }
             self.stats.policy_steps += 1;
             for effect in effects {
                 tracing::trace!(?effect, "policy effect");

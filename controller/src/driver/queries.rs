@@ -37,6 +37,12 @@ impl Driver {
                 }));
             }
             Query::Model(id, reply) => drop(reply.send(self.model(&id))),
+            Query::Explain(id, places, reply) => {
+                let now = self.now();
+                let answer = self.fleet.explain(now, &id.as_str().into(), places);
+                let wall = |at| self.timestamp(at);
+                drop(reply.send(answer.map(|answer| convert::explain::explanation(&answer, wall))));
+            }
             Query::Devices(reply) => {
                 let devices = self
                     .fleet
@@ -103,32 +109,26 @@ impl Driver {
         let instances = self.instances();
         let views = self.views();
         for id in changed {
-            let view = views.get(&id);
-            let entry = self.catalogue.get(&id);
-            let model = match entry {
-                Some(entry) => Some(self.show(entry, view, &instances)),
-                // As long as it is loaded it is served, so gateways must know it.
-                None => view.and_then(|view| self.unlisted(view, &instances)),
+            // One that left the catalogue is nothing that clients may ask for, loaded or not.
+            let Some(entry) = self.catalogue.get(&id) else {
+                self.routes.remove_model(&id);
+                continue;
             };
-            match model {
-                Some(model) => {
-                    let kinds = self.kinds_of(entry, view);
-                    self.routes
-                        .put_model(convert::model::summary(model, kinds, entry));
-                }
-                None => self.routes.remove_model(&id),
-            }
+            let model = self.show(entry, views.get(&id), &instances);
+            let kinds = self.kinds_of(entry, views.get(&id));
+            self.routes
+                .put_model(convert::model::summary(model, kinds, entry));
         }
     }
 
-    /// Kinds of device a model runs on now, or would if the catalogue has it.
-    fn kinds_of(&self, entry: Option<&Entry>, view: Option<&ModelView>) -> Vec<String> {
+    /// Kinds of device a model runs on now, or would.
+    fn kinds_of(&self, entry: &Entry, view: Option<&ModelView>) -> Vec<String> {
         let hosted = view.map(|view| view.instances.as_slice()).unwrap_or_default();
         let mut kinds: Vec<_> = hosted
             .iter()
             .flat_map(|id| self.mirror.kinds(id.as_str()))
             .collect();
-        if let Some(entry) = entry.filter(|_| kinds.is_empty()) {
+        if kinds.is_empty() {
             // The first kind that any worker has; without workers, the preferred one.
             let wanted = convert::model::kinds(entry, &entry.model().device);
             let present: Vec<_> = self.fleet.devices().iter().map(|device| device.kind).collect();
@@ -148,6 +148,7 @@ impl Driver {
 
     fn show(&self, entry: &Entry, view: Option<&ModelView>, instances: &Instances) -> v1::Model {
         let mut model = convert::model::model(entry, &self.observed);
+        model.idle_ttl = self.config.policy.ttl(entry.model().idle_ttl).map(span);
         match view {
             Some(view) => self.fill(&mut model, view, instances),
             None => model.set_status(v1::ModelStatus::Unloaded),

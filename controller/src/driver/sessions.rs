@@ -80,17 +80,24 @@ impl Sessions {
         session.outstanding.into_values().collect()
     }
 
-    /// Sends a command, without ever waiting. A session that takes none although its channel is large has stopped reading: it is ended.
+    /// Sends a command of policy, without ever waiting.
     pub(super) fn send(&mut self, worker: &WorkerId, id: CommandId, command: v1::Command) -> Sent {
+        let wire_id = command.command_id.clone();
+        let sent = self.ask(worker, command);
+        if let Some(session) = self.by_worker.get_mut(worker).filter(|_| sent == Sent::Yes) {
+            session.outstanding.insert(wire_id, id);
+        }
+        sent
+    }
+
+    /// Sends a command whose answer policy does not wait for. A session that takes none although its channel is large has stopped reading:
+    /// it is ended.
+    pub(super) fn ask(&mut self, worker: &WorkerId, command: v1::Command) -> Sent {
         let Some(session) = self.by_worker.get_mut(worker) else {
             return Sent::No;
         };
-        let wire_id = command.command_id.clone();
         match session.commands.try_send(command) {
-            Ok(()) => {
-                session.outstanding.insert(wire_id, id);
-                Sent::Yes
-            }
+            Ok(()) => Sent::Yes,
             Err(error) => {
                 tracing::warn!(%worker, %error, "session takes no commands; ending it");
                 session.end.cancel();

@@ -39,7 +39,7 @@ impl Driver {
     fn join(&mut self, join: Join) {
         let Join {
             session,
-            hello,
+            mut hello,
             commands,
             end,
             pulse,
@@ -49,6 +49,9 @@ impl Driver {
         // Its task has ended meanwhile.
         if reply.is_closed() {
             return;
+        }
+        for device in &mut hello.devices {
+            self.config.devices.apply(device);
         }
         let answer = self.admit(&session, &hello, silent.as_ref());
         let accepted = matches!(answer, JoinAnswer::Accepted(_));
@@ -81,6 +84,8 @@ impl Driver {
         self.feed(Event::WorkerJoined { facts, report });
         self.take_note(noted);
         self.prune = true;
+        // It may see engines of workers that are lost.
+        self.ghosts.begin();
     }
 
     /// Whether a worker may have its session; if so, any older one is ended.
@@ -139,18 +144,24 @@ impl Driver {
         use v1::worker_message::Kind;
         match kind {
             Kind::Report(wire) => self.reported(worker, &wire),
-            Kind::Outcome(wire) => match self.sessions.answered(worker, &wire.command_id) {
-                Some(id) => {
-                    log_refusal(worker, &wire);
-                    self.feed(Event::Outcome {
-                        id,
-                        outcome: outcome(&wire),
-                    });
+            Kind::Outcome(wire) => {
+                if let Some(ghost) = self.ghosts.answered(&wire.command_id) {
+                    self.looked_at(ghost, &wire);
+                    return;
                 }
-                None => {
-                    tracing::debug!(%worker, command = wire.command_id, "an outcome that nobody waits for")
+                match self.sessions.answered(worker, &wire.command_id) {
+                    Some(id) => {
+                        log_refusal(worker, &wire);
+                        self.feed(Event::Outcome {
+                            id,
+                            outcome: outcome(&wire),
+                        });
+                    }
+                    None => {
+                        tracing::debug!(%worker, command = wire.command_id, "an outcome that nobody waits for")
+                    }
                 }
-            },
+            }
             Kind::Goodbye(goodbye) => {
                 tracing::info!(%worker, reason = goodbye.reason, "worker left");
                 self.end_session(worker);
@@ -200,6 +211,7 @@ impl Driver {
 
     /// Closes a session; what it had not answered, nobody knows.
     fn end_session(&mut self, worker: &WorkerId) {
+        self.mirror.disconnected(worker.as_str());
         for id in self.sessions.close(worker) {
             self.feed(Event::Outcome {
                 id,

@@ -23,6 +23,9 @@ use crate::{
     routes::{Step, Subscription},
 };
 
+/// Places that an explanation describes unless the caller says otherwise.
+const EXPLAINED_PLACES: usize = 16;
+
 /// The service.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlService {
@@ -200,6 +203,23 @@ impl Control for ControlService {
         let id = named(request.into_inner().model, "model")?;
         let model = Some(self.handle.pin(id, false).await?);
         Ok(Response::new(v1::UnpinModelResponse { model }))
+    }
+
+    async fn explain_load(
+        &self,
+        request: Request<v1::ExplainLoadRequest>,
+    ) -> Result<Response<v1::ExplainLoadResponse>, Status> {
+        let request = request.into_inner();
+        let id = named(request.model, "model")?;
+        let places = match request.max_places {
+            0 => EXPLAINED_PLACES,
+            given => usize::try_from(given).unwrap_or(usize::MAX),
+        };
+        let ask = |reply| Query::Explain(id.clone(), places, reply);
+        let answer = self.handle.query(ask).await?;
+        answer
+            .map(Response::new)
+            .ok_or_else(|| unknown_model(&id).into_status())
     }
 
     async fn get_stats(

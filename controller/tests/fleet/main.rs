@@ -11,6 +11,7 @@
 mod catalogue;
 mod estimates;
 mod evict;
+mod explain;
 mod load;
 mod overrides;
 mod pins;

@@ -1,4 +1,4 @@
-//! Pins: kept over restarts, stronger than the configuration, and heeded by policy.
+//! Pins: kept over restarts, stronger than the configuration, and heeded by policy. Idle times: shown, and over one day.
 
 use muster_proto::{Code, ErrorExt as _, v1};
 
@@ -46,10 +46,55 @@ async fn a_model_pinned_while_loaded_is_not_evicted_until_it_is_unpinned() {
     let mut client = rig.client().await;
     client.load("a").await.unwrap();
     pin(&mut client, "a", true).await.unwrap();
+    let told = |pinned: bool| {
+        move |memory: &crate::worker::Memory| {
+            let spec = memory.instances.values().next().unwrap().spec.as_ref().unwrap();
+            spec.pinned == pinned
+        }
+    };
+    worker.until("the worker is told of the pin", told(true)).await;
     let refused = client.ensure("b").await.failed().await;
     assert_eq!(refused.kind(), Code::SlotsPinned);
     assert_eq!(refused.details["pinned"], "a");
     pin(&mut client, "a", false).await.unwrap();
+    worker.until("the worker is told of its end", told(false)).await;
+    assert_eq!(worker.count("set"), 2);
     client.ensure("b").await.ready().await;
     assert_eq!(client.model("a").await.status(), v1::ModelStatus::Unloaded);
+}
+
+#[tokio::test]
+async fn an_idle_model_shows_the_time_it_has_left_and_goes_when_it_is_over() {
+    let config = TWO_MODELS.replace("[models.a]", "[models.a]\nidle_ttl = '2s'");
+    let config = config.replace("[policy]", "[policy]\nidle_ttl = '1h'\nmax_loaded_models = 2");
+    let rig = Rig::start(&config).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let left = |model: &v1::Model| model.instances[0].ttl_left.map(|left| left.seconds);
+    let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+    client.load("a").await.unwrap();
+    client.load("b").await.unwrap();
+    let (a, b) = (client.model("a").await, client.model("b").await);
+    assert_eq!((a.idle_ttl, b.idle_ttl), (seconds(2), seconds(3600)));
+    assert!(left(&a).is_some_and(|left| left < 2), "{a:?}");
+    assert!(left(&b).is_some_and(|left| (3590..3600).contains(&left)), "{b:?}");
+    // Who holds it, uses it.
+    let mut wish = client.ensure("b").await;
+    wish.ready().await;
+    assert_eq!(left(&client.model("b").await), None);
+    let mut events = {
+        let request = v1::WatchEventsRequest {
+            model: "a".to_owned(),
+        };
+        client.0.watch_events(request).await.unwrap().into_inner()
+    };
+    loop {
+        let event = tokio::time::timeout(crate::LIMIT, events.message()).await;
+        if event.unwrap().unwrap().unwrap().kind == "idle_ttl" {
+            break;
+        }
+    }
+    client.until("a", v1::ModelStatus::Unloaded).await;
+    assert_eq!(client.model("b").await.status(), v1::ModelStatus::Loaded);
 }

@@ -416,6 +416,9 @@ async fn a_model_that_left_the_catalogue_can_still_be_seen_and_unloaded() {
     let mut worker = Worker::new("w");
     worker.join(&rig.address()).await;
     rig.client().await.load("a").await.unwrap();
+    // Idle, it would go by itself.
+    let instance = worker.instance("a");
+    worker.change(&instance, |status| status.running = 1).await;
     std::fs::write(
         rig.path("config.toml"),
         TWO_MODELS.replace("[models.a]", "[models.c]"),
@@ -425,7 +428,7 @@ async fn a_model_that_left_the_catalogue_can_still_be_seen_and_unloaded() {
     worker.ended().await;
     worker.join(&rig.address()).await;
     let mut client = rig.client().await;
-    let model = client.model("a").await;
+    let model = client.until("a", v1::ModelStatus::Loaded).await;
     assert_eq!(
         (model.status(), model.runtime.as_str(), model.instances.len()),
         (v1::ModelStatus::Loaded, "stub", 1)
@@ -478,4 +481,47 @@ async fn the_ghost_of_an_engine_that_is_seen_to_end_ends_with_it() {
         devices.iter().all(|device| device.ghost_bytes == 0),
         "{devices:?}"
     );
+}
+
+/// On another machine than the controller's only a worker there can tell that an engine has ended.
+#[tokio::test]
+async fn a_live_worker_of_the_host_tells_that_a_lost_ones_engine_is_gone() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let (mut worker, mut other) = (Worker::new("w"), Worker::new("x"));
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    worker
+        .change(&instance, |status| {
+            // No process of this machine.
+            status.engine = vec![v1::ProcessId {
+                pid: u32::MAX,
+                start_time: 1,
+            }];
+        })
+        .await;
+    other.memory.lock().unwrap().sees_engines = true;
+    other.join(&rig.address()).await;
+    let mut wish = client.ensure("a").await;
+    wish.ready().await;
+    worker.cut().await;
+    other
+        .until("it is asked again and again", |memory| {
+            let asked = |command: &&v1::Command| {
+                command.instance_id == instance && matches!(command.kind, Some(v1::command::Kind::LookAt(_)))
+            };
+            memory.commands.iter().filter(asked).count() > 2
+        })
+        .await;
+    // The wish is fulfilled elsewhere; what is lost stays as long as it runs.
+    assert_ne!(wish.ready().await.instance.unwrap().instance_id, instance);
+    let lost = |model: v1::Model| model.instances.iter().any(|instance| instance.suspect);
+    assert!(lost(client.model("a").await));
+    other.memory.lock().unwrap().sees_engines = false;
+    let mut routes = client.routes().await;
+    while lost(client.model("a").await) {
+        routes.next().await;
+    }
+    assert_eq!(client.model("a").await.instances.len(), 1);
 }

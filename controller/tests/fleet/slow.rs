@@ -9,6 +9,11 @@ use crate::{LIMIT, Rig, TWO_MODELS, worker::Worker};
 /// More than the rings hold, and than the small window below.
 const MANY: u32 = 1500;
 
+/// A worker that is busy with so much is not lost.
+fn patient() -> String {
+    TWO_MODELS.replace("lost_after = '400ms'", "lost_after = '60s'")
+}
+
 /// A client whose connection takes next to nothing that it does not read.
 async fn slow(rig: &Rig) -> ControlClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", rig.address())).unwrap();
@@ -18,7 +23,7 @@ async fn slow(rig: &Rig) -> ControlClient<Channel> {
 
 #[tokio::test]
 async fn a_slow_reader_of_events_hears_how_many_it_missed() {
-    let config = format!("{TWO_MODELS}\n[models.p]\nruntime = 'stub'\npinned = true\n");
+    let config = format!("{}\n[models.p]\nruntime = 'stub'\npinned = true\n", patient());
     let rig = Rig::start(&config).await;
     let mut worker = Worker::new("w");
     worker.join(&rig.address()).await;
@@ -63,7 +68,7 @@ async fn a_slow_reader_of_events_hears_how_many_it_missed() {
 
 #[tokio::test]
 async fn a_slow_watcher_of_routes_gets_a_new_snapshot() {
-    let rig = Rig::start(TWO_MODELS).await;
+    let rig = Rig::start(&patient()).await;
     let mut worker = Worker::new("w");
     worker.join(&rig.address()).await;
     let mut client = rig.client().await;

@@ -36,6 +36,8 @@ pub(crate) struct Memory {
     pub(crate) touch_before_unload: u32,
     /// What becomes of loads.
     pub(crate) loads: Loads,
+    /// Whether it sees the engines of other workers run.
+    pub(crate) sees_engines: bool,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -108,6 +110,7 @@ impl Worker {
                 ..WorkerReport::default()
             }),
             version: "0".to_owned(),
+            pid_namespace: "pid:[1]".to_owned(),
             ..Hello::default()
         }
     }
@@ -270,6 +273,7 @@ pub(crate) fn word(order: &Order) -> &'static str {
         Order::ReleaseHoldId(_) => "release",
         Order::Set(_) => "set",
         Order::Ack(_) => "ack",
+        Order::LookAt(_) => "look",
     }
 }
 
@@ -365,12 +369,21 @@ impl Memory {
         if let Order::Load(load) = order {
             return self.load(id, load);
         }
+        if let Order::LookAt(look) = order {
+            assert!(!look.processes.is_empty());
+            let answer = if self.sees_engines {
+                refused(v1::RefusedReason::Busy, 0)
+            } else {
+                done(Gone, 0)
+            };
+            return (answer, Vec::new());
+        }
         let Some(status) = self.instances.get_mut(id) else {
             return (done(Gone, 0), Vec::new());
         };
         let seq = status.touch.as_ref().unwrap().touch_seq;
         match order {
-            Order::Load(_) => unreachable!(),
+            Order::Load(_) | Order::LookAt(_) => unreachable!(),
             Order::Quiesce(_) => go(status, Quiesced),
             Order::Resume(_) => go(status, Ready),
             Order::Cancel(_) => go(status, Gone),

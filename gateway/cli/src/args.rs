@@ -57,6 +57,11 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Say what loading a model would do now, and why; does nothing
+    Explain {
+        /// Model id
+        model: String,
+    },
     /// Keep a model from being evicted, from now on and over restarts; loads nothing
     Pin {
         /// Model id

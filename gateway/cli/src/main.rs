@@ -70,6 +70,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             commands::load::load(&controller, output, request).await
         }
         Command::Unload { model, force } => commands::load::unload(&controller, output, model, force).await,
+        Command::Explain { model } => commands::explain::explain(&controller, output, model).await,
         Command::Pin { model } => commands::models::pin(&controller, output, model).await,
         Command::Unpin { model } => commands::models::unpin(&controller, output, model).await,
         Command::Chat(options) => chat::run(&controller, output, options).await,

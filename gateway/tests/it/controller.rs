@@ -196,6 +196,12 @@ impl v1::control_server::Control for Service {
     ) -> Result<Response<v1::PinModelResponse>, Status> {
         absent()
     }
+    async fn explain_load(
+        &self,
+        _: Request<v1::ExplainLoadRequest>,
+    ) -> Result<Response<v1::ExplainLoadResponse>, Status> {
+        absent()
+    }
     async fn unpin_model(
         &self,
         _: Request<v1::UnpinModelRequest>,

@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport};
 
 use super::{Fleet, Result};
-use crate::{board::Urgency, command::Handler, convert, instance::actor::Service};
+use crate::{board::Urgency, command::Handler, convert, instance::actor::Service, procfs};
 
 /// Messages on their way up. When it is full the controller does not read: changes wait on the board, and so do further commands.
 const UP: usize = 64;
@@ -191,6 +191,7 @@ impl<'a> Session<'a> {
             full: Some(ground.board.snapshot(Instant::now(), true)),
             draining: ground.around.borrow().service != Service::Open,
             version: VERSION.to_owned(),
+            pid_namespace: procfs::pid_namespace(),
         }
     }
 }

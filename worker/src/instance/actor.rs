@@ -240,7 +240,7 @@ impl Core {
                 self.show_holds();
             }
             Order::Set(attributes) => self.set(&attributes),
-            Order::Ack(_) => {}
+            Order::Ack(_) | Order::LookAt(_) => {}
             order @ (Order::Cancel(_) | Order::Quiesce(_) | Order::Resume(_) | Order::Unload(_)) => {
                 return Err(Box::new(order));
             }

@@ -44,7 +44,7 @@ fn obey(core: &Core, control: Control, process: &Arc<dyn EngineProcess>) {
         // What is wanted is on its way.
         Order::Load(_) | Order::ReleaseHoldId(_) | Order::Set(_) | Order::Ack(_) => core.done(),
         Order::Cancel(_) => core.refuse(RefusedReason::NotLoading, "the load has ended"),
-        Order::Quiesce(_) | Order::Resume(_) | Order::PlaceHold(_) => {
+        Order::Quiesce(_) | Order::Resume(_) | Order::PlaceHold(_) | Order::LookAt(_) => {
             core.refuse(RefusedReason::Busy, "the instance is ending")
         }
     };

@@ -194,7 +194,8 @@ impl Loading<'_> {
             | Order::PlaceHold(_)
             | Order::ReleaseHoldId(_)
             | Order::Set(_)
-            | Order::Ack(_) => self.core.refuse(RefusedReason::Busy, "the model is being loaded"),
+            | Order::Ack(_)
+            | Order::LookAt(_) => self.core.refuse(RefusedReason::Busy, "the model is being loaded"),
         }
     }
 

@@ -282,7 +282,8 @@ impl Serving<'_> {
             | Order::PlaceHold(_)
             | Order::ReleaseHoldId(_)
             | Order::Set(_)
-            | Order::Ack(_) => {}
+            | Order::Ack(_)
+            | Order::LookAt(_) => {}
         }
         (self.core.done(), None)
     }

@@ -1,5 +1,6 @@
 //! Commands that ask the controller something and print the answer.
 
+pub(crate) mod explain;
 pub(crate) mod fleet;
 pub(crate) mod load;
 pub(crate) mod models;

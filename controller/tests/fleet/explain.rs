@@ -1,0 +1,94 @@
+//! What a load would do, without doing it.
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{self, LoadVerdict},
+};
+
+use crate::{
+    Client, Rig, TWO_MODELS,
+    worker::{DEVICE, Worker},
+};
+
+async fn explain(client: &mut Client, model: &str) -> Result<v1::ExplainLoadResponse, tonic::Status> {
+    let request = v1::ExplainLoadRequest {
+        model: model.to_owned(),
+        max_places: 0,
+    };
+    let answer = client.0.explain_load(request).await?.into_inner();
+    assert_eq!(answer.model, model);
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn a_load_is_explained_before_it_happens() {
+    let config = format!("{TWO_MODELS}\n[models.huge]\nruntime = 'stub'\nstub.memory_mib = 4096\n");
+    let rig = Rig::start(&config).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+
+    let free = explain(&mut client, "a").await.unwrap();
+    assert_eq!(free.verdict(), LoadVerdict::Load, "{free:?}");
+    assert_eq!(free.status(), v1::ModelStatus::Unloaded);
+    let [place] = free.places.as_slice() else {
+        panic!("{free:?}")
+    };
+    assert!(place.chosen && place.victims.is_empty() && place.obstruction.is_empty());
+    assert_eq!((place.worker_id.as_str(), place.host_id.as_str()), ("w", "host"));
+    let part = &place.parts[0];
+    assert_eq!((part.device_id.as_str(), part.capacity_bytes), (DEVICE, 1 << 30));
+    assert!(part.wanted_bytes > 0 && part.possible_bytes > part.wanted_bytes);
+
+    client.load("a").await.unwrap();
+    assert_eq!(
+        explain(&mut client, "a").await.unwrap().verdict(),
+        LoadVerdict::Here
+    );
+    let evicting = explain(&mut client, "b").await.unwrap();
+    assert_eq!(evicting.verdict(), LoadVerdict::Evict, "{evicting:?}");
+    assert_eq!(evicting.models, ["a"]);
+    let victim = &evicting.places[0].victims[0];
+    assert_eq!(
+        (victim.model.as_str(), victim.rule.as_str()),
+        ("a", "type slot (I2)")
+    );
+    assert!(victim.idle && victim.last_used.is_some());
+    assert_eq!(victim.reservations[0].device_id, DEVICE);
+
+    let instance = worker.instance("a");
+    worker
+        .change(&instance, |status| {
+            status.running = 1;
+            status.touch.as_mut().unwrap().touch_seq += 1;
+        })
+        .await;
+    let mut busy = evicting;
+    while busy.verdict() == LoadVerdict::Evict {
+        busy = explain(&mut client, "b").await.unwrap();
+    }
+    assert_eq!(busy.verdict(), LoadVerdict::WaitForBusy, "{busy:?}");
+    assert_eq!(busy.models, ["a"]);
+    assert!(!busy.places[0].victims[0].idle);
+
+    let never = explain(&mut client, "huge").await.unwrap();
+    assert_eq!(never.verdict(), LoadVerdict::Refuse);
+    let why = never.refusal.unwrap();
+    assert_eq!(why.kind(), Code::InsufficientMemory);
+    assert_eq!(why.details["wanted_bytes"], (4096_u64 << 20).to_string());
+    // It was all talk.
+    assert_eq!((worker.count("load"), worker.count("unload if idle")), (1, 0));
+    assert_eq!(client.model("b").await.status(), v1::ModelStatus::Unloaded);
+}
+
+#[tokio::test]
+async fn an_unknown_model_has_no_explanation() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut client = rig.client().await;
+    let unknown = explain(&mut client, "x").await.unwrap_err();
+    assert_eq!(v1::ErrorInfo::from_status(&unknown).kind(), Code::UnknownModel);
+    let nobody = explain(&mut client, "a").await.unwrap();
+    assert_eq!(nobody.verdict(), LoadVerdict::Refuse);
+    assert_eq!(nobody.refusal.unwrap().kind(), Code::NoWorker);
+    assert!(nobody.places.is_empty());
+}
