@@ -79,7 +79,11 @@ impl Sizes {
 /// The settings an engine says it runs with, as the estimate takes them.
 fn settings(given: &ModelSettings) -> Settings {
     let generates = given.r#type == i32::from(ModelType::Llm);
-    let outputs = if generates { given.sequences } else { given.batch_size };
+    let outputs = if generates {
+        given.sequences
+    } else {
+        given.batch_size
+    };
     let outputs = outputs.into();
     Settings {
         cells: given.ctx_size.into(),
@@ -195,6 +199,15 @@ async fn what_is_computed_is_what_llama_cpp_allocates() {
             ModelSettings {
                 sequences: 32,
                 ..llm(16_384)
+            },
+        ),
+        (
+            "llama, prompts of 2048 at once",
+            shapes::llama(8, 32_000),
+            ModelSettings {
+                batch_size: 2048,
+                ubatch_size: 2048,
+                ..llm(32_768)
             },
         ),
         (
