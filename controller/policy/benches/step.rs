@@ -59,6 +59,7 @@ fn spec(id: &str) -> ModelSpec {
         spec_hash: SpecHash::new("hash"),
         pinned: false,
         idle_ttl: muster_policy::IdleTtl::Default,
+        replicas: std::num::NonZeroU32::MIN,
     }
 }
 
@@ -85,6 +86,7 @@ fn status(worker: usize, n: usize, running: u32, touch_seq: u64, age: Duration) 
             attempt: 1,
             pinned: false,
             idle_ttl: None,
+            group: None,
         },
         state: ReportedState::Ready,
         revision: touch_seq,

@@ -199,7 +199,11 @@ impl Fleet {
             Phase::Settling { .. } => None,
             Phase::Running => self.expiries.first().map(|(at, _)| *at),
         };
-        let wake = [settle, self.plan_wake, attention_wake, expiry]
+        let refill = match self.phase {
+            Phase::Settling { .. } => None,
+            Phase::Running => self.next_refill(),
+        };
+        let wake = [settle, self.plan_wake, attention_wake, expiry, refill]
             .into_iter()
             .flatten()
             .min();

@@ -43,6 +43,7 @@ impl Fleet {
             {
                 self.expiries.remove(&(at, id.clone()));
             }
+            self.tend_groups(&id);
             match self.idle_until(&id) {
                 Some(at) if at > self.now => self.watch_idleness(&id),
                 Some(_) => self.expire_model(&id),
@@ -54,6 +55,9 @@ impl Fleet {
     /// When the model's time is over; none if it has no end, or if the model is in use, wanted, or not loaded.
     fn idle_until(&self, id: &ModelId) -> Option<Moment> {
         let model = self.models.get(id)?;
+        if !self.withheld_in_vain(id).is_empty() {
+            return Some(self.now + LOOK_AGAIN);
+        }
         let ttl = match &model.spec {
             Some(spec) if spec.pinned => return None,
             Some(spec) => self.config.ttl(spec.idle_ttl)?,
@@ -65,6 +69,7 @@ impl Fleet {
         let mut until: Option<Moment> = None;
         for instance in model.instances.iter().filter_map(|id| self.instances.get(id)) {
             match &instance.state {
+                InstanceState::Ready if !instance.published => return None,
                 InstanceState::Ready if instance.busy() || instance.pending.is_some() => return None,
                 InstanceState::Ready if instance.doubtful_since.is_some() => return None,
                 InstanceState::Ready => {
@@ -123,7 +128,7 @@ impl Fleet {
     }
 
     /// No unload begins on a device where a load runs (PROTOCOL 13).
-    fn loads_run_beside(&self, id: &InstanceId) -> bool {
+    pub(crate) fn loads_run_beside(&self, id: &InstanceId) -> bool {
         let Some(instance) = self.instances.get(id) else {
             return false;
         };

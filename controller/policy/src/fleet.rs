@@ -47,6 +47,8 @@ pub struct Fleet {
     pub(crate) leavers: VecDeque<(Moment, WorkerId)>,
     /// When to see whether a model has been idle for too long; never later than it has.
     pub(crate) expiries: BTreeSet<(Moment, ModelId)>,
+    /// When a replica is due in place of one that ended by itself.
+    pub(crate) refills: BTreeSet<(Moment, ModelId)>,
     /// Models to look at before the step ends.
     pub(crate) dirty: BTreeSet<ModelId>,
     /// The queue must be decided anew.
@@ -110,6 +112,7 @@ impl Fleet {
             attention: BTreeSet::new(),
             leavers: VecDeque::new(),
             expiries: BTreeSet::new(),
+            refills: BTreeSet::new(),
             dirty: BTreeSet::new(),
             replan: false,
             plan_wake: None,
@@ -142,6 +145,7 @@ impl Fleet {
         self.settle();
         self.reconcile_dirty();
         self.expire();
+        self.refill();
         // A pass may free or need something that an earlier load of the queue can use; it converges, since every round acts.
         for _ in 0..MAX_ROUNDS {
             if !self.plan_if_due(ids) {

@@ -30,7 +30,9 @@ impl Fleet {
             self.ledger.model_changed(model);
             self.answer_calls(model);
             self.drop_needless_load(model);
+            self.tend_groups(model);
             self.serve_waiters(model);
+            self.release_copies(model);
             self.mark_wanted(model);
             self.watch_idleness(model);
         }
@@ -38,10 +40,14 @@ impl Fleet {
 
     /// An instance of the model takes requests.
     pub(crate) fn serving(&self, model: &ModelId) -> bool {
-        self.any_instance(model, |state| matches!(state, InstanceState::Ready))
+        let Some(model) = self.models.get(model) else {
+            return false;
+        };
+        let mut instances = model.instances.iter().filter_map(|id| self.instances.get(id));
+        instances.any(|instance| instance.published && matches!(instance.state, InstanceState::Ready))
     }
 
-    fn any_instance(&self, model: &ModelId, test: impl Fn(&InstanceState) -> bool) -> bool {
+    pub(crate) fn any_instance(&self, model: &ModelId, test: impl Fn(&InstanceState) -> bool) -> bool {
         let Some(model) = self.models.get(model) else {
             return false;
         };
@@ -63,6 +69,8 @@ impl Fleet {
             .filter_map(|instance| self.instances.get(instance))
         {
             match &instance.state {
+                InstanceState::Ready if !instance.published => loading = true,
+                InstanceState::Evicting { .. } if !instance.published => leaving = true,
                 InstanceState::Ready
                 | InstanceState::Evicting { .. }
                 | InstanceState::Quiesced { .. }
@@ -154,7 +162,7 @@ impl Fleet {
             .get(id)
             .is_some_and(|instance| match &instance.state {
                 InstanceState::Loading { .. } => true,
-                InstanceState::Ready => !self.draining(&instance.worker),
+                InstanceState::Ready => instance.published && !self.draining(&instance.worker),
                 InstanceState::Cancelling { .. }
                 | InstanceState::Evicting { .. }
                 | InstanceState::Quiesced { .. }
@@ -204,6 +212,30 @@ impl Fleet {
         }
     }
 
+    /// Holds on a worker that shuts down, of streams that are served elsewhere, keep an instance for nobody.
+    fn release_copies(&mut self, id: &ModelId) {
+        let Some(model) = self.models.get(id) else { return };
+        for instance_id in &model.instances {
+            let Some(instance) = self.instances.get(instance_id) else {
+                continue;
+            };
+            if instance.holds.is_empty() || !self.draining(&instance.worker) {
+                continue;
+            }
+            let elsewhere = |hold: &&HoldId| {
+                let waiter = self.waiters.get(*hold);
+                waiter.is_some_and(|waiter| waiter.instance() != Some(instance_id))
+            };
+            let copies: Vec<HoldId> = instance.holds.iter().filter(elsewhere).cloned().collect();
+            if !copies.is_empty()
+                && let Some(instance) = self.instances.get_mut(instance_id)
+            {
+                instance.to_release.extend(copies);
+                self.attention.insert(instance_id.clone());
+            }
+        }
+    }
+
     fn home_for(&self, id: &ModelId, waiter: &Waiter) -> Home {
         let Some(model) = self.models.get(id) else {
             return Home::Cold;
@@ -219,6 +251,7 @@ impl Fleet {
             .filter_map(|instance| self.instances.get(instance))
         {
             match &instance.state {
+                InstanceState::Ready if !instance.published => soon = true,
                 InstanceState::Ready if self.draining(&instance.worker) => {}
                 InstanceState::Ready if instance.doubtful_since.is_none() => {
                     let avoided = waiter.avoid_instances.contains(&instance.id)

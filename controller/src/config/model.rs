@@ -3,6 +3,7 @@
 //! The settings of an entry are kept as the wire's `ModelSettings`: that is the definition which a load freezes and a worker echoes.
 
 use std::{
+    num::NonZeroU32,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -42,6 +43,8 @@ pub struct ModelEntry {
     pub pinned: bool,
     /// How long it may be idle before it is unloaded.
     pub idle_ttl: IdleTtl,
+    /// Instances that are loaded together.
+    pub replicas: NonZeroU32,
     /// Loaded at start.
     pub enabled: bool,
     /// Its device as configured; empty = any.
@@ -142,6 +145,10 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
             Some(Duration::ZERO) => IdleTtl::Never,
             Some(ttl) => IdleTtl::After(ttl),
         },
+        replicas: section
+            .integer("replicas", 1)
+            .and_then(NonZeroU32::new)
+            .unwrap_or(NonZeroU32::MIN),
         enabled: section.boolean("enabled").unwrap_or_default(),
         wanted_device: section.string("device").unwrap_or_default().to_owned(),
         autoload: section.boolean("autoload"),

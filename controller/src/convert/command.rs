@@ -72,8 +72,12 @@ fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
         source: estimate_source(spec.source).into(),
         origin: origin(spec.origin).into(),
         attempt: spec.attempt,
-        group_id: String::new(),
-        group_size: 0,
+        group_id: spec
+            .group
+            .as_ref()
+            .map(|group| group.id.to_string())
+            .unwrap_or_default(),
+        group_size: spec.group.as_ref().map_or(0, |group| group.size),
         pinned: spec.pinned,
         idle_ttl: spec.idle_ttl.map(span),
     }

@@ -26,6 +26,7 @@ pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) 
         spec_hash: entry.spec_hash().into(),
         pinned: model.pinned,
         idle_ttl: model.idle_ttl,
+        replicas: model.replicas,
     }
 }
 

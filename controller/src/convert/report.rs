@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_policy::{
-    Bytes, DeviceFacts, DeviceSample, DoneState, Exclusivity, FailureClass, InstanceSpec, InstanceStatus,
-    ModelType, Origin, Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, WorkerFacts,
-    WorkerFailure,
+    Bytes, DeviceFacts, DeviceSample, DoneState, Exclusivity, FailureClass, Group, InstanceSpec,
+    InstanceStatus, ModelType, Origin, Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch,
+    WorkerFacts, WorkerFailure,
 };
 use muster_proto::{Code, ErrorExt as _, v1};
 
@@ -185,6 +185,10 @@ fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
         attempt: spec.attempt,
         pinned: spec.pinned,
         idle_ttl: Some(span_from(spec.idle_ttl.as_ref())).filter(|ttl| !ttl.is_zero()),
+        group: (!spec.group_id.is_empty()).then(|| Group {
+            id: spec.group_id.as_str().into(),
+            size: spec.group_size,
+        }),
     })
 }
 

@@ -59,6 +59,14 @@ pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
         LoadError::SlotsPinned { model, pinned } => base
             .with_detail("model", model)
             .with_detail("pinned", names(pinned).join(",")),
+        LoadError::TooFewPlaces {
+            model,
+            replicas,
+            possible,
+        } => base
+            .with_detail("model", model)
+            .with_detail("replicas", replicas)
+            .with_detail("possible", possible),
         LoadError::NotDrained(model) => base.with_detail("model", model),
         LoadError::NoWorker { model, waited } | LoadError::EvictionTimeout { model, waited } => base
             .with_detail("model", model)

@@ -121,6 +121,9 @@ impl Driver {
             | DecisionKind::Refused(_)
             | DecisionKind::Abandoned
             | DecisionKind::Quiescing { .. }
+            | DecisionKind::GroupPublished { .. }
+            | DecisionKind::GroupTornDown
+            | DecisionKind::Refilling
             | DecisionKind::EvictionRefused
             | DecisionKind::Resumed
             | DecisionKind::OperatorUnload

@@ -60,6 +60,15 @@ pub enum DecisionKind {
     },
     /// An instance is unloaded since its model left the catalogue.
     NotInCatalogue,
+    /// All replicas of a model are ready and take requests.
+    GroupPublished {
+        /// How many.
+        size: usize,
+    },
+    /// A replica is unloaded before it took requests: another one of its group could not be loaded.
+    GroupTornDown,
+    /// A replica ended by itself; another one is loaded in its place.
+    Refilling,
     /// An eviction did not happen: the victim was in use again.
     EvictionRefused,
     /// Victims of a plan that fell apart take work again.
@@ -122,6 +131,9 @@ impl DecisionKind {
             Self::Quiescing { .. } => "quiescing",
             Self::TtlOver { .. } => "idle_ttl",
             Self::NotInCatalogue => "not_in_catalogue",
+            Self::GroupPublished { .. } => "group_published",
+            Self::GroupTornDown => "group_torn_down",
+            Self::Refilling => "refilling",
             Self::EvictionRefused => "eviction_refused",
             Self::Resumed => "resumed",
             Self::OperatorUnload => "unloading",
@@ -154,6 +166,9 @@ impl fmt::Display for DecisionKind {
             ),
             Self::TtlOver { ttl } => write!(f, "unloaded after {} ms without use", ttl.as_millis()),
             Self::NotInCatalogue => f.write_str("unloaded as it is idle: it left the catalogue"),
+            Self::GroupPublished { size } => write!(f, "all replicas are ready: {size} more take requests"),
+            Self::GroupTornDown => f.write_str("unloaded: another replica of its group could not be loaded"),
+            Self::Refilling => f.write_str("one of its replicas ended; another one is loaded"),
             Self::EvictionRefused => f.write_str("was in use again; planned anew"),
             Self::Resumed => f.write_str("takes work again: the plan it was to go for fell apart"),
             Self::OperatorUnload => f.write_str("unloaded by an operator"),

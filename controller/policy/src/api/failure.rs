@@ -82,6 +82,16 @@ pub enum LoadError {
         /// The pinned models in the way.
         pinned: Vec<ModelId>,
     },
+    /// There is room for some of its replicas only, and they are loaded together or not at all.
+    #[error("model '{model}' is to have {replicas} replicas, and there is room for {possible}")]
+    TooFewPlaces {
+        /// The model.
+        model: ModelId,
+        /// Replicas wanted.
+        replicas: u32,
+        /// Replicas for which there is room.
+        possible: u32,
+    },
     /// No worker that could host it came in time.
     #[error("no worker that can host model '{model}' joined within {} ms", waited.as_millis())]
     NoWorker {
@@ -134,7 +144,9 @@ impl LoadError {
             Self::LoadedAlready(_) => "invalid_load_request",
             Self::Failed { .. } => "model_failed",
             Self::Worker(failure) => &failure.code,
-            Self::InsufficientMemory { .. } | Self::NoRoomToPreload(_) => "insufficient_memory",
+            Self::InsufficientMemory { .. } | Self::TooFewPlaces { .. } | Self::NoRoomToPreload(_) => {
+                "insufficient_memory"
+            }
             Self::SlotsPinned { .. } => "slots_pinned",
             Self::EvictionTimeout { .. } | Self::NotDrained(_) => "eviction_timeout",
             Self::NoWorker { .. } => "no_worker",

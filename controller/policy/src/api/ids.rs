@@ -62,6 +62,8 @@ text_id! {
     RuntimeName;
     /// Hash of effective settings; equal hashes are the same load.
     SpecHash;
+    /// Replicas that were loaded together.
+    GroupId;
     /// An open `EnsureLoaded` stream, and the hold it stands for (`hold_id = ensure_id`).
     HoldId;
     /// An operator's call that waits for an answer; minted by the driver.

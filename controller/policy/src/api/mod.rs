@@ -22,11 +22,11 @@ pub use facts::{
 };
 pub use failure::{FailureClass, LoadError, WorkerFailure};
 pub use ids::{
-    BootId, CommandId, DeviceId, DeviceKey, HoldId, HostId, IdSource, InstanceId, ModelId, RequestId,
-    RuntimeName, SpecHash, WorkerId,
+    BootId, CommandId, DeviceId, DeviceKey, GroupId, HoldId, HostId, IdSource, InstanceId, ModelId,
+    RequestId, RuntimeName, SpecHash, WorkerId,
 };
 pub use spec::{
-    DeviceChoice, EstimateSource, IdleTtl, InstanceSpec, ModelSpec, ModelType, Need, NeedPart, Origin,
+    DeviceChoice, EstimateSource, Group, IdleTtl, InstanceSpec, ModelSpec, ModelType, Need, NeedPart, Origin,
     Reservation, Settings,
 };
 pub use units::{Bytes, Moment};

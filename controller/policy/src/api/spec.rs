@@ -1,10 +1,11 @@
 //! What a model is and needs, and what an instance was told to be.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::facts::DeviceKind;
-use super::ids::{DeviceId, ModelId, RuntimeName, SpecHash};
+use super::ids::{DeviceId, GroupId, ModelId, RuntimeName, SpecHash};
 use super::units::Bytes;
 
 /// The kind of work a model does; type limits count per kind (seed 002, "Max Loaded Models").
@@ -133,6 +134,17 @@ pub struct ModelSpec {
     pub pinned: bool,
     /// How long it may be idle before it is unloaded.
     pub idle_ttl: IdleTtl,
+    /// Instances that are loaded together.
+    pub replicas: NonZeroU32,
+}
+
+/// Replicas that are loaded together and take requests together (PROTOCOL 14).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub id: GroupId,
+    /// How many they are to be.
+    pub size: u32,
 }
 
 /// How long a model may be idle before it is unloaded, though nobody needs its room. Pinned models never are.
@@ -181,4 +193,6 @@ pub struct InstanceSpec {
     pub pinned: bool,
     /// As the worker was told last, for people; none = never. Policy itself reads the catalogue's.
     pub idle_ttl: Option<Duration>,
+    /// Its replica group; none if it is loaded alone.
+    pub group: Option<Group>,
 }

@@ -8,8 +8,8 @@ use super::choose::{Ease, Plan};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
 use crate::api::{
-    Command, DecisionKind, EvictionRule, HoldId, HostId, IdSource, InstanceId, InstanceSpec, LoadError,
-    ModelId, Origin, Progress, UnloadMode, WaitReason,
+    Command, DecisionKind, EvictionRule, Group, GroupId, HoldId, HostId, IdSource, InstanceId, InstanceSpec,
+    LoadError, ModelId, Origin, Progress, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
 use crate::state::{Asked, Claim, Free, Goal, Instance, InstanceState, Load, Place, Standing};
@@ -143,6 +143,13 @@ impl Fleet {
         };
         self.queue.remove(&load.id);
         let id = ids.next_instance_id();
+        let size = load.spec.replicas.get();
+        let group = load.group.clone().or_else(|| {
+            (size > 1).then(|| Group {
+                id: GroupId::new(id.as_str()),
+                size,
+            })
+        });
         let spec = Arc::new(InstanceSpec {
             model: load.model.clone(),
             kind: load.spec.kind,
@@ -155,11 +162,13 @@ impl Fleet {
             attempt: load.attempt,
             pinned: load.spec.pinned,
             idle_ttl: self.config.ttl(load.spec.idle_ttl),
+            group: group.clone(),
         });
         let holds = self.place_waiters(&load.model, &id);
         let state = InstanceState::Loading {
             load: Box::new(Load {
                 goal: Goal::Anywhere,
+                group: group.clone(),
                 ..load.clone()
             }),
             progress: Progress::default(),
@@ -168,6 +177,7 @@ impl Fleet {
         let place = (candidate.worker.clone(), candidate.host.clone());
         let mut instance = Instance::new(id.clone(), place, Arc::clone(&spec), state, self.now);
         instance.holds.extend(holds.iter().cloned());
+        instance.published = group.is_none();
         self.insert_instance(instance);
         let now = self.now;
         for reservation in &candidate.reservations {

@@ -59,6 +59,8 @@ struct PlanKey {
     avoided: bool,
     need: usize,
     ease: Ease,
+    /// Another replica of the model is on one of its devices.
+    doubled: bool,
     /// Another load of the host goes first.
     slot_taken: bool,
     /// What the evictions cost.
@@ -79,6 +81,7 @@ impl PlanKey {
             } else {
                 Ease::Wait
             },
+            doubled: false,
             slot_taken: false,
             loss: host.cheapest.unwrap_or(Worth::NONE),
             victims: 1,
@@ -552,6 +555,7 @@ impl Fleet {
             avoided,
             need: place.need,
             ease: ease_of(room),
+            doubled: room.doubles(),
             slot_taken: !calm && slot_taken(),
             loss: Worth::of_all(
                 self.config.eviction,

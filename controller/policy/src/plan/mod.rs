@@ -13,6 +13,7 @@ mod candidates;
 mod choose;
 mod explain;
 mod obstacle;
+mod parts;
 mod patience;
 mod retry;
 mod room;
@@ -120,7 +121,8 @@ impl Fleet {
                 queued.goal = Goal::Anywhere;
             }
         }
-        match self.best_plan(load, pass) {
+        let whole = self.whole_group(load, pass);
+        match whole.and_then(|()| self.best_plan(load, pass)) {
             Ok(plan) => {
                 self.unstick(load.id);
                 self.proceed(load, &plan, pass, ids);

@@ -42,7 +42,11 @@ impl Fleet {
             .get(&victim.id)
             .and_then(|instance| instance.ready_since)
             .map(|ready| ready + self.config.min_residency);
-        let held = self.held(&victim.id);
+        let held = self.held(&victim.id)
+            || self
+                .instances
+                .get(&victim.id)
+                .is_some_and(|found| !found.published);
         let Some(instance) = self.instances.get_mut(&victim.id) else {
             return false;
         };

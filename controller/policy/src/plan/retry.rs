@@ -73,7 +73,16 @@ impl Fleet {
     fn empty_host(&mut self, load: &Load, host: &HostId, pass: &mut Pass) -> Vec<ModelId> {
         let mut remaining = Vec::new();
         let (mut victims, mut busy) = (Vec::new(), Vec::new());
+        let mut withheld = Vec::new();
         for instance in self.on_host(host) {
+            if !instance.published && matches!(instance.state, InstanceState::Ready) {
+                // Its own group waits for this; another group begins anew, as it could not go on meanwhile.
+                if instance.spec.model != load.model {
+                    withheld.push(instance.id.clone());
+                    remaining.push(instance.spec.model.clone());
+                }
+                continue;
+            }
             let tenure = match &instance.state {
                 InstanceState::Opaque => continue,
                 InstanceState::Loading { .. }
@@ -106,6 +115,9 @@ impl Fleet {
                 }
             }
             remaining.push(instance.spec.model.clone());
+        }
+        for id in &withheld {
+            self.tear_down(id);
         }
         for victim in &victims {
             self.evict_one(load, victim, true, pass);

@@ -36,6 +36,8 @@ struct Residents {
     movable: SmallVec<[usize; 16]>,
     ghosts: Vec<ModelId>,
     pinned: Vec<ModelId>,
+    /// Replicas of the model itself: they never make room for one another.
+    siblings: Vec<ModelId>,
 }
 
 /// A resident's place in the order of eviction: idle ones first (I9), then same type first if that matters, then by worth; ties break by id.
@@ -191,6 +193,10 @@ impl<'a> Room<'a> {
     fn sort(&self, test: impl Fn(&Resident) -> bool) -> Residents {
         let mut sorted = Residents::default();
         for (index, resident) in self.staying().filter(|(_, resident)| test(resident)) {
+            if self.sibling(resident) {
+                sorted.siblings.push(resident.model.id.clone());
+                continue;
+            }
             match resident.tenure {
                 Tenure::Going => {}
                 Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. } => sorted.movable.push(index),
@@ -199,6 +205,24 @@ impl<'a> Room<'a> {
             }
         }
         sorted
+    }
+
+    fn sibling(&self, resident: &Resident) -> bool {
+        self.wanted.spec.replicas.get() > 1 && resident.model == self.wanted.model
+    }
+
+    /// Another replica of the model is, or will be, on one of the place's devices.
+    pub(crate) fn doubles(&self) -> bool {
+        if self.wanted.spec.replicas.get() < 2 {
+            return false;
+        }
+        let own = |claim: &&Claim| claim.model == self.wanted.model.id;
+        self.place.parts.iter().any(|&(space, _)| {
+            self.claims_of(space).any(|claim| own(&claim))
+                || self
+                    .staying()
+                    .any(|(_, resident)| self.sibling(resident) && resident.part_on(space).is_some())
+        })
     }
 
     fn evict(&mut self, index: usize, rule: EvictionRule) {
@@ -245,7 +269,8 @@ impl<'a> Room<'a> {
                 let claims = self
                     .claims_of(space)
                     .filter(|claim| self.in_class(space, claim.kind));
-                let claimed: Vec<ModelId> = claims.map(|claim| claim.model.clone()).collect();
+                let mut claimed: Vec<ModelId> = claims.map(|claim| claim.model.clone()).collect();
+                claimed.extend(residents.siblings.iter().cloned());
                 return Err(if !claimed.is_empty() {
                     Obstacle::Claims(claimed)
                 } else if !residents.ghosts.is_empty() {
@@ -367,7 +392,7 @@ impl<'a> Room<'a> {
                 let movable = matches!(
                     resident.tenure,
                     Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. }
-                );
+                ) && !self.sibling(resident);
                 if !movable || resident.part_on(space).is_none() {
                     continue;
                 }
@@ -387,8 +412,9 @@ impl<'a> Room<'a> {
     }
 
     fn memory_obstacle(&self, space: usize, bytes: Bytes) -> Obstacle {
-        let claimed = self.claimants_of(space);
+        let mut claimed = self.claimants_of(space);
         let residents = self.sort(|resident| resident.part_on(space).is_some());
+        claimed.extend(residents.siblings.iter().cloned());
         let device = self.host.spaces.get(space).map(|space| DeviceKey {
             host: self.host.id.clone(),
             device: space.id.clone(),

@@ -55,6 +55,7 @@ impl Fleet {
                 unwanted_since: Some(since),
                 ..
             } => self.idle_from(*since + self.config.abandon_grace, instance.pending.is_some()),
+            InstanceState::Ready if !instance.published => busy,
             InstanceState::Ready => {
                 if self.in_use(instance) {
                     busy

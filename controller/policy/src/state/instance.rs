@@ -62,6 +62,8 @@ pub(crate) struct Instance {
     pub(crate) free_at_loss: Vec<(DeviceId, Bytes)>,
     /// An outcome is unknown since then and no report has explained it.
     pub(crate) doubtful_since: Option<Moment>,
+    /// It takes requests once it is ready; else its replica group is not complete yet.
+    pub(crate) published: bool,
     /// Its route as last announced.
     pub(crate) route: Option<RouteState>,
 }
@@ -183,6 +185,7 @@ impl Instance {
             observed: Vec::new(),
             free_at_loss: Vec::new(),
             doubtful_since: None,
+            published: true,
             route: None,
         }
     }
@@ -315,6 +318,9 @@ impl Instance {
 
     /// The route that gateways should have.
     pub(crate) fn wanted_route(&self) -> Option<RouteState> {
+        if !self.published {
+            return None;
+        }
         match &self.state {
             // An eviction may be refused; until the worker has accepted it, requests may come.
             InstanceState::Ready | InstanceState::Evicting { quiesced: false } => Some(RouteState::Ready),

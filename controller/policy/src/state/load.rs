@@ -12,7 +12,8 @@
 use std::sync::Arc;
 
 use crate::api::{
-    HostId, InstanceId, ModelId, ModelSpec, Moment, Origin, Reservation, WaitReason, WorkerFailure, WorkerId,
+    Group, HostId, InstanceId, ModelId, ModelSpec, Moment, Origin, Reservation, WaitReason, WorkerFailure,
+    WorkerId,
 };
 
 /// A place in the queue.
@@ -32,6 +33,8 @@ pub(crate) struct Load {
     /// How often its worker was lost on the way.
     pub(crate) lost: u32,
     pub(crate) goal: Goal,
+    /// The replica group it is a part of, once one of it was started.
+    pub(crate) group: Option<Group>,
     /// Since when it waits for a worker that could host it, or for a ghost to end.
     pub(crate) stuck_since: Option<Moment>,
     /// Since when it waits for busy victims.
@@ -99,6 +102,7 @@ impl Load {
             attempt: 1,
             lost: 0,
             goal: Goal::Anywhere,
+            group: None,
             stuck_since: None,
             blocked_since: None,
             drains_since: None,

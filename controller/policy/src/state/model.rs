@@ -32,6 +32,10 @@ pub(crate) struct Model {
     pub(crate) strikes: u32,
     /// When to see whether it has been idle for too long.
     pub(crate) expires_at: Option<Moment>,
+    /// When a replica is loaded in place of one that ended by itself.
+    pub(crate) refill_at: Option<Moment>,
+    /// Replicas that ended by themselves since all were there.
+    pub(crate) refills: u32,
     /// Its state as last announced; none before the first time.
     pub(crate) shown: Option<ModelState>,
 }
@@ -64,6 +68,8 @@ impl Model {
             failure: None,
             strikes: 0,
             expires_at: None,
+            refill_at: None,
+            refills: 0,
             shown: None,
         }
     }

@@ -73,6 +73,7 @@ impl Fleet {
         for hold in self.waiters_on(model, instance) {
             self.fail_waiter(&hold, error.clone());
         }
+        self.replica_lost(model);
     }
 
     /// A load failed at its worker (I7).
@@ -137,7 +138,7 @@ impl Fleet {
         }
     }
 
-    fn back_into_queue(&mut self, load: Load) {
+    pub(crate) fn back_into_queue(&mut self, load: Load) {
         let load = load.requeued();
         let Some(model) = self.models.get_mut(&load.model) else {
             return;
@@ -165,6 +166,7 @@ impl Fleet {
             self.note_failure(id, error.clone(), retry_at);
         }
         self.tell_failed(id, error);
+        self.replica_lost(id);
         self.room_changed();
     }
 
@@ -185,6 +187,7 @@ impl Fleet {
         }
         self.decided(DecisionKind::Refused(error.clone()), Some(id), None, None);
         self.tell_failed(id, error);
+        self.replica_lost(id);
     }
 
     fn tell_failed(&mut self, id: &ModelId, error: &LoadError) {

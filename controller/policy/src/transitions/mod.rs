@@ -4,6 +4,7 @@ mod catalogue;
 mod ended;
 mod ensure;
 mod ghost;
+mod group;
 mod operator;
 mod outcome;
 mod report;

@@ -4,6 +4,7 @@
 //! is outstanding, only states that it cannot explain count.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::ended::End;
@@ -263,7 +264,7 @@ impl Fleet {
         } else {
             now
         });
-        instance.state = InstanceState::Ready;
+        let before = std::mem::replace(&mut instance.state, InstanceState::Ready);
         let (spec, host) = (Arc::clone(&instance.spec), instance.host.clone());
         for reservation in &spec.reservations {
             if let Some(device) = self.devices.get_mut(&Self::key(&host, &reservation.device)) {
@@ -275,6 +276,19 @@ impl Fleet {
             model.strikes = 0;
         }
         self.decided_on(DecisionKind::Loaded, id);
+        let load = match before {
+            InstanceState::Loading { load, .. }
+            | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) => Some(*load),
+            InstanceState::Cancelling { .. }
+            | InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Leaving(_)
+            | InstanceState::Lost(_)
+            | InstanceState::Opaque => None,
+        };
+        self.part_ready(id, load);
         self.room_changed();
     }
 
@@ -334,7 +348,7 @@ impl Fleet {
         let Some(instance) = self.instances.get(id) else {
             return;
         };
-        if !matches!(instance.state, InstanceState::Ready) {
+        if !matches!(instance.state, InstanceState::Ready) || !instance.published {
             return;
         }
         for hold in &instance.holds {
@@ -390,6 +404,7 @@ impl Fleet {
             spec_hash: spec.spec_hash.clone(),
             pinned: spec.pinned,
             idle_ttl: spec.idle_ttl.map_or(IdleTtl::Never, IdleTtl::After),
+            replicas: NonZeroU32::MIN,
         }
     }
 }

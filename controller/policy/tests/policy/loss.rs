@@ -421,3 +421,34 @@ fn memory_that_others_give_back_ends_no_ghost() {
     sim.flush_touches(&"x".into());
     assert_eq!(sim.fleet.devices()[0].ghosts.get(), 60, "{}", sim.tail());
 }
+
+/// Found by `every_history_keeps_the_rules_and_ends`: a retry (I7) waited for a hold on a worker that was shutting down, and the hold's
+/// stream waited for a load that the retry kept from its host.
+#[test]
+fn a_hold_on_a_draining_worker_does_not_keep_its_own_stream_waiting() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 20));
+    sim.add_model(model("b", ModelType::Embedding, 20));
+    sim.join(facts("x", "h", vec![device("sim:x", DeviceKind::Sim, 100)]));
+    let a = sim.open("a");
+    sim.finish_loads();
+    let (holder, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.lose(&holder);
+    sim.finish_loads();
+    assert!(
+        sim.streams[&a]
+            .ready()
+            .is_some_and(|(other, _)| *other != instance)
+    );
+    sim.workers.get_mut(&holder).unwrap().facts.draining = true;
+    sim.connect(&holder);
+    sim.open("b");
+    let (worker, loading) = sim.loading().remove(0);
+    sim.fail_load(&worker, &loading, muster_policy::FailureClass::EngineLoad);
+    sim.finish_exits();
+    assert!(
+        !sim.workers[&holder].instances.contains_key(&instance),
+        "it keeps nothing: {}",
+        sim.tail()
+    );
+}

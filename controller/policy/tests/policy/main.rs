@@ -19,6 +19,8 @@ mod properties;
 #[cfg(test)]
 mod queue;
 #[cfg(test)]
+mod replicas;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod strategy;

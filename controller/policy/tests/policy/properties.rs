@@ -206,6 +206,9 @@ fn fleet(config: Config) -> Sim {
         npu.needs = vec![need(&[(DeviceKind::Npu, 20)])];
         sim.add_model(npu);
     }
+    let mut twins = model("twins", ModelType::Reranking, 20);
+    twins.replicas = NonZeroU32::new(2).unwrap();
+    sim.add_model(twins);
     let mut huge = model("huge", ModelType::Image, 0);
     huge.needs = vec![need(&[(DeviceKind::Gpu, 500)])];
     sim.add_model(huge);

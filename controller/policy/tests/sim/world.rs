@@ -122,6 +122,7 @@ fn spec(def: &ModelDef) -> ModelSpec {
         spec_hash: SpecHash::new("settings"),
         pinned: false,
         idle_ttl: IdleTtl::Default,
+        replicas: std::num::NonZeroU32::MIN,
     }
 }
 

@@ -106,6 +106,7 @@ pub(crate) fn model(id: &str, kind: ModelType, bytes: u64) -> ModelSpec {
         spec_hash: SpecHash::new(format!("hash-{id}")),
         pinned: false,
         idle_ttl: IdleTtl::Default,
+        replicas: NonZeroU32::MIN,
     }
 }
 
@@ -402,7 +403,7 @@ impl Sim {
     }
 
     fn brief(line: &str) -> String {
-        let line = cut(line, "spec: InstanceSpec {", "idle_ttl: None }");
+        let line = cut(line, "spec: InstanceSpec {", "group: None }");
         let line = cut(&line, "devices: [DeviceFacts", "}]");
         let line = cut(&line, "samples: [", "]");
         line.chars().take(600).collect()
@@ -573,7 +574,7 @@ impl Sim {
             let quiet = self.workers.values().all(SimWorker::quiet);
             if self.streams.is_empty()
                 && quiet
-                && self.fleet.models().iter().all(|m| m.queue_position.is_none())
+                && self.fleet.models().iter().all(|m| m.state != ModelState::Loading)
             {
                 return;
             }

@@ -1,0 +1,185 @@
+//! Replica groups: all or none, published together, refilled (PROTOCOL 14).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use muster_policy::{Config, DeviceKind, FailureClass, LoadError, ModelState, ModelType, RouteState};
+
+use crate::sim::{Life, Sim, config, device, facts, model, unlimited};
+
+/// A host with two devices, a worker each, and a model of two replicas.
+fn twins(bytes: u64) -> Sim {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.join(facts("w1", "h", vec![device("sim:b", DeviceKind::Sim, 100)]));
+    let mut spec = model("twins", ModelType::Llm, bytes);
+    spec.replicas = NonZeroU32::new(2).unwrap();
+    sim.add_model(spec);
+    sim.add_model(model("other", ModelType::Llm, 90));
+    sim
+}
+
+#[test]
+fn replicas_go_to_distinct_devices_and_take_requests_together() {
+    let mut sim = twins(40);
+    let hold = sim.open("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.finish_load(&worker, &first);
+    sim.deliver_all();
+    assert!(sim.routes.is_empty(), "the first is withheld");
+    assert_eq!(sim.states[&"twins".into()], ModelState::Loading);
+    assert!(sim.streams[&hold].ready().is_none());
+    sim.finish_loads();
+    let places: Vec<&str> = sim.loads.iter().map(|(worker, ..)| worker.as_str()).collect();
+    assert_eq!(places, ["w0", "w1"]);
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    assert_eq!(
+        sim.routes
+            .values()
+            .filter(|(_, _, state)| *state == RouteState::Ready)
+            .count(),
+        2
+    );
+    let groups: Vec<_> = sim
+        .workers
+        .values()
+        .flat_map(|w| w.instances.values())
+        .map(|i| i.spec.group.clone())
+        .collect();
+    assert!(groups[0].is_some() && groups[0] == groups[1]);
+    sim.close(&hold);
+    let call = sim.unload("twins", muster_policy::UnloadHow::Drain);
+    sim.finish_exits();
+    assert_eq!(sim.replies[&call], Ok(ModelState::Unloaded));
+}
+
+#[test]
+fn a_group_that_does_not_fit_whole_is_refused_before_anything_is_loaded() {
+    let mut sim = twins(60);
+    sim.lose(&"w1".into());
+    sim.use_once("other");
+    let before = sim.loads.len();
+    let hold = sim.open("twins");
+    let expected = LoadError::TooFewPlaces {
+        model: "twins".into(),
+        replicas: 2,
+        possible: 1,
+    };
+    assert_eq!(sim.streams[&hold].failed(), Some(&expected), "{}", sim.tail());
+    assert_eq!(
+        (sim.loads.len(), &sim.states[&"other".into()]),
+        (before, &ModelState::Loaded)
+    );
+}
+
+#[test]
+fn if_one_fails_for_good_the_other_is_unloaded() {
+    let mut sim = twins(40);
+    let call = sim.load("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.finish_load(&worker, &first);
+    sim.deliver_all();
+    let (worker, second) = sim.loading().remove(0);
+    sim.fail_load(&worker, &second, FailureClass::BeforeEngine);
+    sim.finish_exits();
+    assert!(sim.replies[&call].is_err());
+    assert!(
+        sim.workers.values().all(|worker| worker.instances.is_empty()),
+        "{}",
+        sim.tail()
+    );
+    assert!(matches!(sim.states[&"twins".into()], ModelState::Failed(_)));
+    assert!(
+        sim.decisions
+            .iter()
+            .any(|d| d.starts_with("group_torn_down twins"))
+    );
+}
+
+#[test]
+fn nobody_waits_any_more_between_two_parts_and_the_first_goes() {
+    let mut sim = twins(40);
+    let hold = sim.open("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.close(&hold);
+    sim.finish_load(&worker, &first);
+    sim.finish_loads();
+    assert!(
+        sim.workers.values().all(|worker| worker.instances.is_empty()),
+        "{}",
+        sim.tail()
+    );
+    assert_eq!(sim.states[&"twins".into()], ModelState::Unloaded);
+}
+
+#[test]
+fn a_crashed_replica_is_replaced_after_a_while_and_the_others_serve() {
+    let mut sim = twins(40);
+    sim.use_once("twins");
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &instance);
+    assert_eq!(sim.states[&"twins".into()], ModelState::Loaded);
+    assert_eq!((sim.routes.len(), sim.loading().len()), (1, 0));
+    sim.advance(Duration::from_secs(6));
+    sim.finish_loads();
+    assert_eq!(sim.routes.len(), 2, "{}", sim.tail());
+    assert!(sim.decisions.iter().any(|d| d.starts_with("refilling twins")));
+}
+
+#[test]
+fn a_replica_that_was_evicted_for_room_is_not_replaced() {
+    let mut sim = twins(40);
+    sim.use_once("twins");
+    sim.use_once("other");
+    assert_eq!(sim.routes.len(), 2, "one twin made room: {}", sim.tail());
+    sim.advance(Duration::from_secs(600));
+    assert!(sim.loading().is_empty());
+    assert_eq!(sim.states[&"other".into()], ModelState::Loaded);
+}
+
+#[test]
+fn a_restarted_controller_knows_the_group_again() {
+    let mut sim = twins(40);
+    sim.use_once("twins");
+    sim.restart_controller();
+    for id in ["w0", "w1"] {
+        sim.connect(&id.into());
+    }
+    assert_eq!(sim.routes.len(), 2);
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &instance);
+    sim.advance(Duration::from_secs(6));
+    sim.finish_loads();
+    assert_eq!(sim.routes.len(), 2, "{}", sim.tail());
+}
+
+/// Found by `every_history_keeps_the_rules_and_ends`: a withheld replica was unloaded on a device where another load had just begun.
+#[test]
+fn a_withheld_replica_goes_only_when_no_load_runs_beside_it() {
+    let mut sim = twins(40);
+    let hold = sim.open("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.finish_load(&worker, &first);
+    sim.deliver_all();
+    let (second, instance) = sim.loading().remove(0);
+    // The queue's next load takes the device of the first replica in the step that gives the group up.
+    let mut spec = model("beside", ModelType::Llm, 30);
+    spec.device = muster_policy::DeviceChoice::Device("sim:a".into());
+    sim.add_model(spec);
+    let beside = sim.open("beside");
+    sim.fail_load(&second, &instance, FailureClass::BeforeEngine);
+    assert!(sim.streams[&hold].failed().is_some());
+    sim.finish_loads();
+    sim.advance(Duration::from_secs(3));
+    sim.finish_exits();
+    assert!(sim.streams[&beside].ready().is_some(), "{}", sim.tail());
+    assert!(!sim.routes.contains_key(&first));
+    assert!(
+        !sim.workers[&worker].instances.contains_key(&first),
+        "{}",
+        sim.tail()
+    );
+}
