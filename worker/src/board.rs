@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Invariants: nothing queues here, so a slow controller costs no memory; terminal instances stay as tombstones until acknowledged
-//! (PROTOCOL.md 3); a status and the device samples put up together travel together.
+//! (PROTOCOL.md 3); a status and the device samples put up together travel together; requests that came and went since the last report cost a
+//! touch, not a whole status.
 //!
 //! A std Mutex is enough: every critical section is a few moves, and none awaits.
 
@@ -57,7 +58,20 @@ struct Inner {
 struct Entry {
     status: InstanceStatus,
     touched: Instant,
-    told: bool,
+    untold: Untold,
+    /// Running and queued requests as of the last report.
+    told_counts: (u32, u32),
+}
+
+/// What of an instance the controller has not heard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Untold {
+    #[default]
+    Nothing,
+    /// A touch, and maybe its counts.
+    Touch,
+    /// More than that.
+    Status,
 }
 
 #[derive(Debug)]
@@ -95,13 +109,13 @@ impl Board {
     /// Puts up a new instance. `touched` is its first touch, the start of the load.
     pub(crate) fn add(&self, id: &InstanceId, status: InstanceStatus, touched: Instant) {
         let mut inner = self.lock();
-        let told = false;
         inner.instances.insert(
             id.clone(),
             Entry {
+                told_counts: (status.running, status.queued),
                 status,
                 touched,
-                told,
+                untold: Untold::Status,
             },
         );
         self.raise(&mut inner, Urgency::Now);
@@ -123,7 +137,7 @@ impl Board {
         let mut inner = self.lock();
         if let Some(entry) = inner.instances.get_mut(id) {
             change(&mut entry.status);
-            entry.told = false;
+            entry.untold = Untold::Status;
         }
         inner.put_samples(samples);
         self.raise(&mut inner, urgency);
@@ -141,7 +155,7 @@ impl Board {
         let mut inner = self.lock();
         if let Some(entry) = inner.instances.get_mut(id) {
             entry.touched = at;
-            entry.told = false;
+            entry.untold = entry.untold.max(Untold::Touch);
             entry.status.touch.get_or_insert_default().touch_seq = touch;
             (entry.status.running, entry.status.queued) = counts;
         }
@@ -159,7 +173,7 @@ impl Board {
             {
                 news |= differ(&entry.status.observed, &observed);
                 entry.status.observed = observed;
-                entry.told = false;
+                entry.untold = Untold::Status;
             }
         }
         inner.put_samples(samples);
@@ -191,7 +205,7 @@ impl Board {
     /// The status of one instance.
     pub(crate) fn get(&self, id: &InstanceId) -> Option<InstanceStatus> {
         let now = Instant::now();
-        self.lock().instances.get(id).map(|entry| entry.told_at(now))
+        self.lock().instances.get(id).map(|entry| entry.status_at(now))
     }
 
     /// Everything; counts as told if `told`.
@@ -204,8 +218,10 @@ impl Board {
         }
         let mut report = WorkerReport::default();
         for entry in inner.instances.values_mut() {
-            entry.told |= told;
-            report.instances.push(entry.told_at(now));
+            if told {
+                entry.tell();
+            }
+            report.instances.push(entry.status_at(now));
         }
         for sampled in inner.samples.values_mut() {
             sampled.told |= told;
@@ -222,9 +238,12 @@ impl Board {
             draining: inner.draining.take(),
             ..WorkerReport::default()
         };
-        for entry in inner.instances.values_mut().filter(|entry| !entry.told) {
-            entry.told = true;
-            report.instances.push(entry.told_at(now));
+        for entry in inner.instances.values_mut() {
+            match entry.tell() {
+                Untold::Nothing => {}
+                Untold::Touch => report.touches.push(entry.touch_at(now)),
+                Untold::Status => report.instances.push(entry.status_at(now)),
+            }
         }
         for sampled in inner.samples.values_mut().filter(|sampled| !sampled.told) {
             sampled.told = true;
@@ -275,12 +294,29 @@ impl Inner {
 }
 
 impl Entry {
-    fn told_at(&self, now: Instant) -> InstanceStatus {
-        let mut status = self.status.clone();
-        let touch = status.touch.get_or_insert_default();
-        touch.instance_id.clone_from(&status.instance_id);
-        touch.age = Some(convert::duration(now.saturating_duration_since(self.touched)));
-        status
+    /// What must be told now, which then counts as told.
+    fn tell(&mut self) -> Untold {
+        let counts = (self.status.running, self.status.queued);
+        let mut untold = std::mem::take(&mut self.untold);
+        if counts != std::mem::replace(&mut self.told_counts, counts) {
+            untold = Untold::Status;
+        }
+        untold
+    }
+
+    fn touch_at(&self, now: Instant) -> Touch {
+        Touch {
+            instance_id: self.status.instance_id.clone(),
+            touch_seq: self.status.touch.as_ref().map_or(0, |touch| touch.touch_seq),
+            age: Some(convert::duration(now.saturating_duration_since(self.touched))),
+        }
+    }
+
+    fn status_at(&self, now: Instant) -> InstanceStatus {
+        InstanceStatus {
+            touch: Some(self.touch_at(now)),
+            ..self.status.clone()
+        }
     }
 }
 
@@ -347,10 +383,31 @@ mod tests {
         board.touch(&id, Urgency::Soon, 8, now, (0, 0));
         assert_eq!(board.urgency(), Urgency::Soon);
         let report = board.changes(now + Duration::from_millis(30));
-        let touch = report.instances[0].touch.as_ref().unwrap();
-        assert_eq!(touch.touch_seq, 8);
+        // Both came and went between two reports: the counts are as they were.
+        assert!(report.instances.is_empty());
+        let [touch] = report.touches.as_slice() else {
+            panic!("{report:?}")
+        };
+        assert_eq!((touch.instance_id.as_str(), touch.touch_seq), ("i", 8));
         assert_eq!(touch.age, Some(convert::duration(Duration::from_millis(30))));
         assert_eq!(board.urgency(), Urgency::None);
+        assert_eq!(board.changes(now), WorkerReport::default());
+    }
+
+    #[test]
+    fn a_touch_with_other_news_comes_in_the_status() {
+        let (board, id, now) = board();
+        board.changes(now);
+        board.touch(&id, Urgency::Lazy, 2, now, (1, 0));
+        let report = board.changes(now);
+        assert!(report.touches.is_empty());
+        assert_eq!(report.instances[0].running, 1);
+        board.touch(&id, Urgency::Lazy, 3, now, (1, 0));
+        board.update(&id, Urgency::Now, |status| status.revision = 9);
+        let report = board.changes(now);
+        assert!(report.touches.is_empty());
+        let touch = report.instances[0].touch.as_ref().unwrap();
+        assert_eq!((report.instances[0].revision, touch.touch_seq), (9, 3));
     }
 
     #[test]

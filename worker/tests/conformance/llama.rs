@@ -11,7 +11,7 @@ use muster_proto::v1::{
 };
 
 use crate::{
-    harness::{Bench, Talk, model},
+    harness::{Bench, Talk, eventually, model},
     kit::{Subject, streams_stay_separate, tokens},
 };
 
@@ -43,6 +43,44 @@ fn many_sequences() -> ModelSettings {
     }
 }
 
+/// A model that takes a while to read a prompt, in small batches; on one thread, since several wait for each other on a busy machine.
+fn slow_reader() -> ModelSettings {
+    ModelSettings {
+        checkpoint: model("bench-chat"),
+        ctx_size: 8192,
+        sequences: 2,
+        batch_size: 64,
+        ubatch_size: 64,
+        threads: 1,
+        ..chat_settings()
+    }
+}
+
+/// Both look once per batch whether a prompt is still wanted; llama-server, left to itself, only when the whole prompt has been read.
+async fn a_cancel_in_prefill_frees_the_sequence(subject: Subject, bound: Duration) {
+    let bench = Bench::new();
+    let subject = Subject {
+        settings: slow_reader,
+        ..subject
+    };
+    let mut talk = subject.talk(&bench).await;
+    let mut best = Duration::MAX;
+    // A busy machine may delay one, not each of three.
+    for attempt in 0..3 {
+        let prompt = format!("{attempt} {}", "so it goes on ".repeat(500));
+        let handle = talk.generate(tokens(&prompt, 10), 100).await;
+        eventually("a prompt that is read", async || talk.busy().await == 1).await;
+        let begin = std::time::Instant::now();
+        talk.cancel(handle).await;
+        let got = talk.finish(handle).await;
+        assert_eq!(got.code(), Some("cancelled"));
+        assert_eq!(got.deltas().count(), 0, "the prompt had been read");
+        eventually("a free sequence", async || talk.busy().await == 0).await;
+        best = best.min(begin.elapsed());
+    }
+    assert!(best < bound, "freed after {best:?} at best");
+}
+
 /// A grammar that allows nothing but the stream's own name.
 fn named(i: u32) -> GenerateRequest {
     let grammar = format!("root ::= (\"<{i}>\")+");
@@ -64,6 +102,12 @@ mod llama_server {
     crate::kit::conforms!(LLAMA_SERVER);
 
     #[tokio::test]
+    async fn a_cancel_in_prefill_frees_the_sequence() {
+        let bound = std::time::Duration::from_secs(1);
+        super::a_cancel_in_prefill_frees_the_sequence(LLAMA_SERVER, bound).await;
+    }
+
+    #[tokio::test]
     async fn streams_of_many_stay_separate() {
         streams_stay_separate(
             Subject {
@@ -81,6 +125,12 @@ mod llama_cpp {
     use super::{LLAMA_CPP, Subject, many_sequences, named, own, streams_stay_separate};
 
     crate::kit::conforms!(LLAMA_CPP);
+
+    #[tokio::test]
+    async fn a_cancel_in_prefill_frees_the_sequence() {
+        let bound = std::time::Duration::from_millis(400);
+        super::a_cancel_in_prefill_frees_the_sequence(LLAMA_CPP, bound).await;
+    }
 
     #[tokio::test]
     async fn streams_of_many_stay_separate() {

@@ -55,7 +55,8 @@ async fn a_cancelled_or_dropped_load_ends_its_engine() {
         let mut launch = Box::pin(bench.runtime("stub").launch(load.launch));
         tokio::select! {
             _ = &mut launch => panic!("it hangs"),
-            process = load.process.wait_for(Option::is_some) => drop(process.unwrap()),
+            // Known as soon as its keeper is; told again once it runs.
+            process = load.process.wait_for(|process| process.as_ref().is_some_and(|process| !process.tree().is_empty())) => drop(process.unwrap()),
         }
         let process = load.process.borrow().clone().unwrap();
         let pid = process.tree()[0].pid;

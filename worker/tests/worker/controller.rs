@@ -141,6 +141,11 @@ impl View {
             self.history.push((status.instance_id.clone(), status.state()));
             self.instances.insert(status.instance_id.clone(), status);
         }
+        for touch in report.touches {
+            if let Some(status) = self.instances.get_mut(&touch.instance_id) {
+                status.touch = Some(touch);
+            }
+        }
         for sample in report.devices {
             self.samples.insert(sample.device_id.clone(), sample);
         }

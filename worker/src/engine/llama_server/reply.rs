@@ -25,6 +25,8 @@ use super::{
 pub(super) struct Reply {
     dialect: Dialect,
     logprobs: bool,
+    /// The caller asked for progress; long prompts report it in any case.
+    progress: bool,
     tops: usize,
     stops: bool,
     /// Only the prompt is to be read. llama-server generates a token all the same; nobody asked for it.
@@ -46,6 +48,7 @@ impl Reply {
         Self {
             dialect,
             logprobs: wants_logprobs(request),
+            progress: request.return_progress,
             tops: usize::try_from(request.top_logprobs).unwrap_or(usize::MAX),
             stops: !request.stop.is_empty(),
             mute: request.max_tokens == Some(0),
@@ -93,7 +96,7 @@ impl Reply {
             return Err(error.into_info());
         }
         if let Some(progress) = chunk.prompt_progress {
-            events.push(kind(event::Kind::Progress(progress.into())));
+            self.progress(progress, events);
         }
         for choice in chunk.choices {
             let delta = self.chat_delta(choice.index, choice.delta, choice.logprobs);
@@ -123,6 +126,12 @@ impl Reply {
             }
         }
         Ok(())
+    }
+
+    fn progress(&self, progress: WireProgress, events: &mut Vec<Event>) {
+        if self.progress {
+            events.push(kind(event::Kind::Progress(progress.into())));
+        }
     }
 
     fn chat_delta(&self, choice: u32, delta: ChatDelta, logprobs: Option<Logprobs>) -> Delta {
@@ -167,7 +176,7 @@ impl Reply {
         }
         if let Some(progress) = chunk.prompt_progress {
             // Such a chunk carries a token of zero that nobody generated.
-            events.push(kind(event::Kind::Progress(progress.into())));
+            self.progress(progress, events);
             return Ok(());
         }
         let delta = Delta {

@@ -8,7 +8,12 @@ use muster_proto::{
         logit_bias, prompt_piece,
     },
 };
+use prost::Message as _;
 use serde_json::{Map, Value, json};
+
+/// Requests of at least so many bytes report their progress, whether or not their caller asked: llama-server sees that nobody listens any more when it
+/// has something to send, which it then has after each batch. Otherwise it reads a long prompt to its end for nobody.
+const LONG: usize = 512;
 
 /// Which of the server's two output forms a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +239,7 @@ fn common_fields(request: &GenerateRequest, body: &mut Map<String, Value>) {
     if request.post_sampling_probs {
         body.insert("post_sampling_probs".into(), true.into());
     }
-    if request.return_progress {
+    if request.return_progress || request.encoded_len() >= LONG {
         body.insert("return_progress".into(), true.into());
     }
     some(body, "cache_prompt", request.cache_prompt);
@@ -379,6 +384,23 @@ mod tests {
         assert_eq!(wire.body["backend_sampling"], true);
         assert_eq!(wire.body["n_predict"], 3);
         assert_eq!((wire.path, wire.dialect), ("/completion", Dialect::Native));
+    }
+
+    #[test]
+    fn long_prompts_report_progress_so_that_a_cancel_is_seen_early() {
+        let request = |length: usize| GenerateRequest {
+            input: Some(Input::Prompt(prompt(vec![text(&"x".repeat(length))]))),
+            ..Default::default()
+        };
+        let asked = |length| {
+            generate(&request(length), 1)
+                .unwrap()
+                .body
+                .get("return_progress")
+                .cloned()
+        };
+        assert_eq!(asked(10), None);
+        assert_eq!(asked(LONG), Some(true.into()));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A request without credits does not read its socket, so the server's own buffers fill up (PROTOCOL.md 18). Cancelling drops the HTTP
-//! request; the server sees that at its next token, or within its polling second while it reads a prompt. Dropping the link drops all of it.
+//! request; the server sees that at its next token, or, while it reads a prompt, after the batch it is at. Dropping the link drops all of it.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -127,6 +127,18 @@ fn a_native_reply_keeps_what_we_do_not_model() {
 }
 
 #[test]
+fn progress_comes_only_if_asked_for() {
+    let (events, _) = events(
+        Dialect::Native,
+        &GenerateRequest::default(),
+        &[
+            r#"{"index":0,"content":"","tokens":[0],"stop":false,"id_slot":-1,"prompt_progress":{"total":4,"cache":1,"processed":4,"time_ms":7}}"#,
+        ],
+    );
+    assert!(events.is_empty(), "{events:?}");
+}
+
+#[test]
 fn logprobs_come_only_if_asked_for_and_as_many() {
     let chunk = r#"{"choices":[{"index":0,"finish_reason":null,"delta":{"content":"x"},"logprobs":{"content":[{"id":1,"token":"x","bytes":[120],"logprob":-1.5,"top_logprobs":[{"id":1,"bytes":[120],"logprob":-1.5},{"id":2,"bytes":[121],"logprob":-2}]}]}}]}"#;
     let logprobs = |request: &GenerateRequest| {
