@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::failure::LoadError;
 use super::ids::{InstanceId, ModelId, WorkerId};
+use super::spec::Reservation;
 
 /// One decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub enum DecisionKind {
     LoadStarted {
         /// Which attempt.
         attempt: u32,
+        /// Which of the model's needs its place meets, from 0; lower is preferred.
+        need: usize,
+        /// What was set aside for it.
+        reservations: Vec<Reservation>,
     },
     /// A load ended well.
     Loaded,
@@ -151,7 +156,21 @@ impl fmt::Display for DecisionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LoadQueued => f.write_str("waits in the load queue"),
-            Self::LoadStarted { attempt } => write!(f, "attempt {attempt} begins"),
+            Self::LoadStarted {
+                attempt,
+                need,
+                reservations,
+            } => {
+                let parts: Vec<String> = reservations
+                    .iter()
+                    .map(|part| format!("{} on {}", part.bytes, part.device))
+                    .collect();
+                write!(f, "attempt {attempt} begins with {}", parts.join(", "))?;
+                match need {
+                    0 => Ok(()),
+                    rank => write!(f, ", choice {} of how to host it", rank + 1),
+                }
+            }
             Self::Loaded => f.write_str("takes requests"),
             Self::Failed(error) | Self::Refused(error) => write!(f, "{error}"),
             Self::RetryAfterEvictingAll => f.write_str(

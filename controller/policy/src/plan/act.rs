@@ -191,10 +191,13 @@ impl Fleet {
         if let Some(model) = self.models.get_mut(&load.model) {
             model.queued = None;
             model.failure = None;
+            model.loaded_with = Some(Arc::clone(&load.spec));
         }
         self.decided_on(
             DecisionKind::LoadStarted {
                 attempt: load.attempt,
+                need: candidate.need,
+                reservations: candidate.reservations.clone(),
             },
             &id,
         );

@@ -32,6 +32,8 @@ pub(crate) struct Model {
     pub(crate) strikes: u32,
     /// When to see whether it has been idle for too long.
     pub(crate) expires_at: Option<Moment>,
+    /// What it was loaded with last: an operator's overrides are not in the catalogue.
+    pub(crate) loaded_with: Option<Arc<ModelSpec>>,
     /// When a replica is loaded in place of one that ended by itself.
     pub(crate) refill_at: Option<Moment>,
     /// Replicas that ended by themselves since all were there.
@@ -68,6 +70,7 @@ impl Model {
             failure: None,
             strikes: 0,
             expires_at: None,
+            loaded_with: None,
             refill_at: None,
             refills: 0,
             shown: None,

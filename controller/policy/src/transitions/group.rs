@@ -10,7 +10,11 @@
 //!
 //! An instance that is withheld has no route, nobody is promised it, and it is not evicted: its group's load is under way.
 
-use crate::api::{Command, DecisionKind, Group, InstanceId, LoadError, ModelId, Moment, Origin, UnloadMode};
+use std::sync::Arc;
+
+use crate::api::{
+    Command, DecisionKind, Group, InstanceId, LoadError, ModelId, ModelSpec, Moment, Origin, UnloadMode,
+};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Asked, InstanceState, Load};
 
@@ -128,18 +132,14 @@ impl Fleet {
             if !self.lacks_replicas(&id) {
                 continue;
             }
-            let group = self.models.get(&id).and_then(|model| {
-                let mut instances = model.instances.iter().filter_map(|id| self.instances.get(id));
-                instances.find_map(|instance| instance.spec.group.clone())
-            });
-            let Some(spec) = self.spec_of(&id).cloned() else {
+            let Some((group, spec)) = self.group_to_fill(&id) else {
                 continue;
             };
             self.decided(DecisionKind::Refilling, Some(&id), None, None);
             self.enqueue(&id, spec, Origin::Preload);
             let queued = self.models.get(&id).and_then(|model| model.queued);
             if let Some(load) = queued.and_then(|load| self.queue.get_mut(&load)) {
-                load.group = group;
+                load.group = Some(group);
             }
         }
     }
@@ -149,13 +149,25 @@ impl Fleet {
         let Some(model) = self.models.get(id) else {
             return false;
         };
-        let wanted = model.spec.as_ref().map_or(1, |spec| spec.replicas.get());
+        let wanted = self.group_to_fill(id).map_or(1, |(group, _)| group.size);
         let here = model.instances.iter().filter_map(|id| self.instances.get(id));
         let here = here.filter(|instance| !instance.going()).count();
         self.serving(id) && model.queued.is_none() && here < usize::try_from(wanted).unwrap_or(usize::MAX)
     }
 
-    /// Whether all parts that a group still lacks have a place; if not, why not.
+    /// The group of the model's instances, and what these were loaded with; none if that is not known any more (DECISIONS: overrides
+    /// live through replica restarts).
+    fn group_to_fill(&self, id: &ModelId) -> Option<(Group, Arc<ModelSpec>)> {
+        let model = self.models.get(id)?;
+        let mut instances = model.instances.iter().filter_map(|id| self.instances.get(id));
+        let member = instances.find(|instance| instance.spec.group.is_some())?;
+        let known = model.loaded_with.iter().chain(&model.spec);
+        let mut same = known.filter(|spec| spec.spec_hash == member.spec.spec_hash);
+        model.spec.as_ref()?;
+        Some((member.spec.group.clone()?, Arc::clone(same.next()?)))
+    }
+
+    /// There are places for some of a group's parts only.
     pub(crate) fn lacks_places(&self, load: &Load, ready: u32) -> LoadError {
         LoadError::TooFewPlaces {
             model: load.model.clone(),

@@ -130,6 +130,32 @@ fn a_crashed_replica_is_replaced_after_a_while_and_the_others_serve() {
 }
 
 #[test]
+fn a_replica_is_replaced_with_the_settings_that_the_others_were_loaded_with() {
+    let mut sim = twins(40);
+    let mut overrides = sim.catalogue[&"twins".into()].clone();
+    overrides.needs = model("twins", ModelType::Llm, 25).needs;
+    overrides.spec_hash = "overridden".into();
+    let request = sim.request();
+    sim.event(muster_policy::Event::LoadRequested {
+        request,
+        model: "twins".into(),
+        overrides: Some(overrides),
+    });
+    sim.finish_loads();
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &instance);
+    sim.advance(Duration::from_secs(6));
+    sim.finish_loads();
+    let reserved: Vec<u64> = sim
+        .fleet
+        .devices()
+        .iter()
+        .map(|device| device.reserved.get())
+        .collect();
+    assert_eq!(reserved, [25, 25], "{}", sim.tail());
+}
+
+#[test]
 fn a_replica_that_was_evicted_for_room_is_not_replaced() {
     let mut sim = twins(40);
     sim.use_once("twins");
