@@ -436,3 +436,28 @@ async fn a_process_loads_once_and_says_why_it_does_not() {
     assert!(engine.client.load(request).await.is_err());
     assert!(std::path::Path::new(&model("tiny-chat.gguf")).is_file());
 }
+
+#[tokio::test]
+async fn time_runs_out_only_at_a_new_line() {
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let mut session = engine.session().await;
+    let mut limited = async |grammar: &str, tokens: u32| {
+        let request = GenerateRequest {
+            constraint: Some(Constraint::Grammar(grammar.to_owned())),
+            max_predict_ms: Some(1),
+            ..completion("Once", tokens)
+        };
+        session.run(request).await
+    };
+    // a line of ten letters: the time is long over when it ends
+    let answer = limited(r#"root ::= ("aaaaaaaaaa" "\n")+"#, 2000).await;
+    assert!(answer.text().contains('\n'), "{:?}", answer.text());
+    assert!(answer.usage().completion_tokens < 2000, "{:?}", answer.usage());
+    assert_eq!(
+        (answer.end().reason(), answer.end().stop(), answer.end().truncated),
+        (FinishReason::Length, StopKind::Limit, false)
+    );
+    // without a line's end it does not run out (seed 004, `t_max_predict_ms`)
+    let answer = limited(r#"root ::= "a"+"#, 200).await;
+    assert_eq!(answer.usage().completion_tokens, 200);
+}
