@@ -184,6 +184,11 @@ async fn a_pinned_model_stays_until_it_is_unpinned() {
         "{table}"
     );
     assert_ne!(column("RESERVED"), "-", "{table}");
+    let why = cli.ok(&["explain", "n"]).await;
+    assert!(
+        why.contains("slots_pinned") && why.contains("m are pinned (I6)"),
+        "{why}"
+    );
     let refused = cli.run(&["load", "n"]).await;
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(
@@ -192,6 +197,14 @@ async fn a_pinned_model_stays_until_it_is_unpinned() {
     );
     let unpinned = &cli.json(&["unpin", "m"]).await[0];
     assert_eq!(unpinned["model"]["pinned"], false);
+    let plan = &cli.json(&["explain", "n"]).await[0];
+    assert_eq!(plan["verdict"], "LOAD_VERDICT_EVICT");
+    assert_eq!(plan["places"][0]["victims"][0]["model"], "m");
+    let why = cli.ok(&["explain", "n"]).await;
+    assert!(
+        why.contains("after evicting m") && why.contains("m would go, type slot (I2): idle"),
+        "{why}"
+    );
     cli.ok(&["load", "n"]).await;
     assert_eq!(cli.run(&["pin", "nobody"]).await.status.code(), Some(4));
 }
