@@ -12,6 +12,8 @@ struct Seen {
     keys: bool,
     /// Queries, keys and values in one matrix; in a recurrent layer its input.
     fused: bool,
+    /// An indexer that chooses what sparse attention sees, with keys of its own.
+    indexed: bool,
     /// A recurrent part.
     recurrent: bool,
     /// Rows of the widest dense feed-forward matrix.
@@ -38,6 +40,8 @@ struct Numbers {
     value_head: [Option<u64>; 2],
     /// Keys hold values too: the width of a head before; else 0.
     latent_head: u64,
+    /// Elements of an indexer's key, of which there is one for all heads.
+    index_key: u64,
     /// Layers from here on use the caches of earlier ones.
     shared_from: u64,
     /// Layers from here on predict further tokens and are not part of what answers.
@@ -77,6 +81,7 @@ fn see(gguf: &Gguf, count: usize) -> Vec<Seen> {
         seen.recurrent |= ["ssm_", "shortconv", "time_mix_"]
             .iter()
             .any(|beginning| name.starts_with(beginning));
+        seen.indexed |= name.starts_with("indexer.");
         let (part, kind) = name.split_once('.').unwrap_or((name, ""));
         if kind != "weight" {
             continue;
@@ -111,10 +116,15 @@ fn layer(numbers: &Numbers, index: usize, seen: Seen, windowed: bool, width: u64
     let number = index as u64;
     let caches = attends && number < numbers.trunk && number < numbers.shared_from;
     let kv_heads = if caches { at(&numbers.kv_heads) } else { 0 };
+    let index_key = if caches && seen.indexed {
+        numbers.index_key
+    } else {
+        0
+    };
     Layer {
         weights: seen.weights,
         largest: seen.largest,
-        key: kv_heads.saturating_mul(key_head),
+        key: kv_heads.saturating_mul(key_head).saturating_add(index_key),
         value: if numbers.latent_head > 0 {
             0
         } else {
@@ -171,6 +181,7 @@ fn numbers(keys: &Keys<'_>, count: u64, width: u64) -> Result<Numbers, Error> {
             number("attention.value_length_swa")?,
         ],
         latent_head: if latent_value > 0 { latent_key } else { 0 },
+        index_key: number("attention.indexer.key_length")?.unwrap_or(0),
         shared_from,
         trunk: if nextn < count { count - nextn } else { count },
         state: state(keys, width, first_heads)?,

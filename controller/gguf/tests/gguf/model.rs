@@ -138,6 +138,17 @@ fn tensors_say_what_a_layer_does() {
 }
 
 #[test]
+fn an_indexer_caches_a_key_of_its_own() {
+    let entries = [
+        ("attention.indexer.key_length", 128),
+        ("attention.head_count_kv", 1),
+    ];
+    let sparse = layer("deepseek32", &entries, &["attn_kv_a_mqa", "indexer.attn_k"]);
+    assert_eq!(sparse.key, 16 + 128);
+    assert_eq!(layer("deepseek32", &entries, &["attn_kv_a_mqa"]).key, 16);
+}
+
+#[test]
 fn shared_and_further_layers_cache_nothing() {
     let cached = |architecture: &str, key: &str, value: u32| {
         let mut writer = Writer::new(architecture);
