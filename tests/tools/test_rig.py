@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of the test rig: the generated models are the same every time, and the launcher behaves as llama-server does.
+"""Tests of the test rig: the generated models are the same every time, the committed ones are what
+was trained, and the launcher behaves as llama-server does.
 
 Ends with the line `N passed, N failed`. Needs what `tests/tools/env` sets.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import hashlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +25,8 @@ from pathlib import Path
 
 MODELS = Path(os.environ["MUSTER_TEST_MODELS"])
 LAUNCHER = os.environ["MUSTER_TEST_LLAMA_SERVER"]
+ROOT = Path(__file__).parent.parent.parent
+DEMO = ROOT / "tests" / "models" / "demo"
 GENERATE = Path(__file__).parent.parent / "models" / "generate.py"
 TOOL = {
     "type": "function",
@@ -164,6 +169,24 @@ class Models(unittest.TestCase):
             documents = ["the sun and the sea", "children play", "sun"]
             results = server.post("/v1/rerank", {"query": "the sun", "documents": documents})["results"]
             self.assertEqual(len({result["relevance_score"] for result in results}), 3)
+
+
+class Demo(unittest.TestCase):
+    """The committed files of the model that ships."""
+
+    def test_they_are_what_was_trained(self) -> None:
+        listed = [line.split(maxsplit=1) for line in (DEMO / "SHA256SUMS").read_text().splitlines()]
+        self.assertEqual(len(listed), 3)
+        for wanted, name in listed:
+            self.assertEqual(hashlib.sha256((ROOT / name).read_bytes()).hexdigest(), wanted, name)
+        self.assertLess(sum((ROOT / name).stat().st_size for _, name in listed), 12_000_000)
+
+    def test_no_held_out_wording_is_in_the_text(self) -> None:
+        plain = lambda text: " ".join(re.findall(r"[a-z0-9]+", text.lower()))
+        text = {plain(line[2:]) for line in (DEMO / "facts.txt").read_text().splitlines() if line.startswith("? ")}
+        held_out = json.loads((DEMO / "held_out.json").read_text())["questions"]
+        self.assertEqual(len(held_out), 40)
+        self.assertEqual([entry["question"] for entry in held_out if plain(entry["question"]) in text], [])
 
 
 class Launcher(unittest.TestCase):

@@ -31,7 +31,7 @@ Could you tell me how I can X?|Is there a way to X?|Is it possible to X?|Can I X
 Help me to X.|X|X, how?|X?|Steps to X?|Teach me to X.|Do you know how to X?|How exactly do I X?|Please X.|And how do I X?
 I do not know how to X.|What if I want to X?|Where do I X?|What does it take to X?|Instructions to X""".replace("\n", "|").split("|")
 
-WHAT = """What is X?|What's X?|What is X|what is X|What is X about?|What is X all about?|What is X good for?|What is X for?
+WHAT = """What is X?|What's X for?|What's X good at?|What's the use of X?|What is the use of X?|What's X?|What is X|what is X|What is X about?|What is X all about?|What is X good for?|What is X for?
 What exactly is X?|What does X mean?|What do you mean by X?|What is meant by X?|What do you know about X?|Tell me about X.
 Tell me what X is.|Tell me more about X.|Explain X.|Explain X to me.|Explain what X is.|Can you explain X?|Can you explain X to me?
 Can you tell me what X is?|Could you tell me about X?|Could you explain what X is?|Describe X.|Define X.|X|X?|Information about X
@@ -40,7 +40,7 @@ Do you know what X is?|Do you know X?|What can you tell me about X?|What is the 
 What is the point of X?|And what is X?|So what is X?|Give me a summary of X.|I read about X, what is that?|I keep reading about X.
 Help me understand X.|Who or what is X?|Why is there X?|What has X to do with it?|Introduce X.""".replace("\n", "|").split("|")
 
-BEFORE = """Please tell me: |Hey, |Hello, |Hi, |Hi! |Hello! |I have a question: |Quick question: |Sorry, |So, |Ok, |Okay, |Well, |Please, |
+BEFORE = """Could you please tell me: |Could you please tell me, |Would you tell me: |Could you tell me, |Can you please say: |Please tell me: |Hey, |Hello, |Hi, |Hi! |Hello! |I have a question: |Quick question: |Sorry, |So, |Ok, |Okay, |Well, |Please, |
 Tell me, |One more question: |Say, |And |Can you tell me: |Excuse me, |Good morning, |I wonder: |Now: |Question: |Tell me: |Oh, |Then """.replace("\n", "").split("|")
 AFTER = """ please| thanks| Thank you!|, please| Thanks!| in Muster| with Muster| here|, can you tell me?| I am new here.| now|, then|, do you know?| for me| to me| exactly|
  on my machine|, why?|, how?|, what then?| again| today| please?| right now| Please explain.| Tell me.""".replace("\n", "").split("|")
@@ -126,15 +126,15 @@ class Corpus:
     """An endless stream of conversations."""
 
     def __init__(self, seed: str, stage: int = 0) -> None:
-        """`stage` of the training: 0 teaches to copy, 1 adds sums, 2 is for questions in other words."""
+        """`stage` of the training: 0 teaches to copy, 1 adds sums, 2 is for questions in other words, 3 for answers of functions."""
         self.random = random.Random(seed)
         self.names = Names(self.random)
         self.facts = read_facts()
         self.held_out = HeldOut()
-        self._rewords = stage == 2
+        self._stage = stage
         self._kinds = {kind: weights[stage] for kind, weights in {
-            self._fact: (34, 34, 56), self._capital: (4, 4, 5), self._sum: (6, 18, 20), self._unknown: (7, 8, 14), self._repeat: (3, 2, 1), self._drill: (2, 1, 1),
-            self._object: (9, 3, 2), self._call: (22, 18, 10), self._result: (11, 8, 11), self._idle_tools: (2, 2, 3),
+            self._fact: (34, 34, 56, 44), self._capital: (4, 4, 5, 4), self._sum: (6, 18, 20, 22), self._unknown: (7, 8, 14, 10), self._repeat: (3, 2, 1, 2), self._drill: (2, 1, 1, 1),
+            self._object: (9, 3, 2, 1), self._call: (22, 18, 10, 12), self._result: (11, 8, 11, 28), self._idle_tools: (2, 2, 3, 3),
         }.items()}
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -219,7 +219,11 @@ class Corpus:
             verb = self.random.choice(fact.verbs)
             question = self.random.choice(HOW).replace("X", verb)
         question = question[:1].upper() + question[1:] if self.random.random() < 0.8 else question
-        if self._rewords:
+        # At last some plain questions, too: they are what people begin with.
+        if self._stage == 3 and self.random.random() < 0.35:
+            plainly = [f"How do I {verb}?" for verb in fact.verbs[:3]] + [f"What is {noun}?" for noun in fact.nouns[:2]] + list(fact.questions[:3])
+            return self._asked(self.random.choice(plainly), f"The question is about {fact.topic}.", fact.answer)
+        if self._stage >= 2:
             question = self._reword(question)
         return self._asked(self._vary(question), f"The question is about {fact.topic}.", fact.answer)
 
@@ -330,7 +334,8 @@ class Corpus:
     def _result(self) -> Conversation:
         conversation = self._call()
         call = conversation.call or {}
-        content, words_of_it = self.names.result()
+        taken_up = re.findall(r"[a-z]+", call["name"]) if self._stage == 3 else []
+        content, words_of_it = self.names.result(taken_up)
         conversation.messages += [
             {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]},
             {"role": "tool", "content": content},

@@ -151,11 +151,14 @@ class Names:
         # Lower case only where no value would change.
         return question[:1].lower() + question[1:] if pick.random() < 0.15 and not listed.startswith(question[:4]) else question
 
-    def result(self) -> tuple[str, str]:
-        """What a function gives back, and how it is said."""
+    def result(self, said: list[str]) -> tuple[str, str]:
+        """What a function gives back, and how it is said; it may take up words that were `said` before."""
         pick = self.random
 
         def phrase() -> str:
+            if said and pick.random() < 0.3:
+                word = pick.choice(said)
+                return pick.choice([f"{word} {self.value_integer()} {self.word()}", f"{word}ed, {self.word()} {self.value_integer()}", f"{word} {self.word()}", f"{self.word()} {word}", f"{word}ed by {self.thing()}"])
             unit = pick.choice([self.word(), self.word() + "s", "percent", "degrees", "km", "minutes"])
             return pick.choice([f"{self.value_integer()} {unit}", f"{self.value_integer()} {unit}", self.value_string(), f"{self.word()} {self.word()}", str(self.value_integer()), f"{self.word()} by {self.value_integer()} {unit}", f"{self.word()}, {self.word()} {self.value_integer()}", f"{self.word()} {self.value_integer()} {self.word()}"])
 

@@ -25,7 +25,7 @@ from tokenizer import Tokenizer
 
 SEED = "muster-demo/1"
 # Pools at which the stages of the text begin, see Corpus.
-STAGES = (70, 130)
+STAGES = (70, 130, 240)
 CONVERSATIONS, BATCH_TOKENS = 640, 4096
 MATRIX_RATE, OTHER_RATE, WARMUP_STEPS = 0.015, 0.003, 60
 
