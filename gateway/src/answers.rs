@@ -6,6 +6,7 @@
 use std::{
     future::poll_fn,
     task::{Context, Poll},
+    time::Instant,
 };
 
 use muster_proto::{
@@ -16,6 +17,7 @@ use muster_proto::{
 use crate::{
     dispatch::Admitted,
     session::{Batch, End},
+    stats::Meter,
 };
 
 /// The requests that make up an answer.
@@ -25,14 +27,16 @@ pub(crate) struct Answers {
     /// Choices of each request.
     choices: u32,
     finished: Finished,
+    meter: Meter,
 }
 
 impl Answers {
-    pub(crate) fn new(parts: Vec<Admitted>, choices: u32) -> Self {
+    pub(crate) fn new(parts: Vec<Admitted>, choices: u32, meter: Meter) -> Self {
         Self {
             parts: parts.into_iter().map(Some).collect(),
             choices,
             finished: Finished::default(),
+            meter,
         }
     }
 
@@ -51,6 +55,16 @@ impl Answers {
 
     /// Appends what is ready to `out`; ready if that is anything.
     pub(crate) fn poll(&mut self, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()> {
+        let before = out.len();
+        std::task::ready!(self.advance(cx, out));
+        let now = Instant::now();
+        for event in out.iter().skip(before) {
+            self.meter.event(event, now);
+        }
+        Poll::Ready(())
+    }
+
+    fn advance(&mut self, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()> {
         if let [part] = self.parts.as_mut_slice() {
             // The common case: nothing to number.
             return match part {

@@ -19,10 +19,14 @@ mod dialects;
 mod dispatch;
 mod fleet;
 mod io;
+#[doc(hidden)]
+pub mod measure;
+mod openapi;
 mod options;
 mod render;
 mod routes;
 mod session;
+mod stats;
 mod translate;
 
 use std::time::Duration;
@@ -45,13 +49,15 @@ const FIRST_ROUTES: Duration = Duration::from_secs(1);
 /// The address cannot be bound or must not be without a key, a key file cannot be read, or signals cannot be handled.
 pub async fn run(options: Options) -> std::io::Result<()> {
     let stop = CancellationToken::new();
-    let fleet = Fleet::new(&options.controller, options.longest_wait());
+    let fleet = Fleet::new(&options.controller, options.load_wait());
     // Ends with the runtime, that is, with the process.
     tokio::spawn(std::sync::Arc::clone(&fleet).follow());
     let settings = Settings {
         max_body: options.max_body(),
         drain: options.drain(),
         keys: std::sync::Arc::new(options.keys()?),
+        autoload: options.autoload(),
+        stats: std::sync::Arc::default(),
     };
     let threads = Threads::start(&options.listen, options.threads(), &fleet, &settings, &stop).await?;
     // Ready all the same if the controller is away: its routes come when it does.

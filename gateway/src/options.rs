@@ -5,7 +5,7 @@ use std::{fs, io, net::ToSocketAddrs as _, num::NonZeroUsize, path::PathBuf, thr
 use clap::Parser;
 use muster_proto::{net::Address, process::LogLevel};
 
-use crate::routes::access::Keys;
+use crate::{dispatch::autoload::Autoload, routes::access::Keys};
 
 /// Below the limit of one internal message, since an encoded request is hardly larger than its JSON.
 const MAX_BODY_BYTES: i64 = 60 << 20;
@@ -64,13 +64,22 @@ pub struct Options {
     )]
     pub admin_api_key_file: Vec<PathBuf>,
 
+    /// Whether a request loads its model when it is not loaded: on or off. A model's own `autoload` wins over this, and a request's
+    /// `?autoload=` over both.
+    #[arg(long, env = "MUSTER_AUTOLOAD", default_value = "on", value_parser = autoload, action = clap::ArgAction::Set)]
+    pub autoload: bool,
+
+    /// Requests may not say `?autoload=`.
+    #[arg(long, env = "MUSTER_LOCK_AUTOLOAD")]
+    pub lock_autoload: bool,
+
     /// Listen beyond this machine although nobody needs a key.
     #[arg(long, env = "MUSTER_ALLOW_NO_API_KEY")]
     pub allow_no_api_key: bool,
 
-    /// Seconds that a request waits for a model that is not loaded, before it is refused [default: as long as it takes].
-    #[arg(long, env = "MUSTER_GATEWAY_LOAD_WAIT_SECONDS", value_name = "SECONDS")]
-    pub load_wait_seconds: Option<u64>,
+    /// Longest time in seconds that a request waits for its model to be loaded [default: as long as its client does].
+    #[arg(long, env = "MUSTER_GATEWAY_LOAD_WAIT_SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub load_wait_seconds: Option<u32>,
 
     /// Seconds that running streams get to end after SIGTERM.
     #[arg(long, env = "MUSTER_GATEWAY_DRAIN_SECONDS", default_value_t = 30)]
@@ -87,20 +96,29 @@ impl Options {
         usize::try_from(self.max_body_bytes).unwrap_or(usize::MAX)
     }
 
+    /// Longest wait for a load.
+    pub(crate) fn load_wait(&self) -> Option<Duration> {
+        self.load_wait_seconds
+            .map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
     /// Threads to start.
     pub(crate) fn threads(&self) -> usize {
         let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.io_threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// Longest wait for a model.
-    pub(crate) fn longest_wait(&self) -> Option<Duration> {
-        self.load_wait_seconds.map(Duration::from_secs)
-    }
-
     /// Longest drain.
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_seconds)
+    }
+
+    /// When requests load models.
+    pub(crate) fn autoload(&self) -> Autoload {
+        Autoload {
+            on: self.autoload,
+            locked: self.lock_autoload,
+        }
     }
 
     /// Who may ask.
@@ -119,6 +137,19 @@ impl Options {
             self.listen
         );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    }
+}
+
+fn autoload(text: &str) -> Result<bool, String> {
+    on_off(text).ok_or_else(|| "want on or off".to_owned())
+}
+
+/// A switch, as people write it.
+pub(crate) fn on_off(text: &str) -> Option<bool> {
+    match text {
+        "on" | "true" | "1" => Some(true),
+        "off" | "false" | "0" => Some(false),
+        _ => None,
     }
 }
 

@@ -88,6 +88,8 @@ catalogue! {
     FileNotFound = "file_not_found", NotFound, 500, "server_error";
     /// The body of an admin request does not have the shape it must have (seed 001, Validation behavior).
     InvalidSchema = "invalid_schema", InvalidArgument, 422, "invalid_request_error";
+    /// A model has several instances and this is about one of them.
+    AmbiguousInstance = "ambiguous_instance", FailedPrecondition, 409, "invalid_request_error";
     /// A request field is wrong.
     InvalidRequest = "invalid_request", InvalidArgument, 400, "invalid_request_error";
     /// The body is not JSON.

@@ -1,6 +1,10 @@
 //! What every process does alike: logging, readiness, the shutdown signal.
 
-use std::{io, str::FromStr};
+use std::{
+    io,
+    str::FromStr,
+    sync::{Mutex, OnceLock, PoisonError},
+};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::{EnvFilter, fmt};
@@ -72,6 +76,32 @@ impl std::fmt::Display for LogLevel {
     }
 }
 
+/// The level, and how to change it; set once a process has begun to log.
+static LOGGING: OnceLock<Logging> = OnceLock::new();
+
+struct Logging {
+    /// Held for a copy: a std mutex is enough.
+    level: Mutex<LogLevel>,
+    change: Box<dyn Fn(EnvFilter) + Send + Sync>,
+}
+
+/// Changes the level while the process runs, over `RUST_LOG` too. Without logging nothing happens.
+pub fn set_log_level(level: LogLevel) {
+    let Some(logging) = LOGGING.get() else { return };
+    (logging.change)(EnvFilter::new(level.filter()));
+    *logging.level.lock().unwrap_or_else(PoisonError::into_inner) = level;
+    tracing::info!(%level, "changed the log level");
+}
+
+/// The level that was set last.
+#[must_use]
+pub fn log_level() -> LogLevel {
+    let level = LOGGING.get().map(|logging| &logging.level);
+    level.map_or_else(LogLevel::default, |level| {
+        *level.lock().unwrap_or_else(PoisonError::into_inner)
+    })
+}
+
 /// Sends logs to standard error. `RUST_LOG` wins over `level`.
 pub fn init_logging(level: LogLevel) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.filter()));
@@ -79,7 +109,14 @@ pub fn init_logging(level: LogLevel) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(false)
-        .finish();
+        .with_filter_reloading();
+    let handle = subscriber.reload_handle();
+    // It fails only when the subscriber is gone, and with it what there was to change.
+    let change = Box::new(move |filter| drop(handle.reload(filter)));
+    let level = Mutex::new(level);
+    // A second call in one process (tests) keeps the first one's, here and below.
+    drop(LOGGING.set(Logging { level, change }));
+    let subscriber = subscriber.finish();
     // A second call in one process (tests) keeps the first subscriber.
     drop(tracing::subscriber::set_global_default(subscriber));
 }

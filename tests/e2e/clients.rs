@@ -154,3 +154,22 @@ async fn official_clients_talk_to_llama_cpp() {
 async fn official_clients_talk_to_llama_server() {
     sdks(Engine::LlamaServer, "llama_server").await;
 }
+
+/// Questions made from the gateway's own OpenAPI document, good and bad ones: none may be answered with a server's error, or in a form that
+/// the document does not know.
+#[tokio::test]
+async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
+    let stack = Stack::with(Engine::Stub.model("tiny-chat", 2, "")).start().await;
+    let python = std::path::PathBuf::from(required("MUSTER_TEST_PYTHON"));
+    let mut command = Command::new(python.with_file_name("schemathesis"));
+    command
+        .current_dir(stack.directory())
+        .args(["--no-color", "run"])
+        .arg(format!("http://{}/openapi.json", stack.gateway_address()))
+        .args(["--phases", "coverage,fuzzing", "--max-examples", "8", "--max-time", "60"])
+        .args(["--generation-deterministic", "--no-shrink", "--request-timeout", "20"])
+        .arg("--checks=not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance");
+    let output = run(command).await;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+}

@@ -9,14 +9,19 @@
     reason = "tests fail by panicking, and print what they measured"
 )]
 
+mod admin;
 mod chat;
 mod cli;
 mod clients;
 mod cold;
 mod crowd;
+mod demo;
+mod demo_draft;
+mod demo_tools;
 mod disconnect;
 mod errors;
 mod kills;
+mod memory;
 mod minilm;
 mod policy;
 mod same;

@@ -65,7 +65,7 @@ async fn an_unload_finishes_what_runs_and_refuses_what_waits() {
     let mut control = stack.control();
     let request = muster_proto::v1::UnloadModelRequest {
         model: "m".into(),
-        force: false,
+        ..muster_proto::v1::UnloadModelRequest::default()
     };
     let (unloaded, whole) = tokio::join!(control.unload_model(request), stream.chat());
     assert!(whole.error.is_none() && whole.done, "{:?}", whole.error);

@@ -149,10 +149,10 @@ impl Driver {
                 });
             }
             Order::Unload(unload) => {
-                let how = if unload.force {
-                    UnloadHow::Force
-                } else {
-                    UnloadHow::Drain
+                let how = match (unload.force, unload.cancel_load) {
+                    (true, _) => UnloadHow::Force,
+                    (false, true) => UnloadHow::DrainOrCancel,
+                    (false, false) => UnloadHow::Drain,
                 };
                 let model = unload.model.as_str().into();
                 self.calls.open.insert(

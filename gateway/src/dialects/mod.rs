@@ -3,17 +3,19 @@
 //!
 //! Architecture invariant: dialects know each other's readers at most, never each other's routes.
 
-mod anthropic;
+mod admin;
+pub(crate) mod anthropic;
 mod lemonade;
 mod native;
-mod ollama;
+pub(crate) mod ollama;
 pub(crate) mod openai;
 
 use std::sync::Arc;
 
 use axum::Router;
+use utoipa::OpenApi as _;
 
-use crate::routes::App;
+use crate::{openapi, routes::App};
 
 /// Where the routes of OpenAI, Anthropic and Lemonade stand (seeds 000 and 004; Lemonade's clients know `v0` as well).
 const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
@@ -22,9 +24,28 @@ const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
 pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let prefixed = openai::routes(app)
         .merge(anthropic::routes(app))
+        .merge(admin::routes(app))
         .merge(lemonade::routes(app));
-    let router = native::routes(app).merge(ollama::routes(app));
+    let router = native::routes(app)
+        .merge(ollama::routes(app))
+        .merge(lemonade::bare_routes(app))
+        .merge(openapi::routes(app));
     PREFIXES
         .iter()
         .fold(router, |router, prefix| router.nest(prefix, prefixed.clone()))
+}
+
+/// The document of all routes, under the first of the prefixes.
+pub(crate) fn document() -> utoipa::openapi::OpenApi {
+    let mut document = openai::Doc::openapi();
+    for more in [
+        admin::Doc::openapi(),
+        anthropic::Doc::openapi(),
+        ollama::Doc::openapi(),
+        lemonade::Doc::openapi(),
+        native::Doc::openapi(),
+    ] {
+        document.merge(more);
+    }
+    document
 }

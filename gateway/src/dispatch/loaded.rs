@@ -1,11 +1,12 @@
 //! Short questions to an instance that is there: tokens, templates, an engine's own HTTP. They load nothing (DECISIONS.md, Autoload) and touch
 //! nothing.
 
+use futures::{Stream, StreamExt as _};
 use muster_proto::{
     Code, ErrorExt as _,
     v1::{
-        ApplyTemplateCall, ApplyTemplateResult, ErrorInfo, InstanceRef, TokenizeCall, TokenizeResult,
-        inference_client::InferenceClient,
+        ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, ErrorInfo, InstanceRef,
+        NativeCall, NativeChunk, TokenizeCall, TokenizeResult, inference_client::InferenceClient,
     },
 };
 use tonic::{Response, Status, transport::Channel};
@@ -27,10 +28,44 @@ impl Dispatcher {
     /// # Errors
     /// `unknown_model`, or why it is not loaded.
     pub(crate) fn loaded(&self, model: &str) -> Result<Loaded, ErrorInfo> {
+        self.reach(model, |_| true)
+    }
+
+    /// The only instance of `model` that is loaded, or the one of that id: for what differs between replicas.
+    ///
+    /// # Errors
+    /// As [`loaded`](Self::loaded); `ambiguous_instance` names them if there are several and none was chosen.
+    pub(crate) fn loaded_instance(&self, model: &str, instance: Option<&str>) -> Result<Loaded, ErrorInfo> {
+        if let Some(instance) = instance {
+            return self.reach(model, |id| id == instance);
+        }
+        let table = self.fleet.table();
+        let ids: Vec<&str> = table
+            .targets(model)
+            .iter()
+            .map(|target| target.instance_id())
+            .collect();
+        if ids.len() > 1 {
+            let message = format!(
+                "model {model} has several instances: say ?instance= and one of {}",
+                ids.join(", ")
+            );
+            return Err(Code::AmbiguousInstance.error(message).with_param("instance"));
+        }
+        self.reach(model, |_| true)
+    }
+
+    fn reach(&self, model: &str, wanted: impl Fn(&str) -> bool) -> Result<Loaded, ErrorInfo> {
         let table = self.fleet.table();
         let summary = table.model(model).ok_or_else(|| unknown_model(model))?;
-        let target = pick::pick(table.targets(model), 0, |_| false, |_| false, |_| 0)
-            .ok_or_else(|| state_error(summary))?;
+        let target = pick::pick(
+            table.targets(model),
+            0,
+            |target| !wanted(target.instance_id()),
+            |_| false,
+            |_| 0,
+        )
+        .ok_or_else(|| state_error(summary))?;
         Ok(Loaded {
             instance: target.route.instance.clone(),
             client: self.pool.client(&target.route.addresses)?,
@@ -56,6 +91,28 @@ impl Loaded {
     /// What the worker says.
     pub(crate) async fn tokenize(&mut self, call: TokenizeCall) -> Result<TokenizeResult, ErrorInfo> {
         answer(self.client.tokenize(call).await)
+    }
+}
+
+impl Loaded {
+    /// Turns tokens into text.
+    ///
+    /// # Errors
+    /// What the worker says.
+    pub(crate) async fn detokenize(&mut self, call: DetokenizeCall) -> Result<DetokenizeResult, ErrorInfo> {
+        answer(self.client.detokenize(call).await)
+    }
+
+    /// Passes an HTTP request to the engine; its answer comes in pieces.
+    ///
+    /// # Errors
+    /// What the worker says.
+    pub(crate) async fn native(
+        &mut self,
+        call: NativeCall,
+    ) -> Result<impl Stream<Item = Result<NativeChunk, ErrorInfo>> + Unpin + Send + 'static, ErrorInfo> {
+        let chunks = answer(self.client.native(call).await)?;
+        Ok(chunks.map(|chunk| chunk.map_err(|status| ErrorInfo::from_status(&status))))
     }
 }
 

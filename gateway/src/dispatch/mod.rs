@@ -11,6 +11,7 @@
 //! nothing behind, in the queue of a cold model neither.
 
 mod affinity;
+pub(crate) mod autoload;
 mod loaded;
 mod pick;
 
@@ -26,6 +27,7 @@ use muster_proto::{
     v1::{ErrorInfo, Event, ModelSummary, ModelType, Start, event, start::Work},
 };
 
+use self::autoload::Autoload;
 use crate::{
     fleet::{
         Fleet,
@@ -50,6 +52,8 @@ pub(crate) struct Call {
     pub(crate) request_id: String,
     /// W3C trace context.
     pub(crate) trace: HashMap<String, String>,
+    /// Whether it may load its model, if it said so (`?autoload=`).
+    pub(crate) autoload: Option<bool>,
 }
 
 /// A request that a worker has admitted, with the events that came so far.
@@ -64,6 +68,8 @@ pub(crate) struct Admitted {
 pub(crate) struct Dispatcher {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) pool: Arc<Pool>,
+    /// When requests load models.
+    pub(crate) autoload: Autoload,
 }
 
 enum Refusal {
@@ -129,6 +135,7 @@ impl Dispatcher {
             common: common.clone(),
             request_id: String::new(),
             trace: HashMap::new(),
+            autoload: None,
         };
         if self.pick(&call, 0, &Avoid::default()).is_some() {
             return Ok(());
@@ -138,6 +145,7 @@ impl Dispatcher {
             if table.known() && table.model(&common.model).is_none() {
                 return Err(unknown_model(&common.model));
             }
+            self.may_load(&call)?;
             table
                 .model(&common.model)
                 .map_or(0, |summary| summary.queue_limit)
@@ -174,6 +182,7 @@ impl Dispatcher {
         if let Some(target) = self.pick(call, affinity, avoid) {
             return Ok((target, None));
         }
+        self.may_load(call)?;
         let mut waiter = self.fleet.wishes().join(&call.common.model, limit, avoid)?;
         let route = waiter.route().await?;
         let instance = route
@@ -182,6 +191,13 @@ impl Dispatcher {
             .map_or("", |instance| &instance.instance_id);
         let gauge = self.fleet.table().gauge(instance);
         Ok((Arc::new(Target::new(route, gauge, 0)), Some(waiter)))
+    }
+
+    /// Whether this request may load its model.
+    fn may_load(&self, call: &Call) -> Result<(), ErrorInfo> {
+        let table = self.fleet.table();
+        let summary = table.model(&call.common.model).map(Arc::as_ref);
+        self.autoload.check(call.autoload, summary)
     }
 
     fn pick(&self, call: &Call, affinity: u64, avoid: &Avoid) -> Option<Arc<Target>> {
@@ -269,9 +285,9 @@ pub(crate) fn unknown_model(model: &str) -> ErrorInfo {
 
 /// The wrong kind of model is refused before any load (DECISIONS.md, Autoload).
 fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), ErrorInfo> {
-    let is = match ModelType::try_from(summary.r#type).unwrap_or_default() {
-        ModelType::Unspecified => ModelType::Llm,
-        known => known,
+    let is = match ModelType::try_from(summary.r#type) {
+        Ok(ModelType::Unspecified) | Err(_) => ModelType::Llm,
+        Ok(known) => known,
     };
     let (want, does) = match work {
         Work::Generate(_) => (ModelType::Llm, "generate text"),

@@ -80,19 +80,19 @@ pub(crate) struct Avoid {
 #[derive(Debug)]
 pub(crate) struct Wishes {
     controller: Controller,
-    runtime: Handle,
     /// How long a request waits for its model; none = as long as it takes.
     longest: Option<Duration>,
+    runtime: Handle,
     /// Held for a few instructions, never across an await: a std mutex is enough.
     open: Mutex<HashMap<String, Arc<Wish>>>,
 }
 
 impl Wishes {
-    pub(super) fn new(controller: Controller, runtime: Handle, longest: Option<Duration>) -> Arc<Self> {
+    pub(super) fn new(controller: Controller, longest: Option<Duration>, runtime: Handle) -> Arc<Self> {
         Arc::new(Self {
             controller,
-            runtime,
             longest,
+            runtime,
             open: Mutex::default(),
         })
     }
@@ -359,7 +359,7 @@ mod tests {
             gateway_id: GatewayId::from(id::fresh()),
             epochs: Arc::default(),
         };
-        Wishes::new(controller, Handle::current(), longest)
+        Wishes::new(controller, longest, Handle::current())
     }
 
     fn fail(wish: &Wish) {

@@ -10,6 +10,7 @@
 //!
 //! Architecture invariant: this module knows no HTTP and talks to no worker.
 
+pub(crate) mod control;
 pub(crate) mod ensure;
 pub(crate) mod gauge;
 pub(crate) mod table;
@@ -33,7 +34,7 @@ use muster_proto::{
 use tokio::sync::watch as signal;
 use tonic::transport::Channel;
 
-use self::{ensure::Wishes, table::Table};
+use self::{control::Control, ensure::Wishes, table::Table};
 
 /// The highest epoch of any controller heard so far; lower ones are refused (PROTOCOL.md 5).
 #[derive(Debug, Default)]
@@ -74,8 +75,8 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Connects to the controller when first needed. Must be called on the control thread's runtime, which runs all its tasks.
-    /// `longest_wait`: how long a request waits for a model that is not loaded; none = as long as it takes.
-    pub(crate) fn new(controller: &Address, longest_wait: Option<Duration>) -> Arc<Self> {
+    /// `load_wait`: how long a request waits for a model that is not loaded; none = as long as it takes.
+    pub(crate) fn new(controller: &Address, load_wait: Option<Duration>) -> Arc<Self> {
         let controller = Controller {
             channel: net::channel_lazy(controller),
             gateway_id: GatewayId::from(id::fresh()),
@@ -84,11 +85,7 @@ impl Fleet {
         Arc::new(Self {
             table: ArcSwap::default(),
             changes: signal::Sender::new(0),
-            wishes: Wishes::new(
-                controller.clone(),
-                tokio::runtime::Handle::current(),
-                longest_wait,
-            ),
+            wishes: Wishes::new(controller.clone(), load_wait, tokio::runtime::Handle::current()),
             controller,
         })
     }
@@ -106,6 +103,11 @@ impl Fleet {
     /// Wishes for models that are not loaded.
     pub(crate) fn wishes(&self) -> &Arc<Wishes> {
         &self.wishes
+    }
+
+    /// The controller, for what operators ask and order.
+    pub(crate) fn control(&self) -> Control {
+        Control::new(self.controller.channel.clone())
     }
 
     /// Wakes at each change of the table.

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
@@ -11,7 +13,10 @@ use hyper_util::{
 use muster_proto::net::{Listener, Socket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use tower::ServiceExt as _;
+
 use super::stall::Patient;
+use crate::routes::access::Peer;
 
 /// Longest wait for a request's headers, against clients that hold connections open by sending slowly.
 const HEADERS: Duration = Duration::from_secs(30);
@@ -44,6 +49,15 @@ pub(super) async fn accept(
     }
 }
 
+/// Who speaks on a connection.
+fn peer(socket: &Socket) -> Peer {
+    match socket {
+        Socket::Unix(_) => Peer::Here,
+        Socket::Tcp(_, Some(address)) if address.ip().to_canonical().is_loopback() => Peer::Here,
+        Socket::Tcp(_, _) => Peer::Elsewhere,
+    }
+}
+
 /// Serves one connection to its end; on `stop` it finishes the request it has.
 async fn serve(socket: Socket, router: Router, stop: CancellationToken) {
     let mut builder = Builder::new(TokioExecutor::new());
@@ -56,9 +70,14 @@ async fn serve(socket: Socket, router: Router, stop: CancellationToken) {
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    let peer = peer(&socket);
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        request
+    });
     let connection = builder.serve_connection(
         TokioIo::new(Patient::new(socket)),
-        TowerToHyperService::new(router),
+        TowerToHyperService::new(service),
     );
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {

@@ -20,10 +20,11 @@ use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    dispatch::Dispatcher,
+    dispatch::{Dispatcher, autoload::Autoload},
     fleet::Fleet,
     routes::{self, App, access::Keys},
     session::Pool,
+    stats::Stats,
 };
 
 /// What all threads are told.
@@ -33,6 +34,8 @@ pub(crate) struct Settings {
     /// How long streams may go on after the end was asked for.
     pub(crate) drain: Duration,
     pub(crate) keys: Arc<Keys>,
+    pub(crate) autoload: Autoload,
+    pub(crate) stats: Arc<Stats>,
 }
 
 /// The running threads.
@@ -124,9 +127,11 @@ impl Thread {
             dispatcher: Dispatcher {
                 fleet: self.fleet,
                 pool,
+                autoload: self.settings.autoload,
             },
             max_body: self.settings.max_body,
             keys: self.settings.keys,
+            stats: self.settings.stats,
             stopping: self.stop.clone(),
         }));
         let connections = TaskTracker::new();

@@ -68,8 +68,9 @@ impl<F: Frames> Stream<F> {
         let silent = delta.content.is_empty()
             && delta.reasoning.is_empty()
             && delta.tool_calls.is_empty()
-            && delta.logprobs.is_empty();
-        if silent && !(self.tokens && !delta.tokens.is_empty()) {
+            && delta.logprobs.is_empty()
+            && (!self.tokens || delta.tokens.is_empty());
+        if silent {
             return;
         }
         self.flush(None, out);

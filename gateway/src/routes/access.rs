@@ -26,6 +26,18 @@ pub(crate) enum Access {
     User,
     /// Changes what is loaded, stored or configured.
     Admin,
+    /// Changes how the gateway itself runs: as `Admin`, and without any key only from this machine.
+    Internal,
+}
+
+/// Where a request comes from; unknown counts as elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// This machine.
+    Here,
+    /// Anywhere else.
+    #[default]
+    Elsewhere,
 }
 
 /// The keys that are accepted.
@@ -57,11 +69,16 @@ impl Keys {
     ///
     /// # Errors
     /// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted.
-    fn admit(&self, access: Access, headers: &HeaderMap) -> Result<(), ErrorInfo> {
+    fn admit(&self, access: Access, peer: Peer, headers: &HeaderMap) -> Result<(), ErrorInfo> {
+        let nobody = self.user.is_empty() && self.admin.is_empty();
         let open = match access {
             Access::Open => true,
             Access::User => self.user.is_empty(),
-            Access::Admin => self.user.is_empty() && self.admin.is_empty(),
+            Access::Admin => nobody,
+            Access::Internal if nobody && peer == Peer::Elsewhere => {
+                return Err(Code::Forbidden.error("without an admin key only this machine may ask this"));
+            }
+            Access::Internal => nobody,
         };
         if open {
             return Ok(());
@@ -73,11 +90,13 @@ impl Keys {
         let user = is_one_of(&sent, &self.user);
         let admin = is_one_of(&sent, &self.admin);
         match access {
-            Access::Admin if self.admin.is_empty() && user => Ok(()),
-            Access::Admin if user && !admin => Err(Code::Forbidden.error("this needs the admin key")),
+            Access::Admin | Access::Internal if self.admin.is_empty() && user => Ok(()),
+            Access::Admin | Access::Internal if user && !admin => {
+                Err(Code::Forbidden.error("this needs the admin key"))
+            }
             Access::User if user => Ok(()),
-            Access::Open | Access::User | Access::Admin if admin => Ok(()),
-            Access::Open | Access::User | Access::Admin => {
+            Access::Open | Access::User | Access::Admin | Access::Internal if admin => Ok(()),
+            Access::Open | Access::User | Access::Admin | Access::Internal => {
                 Err(Code::Unauthenticated.error("the API key is wrong"))
             }
         }
@@ -114,7 +133,8 @@ fn sent(headers: &HeaderMap) -> Option<&[u8]> {
 
 /// Lets a request pass or answers it.
 pub(super) async fn check(access: Access, keys: Arc<Keys>, request: Request, next: Next) -> Response {
-    match keys.admit(access, request.headers()) {
+    let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
+    match keys.admit(access, peer, request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => {
             let mut response = Refusal(error).into_response();
@@ -136,7 +156,8 @@ mod tests {
         if !value.is_empty() {
             headers.insert(header, value.parse().unwrap());
         }
-        keys.admit(access, &headers).err().map(|error| error.kind())
+        let peer = Peer::Elsewhere;
+        keys.admit(access, peer, &headers).err().map(|error| error.kind())
     }
 
     fn bearer(keys: &Keys, access: Access, value: &str) -> Option<Code> {
@@ -197,5 +218,26 @@ mod tests {
             bearer(&only_admin, Access::Admin, ""),
             Some(Code::Unauthenticated)
         );
+    }
+
+    #[test]
+    fn without_keys_only_this_machine_changes_the_gateway() {
+        let admit = |keys: &Keys, peer, key: &str| {
+            let mut headers = HeaderMap::new();
+            if !key.is_empty() {
+                headers.insert("x-api-key", key.parse().unwrap());
+            }
+            let verdict = keys.admit(Access::Internal, peer, &headers);
+            verdict.err().map(|error| error.kind())
+        };
+        let open = Keys::new(NONE, NONE);
+        assert_eq!(admit(&open, Peer::Here, ""), None);
+        assert_eq!(admit(&open, Peer::Elsewhere, ""), Some(Code::Forbidden));
+        let keys = Keys::new(["u"], ["a"]);
+        for peer in [Peer::Here, Peer::Elsewhere] {
+            assert_eq!(admit(&keys, peer, ""), Some(Code::Unauthenticated));
+            assert_eq!(admit(&keys, peer, "u"), Some(Code::Forbidden));
+            assert_eq!(admit(&keys, peer, "a"), None);
+        }
     }
 }

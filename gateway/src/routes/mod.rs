@@ -24,7 +24,7 @@ use self::{
     access::{Access, Keys},
     reply::Refusal,
 };
-use crate::{dialects, dispatch::Dispatcher, render::error::Form};
+use crate::{dialects, dispatch::Dispatcher, render::error::Form, stats::Stats};
 
 /// What handlers of one I/O thread work with.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(crate) struct App {
     pub(crate) max_body: usize,
     /// Who may ask.
     pub(crate) keys: Arc<Keys>,
+    /// How the last request performed.
+    pub(crate) stats: Arc<Stats>,
     /// The gateway is shutting down: it finishes what it has and is not ready for more.
     pub(crate) stopping: CancellationToken,
 }

@@ -169,3 +169,42 @@ async fn discard(mut body: Body) {
     // Too slow or too large: the sender sees the connection close instead.
     drop(tokio::time::timeout(DISCARD_TIME, read).await);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use http_body::Frame;
+
+    use super::*;
+
+    /// A byte every ten seconds, for ever.
+    struct Slow(Pin<Box<tokio::time::Sleep>>);
+
+    impl http_body::Body for Slow {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            std::task::ready!(self.0.as_mut().poll(cx));
+            self.0 = Box::pin(tokio::time::sleep(Duration::from_secs(10)));
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b" ")))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_ends_is_given_up() {
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let slow = Slow(Box::pin(tokio::time::sleep(Duration::ZERO)));
+        let error = body(Body::new(slow), 1 << 20).await.unwrap_err();
+        assert_eq!(error.kind(), Code::SlowRequest);
+        assert!(began.elapsed() >= BODY_TIME && began.elapsed() < 2 * BODY_TIME);
+    }
+}

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use axum::{
@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use futures::future::try_join_all;
 use muster_proto::{
-    trace,
+    Code, ErrorExt as _, trace,
     v1::{ErrorInfo, start::Work},
 };
 
@@ -26,7 +26,9 @@ use crate::{
     answers::Answers,
     body::EventBody,
     dispatch::Call,
+    options::on_off,
     render::{Head, Render, answer::Answer},
+    stats::Meter,
     translate::Common,
 };
 
@@ -37,6 +39,10 @@ pub(crate) struct Asked {
     /// Ours, fresh.
     pub(crate) id: String,
     trace: HashMap<String, String>,
+    /// Whether it may load its model, if it says so.
+    autoload: Option<bool>,
+    /// When it was there as a whole.
+    began: Instant,
 }
 
 impl FromRequest<Arc<App>> for Asked {
@@ -44,12 +50,15 @@ impl FromRequest<Arc<App>> for Asked {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
+        let autoload = autoload(parts.uri.query().unwrap_or_default())?;
         let id = parts.extensions.get::<RequestId>();
         let id = id.map(|id| id.0.clone()).unwrap_or_default();
         Ok(Self {
             body: reply::body(body, app.max_body).await?,
             id,
             trace: trace::from_headers(&parts.headers),
+            autoload,
+            began: Instant::now(),
         })
     }
 }
@@ -78,7 +87,7 @@ impl Asked {
     ) -> Result<Answers, ErrorInfo> {
         let call = self.call(common, self.id.clone());
         let admitted = app.dispatcher.dispatch(&call, &work).await?;
-        Ok(Answers::new(vec![admitted], choices))
+        Ok(Answers::new(vec![admitted], choices, self.meter(app)))
     }
 
     /// Dispatches all pieces of work at once; one refusal is everyone's.
@@ -100,7 +109,11 @@ impl Asked {
         let calls: Vec<_> = (0..work.len()).map(call).collect();
         let pairs = calls.iter().zip(&work);
         let parts = try_join_all(pairs.map(|(call, work)| app.dispatcher.dispatch(call, work))).await?;
-        Ok(Answers::new(parts, choices))
+        Ok(Answers::new(parts, choices, self.meter(app)))
+    }
+
+    fn meter(&self, app: &App) -> Meter {
+        Meter::new(Arc::clone(&app.stats), self.began)
     }
 
     fn call(&self, common: Common, request_id: String) -> Call {
@@ -108,8 +121,21 @@ impl Asked {
             common,
             request_id,
             trace: self.trace.clone(),
+            autoload: self.autoload,
         }
     }
+}
+
+/// `?autoload=` (DECISIONS.md, Autoload).
+fn autoload(query: &str) -> Result<Option<bool>, ErrorInfo> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("autoload="));
+    let wrong = |value| {
+        let message = format!("`autoload` must be on or off, not `{value}`");
+        Code::InvalidRequest.error(message).with_param("autoload")
+    };
+    value
+        .map(|value| on_off(value).ok_or_else(|| wrong(value)))
+        .transpose()
 }
 
 /// Shows an answer as server-sent events. Headers wait for the first event, so that an error before it is a plain status.

@@ -11,18 +11,24 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{App, router};
-use crate::{dispatch::Dispatcher, fleet::Fleet, session::Pool};
+use crate::{
+    dispatch::{Dispatcher, autoload::Autoload},
+    fleet::Fleet,
+    session::Pool,
+};
 
 /// A router without a controller.
 fn alone(stopping: &CancellationToken) -> Router {
     let nowhere = Address::Unix("/nonexistent/controller.sock".into());
     router(Arc::new(App {
         dispatcher: Dispatcher {
-            fleet: Fleet::new(&nowhere),
+            fleet: Fleet::new(&nowhere, None),
             pool: Arc::new(Pool::default()),
+            autoload: Autoload::default(),
         },
         max_body: 1000,
         keys: Arc::default(),
+        stats: Arc::default(),
         stopping: stopping.clone(),
     }))
 }

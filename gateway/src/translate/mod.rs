@@ -47,12 +47,18 @@ pub(crate) struct View {
     pub(crate) choices: u32,
 }
 
+/// Bytes of a model's name. A longer one is nobody's, and would not fit the headers that carry errors between our processes.
+const LONGEST_NAME: usize = 1024;
+
 /// Takes the `model` that every request must name.
 pub(crate) fn model(body: &mut Object<'_>) -> Result<String, ErrorInfo> {
     let model = body.need("model")?;
     let name = model.string()?;
     if name.is_empty() {
         return Err(model.wrong("must not be empty"));
+    }
+    if name.len() > LONGEST_NAME {
+        return Err(model.wrong(format_args!("must not be longer than {LONGEST_NAME} bytes")));
     }
     Ok(name)
 }

@@ -8,7 +8,7 @@ use std::{
 use muster_proto::{
     Code, ErrorExt as _,
     net::{self, Address, Listener},
-    v1::{self, control_server::ControlServer, ensure_loaded_event, route_update},
+    v1::{self, control_server::ControlServer, ensure_loaded_event, load_model_event, route_update},
 };
 use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
@@ -26,6 +26,15 @@ pub(crate) struct Said {
     pub(crate) models: Vec<v1::ModelSummary>,
     /// The answer to every wish, once there is one.
     pub(crate) answer: Option<ensure_loaded_event::Kind>,
+    /// What operators see.
+    pub(crate) catalogue: Vec<v1::Model>,
+    pub(crate) devices: Vec<v1::DeviceStatus>,
+    /// The answer to every load, once there is one.
+    pub(crate) load: Option<Result<v1::Model, v1::ErrorInfo>>,
+    /// Models that a load evicts first.
+    pub(crate) evicts: Vec<String>,
+    /// The answer to every unload, once there is one.
+    pub(crate) unload: Option<Result<v1::Model, v1::ErrorInfo>>,
 }
 
 /// What the controller heard.
@@ -33,6 +42,9 @@ pub(crate) struct Said {
 pub(crate) struct Heard {
     pub(crate) wishes: Vec<v1::EnsureLoadedRequest>,
     pub(crate) closed: usize,
+    pub(crate) loads: Vec<v1::LoadModelRequest>,
+    pub(crate) unloads: Vec<v1::UnloadModelRequest>,
+    pub(crate) pins: Vec<(String, bool)>,
 }
 
 #[derive(Debug)]
@@ -40,6 +52,33 @@ struct State {
     said: watch::Sender<Said>,
     heard: watch::Sender<Heard>,
     version: Mutex<u64>,
+}
+
+impl State {
+    fn find(&self, id: &str) -> Result<v1::Model, Status> {
+        let said = self.said.borrow();
+        let model = said.catalogue.iter().find(|model| model.id == id);
+        let unknown = || Code::UnknownModel.error(format!("no model {id}")).into_status();
+        model.cloned().ok_or_else(unknown)
+    }
+
+    /// Waits until the test says the answer.
+    async fn answer(
+        &self,
+        find: impl Fn(&Said) -> Option<Result<v1::Model, v1::ErrorInfo>>,
+    ) -> Result<v1::Model, Status> {
+        let mut said = self.said.subscribe();
+        let answer = said.wait_for(|said| find(said).is_some()).await.unwrap();
+        find(&answer)
+            .unwrap()
+            .map_err(muster_proto::ErrorExt::into_status)
+    }
+
+    fn pin(&self, id: String, pinned: bool) -> Result<v1::Model, Status> {
+        let model = self.find(&id)?;
+        self.heard.send_modify(|heard| heard.pins.push((id, pinned)));
+        Ok(v1::Model { pinned, ..model })
+    }
 }
 
 /// A running controller.
@@ -170,31 +209,60 @@ impl v1::control_server::Control for Service {
         &self,
         _: Request<v1::ListModelsRequest>,
     ) -> Result<Response<v1::ListModelsResponse>, Status> {
-        absent()
+        let models = self.0.said.borrow().catalogue.clone();
+        Ok(Response::new(v1::ListModelsResponse {
+            models,
+            settled: true,
+        }))
     }
     async fn get_model(
         &self,
-        _: Request<v1::GetModelRequest>,
+        request: Request<v1::GetModelRequest>,
     ) -> Result<Response<v1::GetModelResponse>, Status> {
-        absent()
+        let model = Some(self.0.find(&request.into_inner().model)?);
+        Ok(Response::new(v1::GetModelResponse { model }))
     }
     async fn load_model(
         &self,
-        _: Request<v1::LoadModelRequest>,
+        request: Request<v1::LoadModelRequest>,
     ) -> Result<Response<Self::LoadModelStream>, Status> {
-        absent()
+        self.0
+            .heard
+            .send_modify(|heard| heard.loads.push(request.into_inner()));
+        let (evicts, evicting) = (
+            self.0.said.borrow().evicts.clone(),
+            !self.0.said.borrow().evicts.is_empty(),
+        );
+        let evicting = evicting.then(|| {
+            let models = evicts;
+            let reason = String::new();
+            load_model_event::Kind::Evicting(v1::Evicting { models, reason })
+        });
+        let state = Arc::clone(&self.0);
+        let last = futures::stream::once(async move {
+            let model = state.answer(|said| said.load.clone()).await?;
+            Ok(load_model_event::Kind::Loaded(model))
+        });
+        let events = tokio_stream::iter(evicting.map(Ok)).chain(last);
+        let events = events.map(|kind| kind.map(|kind| v1::LoadModelEvent { kind: Some(kind) }));
+        Ok(Response::new(Box::pin(events)))
     }
     async fn unload_model(
         &self,
-        _: Request<v1::UnloadModelRequest>,
+        request: Request<v1::UnloadModelRequest>,
     ) -> Result<Response<v1::UnloadModelResponse>, Status> {
-        absent()
+        let request = request.into_inner();
+        self.0.find(&request.model)?;
+        self.0.heard.send_modify(|heard| heard.unloads.push(request));
+        let model = Some(self.0.answer(|said| said.unload.clone()).await?);
+        Ok(Response::new(v1::UnloadModelResponse { model }))
     }
     async fn pin_model(
         &self,
-        _: Request<v1::PinModelRequest>,
+        request: Request<v1::PinModelRequest>,
     ) -> Result<Response<v1::PinModelResponse>, Status> {
-        absent()
+        let model = Some(self.0.pin(request.into_inner().model, true)?);
+        Ok(Response::new(v1::PinModelResponse { model }))
     }
     async fn explain_load(
         &self,
@@ -204,9 +272,10 @@ impl v1::control_server::Control for Service {
     }
     async fn unpin_model(
         &self,
-        _: Request<v1::UnpinModelRequest>,
+        request: Request<v1::UnpinModelRequest>,
     ) -> Result<Response<v1::UnpinModelResponse>, Status> {
-        absent()
+        let model = Some(self.0.pin(request.into_inner().model, false)?);
+        Ok(Response::new(v1::UnpinModelResponse { model }))
     }
     async fn watch_events(
         &self,
@@ -218,13 +287,14 @@ impl v1::control_server::Control for Service {
         &self,
         _: Request<v1::ListDevicesRequest>,
     ) -> Result<Response<v1::ListDevicesResponse>, Status> {
-        absent()
+        let devices = self.0.said.borrow().devices.clone();
+        Ok(Response::new(v1::ListDevicesResponse { devices }))
     }
     async fn list_workers(
         &self,
         _: Request<v1::ListWorkersRequest>,
     ) -> Result<Response<v1::ListWorkersResponse>, Status> {
-        absent()
+        Ok(Response::new(v1::ListWorkersResponse::default()))
     }
     async fn forget_worker(
         &self,

@@ -79,7 +79,7 @@ impl Gateway {
             epoch: 1,
             routes,
             models,
-            answer: None,
+            ..Said::default()
         })
         .await;
         let gateway = Self::start(&controller.address).await;

@@ -7,14 +7,20 @@
     reason = "helpers of tests, where a panic is the report"
 )]
 
+mod admin;
 mod answers;
+mod autoload;
 mod cold;
+mod contract;
 mod controller;
 mod dialects;
 mod ends;
 mod errors;
 mod gateway;
+mod hostile;
 mod keys;
+mod lemonade;
+mod native;
 mod retries;
 mod worker;
 

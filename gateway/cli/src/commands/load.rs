@@ -70,7 +70,15 @@ pub(crate) async fn unload(
     if !output.is_json() {
         progress.show(format!("unloading {model}: what runs finishes first"));
     }
-    let response = answer(client.unload_model(UnloadModelRequest { model, force }).await)?;
+    let response = answer(
+        client
+            .unload_model(UnloadModelRequest {
+                model,
+                force,
+                ..UnloadModelRequest::default()
+            })
+            .await,
+    )?;
     progress.clear();
     if output.is_json() {
         return output.message("UnloadModelResponse", &response);

@@ -9,8 +9,10 @@ use axum::{Router, extract::State, response::Response, routing::post};
 use http::StatusCode;
 use muster_proto::v1::{ApplyTemplateCall, Prompt, PromptPiece, TokenizeCall, prompt_piece, start::Work};
 use serde_json::json;
+use utoipa::OpenApi;
 
 use crate::{
+    openapi::schema,
     render::error::Form,
     routes::{
         App,
@@ -21,6 +23,11 @@ use crate::{
     },
 };
 
+/// What the document says of them.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(messages, count_tokens))]
+pub(super) struct Doc;
+
 /// The routes under each of the prefixes.
 pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let user = Router::new()
@@ -29,6 +36,18 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     surface(app, Access::User, Form::Anthropic, user)
 }
 
+#[utoipa::path(
+    post,
+    path = "/v1/messages",
+    tag = "Anthropic",
+    summary = "Answer with a message",
+    request_body = schema::MessageRequest,
+    responses(
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::MessageError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::MessageError),
+    )
+)]
 async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::messages(&asked.body)?;
     let head = asked.head("msg_", &call.common);
@@ -41,6 +60,18 @@ async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response,
 }
 
 /// The prompt that the messages would make, in tokens. Loads nothing (DECISIONS.md, Autoload).
+#[utoipa::path(
+    post,
+    path = "/v1/messages/count_tokens",
+    tag = "Anthropic",
+    summary = "Count the tokens of a prompt, on a model that is loaded",
+    request_body = schema::MessageRequest,
+    responses(
+        (status = 200, description = "`input_tokens`.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::MessageError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::MessageError),
+    )
+)]
 async fn count_tokens(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::to_count(&asked.body)?;
     let mut loaded = app.dispatcher.loaded(&call.common.model)?;

@@ -42,6 +42,15 @@ fn last_use(summary: &ModelSummary) -> Option<f64> {
 }
 
 /// Always 200 (DECISIONS.md, Lemonade).
+#[utoipa::path(
+    get,
+    path = "/v1/health",
+    tag = "Lemonade",
+    summary = "What is loaded, always 200",
+    responses(
+        (status = 200, description = "`status`, `model_loaded`, `all_models_loaded`.", body = serde_json::Value),
+    )
+)]
 pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded: Vec<_> = table.models().filter(|summary| is_loaded(summary)).collect();

@@ -1,18 +1,57 @@
-//! Lemonade's own routes (seed 000).
+//! Lemonade's own routes (seed 000). Errors carry its shape and OpenAI's in one body (DECISIONS.md, Lemonade).
 
 mod health;
+mod internal;
+mod load;
+mod stats;
+mod system;
 
 use std::sync::Arc;
 
-use axum::{Router, routing::get};
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use utoipa::OpenApi;
 
 use crate::{
     render::error::Form,
     routes::{App, access::Access, surface},
 };
 
+/// What the document says of them.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(
+    health::health,
+    stats::stats,
+    system::info,
+    load::load,
+    load::unload,
+    internal::log_level,
+    internal::config,
+    internal::set,
+    internal::pin
+))]
+pub(super) struct Doc;
+
 /// The routes under each of the prefixes.
 pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let user = Router::new().route("/health", get(health::health));
-    surface(app, Access::User, Form::Lemonade, user)
+    let user = Router::new()
+        .route("/health", get(health::health))
+        .route("/stats", get(stats::stats))
+        .route("/system-info", get(system::info));
+    let admin = Router::new()
+        .route("/load", post(load::load))
+        .route("/unload", post(load::unload))
+        .route("/log-level", post(internal::log_level));
+    surface(app, Access::User, Form::Lemonade, user).merge(surface(app, Access::Admin, Form::Lemonade, admin))
+}
+
+/// The routes without a prefix.
+pub(super) fn bare_routes(app: &Arc<App>) -> Router<Arc<App>> {
+    let internal = Router::new()
+        .route("/internal/config", get(internal::config))
+        .route("/internal/set", post(internal::set))
+        .route("/internal/pin", post(internal::pin));
+    surface(app, Access::Internal, Form::Lemonade, internal)
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::{
     fleet::table::is_loaded,
+    openapi::schema,
     routes::{App, reply},
 };
 
@@ -21,6 +22,18 @@ pub(super) struct Which {
 }
 
 /// The gateway's own readiness; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
+#[utoipa::path(
+    get,
+    path = "/health",
+    tag = "llama.cpp",
+    summary = "Whether the gateway, or with `model` that model, takes requests",
+    params(("model" = Option<String>, Query, description = "Id in the catalogue.")),
+    responses(
+        (status = 200, description = "It does.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
 pub(super) async fn readiness(
     State(app): State<Arc<App>>,
     which: Result<Query<Which>, QueryRejection>,
@@ -42,6 +55,15 @@ pub(super) async fn readiness(
 }
 
 /// The process answers.
+#[utoipa::path(
+    get,
+    path = "/live",
+    tag = "llama.cpp",
+    summary = "The process answers",
+    responses(
+        (status = 200, description = "It does.", body = serde_json::Value),
+    )
+)]
 pub(super) async fn liveness() -> Response {
     reply::value(StatusCode::OK, &json!({"status": "ok"}))
 }

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
+    openapi::schema,
     routes::{
         App,
         reply::{self, Refusal},
@@ -32,6 +33,15 @@ pub(super) fn resolve(app: &App, name: &str) -> String {
 }
 
 /// `GET /api/tags`: what is here.
+#[utoipa::path(
+    get,
+    path = "/api/tags",
+    tag = "Ollama",
+    summary = "Models that are here",
+    responses(
+        (status = 200, description = "`models`.", body = serde_json::Value),
+    )
+)]
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let here = table
@@ -42,6 +52,15 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /api/ps`: what is loaded. Nothing here unloads by a clock unless configured, so nothing expires soon.
+#[utoipa::path(
+    get,
+    path = "/api/ps",
+    tag = "Ollama",
+    summary = "Models that are loaded",
+    responses(
+        (status = 200, description = "`models`.", body = serde_json::Value),
+    )
+)]
 pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded = table.models().filter(|summary| is_loaded(summary));
@@ -64,6 +83,18 @@ pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /api/show`: one model.
+#[utoipa::path(
+    post,
+    path = "/api/show",
+    tag = "Ollama",
+    summary = "One model",
+    request_body = schema::OllamaShowRequest,
+    responses(
+        (status = 200, description = "What is known of it.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+    )
+)]
 pub(super) async fn show(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let name = match body.peek("model") {

@@ -21,7 +21,10 @@ use muster_proto::v1::{ErrorInfo, start::Work};
 use serde_json::json;
 
 use self::{render::Kind, translate::Wanted};
+use utoipa::OpenApi;
+
 use crate::{
+    openapi::schema,
     render::error::Form,
     routes::{
         App,
@@ -34,6 +37,20 @@ use crate::{
 
 /// The version of Ollama's API that is spoken here: clients ask for it before they use tools, thinking or schemas.
 const API_VERSION: &str = "0.12.6";
+
+/// What the document says of them.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(
+    chat,
+    generate,
+    embed,
+    embeddings,
+    version,
+    catalogue::tags,
+    catalogue::ps,
+    catalogue::show
+))]
+pub(super) struct Doc;
 
 /// The routes.
 pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
@@ -49,14 +66,47 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     surface(app, Access::User, Form::Ollama, user).merge(surface(app, Access::Open, Form::Ollama, open))
 }
 
+#[utoipa::path(
+    get,
+    path = "/api/version",
+    tag = "Ollama",
+    summary = "The version of Ollama's API that is spoken",
+    responses(
+        (status = 200, description = "`version`.", body = serde_json::Value),
+    )
+)]
 async fn version() -> Response {
     reply::value(StatusCode::OK, &json!({"version": API_VERSION}))
 }
 
+#[utoipa::path(
+    post,
+    path = "/api/chat",
+    tag = "Ollama",
+    summary = "Continue a conversation",
+    request_body = schema::OllamaChatRequest,
+    responses(
+        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+    )
+)]
 async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     answer(&app, &asked, translate::chat(&asked.body)?, Kind::Chat).await
 }
 
+#[utoipa::path(
+    post,
+    path = "/api/generate",
+    tag = "Ollama",
+    summary = "Continue a text",
+    request_body = schema::OllamaGenerateRequest,
+    responses(
+        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+    )
+)]
 async fn generate(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     answer(&app, &asked, translate::generate(&asked.body)?, Kind::Generate).await
 }
@@ -75,10 +125,34 @@ async fn answer(app: &App, asked: &Asked, wanted: Wanted, kind: Kind) -> Result<
     Ok(reply::ok(render::body(&name, kind, run::gather(answers).await?)))
 }
 
+#[utoipa::path(
+    post,
+    path = "/api/embed",
+    tag = "Ollama",
+    summary = "Turn texts into vectors",
+    request_body = schema::OllamaEmbedRequest,
+    responses(
+        (status = 200, description = "`embeddings` in input order.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+    )
+)]
 async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     vectors(&app, &asked, translate::embed(&asked.body)?, render::embed).await
 }
 
+#[utoipa::path(
+    post,
+    path = "/api/embeddings",
+    tag = "Ollama",
+    summary = "Turn one text into a vector",
+    request_body = schema::OllamaEmbeddingsRequest,
+    responses(
+        (status = 200, description = "`embedding`.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+    )
+)]
 async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     vectors(
         &app,

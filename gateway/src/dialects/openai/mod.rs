@@ -1,7 +1,7 @@
 //! OpenAI's routes (seeds 000 and 004), the same under each prefix.
 
 mod models;
-mod render;
+pub(crate) mod render;
 pub(crate) mod translate;
 
 use std::sync::Arc;
@@ -17,7 +17,10 @@ use muster_proto::v1::start::Work;
 use self::render::{
     chat as chat_form, completion as completion_form, embedding, rerank as rerank_form, response,
 };
+use utoipa::OpenApi;
+
 use crate::{
+    openapi::schema,
     render::error::Form,
     routes::{
         App,
@@ -27,6 +30,11 @@ use crate::{
         surface,
     },
 };
+
+/// What the document says of them.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(chat, completions, responses, embeddings, rerank, models::list, models::one))]
+pub(super) struct Doc;
 
 /// The routes under each of the prefixes.
 pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
@@ -43,6 +51,18 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     surface(app, Access::User, Form::OpenAi, user)
 }
 
+#[utoipa::path(
+    post,
+    path = "/v1/chat/completions",
+    tag = "OpenAI",
+    summary = "Continue a conversation",
+    request_body = schema::ChatRequest,
+    responses(
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
 async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::chat(&asked.body)?;
     let head = asked.head("chatcmpl-", &call.common);
@@ -55,6 +75,18 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     Ok(reply::ok(chat_form::body(&head, view, &answer)))
 }
 
+#[utoipa::path(
+    post,
+    path = "/v1/completions",
+    tag = "OpenAI",
+    summary = "Continue a text",
+    request_body = schema::CompletionRequest,
+    responses(
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
 async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::completions(&asked.body)?;
     let head = asked.head("cmpl-", &call.common);
@@ -73,6 +105,18 @@ async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Respon
     )))
 }
 
+#[utoipa::path(
+    post,
+    path = "/v1/responses",
+    tag = "OpenAI",
+    summary = "Answer, in items",
+    request_body = schema::ResponseRequest,
+    responses(
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
 async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::responses(&asked.body)?;
     let head = asked.head("resp_", &call.common);
@@ -85,6 +129,18 @@ async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response
     Ok(reply::ok(response::body(head, call.echo, answer)))
 }
 
+#[utoipa::path(
+    post,
+    path = "/v1/embeddings",
+    tag = "OpenAI",
+    summary = "Turn texts into vectors",
+    request_body = schema::EmbeddingRequest,
+    responses(
+        (status = 200, description = "Vectors in input order.", body = schema::EmbeddingList),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
 async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::embeddings(&asked.body)?;
     let model = call.common.model.clone();
@@ -93,6 +149,18 @@ async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Respons
     Ok(reply::ok(embedding::body(&model, call.base64, &answer)?))
 }
 
+#[utoipa::path(
+    post,
+    path = "/v1/reranking",
+    tag = "OpenAI",
+    summary = "Score documents against a query",
+    request_body = schema::RerankRequest,
+    responses(
+        (status = 200, description = "Scores.", body = schema::RerankList),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
 async fn rerank(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::rerank(&asked.body)?;
     let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
+    openapi::schema,
     render,
     routes::{App, reply},
 };
@@ -60,6 +61,16 @@ pub(super) struct Show {
     show_all: Option<String>,
 }
 
+#[utoipa::path(
+    get,
+    path = "/v1/models",
+    tag = "OpenAI",
+    summary = "Models that are here",
+    params(("show_all" = Option<bool>, Query, description = "Also models whose files are not here.")),
+    responses(
+        (status = 200, description = "`data`: the models.", body = serde_json::Value),
+    )
+)]
 pub(super) async fn list(State(app): State<Arc<App>>, show: Result<Query<Show>, QueryRejection>) -> Response {
     let all = show.ok().and_then(|Query(show)| show.show_all);
     let all = all.is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
@@ -73,6 +84,18 @@ pub(super) async fn list(State(app): State<Arc<App>>, show: Result<Query<Show>, 
     reply::value(StatusCode::OK, &List { object: "list", data })
 }
 
+#[utoipa::path(
+    get,
+    path = "/v1/models/{id}",
+    tag = "OpenAI",
+    summary = "One model",
+    params(("id" = String, Path, description = "Id in the catalogue.")),
+    responses(
+        (status = 200, description = "The model.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
 pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     let table = app.dispatcher.fleet.table();
     match table.model(&id) {

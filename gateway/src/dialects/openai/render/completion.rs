@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use muster_proto::v1::{ChoiceFinished, Delta, ErrorInfo, Finished, PromptProgress};
 
-use super::{chunk::Chunks, close, finish_reason, open};
+use super::{chunk::Chunks, close, open};
 use crate::{
     render::{
         Head,
@@ -17,6 +17,14 @@ use crate::{
     },
     translate::View,
 };
+
+/// OpenAI's word for why a choice ended; a plain completion calls nothing.
+fn finish_reason(number: i32) -> &'static str {
+    match super::finish_reason(number) {
+        "tool_calls" => "stop",
+        word => word,
+    }
+}
 
 /// What comes before a choice's output: with `echo`, its prompt.
 fn echo(echo: Option<&[String]>, view: View, choice: u32) -> &str {

@@ -1,0 +1,21 @@
+//! `GET stats` (seed 000): the last request of this gateway, whatever its dialect.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use http::StatusCode;
+
+use crate::routes::{App, reply};
+
+#[utoipa::path(
+    get,
+    path = "/v1/stats",
+    tag = "Lemonade",
+    summary = "How the last request performed",
+    responses(
+        (status = 200, description = "`time_to_first_token`, `tokens_per_second`, `input_tokens`, `output_tokens`, `decode_token_times`, `prompt_tokens`, `cache_tokens`.", body = serde_json::Value),
+    )
+)]
+pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
+    reply::value(StatusCode::OK, &app.stats.last())
+}

@@ -1,0 +1,253 @@
+//! `GET system-info` (seed 000): the machine the gateway runs on, and every host of the fleet.
+
+use std::{collections::BTreeMap, collections::BTreeSet, fs, sync::Arc};
+
+use axum::{
+    extract::{Query, State, rejection::QueryRejection},
+    response::Response,
+};
+use http::StatusCode;
+use muster_proto::v1::{DeviceKind, DeviceStatus, WorkerStatus};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    openapi::schema,
+    routes::{
+        App,
+        reply::{self, Refusal},
+    },
+};
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Show {
+    verbose: Option<String>,
+}
+
+#[utoipa::path(
+    get,
+    path = "/v1/system-info",
+    tag = "Lemonade",
+    summary = "The machine and every host of the fleet",
+    params(("verbose" = Option<bool>, Query, description = "Workers and runtimes too.")),
+    responses(
+        (status = 200, description = "`OS Version`, `Processor`, `Physical Memory`, `devices`, `hosts`.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
+        (status = "5XX", description = "It could not be done.", body = schema::Error),
+    )
+)]
+pub(super) async fn info(
+    State(app): State<Arc<App>>,
+    show: Result<Query<Show>, QueryRejection>,
+) -> Result<Response, Refusal> {
+    let verbose = show.ok().and_then(|Query(show)| show.verbose);
+    let verbose = verbose.is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
+    let control = || app.dispatcher.fleet.control();
+    let (devices, workers) = tokio::try_join!(control().devices(), control().workers())?;
+    let machine = Machine::read();
+    Ok(reply::value(
+        StatusCode::OK,
+        &body(&machine, &devices, &workers, verbose),
+    ))
+}
+
+/// What the operating system says of this machine.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    os: String,
+    processor: String,
+    memory_kib: u64,
+    cores: usize,
+    threads: usize,
+}
+
+impl Machine {
+    /// What cannot be read stays empty.
+    fn read() -> Self {
+        let text = |path| fs::read_to_string(path).unwrap_or_default();
+        let mut machine = Self::parse(&text("/proc/cpuinfo"), &text("/proc/meminfo"));
+        machine.os = format!("Linux-{}", text("/proc/sys/kernel/osrelease").trim());
+        machine
+    }
+
+    fn parse(cpuinfo: &str, meminfo: &str) -> Self {
+        let mut machine = Self::default();
+        let mut cores = BTreeSet::new();
+        for processor in cpuinfo.split("\n\n").filter(|block| !block.trim().is_empty()) {
+            let field = |name: &str| {
+                let mut fields = processor.lines().filter_map(|line| line.split_once(':'));
+                let found = fields.find(|(key, _)| key.trim() == name);
+                found.map(|(_, value)| value.trim().to_owned())
+            };
+            machine.threads += usize::from(field("processor").is_some());
+            // Machines without a topology have a core per thread.
+            let core = field("core id").unwrap_or_else(|| field("processor").unwrap_or_default());
+            cores.insert((field("physical id").unwrap_or_default(), core));
+            if let Some(name) = field("model name") {
+                machine.processor = name;
+            }
+        }
+        machine.cores = cores.len();
+        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let kib = total.and_then(|total| total.split_whitespace().next());
+        machine.memory_kib = kib.and_then(|kib| kib.parse().ok()).unwrap_or_default();
+        machine
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+    fn memory(&self) -> String {
+        format!("{:.1} GB", self.memory_kib as f64 / f64::from(1 << 20))
+    }
+}
+
+fn body(machine: &Machine, devices: &[DeviceStatus], workers: &[WorkerStatus], verbose: bool) -> Value {
+    let of = |wanted: fn(&str) -> bool| -> Vec<Value> {
+        let mut seen = BTreeSet::new();
+        let gpus = devices.iter().filter_map(|status| status.device.as_ref());
+        let gpus = gpus.filter(|device| device.kind() == DeviceKind::Gpu && wanted(&device.name));
+        let once = gpus.filter(|device| seen.insert(device.device_id.clone()));
+        once.map(|gpu| json!({"name": gpu.name, "memory_mb": gpu.capacity_bytes >> 20, "available": true}))
+            .collect()
+    };
+    let npu = devices.iter().filter_map(|status| status.device.as_ref());
+    let npu = npu.into_iter().find(|device| device.kind() == DeviceKind::Npu);
+    let mut info = Map::new();
+    info.insert("OS Version".into(), machine.os.clone().into());
+    info.insert("Processor".into(), machine.processor.clone().into());
+    info.insert("Physical Memory".into(), machine.memory().into());
+    let found = json!({
+        "cpu": {
+            "name": machine.processor,
+            "cores": machine.cores,
+            "threads": machine.threads,
+            "available": true,
+        },
+        "amd_igpu": {"name": null, "available": false},
+        "amd_dgpu": of(is_amd),
+        "nvidia_dgpu": of(|name| !is_amd(name)),
+        "npu": {
+            "name": npu.map(|npu| npu.name.clone()),
+            "available": npu.is_some(),
+        },
+    });
+    info.insert("devices".into(), found);
+    info.insert("hosts".into(), hosts(devices, workers));
+    if verbose {
+        info.insert("Muster Version".into(), muster_proto::VERSION.into());
+        let workers: Vec<_> = workers.iter().map(worker).collect();
+        info.insert("workers".into(), workers.into());
+    }
+    info.into()
+}
+
+fn is_amd(name: &str) -> bool {
+    name.contains("AMD") || name.contains("Radeon")
+}
+
+/// Devices by host.
+fn hosts(devices: &[DeviceStatus], workers: &[WorkerStatus]) -> Value {
+    let mut hosts: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for worker in workers {
+        hosts.entry(&worker.host_id).or_default();
+    }
+    for status in devices {
+        let Some(device) = &status.device else { continue };
+        let kind = match device.kind() {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Gpu => "gpu",
+            DeviceKind::Npu => "npu",
+            DeviceKind::Sim => "sim",
+            DeviceKind::Unspecified => "unknown",
+        };
+        let shown = json!({
+            "id": device.device_id,
+            "kind": kind,
+            "name": device.name,
+            "memory_mb": device.capacity_bytes >> 20,
+        });
+        hosts.entry(&status.host_id).or_default().push(shown);
+    }
+    let hosts = hosts
+        .into_iter()
+        .map(|(host, devices)| json!({"host": host, "devices": devices}));
+    hosts.collect()
+}
+
+fn worker(worker: &WorkerStatus) -> Value {
+    let runtimes = worker
+        .runtimes
+        .iter()
+        .map(|runtime| json!({"name": runtime.name, "version": runtime.version}));
+    json!({
+        "id": worker.worker_id,
+        "host": worker.host_id,
+        "connected": worker.connected,
+        "version": worker.version,
+        "runtimes": runtimes.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::Device;
+
+    use super::*;
+
+    const CPUINFO: &str = "processor\t: 0\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 0\n\n\
+        processor\t: 1\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 0\n\n\
+        processor\t: 2\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 1\n\n";
+
+    fn machine() -> Machine {
+        Machine {
+            os: "Linux-6.1".into(),
+            ..Machine::parse(CPUINFO, "MemTotal:       33554432 kB\nMemFree: 1 kB\n")
+        }
+    }
+
+    fn gpu(id: &str, name: &str) -> DeviceStatus {
+        DeviceStatus {
+            host_id: "h".into(),
+            device: Some(Device {
+                device_id: id.into(),
+                kind: DeviceKind::Gpu.into(),
+                name: name.into(),
+                capacity_bytes: 512 << 20,
+                ..Device::default()
+            }),
+            ..DeviceStatus::default()
+        }
+    }
+
+    #[test]
+    fn seed_000_keys_of_system_info() {
+        let devices = [
+            gpu("a", "NVIDIA H100"),
+            gpu("a", "NVIDIA H100"),
+            gpu("b", "AMD Radeon"),
+        ];
+        let info = body(&machine(), &devices, &[], false);
+        assert_eq!(info["OS Version"], "Linux-6.1");
+        assert_eq!(info["Processor"], "A CPU");
+        assert_eq!(info["Physical Memory"], "32.0 GB");
+        let cpu = json!({"name": "A CPU", "cores": 2, "threads": 3, "available": true});
+        assert_eq!(info["devices"]["cpu"], cpu);
+        let gpu = |name: &str| json!([{"name": name, "memory_mb": 512, "available": true}]);
+        assert_eq!(info["devices"]["nvidia_dgpu"], gpu("NVIDIA H100"));
+        assert_eq!(info["devices"]["amd_dgpu"], gpu("AMD Radeon"));
+        assert_eq!(info["devices"]["amd_igpu"]["available"], false);
+        assert_eq!(info["devices"]["npu"]["available"], false);
+        assert_eq!(info["hosts"][0]["devices"].as_array().unwrap().len(), 3);
+        assert!(info.get("workers").is_none());
+    }
+
+    #[test]
+    fn verbose_tells_of_workers_and_runtimes() {
+        let worker = WorkerStatus {
+            worker_id: "w".into(),
+            ..WorkerStatus::default()
+        };
+        let info = body(&machine(), &[], &[worker], true);
+        assert_eq!(info["workers"][0]["id"], "w");
+        assert!(info["Muster Version"].is_string());
+    }
+}

@@ -1,0 +1,211 @@
+//! Tokens, templates and vectors in llama.cpp's own form (seed 004). Tokens and templates are answered by a loaded instance and load nothing;
+//! vectors load their model (DECISIONS.md, Autoload).
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+use bytes::Bytes;
+use http::StatusCode;
+use muster_proto::{
+    Code,
+    v1::{
+        ApplyTemplateCall, DetokenizeCall, ErrorInfo, TokenizeCall, TokenizeResult, generate_request::Input,
+        start::Work,
+    },
+};
+use serde_json::{Value, json};
+
+use super::which::Which;
+use crate::{
+    dialects::openai::translate,
+    openapi::schema,
+    routes::{
+        App,
+        reply::{self, Refusal},
+        run::{self, Asked},
+    },
+    translate::{
+        object::{self, Object},
+        prompt,
+    },
+};
+
+/// The body with the model in it, for readers that want one there.
+fn named(which: Which, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
+    let mut fields = Object::body(object::text(body)?)?;
+    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut fields))?;
+    let rest = fields.rest();
+    let rest = rest.strip_prefix('{').unwrap_or("}");
+    let comma = if rest == "}" { "" } else { "," };
+    Ok(format!("{{\"model\":{}{comma}{rest}", object::quoted(&model)).into_bytes())
+}
+
+#[utoipa::path(
+    post,
+    path = "/tokenize",
+    tag = "llama.cpp",
+    summary = "Turn text into tokens, on a model that is loaded",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "`tokens`.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::Error),
+    )
+)]
+pub(super) async fn tokenize(
+    State(app): State<Arc<App>>,
+    Query(which): Query<Which>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&asked.body)?)?;
+    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
+    let flag = |body: &mut Object<'_>, key: &str| body.take(key).map(|field| field.bool()).transpose();
+    let field = body.need("content")?;
+    let pieces = match field.kind() {
+        object::Kind::Array => field.list()?,
+        object::Kind::Null
+        | object::Kind::Bool
+        | object::Kind::Number
+        | object::Kind::String
+        | object::Kind::Object => vec![field],
+    };
+    let add_special = flag(&mut body, "add_special")?.unwrap_or(false);
+    let parse_special = flag(&mut body, "parse_special")?.unwrap_or(true);
+    let with_pieces = flag(&mut body, "with_pieces")?.unwrap_or(false);
+    let mut loaded = app.dispatcher.loaded(&model)?;
+    let call = TokenizeCall {
+        instance: loaded.instance.clone(),
+        model,
+        content: Some(prompt::one(&pieces)?),
+        add_special,
+        parse_special,
+    };
+    let result = loaded.tokenize(call).await?;
+    Ok(reply::value(StatusCode::OK, &tokens(&result, with_pieces)))
+}
+
+/// A piece is text if it is valid Unicode, else its bytes (seed 004).
+fn tokens(result: &TokenizeResult, with_pieces: bool) -> Value {
+    if !with_pieces {
+        return json!({"tokens": result.tokens});
+    }
+    let piece = |(id, bytes): (&i32, &Bytes)| match std::str::from_utf8(bytes) {
+        Ok(text) => json!({"id": id, "piece": text}),
+        Err(_) => json!({"id": id, "piece": bytes.to_vec()}),
+    };
+    let pieces: Vec<Value> = result.tokens.iter().zip(&result.pieces).map(piece).collect();
+    json!({"tokens": pieces})
+}
+
+#[utoipa::path(
+    post,
+    path = "/detokenize",
+    tag = "llama.cpp",
+    summary = "Turn tokens into text, on a model that is loaded",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "`content`.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::Error),
+    )
+)]
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Query(which): Query<Which>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&asked.body)?)?;
+    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
+    let tokens = body.need("tokens")?.list()?;
+    let tokens = tokens
+        .iter()
+        .map(|token| token.i32(0, i32::MAX))
+        .collect::<Result<_, _>>()?;
+    let mut loaded = app.dispatcher.loaded(&model)?;
+    let call = DetokenizeCall {
+        instance: loaded.instance.clone(),
+        model,
+        tokens,
+    };
+    let result = loaded.detokenize(call).await?;
+    Ok(reply::value(StatusCode::OK, &json!({"content": result.text})))
+}
+
+#[utoipa::path(
+    post,
+    path = "/apply-template",
+    tag = "llama.cpp",
+    summary = "Show the prompt that a conversation makes, on a model that is loaded",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "`prompt`.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::Error),
+    )
+)]
+pub(super) async fn apply_template(
+    State(app): State<Arc<App>>,
+    Query(which): Query<Which>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    let call = translate::chat(&named(which, &app, &asked.body)?)?;
+    let Some(Input::Chat(chat)) = call.work.input else {
+        return Err(Code::Internal.error("a chat without messages").into());
+    };
+    let mut loaded = app.dispatcher.loaded(&call.common.model)?;
+    let template = ApplyTemplateCall {
+        instance: loaded.instance.clone(),
+        model: call.common.model,
+        chat: Some(chat),
+    };
+    let result = loaded.apply_template(template).await?;
+    Ok(reply::value(StatusCode::OK, &json!({"prompt": result.prompt})))
+}
+
+#[utoipa::path(
+    post,
+    path = "/embedding",
+    tag = "llama.cpp",
+    summary = "Compute vectors, each input's a list of vectors",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "A list of `index` and `embedding`.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
+pub(super) async fn embedding(
+    State(app): State<Arc<App>>,
+    Query(which): Query<Which>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    let call = translate::embeddings(&named(which, &app, &asked.body)?)?;
+    let answers = asked.one(&app, call.common, Work::Embed(call.work), 1).await?;
+    let answer = run::gather(answers).await?;
+    let embedded = answer
+        .embedded
+        .ok_or_else(|| Code::RuntimeError.error("the engine sent no vectors"))?;
+    let list = embedded.embeddings.iter().enumerate().map(|(index, one)| {
+        let vectors: Vec<_> = one.vectors.iter().map(|vector| &vector.values).collect();
+        json!({"index": index, "embedding": vectors})
+    });
+    Ok(reply::value(StatusCode::OK, &list.collect::<Vec<_>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_004_pieces_are_text_or_bytes() {
+        let result = TokenizeResult {
+            tokens: vec![123, 198, 164],
+            pieces: vec!["Hello".into(), vec![0xC3].into(), vec![0xA1].into()],
+        };
+        assert_eq!(tokens(&result, false), json!({"tokens": [123, 198, 164]}));
+        assert_eq!(
+            tokens(&result, true),
+            json!({"tokens": [{"id": 123, "piece": "Hello"}, {"id": 198, "piece": [195]}, {"id": 164, "piece": [161]}]})
+        );
+    }
+}

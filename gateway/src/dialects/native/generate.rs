@@ -1,0 +1,89 @@
+//! Handlers of llama.cpp's own completions (seed 004).
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+use muster_proto::v1::{ErrorInfo, start::Work};
+
+use super::{
+    completion::{self, Call},
+    which::Which,
+};
+use crate::{
+    openapi::schema,
+    routes::{
+        App,
+        reply::{self, Refusal},
+        run::{self, Asked},
+    },
+    translate::{
+        Common,
+        object::{self, Object},
+    },
+};
+
+#[utoipa::path(
+    post,
+    path = "/completion",
+    tag = "llama.cpp",
+    summary = "Continue a text, in llama.cpp's own form",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
+pub(super) async fn complete(
+    State(app): State<Arc<App>>,
+    Query(which): Query<Which>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    generate(&app, which, &asked, completion::completion).await
+}
+
+#[utoipa::path(
+    post,
+    path = "/infill",
+    tag = "llama.cpp",
+    summary = "Fill a gap in a text",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+    )
+)]
+pub(super) async fn infill(
+    State(app): State<Arc<App>>,
+    Query(which): Query<Which>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    generate(&app, which, &asked, completion::infill).await
+}
+
+async fn generate(
+    app: &App,
+    which: Which,
+    asked: &Asked,
+    read: impl FnOnce(Object<'_>, String) -> Result<Call, ErrorInfo>,
+) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&asked.body)?)?;
+    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
+    let common = Common {
+        model: model.clone(),
+        ..Common::default()
+    };
+    let Call { view, work, shape } = read(body, model)?;
+    let work = work.into_iter().map(Work::Generate).collect();
+    let answers = asked.all(app, common, work, 1).await?;
+    if view.stream {
+        return run::stream(answers, completion::stream(shape, view)).await;
+    }
+    let answer = run::gather(answers).await?;
+    let object = completion::body(&shape, view, &answer);
+    Ok(reply::ok(completion::bytes(&object)))
+}

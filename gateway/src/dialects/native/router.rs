@@ -1,0 +1,219 @@
+//! llama.cpp's router mode (its README, "Using multiple models"): `GET /models`, `POST /models/load`, `POST /models/unload`, `GET /models/sse`.
+//!
+//! A load answers when it has begun; its end is told by the events. Unlike llama.cpp, loading what is loaded is no error.
+
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
+
+use axum::{body::Body, extract::State, response::Response};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use muster_proto::v1::{ErrorInfo, LoadModelRequest, ModelStatus, ModelSummary, UnloadModelRequest};
+use serde_json::{Value, json};
+
+use crate::{
+    fleet::{Fleet, table::Table},
+    openapi::schema,
+    routes::{
+        App,
+        reply::{self, Refusal},
+        run::Asked,
+    },
+    translate::{
+        self,
+        object::{self, Object},
+    },
+};
+
+#[utoipa::path(
+    get,
+    path = "/models",
+    tag = "llama.cpp",
+    summary = "All models with their status, as llama.cpp's router lists them",
+    responses(
+        (status = 200, description = "`data` with `id`, `in_cache`, `path`, `status`.", body = serde_json::Value),
+    )
+)]
+pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
+    let table = app.dispatcher.fleet.table();
+    let data: Vec<Value> = table.models().map(|summary| entry(summary)).collect();
+    reply::value(StatusCode::OK, &json!({"object": "list", "data": data}))
+}
+
+fn entry(summary: &ModelSummary) -> Value {
+    json!({
+        "id": summary.id,
+        "object": "model",
+        "owned_by": "llamacpp",
+        "created": summary.created.as_ref().map_or(0, |created| created.seconds),
+        "in_cache": summary.downloaded,
+        "path": summary.checkpoint,
+        "status": status(summary),
+    })
+}
+
+/// llama.cpp has no word for a failed load but a flag.
+fn status(summary: &ModelSummary) -> Value {
+    match word(summary) {
+        "failed" => json!({"value": "unloaded", "failed": true}),
+        word => json!({"value": word}),
+    }
+}
+
+fn word(summary: &ModelSummary) -> &'static str {
+    match ModelStatus::try_from(summary.status).unwrap_or_default() {
+        ModelStatus::Unloaded | ModelStatus::Unspecified => "unloaded",
+        ModelStatus::Loading => "loading",
+        // Until the memory is free it is there.
+        ModelStatus::Loaded | ModelStatus::Unloading => "loaded",
+        ModelStatus::Failed => "failed",
+    }
+}
+
+fn named(body: &[u8]) -> Result<String, ErrorInfo> {
+    translate::model(&mut Object::body(object::text(body)?)?)
+}
+
+#[utoipa::path(
+    post,
+    path = "/models/load",
+    tag = "llama.cpp",
+    summary = "Begin to load a model",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "It has begun.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
+    )
+)]
+pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let request = LoadModelRequest {
+        model: named(&asked.body)?,
+        ..LoadModelRequest::default()
+    };
+    app.dispatcher.fleet.control().begin_load(request).await?;
+    Ok(reply::value(StatusCode::OK, &json!({"success": true})))
+}
+
+#[utoipa::path(
+    post,
+    path = "/models/unload",
+    tag = "llama.cpp",
+    summary = "Unload a model",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "It is unloaded.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
+    )
+)]
+pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let request = UnloadModelRequest {
+        model: named(&asked.body)?,
+        ..UnloadModelRequest::default()
+    };
+    app.dispatcher.fleet.control().unload(request).await?;
+    Ok(reply::value(StatusCode::OK, &json!({"success": true})))
+}
+
+#[utoipa::path(
+    get,
+    path = "/models/sse",
+    tag = "llama.cpp",
+    summary = "What happens to models, as server-sent events",
+    responses(
+        (status = 200, description = "`model`, `event` and `data` each.", body = serde_json::Value),
+    )
+)]
+pub(super) async fn events(State(app): State<Arc<App>>) -> Response {
+    let fleet = Arc::clone(&app.dispatcher.fleet);
+    let stopping = app.stopping.clone();
+    let seen = words(&fleet.table());
+    let changes = fleet.changes();
+    let events = futures::stream::unfold((fleet, changes, seen), |(fleet, mut changes, mut seen)| async {
+        loop {
+            changes.changed().await.ok()?;
+            let text = changed(&fleet, &mut seen);
+            if !text.is_empty() {
+                return Some((Ok::<_, Infallible>(Bytes::from(text)), (fleet, changes, seen)));
+            }
+        }
+    });
+    let events = futures::StreamExt::take_until(events, stopping.cancelled_owned());
+    let mut response = Response::new(Body::from_stream(events));
+    let kind = HeaderValue::from_static("text/event-stream");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+type Words = BTreeMap<String, &'static str>;
+
+fn words(table: &Table) -> Words {
+    table
+        .models()
+        .map(|summary| (summary.id.clone(), word(summary)))
+        .collect()
+}
+
+fn changed(fleet: &Fleet, seen: &mut Words) -> String {
+    let now = words(&fleet.table());
+    let text = differences(seen, &now);
+    *seen = now;
+    text
+}
+
+/// The events between two looks.
+fn differences(before: &Words, now: &Words) -> String {
+    let mut text = String::new();
+    for (model, word) in now
+        .iter()
+        .filter(|(model, word)| before.get(*model) != Some(word))
+    {
+        let data = match *word {
+            "failed" => json!({"status": "unloaded", "failed": true}),
+            word => json!({"status": word}),
+        };
+        push(
+            &mut text,
+            &json!({"model": model, "event": "model_status", "data": data}),
+        );
+    }
+    for model in before.keys().filter(|model| !now.contains_key(*model)) {
+        push(&mut text, &json!({"model": model, "event": "model_remove"}));
+    }
+    text
+}
+
+fn push(text: &mut String, event: &Value) {
+    text.push_str("data: ");
+    text.push_str(&event.to_string());
+    text.push_str("\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_change_of_a_model_is_an_event() {
+        let words = |pairs: &[(&str, &'static str)]| -> Words {
+            pairs
+                .iter()
+                .map(|(model, word)| ((*model).to_owned(), *word))
+                .collect()
+        };
+        let before = words(&[("a", "loading"), ("b", "loaded"), ("c", "unloaded")]);
+        let now = words(&[("a", "failed"), ("b", "loaded"), ("d", "loaded")]);
+        let text = differences(&before, &now);
+        let events: Vec<Value> = text
+            .split_terminator("\n\n")
+            .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+            .collect();
+        assert_eq!(
+            events,
+            [
+                json!({"model": "a", "event": "model_status", "data": {"status": "unloaded", "failed": true}}),
+                json!({"model": "d", "event": "model_status", "data": {"status": "loaded"}}),
+                json!({"model": "c", "event": "model_remove"}),
+            ]
+        );
+        assert!(differences(&now, &now).is_empty());
+    }
+}

@@ -1,0 +1,98 @@
+//! Whether a request may load its model (DECISIONS.md, Autoload): its own word, else the model's, else the gateway's; the operator may lock
+//! requests out. Off is the strict behaviour of seed 001: a model that is not loaded rejects, with a code that says how it stands.
+
+use muster_proto::{
+    Code,
+    v1::{ErrorInfo, ModelSummary},
+};
+
+use crate::fleet::table::state_error;
+
+/// What the gateway was told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Autoload {
+    /// Where neither the request nor the model says.
+    pub(crate) on: bool,
+    /// Requests may not say.
+    pub(crate) locked: bool,
+}
+
+impl Default for Autoload {
+    fn default() -> Self {
+        Self {
+            on: true,
+            locked: false,
+        }
+    }
+}
+
+impl Autoload {
+    /// Decides for a model that takes no requests now. `asked`: the request's own word. Without a `summary` nothing is known of it.
+    ///
+    /// # Errors
+    /// Why it takes none, if it is not to be loaded.
+    pub(super) fn check(self, asked: Option<bool>, summary: Option<&ModelSummary>) -> Result<(), ErrorInfo> {
+        let model = summary.and_then(|summary| summary.autoload);
+        let asked = asked.filter(|_| !self.locked);
+        if asked.or(model).unwrap_or(self.on) {
+            return Ok(());
+        }
+        Err(summary.map_or_else(
+            || Code::ModelNotLoaded.error("the model is not known to be loaded"),
+            state_error,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::{ErrorExt as _, v1::ModelStatus};
+
+    use super::*;
+
+    fn model(autoload: Option<bool>) -> ModelSummary {
+        ModelSummary {
+            autoload,
+            status: ModelStatus::Unloaded.into(),
+            ..ModelSummary::default()
+        }
+    }
+
+    #[test]
+    fn the_request_wins_over_the_model_and_the_model_over_the_gateway() {
+        let loads = |on, locked, asked, model_says| {
+            let summary = model(model_says);
+            Autoload { on, locked }.check(asked, Some(&summary)).is_ok()
+        };
+        assert!(loads(true, false, None, None));
+        assert!(!loads(false, false, None, None));
+        assert!(loads(false, false, None, Some(true)));
+        assert!(!loads(true, false, None, Some(false)));
+        assert!(loads(false, false, Some(true), Some(false)));
+        assert!(!loads(true, false, Some(false), Some(true)));
+        // Locked: the request's word does not count.
+        assert!(loads(true, true, Some(false), None));
+        assert!(!loads(false, true, Some(true), None));
+        assert!(Autoload::default().check(None, None).is_ok());
+    }
+
+    #[test]
+    fn seed_001_rejections_say_how_the_model_stands() {
+        let off = Autoload {
+            on: false,
+            locked: false,
+        };
+        for (status, code) in [
+            (ModelStatus::Unloaded, Code::ModelNotLoaded),
+            (ModelStatus::Loading, Code::ModelLoading),
+            (ModelStatus::Unloading, Code::ModelUnloading),
+            (ModelStatus::Failed, Code::ModelFailed),
+        ] {
+            let summary = ModelSummary {
+                status: status.into(),
+                ..model(None)
+            };
+            assert_eq!(off.check(None, Some(&summary)).unwrap_err().kind(), code);
+        }
+    }
+}

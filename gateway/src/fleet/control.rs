@@ -1,0 +1,144 @@
+//! Questions and orders to the controller, for the operators behind the gateway.
+//!
+//! Loads and unloads survive their caller: dropping a call here stops neither (DECISIONS.md, Runtime Admin API).
+
+use muster_proto::{
+    Code, ErrorExt as _, MAX_MESSAGE_BYTES,
+    v1::{
+        DeviceStatus, ErrorInfo, GetModelRequest, ListDevicesRequest, ListModelsRequest, ListWorkersRequest,
+        LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest, WorkerStatus,
+        control_client::ControlClient, load_model_event::Kind,
+    },
+};
+use tonic::{Status, transport::Channel};
+
+/// A client of the controller.
+#[derive(Clone, Debug)]
+pub(crate) struct Control(ControlClient<Channel>);
+
+/// A load that ended well.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadDone {
+    pub(crate) model: Model,
+    /// Models that were unloaded to make room for it, as far as this call saw.
+    pub(crate) evicted: Vec<String>,
+}
+
+impl Control {
+    pub(super) fn new(channel: Channel) -> Self {
+        let client = ControlClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        Self(client)
+    }
+
+    /// All models.
+    ///
+    /// # Errors
+    /// What the controller says, or `controller_unavailable`; so do all calls.
+    pub(crate) async fn models(mut self) -> Result<Vec<Model>, ErrorInfo> {
+        let answer = self.0.list_models(ListModelsRequest::default()).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner().models)
+    }
+
+    /// One model.
+    ///
+    /// # Errors
+    /// `unknown_model`.
+    pub(crate) async fn model(mut self, id: &str) -> Result<Model, ErrorInfo> {
+        let request = GetModelRequest { model: id.to_owned() };
+        let answer = self.0.get_model(request).await;
+        shown(answer.map_err(|status| error(&status))?.into_inner().model)
+    }
+
+    /// Loads a model and waits until it is loaded.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) async fn load(mut self, request: LoadModelRequest) -> Result<LoadDone, ErrorInfo> {
+        let answer = self.0.load_model(request).await;
+        let mut events = answer.map_err(|status| error(&status))?.into_inner();
+        let mut evicted = Vec::new();
+        while let Some(event) = events.message().await.map_err(|status| error(&status))? {
+            match event.kind {
+                Some(Kind::Loaded(model)) => return Ok(LoadDone { model, evicted }),
+                Some(Kind::Evicting(evicting)) => {
+                    evicted.extend(evicting.models);
+                    evicted.sort_unstable();
+                    evicted.dedup();
+                }
+                Some(Kind::Queued(_) | Kind::Loading(_)) | None => {}
+            }
+        }
+        Err(away("its stream ended before the load did"))
+    }
+
+    /// Begins to load a model; its end is not waited for.
+    ///
+    /// # Errors
+    /// Why it is not to be loaded.
+    pub(crate) async fn begin_load(mut self, request: LoadModelRequest) -> Result<(), ErrorInfo> {
+        // What is refused at once fails the call itself.
+        let answer = self.0.load_model(request).await;
+        answer.map(drop).map_err(|status| error(&status))
+    }
+
+    /// Unloads a model and waits until it is unloaded.
+    ///
+    /// # Errors
+    /// `unknown_model`, `model_loading`.
+    pub(crate) async fn unload(mut self, request: UnloadModelRequest) -> Result<Model, ErrorInfo> {
+        let answer = self.0.unload_model(request).await;
+        shown(answer.map_err(|status| error(&status))?.into_inner().model)
+    }
+
+    /// Pins or unpins a model.
+    ///
+    /// # Errors
+    /// `unknown_model`.
+    pub(crate) async fn pin(mut self, id: &str, pinned: bool) -> Result<Model, ErrorInfo> {
+        let model = id.to_owned();
+        let answer = if pinned {
+            let answer = self.0.pin_model(PinModelRequest { model }).await;
+            answer.map(|answer| answer.into_inner().model)
+        } else {
+            let answer = self.0.unpin_model(UnpinModelRequest { model }).await;
+            answer.map(|answer| answer.into_inner().model)
+        };
+        shown(answer.map_err(|status| error(&status))?)
+    }
+
+    /// All devices.
+    ///
+    /// # Errors
+    /// As [`models`](Self::models).
+    pub(crate) async fn devices(mut self) -> Result<Vec<DeviceStatus>, ErrorInfo> {
+        let answer = self.0.list_devices(ListDevicesRequest {}).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner().devices)
+    }
+
+    /// All workers.
+    ///
+    /// # Errors
+    /// As [`models`](Self::models).
+    pub(crate) async fn workers(mut self) -> Result<Vec<WorkerStatus>, ErrorInfo> {
+        let answer = self.0.list_workers(ListWorkersRequest {}).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner().workers)
+    }
+}
+
+fn shown(model: Option<Model>) -> Result<Model, ErrorInfo> {
+    model.ok_or_else(|| Code::Internal.error("the controller showed no model"))
+}
+
+/// An error with typed details is the controller's own word; anything else is the connection's.
+fn error(status: &Status) -> ErrorInfo {
+    if status.details().is_empty() {
+        return away(status.message());
+    }
+    ErrorInfo::from_status(status)
+}
+
+fn away(why: &str) -> ErrorInfo {
+    Code::ControllerUnavailable.error(format!("the controller did not answer: {why}"))
+}

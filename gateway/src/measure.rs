@@ -1,0 +1,68 @@
+//! What the benches measure, from outside the crate.
+
+use bytes::BytesMut;
+use muster_proto::v1::{Delta, Event, event::Kind};
+
+use crate::{
+    dialects::{anthropic, ollama, openai},
+    render::{Head, Render},
+    translate::View,
+};
+
+/// A stream that shows the same piece of text again and again.
+#[allow(missing_debug_implementations, reason = "only for benches")]
+pub struct Chunks {
+    render: Box<dyn Render>,
+    event: Event,
+    out: BytesMut,
+}
+
+impl Chunks {
+    /// A stream of this dialect: `chat`, `completion`, `response`, `message` or `ollama`.
+    ///
+    /// # Panics
+    /// Never; other names are chats.
+    #[must_use]
+    pub fn of(dialect: &str) -> Self {
+        let head = Head {
+            id: "chatcmpl-01a1fde8-9a5a-77b2-9458-b198cfc4f48a".into(),
+            model: "Qwen3-0.6B-GGUF".into(),
+            created: 1_700_000_000,
+        };
+        let view = View {
+            stream: true,
+            choices: 1,
+            ..View::default()
+        };
+        let render: Box<dyn Render> = match dialect {
+            "completion" => Box::new(openai::render::completion::stream(&head, view, None)),
+            "response" => Box::new(openai::render::response::stream(
+                head,
+                openai::translate::Echo::default(),
+                view,
+            )),
+            "message" => Box::new(anthropic::render::stream(head)),
+            "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat)),
+            _ => Box::new(openai::render::chat::stream(&head, view)),
+        };
+        let event = Event {
+            kind: Some(Kind::Delta(Delta {
+                content: " population".into(),
+                ..Delta::default()
+            })),
+            extra_json: String::new(),
+        };
+        Self {
+            render,
+            event,
+            out: BytesMut::with_capacity(4096),
+        }
+    }
+
+    /// Renders one chunk; returns its size in bytes.
+    pub fn render(&mut self) -> usize {
+        self.out.clear();
+        self.render.event(self.event.clone(), &mut self.out);
+        self.out.len()
+    }
+}

@@ -1,0 +1,134 @@
+//! The OpenAPI 3.1 document of every route, and a page that shows it. Both are made of what is in the binary: no outside assets.
+//!
+//! Each dialect documents its own routes (`Doc` beside them); what requests and answers look like is in [`schema`].
+
+pub(crate) mod schema;
+
+use std::sync::{Arc, LazyLock};
+
+use axum::{Router, response::Response, routing::get};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use utoipa::{
+    OpenApi,
+    openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
+};
+
+use crate::{
+    dialects,
+    render::error::Form,
+    routes::{App, access::Access, reply, surface},
+};
+
+const PAGE: &str = include_str!("docs.html");
+
+/// What the dialects' documents are merged into.
+#[derive(Debug, OpenApi)]
+#[openapi(
+    info(
+        title = "Muster",
+        description = "Many local models behind one address. Routes shown under `/v1` stand under `/api/v1`, `/v0` and `/api/v0` as well.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    security((), ("bearer" = []), ("x-api-key" = []))
+)]
+struct Whole;
+
+/// The document.
+pub(crate) fn document() -> utoipa::openapi::OpenApi {
+    let mut whole = Whole::openapi();
+    muster_proto::VERSION.clone_into(&mut whole.info.version);
+    whole.merge(dialects::document());
+    let components = whole.components.get_or_insert_default();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    let key = ApiKey::Header(ApiKeyValue::new("x-api-key"));
+    components.add_security_scheme("x-api-key", SecurityScheme::ApiKey(key));
+    whole
+}
+
+static JSON: LazyLock<Bytes> = LazyLock::new(|| match document().to_json() {
+    Ok(text) => text.into(),
+    Err(error) => {
+        tracing::error!(%error, "could not write the OpenAPI document");
+        Bytes::new()
+    }
+});
+
+/// `/openapi.json` and `/docs`.
+pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
+    let open = Router::new()
+        .route("/openapi.json", get(json))
+        .route("/docs", get(page));
+    surface(app, Access::Open, Form::OpenAi, open)
+}
+
+async fn json() -> Response {
+    reply::ok(JSON.clone())
+}
+
+async fn page() -> Response {
+    let mut response = reply::json(StatusCode::OK, PAGE);
+    let html = HeaderValue::from_static("text/html; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, html);
+    let strict =
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'";
+    let policy = HeaderValue::from_static(strict);
+    response.headers_mut().insert("content-security-policy", policy);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn json() -> Value {
+        serde_json::to_value(document()).unwrap()
+    }
+
+    #[test]
+    fn it_is_openapi_3_1_and_every_route_says_what_it_does() {
+        let document = json();
+        assert_eq!(document["openapi"], "3.1.0");
+        assert_eq!(document["info"]["version"], muster_proto::VERSION);
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let said = operation["summary"]
+                    .as_str()
+                    .or(operation["description"].as_str());
+                assert!(said.is_some_and(|said| !said.is_empty()), "{method} {path}");
+                assert!(operation["responses"].is_object(), "{method} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        fn references<'a>(value: &'a Value, out: &mut Vec<&'a str>) {
+            match value {
+                Value::Object(fields) => {
+                    out.extend(fields.get("$ref").and_then(Value::as_str));
+                    fields.values().for_each(|value| references(value, out));
+                }
+                Value::Array(items) => items.iter().for_each(|value| references(value, out)),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        let document = json();
+        let mut all = Vec::new();
+        references(&document, &mut all);
+        assert!(!all.is_empty());
+        for reference in all {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_outside() {
+        assert!(!PAGE.contains("http://") && !PAGE.contains("https://") && !PAGE.contains("//cdn"));
+        assert!(PAGE.contains("openapi.json"));
+    }
+}

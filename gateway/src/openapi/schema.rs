@@ -1,0 +1,314 @@
+//! What requests and answers look like, for the document only: requests are read by hand (`translate`), which names every fault.
+//!
+//! Fields that pass through to engines untouched are not listed; objects take more than they show.
+
+#![allow(dead_code, reason = "read by the derive only")]
+
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// OpenAI's form of an error.
+#[derive(ToSchema)]
+pub(crate) struct Error {
+    error: ErrorBody,
+}
+
+/// What is wrong.
+#[derive(ToSchema)]
+pub(crate) struct ErrorBody {
+    /// One sentence for a person.
+    message: String,
+    /// OpenAI's class of errors.
+    r#type: String,
+    /// The field at fault.
+    param: Option<String>,
+    /// Key of the error catalogue, for example `unknown_model`.
+    code: String,
+    /// Numbers and names that belong to the code.
+    details: Option<Value>,
+}
+
+/// Anthropic's form of an error.
+#[derive(ToSchema)]
+pub(crate) struct MessageError {
+    /// `error`.
+    r#type: String,
+    /// `type` and `message`.
+    error: Value,
+}
+
+/// Ollama's form of an error.
+#[derive(ToSchema)]
+pub(crate) struct OllamaError {
+    /// One sentence for a person.
+    error: String,
+}
+
+/// OpenAI's chat request, with llama.cpp's samplers.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": true}))]
+pub(crate) struct ChatRequest {
+    /// Id in the catalogue.
+    model: String,
+    /// Turns, oldest first; content is text or parts (`text`, `image_url`, `input_audio`).
+    messages: Vec<Value>,
+    /// Server-sent events instead of one body.
+    stream: Option<bool>,
+    /// `include_usage`: a last chunk with token counts.
+    stream_options: Option<Value>,
+    /// Functions the model may call.
+    tools: Option<Vec<Value>>,
+    /// `auto`, `none`, `required`, or one function.
+    tool_choice: Option<Value>,
+    /// Several calls in one answer.
+    parallel_tool_calls: Option<bool>,
+    /// `text`, `json_object` or `json_schema`.
+    response_format: Option<Value>,
+    /// Most tokens to generate; excludes `max_completion_tokens`.
+    max_tokens: Option<i64>,
+    /// Most tokens to generate; excludes `max_tokens`.
+    max_completion_tokens: Option<i64>,
+    /// A string or several that end the output.
+    stop: Option<Value>,
+    /// Number of choices, 1 to 128.
+    n: Option<i64>,
+    /// Probabilities of the tokens.
+    logprobs: Option<bool>,
+    /// Alternatives per token, 0 to 20; needs `logprobs`.
+    top_logprobs: Option<i64>,
+    /// Randomness, at most 2; 0 = the likeliest token.
+    temperature: Option<f64>,
+    /// 0 to 1.
+    top_p: Option<f64>,
+    /// The k likeliest tokens only; 0 = all.
+    top_k: Option<i64>,
+    /// 0 to 1, relative to the likeliest.
+    min_p: Option<f64>,
+    /// 1 = none.
+    repeat_penalty: Option<f64>,
+    /// -2 to 2.
+    presence_penalty: Option<f64>,
+    /// -2 to 2.
+    frequency_penalty: Option<f64>,
+    /// The same seed and request make the same answer.
+    seed: Option<i64>,
+    /// Bias by token id.
+    logit_bias: Option<Value>,
+    /// `none` switches thinking off; others go to the template.
+    reasoning_effort: Option<String>,
+    /// `default`, `enabled` or `disabled`.
+    thinking: Option<Value>,
+    /// Further arguments of the chat template.
+    chat_template_kwargs: Option<Value>,
+    /// Who asks, for fairness between callers.
+    user: Option<String>,
+}
+
+/// OpenAI's request for a completion, with llama.cpp's samplers.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "prompt": "Once upon a time", "max_tokens": 16}))]
+pub(crate) struct CompletionRequest {
+    /// Id in the catalogue.
+    model: String,
+    /// Text, token ids, or several of these.
+    prompt: Value,
+    /// Text after the gap that is to be filled.
+    suffix: Option<String>,
+    /// Show the prompt before the output.
+    echo: Option<bool>,
+    /// Server-sent events instead of one body.
+    stream: Option<bool>,
+    /// Most tokens to generate.
+    max_tokens: Option<i64>,
+    /// Alternatives per token, or whether to show probabilities at all.
+    logprobs: Option<Value>,
+    /// Number of choices per prompt.
+    n: Option<i64>,
+    /// A string or several that end the output.
+    stop: Option<Value>,
+    /// Randomness, at most 2.
+    temperature: Option<f64>,
+    /// The same seed and request make the same answer.
+    seed: Option<i64>,
+}
+
+/// OpenAI's request for vectors.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny-embed", "input": ["one", "two"]}))]
+pub(crate) struct EmbeddingRequest {
+    /// Id in the catalogue.
+    model: String,
+    /// Text, token ids, or several of these.
+    input: Value,
+    /// `float` or `base64`.
+    encoding_format: Option<String>,
+    /// Shorten vectors to this length.
+    dimensions: Option<i64>,
+}
+
+/// A list of vectors.
+#[derive(ToSchema)]
+pub(crate) struct EmbeddingList {
+    /// `list`.
+    object: String,
+    /// `embedding`, `index` and `object` of each.
+    data: Vec<Value>,
+    /// As the client named it.
+    model: String,
+    /// `prompt_tokens` and `total_tokens`.
+    usage: Value,
+}
+
+/// A request for scores.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny-rerank", "query": "capital of France", "documents": ["Paris", "Berlin"]}))]
+pub(crate) struct RerankRequest {
+    /// Id in the catalogue.
+    model: String,
+    /// What is looked for.
+    query: String,
+    /// Texts, or objects with `text`.
+    documents: Vec<Value>,
+    /// The best so many, descending; all in input order without it.
+    top_n: Option<i64>,
+    /// Show each result's document.
+    return_documents: Option<bool>,
+}
+
+/// Scores.
+#[derive(ToSchema)]
+pub(crate) struct RerankList {
+    /// As the client named it.
+    model: String,
+    /// `list`.
+    object: String,
+    /// `index` and raw `relevance_score` of each.
+    results: Vec<Value>,
+    /// `prompt_tokens` and `total_tokens`.
+    usage: Value,
+}
+
+/// OpenAI's request for a response; nothing is stored.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "input": "Hello!", "stream": true}))]
+pub(crate) struct ResponseRequest {
+    /// Id in the catalogue.
+    model: String,
+    /// Text, or items: messages, reasoning, function calls and their outputs.
+    input: Option<Value>,
+    /// Turns as in a chat, instead of `input`.
+    messages: Option<Vec<Value>>,
+    /// What comes before everything else.
+    instructions: Option<String>,
+    /// Most tokens to generate.
+    max_output_tokens: Option<i64>,
+    /// Server-sent events instead of one body.
+    stream: Option<bool>,
+    /// Functions the model may call.
+    tools: Option<Vec<Value>>,
+    /// `auto`, `none`, `required`, or one function.
+    tool_choice: Option<Value>,
+    /// `format`: `text`, `json_object` or `json_schema`.
+    text: Option<Value>,
+    /// `effort`.
+    reasoning: Option<Value>,
+    /// `default`, `enabled` or `disabled`.
+    thinking: Option<Value>,
+    /// Randomness, at most 2.
+    temperature: Option<f64>,
+    /// 0 to 1.
+    top_p: Option<f64>,
+}
+
+/// Anthropic's request for a message.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "max_tokens": 64, "messages": [{"role": "user", "content": "Hello!"}]}))]
+pub(crate) struct MessageRequest {
+    /// Id in the catalogue.
+    model: String,
+    /// Turns; content is text or blocks.
+    messages: Vec<Value>,
+    /// Text or blocks before everything else.
+    system: Option<Value>,
+    /// Most tokens to generate.
+    max_tokens: Option<i64>,
+    /// Strings that end the output.
+    stop_sequences: Option<Vec<String>>,
+    /// Server-sent events instead of one body.
+    stream: Option<bool>,
+    /// Functions the model may call.
+    tools: Option<Vec<Value>>,
+    /// `auto`, `any`, `tool` or `none`.
+    tool_choice: Option<Value>,
+    /// `enabled`, `adaptive` or `disabled`.
+    thinking: Option<Value>,
+}
+
+/// Ollama's chat request.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}))]
+pub(crate) struct OllamaChatRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// Turns; none = only load the model.
+    messages: Option<Vec<Value>>,
+    /// Lines as they come; the default.
+    stream: Option<bool>,
+    /// Functions the model may call.
+    tools: Option<Vec<Value>>,
+    /// `json` or a JSON schema.
+    format: Option<Value>,
+    /// A switch, or `low`, `medium`, `high`.
+    think: Option<Value>,
+    /// `num_predict`, `stop`, `seed` and samplers.
+    options: Option<Value>,
+}
+
+/// Ollama's request for text.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "prompt": "Hello!", "stream": false}))]
+pub(crate) struct OllamaGenerateRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// What the user says; none = only load the model.
+    prompt: Option<String>,
+    /// Text after a gap that is to be filled.
+    suffix: Option<String>,
+    /// What comes before.
+    system: Option<String>,
+    /// Not through the chat template.
+    raw: Option<bool>,
+    /// Lines as they come; the default.
+    stream: Option<bool>,
+    /// `json` or a JSON schema.
+    format: Option<Value>,
+    /// `num_predict`, `stop`, `seed` and samplers.
+    options: Option<Value>,
+}
+
+/// Ollama's request for vectors.
+#[derive(ToSchema)]
+pub(crate) struct OllamaEmbedRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// Text or several.
+    input: Value,
+    /// Shorten vectors to this length.
+    dimensions: Option<i64>,
+}
+
+/// Ollama's older request for one vector.
+#[derive(ToSchema)]
+pub(crate) struct OllamaEmbeddingsRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// The text.
+    prompt: String,
+}
+
+/// Names a model.
+#[derive(ToSchema)]
+pub(crate) struct OllamaShowRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+}

@@ -1,0 +1,207 @@
+//! How the last request of this gateway performed (seed 000, `GET /api/v1/stats`).
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use muster_proto::v1::{Delta, Event, Finished, event::Kind};
+use serde::Serialize;
+
+/// Most token times that are kept: an answer may be longer than anybody wants to read its times.
+const MOST_TIMES: usize = 16_384;
+
+/// The last request's figures; zeros before the first one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Last {
+    /// Seconds.
+    pub(crate) time_to_first_token: f64,
+    /// While generating.
+    pub(crate) tokens_per_second: f64,
+    /// Prompt tokens that were evaluated.
+    pub(crate) input_tokens: u32,
+    pub(crate) output_tokens: u32,
+    /// Seconds for each generated token.
+    pub(crate) decode_token_times: Vec<f64>,
+    /// Prompt tokens, cached ones included.
+    pub(crate) prompt_tokens: u32,
+    /// Prompt tokens that came from the cache.
+    pub(crate) cache_tokens: u32,
+}
+
+/// Shared by all threads; written once per request.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    /// Held for a copy, never across an await: a std mutex is enough.
+    last: Mutex<Last>,
+}
+
+impl Stats {
+    /// The last request's figures.
+    pub(crate) fn last(&self) -> Last {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Measures one request.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    stats: Arc<Stats>,
+    began: Instant,
+    first: Option<Instant>,
+    latest: Instant,
+    generated: u32,
+    times: Vec<f64>,
+}
+
+impl Meter {
+    /// Of a request that began at `began`.
+    pub(crate) fn new(stats: Arc<Stats>, began: Instant) -> Self {
+        Self {
+            stats,
+            began,
+            first: None,
+            latest: began,
+            generated: 0,
+            times: Vec::new(),
+        }
+    }
+
+    /// Takes an event that came at `now`.
+    pub(crate) fn event(&mut self, event: &Event, now: Instant) {
+        match &event.kind {
+            Some(Kind::Delta(delta)) => self.delta(delta, now),
+            // Only generated text has figures.
+            Some(Kind::Finished(finished)) if self.first.is_some() => self.finish(finished),
+            Some(
+                Kind::Finished(_)
+                | Kind::Admitted(_)
+                | Kind::Progress(_)
+                | Kind::ChoiceFinished(_)
+                | Kind::Embedded(_)
+                | Kind::Reranked(_)
+                | Kind::Failed(_),
+            )
+            | None => {}
+        }
+    }
+
+    /// Tokens that come together share the time since the last ones.
+    fn delta(&mut self, delta: &Delta, now: Instant) {
+        self.first.get_or_insert(now);
+        let tokens = delta.generated.saturating_sub(self.generated).max(1);
+        self.generated = self.generated.max(delta.generated);
+        let each = now.duration_since(self.latest).as_secs_f64() / f64::from(tokens);
+        self.latest = now;
+        let room = MOST_TIMES - self.times.len();
+        let tokens = usize::try_from(tokens).unwrap_or(usize::MAX).min(room);
+        self.times.extend(std::iter::repeat_n(each, tokens));
+    }
+
+    fn finish(&mut self, finished: &Finished) {
+        let usage = finished.usage.unwrap_or_default();
+        let first = self.first.unwrap_or(self.began);
+        let seconds = match finished.timings {
+            Some(timings) if timings.predicted_ms > 0.0 => timings.predicted_ms / 1000.0,
+            Some(_) | None => self.latest.duration_since(first).as_secs_f64(),
+        };
+        let rate = f64::from(usage.completion_tokens) / seconds;
+        *self.stats.lock() = Last {
+            time_to_first_token: first.duration_since(self.began).as_secs_f64(),
+            tokens_per_second: if rate.is_finite() { rate } else { 0.0 },
+            input_tokens: usage.prompt_tokens.saturating_sub(usage.cached_tokens),
+            output_tokens: usage.completion_tokens,
+            decode_token_times: std::mem::take(&mut self.times),
+            prompt_tokens: usage.prompt_tokens,
+            cache_tokens: usage.cached_tokens,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_proto::v1::{Timings, Usage};
+
+    use super::*;
+
+    fn event(kind: Kind) -> Event {
+        Event {
+            kind: Some(kind),
+            extra_json: String::new(),
+        }
+    }
+
+    fn finished() -> Event {
+        event(Kind::Finished(Finished {
+            usage: Some(Usage {
+                prompt_tokens: 9,
+                cached_tokens: 4,
+                completion_tokens: 5,
+                ..Usage::default()
+            }),
+            timings: Some(Timings {
+                predicted_ms: 500.0,
+                ..Timings::default()
+            }),
+            id_slot: None,
+        }))
+    }
+
+    #[test]
+    fn seed_000_figures_of_a_request() {
+        let stats = Arc::new(Stats::default());
+        let began = Instant::now();
+        let mut meter = Meter::new(Arc::clone(&stats), began);
+        let at = |millis| began + Duration::from_millis(millis);
+        for (generated, millis) in [(1, 2000), (3, 2100), (5, 2300)] {
+            let delta = Delta {
+                generated,
+                ..Delta::default()
+            };
+            meter.event(&event(Kind::Delta(delta)), at(millis));
+        }
+        meter.event(&finished(), at(2400));
+        let last = stats.last();
+        assert!((last.time_to_first_token - 2.0).abs() < 1e-9);
+        assert!((last.tokens_per_second - 10.0).abs() < 1e-9);
+        let figures = (
+            last.input_tokens,
+            last.output_tokens,
+            last.prompt_tokens,
+            last.cache_tokens,
+        );
+        assert_eq!(figures, (5, 5, 9, 4));
+        let expected = [2.0, 0.05, 0.05, 0.1, 0.1];
+        assert_eq!(last.decode_token_times.len(), expected.len());
+        for (time, expected) in last.decode_token_times.iter().zip(expected) {
+            assert!((time - expected).abs() < 1e-9, "{time} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn what_generates_nothing_leaves_the_figures_as_they_are() {
+        let stats = Arc::new(Stats::default());
+        let mut meter = Meter::new(Arc::clone(&stats), Instant::now());
+        meter.event(&finished(), Instant::now());
+        assert_eq!(stats.last(), Last::default());
+    }
+
+    #[test]
+    fn an_endless_answer_does_not_fill_memory() {
+        let stats = Arc::new(Stats::default());
+        let began = Instant::now();
+        let mut meter = Meter::new(Arc::clone(&stats), began);
+        let delta = Delta {
+            generated: u32::MAX,
+            ..Delta::default()
+        };
+        meter.event(&event(Kind::Delta(delta)), began);
+        assert_eq!(meter.times.len(), MOST_TIMES);
+    }
+}

@@ -1,0 +1,84 @@
+//! Requests for models that are not loaded, where requests may load none (seed 001, Request Behavior By Runtime State).
+
+use muster_proto::{
+    Code,
+    v1::{self, ensure_loaded_event::Kind},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    controller::{Controller, Said},
+    gateway::{Gateway, chat, model, read},
+};
+
+async fn start(more: &[&str]) -> (Gateway, Controller) {
+    let with = |id: &str, status: v1::ModelStatus, autoload| v1::ModelSummary {
+        status: status.into(),
+        autoload,
+        ..model(id)
+    };
+    let controller = Controller::start(Said {
+        epoch: 1,
+        models: vec![
+            with("unloaded", v1::ModelStatus::Unloaded, None),
+            with("loading", v1::ModelStatus::Loading, None),
+            with("unloading", v1::ModelStatus::Unloading, None),
+            with("failed", v1::ModelStatus::Failed, None),
+            with("eager", v1::ModelStatus::Unloaded, Some(true)),
+        ],
+        // What a wish for any model gets: it tells that there was one.
+        answer: Some(Kind::Failed(Code::InsufficientMemory.error("no room"))),
+        ..Said::default()
+    })
+    .await;
+    let gateway = Gateway::start_with("127.0.0.1:0", &controller.address, more).await;
+    (gateway, controller)
+}
+
+async fn asked(gateway: &Gateway, query: &str, model: &str) -> (u16, Value) {
+    let body = chat(json!({"model": model}));
+    let response = gateway.post(&format!("/v1/chat/completions{query}"), &body).await;
+    let (status, body) = read(response).await;
+    (status.as_u16(), body["error"]["code"].clone())
+}
+
+#[tokio::test]
+async fn seed_001_strict_codes_with_autoload_off() {
+    let (gateway, controller) = start(&["--autoload", "off"]).await;
+    for (model, status, code) in [
+        ("unloaded", 409, "model_not_loaded"),
+        ("loading", 409, "model_loading"),
+        ("unloading", 409, "model_unloading"),
+        ("failed", 409, "model_failed"),
+        ("nobody", 404, "unknown_model"),
+    ] {
+        assert_eq!(asked(&gateway, "", model).await, (status, json!(code)), "{model}");
+    }
+    assert!(controller.heard().wishes.is_empty());
+    // The model's own word, and the request's.
+    assert_eq!(
+        asked(&gateway, "", "eager").await,
+        (507, json!("insufficient_memory"))
+    );
+    assert_eq!(
+        asked(&gateway, "?autoload=off", "eager").await,
+        (409, json!("model_not_loaded"))
+    );
+    assert_eq!(
+        asked(&gateway, "?x=1&autoload=on", "unloaded").await,
+        (507, json!("insufficient_memory"))
+    );
+    assert_eq!(
+        asked(&gateway, "?autoload=maybe", "unloaded").await,
+        (400, json!("invalid_request"))
+    );
+}
+
+#[tokio::test]
+async fn the_operator_may_lock_requests_out() {
+    let (gateway, _controller) = start(&["--autoload", "off", "--lock-autoload"]).await;
+    assert_eq!(
+        asked(&gateway, "?autoload=on", "unloaded").await,
+        (409, json!("model_not_loaded"))
+    );
+}
