@@ -1,5 +1,7 @@
 //! Catalogue entries, for policy and for people.
 
+use std::collections::BTreeSet;
+
 use muster_policy::{DeviceChoice, DeviceKind, ModelSpec, ModelState};
 use muster_proto::v1;
 
@@ -61,13 +63,18 @@ pub(crate) fn state(state: &ModelState) -> (v1::ModelStatus, Option<v1::ErrorInf
     }
 }
 
-/// What the catalogue says about a model; state and instances are the driver's to fill in.
-pub(crate) fn model(entry: &Entry, observed: &Observed) -> v1::Model {
+/// The kind of device a model would go to: the first that workers have, `present`; without such workers, the preferred one.
+pub(crate) fn preferred(entry: &Entry, present: &BTreeSet<DeviceKind>) -> Option<DeviceKind> {
+    let wanted = kinds(entry, &entry.model().device);
+    let first = wanted.iter().find(|kind| present.contains(kind));
+    first.or(wanted.first()).copied()
+}
+
+/// What the catalogue says about a model, its memory on the kind of device it would go to; state and instances are the driver's to fill in.
+pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<DeviceKind>) -> v1::Model {
     let model = entry.model();
     let files = entry.files();
-    let estimate = kinds(entry, &model.device)
-        .first()
-        .map(|kind| estimate(entry, *kind, observed));
+    let estimate = preferred(entry, present).map(|kind| estimate(entry, kind, observed));
     let (estimate_bytes, source) = estimate
         .map_or((0, v1::EstimateSource::Unavailable), |(bytes, source)| {
             (bytes.get(), estimate_source(source))

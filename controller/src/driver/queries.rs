@@ -1,8 +1,8 @@
 //! Answers to questions: the catalogue with its state, devices, workers, counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use muster_policy::{DeviceView, InstanceView, ModelView};
+use muster_policy::{DeviceKind, DeviceView, InstanceView, ModelView};
 use muster_proto::v1;
 
 use super::{Driver, inbox::Query};
@@ -22,12 +22,12 @@ impl Driver {
             Query::Models(request, reply) => {
                 let instances = self.instances();
                 let views = self.views();
-                let mut models: Vec<v1::Model> = self
-                    .catalogue
-                    .entries()
-                    .iter()
-                    .map(|entry| self.show(entry, views.get(entry.model().id.as_ref()), &instances))
-                    .collect();
+                let present = self.present();
+                let show = |entry: &Entry| {
+                    let view = views.get(entry.model().id.as_ref());
+                    self.show(entry, view, &instances, &present)
+                };
+                let mut models: Vec<v1::Model> = self.catalogue.entries().iter().map(show).collect();
                 models.extend(views.values().filter_map(|view| self.unlisted(view, &instances)));
                 models.retain(|model| !request.loaded_only || model.status() != v1::ModelStatus::Unloaded);
                 models.sort_by(|a, b| a.id.cmp(&b.id));
@@ -69,7 +69,7 @@ impl Driver {
             .find(|view| view.id.as_str() == id);
         let instances = self.instances();
         match self.catalogue.get(id) {
-            Some(entry) => Some(self.show(entry, view.as_ref(), &instances)),
+            Some(entry) => Some(self.show(entry, view.as_ref(), &instances, &self.present())),
             None => self.unlisted(&view?, &instances),
         }
     }
@@ -108,35 +108,34 @@ impl Driver {
         let changed = std::mem::take(&mut self.changed_models);
         let instances = self.instances();
         let views = self.views();
+        let present = self.present();
         for id in changed {
             // One that left the catalogue is nothing that clients may ask for, loaded or not.
             let Some(entry) = self.catalogue.get(&id) else {
                 self.routes.remove_model(&id);
                 continue;
             };
-            let model = self.show(entry, views.get(&id), &instances);
-            let kinds = self.kinds_of(entry, views.get(&id));
+            let model = self.show(entry, views.get(&id), &instances, &present);
+            let kinds = self.kinds_of(entry, views.get(&id), &present);
             self.routes
                 .put_model(convert::model::summary(model, kinds, entry));
         }
     }
 
     /// Kinds of device a model runs on now, or would.
-    fn kinds_of(&self, entry: &Entry, view: Option<&ModelView>) -> Vec<String> {
+    fn kinds_of(
+        &self,
+        entry: &Entry,
+        view: Option<&ModelView>,
+        present: &BTreeSet<DeviceKind>,
+    ) -> Vec<String> {
         let hosted = view.map(|view| view.instances.as_slice()).unwrap_or_default();
         let mut kinds: Vec<_> = hosted
             .iter()
             .flat_map(|id| self.mirror.kinds(id.as_str()))
             .collect();
         if kinds.is_empty() {
-            // The first kind that any worker has; without workers, the preferred one.
-            let wanted = convert::model::kinds(entry, &entry.model().device);
-            let present: Vec<_> = self.fleet.devices().iter().map(|device| device.kind).collect();
-            let first = wanted
-                .iter()
-                .find(|kind| present.contains(kind))
-                .or(wanted.first());
-            kinds.extend(first);
+            kinds.extend(convert::model::preferred(entry, present));
         }
         kinds.sort();
         kinds.dedup();
@@ -146,8 +145,19 @@ impl Driver {
             .collect()
     }
 
-    fn show(&self, entry: &Entry, view: Option<&ModelView>, instances: &Instances) -> v1::Model {
-        let mut model = convert::model::model(entry, &self.observed);
+    /// Kinds of device that workers have.
+    fn present(&self) -> BTreeSet<DeviceKind> {
+        self.fleet.devices().iter().map(|device| device.kind).collect()
+    }
+
+    fn show(
+        &self,
+        entry: &Entry,
+        view: Option<&ModelView>,
+        instances: &Instances,
+        present: &BTreeSet<DeviceKind>,
+    ) -> v1::Model {
+        let mut model = convert::model::model(entry, &self.observed, present);
         model.idle_ttl = self.config.policy.ttl(entry.model().idle_ttl).map(span);
         match view {
             Some(view) => self.fill(&mut model, view, instances),

@@ -94,12 +94,18 @@ async fn what_can_never_fit_is_refused_at_once_with_numbers() {
     let rig = rig("").await;
     let mut worker = Worker::new("w");
     worker.devices = vec![device("sim:small", DeviceKind::Sim, 100 * MIB)];
+    let mut client = rig.client().await;
+    let on_gpu = client.model("m").await.estimate_bytes;
     worker.join(&rig.address()).await;
-    let status = rig.client().await.load("m").await.unwrap_err();
+    // Shown is what it takes where it would go.
+    let shown = client.model("m").await.estimate_bytes;
+    assert!(shown < on_gpu, "{shown} and {on_gpu}");
+    let status = client.load("m").await.unwrap_err();
     let error = ErrorInfo::from_status(&status);
     assert_eq!(error.kind(), Code::InsufficientMemory);
     let wanted = memory::demand(&shape(&rig), &settings(16_384), 0).host.total();
     assert_eq!(error.details["wanted_bytes"], wanted.to_string());
+    assert_eq!(shown, wanted);
     assert_eq!(error.details["possible_bytes"], (100 * MIB).to_string());
     assert!(worker.memory.lock().unwrap().instances.is_empty());
 }
