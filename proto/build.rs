@@ -4,7 +4,16 @@ use std::{env, fs, io::Error, path::PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 6] = ["common", "inference", "engine", "fleet", "host", "control"];
+const FILES: [&str; 8] = [
+    "common",
+    "inference",
+    "engine",
+    "files",
+    "fleet",
+    "host",
+    "control",
+    "models",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=muster");

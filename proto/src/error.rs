@@ -86,6 +86,18 @@ catalogue! {
     WorkerNotLost = "worker_not_lost", FailedPrecondition, 409, "invalid_request_error";
     /// A model file is missing on the worker.
     FileNotFound = "file_not_found", NotFound, 500, "server_error";
+    /// The hub has no such repository, or the repository no such file; a private one without a token looks the same.
+    CheckpointNotFound = "checkpoint_not_found", NotFound, 404, "not_found_error";
+    /// The hub wants a token, or one whose owner accepted the model's terms.
+    CheckpointForbidden = "checkpoint_forbidden", PermissionDenied, 403, "permission_error";
+    /// The hub cannot be reached, or breaks off.
+    HubUnavailable = "hub_unavailable", Unavailable, 502, "server_error";
+    /// What came is not what the hub announced.
+    DownloadCorrupt = "download_corrupt", DataLoss, 502, "server_error";
+    /// The disk has no room for the files.
+    InsufficientStorage = "insufficient_storage", ResourceExhausted, 507, "server_error";
+    /// A download was cancelled, by a delete of its model.
+    DownloadCancelled = "download_cancelled", Aborted, 409, "server_error";
     /// The body of an admin request does not have the shape it must have (seed 001, Validation behavior).
     InvalidSchema = "invalid_schema", InvalidArgument, 422, "invalid_request_error";
     /// A model has several instances and this is about one of them.

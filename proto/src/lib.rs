@@ -7,6 +7,7 @@
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
 //! * [`overrides`]: settings for one load (seed 001), checked and folded into a definition.
+//! * [`hub`]: names of checkpoints in a hub.
 //! * [`process`]: logging, readiness over sd_notify and the shutdown signal, alike in every process.
 //!
 //! Architecture invariant: this crate knows no policy, no device and no engine.
@@ -30,6 +31,7 @@ pub mod v1 {
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 pub mod error;
+pub mod hub;
 pub mod id;
 pub mod net;
 pub mod oai;
@@ -51,3 +53,6 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Version of the software, as all processes report it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Feature of `Hello` and `Welcome`: the worker obeys `FilesOrder`.
+pub const MODEL_FILES: &str = "model_files";

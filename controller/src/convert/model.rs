@@ -150,6 +150,7 @@ pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>, entry: &Entry
         device_kinds,
         last_used: model.last_used,
         autoload: model.autoload,
+        aliases: Vec::new(),
     }
 }
 

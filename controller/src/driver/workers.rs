@@ -172,7 +172,7 @@ impl Driver {
                 self.prune = true;
             }
             // Signs of life are the session's own business, and a second introduction is none.
-            Kind::Heartbeat(_) | Kind::Hello(_) => {}
+            Kind::Heartbeat(_) | Kind::Hello(_) | Kind::Files(_) => {}
         }
     }
 

@@ -131,7 +131,10 @@ impl Session {
         self.received = first.seq;
         match first.kind {
             Some(Up::Hello(hello)) => Ok(hello),
-            Some(Up::Report(_) | Up::Outcome(_) | Up::Heartbeat(_) | Up::Goodbye(_)) | None => Err(
+            Some(
+                Up::Report(_) | Up::Outcome(_) | Up::Heartbeat(_) | Up::Goodbye(_) | Up::Files(_),
+            )
+            | None => Err(
                 Ended::Refused(Code::InvalidRequest.error("the first message of a session must be hello")),
             ),
         }
@@ -221,7 +224,7 @@ impl Session {
         }
         self.received = self.received.max(message.seq);
         let kind = match message.kind {
-            Some(kind @ (Up::Report(_) | Up::Outcome(_) | Up::Goodbye(_))) => kind,
+            Some(kind @ (Up::Report(_) | Up::Outcome(_) | Up::Goodbye(_) | Up::Files(_))) => kind,
             Some(Up::Heartbeat(_) | Up::Hello(_)) | None => return Ok(()),
         };
         // Waits while the driver is behind: that is the worker's back-pressure.

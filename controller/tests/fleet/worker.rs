@@ -322,7 +322,7 @@ impl Actor {
             let Ok(Some(message)) = message else { return };
             match message.kind {
                 Some(Down::Command(command)) => self.obey(command).await,
-                Some(Down::Welcome(_) | Down::Heartbeat(_)) => {}
+                Some(Down::Welcome(_) | Down::Heartbeat(_) | Down::Files(_)) => {}
                 other => panic!("{other:?}"),
             }
         }

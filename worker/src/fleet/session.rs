@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
         let welcome = match first.kind {
             Some(Down::Welcome(welcome)) => welcome,
             Some(Down::Rejected(error)) => return Err(SessionError::Rejected(error)),
-            Some(Down::Command(_) | Down::Heartbeat(_)) | None => return Err(SessionError::NoWelcome),
+            Some(Down::Command(_) | Down::Heartbeat(_) | Down::Files(_)) | None => return Err(SessionError::NoWelcome),
         };
         let Welcome {
             session_id,
@@ -243,7 +243,7 @@ impl Joined<'_> {
                 self.say(Up::Outcome(outcome)).await
             }
             Some(Down::Rejected(error)) => Err(SessionError::Rejected(error)),
-            Some(Down::Heartbeat(_) | Down::Welcome(_)) | None => Ok(()),
+            Some(Down::Heartbeat(_) | Down::Welcome(_) | Down::Files(_)) | None => Ok(()),
         }
     }
 

@@ -158,7 +158,7 @@ impl View {
                 self.outcomes.insert(outcome.command_id.clone(), outcome);
             }
             Some(Up::Goodbye(goodbye)) => self.goodbye = Some(goodbye),
-            Some(Up::Hello(_) | Up::Heartbeat(_)) | None => {}
+            Some(Up::Hello(_) | Up::Heartbeat(_) | Up::Files(_)) | None => {}
         }
     }
 }

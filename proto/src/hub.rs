@@ -1,0 +1,136 @@
+//! Names of checkpoints in a hub: `ORG/NAME` or `ORG/NAME:VARIANT` (seed 000, `checkpoint`).
+//!
+//! A path never reads as such a name: it begins with `/`, `.` or `~`, or has more than one `/`, or is a file name that ends in `.gguf`.
+
+use std::{fmt, str::FromStr};
+
+use crate::v1::HubCheckpoint;
+
+/// A checkpoint's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HubName {
+    repo: String,
+    variant: String,
+}
+
+/// Why a text is no such name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no checkpoint of a hub: want ORG/NAME or ORG/NAME:VARIANT")]
+pub struct HubNameError(String);
+
+impl HubName {
+    /// The repository, `ORG/NAME`.
+    #[must_use]
+    pub fn repo(&self) -> &str {
+        &self.repo
+    }
+
+    /// Quantisation or file; empty = the usual one.
+    #[must_use]
+    pub fn variant(&self) -> &str {
+        &self.variant
+    }
+
+    /// As a checkpoint of the wire; `folder` = the whole repository.
+    #[must_use]
+    pub fn checkpoint(&self, mmproj: &str, folder: bool) -> HubCheckpoint {
+        HubCheckpoint {
+            repo: self.repo.clone(),
+            variant: self.variant.clone(),
+            mmproj: mmproj.to_owned(),
+            folder,
+        }
+    }
+}
+
+/// Whether a path of a repository is safe to make below a directory: relative, without `.` and `..`.
+#[must_use]
+pub fn is_plain_path(path: &str) -> bool {
+    !path.is_empty()
+        && !path.contains(['\\', '\0'])
+        && path
+            .split('/')
+            .all(|part| !part.is_empty() && part != "." && part != "..")
+}
+
+/// Whether a text is a repository's name: two parts of letters, digits, `-`, `_` and `.`.
+#[must_use]
+pub fn is_repo(text: &str) -> bool {
+    let plain = |part: &str| {
+        let bytes = || part.bytes();
+        bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+            && bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+            // The cache's directories are named with `--` between the parts.
+            && !part.contains("--")
+            && !part.contains("..")
+    };
+    text.split_once('/')
+        .is_some_and(|(org, name)| plain(org) && plain(name))
+}
+
+impl FromStr for HubName {
+    type Err = HubNameError;
+
+    fn from_str(text: &str) -> Result<Self, HubNameError> {
+        let wrong = || HubNameError(text.to_owned());
+        let (repo, variant) = match text.split_once(':') {
+            Some((_, variant)) if !is_plain_path(variant) => return Err(wrong()),
+            Some(parts) => parts,
+            None if text.to_ascii_lowercase().ends_with(".gguf") => return Err(wrong()),
+            None => (text, ""),
+        };
+        if !is_repo(repo) {
+            return Err(wrong());
+        }
+        Ok(Self {
+            repo: repo.to_owned(),
+            variant: variant.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for HubName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.repo)?;
+        if !self.variant.is_empty() {
+            write!(f, ":{}", self.variant)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_seed_are_read_and_paths_are_not() {
+        let name: HubName = "unsloth/Qwen3-0.6B-GGUF:Q4_0".parse().unwrap();
+        assert_eq!((name.repo(), name.variant()), ("unsloth/Qwen3-0.6B-GGUF", "Q4_0"));
+        assert_eq!(name.to_string(), "unsloth/Qwen3-0.6B-GGUF:Q4_0");
+        let whole: HubName = "amd/Llama-3.2-1B-Instruct-awq-g128-int4-asym-fp16-onnx-hybrid"
+            .parse()
+            .unwrap();
+        assert_eq!(whole.variant(), "");
+        let file: HubName = "org/name:Q8_0/model-00001-of-00002.gguf".parse().unwrap();
+        assert_eq!(file.variant(), "Q8_0/model-00001-of-00002.gguf");
+        for path in [
+            "",
+            "name",
+            "/abs/model.gguf",
+            "./rel/model",
+            "../x",
+            "~/x/y",
+            "models/tiny.gguf",
+            "a/b/c",
+            "a/b:",
+            "a/b:../../etc/passwd",
+            "a/b:/etc/passwd",
+            "a--x/b",
+            "a/..",
+            "a b/c",
+        ] {
+            assert!(path.parse::<HubName>().is_err(), "{path}");
+        }
+    }
+}
