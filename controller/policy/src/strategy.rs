@@ -47,41 +47,10 @@ impl Worth {
 
     /// A logarithm as a fixed-point number; far from both ends for anything that is measured in seconds and bytes.
     fn by_log(log: f64) -> Self {
-        Self(whole((log + Self::ZERO).max(0.0) * Self::STEPS).min(Self::TALKING - 1))
+        const ZERO: f64 = 1024.0;
+        const STEPS: f64 = 4_294_967_296.0;
+        Self(whole((log + ZERO).max(0.0) * STEPS).min(Self::TALKING - 1))
     }
-
-    const ZERO: f64 = 1024.0;
-    const STEPS: f64 = 4_294_967_296.0;
-
-    /// The logarithm; none of who is in a conversation.
-    fn log(self) -> Option<f64> {
-        (self.0 < Self::TALKING).then(|| float(self.0) / Self::STEPS - Self::ZERO)
-    }
-
-    /// What it costs to evict all of these, each given as what it costs alone. By `lru`, as much as the most recently used of them; else
-    /// the sum, unless somebody is in a conversation, who then counts alone.
-    pub(crate) fn of_all(rule: Eviction, losses: impl Iterator<Item = Self> + Clone) -> Self {
-        let most = losses.clone().max().unwrap_or(Self::NONE);
-        match (rule, most.log()) {
-            (Eviction::Lru, _) | (Eviction::CostAware, None) => most,
-            (Eviction::CostAware, Some(_)) if most == Self::NONE => most,
-            (Eviction::CostAware, Some(log)) => {
-                let shares = losses.filter_map(Self::log).map(|other| (other - log).exp2());
-                Self::by_log(log + shares.sum::<f64>().log2()).max(most)
-            }
-        }
-    }
-}
-
-/// What is lost with an instance.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Appraisal {
-    /// For the bytes it frees: the order of eviction on a device.
-    pub(crate) worth: Worth,
-    /// In all: what tells one place from another.
-    pub(crate) loss: Worth,
-    /// When this changes though nothing happens.
-    pub(crate) until: Option<Moment>,
 }
 
 /// A float as the nearest whole number below; the largest there is if it is larger.
@@ -172,42 +141,28 @@ impl Appraiser {
         self.credits.len()
     }
 
-    /// What an instance is worth now.
-    pub(crate) fn appraise(&self, instance: &Instance, bytes: Bytes, now: Moment) -> Appraisal {
+    /// What an instance is worth, and until when that is so if nothing happens.
+    pub(crate) fn worth(&self, instance: &Instance, bytes: Bytes, now: Moment) -> (Worth, Option<Moment>) {
         let last_used = instance.usage.last_used;
         let recency = Worth::by_time(last_used);
-        let same = |worth: Worth, until: Option<Moment>| Appraisal {
-            worth,
-            loss: worth,
-            until,
-        };
         let rests_from = last_used + CONVERSATION;
         match self.rule {
-            Eviction::Lru => same(Worth(recency), None),
-            Eviction::CostAware if now < rests_from => {
-                same(Worth(Worth::TALKING | recency), Some(rests_from))
-            }
-            Eviction::CostAware => {
-                let bytes = float(bytes.get()).max(1.0);
-                let loss = self.log_of_loss(instance, bytes);
-                Appraisal {
-                    worth: Worth::by_log(loss - bytes.log2()),
-                    loss: Worth::by_log(loss),
-                    until: None,
-                }
-            }
+            Eviction::Lru => (Worth(recency), None),
+            Eviction::CostAware if now < rests_from => (Worth(Worth::TALKING | recency), Some(rests_from)),
+            Eviction::CostAware => (Worth::by_log(self.log_of_value(instance, bytes)), None),
         }
     }
 
-    /// The logarithm of load time × frequency, such that all of them age alike and so keep their order.
-    fn log_of_loss(&self, instance: &Instance, bytes: f64) -> f64 {
+    /// The logarithm of load time × frequency / bytes, such that all of them age alike and so keep their order.
+    fn log_of_value(&self, instance: &Instance, bytes: Bytes) -> f64 {
+        let bytes = float(bytes.get()).max(1.0);
         let credit = self.credits.get(&instance.spec.model);
         let unseen = UNSEEN_LOAD.as_secs_f64() + bytes / UNSEEN_RATE;
         let load_time = credit
             .and_then(|credit| credit.load_time)
             .map_or(unseen, |time| time.as_secs_f64());
         let (frequency, at) = credit.map_or((1.0, 0.0), |credit| (credit.frequency, credit.at));
-        at + (load_time.max(0.001) * frequency.max(f64::MIN_POSITIVE)).log2()
+        at + (load_time.max(0.001) * frequency.max(f64::MIN_POSITIVE) / bytes).log2()
     }
 }
 
@@ -221,28 +176,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn together_they_cost_what_each_costs_alone() {
-        let [three, five, eight] = [3.0_f64, 5.0, 8.0].map(|cost| Worth::by_log(cost.log2()));
-        let sum = Worth::of_all(Eviction::CostAware, [three, five].into_iter());
-        assert!(sum.0.abs_diff(eight.0) < 1_000, "{sum:?} {eight:?}");
-        assert_eq!(Worth::of_all(Eviction::Lru, [three, five].into_iter()), five);
+    fn values_keep_their_order_and_stay_below_conversations() {
+        let logs = [-2000.0, -40.0, -39.9, 0.0, 1e4, 1e300];
+        let worths: Vec<Worth> = logs.map(Worth::by_log).to_vec();
+        assert!(worths.is_sorted(), "{worths:?}");
+        assert!(worths[1] < worths[2]);
+        assert_eq!(worths[0], Worth::NONE);
+        assert!(worths[5] < Worth(Worth::TALKING | Worth::by_time(Moment::ZERO)));
     }
 
     #[test]
-    fn a_conversation_counts_alone_and_for_more_than_everything_else() {
-        let talking = Worth(Worth::TALKING | 7);
-        let rests = Worth::by_log(1e6);
-        assert_eq!(
-            Worth::of_all(Eviction::CostAware, [rests, talking].into_iter()),
-            talking
-        );
-        assert!(Worth::of_all(Eviction::CostAware, [rests, rests].into_iter()) < talking);
-    }
-
-    #[test]
-    fn nobody_is_worth_nothing() {
-        for rule in [Eviction::Lru, Eviction::CostAware] {
-            assert_eq!(Worth::of_all(rule, std::iter::empty()), Worth::NONE);
+    fn floats_of_large_numbers_are_near_enough() {
+        for number in [0, 7, 5_000_000_000, u64::MAX] {
+            let exact = number.to_string().parse::<f64>().unwrap();
+            assert!((float(number) - exact).abs() <= exact * 1e-12, "{number}");
         }
     }
 }

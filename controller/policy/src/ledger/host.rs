@@ -30,7 +30,7 @@ pub(crate) struct Host {
     pub(crate) models: [usize; ModelType::ALL.len()],
     /// Some instance takes a load slot.
     pub(crate) loading: bool,
-    /// What the cheapest eviction of one idle instance costs.
+    /// Of the idle instance that is worth least.
     pub(crate) cheapest: Option<Worth>,
 }
 
@@ -43,8 +43,6 @@ pub(crate) struct Resident {
     /// Apart from all claims.
     pub(crate) tenure: Tenure,
     pub(crate) worth: Worth,
-    /// What it costs to evict it alone.
-    pub(crate) loss: Worth,
     /// When time alone makes it another.
     pub(super) turns: Option<Moment>,
     pub(crate) parts: SmallVec<[Part; 2]>,
@@ -182,7 +180,7 @@ impl Host {
             if resident.tenure == Tenure::Idle {
                 let least = self
                     .cheapest
-                    .map_or(resident.loss, |least| least.min(resident.loss));
+                    .map_or(resident.worth, |least| least.min(resident.worth));
                 self.cheapest = Some(least);
             }
             if !going {
@@ -300,7 +298,7 @@ impl Fleet {
         }
         let tenure = self.tenure(instance, &[]);
         let bytes = parts.iter().map(|part| part.charge).sum();
-        let appraisal = self.appraiser.appraise(instance, bytes, self.now);
+        let (worth, worth_until) = self.appraiser.worth(instance, bytes, self.now);
         let tenure_until = if let Tenure::Busy { until } = tenure {
             until
         } else {
@@ -311,9 +309,8 @@ impl Fleet {
             model: ModelTag::new(&instance.spec.model),
             kind: instance.spec.kind,
             tenure,
-            worth: appraisal.worth,
-            loss: appraisal.loss,
-            turns: [tenure_until, appraisal.until].into_iter().flatten().min(),
+            worth,
+            turns: [tenure_until, worth_until].into_iter().flatten().min(),
             parts,
             takes_load_slot: instance.takes_load_slot(),
         }

@@ -63,8 +63,8 @@ struct PlanKey {
     doubled: bool,
     /// Another load of the host goes first.
     slot_taken: bool,
-    /// What the evictions cost.
-    loss: Worth,
+    /// Of the victim that is worth most.
+    worth: Worth,
     victims: usize,
     /// Room left, so that less is better.
     room: u64,
@@ -83,7 +83,7 @@ impl PlanKey {
             },
             doubled: false,
             slot_taken: false,
-            loss: host.cheapest.unwrap_or(Worth::NONE),
+            worth: host.cheapest.unwrap_or(Worth::NONE),
             victims: 1,
             room: 0,
         }
@@ -557,10 +557,11 @@ impl Fleet {
             ease: ease_of(room),
             doubled: room.doubles(),
             slot_taken: !calm && slot_taken(),
-            loss: Worth::of_all(
-                self.config.eviction,
-                room.chosen().map(|(resident, _)| resident.loss),
-            ),
+            worth: room
+                .chosen()
+                .map(|(resident, _)| resident.worth)
+                .max()
+                .unwrap_or(Worth::NONE),
             victims: room.chosen().count(),
             room: match self.config.placement {
                 Placement::Spread => u64::MAX - left,

@@ -173,7 +173,7 @@ impl<'a> Room<'a> {
     }
 
     /// The victims' residents and why they go.
-    pub(crate) fn chosen(&self) -> impl Iterator<Item = (&'a Resident, EvictionRule)> + Clone + '_ {
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = (&'a Resident, EvictionRule)> + '_ {
         self.victims
             .iter()
             .filter_map(|&(index, rule)| Some((self.host.residents.get(index)?, rule)))
