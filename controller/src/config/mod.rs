@@ -14,6 +14,7 @@ mod device;
 mod model;
 mod node;
 mod policy;
+mod prompt_format;
 mod section;
 
 #[cfg(test)]

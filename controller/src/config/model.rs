@@ -12,7 +12,7 @@ use std::{
 use muster_policy::{Bytes, DeviceChoice, DeviceKind, IdleTtl, ModelType};
 use muster_proto::v1::{LoraAdapter, ModelSettings, StubSettings};
 
-use super::{defaults::Defaults, section::Section};
+use super::{defaults::Defaults, prompt_format, section::Section};
 
 /// A model as configured.
 #[derive(Debug, Clone)]
@@ -45,6 +45,10 @@ pub struct ModelEntry {
     pub idle_ttl: IdleTtl,
     /// Instances that are loaded together.
     pub replicas: NonZeroU32,
+    /// Most instances that one load may ask for, at least `replicas`.
+    pub replica_max: NonZeroU32,
+    /// The seed's name of its chat template; empty = its own, or `settings.chat_template` (seed 001).
+    pub prompt_format: String,
     /// Loaded at start.
     pub enabled: bool,
     /// Its device as configured; empty = any.
@@ -123,6 +127,8 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         .as_ref()
         .map_or_else(|| checkpoint.clone(), |file| text(file));
     settings.stub = stub(&section, runtime);
+    let prompt_format = prompt_format::read(&section, runtime, &mut settings.chat_template);
+    let replicas = count(&section, "replicas").unwrap_or(NonZeroU32::MIN);
     let mut device = device(section.string("device").unwrap_or_default());
     if runtime.is_some_and(|runtime| LLAMA_CPP.contains(&runtime)) {
         fall_back(&section, &mut settings, &mut device, defaults);
@@ -145,10 +151,9 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
             Some(Duration::ZERO) => IdleTtl::Never,
             Some(ttl) => IdleTtl::After(ttl),
         },
-        replicas: section
-            .integer("replicas", 1)
-            .and_then(NonZeroU32::new)
-            .unwrap_or(NonZeroU32::MIN),
+        replicas,
+        replica_max: replica_max(&section, replicas),
+        prompt_format,
         enabled: section.boolean("enabled").unwrap_or_default(),
         wanted_device: section.string("device").unwrap_or_default().to_owned(),
         autoload: section.boolean("autoload"),
@@ -158,6 +163,20 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
     section.finish();
     // Without a runtime a problem was noted, and there will be no configuration.
     runtime.map(|_| model)
+}
+
+fn count(section: &Section<'_>, key: &'static str) -> Option<NonZeroU32> {
+    section.integer(key, 1).and_then(NonZeroU32::new)
+}
+
+/// Without one, a load may ask for what is configured at most.
+fn replica_max(section: &Section<'_>, replicas: NonZeroU32) -> NonZeroU32 {
+    const KEY: &str = "replica_max";
+    let most = count(section, KEY).unwrap_or(replicas);
+    if most < replicas {
+        section.problem(KEY, format!("is less than `replicas`, {replicas}"));
+    }
+    most
 }
 
 fn runtime(section: &Section<'_>, recipe: &str, checkpoint: &str) -> Option<&'static str> {

@@ -280,3 +280,46 @@ fn the_command_line_fills_what_models_of_llama_cpp_leave_open() {
     let error = Config::load(&files.paths, None, &twice).unwrap_err().to_string();
     assert!(error.contains("`-c` says the same as `ctx_size`"), "{error}");
 }
+
+#[test]
+fn seed_001_a_prompt_format_is_a_template() {
+    let text = |line: &str| format!("[models.a]\nruntime = 'stub'\n{line}\n");
+    for name in [
+        "generic",
+        "mistral_template",
+        "qwen3_template",
+        "gemma4_template",
+        "translategemma_template",
+    ] {
+        let files = Files::new(&[&text(&format!("prompt_format = '{name}'"))]);
+        let model = files.load().unwrap().models.remove(0);
+        assert_eq!(model.prompt_format, name);
+        assert!(model.settings.chat_template.contains("messages"), "{name}");
+    }
+    for wrong in [
+        "prompt_format = 'alpaca'",
+        "prompt_format = 'generic'\nchat_template = '{{ x }}'",
+        "prompt_format = 'generic'\nrecipe = 'vllm'\nruntime = 'vllm'\ncheckpoint = 'x'",
+    ] {
+        let text = match wrong.contains("vllm") {
+            true => format!("[models.a]\n{wrong}\n"),
+            false => text(wrong),
+        };
+        let error = Files::new(&[&text]).problems().join("\n");
+        assert!(error.contains("models.a.prompt_format"), "{error}");
+    }
+}
+
+#[test]
+fn seed_001_replica_max_is_at_least_replicas() {
+    let read = |line: &str| Files::new(&[&format!("[models.a]\nruntime = 'stub'\n{line}\n")]);
+    let of = |line: &str| {
+        let model = read(line).load().unwrap().models.remove(0);
+        (model.replicas.get(), model.replica_max.get())
+    };
+    assert_eq!(of(""), (1, 1));
+    assert_eq!(of("replicas = 3"), (3, 3));
+    assert_eq!(of("replicas = 3\nreplica_max = 4"), (3, 4));
+    let error = read("replicas = 3\nreplica_max = 2").problems().join("\n");
+    assert!(error.contains("models.a.replica_max"), "{error}");
+}

@@ -95,6 +95,9 @@ pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<Devic
         downloaded: files.present,
         enabled: model.enabled,
         device: model.wanted_device.clone(),
+        replicas: model.replicas.get(),
+        replica_max: model.replica_max.get(),
+        prompt_format: model.prompt_format.clone(),
         autoload: model.autoload,
         ..v1::Model::default()
     }
@@ -148,6 +151,7 @@ pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>, entry: &Entry
         downloaded: model.downloaded,
         last_error: model.last_error,
         device_kinds,
+        prompt_format: model.prompt_format,
         last_used: model.last_used,
         autoload: model.autoload,
         aliases: Vec::new(),

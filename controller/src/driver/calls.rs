@@ -1,10 +1,10 @@
 //! Who waits for what: `EnsureLoaded` streams and operators' calls. Each has a `watch` channel that keeps the newest word, so a slow
 //! reader holds up nobody and misses only what is overtaken.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, num::NonZeroU32};
 
 use muster_policy::{Event, HoldId, LoadError, ModelSpec, ModelState, RequestId, UnloadHow, WorkerId};
-use muster_proto::v1;
+use muster_proto::{Code, ErrorExt as _, v1};
 use tokio::sync::watch;
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     inbox::{Answer, CallState, Closing, Order, Pin},
 };
 use crate::{
+    catalogue::Entry,
     config,
     convert::{self, stage},
 };
@@ -228,6 +229,7 @@ impl Driver {
             return Ok(None);
         };
         let changed = entry.overridden(&load.override_json)?;
+        let replicas = replicas(load, entry)?;
         if load.device_id.is_empty() && load.replicas == 0 && changed.settings() == entry.settings() {
             return Ok(None);
         }
@@ -235,6 +237,18 @@ impl Driver {
             "" => entry.model().device.clone(),
             chosen => config::device(chosen),
         };
-        Ok(Some(convert::model::spec_on(&changed, device, &self.observed)))
+        let spec = convert::model::spec_on(&changed, device, &self.observed);
+        Ok(Some(ModelSpec { replicas, ..spec }))
     }
+}
+
+/// Instances that a load is to make: as it says, else as configured.
+fn replicas(load: &v1::LoadModelRequest, entry: &Entry) -> Result<NonZeroU32, v1::ErrorInfo> {
+    let most = entry.model().replica_max;
+    let wanted = NonZeroU32::new(load.replicas).unwrap_or(entry.model().replicas);
+    if wanted <= most {
+        return Ok(wanted);
+    }
+    let message = format!("`replicas` must be at most {most} (`replica_max`), not {wanted}");
+    Err(Code::InvalidLoadRequest.error(message).with_param("replicas"))
 }

@@ -73,12 +73,6 @@ impl Control for ControlService {
     ) -> Result<Response<Self::LoadModelStream>, Status> {
         let request = request.into_inner();
         named(request.model.clone(), "model")?;
-        if request.replicas > 1 {
-            return Err(Code::InvalidLoadRequest
-                .error("a model has one instance at most")
-                .with_param("replicas")
-                .into_status());
-        }
         let mut call = self.handle.call(Order::Load(request))?;
         // What is refused at once fails the call itself.
         let first = call.next().await?;

@@ -131,12 +131,10 @@ impl Session {
         self.received = first.seq;
         match first.kind {
             Some(Up::Hello(hello)) => Ok(hello),
-            Some(
-                Up::Report(_) | Up::Outcome(_) | Up::Heartbeat(_) | Up::Goodbye(_) | Up::Files(_),
-            )
-            | None => Err(
-                Ended::Refused(Code::InvalidRequest.error("the first message of a session must be hello")),
-            ),
+            Some(Up::Report(_) | Up::Outcome(_) | Up::Heartbeat(_) | Up::Goodbye(_) | Up::Files(_))
+            | None => Err(Ended::Refused(
+                Code::InvalidRequest.error("the first message of a session must be hello"),
+            )),
         }
     }
 

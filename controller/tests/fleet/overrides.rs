@@ -75,3 +75,29 @@ async fn what_the_runtime_does_not_take_changes_nothing() {
     assert_eq!(client.model("a").await.status(), v1::ModelStatus::Unloaded);
     assert_eq!(worker.count("load"), 0);
 }
+
+#[tokio::test]
+async fn a_load_makes_as_many_replicas_as_it_says_and_no_more_than_allowed() {
+    let rig = Rig::start(&format!("{MODEL}replica_max = 3\n")).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let of = |replicas| v1::LoadModelRequest {
+        replicas,
+        ..Client::load_of("a")
+    };
+    let error = client.load_as(of(4)).await.unwrap_err();
+    let error = ErrorInfo::from_status(&error);
+    assert_eq!(
+        (error.kind(), error.param.as_str()),
+        (Code::InvalidLoadRequest, "replicas")
+    );
+    assert_eq!(worker.count("load"), 0);
+    let loaded = client.load_as(of(3)).await.unwrap();
+    assert_eq!(loaded.instances.len(), 3);
+    // Seed 001: it does not modify `definition.replicas`.
+    assert_eq!((loaded.replicas, loaded.replica_max), (1, 3));
+    client.unload("a", false).await.unwrap();
+    let plain = load(&mut client, "").await.unwrap();
+    assert_eq!(plain.instances.len(), 1);
+}
