@@ -1,6 +1,6 @@
 //! Our engine and llama.cpp's own server give the same greedy answers to the same requests, whatever the request asks for.
 
-use muster_tests::{Engine, Stack, http};
+use muster_tests::{Engine, Stack, engines, http};
 use serde_json::{Value, json};
 
 /// Both, side by side.
@@ -162,6 +162,65 @@ async fn probabilities_are_close() {
         assert_eq!(ours["token"], theirs["token"]);
         let difference = ours["logprob"].as_f64().unwrap() - theirs["logprob"].as_f64().unwrap();
         assert!(difference.abs() < 0.01, "{ours} {theirs}");
+    }
+}
+
+/// The text that a model puts into a gap, and how many tokens its prompt had.
+async fn infill(stack: &Stack, model: &str, mut parts: Value) -> (String, u64) {
+    parts["model"] = json!(model);
+    parts["n_predict"] = json!(16);
+    parts["temperature"] = json!(0);
+    let answer = stack.http().post("/infill", &parts).await.ok();
+    assert_eq!(answer["tokens_predicted"], 16, "{answer}");
+    let text = answer["content"].as_str().unwrap().to_owned();
+    (text, answer["tokens_evaluated"].as_u64().unwrap())
+}
+
+/// llama.cpp's own shape of a code prompt: the parts, where they are cut, and the order of its special tokens.
+#[tokio::test]
+async fn infill_is_the_same() {
+    let file = engines::test_model("tiny-infill");
+    let models = format!(
+        "{}{}",
+        Engine::LlamaCpp.serving(&file, "ours", 2, ""),
+        Engine::LlamaServer.serving(&file, "theirs", 2, "")
+    );
+    let stack = Stack::with(format!("[policy]\nmax_loaded_models = 2\n{models}"))
+        .start()
+        .await;
+    let long = "there was a house near the sea and people lived in it. ".repeat(100);
+    for (what, parts) in [
+        (
+            "the gap between two texts",
+            json!({"input_prefix": "once there was a ", "input_suffix": " and they went home."}),
+        ),
+        (
+            "a beginning of the gap",
+            json!({"input_prefix": "once ", "input_suffix": " home.", "prompt": "the children"}),
+        ),
+        (
+            "other files",
+            json!({"input_prefix": "a ", "input_suffix": " b", "input_extra": [
+                {"filename": "one.txt", "text": "the first story"}, {"filename": "two.txt", "text": "the second story"}]}),
+        ),
+        (
+            "more than is read of either side",
+            json!({"input_prefix": long, "input_suffix": long}),
+        ),
+    ] {
+        let ours = infill(&stack, "ours", parts.clone()).await;
+        assert_eq!(ours, infill(&stack, "theirs", parts).await, "{what}");
+    }
+    // Where files must be cut we leave room for the answer; llama.cpp counts on the server's default length instead.
+    let parts = json!({"input_prefix": "a ", "input_suffix": " b", "input_extra": [{"filename": "long.txt", "text": long.repeat(2)}]});
+    let (_, evaluated) = infill(&stack, "ours", parts).await;
+    assert!((1500..4096 - 16).contains(&evaluated), "{evaluated}");
+    // A model without these tokens cannot, whoever runs it.
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        let stack = Stack::with(engine.model("m", 2, "")).start().await;
+        let body = json!({"model": "m", "input_prefix": "a", "input_suffix": "b", "n_predict": 2});
+        let reply = stack.http().post("/infill", &body).await;
+        assert_eq!(reply.status, 501, "{reply:?}");
     }
 }
 

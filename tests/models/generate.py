@@ -22,6 +22,7 @@ import mamba
 MODELS = {
     "tiny-chat.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat/3"),
     "tiny-chat-b.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat-b"),
+    "tiny-infill.gguf": lambda path: llama.write(path, llama.INFILL, seed="tiny-infill"),
     "tiny-swa.gguf": lambda path: gemma.write(path, seed="tiny-swa"),
     "tiny-mamba.gguf": lambda path: mamba.write(path, seed="tiny-mamba"),
     "tiny-embed.gguf": lambda path: bert.write(path, seed="tiny-embed", rerank=False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ class Shape:
     vocabulary: int | None
     kind: GGMLQuantizationType
     context: int = 4096
+    infill: bool = False
 
 
 # How sharp attention is (its scores deviate by the square of this) and how much it adds to the residual stream.
@@ -36,12 +37,13 @@ class Shape:
 ATTENTION_SHARPNESS, ATTENTION_GAIN = 2.0, 0.6
 
 TINY = Shape(64, 2, 4, 2, 32, 160, None, GGMLQuantizationType.F32)
+INFILL = replace(TINY, infill=True)
 BENCH = Shape(512, 8, 8, 2, 64, 1408, 8192, GGMLQuantizationType.Q8_0)
 
 
 def write(path: Path, shape: Shape, seed: str) -> None:
     """Writes the model to `path`; another `seed` gives other weights in the same shape."""
-    pieces, weights = chat_vocabulary(shape.vocabulary), Weights(seed)
+    pieces, weights = chat_vocabulary(shape.vocabulary, shape.infill), Weights(seed)
     model = Model("llama", seed.partition("/")[0], shape.kind)
     writer = model.writer
     writer.add_context_length(shape.context)

@@ -43,6 +43,9 @@ SPECIALS = [
     ("</tool_response>", TokenType.USER_DEFINED),
 ]
 
+# Fill-in-the-middle pieces, known to llama.cpp by their texts.
+INFILL = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
+
 SPACE = "\u2581"
 
 
@@ -64,8 +67,8 @@ def _byte_piece(byte: int) -> Piece:
     return Piece(f"<0x{byte:02X}>", 0.0, TokenType.BYTE, -0.5 if byte == 0x0A else -15.0)
 
 
-def chat_vocabulary(size: int | None = None) -> list[Piece]:
-    """The chat vocabulary, padded with made-up words to `size` pieces if given."""
+def chat_vocabulary(size: int | None = None, infill: bool = False) -> list[Piece]:
+    """The chat vocabulary, with the pieces for infill and padded with made-up words to `size` pieces if asked for."""
     pieces = [
         Piece("<unk>", 0.0, TokenType.UNKNOWN, -40.0),
         Piece("<s>", 0.0, TokenType.CONTROL, -40.0),
@@ -89,6 +92,8 @@ def chat_vocabulary(size: int | None = None) -> list[Piece]:
         add(chr(code), -0.5 if chr(code) in ".,;:!?" else -2.0)
     for char in WIDE:
         add(char, -0.3)
+    if infill:
+        pieces += [Piece(text, 0.0, TokenType.CONTROL, -40.0) for text in INFILL]
     if size is not None:
         for word in _made_up_words():
             if len(pieces) >= size:
