@@ -10,6 +10,7 @@
 //! * [`config`]: the command line. [`worker`]: start and shutdown.
 //! * [`fleet`]: the session with the controller. [`command`]: its orders. [`board`]: what it hears.
 //! * [`instance`]: one task per load attempt. [`session`]: gateways. [`grpc`]: the services.
+//! * [`hub`]: files of models, from the hub into the cache of the host.
 //! * [`devices`], [`procfs`], [`monitor`]: memory. [`engine`], [`keeper`]: what hosts models.
 //!
 //! Architecture invariant: the worker decides nothing about which model runs where; it is the truth about what runs.
@@ -22,6 +23,7 @@ mod devices;
 mod engine;
 mod fleet;
 mod grpc;
+mod hub;
 mod instance;
 mod keeper;
 mod monitor;

@@ -29,6 +29,7 @@ use crate::{
     engine::{self, EngineConfig},
     fleet::Fleet,
     grpc,
+    hub::{HubConfig, desk::Desk},
     instance::{
         actor::{Ground, Service, Surroundings},
         registry::{Identity, Registry},
@@ -64,6 +65,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         devices,
         runtimes: engine::runtimes(&engine_config(&args, own_dir)?),
         patience: args.patience(),
+        files: Desk::new(HubConfig::read(|name| std::env::var(name).ok())),
         around: watch::Sender::new(Surroundings::default()),
     });
     let identity = Identity {

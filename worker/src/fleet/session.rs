@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_proto::{
-    PROTOCOL_VERSION, VERSION,
+    MODEL_FILES, PROTOCOL_VERSION, VERSION,
     id::SessionId,
     net,
     v1::{
@@ -109,6 +109,7 @@ impl<'a> Session<'a> {
         };
         let around = &fleet.registry.ground().around;
         around.send_modify(|around| around.session = Some(number));
+        fleet.registry.ground().files.begin();
         fleet.tried.cancel();
         tracing::info!(session = %joined.id, "joined");
         let result = joined.serve().await;
@@ -142,7 +143,9 @@ impl<'a> Session<'a> {
         let welcome = match first.kind {
             Some(Down::Welcome(welcome)) => welcome,
             Some(Down::Rejected(error)) => return Err(SessionError::Rejected(error)),
-            Some(Down::Command(_) | Down::Heartbeat(_) | Down::Files(_)) | None => return Err(SessionError::NoWelcome),
+            Some(Down::Command(_) | Down::Heartbeat(_) | Down::Files(_)) | None => {
+                return Err(SessionError::NoWelcome);
+            }
         };
         let Welcome {
             session_id,
@@ -179,7 +182,7 @@ impl<'a> Session<'a> {
             host_id: (&identity.host).into(),
             protocol_min: PROTOCOL_VERSION,
             protocol_max: PROTOCOL_VERSION,
-            features: Vec::new(),
+            features: vec![MODEL_FILES.to_owned()],
             highest_epoch_seen: *self.highest_epoch,
             addresses: self.fleet.addresses.iter().map(ToString::to_string).collect(),
             runtimes: ground
@@ -218,6 +221,11 @@ impl Joined<'_> {
                     self.message(message).await?;
                 }
                 () = ground.board.changed() => self.plan_report(ground.board.urgency()),
+                () = ground.files.changed() => {
+                    for news in ground.files.news() {
+                        self.say(Up::Files(news)).await?;
+                    }
+                }
                 () = sleep_until(report_due.unwrap_or(silence_ends).into()), if report_due.is_some() => self.report().await?,
                 () = sleep_until(heartbeat_due.into()) => self.say(Up::Heartbeat(Heartbeat {})).await?,
                 () = sleep_until(silence_ends.into()) => return Err(SessionError::Silent(self.lost_after)),
@@ -243,7 +251,11 @@ impl Joined<'_> {
                 self.say(Up::Outcome(outcome)).await
             }
             Some(Down::Rejected(error)) => Err(SessionError::Rejected(error)),
-            Some(Down::Heartbeat(_) | Down::Welcome(_) | Down::Files(_)) | None => Ok(()),
+            Some(Down::Files(order)) => {
+                self.fleet.registry.ground().files.obey(order);
+                Ok(())
+            }
+            Some(Down::Heartbeat(_) | Down::Welcome(_)) | None => Ok(()),
         }
     }
 

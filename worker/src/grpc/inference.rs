@@ -7,9 +7,9 @@ use muster_proto::{
     Code, ErrorExt as _, GATEWAY_ID_KEY,
     id::GatewayId,
     v1::{
-        ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, EmbedCall, EmbedResult,
-        ErrorInfo, Event, GenerateCall, InstanceRef, NativeCall, NativeChunk, RerankCall, RerankResult,
-        SessionCommand, Start, TokenizeCall, TokenizeResult,
+        ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult, EmbedCall,
+        EmbedResult, EngineDescription, ErrorInfo, Event, GenerateCall, InstanceRef, NativeCall, NativeChunk,
+        RerankCall, RerankResult, SessionCommand, Start, TokenizeCall, TokenizeResult,
         event::Kind,
         inference_server::{Inference, InferenceServer},
         start::Work,
@@ -195,5 +195,12 @@ impl Inference for Service {
             chunk.map_err(ErrorInfo::into_status)
         });
         Ok(Response::new(Box::pin(chunks)))
+    }
+
+    async fn describe(&self, request: Request<DescribeCall>) -> Result<Response<EngineDescription>, Status> {
+        let call = request.into_inner();
+        let visit = self.visit(call.instance.as_ref(), &call.model).await?;
+        let description = visit.calls().describe().await;
+        description.map(Response::new).map_err(ErrorInfo::into_status)
     }
 }

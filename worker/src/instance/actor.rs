@@ -22,6 +22,7 @@ use crate::{
     convert,
     devices::{Devices, Sample},
     engine::{EngineProcess, Runtime},
+    hub::desk::Desk,
 };
 
 /// How open the worker is for work.
@@ -84,6 +85,8 @@ pub(crate) struct Ground {
     pub(crate) runtimes: Vec<Arc<dyn Runtime>>,
     pub(crate) patience: Patience,
     pub(crate) around: watch::Sender<Surroundings>,
+    /// Files of models in the hub's cache.
+    pub(crate) files: Desk,
 }
 
 /// What a load has brought.

@@ -18,6 +18,7 @@ use std::{
 use futures::future::BoxFuture;
 use muster_proto::{
     Code, ErrorExt as _,
+    hub::HubName,
     v1::{
         ErrorInfo, InstanceState, LoadPhase, LoadProgress, ModelSettings, RefusedReason, UnloadMode,
         command::Kind as Order,
@@ -39,6 +40,7 @@ use crate::{
     board::Urgency,
     convert,
     engine::{EngineProcess, Launch, LaunchError, RunningEngine, Runtime},
+    hub::cache::Cache,
     procfs::{self, Activity},
 };
 
@@ -80,7 +82,12 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
         failure: Some(Box::new(error)),
     };
     let settings = core.spec.settings.clone().unwrap_or_default();
-    let checked = tokio::task::spawn_blocking(move || check(&settings).map(|()| settings)).await;
+    let (cache, name) = (core.ground.files.cache().clone(), core.spec.runtime.clone());
+    let checked = tokio::task::spawn_blocking(move || {
+        let settings = located(settings, &name, &cache)?;
+        check(&settings).map(|()| settings)
+    })
+    .await;
     let settings = match checked {
         Ok(Ok(settings)) => settings,
         Ok(Err(error)) => return Err(over(error)),
@@ -118,6 +125,28 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
         cancel,
     };
     loading.run(launch).await
+}
+
+/// Runtimes whose models are folders, not GGUF files.
+const FOLDERS: [&str; 2] = ["vllm", "vllm_serve"];
+
+/// Settings with files in place of names of the hub: only this host knows where its cache is. Nothing is downloaded here (PROTOCOL.md 15).
+///
+/// # Errors
+/// `file_not_found`: the cache does not have them.
+fn located(mut settings: ModelSettings, runtime: &str, cache: &Cache) -> Result<ModelSettings, ErrorInfo> {
+    // Anything else is a path, or a name that the runtime understands.
+    let Ok(name) = settings.checkpoint.parse::<HubName>() else {
+        return Ok(settings);
+    };
+    let own = Path::new(&settings.mmproj).is_absolute();
+    let mmproj = if own { "" } else { settings.mmproj.as_str() };
+    let found = cache.resolve(&name.checkpoint(mmproj, FOLDERS.contains(&runtime)))?;
+    settings.checkpoint = found.path;
+    if !own {
+        settings.mmproj = found.mmproj;
+    }
+    Ok(settings)
 }
 
 /// Typed causes before the spawn (DECISIONS.md): the files a load names must be there.
@@ -328,5 +357,33 @@ mod tests {
         let error = check(&settings).unwrap_err();
         assert_eq!(error.kind(), Code::FileNotFound);
         assert_eq!(error.details["path"], "/nowhere/x.gguf");
+    }
+
+    #[test]
+    fn names_of_the_hub_become_files_of_the_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let snapshot = dir.path().join("models--o--n/snapshots/c1");
+        std::fs::create_dir_all(&snapshot).unwrap();
+        for file in ["m-Q8_0.gguf", "mmproj-F16.gguf"] {
+            std::fs::write(snapshot.join(file), "x").unwrap();
+        }
+        let cache = Cache::new(dir.path().to_owned());
+        let text = |file: &str| snapshot.join(file).display().to_string();
+        let settings = |checkpoint: &str, mmproj: &str| ModelSettings {
+            checkpoint: checkpoint.to_owned(),
+            mmproj: mmproj.to_owned(),
+            ..ModelSettings::default()
+        };
+        let found = located(settings("o/n:Q8_0", "mmproj-F16.gguf"), "llama_cpp", &cache).unwrap();
+        assert_eq!(found, settings(&text("m-Q8_0.gguf"), &text("mmproj-F16.gguf")));
+        let own = located(settings("o/n:Q8_0", "/p.gguf"), "llama_cpp", &cache).unwrap();
+        assert_eq!(own.mmproj, "/p.gguf");
+        let missing = located(settings("o/n:Q4_0", ""), "llama_cpp", &cache).unwrap_err();
+        assert_eq!(missing.kind(), Code::FileNotFound);
+        // Paths, and what no hub would know, stay as they are.
+        for name in ["/m.gguf", "tag:8b", ""] {
+            let as_is = settings(name, "");
+            assert_eq!(located(as_is.clone(), "flm", &cache).unwrap(), as_is);
+        }
     }
 }

@@ -120,6 +120,8 @@ fn fold<'a>(
         // what this engine always does
         "--jinja" | "-kvu" | "--kv-unified" | "--no-context-shift" | "-cb" | "--cont-batching"
         | "--no-warmup" => {}
+        // what our gateway reads (seed 004, `/slots` and `POST /props`)
+        "--slots" | "--props" => {}
         _ => {
             return Err(bad(format!("`{flag}` is not a flag this engine can honour")));
         }

@@ -19,8 +19,8 @@ const MORE_CONNECTIONS: u32 = 16;
 /// Longest wait for the help text.
 const HELP: Duration = Duration::from_secs(10);
 
-/// Flags that are ours alone: another address or key would cut the engine off.
-const RESERVED: [&str; 8] = [
+/// Flags that are ours alone: another address or key would cut the engine off, and without slots nothing tells what its sequences do.
+const RESERVED: [&str; 9] = [
     "-m",
     "--model",
     "--host",
@@ -28,6 +28,7 @@ const RESERVED: [&str; 8] = [
     "--api-key",
     "--api-key-file",
     "--api-prefix",
+    "--no-slots",
     "--threads-http",
 ];
 
