@@ -21,6 +21,7 @@ mod fleet;
 mod io;
 #[doc(hidden)]
 pub mod measure;
+mod metrics;
 mod openapi;
 mod options;
 mod render;

@@ -8,6 +8,8 @@ use std::{
 use muster_proto::v1::{Delta, Event, Finished, event::Kind};
 use serde::Serialize;
 
+use crate::metrics;
+
 /// Most token times that are kept: an answer may be longer than anybody wants to read its times.
 const MOST_TIMES: usize = 16_384;
 
@@ -51,6 +53,7 @@ impl Stats {
 #[derive(Debug)]
 pub(crate) struct Meter {
     stats: Arc<Stats>,
+    model: String,
     began: Instant,
     first: Option<Instant>,
     latest: Instant,
@@ -59,10 +62,11 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Of a request that began at `began`.
-    pub(crate) fn new(stats: Arc<Stats>, began: Instant) -> Self {
+    /// Of a request to `model` that began at `began`.
+    pub(crate) fn new(stats: Arc<Stats>, model: String, began: Instant) -> Self {
         Self {
             stats,
+            model,
             began,
             first: None,
             latest: began,
@@ -75,16 +79,20 @@ impl Meter {
     pub(crate) fn event(&mut self, event: &Event, now: Instant) {
         match &event.kind {
             Some(Kind::Delta(delta)) => self.delta(delta, now),
-            // Only generated text has figures.
-            Some(Kind::Finished(finished)) if self.first.is_some() => self.finish(finished),
+            Some(Kind::Finished(finished)) => {
+                metrics::ended(&self.model, Some(&finished.usage.unwrap_or_default()));
+                // Only generated text has figures.
+                if self.first.is_some() {
+                    self.finish(finished);
+                }
+            }
+            Some(Kind::Failed(_)) => metrics::ended(&self.model, None),
             Some(
-                Kind::Finished(_)
-                | Kind::Admitted(_)
+                Kind::Admitted(_)
                 | Kind::Progress(_)
                 | Kind::ChoiceFinished(_)
                 | Kind::Embedded(_)
-                | Kind::Reranked(_)
-                | Kind::Failed(_),
+                | Kind::Reranked(_),
             )
             | None => {}
         }
@@ -92,7 +100,10 @@ impl Meter {
 
     /// Tokens that come together share the time since the last ones.
     fn delta(&mut self, delta: &Delta, now: Instant) {
-        self.first.get_or_insert(now);
+        if self.first.is_none() {
+            self.first = Some(now);
+            metrics::first_token(&self.model, now.duration_since(self.began));
+        }
         let tokens = delta.generated.saturating_sub(self.generated).max(1);
         self.generated = self.generated.max(delta.generated);
         let each = now.duration_since(self.latest).as_secs_f64() / f64::from(tokens);
@@ -157,7 +168,7 @@ mod tests {
     fn seed_000_figures_of_a_request() {
         let stats = Arc::new(Stats::default());
         let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), began);
+        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), began);
         let at = |millis| began + Duration::from_millis(millis);
         for (generated, millis) in [(1, 2000), (3, 2100), (5, 2300)] {
             let delta = Delta {
@@ -187,7 +198,7 @@ mod tests {
     #[test]
     fn what_generates_nothing_leaves_the_figures_as_they_are() {
         let stats = Arc::new(Stats::default());
-        let mut meter = Meter::new(Arc::clone(&stats), Instant::now());
+        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), Instant::now());
         meter.event(&finished(), Instant::now());
         assert_eq!(stats.last(), Last::default());
     }
@@ -196,7 +207,7 @@ mod tests {
     fn an_endless_answer_does_not_fill_memory() {
         let stats = Arc::new(Stats::default());
         let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), began);
+        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), began);
         let delta = Delta {
             generated: u32::MAX,
             ..Delta::default()

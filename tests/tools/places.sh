@@ -37,6 +37,7 @@ MODELS=$CACHE/models-$(key_of "$TESTS/requirements.txt" "$TESTS"/models/*.py "$T
 MINILM=$CACHE/minilm-$(key_of "$TESTS/requirements.txt" "$TESTS/models/minilm/convert.py" "$TESTS/models/minilm/requirements.txt")/minilm.gguf
 GRPCURL=$CACHE/grpcurl-$GRPCURL_VERSION/grpcurl
 BUF=$CACHE/buf-$BUF_VERSION/node_modules/.bin/buf
+SDK=$CACHE/sdk-$(key_of "$TESTS/e2e/sdk/package-lock.json")/node_modules
 CARGO_DENY=$CACHE/cargo-deny-$CARGO_DENY_VERSION/bin/cargo-deny
 XLLAMACPP_VERSION=$(sed -n 's/^xllamacpp==//p' "$TESTS/requirements.txt")
 LLAMA_SERVER_BUILD=$CACHE/llama-server-$XLLAMACPP_VERSION-$CPU

@@ -5,8 +5,9 @@ use futures::{Stream, StreamExt as _};
 use muster_proto::{
     Code, ErrorExt as _,
     v1::{
-        ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, ErrorInfo, InstanceRef,
-        NativeCall, NativeChunk, TokenizeCall, TokenizeResult, inference_client::InferenceClient,
+        ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult,
+        EngineDescription, ErrorInfo, InstanceRef, NativeCall, NativeChunk, TokenizeCall, TokenizeResult,
+        inference_client::InferenceClient,
     },
 };
 use tonic::{Response, Status, transport::Channel};
@@ -101,6 +102,18 @@ impl Loaded {
     /// What the worker says.
     pub(crate) async fn detokenize(&mut self, call: DetokenizeCall) -> Result<DetokenizeResult, ErrorInfo> {
         answer(self.client.detokenize(call).await)
+    }
+
+    /// The engine's own view.
+    ///
+    /// # Errors
+    /// What the worker says.
+    pub(crate) async fn describe(&mut self, model: String) -> Result<EngineDescription, ErrorInfo> {
+        let call = DescribeCall {
+            instance: self.instance.clone(),
+            model,
+        };
+        answer(self.client.describe(call).await)
     }
 
     /// Passes an HTTP request to the engine; its answer comes in pieces.

@@ -12,7 +12,7 @@
 
 mod affinity;
 pub(crate) mod autoload;
-mod loaded;
+pub(crate) mod loaded;
 mod pick;
 
 use std::{
@@ -35,6 +35,7 @@ use crate::{
         gauge::InFlight,
         table::Target,
     },
+    metrics,
     session::{Batch, Pool, Request},
     translate::Common,
 };
@@ -184,7 +185,10 @@ impl Dispatcher {
         }
         self.may_load(call)?;
         let mut waiter = self.fleet.wishes().join(&call.common.model, limit, avoid)?;
-        let route = waiter.route().await?;
+        let since = Instant::now();
+        let route = waiter.route().await;
+        metrics::waited(&call.common.model, route.is_ok(), since.elapsed());
+        let route = route?;
         let instance = route
             .instance
             .as_ref()

@@ -12,6 +12,8 @@ use muster_proto::{
 };
 use tonic::{Status, transport::Channel};
 
+use crate::translate::LONGEST_NAME;
+
 /// A client of the controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Control(ControlClient<Channel>);
@@ -46,6 +48,7 @@ impl Control {
     /// # Errors
     /// `unknown_model`.
     pub(crate) async fn model(mut self, id: &str) -> Result<Model, ErrorInfo> {
+        nameable(id)?;
         let request = GetModelRequest { model: id.to_owned() };
         let answer = self.0.get_model(request).await;
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
@@ -56,6 +59,7 @@ impl Control {
     /// # Errors
     /// Why it is not.
     pub(crate) async fn load(mut self, request: LoadModelRequest) -> Result<LoadDone, ErrorInfo> {
+        nameable(&request.model)?;
         let answer = self.0.load_model(request).await;
         let mut events = answer.map_err(|status| error(&status))?.into_inner();
         let mut evicted = Vec::new();
@@ -78,6 +82,7 @@ impl Control {
     /// # Errors
     /// Why it is not to be loaded.
     pub(crate) async fn begin_load(mut self, request: LoadModelRequest) -> Result<(), ErrorInfo> {
+        nameable(&request.model)?;
         // What is refused at once fails the call itself.
         let answer = self.0.load_model(request).await;
         answer.map(drop).map_err(|status| error(&status))
@@ -88,6 +93,7 @@ impl Control {
     /// # Errors
     /// `unknown_model`, `model_loading`.
     pub(crate) async fn unload(mut self, request: UnloadModelRequest) -> Result<Model, ErrorInfo> {
+        nameable(&request.model)?;
         let answer = self.0.unload_model(request).await;
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
     }
@@ -97,6 +103,7 @@ impl Control {
     /// # Errors
     /// `unknown_model`.
     pub(crate) async fn pin(mut self, id: &str, pinned: bool) -> Result<Model, ErrorInfo> {
+        nameable(id)?;
         let model = id.to_owned();
         let answer = if pinned {
             let answer = self.0.pin_model(PinModelRequest { model }).await;
@@ -125,6 +132,15 @@ impl Control {
         let answer = self.0.list_workers(ListWorkersRequest {}).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().workers)
     }
+}
+
+/// A name that is too long is nobody's; the controller's refusal, which repeats it, would not fit the headers that carry it.
+fn nameable(model: &str) -> Result<(), ErrorInfo> {
+    if model.len() <= LONGEST_NAME {
+        return Ok(());
+    }
+    let message = format!("no model has a name of more than {LONGEST_NAME} bytes");
+    Err(Code::UnknownModel.error(message).with_param("model"))
 }
 
 fn shown(model: Option<Model>) -> Result<Model, ErrorInfo> {

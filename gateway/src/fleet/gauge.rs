@@ -19,6 +19,16 @@ impl Gauge {
         u64::from(self.inflight.load(Ordering::Relaxed)) + u64::from(self.queued.load(Ordering::Relaxed))
     }
 
+    /// Requests of this gateway there.
+    pub(crate) fn inflight(&self) -> u32 {
+        self.inflight.load(Ordering::Relaxed)
+    }
+
+    /// Requests that wait there, as the worker said last.
+    pub(crate) fn queued(&self) -> u32 {
+        self.queued.load(Ordering::Relaxed)
+    }
+
     /// The worker said how many wait before a request.
     pub(crate) fn report(&self, queued: u32) {
         self.queued.store(queued, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use super::reply::Refusal;
 /// What a surface lets its callers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Anybody: says nothing of models.
+    /// Anybody: whether there is a gateway, and what a seed says is public.
     Open,
     /// Inference and what goes with it.
     User,

@@ -1,10 +1,10 @@
 //! Around all routes: request ids, cross-origin access, and panics as errors.
 
-use std::any::Any;
+use std::{any::Any, time::Instant};
 
 use axum::{
     Router,
-    extract::Request,
+    extract::{MatchedPath, Request},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
@@ -16,7 +16,7 @@ use tower_http::{
 };
 
 use super::reply::{self, Refusal};
-use crate::render::error::Form;
+use crate::{metrics, render::error::Form};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
@@ -40,6 +40,23 @@ pub(super) fn wrap(router: Router) -> Router {
         }))
         .layer(cors)
         .layer(middleware::from_fn(request_id))
+        .layer(middleware::from_fn(count))
+}
+
+/// Counts requests by route; what has none is counted together, so that nobody can invent routes.
+async fn count(request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let known = matches!(
+        method.as_str(),
+        "GET" | "POST" | "DELETE" | "OPTIONS" | "HEAD" | "PUT"
+    );
+    let method = if known { method.as_str() } else { "other" };
+    metrics::answered(method, route, response.status().as_u16(), began.elapsed());
+    response
 }
 
 /// The answer carries the client's `x-request-id`, or ours if it sent none.

@@ -87,7 +87,8 @@ impl Asked {
     ) -> Result<Answers, ErrorInfo> {
         let call = self.call(common, self.id.clone());
         let admitted = app.dispatcher.dispatch(&call, &work).await?;
-        Ok(Answers::new(vec![admitted], choices, self.meter(app)))
+        let meter = self.meter(app, call.common.model);
+        Ok(Answers::new(vec![admitted], choices, meter))
     }
 
     /// Dispatches all pieces of work at once; one refusal is everyone's.
@@ -109,11 +110,11 @@ impl Asked {
         let calls: Vec<_> = (0..work.len()).map(call).collect();
         let pairs = calls.iter().zip(&work);
         let parts = try_join_all(pairs.map(|(call, work)| app.dispatcher.dispatch(call, work))).await?;
-        Ok(Answers::new(parts, choices, self.meter(app)))
+        Ok(Answers::new(parts, choices, self.meter(app, common.model)))
     }
 
-    fn meter(&self, app: &App) -> Meter {
-        Meter::new(Arc::clone(&app.stats), self.began)
+    fn meter(&self, app: &App, model: String) -> Meter {
+        Meter::new(Arc::clone(&app.stats), model, self.began)
     }
 
     fn call(&self, common: Common, request_id: String) -> Call {

@@ -48,7 +48,7 @@ pub(crate) struct View {
 }
 
 /// Bytes of a model's name. A longer one is nobody's, and would not fit the headers that carry errors between our processes.
-const LONGEST_NAME: usize = 1024;
+pub(crate) const LONGEST_NAME: usize = 1024;
 
 /// Takes the `model` that every request must name.
 pub(crate) fn model(body: &mut Object<'_>) -> Result<String, ErrorInfo> {

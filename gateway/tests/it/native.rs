@@ -48,7 +48,7 @@ async fn a_native_stream_ends_with_stop() {
 async fn what_is_switched_off_is_501() {
     let worker = Worker::start(|_| says(&["a"])).await;
     let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
-    for path in ["/slots", "/lora-adapters", "/metrics?model=m"] {
+    for path in ["/slots", "/metrics?model=m"] {
         let (status, answer) = gateway.get(path).await;
         assert_eq!(status, 501, "{path}");
         assert_eq!(
@@ -56,10 +56,112 @@ async fn what_is_switched_off_is_501() {
             (&json!(501), &json!("not_supported_error"))
         );
     }
+    for (path, body) in [
+        ("/props", json!({})),
+        ("/slots/0?action=erase", json!({})),
+        ("/lora-adapters", json!([])),
+    ] {
+        let (status, answer) = read(gateway.post(path, &body).await).await;
+        assert_eq!(
+            (status.as_u16(), &answer["error"]["code"]),
+            (501, &json!(501)),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn seed_004_props_of_an_engine_that_speaks_no_http() {
+    let worker = Worker::start(|_| says(&["a"])).await.with_args(&["--props"]);
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
     let (status, props) = gateway.get("/props").await;
     assert_eq!(status, 200);
     assert_eq!(props["default_generation_settings"]["params"]["top_k"], 40);
+    assert_eq!(props["default_generation_settings"]["next_token"]["n_remain"], -1);
     assert_eq!(props["model_path"], "/models/m.gguf");
+    assert_eq!(props["total_slots"], 2);
+    assert_eq!(props["chat_template"], "{{ messages }}");
+    assert_eq!(props["build_info"], "scripted 1");
+    let (status, answer) = read(gateway.post("/props", &json!({})).await).await;
+    assert_eq!((status.as_u16(), answer), (200, json!({"success": true})));
+}
+
+#[tokio::test]
+async fn seed_004_slots_of_an_engine_that_speaks_no_http() {
+    let worker = Worker::start(|_| says(&["a"])).await.with_args(&["--slots"]);
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    let (status, slots) = gateway.get("/slots?fail_on_no_slot=1").await;
+    assert_eq!((status.as_u16(), slots.as_array().unwrap().len()), (200, 2));
+    assert_eq!(
+        (
+            &slots[0]["id"],
+            &slots[0]["is_processing"],
+            &slots[1]["is_processing"]
+        ),
+        (&json!(0), &json!(true), &json!(false))
+    );
+    assert_eq!(slots[0]["next_token"]["n_decoded"], 7);
+    assert_eq!(slots[1]["id_task"], -1);
+    // It can show them, not save them.
+    let body = json!({"filename": "x.bin"});
+    let (status, answer) = read(gateway.post("/slots/0?action=save", &body).await).await;
+    assert_eq!(
+        (status.as_u16(), &answer["error"]["message"]),
+        (501, &json!("This server does not support slots endpoint."))
+    );
+}
+
+#[tokio::test]
+async fn wrong_paths_and_queries_are_refused_in_llama_cpps_form() {
+    let worker = Worker::start(|_| says(&["a"])).await;
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    for (path, body) in [
+        ("/slots/x?action=erase", json!({})),
+        ("/slots/0", json!({})),
+        ("/slots/0?action=eat", json!({})),
+        ("/slots/0?action=save", json!({"filename": "../x"})),
+        ("/slots/0?action=restore", json!({})),
+        ("/completion?model=m&model=m", json!({"prompt": "a"})),
+    ] {
+        let (status, answer) = read(gateway.post(path, &body).await).await;
+        assert_eq!(
+            (status.as_u16(), &answer["error"]["code"]),
+            (400, &json!(400)),
+            "{path}"
+        );
+        assert_eq!(answer["error"]["type"], "invalid_request_error", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_gateways_own_counters_say_what_it_did() {
+    let worker = Worker::start(|_| says(&["a", "b"])).await;
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    let (status, _) = read(gateway.post("/completion", &json!({"prompt": "p"})).await).await;
+    assert_eq!(status, 200);
+    let (status, _) = gateway.get("/nowhere/at/all").await;
+    assert_eq!(status, 404);
+    let answer = gateway.client.get(format!("{}/metrics", gateway.url)).send();
+    let answer = answer.await.unwrap();
+    assert!(
+        answer.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("text/plain")
+    );
+    let text = answer.text().await.unwrap();
+    for wanted in [
+        "muster_http_requests_total{method=\"POST\",route=\"/completion\",status=\"200\"} 1",
+        "muster_http_requests_total{method=\"GET\",route=\"none\",status=\"404\"} 1",
+        "muster_answers_total{model=\"m\",outcome=\"ok\"} 1",
+        "muster_prompt_tokens_total{model=\"m\"} 5",
+        "muster_generated_tokens_total{model=\"m\"} 3",
+        "muster_time_to_first_token_seconds_count{model=\"m\"} 1",
+        "muster_models{state=\"loaded\"} 1",
+        "muster_instance_requests{model=\"m\",instance=\"i\"} 0",
+    ] {
+        assert!(text.lines().any(|line| line == wanted), "{wanted}: {text}");
+    }
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ struct State {
     script: Script,
     got: watch::Sender<Vec<Got>>,
     sessions: Mutex<Vec<Session>>,
+    /// What its engines were started with.
+    args: Mutex<Vec<String>>,
 }
 
 impl State {
@@ -78,6 +80,7 @@ impl Worker {
             script: Box::new(script),
             got: watch::Sender::default(),
             sessions: Mutex::default(),
+            args: Mutex::default(),
         });
         let process = Process::new();
         let service = Arc::clone(&state);
@@ -138,6 +141,12 @@ impl Worker {
         got.iter()
             .find_map(|got| Some((got.session, start(got)?.handle)))
             .unwrap()
+    }
+
+    /// Its engines were started with these words of llama.cpp's.
+    pub(crate) fn with_args(self, args: &[&str]) -> Self {
+        *self.state.args.lock().unwrap() = args.iter().map(ToString::to_string).collect();
+        self
     }
 
     /// Waits for a Cancel.
@@ -312,5 +321,33 @@ impl v1::inference_server::Inference for Service {
     }
     async fn native(&self, _: Request<v1::NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
         absent()
+    }
+    /// Two sequences, one of which generates.
+    async fn describe(
+        &self,
+        call: Request<v1::DescribeCall>,
+    ) -> Result<Response<v1::EngineDescription>, Status> {
+        let sequence = |id, phase: v1::SequencePhase, generated| v1::SequenceState {
+            id,
+            phase: phase.into(),
+            generated,
+            cached_tokens: 12,
+            prompt_tokens: 5,
+            handle: 0,
+        };
+        Ok(Response::new(v1::EngineDescription {
+            engine: "scripted 1".into(),
+            model_id: call.into_inner().model,
+            sequences: vec![
+                sequence(0, v1::SequencePhase::Decode, 7),
+                sequence(1, v1::SequencePhase::Idle, 0),
+            ],
+            chat_template: "{{ messages }}".into(),
+            settings: Some(v1::ModelSettings {
+                args: self.0.args.lock().unwrap().clone(),
+                ..v1::ModelSettings::default()
+            }),
+            ..v1::EngineDescription::default()
+        }))
     }
 }

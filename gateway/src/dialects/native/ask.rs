@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Query, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
 use muster_proto::{
@@ -18,10 +15,13 @@ use muster_proto::{
 };
 use serde_json::{Value, json};
 
-use super::which::Which;
+use super::{
+    schema,
+    which::{Asking, Which},
+};
 use crate::{
-    dialects::openai::translate,
-    openapi::schema,
+    dialects::openai::{render::rerank as scores, translate},
+    openapi::schema as openapi,
     routes::{
         App,
         reply::{self, Refusal},
@@ -48,15 +48,15 @@ fn named(which: Which, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
     path = "/tokenize",
     tag = "llama.cpp",
     summary = "Turn text into tokens, on a model that is loaded",
-    request_body = serde_json::Value,
+    request_body = schema::TokenizeRequest,
     responses(
-        (status = 200, description = "`tokens`.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::Error),
+        (status = 200, description = "`tokens`.", body = schema::Tokens),
+        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
     )
 )]
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    Query(which): Query<Which>,
+    Asking(which): Asking<Which>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
@@ -104,15 +104,15 @@ fn tokens(result: &TokenizeResult, with_pieces: bool) -> Value {
     path = "/detokenize",
     tag = "llama.cpp",
     summary = "Turn tokens into text, on a model that is loaded",
-    request_body = serde_json::Value,
+    request_body = schema::DetokenizeRequest,
     responses(
-        (status = 200, description = "`content`.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::Error),
+        (status = 200, description = "`content`.", body = schema::Content),
+        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
     )
 )]
 pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
-    Query(which): Query<Which>,
+    Asking(which): Asking<Which>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
@@ -137,15 +137,15 @@ pub(super) async fn detokenize(
     path = "/apply-template",
     tag = "llama.cpp",
     summary = "Show the prompt that a conversation makes, on a model that is loaded",
-    request_body = serde_json::Value,
+    request_body = schema::TemplateRequest,
     responses(
-        (status = 200, description = "`prompt`.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::Error),
+        (status = 200, description = "`prompt`.", body = schema::TemplatePrompt),
+        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
     )
 )]
 pub(super) async fn apply_template(
     State(app): State<Arc<App>>,
-    Query(which): Query<Which>,
+    Asking(which): Asking<Which>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let call = translate::chat(&named(which, &app, &asked.body)?)?;
@@ -167,16 +167,16 @@ pub(super) async fn apply_template(
     path = "/embedding",
     tag = "llama.cpp",
     summary = "Compute vectors, each input's a list of vectors",
-    request_body = serde_json::Value,
+    request_body = schema::NativeEmbeddingRequest,
     responses(
-        (status = 200, description = "A list of `index` and `embedding`.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+        (status = 200, description = "A list of `index` and `embedding`.", body = Vec<schema::NativeEmbedding>),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
     )
 )]
 pub(super) async fn embedding(
     State(app): State<Arc<App>>,
-    Query(which): Query<Which>,
+    Asking(which): Asking<Which>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let call = translate::embeddings(&named(which, &app, &asked.body)?)?;
@@ -190,6 +190,29 @@ pub(super) async fn embedding(
         json!({"index": index, "embedding": vectors})
     });
     Ok(reply::value(StatusCode::OK, &list.collect::<Vec<_>>()))
+}
+
+#[utoipa::path(
+    post,
+    path = "/reranking",
+    tag = "llama.cpp",
+    summary = "Score documents against a query; `/rerank` is the same",
+    request_body = openapi::RerankRequest,
+    responses(
+        (status = 200, description = "Scores.", body = openapi::RerankList),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
+    )
+)]
+pub(super) async fn rerank(
+    State(app): State<Arc<App>>,
+    Asking(which): Asking<Which>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    let call = translate::rerank(&named(which, &app, &asked.body)?)?;
+    let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));
+    let answer = run::gather(asked.one(&app, common, work, 1).await?).await?;
+    Ok(reply::ok(scores::body(&call, &answer)))
 }
 
 #[cfg(test)]

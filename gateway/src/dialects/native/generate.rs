@@ -2,18 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Query, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use muster_proto::v1::{ErrorInfo, start::Work};
 
 use super::{
     completion::{self, Call},
-    which::Which,
+    schema,
+    which::{Asking, Which},
 };
 use crate::{
-    openapi::schema,
     routes::{
         App,
         reply::{self, Refusal},
@@ -30,16 +27,19 @@ use crate::{
     path = "/completion",
     tag = "llama.cpp",
     summary = "Continue a text, in llama.cpp's own form",
-    request_body = serde_json::Value,
+    request_body = schema::NativeCompletionRequest,
     responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
+            (schema::NativeCompletion = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
     )
 )]
 pub(super) async fn complete(
     State(app): State<Arc<App>>,
-    Query(which): Query<Which>,
+    Asking(which): Asking<Which>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     generate(&app, which, &asked, completion::completion).await
@@ -50,16 +50,19 @@ pub(super) async fn complete(
     path = "/infill",
     tag = "llama.cpp",
     summary = "Fill a gap in a text",
-    request_body = serde_json::Value,
+    request_body = schema::NativeInfillRequest,
     responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
+            (schema::NativeCompletion = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
     )
 )]
 pub(super) async fn infill(
     State(app): State<Arc<App>>,
-    Query(which): Query<Which>,
+    Asking(which): Asking<Which>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     generate(&app, which, &asked, completion::infill).await

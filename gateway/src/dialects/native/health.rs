@@ -10,9 +10,9 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::schema;
 use crate::{
     fleet::table::is_loaded,
-    openapi::schema,
     routes::{App, reply},
 };
 
@@ -30,18 +30,13 @@ pub(super) struct Which {
     params(("model" = Option<String>, Query, description = "Id in the catalogue.")),
     responses(
         (status = 200, description = "It does.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
+        (status = 503, description = "The gateway is shutting down, or the model is not loaded: `Loading model`.", body = schema::NativeError),
     )
 )]
 pub(super) async fn readiness(
     State(app): State<Arc<App>>,
     which: Result<Query<Which>, QueryRejection>,
 ) -> Response {
-    let unavailable = |message: &str| {
-        let body = json!({"error": {"code": 503, "message": message, "type": "unavailable_error"}});
-        reply::value(StatusCode::SERVICE_UNAVAILABLE, &body)
-    };
     if app.stopping.is_cancelled() {
         return unavailable("shutting down");
     }
@@ -52,6 +47,12 @@ pub(super) async fn readiness(
         }
         Some(_) | None => reply::value(StatusCode::OK, &json!({"status": "ok"})),
     }
+}
+
+/// llama.cpp's answer while it cannot serve.
+pub(super) fn unavailable(message: &str) -> Response {
+    let body = json!({"error": {"code": 503, "message": message, "type": "unavailable_error"}});
+    reply::value(StatusCode::SERVICE_UNAVAILABLE, &body)
 }
 
 /// The process answers.

@@ -5,7 +5,9 @@ mod completion;
 mod generate;
 mod health;
 mod pass;
+mod props;
 mod router;
+mod schema;
 mod settings;
 mod which;
 
@@ -33,8 +35,14 @@ use crate::{
     ask::detokenize,
     ask::apply_template,
     ask::embedding,
-    pass::props,
-    pass::engine,
+    ask::rerank,
+    props::get,
+    props::set,
+    pass::slots,
+    pass::slot,
+    pass::adapters,
+    pass::set_adapters,
+    pass::counters,
     router::list,
     router::load,
     router::unload,
@@ -46,7 +54,9 @@ pub(super) struct Doc;
 pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let open = Router::new()
         .route("/health", get(health::readiness))
-        .route("/live", get(health::liveness));
+        .route("/live", get(health::liveness))
+        // Seed 004: "this endpoint is public (no API key check)".
+        .route("/props", get(props::get));
     let user = Router::new()
         .route("/completion", post(generate::complete))
         .route("/completions", post(generate::complete))
@@ -56,16 +66,17 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/apply-template", post(ask::apply_template))
         .route("/embedding", post(ask::embedding))
         .route("/embeddings", post(ask::embedding))
-        .route("/props", get(pass::props))
-        .route("/slots", get(pass::engine))
-        .route("/lora-adapters", get(pass::engine))
-        .route("/metrics", get(pass::engine))
+        .route("/rerank", post(ask::rerank))
+        .route("/reranking", post(ask::rerank))
+        .route("/slots", get(pass::slots))
+        .route("/lora-adapters", get(pass::adapters))
+        .route("/metrics", get(pass::counters))
         .route("/models", get(router::list))
         .route("/models/sse", get(router::events));
     let admin = Router::new()
-        .route("/props", post(pass::engine))
+        .route("/props", post(props::set))
         .route("/slots/{id}", post(pass::slot))
-        .route("/lora-adapters", post(pass::engine))
+        .route("/lora-adapters", post(pass::set_adapters))
         .route("/models/load", post(router::load))
         .route("/models/unload", post(router::unload));
     surface(app, Access::Open, Form::Native, open)

@@ -10,9 +10,9 @@ use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use muster_proto::v1::{ErrorInfo, LoadModelRequest, ModelStatus, ModelSummary, UnloadModelRequest};
 use serde_json::{Value, json};
 
+use super::schema;
 use crate::{
     fleet::{Fleet, table::Table},
-    openapi::schema,
     routes::{
         App,
         reply::{self, Refusal},
@@ -30,7 +30,7 @@ use crate::{
     tag = "llama.cpp",
     summary = "All models with their status, as llama.cpp's router lists them",
     responses(
-        (status = 200, description = "`data` with `id`, `in_cache`, `path`, `status`.", body = serde_json::Value),
+        (status = 200, description = "`data` with `id`, `in_cache`, `path`, `status`.", body = schema::RouterList),
     )
 )]
 pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
@@ -78,10 +78,11 @@ fn named(body: &[u8]) -> Result<String, ErrorInfo> {
     path = "/models/load",
     tag = "llama.cpp",
     summary = "Begin to load a model",
-    request_body = serde_json::Value,
+    request_body = schema::RouterRequest,
     responses(
-        (status = 200, description = "It has begun.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
+        (status = 200, description = "It has begun.", body = schema::RouterDone),
+        (status = "4XX", description = "The request is wrong or refused.", body = schema::NativeError),
+        (status = "5XX", description = "It could not be done.", body = schema::NativeError),
     )
 )]
 pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -98,10 +99,11 @@ pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
     path = "/models/unload",
     tag = "llama.cpp",
     summary = "Unload a model",
-    request_body = serde_json::Value,
+    request_body = schema::RouterRequest,
     responses(
-        (status = 200, description = "It is unloaded.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
+        (status = 200, description = "It is unloaded.", body = schema::RouterDone),
+        (status = "4XX", description = "The request is wrong or refused.", body = schema::NativeError),
+        (status = "5XX", description = "It could not be done.", body = schema::NativeError),
     )
 )]
 pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -119,7 +121,7 @@ pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<
     tag = "llama.cpp",
     summary = "What happens to models, as server-sent events",
     responses(
-        (status = 200, description = "`model`, `event` and `data` each.", body = serde_json::Value),
+        (status = 200, description = "`model`, `event` and `data` each.", body = String, content_type = "text/event-stream"),
     )
 )]
 pub(super) async fn events(State(app): State<Arc<App>>) -> Response {

@@ -1,0 +1,132 @@
+//! Properties (seed 004, `/props`) and slots, as llama.cpp shows them, out of what an engine of another kind describes.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use muster_proto::v1::{EngineDescription, GenerateRequest, SequencePhase, SequenceState};
+use serde_json::{Value, json};
+
+use super::{pass::About, schema, settings::generation_settings, which::Asking};
+use crate::routes::{
+    App,
+    reply::{self, Refusal},
+    run::Asked,
+};
+
+/// Whether a sequence serves a request.
+pub(super) fn is_busy(sequence: &SequenceState) -> bool {
+    match sequence.phase() {
+        SequencePhase::Idle => false,
+        SequencePhase::Prefill
+        | SequencePhase::Decode
+        | SequencePhase::Blocked
+        | SequencePhase::Unspecified => true,
+    }
+}
+
+/// The sequences as llama.cpp's slots; settings are those of a request that says nothing.
+pub(super) fn slots(description: &EngineDescription) -> Vec<Value> {
+    description
+        .sequences
+        .iter()
+        .map(|sequence| slot(description, sequence))
+        .collect()
+}
+
+fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
+    let busy = is_busy(sequence);
+    json!({
+        "id": sequence.id,
+        "id_task": if busy { json!(sequence.handle) } else { json!(-1) },
+        "n_ctx": description.capabilities.unwrap_or_default().context_length,
+        "speculative": speculative(description),
+        "is_processing": busy,
+        "params": generation_settings(&GenerateRequest::default()),
+        // Nobody's prompt is shown to others.
+        "prompt": "",
+        "next_token": {
+            "has_next_token": busy,
+            "has_new_line": false,
+            "n_remain": -1,
+            "n_decoded": sequence.generated,
+            "stopping_word": "",
+        },
+    })
+}
+
+fn speculative(description: &EngineDescription) -> bool {
+    description
+        .settings
+        .as_ref()
+        .is_some_and(|settings| !settings.draft.is_empty())
+}
+
+/// What a loaded model's engine is set to.
+#[utoipa::path(
+    get,
+    path = "/props",
+    tag = "llama.cpp",
+    summary = "Properties of a model that is loaded",
+    params(
+        ("model" = Option<String>, Query, description = "Id in the catalogue; the only one that is loaded need not be named."),
+        ("instance" = Option<String>, Query, description = "One of several replicas."),
+    ),
+    responses(
+        (status = 200, description = "As llama.cpp shows them.", body = schema::Props),
+        (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
+        (status = "5XX", description = "The engine did not answer.", body = schema::NativeError),
+    )
+)]
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Asking(query): Asking<About>,
+) -> Result<Response, Refusal> {
+    let mut engine = query.engine(&app)?;
+    if engine.speaks_http() {
+        return engine.pass(Method::GET, "/props", Bytes::new()).await;
+    }
+    let description = engine.describe().await?;
+    let can = description.capabilities.unwrap_or_default();
+    let idle = SequenceState {
+        phase: SequencePhase::Idle.into(),
+        ..SequenceState::default()
+    };
+    let body = json!({
+        "default_generation_settings": slot(&description, &idle),
+        "total_slots": description.sequences.len(),
+        "model_alias": engine.summary.id,
+        "model_path": engine.summary.checkpoint,
+        "modalities": {"vision": can.vision, "audio": can.audio},
+        "chat_template": description.chat_template,
+        "build_info": description.engine,
+    });
+    Ok(reply::value(StatusCode::OK, &body))
+}
+
+/// Changes nothing yet, as llama.cpp's own (seed 004: "Options: none yet").
+#[utoipa::path(
+    post,
+    path = "/props",
+    tag = "llama.cpp",
+    summary = "Change properties; llama.cpp knows none yet. Off unless its `llamacpp_args` say `--props`",
+    request_body = serde_json::Value,
+    params(
+        ("model" = Option<String>, Query, description = "Id in the catalogue; the only one that is loaded need not be named."),
+        ("instance" = Option<String>, Query, description = "One of several replicas."),
+    ),
+    responses(
+        (status = 200, description = "Nothing was changed.", body = schema::RouterDone),
+        (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
+        (status = "5XX", description = "501 where it is switched off.", body = schema::NativeError),
+    )
+)]
+pub(super) async fn set(
+    State(app): State<Arc<App>>,
+    Asking(query): Asking<About>,
+    _body: Asked,
+) -> Result<Response, Refusal> {
+    query.engine(&app)?.switched_on("--props").await?;
+    Ok(reply::value(StatusCode::OK, &json!({"success": true})))
+}

@@ -1,0 +1,240 @@
+//! What llama.cpp's own requests and answers look like (seed 004), for the document only: requests are read by hand, which names every fault.
+
+#![allow(dead_code, reason = "read by the derive only")]
+
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// llama.cpp's form of an error.
+#[derive(ToSchema)]
+pub(super) struct NativeError {
+    error: NativeErrorBody,
+}
+
+/// What is wrong.
+#[derive(ToSchema)]
+pub(super) struct NativeErrorBody {
+    /// The HTTP status.
+    code: i32,
+    /// One sentence for a person.
+    message: String,
+    /// llama.cpp's class of errors.
+    r#type: String,
+}
+
+/// llama.cpp's request for a completion; its other samplers (`dry_*`, `xtc_*`, `mirostat*`, `samplers`, `grammar`, …) are taken as well.
+#[derive(ToSchema)]
+#[schema(example = json!({"prompt": "Once upon a time", "n_predict": 16}))]
+pub(super) struct NativeCompletionRequest {
+    /// Id in the catalogue; may be left out, or stand in the query, where one model is loaded.
+    model: Option<String>,
+    /// Text, token ids, a mixture, or several of these.
+    prompt: Value,
+    /// Most tokens to generate; -1 = until the context is full, 0 = only read the prompt.
+    n_predict: Option<i32>,
+    /// Server-sent events instead of one body.
+    stream: Option<bool>,
+    /// Strings that end the output.
+    stop: Option<Value>,
+    /// Randomness; below 0 = greedy.
+    temperature: Option<f64>,
+    /// The k likeliest tokens only; 0 = all.
+    top_k: Option<i32>,
+    /// 0 to 1.
+    top_p: Option<f64>,
+    /// 0 to 1, relative to the likeliest.
+    min_p: Option<f64>,
+    /// The same seed and request make the same answer; -1 = any.
+    seed: Option<i64>,
+    /// Probabilities of so many tokens in each place.
+    n_probs: Option<u32>,
+    /// Probabilities after the samplers.
+    post_sampling_probs: Option<bool>,
+    /// Token ids beside the text.
+    return_tokens: Option<bool>,
+    /// Use what is left of earlier prompts.
+    cache_prompt: Option<bool>,
+    /// Only these fields in the answer; `a/b` becomes `b`.
+    response_fields: Option<Vec<String>>,
+    /// Speed in each event of a stream.
+    timings_per_token: Option<bool>,
+    /// Tokens or texts and their biases.
+    logit_bias: Option<Value>,
+    /// A schema the output must follow.
+    json_schema: Option<Value>,
+}
+
+/// llama.cpp's request to fill a gap; it takes everything a completion takes.
+#[derive(ToSchema)]
+#[schema(example = json!({"input_prefix": "fn one() -> i32 {", "input_suffix": "}", "n_predict": 8}))]
+pub(super) struct NativeInfillRequest {
+    /// Id in the catalogue; may be left out where one model is loaded.
+    model: Option<String>,
+    /// Text before the gap.
+    input_prefix: String,
+    /// Text after it.
+    input_suffix: String,
+    /// Other files: `filename` and `text` of each.
+    input_extra: Option<Vec<Value>>,
+    /// Text after the middle's mark.
+    prompt: Option<Value>,
+    /// Most tokens to generate.
+    n_predict: Option<i32>,
+    /// Server-sent events instead of one body.
+    stream: Option<bool>,
+}
+
+/// llama.cpp's answer, and each event of its streams as far as it knows the fields then.
+#[derive(ToSchema)]
+pub(super) struct NativeCompletion {
+    /// Which prompt, from 0.
+    index: Option<u32>,
+    /// Text; in a stream the next piece of it.
+    content: Option<String>,
+    /// Token ids, if asked for or streamed.
+    tokens: Option<Vec<i32>>,
+    /// False while the output goes on.
+    stop: Option<bool>,
+    /// Id in the catalogue.
+    model: Option<String>,
+    /// What was read.
+    prompt: Option<Value>,
+    /// Settings, defaults filled in.
+    generation_settings: Option<Value>,
+    /// `none`, `eos`, `limit` or `word`.
+    stop_type: Option<String>,
+    /// The string that ended the output.
+    stopping_word: Option<String>,
+    /// Tokens generated.
+    tokens_predicted: Option<u32>,
+    /// Tokens of the prompt.
+    tokens_evaluated: Option<u32>,
+    /// Tokens of the prompt that were still there.
+    tokens_cached: Option<u32>,
+    /// The context ran out.
+    truncated: Option<bool>,
+    /// Probabilities, if asked for.
+    completion_probabilities: Option<Vec<Value>>,
+    /// Counts and times.
+    timings: Option<Value>,
+}
+
+/// A request for tokens.
+#[derive(ToSchema)]
+#[schema(example = json!({"content": "Hello!", "with_pieces": true}))]
+pub(super) struct TokenizeRequest {
+    /// Id in the catalogue; may be left out where one model is loaded.
+    model: Option<String>,
+    /// Text; or a list of texts and token ids.
+    content: Value,
+    /// Put what begins a text (BOS) before it.
+    add_special: Option<bool>,
+    /// Read control tokens in the text as such; yes by default.
+    parse_special: Option<bool>,
+    /// Show each token's text.
+    with_pieces: Option<bool>,
+}
+
+/// Tokens.
+#[derive(ToSchema)]
+pub(super) struct Tokens {
+    /// Ids; with pieces, objects of `id` and `piece` (text, or bytes where it is none).
+    tokens: Vec<Value>,
+}
+
+/// A request for the text of tokens.
+#[derive(ToSchema)]
+#[schema(example = json!({"tokens": [1, 2, 3]}))]
+pub(super) struct DetokenizeRequest {
+    /// Id in the catalogue; may be left out where one model is loaded.
+    model: Option<String>,
+    /// Token ids.
+    tokens: Vec<i32>,
+}
+
+/// Text.
+#[derive(ToSchema)]
+pub(super) struct Content {
+    /// The text.
+    content: String,
+}
+
+/// A conversation, with everything that a chat's request says of it.
+#[derive(ToSchema)]
+#[schema(example = json!({"messages": [{"role": "user", "content": "Hello!"}]}))]
+pub(super) struct TemplateRequest {
+    /// Id in the catalogue; may be left out where one model is loaded.
+    model: Option<String>,
+    /// Turns, oldest first.
+    messages: Vec<Value>,
+    /// Functions the model may call.
+    tools: Option<Vec<Value>>,
+}
+
+/// The prompt of a conversation.
+#[derive(ToSchema)]
+pub(super) struct TemplatePrompt {
+    /// The prompt.
+    prompt: String,
+}
+
+/// A request for vectors.
+#[derive(ToSchema)]
+#[schema(example = json!({"content": "Hello!"}))]
+pub(super) struct NativeEmbeddingRequest {
+    /// Id in the catalogue; may be left out where one model is loaded.
+    model: Option<String>,
+    /// Text, token ids, or several of these; or `input`.
+    content: Option<Value>,
+    /// As `content`.
+    input: Option<Value>,
+    /// -1 none, 0 by the largest, 1 taxicab, 2 Euclidean; where nothing is pooled, none by default.
+    embd_normalize: Option<i32>,
+}
+
+/// The vectors of one input.
+#[derive(ToSchema)]
+pub(super) struct NativeEmbedding {
+    /// Which input, from 0.
+    index: u32,
+    /// One vector; of a model that does not pool, one for each token.
+    embedding: Vec<Vec<f32>>,
+}
+
+/// What an engine shows of itself.
+#[derive(ToSchema)]
+pub(super) struct Props {
+    /// As in a completion's `generation_settings`.
+    default_generation_settings: Value,
+    /// Sequences.
+    total_slots: u32,
+    /// File of the model.
+    model_path: String,
+    /// The model's template.
+    chat_template: String,
+    /// Version of the engine.
+    build_info: String,
+}
+
+/// Names a model.
+#[derive(ToSchema)]
+pub(super) struct RouterRequest {
+    /// Id in the catalogue.
+    model: String,
+}
+
+/// It was done.
+#[derive(ToSchema)]
+pub(super) struct RouterDone {
+    /// True.
+    success: bool,
+}
+
+/// All models.
+#[derive(ToSchema)]
+pub(super) struct RouterList {
+    /// `list`.
+    object: String,
+    /// `id`, `in_cache`, `path`, `status` of each.
+    data: Vec<Value>,
+}
