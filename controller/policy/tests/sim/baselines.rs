@@ -18,9 +18,24 @@ pub(crate) enum Rule {
     Count(usize),
     /// Ollama: by memory; idle models end after the keep-alive; the shortest keep-alive goes first, and by name if all are equal.
     KeepAlive(Option<Micros>),
+    /// Knows how often each model is used, not when: of those that rest, the one with the fewest uses for its bytes goes first.
+    Popular,
     /// Knows the future: the model whose next request is farthest goes first, times its bytes if `sized`.
     Offline { sized: bool },
 }
+
+impl Rule {
+    /// No rival but a limit: all hosts as one pool, and as many loads at once as there are hosts.
+    fn is_bound(self) -> bool {
+        match self {
+            Self::CountPerType(_) | Self::Count(_) | Self::KeepAlive(_) => false,
+            Self::Popular | Self::Offline { .. } => true,
+        }
+    }
+}
+
+/// Who was used so lately is in a conversation, for [`Rule::Popular`]; the best of the spans that were tried.
+const CONVERSATION: Micros = 60 * SECOND;
 
 /// A loaded model.
 #[derive(Debug, Default)]
@@ -63,14 +78,14 @@ struct Run<'a> {
     waiting: BTreeMap<usize, Vec<usize>>,
     /// Arrivals of every model, in order.
     arrivals: Vec<Vec<Micros>>,
-    /// Loads by host as they began, so that every n-th fails.
+    /// Conversations with every model.
+    uses: Vec<u64>,
     out: Outcome,
 }
 
 /// Runs a scenario under a rule.
 pub(crate) fn run(scenario: &Scenario, rule: Rule) -> Outcome {
-    let pooled = matches!(rule, Rule::Offline { .. });
-    // Who knows the future also has the whole cluster as one pool, and as many loads at once as there are hosts.
+    let pooled = rule.is_bound();
     let hosts = if pooled { 1 } else { scenario.hosts };
     let share = u64::try_from(scenario.hosts / hosts).unwrap();
     let mut arrivals = vec![Vec::new(); scenario.models.len()];
@@ -86,6 +101,7 @@ pub(crate) fn run(scenario: &Scenario, rule: Rule) -> Outcome {
         now: 0,
         events: BinaryHeap::new(),
         waiting: BTreeMap::new(),
+        uses: arrivals.iter().map(|arrivals| conversations(arrivals)).collect(),
         arrivals,
         out: Outcome::default(),
     };
@@ -105,6 +121,14 @@ pub(crate) fn run(scenario: &Scenario, rule: Rule) -> Outcome {
     run.out.requests = u64::try_from(scenario.requests.len()).unwrap();
     run.out.starved = run.waiting.values().map(|waiting| waiting.len() as u64).sum();
     run.out
+}
+
+/// Requests that come more than a conversation's pause after the one before.
+fn conversations(arrivals: &[Micros]) -> u64 {
+    let pauses = arrivals
+        .windows(2)
+        .filter(|pair| pair[1] - pair[0] > CONVERSATION);
+    1 + u64::try_from(pauses.count()).unwrap()
 }
 
 impl Run<'_> {
@@ -281,7 +305,9 @@ impl Run<'_> {
         match self.rule {
             Rule::CountPerType(limit) => count(&|other| models[other].kind == wanted.kind) < limit,
             Rule::Count(limit) => count(&|_| true) < limit,
-            Rule::KeepAlive(_) | Rule::Offline { .. } => self.gpu_bytes(host) + wanted.bytes <= self.pool,
+            Rule::KeepAlive(_) | Rule::Popular | Rule::Offline { .. } => {
+                self.gpu_bytes(host) + wanted.bytes <= self.pool
+            }
         }
     }
 
@@ -306,6 +332,12 @@ impl Run<'_> {
         let found = match self.rule {
             Rule::CountPerType(_) | Rule::Count(_) => idle.min_by_key(|(_, loaded)| loaded.last_used),
             Rule::KeepAlive(_) => idle.min_by_key(|(other, _)| &models[**other].name),
+            Rule::Popular => idle.min_by_key(|(other, loaded)| {
+                let talking = self.now < loaded.last_used + CONVERSATION;
+                let value = u128::from(self.uses[**other]) << 64;
+                let resting = value / u128::from(models[**other].bytes);
+                (talking, if talking { loaded.last_used.into() } else { resting })
+            }),
             Rule::Offline { sized } => idle.max_by_key(|(other, _)| farthest(**other, sized)),
         };
         found.map(|(other, _)| *other)
@@ -326,9 +358,19 @@ fn largest(scenario: &Scenario, rule: impl Fn(usize) -> Rule) -> Option<Outcome>
     best
 }
 
-/// All baselines with the limits that suit them best, and the offline bound last.
-pub(crate) fn all(scenario: &Scenario) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
+/// What others do, and what bounds all.
+pub(crate) struct Others {
+    /// With the limits that suit them best.
+    pub(crate) baselines: Vec<Outcome>,
+    /// See [`Rule::Popular`].
+    pub(crate) popular: Outcome,
+    /// The better of Belady's rule and its variant by bytes.
+    pub(crate) offline: Outcome,
+}
+
+/// Runs all of them.
+pub(crate) fn all(scenario: &Scenario) -> Others {
+    let mut baselines = Vec::new();
     let counted = [
         ("count per type (Lemonade)", largest(scenario, Rule::CountPerType)),
         ("count (llama.cpp router)", largest(scenario, Rule::Count)),
@@ -336,7 +378,7 @@ pub(crate) fn all(scenario: &Scenario) -> Vec<Outcome> {
     for (name, found) in counted {
         if let Some(mut out) = found {
             out.policy = format!("{name}, {}", out.policy);
-            outcomes.push(out);
+            baselines.push(out);
         }
     }
     for (name, span) in [
@@ -345,12 +387,20 @@ pub(crate) fn all(scenario: &Scenario) -> Vec<Outcome> {
     ] {
         let mut out = run(scenario, Rule::KeepAlive(span));
         out.policy = name.to_owned();
-        outcomes.push(out);
+        baselines.push(out);
     }
-    let offline = [false, true].map(|sized| run(scenario, Rule::Offline { sized }));
-    if let Some(mut out) = offline.into_iter().min_by_key(|out| out.loads) {
-        out.policy = "offline bound (Belady, by bytes)".to_owned();
-        outcomes.push(out);
+    let bound = |rule, name: &str| {
+        let mut out = run(scenario, rule);
+        name.clone_into(&mut out.policy);
+        out
+    };
+    let [plain, sized] = [false, true].map(|sized| {
+        let rule = Rule::Offline { sized };
+        bound(rule, "offline bound (Belady, by bytes)")
+    });
+    Others {
+        baselines,
+        popular: bound(Rule::Popular, "one pool, popularity known"),
+        offline: if sized.loads <= plain.loads { sized } else { plain },
     }
-    outcomes
 }

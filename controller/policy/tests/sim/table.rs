@@ -21,23 +21,24 @@ fn ours(scenario: &Scenario) -> Vec<Outcome> {
     orders.into_iter().map(run).collect()
 }
 
-/// Prints the table of a scenario and checks what is promised of all: nobody starves, and both orders load less than any baseline.
+/// Prints the table of a scenario and checks what is promised: nobody starves, both orders load less than any baseline, and
+/// `cost_aware` stays within the scenario's share of the offline bound.
 fn compare(scenario: &Scenario) {
     let ours = ours(scenario);
     let others = baselines::all(scenario);
-    let offline = others.last().map_or(0, |out| out.loads);
+    let offline = others.offline.loads;
     println!(
         "\n{} ({} requests)\n\n{HEAD}",
         scenario.name,
         scenario.requests.len()
     );
-    for out in ours.iter().chain(&others) {
+    let bounds = [&others.popular, &others.offline];
+    for out in ours.iter().chain(&others.baselines).chain(bounds) {
         println!("{}", out.row(offline));
     }
     for out in &ours {
         everybody_is_served(out);
-        let (_, baselines) = others.split_last().unwrap();
-        for baseline in baselines {
+        for baseline in &others.baselines {
             assert!(
                 out.loads < baseline.loads,
                 "{}: {} needs {} loads, {} needs {}",
@@ -50,6 +51,13 @@ fn compare(scenario: &Scenario) {
         }
         assert!(out.loads >= offline, "{} beats who knows the future", out.policy);
     }
+    let cost_aware = ours.last().map_or(0, |out| out.loads);
+    let most = offline * scenario.most_percent / 100;
+    assert!(
+        cost_aware <= most,
+        "{}: {cost_aware} loads, {most} are allowed",
+        scenario.name
+    );
 }
 
 fn everybody_is_served(out: &Outcome) {
