@@ -27,6 +27,7 @@ mod policy;
 mod same;
 mod shutdown;
 mod slow;
+mod surface;
 mod up;
 
 /// Runs scenarios `async fn NAME(Engine)` through each runtime.
