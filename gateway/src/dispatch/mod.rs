@@ -12,8 +12,10 @@
 
 mod affinity;
 pub(crate) mod autoload;
+mod languages;
 pub(crate) mod loaded;
 mod pick;
+pub(crate) mod translation;
 
 use std::{
     collections::HashMap,
@@ -90,6 +92,11 @@ impl Dispatcher {
     /// # Errors
     /// What the worker or the controller said last; the catalogue's codes.
     pub(crate) async fn dispatch(&self, call: &Call, work: &Work) -> Result<Admitted, ErrorInfo> {
+        let shaped = match self.fleet.table().model(&call.common.model) {
+            Some(summary) => translation::structured(summary, work)?,
+            None => None,
+        };
+        let work = shaped.as_ref().unwrap_or(work);
         let affinity = affinity::key(&call.common.model, work);
         let mut avoid = Avoid::default();
         let mut again = 0;

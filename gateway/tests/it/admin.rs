@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::{
     controller::{Controller, Said},
-    gateway::{Gateway, read},
+    gateway::{self, Gateway, read},
     within,
+    worker::{Worker, says},
 };
 
 /// A model as operators see it.
@@ -35,6 +36,7 @@ async fn start(said: impl FnOnce(&mut Said)) -> (Gateway, Controller) {
             model("gguf", "llama_cpp", v1::ModelStatus::Unloaded),
             model("ex", "exllamav3", v1::ModelStatus::Unloaded),
             model("org/name", "vllm", v1::ModelStatus::Loaded),
+            model("server", "llama_server", v1::ModelStatus::Unloaded),
         ],
         ..Said::default()
     };
@@ -67,7 +69,7 @@ async fn seed_001_models_are_listed_with_their_definition_and_state() {
         .iter()
         .map(|row| row["name"].clone())
         .collect();
-    assert_eq!(names, ["gguf", "ex", "org/name"]);
+    assert_eq!(names, ["gguf", "ex", "org/name", "server"]);
     assert_eq!(body["models"][0]["definition"]["gguf_n_ctx"], 4096);
     assert_eq!(body["models"][0]["load_constraints"]["gguf_n_ctx"]["minimum"], 1);
     let (status, row) = gateway.get("/v1/admin/models/gguf").await;
@@ -221,5 +223,174 @@ async fn the_admin_key_guards_it() {
             .get(format!("{}/v1/admin/models", gateway.url))
             .bearer_auth(key);
         assert_eq!(within(request.send()).await.unwrap().status(), status, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn seed_001_each_example_of_a_load_body_is_a_load() {
+    let (gateway, controller) = start(|said| {
+        said.load = Some(Ok(model("gguf", "llama_cpp", v1::ModelStatus::Loaded)));
+    })
+    .await;
+    let vllm = json!({
+        "vllm_max_model_len": 16384,
+        "vllm_kv_cache_dtype": "fp8",
+        "vllm_kv_cache_memory_bytes": 2_147_483_648_u64,
+        "vllm_max_pixels": 4_014_080,
+        "vllm_speculative_method": "mtp",
+        "vllm_speculative_model": "google/gemma-4-26B-A4B-it-assistant",
+        "vllm_num_speculative_tokens": 1
+    });
+    let server = json!({
+        "llama_server_n_ctx": 4096,
+        "llama_server_image_max_tokens": 512,
+        "llama_server_spec_type": "draft-mtp",
+        "llama_server_spec_draft_n_max": 4,
+        "llama_server_spec_draft_p_min": 0.25
+    });
+    let exllama = |quant: Value| json!({"exllama_cache_size": 32768, "exllama_cache_quant": quant, "exllama_max_rq_tokens": 32768});
+    let bits = json!({
+        "exllama_cache_size": 32768,
+        "exllama_cache_k_bits": 8,
+        "exllama_cache_v_bits": 4,
+        "exllama_max_rq_tokens": 32768
+    });
+    let cache =
+        json!({"gguf_n_ctx": 32768, "gguf_flash_attn": "auto", "gguf_type_k": "q8_0", "gguf_type_v": "q4_0"});
+    for (name, body, said) in [
+        ("gguf", json!({"gguf_n_ctx": 8192}), None),
+        ("gguf", json!({"gguf_n_ctx": 16384}), None),
+        ("gguf", json!({"gguf_n_ctx": 32768}), None),
+        ("gguf", cache, None),
+        ("ex", exllama(Value::Null), None),
+        ("ex", exllama(json!("8,8")), None),
+        ("ex", exllama(json!("8,4")), None),
+        ("ex", bits, Some(exllama(json!("8,4")))),
+        ("org%2Fname", vllm, None),
+        ("server", server, None),
+    ] {
+        let response = post(&gateway, &format!("{name}/load"), &body.to_string()).await;
+        assert_eq!(response.status(), 200, "{body}");
+        let heard = controller.heard().loads.pop().unwrap();
+        let heard: Value = serde_json::from_str(&heard.override_json).unwrap();
+        assert_eq!(heard, said.unwrap_or(body));
+    }
+    assert_eq!(
+        post(&gateway, "gguf/load", r#"{"replicas": 3}"#).await.status(),
+        200
+    );
+    let heard = controller.heard().loads.pop().unwrap();
+    assert_eq!((heard.replicas, heard.override_json.as_str()), (3, ""));
+}
+
+#[tokio::test]
+async fn seed_001_each_example_of_a_wrong_load_body_is_refused() {
+    let (gateway, controller) = start(|_| {}).await;
+    for (name, body, status) in [
+        ("gguf", r#"{"gguf_n_ctx": 0}"#, 422),
+        ("ex", r#"{"exllama_cache_size": 0}"#, 422),
+        ("ex", r#"{"exllama_max_rq_tokens": 0}"#, 422),
+        ("gguf", r#"{"gguf_type_k": "q8-0"}"#, 400),
+        ("gguf", r#"{"gguf_type_k": "foo"}"#, 400),
+        ("ex", r#"{"exllama_cache_k_bits": 8}"#, 400),
+        (
+            "ex",
+            r#"{"exllama_cache_quant": "8", "exllama_cache_k_bits": 8, "exllama_cache_v_bits": 8}"#,
+            400,
+        ),
+        ("ex", r#"{"exllama_cache_size": 8000}"#, 400),
+        ("ex", r#"{"exllama_cache_quant": "fp16"}"#, 400),
+        ("server", r#"{"llama_server_spec_type": "medusa"}"#, 400),
+        ("server", r#"{"llama_server_spec_draft_n_max": 7}"#, 400),
+        ("server", r#"{"llama_server_spec_draft_p_min": 1.5}"#, 400),
+        ("gguf", r#"{"exllama_cache_size": 32768}"#, 400),
+        ("org%2Fname", r#"{"llama_server_n_ctx": 4096}"#, 400),
+    ] {
+        let code = match status {
+            422 => "invalid_schema",
+            _ => "invalid_load_request",
+        };
+        let answer = refused(&gateway, &format!("{name}/load"), body).await;
+        assert_eq!(answer, (status, json!(code)), "{name} {body}");
+    }
+    assert!(controller.heard().loads.is_empty());
+}
+
+/// A gateway with a loaded model `m` and an unloaded one, `cold`, both changed by `with`.
+async fn serving(worker: &Worker, with: impl Fn(&mut v1::ModelSummary)) -> (Gateway, Controller) {
+    let mut models = vec![
+        v1::ModelSummary {
+            status: v1::ModelStatus::Loaded.into(),
+            ..gateway::model("m")
+        },
+        gateway::model("cold"),
+    ];
+    models.iter_mut().for_each(with);
+    let controller = Controller::start(Said {
+        epoch: 1,
+        routes: vec![worker.route("m", "i")],
+        models,
+        ..Said::default()
+    })
+    .await;
+    let gateway = Gateway::start(&controller.address).await;
+    (gateway, controller)
+}
+
+#[tokio::test]
+async fn seed_001_thinking_is_refused_before_any_load_where_it_is_not_advertised() {
+    let worker = Worker::start(|_| says(&["a"])).await;
+    let (gateway, controller) = serving(&worker, |model| model.thinking = Some(false)).await;
+    for mode in ["enabled", "disabled"] {
+        for path in ["/v1/responses", "/v1/chat/completions"] {
+            let turns = json!([{"role": "user", "content": "hi"}]);
+            let body = match path {
+                "/v1/responses" => json!({"model": "cold", "input": "hi", "thinking": mode}),
+                _ => json!({"model": "cold", "messages": turns, "thinking": mode}),
+            };
+            let (status, body) = read(gateway.post(path, &body).await).await;
+            assert_eq!(
+                (status.as_u16(), &body["error"]["code"]),
+                (400, &json!("thinking_unsupported"))
+            );
+        }
+    }
+    assert!(controller.heard().wishes.is_empty());
+    let body = json!({"model": "m", "input": "hi", "thinking": "default"});
+    assert_eq!(gateway.post("/v1/responses", &body).await.status(), 200);
+}
+
+#[tokio::test]
+async fn seed_001_translategemma_gets_its_structured_request() {
+    let worker = Worker::start(|_| says(&["hallo"])).await;
+    let format = |model: &mut v1::ModelSummary| model.prompt_format = "translategemma_template".into();
+    let (gateway, _controller) = serving(&worker, format).await;
+    let body = json!({"model": "m", "input": "hello", "source_lang_code": "en", "target_lang_code": "de"});
+    assert_eq!(gateway.post("/v1/responses", &body).await.status(), 200);
+    assert_eq!(
+        kwargs(&worker),
+        json!({"source_lang": "English", "source_lang_code": "en", "target_lang": "German", "target_lang_code": "de"})
+    );
+    let turn = |role| json!({"role": role, "content": "hi"});
+    let turns = [turn("user"), turn("assistant"), turn("user")];
+    let body = json!({"model": "m", "messages": turns, "target_lang_code": "de"});
+    let (status, refused) = read(gateway.post("/v1/responses", &body).await).await;
+    assert_eq!(
+        (status.as_u16(), &refused["error"]["param"]),
+        (400, &json!("messages"))
+    );
+}
+
+/// What the last request's template got.
+fn kwargs(worker: &Worker) -> Value {
+    let start = worker.starts().pop().unwrap();
+    let Some(v1::start::Work::Generate(work)) = start.work else {
+        panic!("it generates")
+    };
+    match work.input {
+        Some(v1::generate_request::Input::Chat(chat)) => {
+            serde_json::from_str(&chat.template_kwargs_json).unwrap()
+        }
+        other => panic!("{other:?}"),
     }
 }

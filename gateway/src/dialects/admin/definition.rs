@@ -18,7 +18,21 @@ pub(super) fn definition(model: &Model) -> Map<String, Value> {
     let own = match Backend::of(&model.runtime) {
         Backend::LlamaCpp => llama_cpp(&settings),
         Backend::LlamaServer => llama_server(&settings),
-        Backend::ExLlamaV3 | Backend::Vllm | Backend::Other => json!({}),
+        Backend::ExLlamaV3 => json!({
+            "exllama_cache_size": count(settings.ctx_size),
+            "exllama_cache_quant": null,
+            "exllama_max_rq_tokens": null,
+        }),
+        Backend::Vllm => json!({
+            "vllm_max_model_len": count(settings.ctx_size),
+            "vllm_kv_cache_dtype": null,
+            "vllm_kv_cache_memory_bytes": null,
+            "vllm_max_pixels": null,
+            "vllm_speculative_method": null,
+            "vllm_speculative_model": word(&settings.draft),
+            "vllm_num_speculative_tokens": null,
+        }),
+        Backend::Other => json!({}),
     };
     extend(&mut shown, own);
     // Settings that only the runtime knows have the seed's names already.
@@ -47,7 +61,7 @@ fn common(model: &Model, settings: &ModelSettings) -> Map<String, Value> {
             "model_path": word(&settings.checkpoint),
             "backend": model.runtime,
             "device": word(&model.device),
-            "prompt_format": null,
+            "prompt_format": word(&model.prompt_format),
             "enabled": model.enabled,
             "replicas": model.replicas.max(1),
             "replica_max": model.replica_max.max(1),
@@ -153,7 +167,7 @@ fn extend(map: &mut Map<String, Value>, more: Value) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tables, *};
 
     fn model(runtime: &str, settings: ModelSettings) -> Map<String, Value> {
         definition(&Model {
@@ -165,30 +179,39 @@ mod tests {
 
     #[test]
     fn seed_001_only_fields_of_the_resolved_backend_are_shown() {
-        let keys = |runtime: &str| -> Vec<String> {
+        let common: Vec<String> = model("stub", ModelSettings::default()).keys().cloned().collect();
+        for (runtime, prefix) in [
+            ("llama_cpp", "gguf_"),
+            ("llama_server", "llama_server_"),
+            ("exllamav3", "exllama_"),
+            ("vllm", "vllm_"),
+            ("vllm_serve", "vllm_"),
+        ] {
             let shown = model(runtime, ModelSettings::default());
-            shown
-                .keys()
-                .filter(|key| key.contains("gguf_") || key.contains("llama_server_"))
-                .cloned()
-                .collect()
+            let own: Vec<_> = shown.keys().filter(|key| !common.contains(key)).collect();
+            assert!(own.iter().all(|key| key.starts_with(prefix)), "{own:?}");
+            // Effective values are merged from both (seed 001, Effective Loaded Values). Bits come back as `exllama_cache_quant`.
+            let table: Map<String, Value> =
+                serde_json::from_str(tables::constraints(Backend::of(runtime)).get()).unwrap();
+            for key in table.keys().filter(|key| !key.ends_with("_bits")) {
+                assert!(shown.contains_key(key), "{runtime}: {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn seed_001_effective_values_are_the_override_over_the_definition() {
+        let settings = ModelSettings {
+            runtime_json: r#"{"exllama_cache_quant": "8,8"}"#.into(),
+            ctx_size: 8192,
+            ..ModelSettings::default()
         };
-        assert_eq!(keys("stub"), Vec::<String>::new());
-        assert_eq!(
-            keys("llama_cpp"),
-            [
-                "gguf_flash_attn",
-                "gguf_n_ctx",
-                "gguf_n_gpu_layers",
-                "gguf_type_k",
-                "gguf_type_v"
-            ]
-        );
-        assert!(
-            keys("llama_server")
-                .iter()
-                .all(|key| key.starts_with("llama_server_"))
-        );
+        let shown = model("exllamav3", settings);
+        assert_eq!(shown["exllama_cache_quant"], "8,8");
+        assert_eq!(shown["exllama_cache_size"], 8192);
+        let load_override = json!({"exllama_cache_quant": null});
+        let effective = |key: &str| load_override.get(key).unwrap_or(&shown[key]);
+        assert_eq!(effective("exllama_cache_quant"), &Value::Null);
     }
 
     #[test]

@@ -4,18 +4,22 @@ use std::collections::BTreeSet;
 
 use muster_proto::v1::{DeviceKind, DeviceStatus, Model, WorkerStatus};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::row::{self, Row};
 
 /// The answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct GpuMemory {
+    /// All GPUs of all workers, each once.
     gpus: Vec<Gpu>,
     models: Vec<row::Memory>,
+    /// Why there are no GPUs.
     error: Option<&'static str>,
 }
 
-#[derive(Debug, Serialize)]
+/// One GPU.
+#[derive(Debug, Serialize, ToSchema)]
 struct Gpu {
     /// The driver's number of it; its place among all GPUs if the driver gave none.
     index: u32,

@@ -15,6 +15,7 @@
 mod definition;
 mod memory;
 mod row;
+mod schema;
 mod tables;
 
 use std::sync::Arc;
@@ -32,11 +33,11 @@ use muster_proto::{
     v1::{LoadModelRequest, UnloadModelRequest},
 };
 use serde::Serialize;
-use utoipa::OpenApi;
+use utoipa::{OpenApi, ToSchema};
 
-use self::{memory::GpuMemory, row::Row};
+use self::{memory::GpuMemory, row::Row, schema::LoadBody};
 use crate::{
-    openapi::schema,
+    openapi::schema::Error,
     render::error::Form,
     routes::{
         App,
@@ -62,7 +63,8 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     surface(app, Access::Admin, Form::OpenAi, admin)
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AdminModels)]
 struct List {
     models: Vec<Row>,
 }
@@ -73,9 +75,9 @@ struct List {
     tag = "Admin",
     summary = "All models with their definition and live state",
     responses(
-        (status = 200, description = "`runtime_state`: `unloaded` (may be loaded), `loading`, `loaded` (serves requests), `unloading` (takes none, finishes what runs) or `failed` (see `last_error`; may be loaded again).", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "All models, in the order of their names.", body = List),
+        (status = "4XX", description = "The request is wrong or refused.", body = Error),
+        (status = "5XX", description = "It could not be done.", body = Error),
     )
 )]
 async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
@@ -91,9 +93,9 @@ async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     summary = "One model with its definition and live state",
     params(("name" = String, Path, description = "The model's name; slashes may stand as they are.")),
     responses(
-        (status = 200, description = "`runtime_state`: `unloaded` (may be loaded), `loading`, `loaded` (serves requests), `unloading` (takes none, finishes what runs) or `failed` (see `last_error`; may be loaded again).", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "The model.", body = Row),
+        (status = "4XX", description = "The request is wrong or refused.", body = Error),
+        (status = "5XX", description = "It could not be done.", body = Error),
     )
 )]
 async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, Refusal> {
@@ -122,11 +124,14 @@ async fn act(
     tag = "Admin",
     summary = "Load a model, with settings for this one load if any, and wait for the end",
     params(("name" = String, Path, description = "The model's name; slashes may stand as they are.")),
-    request_body = serde_json::Value,
+    request_body(content = Option<LoadBody>, description = "Settings for this one load; may be absent."),
     responses(
-        (status = 200, description = "The final state.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "The final state: it is `loaded`, or `loading` for somebody else.", body = Row),
+        (status = 400, description = "`invalid_load_request`: values that the backend does not take, or settings for a model that is loaded.", body = Error),
+        (status = 404, description = "`unknown_model`.", body = Error),
+        (status = 409, description = "`model_loading` (with settings), `model_unloading`, `slots_pinned`.", body = Error),
+        (status = 422, description = "`invalid_schema`: no JSON object, an unknown key, a wrong type, 0 where a positive integer is wanted.", body = Error),
+        (status = "5XX", description = "The load failed; the model is `failed` and keeps `last_error`.", body = Error),
     )
 )]
 async fn load(app: &App, name: &str, body: &[u8]) -> Result<Response, Refusal> {
@@ -153,9 +158,10 @@ async fn load(app: &App, name: &str, body: &[u8]) -> Result<Response, Refusal> {
     summary = "Unload a model: nothing new is taken, what runs finishes; waits for the end",
     params(("name" = String, Path, description = "The model's name; slashes may stand as they are.")),
     responses(
-        (status = 200, description = "The final state.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "It is `unloaded` (or was, or stays `failed`), or `unloading` for somebody else.", body = Row),
+        (status = 404, description = "`unknown_model`.", body = Error),
+        (status = 409, description = "`model_loading`: a load is not cut short.", body = Error),
+        (status = "5XX", description = "It could not be done.", body = Error),
     )
 )]
 async fn unload(app: &App, name: &str) -> Result<Response, Refusal> {
@@ -173,9 +179,9 @@ async fn unload(app: &App, name: &str) -> Result<Response, Refusal> {
     tag = "Admin",
     summary = "Memory of all GPUs, and what each model takes",
     responses(
-        (status = 200, description = "`gpus`, `models`, and in `error` why there are no GPUs.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "`gpus`, `models`, and in `error` why there are no GPUs.", body = GpuMemory),
+        (status = "4XX", description = "The request is wrong or refused.", body = Error),
+        (status = "5XX", description = "It could not be done.", body = Error),
     )
 )]
 async fn gpu_memory(State(app): State<Arc<App>>) -> Result<Response, Refusal> {

@@ -73,6 +73,8 @@ fn part(field: &Field<'_>) -> Result<ContentPart, ErrorInfo> {
     }
     let mut part = field.object()?;
     let kind = match part.need("type")?.string()?.as_str() {
+        // TranslateGemma's shape (seed 001): its languages belong to the text.
+        "text" if part.peek("target_lang_code").is_some() => content_part::Kind::OtherJson(field.json()),
         "text" => content_part::Kind::Text(part.need("text")?.string()?),
         "image_url" => content_part::Kind::ImageUrl(image_url(&part.need("image_url")?)?),
         "input_audio" => {

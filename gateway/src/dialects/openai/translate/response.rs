@@ -304,6 +304,10 @@ fn part(field: &Field<'_>) -> Result<ContentPart, ErrorInfo> {
     let mut part = field.object()?;
     let kind = part.need("type")?.string()?;
     let kind = match kind.as_str() {
+        // TranslateGemma's shape (seed 001): its languages belong to the text.
+        "input_text" | "text" if part.peek("target_lang_code").is_some() => {
+            content_part::Kind::OtherJson(field.json())
+        }
         "input_text" | "output_text" | "text" => content_part::Kind::Text(part.need("text")?.string()?),
         "refusal" => content_part::Kind::Text(part.need("refusal")?.string()?),
         "input_image" | "image_url" => {
