@@ -238,12 +238,12 @@ fn native() -> Vec<Try> {
             },
         ),
         post(
-            "… streamed",
+            "… streamed, `timings_per_token`",
             "/completion?model=m",
-            json!({"prompt": "Once", "n_predict": 4, "stream": true}),
+            json!({"prompt": "Once", "n_predict": 4, "stream": true, "timings_per_token": true}),
             |reply| {
                 let mut events = reply.text.lines().filter_map(|line| line.strip_prefix("data: "));
-                events.next_back().is_some_and(|event| event.contains("\"stop\":true"))
+                events.all(|event| event.contains("\"predicted_per_second\""))
             },
         ),
         post(

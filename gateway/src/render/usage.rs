@@ -24,12 +24,17 @@ pub(crate) fn usage(out: &mut BytesMut, usage: &Usage) {
 /// Writes `,"timings":{…}` if the engine measured.
 pub(crate) fn timings(out: &mut BytesMut, finished: &Finished) {
     let Some(timings) = &finished.timings else { return };
-    let usage = finished.usage.unwrap_or_default();
-    raw(out, ",\"timings\":{\"cache_n\":");
+    raw(out, ",\"timings\":");
+    times(out, timings, &finished.usage.unwrap_or_default());
+}
+
+/// Writes the value of `timings`.
+pub(crate) fn times(out: &mut BytesMut, timings: &Timings, usage: &Usage) {
+    raw(out, "{\"cache_n\":");
     value(out, &timings.cache_n);
     phase(out, "prompt", timings.prompt_n, timings.prompt_ms);
     phase(out, "predicted", timings.predicted_n, timings.predicted_ms);
-    draft(out, &usage, timings);
+    draft(out, usage, timings);
     raw(out, "}");
 }
 

@@ -320,3 +320,15 @@ async fn thinking_is_refused_before_a_load() {
     }
     assert!(controller.heard().wishes.is_empty());
 }
+
+#[tokio::test]
+async fn echo_shows_tokens_as_the_models_text_for_them() {
+    let worker = Worker::start(|_| says(&["a"])).await;
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    let body = json!({"model": "m", "prompt": [1, "b", 2], "echo": true});
+    let (status, answer) = read(gateway.post("/v1/completions", &body).await).await;
+    assert_eq!(
+        (status.as_u16(), &answer["choices"][0]["text"]),
+        (200, &json!("<1>b<2>a"))
+    );
+}

@@ -23,6 +23,7 @@ async fn seed_004_a_completion_of_the_only_loaded_model() {
         );
         assert_eq!((&answer["stop"], &answer["model"]), (&json!(true), &json!("m")));
         assert_eq!(answer["generation_settings"]["n_predict"], 4);
+        assert!(answer["generation_settings"]["n_ctx"].is_u64());
     }
     let (status, answer) = read(gateway.post("/completion?model=nobody", &body).await).await;
     assert_eq!((status.as_u16(), &answer["error"]["code"]), (404, &json!(404)));

@@ -301,9 +301,11 @@ impl v1::inference_server::Inference for Service {
     }
     async fn detokenize(
         &self,
-        _: Request<v1::DetokenizeCall>,
+        call: Request<v1::DetokenizeCall>,
     ) -> Result<Response<v1::DetokenizeResult>, Status> {
-        absent()
+        let tokens = call.into_inner().tokens;
+        let text = tokens.iter().map(|token| format!("<{token}>")).collect();
+        Ok(Response::new(v1::DetokenizeResult { text }))
     }
     /// The words alone.
     async fn apply_template(

@@ -47,6 +47,7 @@ pub(crate) struct GenerateParams {
     pub(crate) post_sampling_probs: bool,
     pub(crate) return_tokens: bool,
     pub(crate) return_progress: bool,
+    pub(crate) timings_per_token: bool,
     pub(crate) cache_prompt: bool,
     pub(crate) id_slot: Option<usize>,
     pub(crate) max_predict_ms: Option<u32>,

@@ -3,9 +3,13 @@
 //! Streams end with an object whose `stop` is true; there is no `[DONE]` (DECISIONS.md, llama.cpp native).
 
 use bytes::{Bytes, BytesMut};
-use muster_proto::v1::{
-    ChoiceFinished, Delta, ErrorInfo, Finished, GenerateRequest, Infill, InfillFile, Prompt, PromptProgress,
-    StopKind, TokenLogprob, generate_request::Input, prompt_piece::Kind as Piece,
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{
+        ChoiceFinished, Delta, ErrorInfo, Finished, GenerateRequest, Infill, InfillFile, Prompt,
+        PromptProgress, StopKind, Timings, TokenLogprob, Usage, generate_request::Input,
+        prompt_piece::Kind as Piece,
+    },
 };
 use serde_json::{Map, Value, json};
 
@@ -48,8 +52,8 @@ pub(super) struct Shape {
     many: bool,
     /// `response_fields`; none = all.
     fields: Option<Vec<String>>,
-    /// By prompt.
     settings: Value,
+    /// By prompt.
     prompts: Vec<Value>,
 }
 
@@ -143,14 +147,20 @@ fn call(
     work.return_tokens |= view.stream;
     view.tokens = work.return_tokens;
     view.choices = 1;
-    // What llama.cpp's clients send that is said otherwise here, or means nothing.
-    body.discard(&["timings_per_token", "n", "user"]);
+    if let Some(field) = body.take("timings_per_token") {
+        work.timings_per_token = field.bool()?;
+    }
+    refuse_images(&mut body)?;
+    // What llama.cpp's clients send that means nothing here.
+    body.discard(&["n", "user"]);
     work.extra_json = body.rest();
+    let mut settings = generation_settings(&work);
+    settings["model"] = model.as_str().into();
     let shape = Shape {
         model,
         many: inputs.len() > 1,
         fields,
-        settings: generation_settings(&work),
+        settings,
         prompts,
     };
     let each = |input| GenerateRequest {
@@ -162,6 +172,26 @@ fn call(
         work: inputs.into_iter().map(each).collect(),
         shape,
     })
+}
+
+/// Seed 004's `image_data`, which no engine of today takes in a plain prompt: never dropped in silence.
+fn refuse_images(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
+    let Some(field) = body.take("image_data") else {
+        return Ok(());
+    };
+    if field.list()?.is_empty() {
+        return Ok(());
+    }
+    let error = Code::UnsupportedByRuntime
+        .error("no runtime here takes images in a plain prompt; a chat's content parts may hold them");
+    Err(error.with_param("image_data"))
+}
+
+impl Shape {
+    /// The context of the instance that answers, shown in `generation_settings`.
+    pub(super) fn context(&mut self, n_ctx: u32) {
+        self.settings["n_ctx"] = n_ctx.into();
+    }
 }
 
 /// The whole answer: one object, or a list of them for several prompts.
@@ -223,19 +253,16 @@ fn last(shape: &Shape, end: &ChoiceFinished, finished: &Finished) -> Map<String,
         "stop_type": kind,
         "stopping_word": end.stopping_word,
         "tokens_cached": tokens.cached_tokens,
-        "timings": timings(finished),
+        "timings": finished.timings.map(|timings| times(&timings, &tokens)),
     });
     serde_json::from_value(object).unwrap_or_default()
 }
 
-/// The engine's times in llama.cpp's form.
-fn timings(finished: &Finished) -> Value {
+/// An engine's times in llama.cpp's form.
+fn times(timings: &Timings, usage: &Usage) -> Value {
     let mut out = BytesMut::new();
-    raw(&mut out, "{\"\":0");
-    usage::timings(&mut out, finished);
-    raw(&mut out, "}");
-    let object: Map<String, Value> = serde_json::from_slice(&out).unwrap_or_default();
-    object.get("timings").cloned().unwrap_or_default()
+    usage::times(&mut out, timings, usage);
+    serde_json::from_slice(&out).unwrap_or_default()
 }
 
 fn probabilities(tokens: &[TokenLogprob], view: View) -> Value {
@@ -296,6 +323,9 @@ impl Frames for Events {
         });
         if self.view.logprobs {
             object["completion_probabilities"] = probabilities(&delta.logprobs, self.view);
+        }
+        if let Some(timings) = &delta.timings {
+            object["timings"] = times(timings, &Usage::default());
         }
         event(out, &object);
     }
@@ -358,10 +388,7 @@ pub(super) fn bytes(object: &Value) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{
-        ErrorExt as _,
-        v1::{Event, Timings, Usage, event::Kind},
-    };
+    use muster_proto::v1::{Event, event::Kind};
 
     use super::*;
     use crate::{render::Render as _, translate::object};
@@ -444,6 +471,34 @@ mod tests {
         assert_eq!(object["generation_settings"]["n_predict"], 8);
         assert_eq!(object["generation_settings"]["temperature"], 0.5);
         assert_eq!(object["generation_settings"]["top_k"], 40);
+        assert_eq!(object["generation_settings"]["model"], "m");
+    }
+
+    #[test]
+    fn seed_004_timings_per_token_are_in_each_event() {
+        let call = read(r#"{"prompt": "p", "stream": true, "timings_per_token": true}"#).unwrap();
+        assert!(call.work[0].timings_per_token);
+        let mut stream = stream(call.shape, call.view);
+        let mut out = BytesMut::new();
+        let delta = Delta {
+            content: "a".into(),
+            timings: Some(Timings {
+                prompt_n: 4,
+                prompt_ms: 2.0,
+                predicted_n: 1,
+                ..Timings::default()
+            }),
+            ..Delta::default()
+        };
+        let event = Event {
+            kind: Some(Kind::Delta(delta)),
+            extra_json: String::new(),
+        };
+        stream.event(event, &mut out);
+        let text = std::str::from_utf8(&out).unwrap();
+        let object: Value = serde_json::from_str(text.trim_end().strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(object["timings"]["prompt_per_second"], 2000.0);
+        assert_eq!(object["timings"]["predicted_n"], 1);
     }
 
     #[test]
@@ -522,6 +577,14 @@ mod tests {
             (r#"{"x": 1}"#, "prompt"),
             (r#"{"prompt": "a", "n_predict": -2}"#, "n_predict"),
             (r#"{"prompt": "a", "response_fields": 3}"#, "response_fields"),
+            (
+                r#"{"prompt": "a", "image_data": [{"data": "", "id": 1}]}"#,
+                "image_data",
+            ),
+            (
+                r#"{"prompt": {"prompt_string": "a", "multimodal_data": []}}"#,
+                "prompt",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert_eq!(error.param, param, "{text}");

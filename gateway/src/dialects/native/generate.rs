@@ -80,9 +80,17 @@ async fn generate(
         model: model.clone(),
         ..Common::default()
     };
-    let Call { view, work, shape } = read(body, model)?;
+    let Call {
+        view,
+        work,
+        mut shape,
+    } = read(body, model.clone())?;
     let work = work.into_iter().map(Work::Generate).collect();
     let answers = asked.all(app, common, work, 1).await?;
+    // It is loaded now, so the table knows what it was loaded with.
+    if let Some(summary) = app.dispatcher.fleet.table().model(&model) {
+        shape.context(summary.ctx_size);
+    }
     if view.stream {
         return run::stream(answers, completion::stream(shape, view)).await;
     }

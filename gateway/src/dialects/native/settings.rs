@@ -71,6 +71,12 @@ pub(super) fn generation_settings(work: &GenerateRequest) -> Value {
         "n_probs": work.top_logprobs,
         "post_sampling_probs": work.post_sampling_probs,
         "stream": work.stream,
+        "timings_per_token": work.timings_per_token,
+        "cache_prompt": work.cache_prompt.unwrap_or(true),
+        "return_tokens": work.return_tokens,
+        "id_slot": work.id_slot.map_or(-1, i64::from),
+        "n_indent": work.min_indent,
+        "t_max_predict_ms": work.max_predict_ms.unwrap_or(0),
         "grammar": grammar,
     });
     settings["dry_sequence_breakers"] = match chosen.dry_sequence_breakers_set {

@@ -1,5 +1,6 @@
 //! OpenAI's routes (seeds 000 and 004), the same under each prefix.
 
+mod echo;
 mod models;
 pub(crate) mod render;
 pub(crate) mod translate;
@@ -93,14 +94,18 @@ async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Respon
     let view = call.view;
     let work = call.work.into_iter().map(Work::Generate).collect();
     let answers = asked.all(&app, call.common, work, view.choices).await?;
+    let echo = match call.echo {
+        Some(prompts) => Some(echo::texts(&app, &head.model, prompts).await?),
+        None => None,
+    };
     if view.stream {
-        return run::stream(answers, completion_form::stream(&head, view, call.echo)).await;
+        return run::stream(answers, completion_form::stream(&head, view, echo)).await;
     }
     let answer = run::gather(answers).await?;
     Ok(reply::ok(completion_form::body(
         &head,
         view,
-        call.echo.as_deref(),
+        echo.as_deref(),
         &answer,
     )))
 }

@@ -115,12 +115,15 @@ impl Engine {
             self.merge(events);
             return None;
         }
+        let request = self.requests.get(&run.handle);
+        let request = request.filter(|_| run.params.timings_per_token);
         Some(Delta {
             choice: run.choice,
             content: std::mem::take(&mut pending.text),
             logprobs: std::mem::take(&mut pending.logprobs),
             tokens: std::mem::take(&mut pending.tokens),
             generated: run.generated,
+            timings: request.map(|request| timings(request, run.generated, Instant::now())),
             ..Delta::default()
         })
     }
@@ -259,8 +262,6 @@ impl Engine {
 
 /// The terminal event of a request whose choices have all ended.
 fn finished(request: &Request) -> event::Kind {
-    let now = Instant::now();
-    let first = request.first_token.unwrap_or(now);
     event::Kind::Finished(Finished {
         usage: Some(Usage {
             prompt_tokens: narrow(request.prompt_len),
@@ -268,14 +269,20 @@ fn finished(request: &Request) -> event::Kind {
             completion_tokens: request.generated,
             ..Usage::default()
         }),
-        timings: Some(Timings {
-            prompt_n: narrow(request.prompt_len - request.cached),
-            prompt_ms: millis(request.started, first),
-            predicted_n: request.generated,
-            predicted_ms: millis(first, now),
-            cache_n: narrow(request.cached),
-            queue_ms: 0.0,
-        }),
+        timings: Some(timings(request, request.generated, Instant::now())),
         id_slot: Some(narrow(request.slot)),
     })
+}
+
+/// How long it took until `now`, with `generated` tokens.
+fn timings(request: &Request, generated: u32, now: Instant) -> Timings {
+    let first = request.first_token.unwrap_or(now);
+    Timings {
+        prompt_n: narrow(request.prompt_len - request.cached),
+        prompt_ms: millis(request.started, first),
+        predicted_n: generated,
+        predicted_ms: millis(first, now),
+        cache_n: narrow(request.cached),
+        queue_ms: 0.0,
+    }
 }

@@ -176,6 +176,7 @@ fn generate(
         post_sampling_probs: request.post_sampling_probs,
         return_tokens: request.return_tokens,
         return_progress: request.return_progress,
+        timings_per_token: request.timings_per_token,
         cache_prompt: request.cache_prompt.unwrap_or(true),
         id_slot: request.id_slot.map(|slot| slot as usize),
         max_predict_ms: request.max_predict_ms,

@@ -78,13 +78,7 @@ pub(super) fn line(
     line.kind(settings, cells);
     line.some("-t", settings.threads)
         .some("-tb", settings.threads_batch);
-    if devices.iter().any(|device| device.kind() == DeviceKind::Gpu) {
-        if let Some(layers) = settings.gpu_layers {
-            line.pair("-ngl", layers.to_string());
-        }
-    } else {
-        line.pair("--device", "none");
-    }
+    line.gpus(settings, devices);
     line.text("-ctk", &settings.cache_type_k)
         .text("-ctv", &settings.cache_type_v);
     line.text("-fa", &settings.flash_attention)

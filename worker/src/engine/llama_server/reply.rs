@@ -185,6 +185,8 @@ impl Reply {
             logprobs: self.logprobs(chunk.completion_probabilities),
             tokens: chunk.tokens,
             generated: chunk.tokens_predicted,
+            // They come with each chunk if they were asked for; the last one's are the whole answer's.
+            timings: chunk.timings.as_ref().filter(|_| !chunk.stop).map(Into::into),
             ..Delta::default()
         };
         if !self.mute && !is_empty(&delta) {
@@ -445,6 +447,19 @@ struct WireTimings {
     predicted_ms: f64,
     draft_n: u32,
     draft_n_accepted: u32,
+}
+
+impl From<&WireTimings> for Timings {
+    fn from(timings: &WireTimings) -> Self {
+        Self {
+            prompt_n: timings.prompt_n,
+            prompt_ms: timings.prompt_ms,
+            predicted_n: timings.predicted_n,
+            predicted_ms: timings.predicted_ms,
+            cache_n: timings.cache_n,
+            queue_ms: 0.0,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -228,7 +228,7 @@ fn infill_fields(infill: &Infill, body: &mut Map<String, Value>) {
 
 fn common_fields(request: &GenerateRequest, body: &mut Map<String, Value>) {
     body.insert("stream".into(), true.into());
-    body.insert("timings_per_token".into(), false.into());
+    body.insert("timings_per_token".into(), request.timings_per_token.into());
     some(body, "n_predict", request.max_tokens);
     if !request.stop.is_empty() {
         body.insert("stop".into(), request.stop.clone().into());

@@ -40,7 +40,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
         return Err(error.with_param("best_of"));
     }
     let echo = match body.take("echo") {
-        Some(field) if field.bool()? => Some(echo(&field, &prompts)?),
+        Some(field) if field.bool()? => Some(prompts.clone()),
         Some(_) | None => None,
     };
     let copies = prompts.len() * if echo.is_some() { view.choices as usize } else { 1 };
@@ -72,17 +72,6 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
         view,
         work,
         echo,
-    })
-}
-
-fn echo(field: &Field<'_>, prompts: &[Prompt]) -> Result<Vec<String>, ErrorInfo> {
-    let texts: Option<Vec<_>> = prompts
-        .iter()
-        .map(|prompt| text(prompt).map(str::to_owned))
-        .collect();
-    texts.ok_or_else(|| {
-        let error = Code::UnsupportedByRuntime.error("`echo` needs prompts of text, not tokens");
-        error.with_param(field.path())
     })
 }
 
@@ -197,14 +186,15 @@ mod tests {
             (r#""prompt": [true]"#, "prompt[0]"),
             (r#""prompt": [[1, -1]]"#, "prompt[0][1]"),
             (r#""prompt": "a", "best_of": 2"#, "best_of"),
-            (r#""prompt": [1], "echo": true"#, "echo"),
             (r#""prompt": "a", "logprobs": 99"#, "logprobs"),
         ] {
             assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
         }
+        let echo = |fields| read(fields).unwrap().echo.map(|prompts| prompts.len());
         assert_eq!(
-            read(r#""prompt": "a", "best_of": 1, "echo": true"#).unwrap().echo,
-            Some(vec!["a".into()])
+            echo(r#""prompt": ["a", [1]], "best_of": 1, "echo": true"#),
+            Some(2)
         );
+        assert_eq!(echo(r#""prompt": "a""#), None);
     }
 }

@@ -10,7 +10,7 @@ mod rerank;
 mod response;
 pub(crate) mod tools;
 
-use muster_proto::v1::{ErrorInfo, GenerateRequest};
+use muster_proto::v1::{ErrorInfo, GenerateRequest, Prompt};
 
 pub(crate) use self::{
     chat::chat,
@@ -35,8 +35,8 @@ pub(crate) struct CompletionCall {
     pub(crate) common: Common,
     pub(crate) view: View,
     pub(crate) work: Vec<GenerateRequest>,
-    /// `echo`: the text to show before each prompt's output.
-    pub(crate) echo: Option<Vec<String>>,
+    /// `echo`: what to show before each prompt's output.
+    pub(crate) echo: Option<Vec<Prompt>>,
 }
 
 /// Fields of OpenAI's platform that no engine can act on. They are accepted, so that clients which always send them work.
