@@ -1,19 +1,22 @@
-//! The catalogue: every configured model with the hash of its settings and the state of its files.
+//! The catalogue: every model, configured or registered by a user, with the hash of its settings and the state of its files.
+//!
+//! A model's settings are its definition with the options folded in that were saved for it (DECISIONS.md, Settings). Files of the hub are
+//! where workers say they are; all others are looked for here.
 //!
 //! Architecture invariant: the catalogue knows nothing of what is loaded.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, HashSet},
     fs::Metadata,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use muster_policy::{Bytes, ModelType};
+use muster_policy::{Bytes, ModelType, WorkerId};
 use muster_proto::{
     overrides::Overrides,
-    v1::{ErrorInfo, ModelSettings},
+    v1::{CachedFiles, ErrorInfo, HubCheckpoint, ModelSettings},
 };
 
 use crate::{
@@ -27,21 +30,35 @@ use crate::{
 pub(crate) struct Catalogue {
     entries: Vec<Entry>,
     places: HashMap<Arc<str>, usize>,
-    files: Arc<[FilePlace]>,
 }
 
 /// Where a model's files are.
 #[derive(Debug)]
 pub(crate) struct FilePlace {
-    file: Option<PathBuf>,
+    source: Source,
     defined_in: PathBuf,
+    /// When it was registered, which is when it came into the catalogue.
+    registered: Option<SystemTime>,
     /// Reads the files' headers, where they have some that are understood.
     reader: Option<Reader>,
 }
 
+/// What kind of place it is.
+#[derive(Debug)]
+enum Source {
+    /// It needs none.
+    Nothing,
+    /// A path.
+    Path(PathBuf),
+    /// The cache of a worker, which may be on another host; none if no worker has them.
+    Hub(Option<CachedFiles>),
+}
+
 /// What was seen of a model's files.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Seen {
+    /// Where.
+    place: Arc<FilePlace>,
     files: Files,
     details: Option<Arc<Details>>,
 }
@@ -52,7 +69,15 @@ const START_BUDGET: Duration = Duration::from_millis(250);
 /// One model.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
+    /// Its settings have the saved options folded in.
     model: ModelEntry,
+    /// Its settings without them.
+    definition: ModelSettings,
+    /// Saved options, as `LoadModelRequest.override_json`; empty if none.
+    options: String,
+    /// Workers with its files, if they are the hub's.
+    workers: BTreeSet<WorkerId>,
+    place: Arc<FilePlace>,
     spec_hash: String,
     files: Files,
     details: Option<Arc<Details>>,
@@ -73,26 +98,97 @@ impl Catalogue {
     /// Takes the configured models, in their order.
     pub(crate) fn new(models: Vec<ModelEntry>) -> Self {
         let begun = Instant::now();
-        let files: Vec<FilePlace> = models.iter().map(FilePlace::of).collect();
-        let entry = |(model, place): (ModelEntry, &FilePlace)| {
+        let entry = |model: ModelEntry| {
+            let place = Arc::new(FilePlace::of(&model, None));
             let details = if begun.elapsed() < START_BUDGET {
                 place.details()
             } else {
                 None
             };
-            Entry::new(model, Files::at(place), details)
+            Entry::new(model, place, details)
         };
-        let entries: Vec<Entry> = models.into_iter().zip(&files).map(entry).collect();
-        let places = entries
-            .iter()
-            .enumerate()
-            .map(|(place, entry)| (Arc::clone(&entry.model.id), place))
-            .collect();
-        Self {
-            entries,
-            places,
-            files: files.into(),
+        let mut catalogue = Self {
+            entries: models.into_iter().map(entry).collect(),
+            places: HashMap::new(),
+        };
+        catalogue.number();
+        catalogue
+    }
+
+    /// Notes where each entry is.
+    fn number(&mut self) {
+        let ids = self.entries.iter().map(|entry| Arc::clone(&entry.model.id));
+        self.places = ids.enumerate().map(|(place, id)| (id, place)).collect();
+    }
+
+    fn entry_mut(&mut self, id: &str) -> Option<&mut Entry> {
+        self.entries.get_mut(*self.places.get(id)?)
+    }
+
+    /// Takes a model in, in the place of one of the same id; blocks no longer than a look at one file.
+    pub(crate) fn insert(&mut self, model: ModelEntry) {
+        let place = Arc::new(FilePlace::of(&model, None));
+        let entry = Entry::new(model, place, None);
+        match self.entry_mut(&entry.model.id.clone()) {
+            Some(old) => *old = entry,
+            None => {
+                self.entries.push(entry);
+                self.number();
+            }
         }
+    }
+
+    /// Takes a model out.
+    pub(crate) fn remove(&mut self, id: &str) {
+        self.entries.retain(|entry| entry.model.id.as_ref() != id);
+        self.number();
+    }
+
+    /// Saves options for a model, in the place of those saved before; false if there is no such model.
+    ///
+    /// # Errors
+    /// `invalid_load_request`: its runtime does not take them.
+    pub(crate) fn set_options(&mut self, id: &str, options_json: &str) -> Result<bool, ErrorInfo> {
+        match self.entry_mut(id) {
+            Some(entry) => entry.set_options(options_json).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Checkpoints of the hub that models have.
+    pub(crate) fn checkpoints(&self) -> HashSet<HubCheckpoint> {
+        self.entries
+            .iter()
+            .filter_map(|entry| entry.model.hub.clone())
+            .collect()
+    }
+
+    /// Notes which workers have the files of a checkpoint, and one of their words on them; true if that is news.
+    pub(crate) fn cached(
+        &mut self,
+        checkpoint: &HubCheckpoint,
+        workers: &BTreeSet<WorkerId>,
+        files: Option<&CachedFiles>,
+    ) -> bool {
+        let mut news = false;
+        let of = |entry: &&mut Entry| entry.model.hub.as_ref() == Some(checkpoint);
+        for entry in self.entries.iter_mut().filter(of) {
+            if entry.workers != *workers {
+                entry.workers.clone_from(workers);
+                news = true;
+            }
+            let known = match &entry.place.source {
+                Source::Hub(known) => known.as_ref(),
+                Source::Nothing | Source::Path(_) => None,
+            };
+            if known != files {
+                entry.place = Arc::new(FilePlace::of(&entry.model, files));
+                entry.files = Files::at(&entry.place);
+                entry.details = None;
+                news = true;
+            }
+        }
+        news
     }
 
     /// All entries, in the order of the configuration.
@@ -117,15 +213,26 @@ impl Catalogue {
         }
     }
 
-    /// Where the files of all entries are, in their order.
-    pub(crate) fn places(&self) -> Arc<[FilePlace]> {
-        Arc::clone(&self.files)
+    /// Where the files of all entries are.
+    pub(crate) fn places(&self) -> Vec<Arc<FilePlace>> {
+        self.entries
+            .iter()
+            .map(|entry| Arc::clone(&entry.place))
+            .collect()
     }
 
-    /// Takes over what was seen at [`places`](Self::places); true if anything changed.
+    /// Takes over what was seen at [`places`](Self::places); true if anything changed. What was seen where a model's files are no more is old
+    /// news.
     pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
         let mut changed = false;
-        for (entry, Seen { files, details }) in self.entries.iter_mut().zip(seen) {
+        let mut by_place: HashMap<*const FilePlace, Seen> = seen
+            .into_iter()
+            .map(|seen| (Arc::as_ptr(&seen.place), seen))
+            .collect();
+        for entry in &mut self.entries {
+            let Some(Seen { files, details, .. }) = by_place.remove(&Arc::as_ptr(&entry.place)) else {
+                continue;
+            };
             changed |= files != entry.files || details != entry.details;
             entry.files = files;
             entry.details = details;
@@ -135,23 +242,48 @@ impl Catalogue {
 
     /// Headers are still to be read: a look is due without anybody asking.
     pub(crate) fn unread(&self) -> bool {
-        let pairs = self.entries.iter().zip(self.files.iter());
-        pairs
-            .into_iter()
-            .any(|(entry, place)| place.reader.is_some() && entry.files.present && entry.details.is_none())
+        let unread =
+            |entry: &Entry| entry.place.reader.is_some() && entry.files.present && entry.details.is_none();
+        self.entries.iter().any(unread)
     }
 }
 
 impl Entry {
-    fn new(mut model: ModelEntry, files: Files, details: Option<Arc<Details>>) -> Self {
+    fn new(mut model: ModelEntry, place: Arc<FilePlace>, details: Option<Arc<Details>>) -> Self {
         model.settings.r#type = convert::model_type(model.kind).into();
         let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
         Self {
+            definition: model.settings.clone(),
+            options: String::new(),
+            workers: BTreeSet::new(),
+            files: Files::at(&place),
+            place,
             model,
             spec_hash,
-            files,
             details,
         }
+    }
+
+    fn set_options(&mut self, options_json: &str) -> Result<(), ErrorInfo> {
+        let options = Overrides::from_json(&self.model.runtime, options_json)?;
+        let mut settings = self.definition.clone();
+        options.apply(&mut settings)?;
+        // They are a part of what the model is, not of one load.
+        settings.load_override_json.clear();
+        self.spec_hash = convert::spec_hash(&self.model.runtime, &settings);
+        self.model.settings = settings;
+        self.options = options.to_json();
+        Ok(())
+    }
+
+    /// Saved options, as `LoadModelRequest.override_json`; empty if none.
+    pub(crate) fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// Workers with its files, if they are the hub's; empty if none, or not known.
+    pub(crate) fn workers(&self) -> &BTreeSet<WorkerId> {
+        &self.workers
     }
 
     /// The entry with settings for one load folded in.
@@ -218,17 +350,36 @@ impl Entry {
 }
 
 impl FilePlace {
-    fn of(model: &ModelEntry) -> Self {
+    fn of(model: &ModelEntry, cached: Option<&CachedFiles>) -> Self {
+        let (source, reader) = match (&model.hub, cached) {
+            (Some(_), Some(files)) => {
+                let settings = ModelSettings {
+                    mmproj: files.mmproj.clone(),
+                    ..model.settings.clone()
+                };
+                // Of another host's files nothing is seen here.
+                let reader = Reader::of(&model.runtime, Some(Path::new(&files.path)), &settings);
+                (Source::Hub(Some(files.clone())), reader)
+            }
+            (Some(_), None) => (Source::Hub(None), None),
+            (None, _) => {
+                let source = model.file.clone().map_or(Source::Nothing, Source::Path);
+                let reader = Reader::of(&model.runtime, model.file.as_deref(), &model.settings);
+                (source, reader)
+            }
+        };
         Self {
-            file: model.file.clone(),
+            source,
             defined_in: model.defined_in.clone(),
-            reader: Reader::of(&model.runtime, model.file.as_deref(), &model.settings),
+            registered: model.registered,
+            reader,
         }
     }
 
     /// Looks at a model's files; blocks while the disk does.
-    pub(crate) fn look(&self) -> Seen {
+    pub(crate) fn look(self: &Arc<Self>) -> Seen {
         Seen {
+            place: Arc::clone(self),
             files: Files::at(self),
             details: self.details(),
         }
@@ -242,13 +393,26 @@ impl FilePlace {
 impl Files {
     /// Looks at a model's files; blocks while the disk does.
     fn at(place: &FilePlace) -> Self {
-        let configured = || modified(&std::fs::metadata(&place.defined_in).ok());
-        let Some(file) = &place.file else {
-            return Self {
-                size: 0,
-                created: configured(),
-                present: true,
-            };
+        let configured = || match place.registered {
+            Some(at) => at,
+            None => modified(&std::fs::metadata(&place.defined_in).ok()),
+        };
+        let file = match &place.source {
+            Source::Path(file) => file,
+            Source::Nothing => {
+                return Self {
+                    size: 0,
+                    created: configured(),
+                    present: true,
+                };
+            }
+            Source::Hub(cached) => {
+                return Self {
+                    size: cached.as_ref().map_or(0, |files| files.size_bytes),
+                    created: configured(),
+                    present: cached.is_some(),
+                };
+            }
         };
         let found = std::fs::metadata(file).ok();
         match &found {

@@ -12,7 +12,7 @@ use std::{
 use muster_proto::{
     DESCRIPTORS, MAX_MESSAGE_BYTES,
     net::{self, Address, Listener},
-    v1::{control_server::ControlServer, fleet_server::FleetServer},
+    v1::{control_server::ControlServer, fleet_server::FleetServer, models_server::ModelsServer},
 };
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -21,7 +21,7 @@ use tonic_health::server::HealthReporter;
 use crate::{
     config::Config,
     driver::{Driver, Start, handle::Handle},
-    grpc::{ControlService, FleetService},
+    grpc::{ControlService, FleetService, ModelsService},
     state::{Expiry, StateDir, StateError, Writer},
 };
 
@@ -76,6 +76,7 @@ impl Controller {
         let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
         let observed = state.observed()?;
         let pins = state.pins()?;
+        let own = state.own()?;
         tracing::info!(%address, epoch, workers_expected = expected.len(), models = config.models.len(), "controller starts");
         let writer = Writer::spawn(state, roster);
         let stop = CancellationToken::new();
@@ -87,6 +88,7 @@ impl Controller {
             leavers,
             observed,
             pins,
+            own,
             writer,
             stop: stop.clone(),
         };
@@ -94,6 +96,7 @@ impl Controller {
         let driver = tokio::spawn(driver.run());
         let health = HealthReporter::new();
         health.set_serving::<ControlServer<ControlService>>().await;
+        health.set_serving::<ModelsServer<ModelsService>>().await;
         health.set_serving::<FleetServer<FleetService>>().await;
         let server = tokio::spawn(serve(listener, handle, &health, tasks.clone(), stop.clone())?);
         Ok(Self {
@@ -131,6 +134,7 @@ impl Controller {
         self.health
             .set_not_serving::<ControlServer<ControlService>>()
             .await;
+        self.health.set_not_serving::<ModelsServer<ModelsService>>().await;
         self.health.set_not_serving::<FleetServer<FleetService>>().await;
         self.stop.cancel();
         self.tasks.close();
@@ -172,6 +176,9 @@ fn serve(
     let control = ControlServer::new(ControlService::new(handle.clone()))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let models = ModelsServer::new(ModelsService::new(handle.clone(), tasks.clone()))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let fleet = FleetServer::new(FleetService::new(handle, tasks))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -180,6 +187,7 @@ fn serve(
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .add_service(control)
+        .add_service(models)
         .add_service(fleet);
     Ok(router.serve_with_incoming_shutdown(listener, async move { stop.cancelled().await }))
 }

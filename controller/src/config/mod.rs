@@ -20,7 +20,11 @@ mod section;
 #[cfg(test)]
 mod tests;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 pub use args::{LimitsArg, Options};
 pub use defaults::Defaults;
@@ -42,6 +46,8 @@ pub struct Config {
     pub devices: DeviceRules,
     /// The catalogue, in the order of the files.
     pub models: Vec<ModelEntry>,
+    /// What holds for models that say nothing themselves.
+    pub defaults: Defaults,
 }
 
 /// Times of sessions and streams.
@@ -130,10 +136,32 @@ impl Config {
                 timing,
                 devices,
                 models,
+                defaults: defaults.clone(),
             })
         } else {
             Err(ConfigError(problems))
         }
+    }
+}
+
+/// Reads a definition that did not come from a configuration file, with the same words (`checkpoint`, `recipe`, …); `file` is where it is kept.
+///
+/// # Errors
+/// Every problem of it.
+pub(crate) fn definition(
+    id: &str,
+    definition: toml::Table,
+    file: &Path,
+    defaults: &Defaults,
+) -> Result<ModelEntry, ConfigError> {
+    let problems = Problems::default();
+    let models = toml::Table::from_iter([(id.to_owned(), toml::Value::Table(definition))]);
+    let tree = Node::parsed(models, &Arc::new(file.to_owned()));
+    let mut models = model::catalogue(&Section::new(&tree, String::new(), &problems), defaults);
+    let problems = problems.into_inner();
+    match models.pop() {
+        Some(model) if problems.is_empty() => Ok(model),
+        Some(_) | None => Err(ConfigError(problems)),
     }
 }
 

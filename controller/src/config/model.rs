@@ -6,11 +6,14 @@ use std::{
     num::NonZeroU32,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use muster_policy::{Bytes, DeviceChoice, DeviceKind, IdleTtl, ModelType};
-use muster_proto::v1::{LoraAdapter, ModelSettings, StubSettings};
+use muster_proto::{
+    hub::HubName,
+    v1::{HubCheckpoint, LoraAdapter, ModelSettings, StubSettings},
+};
 
 use super::{defaults::Defaults, prompt_format, section::Section};
 
@@ -29,6 +32,10 @@ pub struct ModelEntry {
     pub checkpoint: String,
     /// Its file; none if the checkpoint is a name that only the runtime understands, or there is none.
     pub file: Option<PathBuf>,
+    /// Where the hub has its files; none if they are local.
+    pub hub: Option<HubCheckpoint>,
+    /// When a user registered it; none if it is configured.
+    pub registered: Option<SystemTime>,
     /// Labels, as configured, with `embedding` written `embeddings`.
     pub labels: Vec<String>,
     /// An explicit device.
@@ -126,6 +133,10 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
     settings.checkpoint = file
         .as_ref()
         .map_or_else(|| checkpoint.clone(), |file| text(file));
+    let hub = match (runtime, &file) {
+        (Some(runtime), None) => hub(&section, runtime, &checkpoint, &mut settings),
+        (None, _) | (_, Some(_)) => None,
+    };
     settings.stub = stub(&section, runtime);
     let prompt_format = prompt_format::read(&section, runtime, &mut settings.chat_template);
     let replicas = count(&section, "replicas").unwrap_or(NonZeroU32::MIN);
@@ -140,6 +151,8 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         runtime: runtime.unwrap_or_default().to_owned(),
         checkpoint,
         file,
+        hub,
+        registered: None,
         labels,
         device,
         memory: section.integer("memory_mib", 1).map(Bytes::mib),
@@ -262,7 +275,46 @@ pub fn device(text: &str) -> DeviceChoice {
     }
 }
 
-/// The model's file. llama.cpp's runtimes take files only; others also names, which are left alone unless such a file exists.
+/// Runtimes whose names of models are no repositories.
+const OWN_NAMES: [&str; 3] = ["stub", "flm", "openai_remote"];
+
+/// Where the hub has the model, if its checkpoint is a repository's name and no file. A projector is then a file of the same repository, unless
+/// there is such a file here.
+fn hub(
+    section: &Section<'_>,
+    runtime: &str,
+    checkpoint: &str,
+    settings: &mut ModelSettings,
+) -> Option<HubCheckpoint> {
+    const KEY: &str = "mmproj";
+    let name = checkpoint
+        .parse::<HubName>()
+        .ok()
+        .filter(|_| !OWN_NAMES.contains(&runtime))?;
+    let mut mmproj = "";
+    if let Some(given) = section
+        .string(KEY)
+        .filter(|_| !Path::new(&settings.mmproj).exists())
+    {
+        // `ORG/NAME:FILE` says the same at more length.
+        let own = given
+            .strip_prefix(name.repo())
+            .and_then(|rest| rest.strip_prefix(':'));
+        mmproj = own.unwrap_or(given);
+        if muster_proto::hub::is_plain_path(mmproj) {
+            mmproj.clone_into(&mut settings.mmproj);
+        } else {
+            section.problem(
+                KEY,
+                format!("`{given}` is neither a file here nor one of {}", name.repo()),
+            );
+        }
+    }
+    Some(name.checkpoint(mmproj, !LLAMA_CPP.contains(&runtime)))
+}
+
+/// The model's file. llama.cpp's runtimes take files, and names of the hub; others also names of their own. A name is left alone unless such a
+/// file exists.
 fn file(section: &Section<'_>, runtime: &str, checkpoint: &str) -> Option<PathBuf> {
     if runtime == "stub" {
         return None;
@@ -272,7 +324,8 @@ fn file(section: &Section<'_>, runtime: &str, checkpoint: &str) -> Option<PathBu
         return None;
     }
     let path = resolve(section, "checkpoint", checkpoint);
-    (LLAMA_CPP.contains(&runtime) || path.exists()).then_some(path)
+    let named = checkpoint.parse::<HubName>().is_ok();
+    (path.exists() || (LLAMA_CPP.contains(&runtime) && !named)).then_some(path)
 }
 
 fn settings(section: &Section<'_>) -> ModelSettings {

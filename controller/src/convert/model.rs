@@ -99,6 +99,9 @@ pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<Devic
         replica_max: model.replica_max.get(),
         prompt_format: model.prompt_format.clone(),
         autoload: model.autoload,
+        options_json: entry.options().to_owned(),
+        user: model.registered.is_some(),
+        hub: model.hub.clone(),
         ..v1::Model::default()
     }
 }
@@ -114,7 +117,12 @@ pub(crate) fn engine_thinking(model: &v1::Model) -> Option<bool> {
 }
 
 /// What gateways need of a model, out of what operators see of it.
-pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>, entry: &Entry) -> v1::ModelSummary {
+pub(crate) fn summary(
+    model: v1::Model,
+    device_kinds: Vec<String>,
+    entry: &Entry,
+    aliases: Vec<String>,
+) -> v1::ModelSummary {
     let settings = model.settings.clone().unwrap_or_default();
     let statuses = || {
         model
@@ -154,7 +162,7 @@ pub(crate) fn summary(model: v1::Model, device_kinds: Vec<String>, entry: &Entry
         prompt_format: model.prompt_format,
         last_used: model.last_used,
         autoload: model.autoload,
-        aliases: Vec::new(),
+        aliases,
     }
 }
 

@@ -155,6 +155,7 @@ impl Driver {
                     (false, true) => UnloadHow::DrainOrCancel,
                     (false, false) => UnloadHow::Drain,
                 };
+                self.forget_waiting(&unload.model);
                 let model = unload.model.as_str().into();
                 self.calls.open.insert(
                     request.clone(),

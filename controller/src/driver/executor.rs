@@ -70,6 +70,7 @@ impl Driver {
             Effect::RosterRemove { worker } => {
                 self.writer.remove(&worker);
                 self.mirror.forget(worker.as_str());
+                self.files_gone(&worker);
             }
             Effect::Resync { worker } => self.sessions.end(&worker),
             Effect::WakeAt { at } => self.wake = Some(at),

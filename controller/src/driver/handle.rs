@@ -7,7 +7,7 @@ use std::sync::{
 
 use muster_policy::{HoldId, RequestId};
 use muster_proto::{
-    Code, ErrorExt as _,
+    Code, ErrorExt,
     id::{self, SessionId},
     v1,
 };
@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::inbox::{
-    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, OnDrop, Order, Pin, Query, SESSIONS,
-    WORKERS, stopping,
+    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, Models, OnDrop, Order, Pin,
+    PullState, Query, Reply, SESSIONS, WORKERS, stopping,
 };
-use crate::{config::Timing, convert::stage::unknown_model};
+use crate::{config::Timing, convert::stage::unknown_model, state::Saving};
 
 /// Sending ends of the driver's lanes.
 #[derive(Debug, Clone)]
@@ -257,14 +257,46 @@ impl Handle {
             .await
             .map_err(|_| stopping())?
             .ok_or_else(|| unknown.into_status())?;
-        match saving.done().await {
-            Ok(()) => Ok(model),
-            Err(None) => Err(stopping()),
-            Err(Some(error)) => Err(Code::Internal
+        let kept = self.kept(saving).await;
+        kept.map(|()| model).map_err(ErrorExt::into_status)
+    }
+
+    /// Resolves when a change is on disk.
+    ///
+    /// # Errors
+    /// It cannot be written, or the controller ends.
+    pub(crate) async fn kept(&self, saving: Saving) -> Result<(), v1::ErrorInfo> {
+        saving.done().await.map_err(|failed| match failed {
+            None => v1::ErrorInfo::from_status(&stopping()),
+            Some(error) => Code::Internal
                 .error("it holds, but only until the controller ends: it could not be written")
-                .with_detail("cause", error)
-                .into_status()),
-        }
+                .with_detail("cause", error),
+        })
+    }
+
+    /// Begins to download a model's files.
+    ///
+    /// # Errors
+    /// The controller is overloaded or ends.
+    pub(crate) fn pull(&self, request: v1::PullModelRequest) -> Result<watch::Receiver<PullState>, Status> {
+        let (sender, receiver) = watch::channel(PullState::Waiting);
+        self.ask(Ask::Models(Models::Pull(request, sender)))?;
+        Ok(receiver)
+    }
+
+    /// Changes the catalogue, or files.
+    ///
+    /// # Errors
+    /// It is refused, or the controller is overloaded or ends.
+    pub(crate) async fn models<T>(
+        &self,
+        change: impl FnOnce(Reply<T>) -> Models,
+    ) -> Result<T, v1::ErrorInfo> {
+        let (reply, receiver) = oneshot::channel();
+        let asked = self.ask(Ask::Models(change(reply)));
+        asked.map_err(|status| v1::ErrorInfo::from_status(&status))?;
+        let answer = receiver.await;
+        answer.map_err(|_| v1::ErrorInfo::from_status(&stopping()))?
     }
 
     fn ask(&self, ask: Ask) -> Result<(), Status> {

@@ -50,7 +50,7 @@ pub(crate) struct Join {
     pub(crate) hello: v1::Hello,
     /// Where the session's commands go. When full the session is ended: one command per instance can be outstanding, so that never
     /// happens to a worker that reads.
-    pub(crate) commands: mpsc::Sender<v1::Command>,
+    pub(crate) commands: mpsc::Sender<v1::controller_message::Kind>,
     /// Ends the session.
     pub(crate) end: CancellationToken,
     /// Shows that it lives.
@@ -111,6 +111,52 @@ pub(crate) enum Ask {
     Pin(Pin),
     /// Somebody wants to know something.
     Query(Query),
+    /// An operator changes the catalogue, or the files of its models.
+    Models(Models),
+}
+
+/// Changes of the catalogue and of files. A dropped reply means that the controller is ending; an asker that has gone is no failure.
+#[derive(Debug)]
+pub(crate) enum Models {
+    /// Download a model's files, maybe those of a new definition; the download goes on if nobody listens.
+    Pull(v1::PullModelRequest, watch::Sender<PullState>),
+    /// Put a user's model into the catalogue, or change it.
+    Register(v1::ModelDefinition, Reply<(v1::Model, Saving)>),
+    /// Remove the files of a model that is unloaded.
+    RemoveFiles(String, Reply<Removed>),
+    /// Take a user's model out of the catalogue; any other is shown as it is then.
+    Remove(String, Reply<(Option<v1::Model>, Saving)>),
+    /// Save options for a model's loads.
+    SetOptions(v1::SetModelOptionsRequest, Reply<(v1::Model, Saving)>),
+    /// Ask the hub what a repository has.
+    ListVariants(String, Reply<v1::HubListing>),
+    /// Give a model another name.
+    SetAlias(v1::Alias, Reply<Saving>),
+    /// Take such a name away.
+    DeleteAlias(String, Reply<Saving>),
+    /// All such names.
+    ListAliases(Reply<Vec<v1::Alias>>),
+}
+
+/// Where an answer goes.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, v1::ErrorInfo>>;
+
+/// How a pull stands.
+#[derive(Debug, Clone)]
+pub(crate) enum PullState {
+    /// Nothing to tell yet.
+    Waiting,
+    /// It goes on.
+    Progress(v1::FetchProgress),
+    /// The last word.
+    Done(Result<(), v1::ErrorInfo>),
+}
+
+/// Files that were removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Removed {
+    /// Bytes freed on all workers.
+    pub(crate) freed: u64,
 }
 
 /// A model to be pinned or unpinned.

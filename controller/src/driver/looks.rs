@@ -28,6 +28,8 @@ pub(super) struct Looks {
     waiting: Vec<Ask>,
     /// Came after it began: waiting for the next.
     next: Vec<Ask>,
+    /// Files have changed since it began.
+    again: bool,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,17 @@ impl Driver {
         }
     }
 
+    /// Looks at the files as they are now, for nobody in particular.
+    pub(super) fn look_again(&mut self) {
+        if self.looks.running.is_some() {
+            self.looks.again = true;
+        } else {
+            self.begin_look();
+        }
+    }
+
     pub(super) fn begin_look(&mut self) {
+        self.looks.again = false;
         let places = self.catalogue.places();
         self.looks.running = Some(Look {
             task: spawn_blocking(move || places.iter().map(FilePlace::look).collect()),
@@ -91,7 +103,7 @@ impl Driver {
                     self.catalogue_changed();
                 }
                 self.looks.waiting = std::mem::take(&mut self.looks.next);
-                if !self.looks.waiting.is_empty() {
+                if self.looks.again || !self.looks.waiting.is_empty() {
                     self.begin_look();
                 }
             }

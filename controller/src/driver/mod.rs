@@ -20,6 +20,8 @@ pub(crate) mod handle;
 pub(crate) mod inbox;
 mod looks;
 mod mirror;
+mod models;
+mod pulls;
 pub(crate) mod pulse;
 mod queries;
 mod sessions;
@@ -45,6 +47,7 @@ use self::{
     inbox::{Ask, Inbox, Order, Query},
     looks::{Looked, Looks},
     mirror::Mirror,
+    pulls::Pulls,
     sessions::Sessions,
 };
 use crate::{
@@ -53,7 +56,7 @@ use crate::{
     convert,
     estimate::Observed,
     routes::Publisher,
-    state::{Pins, Writer},
+    state::{Own, Pins, Writer},
 };
 
 /// Events that a watcher of `WatchEvents` may be behind.
@@ -77,7 +80,9 @@ pub(crate) struct Start {
     pub(crate) observed: Observed,
     /// What operators pinned and unpinned.
     pub(crate) pins: Pins,
-    /// Keeps all three.
+    /// What users registered and saved.
+    pub(crate) own: Own,
+    /// Keeps all of it.
     pub(crate) writer: Writer,
     /// Ends the driver.
     pub(crate) stop: CancellationToken,
@@ -97,6 +102,8 @@ pub(crate) struct Driver {
     catalogue: Catalogue,
     observed: Observed,
     pins: Pins,
+    own: Own,
+    pulls: Pulls,
     looks: Looks,
     mirror: Mirror,
     ghosts: Ghosts,
@@ -139,6 +146,7 @@ enum Input {
     Wake,
     Look,
     Looked(Looked),
+    Files,
     Ask(Ask),
     Stop,
 }
@@ -153,10 +161,12 @@ impl Driver {
             leavers,
             observed,
             pins,
+            own,
             writer,
             stop,
         } = start;
         let mut catalogue = Catalogue::new(std::mem::take(&mut config.models));
+        models::restore(&mut catalogue, &own, &config, writer.path());
         for (model, pinned) in &pins {
             // One that left the catalogue may come back.
             catalogue.pin(model, *pinned);
@@ -177,6 +187,8 @@ impl Driver {
             catalogue,
             observed,
             pins,
+            own,
+            pulls: Pulls::default(),
             looks: Looks::default(),
             mirror: Mirror::default(),
             ghosts: Ghosts::default(),
@@ -213,6 +225,7 @@ impl Driver {
                 }
                 Input::Look => self.look_at_ghosts(),
                 Input::Looked(looked) => self.looked(looked),
+                Input::Files => self.files_due(),
                 Input::Ask(ask) => self.ask(ask),
                 Input::Stop => break,
             }
@@ -224,6 +237,7 @@ impl Driver {
     async fn next(&mut self) -> Input {
         let wake = self.wake.map(|at| self.started + at.since_start());
         let look = self.ghosts.next_look();
+        let files = self.pulls.due();
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Input::Stop,
@@ -233,6 +247,7 @@ impl Driver {
             () = at(wake) => Input::Wake,
             () = at(look) => Input::Look,
             looked = self.looks.looked() => Input::Looked(looked),
+            () = at(files) => Input::Files,
             Some(ask) = self.inbox.asks.recv() => Input::Ask(ask),
             else => Input::Stop,
         }
@@ -287,6 +302,7 @@ impl Driver {
                 ..
             }
             | Ask::Pin(_)
+            | Ask::Models(_)
             | Ask::Query(Query::Devices(_) | Query::Workers(_) | Query::Stats(_) | Query::Routes(_)) => {
                 self.answer(ask);
             }
@@ -294,6 +310,9 @@ impl Driver {
     }
 
     fn answer(&mut self, ask: Ask) {
+        let Some(ask) = self.fetched_first(ask) else {
+            return;
+        };
         match ask {
             Ask::Ensure {
                 request,
@@ -307,6 +326,7 @@ impl Driver {
             } => self.call(request, order, sender),
             Ask::Pin(pin) => self.pin(pin),
             Ask::Query(query) => self.query(query),
+            Ask::Models(models) => self.models(models),
         }
     }
 

@@ -118,7 +118,7 @@ impl Driver {
             let model = self.show(entry, views.get(&id), &instances, &present);
             let kinds = self.kinds_of(entry, views.get(&id), &present);
             self.routes
-                .put_model(convert::model::summary(model, kinds, entry));
+                .put_model(convert::model::summary(model, kinds, entry, self.aliases_of(&id)));
         }
     }
 
@@ -164,6 +164,8 @@ impl Driver {
             None => model.set_status(v1::ModelStatus::Unloaded),
         }
         model.thinking = entry.thinking(convert::model::engine_thinking(&model));
+        let hub = entry.model().hub.as_ref();
+        model.download = hub.and_then(|checkpoint| self.pulls.progress(checkpoint));
         model
     }
 

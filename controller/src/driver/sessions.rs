@@ -12,7 +12,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use muster_policy::{CommandId, WorkerId};
-use muster_proto::{id::SessionId, v1};
+use muster_proto::{
+    id::SessionId,
+    v1::{self, controller_message::Kind as Down},
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -25,8 +28,8 @@ pub(super) struct Session {
     pub(super) id: SessionId,
     /// The worker's process.
     pub(super) boot: String,
-    /// Where commands go.
-    pub(super) commands: mpsc::Sender<v1::Command>,
+    /// Where commands and orders go.
+    pub(super) commands: mpsc::Sender<Down>,
     /// Ends it.
     pub(super) end: CancellationToken,
     /// Shows that it lives.
@@ -93,10 +96,19 @@ impl Sessions {
     /// Sends a command whose answer policy does not wait for. A session that takes none although its channel is large has stopped reading:
     /// it is ended.
     pub(super) fn ask(&mut self, worker: &WorkerId, command: v1::Command) -> Sent {
+        self.push(worker, Down::Command(command))
+    }
+
+    /// Sends an order about files, in the same way; whether the worker understands it is the caller's to know.
+    pub(super) fn order(&mut self, worker: &WorkerId, order: v1::FilesOrder) -> Sent {
+        self.push(worker, Down::Files(order))
+    }
+
+    fn push(&mut self, worker: &WorkerId, message: Down) -> Sent {
         let Some(session) = self.by_worker.get_mut(worker) else {
             return Sent::No;
         };
-        match session.commands.try_send(command) {
+        match session.commands.try_send(message) {
             Ok(()) => Sent::Yes,
             Err(error) => {
                 tracing::warn!(%worker, %error, "session takes no commands; ending it");

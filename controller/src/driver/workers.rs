@@ -86,6 +86,7 @@ impl Driver {
         self.prune = true;
         // It may see engines of workers that are lost.
         self.ghosts.begin();
+        self.files_joined(&worker);
     }
 
     /// Whether a worker may have its session; if so, any older one is ended.
@@ -162,17 +163,19 @@ impl Driver {
                     }
                 }
             }
+            Kind::Files(news) => self.files_said(worker, news),
             Kind::Goodbye(goodbye) => {
                 tracing::info!(%worker, reason = goodbye.reason, "worker left");
                 self.end_session(worker);
                 self.feed(Event::WorkerLeft {
                     worker: worker.clone(),
                 });
+                self.files_gone(worker);
                 self.writer.away(worker, true);
                 self.prune = true;
             }
             // Signs of life are the session's own business, and a second introduction is none.
-            Kind::Heartbeat(_) | Kind::Hello(_) | Kind::Files(_) => {}
+            Kind::Heartbeat(_) | Kind::Hello(_) => {}
         }
     }
 
@@ -218,6 +221,7 @@ impl Driver {
                 outcome: Outcome::Unknown,
             });
         }
+        self.files_lost(worker);
     }
 }
 

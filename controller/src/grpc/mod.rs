@@ -4,6 +4,7 @@
 
 mod control;
 mod fleet;
+mod models;
 mod session;
 
 use std::pin::Pin;
@@ -14,6 +15,7 @@ use tonic::Status;
 
 pub(crate) use control::ControlService;
 pub(crate) use fleet::FleetService;
+pub(crate) use models::ModelsService;
 
 use crate::driver::inbox::stopping;
 

@@ -12,10 +12,10 @@
 use std::time::Duration;
 
 use muster_proto::{
-    Code, ErrorExt as _, PROTOCOL_VERSION,
+    Code, ErrorExt as _, MODEL_FILES, PROTOCOL_VERSION,
     id::{self, SessionId},
     v1::{
-        Command, ControllerMessage, ErrorInfo, Heartbeat, Hello, Welcome, WorkerMessage,
+        ControllerMessage, ErrorInfo, Heartbeat, Hello, Welcome, WorkerMessage,
         controller_message::Kind as Down, worker_message::Kind as Up,
     },
 };
@@ -140,7 +140,8 @@ impl Session {
 
     async fn joined(&mut self, hello: Hello) -> Result<(), Ended> {
         let (commands, mut orders) = mpsc::channel(COMMANDS);
-        let features = Vec::new();
+        let spoken = |feature: &&String| *feature == MODEL_FILES;
+        let features = hello.features.iter().filter(spoken).cloned().collect();
         self.epoch = Some(self.admitted(hello, commands).await?);
         let timing = self.handle.timing();
         let welcome = Welcome {
@@ -158,7 +159,7 @@ impl Session {
     async fn admitted(
         &self,
         hello: Hello,
-        commands: mpsc::Sender<Command>,
+        commands: mpsc::Sender<Down>,
     ) -> Result<watch::Receiver<u64>, Ended> {
         let mut silent = None;
         loop {
@@ -191,7 +192,7 @@ impl Session {
         }
     }
 
-    async fn talk(&mut self, orders: &mut mpsc::Receiver<Command>) -> Result<(), Ended> {
+    async fn talk(&mut self, orders: &mut mpsc::Receiver<Down>) -> Result<(), Ended> {
         let timing = self.handle.timing();
         let mut beats = interval(timing.heartbeat_every);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -201,7 +202,7 @@ impl Session {
             tokio::select! {
                 biased;
                 () = end.cancelled() => return Err(Ended::Replaced),
-                Some(command) = orders.recv() => self.send(Down::Command(command)).await?,
+                Some(order) = orders.recv() => self.send(order).await?,
                 message = self.incoming.message() => match message {
                     Ok(Some(message)) => self.heard(message).await?,
                     Ok(None) => return Ok(()),

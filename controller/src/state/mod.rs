@@ -6,11 +6,13 @@
 //! DIR/roster.json    workers that ever joined and were not forgotten since, see `roster`
 //! DIR/observed.json  see `estimate`
 //! DIR/pins.json      models that operators pinned (true) or unpinned (false); wins over the configuration
+//! DIR/user_models.json, model_options.json, aliases.json    see `own`
 //! ```
 //!
 //! Every file is replaced as a whole and atomically. A file that cannot be understood stops the start: guessing an epoch would let two
 //! controllers believe they are the newer one.
 
+mod own;
 mod roster;
 mod writer;
 
@@ -23,6 +25,7 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
+pub(crate) use own::{Own, Registration};
 pub(crate) use roster::{Expiry, Roster};
 pub(crate) use writer::{Saving, Writer};
 
@@ -66,6 +69,9 @@ const EPOCH: &str = "epoch.json";
 const ROSTER: &str = "roster.json";
 const OBSERVED: &str = "observed.json";
 const PINS: &str = "pins.json";
+const MODELS: &str = "user_models.json";
+const OPTIONS: &str = "model_options.json";
+const ALIASES: &str = "aliases.json";
 
 impl StateDir {
     /// Creates the directory if it is missing, and locks it.
@@ -148,6 +154,40 @@ impl StateDir {
     /// It cannot be written.
     pub(crate) fn save_pins(&self, pins: &Pins) -> Result<(), StateError> {
         self.write(PINS, pins)
+    }
+
+    /// What users registered and saved.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn own(&self) -> Result<Own, StateError> {
+        Ok(Own {
+            models: self.read(MODELS)?,
+            options: self.read(OPTIONS)?,
+            aliases: self.read(ALIASES)?,
+        })
+    }
+
+    /// Writes what differs from `old` of what users registered and saved.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn save_own(&self, old: &Own, new: &Own) -> Result<(), StateError> {
+        if old.models != new.models {
+            self.write(MODELS, &new.models)?;
+        }
+        if old.options != new.options {
+            self.write(OPTIONS, &new.options)?;
+        }
+        if old.aliases != new.aliases {
+            self.write(ALIASES, &new.aliases)?;
+        }
+        Ok(())
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, StateError> {

@@ -1,15 +1,15 @@
-//! Writes roster, observations and pins in the background, so that the driver never waits for a disk.
+//! Writes roster, observations, pins and what users made in the background, so that the driver never waits for a disk.
 //!
 //! Only the newest value counts: a `watch` channel holds one, and what was overtaken is never written. When the handle is dropped, what is
 //! still unwritten is written and the task ends. A failed write is logged and repeated with the next change; losing the roster only makes
 //! the next start settle without it. Who must know whether it is on disk ([`Writer::pins`]) waits for its turn to be over.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{path::Path, sync::Arc, time::SystemTime};
 
 use muster_policy::{WorkerFacts, WorkerId};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Pins, Roster, StateDir, StateError};
+use super::{Own, Pins, Roster, StateDir, StateError};
 use crate::estimate::Observed;
 
 /// Handle of the task.
@@ -27,7 +27,8 @@ struct Pending {
     roster: Option<Roster>,
     observed: Option<Observed>,
     pins: Option<Pins>,
-    /// Counts changes of pins.
+    own: Option<Own>,
+    /// Counts changes of both.
     turn: u64,
 }
 
@@ -113,11 +114,25 @@ impl Writer {
             .send_modify(|pending| pending.observed = Some(observed.clone()));
     }
 
+    /// Where it all is.
+    pub(crate) fn path(&self) -> &Path {
+        self.state.path()
+    }
+
     /// Writes what operators pinned and unpinned; the answer tells when it is on disk.
     pub(crate) fn pins(&self, pins: &Pins) -> Saving {
+        self.save(|pending| pending.pins = Some(pins.clone()))
+    }
+
+    /// Writes what users registered and saved; the answer tells when it is on disk.
+    pub(crate) fn own(&self, own: &Own) -> Saving {
+        self.save(|pending| pending.own = Some(own.clone()))
+    }
+
+    fn save(&self, change: impl FnOnce(&mut Pending)) -> Saving {
         let mut turn = 0;
         self.sender.send_modify(|pending| {
-            pending.pins = Some(pins.clone());
+            change(pending);
             pending.turn += 1;
             turn = pending.turn;
         });
@@ -185,6 +200,13 @@ fn save(state: &StateDir, old: &Pending, new: &Pending) -> Result<(), StateError
     }
     if let Some(pins) = changed(&old.pins, &new.pins) {
         state.save_pins(pins)?;
+    }
+    if let Some(own) = changed(&old.own, &new.own) {
+        match &old.own {
+            Some(old) => state.save_own(old, own)?,
+            // What is on disk is what was read at the start.
+            None => state.save_own(&state.own()?, own)?,
+        }
     }
     if let Some(roster) = changed(&old.roster, &new.roster) {
         state.save_roster(roster)?;

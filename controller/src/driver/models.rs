@@ -1,0 +1,348 @@
+//! The catalogue as something that changes: models of users, saved options, aliases.
+//!
+//! Invariants: only ids that begin with `user.` are ever registered or taken out; what was answered is on disk.
+
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use muster_policy::ModelState;
+use muster_proto::{
+    Code, ErrorExt as _,
+    hub::is_repo,
+    v1::{self, ErrorInfo, HubCheckpoint, ModelDefinition},
+};
+use tokio::sync::watch;
+
+use super::{
+    Driver,
+    inbox::{Models, PullState, Removed, Reply},
+};
+use crate::{
+    catalogue::Catalogue,
+    config::{self, Config, ModelEntry},
+    convert::stage::unknown_model,
+    state::{Own, Registration, Saving},
+};
+
+/// What ids of models that users register begin with (seed 000).
+const USER: &str = "user.";
+/// Where they are kept.
+const FILE: &str = "user_models.json";
+
+/// Puts what users registered and saved into a fresh catalogue. What cannot be understood any more is left out, and kept on disk.
+pub(super) fn restore(catalogue: &mut Catalogue, own: &Own, config: &Config, state_dir: &Path) {
+    for (name, registration) in &own.models {
+        let id = format!("{USER}{name}");
+        match parse(&id, registration, config, state_dir) {
+            Ok(model) => catalogue.insert(model),
+            Err(error) => tracing::warn!(model = id, %error, "a registered model cannot be used"),
+        }
+    }
+    for (id, options) in &own.options {
+        let json = serde_json::Value::Object(options.clone()).to_string();
+        if let Err(error) = catalogue.set_options(id, &json) {
+            tracing::warn!(model = id, %error, "saved options cannot be used");
+        }
+    }
+}
+
+/// A model out of its registration, by the rules of the configuration.
+fn parse(
+    id: &str,
+    registration: &Registration,
+    config: &Config,
+    state_dir: &Path,
+) -> Result<ModelEntry, ErrorInfo> {
+    let mut table = toml::Table::new();
+    let mut put = |key: &str, value: &str| {
+        if !value.is_empty() {
+            table.insert(key.to_owned(), value.into());
+        }
+    };
+    put("checkpoint", &registration.checkpoint);
+    put("recipe", &registration.recipe);
+    put("mmproj", &registration.mmproj);
+    table.insert("labels".to_owned(), registration.labels.clone().into());
+    let read = config::definition(id, table, &state_dir.join(FILE), &config.defaults);
+    let mut model = read.map_err(|error| {
+        let wrong: Vec<String> = error.0.iter().map(|problem| problem.message.clone()).collect();
+        let key = error
+            .0
+            .first()
+            .map(|problem| problem.key.rsplit('.').next().unwrap_or_default());
+        Code::InvalidRequest
+            .error(format!("{id}: {}", wrong.join("; ")))
+            .with_param(key.unwrap_or_default())
+    })?;
+    model.registered = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(registration.registered));
+    Ok(model)
+}
+
+impl Driver {
+    /// Changes the catalogue, or files.
+    pub(super) fn models(&mut self, models: Models) {
+        match models {
+            Models::Pull(request, listener) => self.pull_model(request, listener),
+            Models::Register(definition, reply) => answer(reply, self.register(&definition)),
+            Models::RemoveFiles(id, reply) => self.remove_model_files(&id, reply),
+            Models::Remove(id, reply) => answer(reply, self.remove(&id)),
+            Models::SetOptions(request, reply) => answer(reply, self.set_options(&request)),
+            Models::ListVariants(repo, reply) => {
+                if is_repo(&repo) {
+                    self.list_repo(&repo, reply);
+                } else {
+                    let error =
+                        Code::InvalidRequest.error(format!("`{repo}` is no repository: want ORG/NAME"));
+                    answer(reply, Err(error.with_param("checkpoint")));
+                }
+            }
+            Models::SetAlias(alias, reply) => answer(reply, self.set_alias(&alias)),
+            Models::DeleteAlias(alias, reply) => answer(reply, self.delete_alias(&alias)),
+            Models::ListAliases(reply) => {
+                let show = |(alias, model): (&String, &String)| v1::Alias {
+                    alias: alias.clone(),
+                    model: model.clone(),
+                };
+                answer(reply, Ok(self.own.aliases.iter().map(show).collect()));
+            }
+        }
+    }
+
+    /// Names of a model besides its id.
+    pub(super) fn aliases_of(&self, id: &str) -> Vec<String> {
+        let of = self.own.aliases.iter().filter(|(_, model)| *model == id);
+        of.map(|(alias, _)| alias.clone()).collect()
+    }
+
+    /// A new model is registered before its files come, and is there even if they never do; one that changes keeps its old files until the new
+    /// ones are there: whoever asked registers it then (DECISIONS.md, Lemonade).
+    fn pull_model(&mut self, request: v1::PullModelRequest, listener: watch::Sender<PullState>) {
+        let model = match request.definition {
+            None => match self.catalogue.get(&request.model) {
+                Some(entry) => Ok(entry.model().clone()),
+                None => Err(unknown_model(&request.model)),
+            },
+            Some(definition) => self.defined(&definition).map(|(name, registration, model)| {
+                if self.catalogue.get(&model.id).is_none() {
+                    // The answer comes with the end of the pull: it is written long before.
+                    drop(self.put(name, registration, model.clone()));
+                }
+                model
+            }),
+        };
+        match model {
+            Ok(model) if model.runtime == "flm" => {
+                let error = "models of FastFlowLM are downloaded by `flm`, which no worker hosts";
+                listener.send_replace(PullState::Done(Err(Code::UnsupportedByRuntime.error(error))));
+            }
+            Ok(model) => self.pull_files(&model, listener),
+            // Nobody listening is fine: nothing was begun.
+            Err(error) => drop(listener.send_replace(PullState::Done(Err(error)))),
+        }
+    }
+
+    /// A definition, checked: its name without `user.`, its form on disk, and the model.
+    fn defined(&self, definition: &ModelDefinition) -> Result<(String, Registration, ModelEntry), ErrorInfo> {
+        let id = definition.model.as_str();
+        let name = id.strip_prefix(USER).filter(|name| !name.is_empty());
+        let Some(name) = name.map(str::to_owned) else {
+            let error =
+                format!("`{id}` cannot be registered: names of registered models begin with `{USER}`");
+            return Err(Code::InvalidRequest.error(error).with_param("model_name"));
+        };
+        if self
+            .catalogue
+            .get(id)
+            .is_some_and(|entry| entry.model().registered.is_none())
+        {
+            let error = format!("`{id}` is defined by the configuration");
+            return Err(Code::InvalidRequest.error(error).with_param("model_name"));
+        }
+        let missing = |field: &str| {
+            let error = format!("`{field}` is required to register {id}");
+            Err(Code::InvalidRequest.error(error).with_param(field))
+        };
+        if definition.checkpoint.is_empty() {
+            return missing("checkpoint");
+        }
+        if definition.recipe.is_empty() {
+            return missing("recipe");
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let known = self.own.models.get(&name).map(|known| known.registered);
+        let registration = Registration {
+            checkpoint: definition.checkpoint.clone(),
+            recipe: definition.recipe.clone(),
+            mmproj: definition.mmproj.clone(),
+            labels: definition.labels.clone(),
+            registered: known.unwrap_or_else(|| now.map_or(0, |since| since.as_secs())),
+        };
+        let model = parse(id, &registration, &self.config, self.writer.path())?;
+        let local = model.hub.is_none() && model.file.is_some();
+        if local && !Path::new(&definition.checkpoint).is_absolute() {
+            let error = format!(
+                "`{}` is neither a checkpoint of the hub (ORG/NAME:VARIANT) nor an absolute path",
+                definition.checkpoint
+            );
+            return Err(Code::InvalidRequest.error(error).with_param("checkpoint"));
+        }
+        Ok((name, registration, model))
+    }
+
+    fn register(&mut self, definition: &ModelDefinition) -> Result<(v1::Model, Saving), ErrorInfo> {
+        let (name, registration, model) = self.defined(definition)?;
+        let id = model.id.to_string();
+        let saving = self.put(name, registration, model);
+        Ok((self.known(&id)?, saving))
+    }
+
+    fn put(&mut self, name: String, registration: Registration, model: ModelEntry) -> Saving {
+        let id = model.id.to_string();
+        let checkpoint = model.hub.clone();
+        self.own.models.insert(name, registration);
+        self.catalogue.insert(model);
+        if let Some(pinned) = self.pins.get(&id) {
+            self.catalogue.pin(&id, *pinned);
+        }
+        if let Some(options) = self.own.options.get(&id) {
+            let json = serde_json::Value::Object(options.clone()).to_string();
+            // Those saved for what had this name before may not fit it.
+            if let Err(error) = self.catalogue.set_options(&id, &json) {
+                tracing::warn!(model = id, %error, "saved options do not fit any more");
+            }
+        }
+        if let Some(checkpoint) = checkpoint {
+            self.files_known(&checkpoint);
+            self.look_everywhere(&checkpoint);
+        }
+        self.catalogue_changed();
+        self.look_again();
+        self.writer.own(&self.own)
+    }
+
+    /// Takes a user's model out; any other stays listed.
+    fn remove(&mut self, id: &str) -> Result<(Option<v1::Model>, Saving), ErrorInfo> {
+        let entry = self.catalogue.get(id).ok_or_else(|| unknown_model(id))?;
+        if entry.model().registered.is_none() {
+            return Ok((self.model(id), self.writer.own(&self.own)));
+        }
+        if let Some(name) = id.strip_prefix(USER) {
+            self.own.models.remove(name);
+        }
+        self.own.options.remove(id);
+        self.own.aliases.retain(|_, model| model != id);
+        self.catalogue.remove(id);
+        self.changed_models.insert(id.to_owned());
+        self.catalogue_changed();
+        Ok((None, self.writer.own(&self.own)))
+    }
+
+    /// Removes a model's files, if it is the hub's: others are not ours to remove.
+    fn remove_model_files(&mut self, id: &str, reply: Reply<Removed>) {
+        let Some(entry) = self.catalogue.get(id) else {
+            return answer(reply, Err(unknown_model(id)));
+        };
+        let Some(checkpoint) = entry.model().hub.clone() else {
+            let kept = if entry.model().registered.is_some() {
+                Ok(Removed { freed: 0 })
+            } else {
+                let error = format!(
+                    "{id} is no download: its files are not Muster's to remove, and the configuration defines it"
+                );
+                Err(Code::InvalidRequest.error(error).with_param("model_name"))
+            };
+            return answer(reply, kept);
+        };
+        let standing = self
+            .fleet
+            .models()
+            .into_iter()
+            .find(|view| view.id.as_str() == id);
+        let busy =
+            standing.is_some_and(|view| !matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)));
+        if busy {
+            let error = format!("{id} was loaded again while it was deleted");
+            return answer(reply, Err(Code::InstanceBusy.error(error)));
+        }
+        let shares =
+            |other: &&crate::catalogue::Entry| other.model().id.as_ref() != id && !other.workers().is_empty();
+        let keep: Vec<HubCheckpoint> = self
+            .catalogue
+            .entries()
+            .iter()
+            .filter(shares)
+            .filter_map(|other| other.model().hub.clone())
+            .filter(|other| other.repo == checkpoint.repo)
+            .collect();
+        if keep.contains(&checkpoint) {
+            // Another model is these very files.
+            return answer(reply, Ok(Removed { freed: 0 }));
+        }
+        self.remove_files(&checkpoint, &keep, reply);
+    }
+
+    fn set_options(
+        &mut self,
+        request: &v1::SetModelOptionsRequest,
+    ) -> Result<(v1::Model, Saving), ErrorInfo> {
+        if !self
+            .catalogue
+            .set_options(&request.model, &request.options_json)?
+        {
+            return Err(unknown_model(&request.model));
+        }
+        let options = match request.options_json.as_str() {
+            "" => serde_json::Map::new(),
+            json => serde_json::from_str(json).map_err(|error| {
+                Code::InvalidLoadRequest.error(format!("the options are no object: {error}"))
+            })?,
+        };
+        if options.is_empty() {
+            self.own.options.remove(&request.model);
+        } else {
+            self.own.options.insert(request.model.clone(), options);
+        }
+        self.catalogue_changed();
+        Ok((self.known(&request.model)?, self.writer.own(&self.own)))
+    }
+
+    fn set_alias(&mut self, alias: &v1::Alias) -> Result<Saving, ErrorInfo> {
+        let v1::Alias { alias, model } = alias;
+        let wrong = |text: String| Err(Code::InvalidRequest.error(text).with_param("alias"));
+        if alias.is_empty() || alias.chars().any(char::is_control) {
+            return wrong("an alias needs a name".to_owned());
+        }
+        if self.catalogue.get(alias).is_some() {
+            return wrong(format!("`{alias}` is a model's own name"));
+        }
+        if self.catalogue.get(model).is_none() {
+            return Err(unknown_model(model));
+        }
+        if let Some(old) = self.own.aliases.insert(alias.clone(), model.clone()) {
+            self.changed_models.insert(old);
+        }
+        self.changed_models.insert(model.clone());
+        Ok(self.writer.own(&self.own))
+    }
+
+    fn delete_alias(&mut self, alias: &str) -> Result<Saving, ErrorInfo> {
+        let model = self
+            .own
+            .aliases
+            .remove(alias)
+            .ok_or_else(|| unknown_model(alias))?;
+        self.changed_models.insert(model);
+        Ok(self.writer.own(&self.own))
+    }
+
+    fn known(&self, id: &str) -> Result<v1::Model, ErrorInfo> {
+        self.model(id).ok_or_else(|| unknown_model(id))
+    }
+}
+
+/// An asker that has gone is no failure.
+fn answer<T>(reply: Reply<T>, result: Result<T, ErrorInfo>) {
+    drop(reply.send(result));
+}

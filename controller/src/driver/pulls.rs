@@ -1,0 +1,698 @@
+//! Files of the hub on the hosts of workers: who has which, and downloads (PROTOCOL.md 15).
+//!
+//! ```text
+//!  load, request, pull ─► its files are there ─ yes ───────────────────────────► goes on
+//!                         └ no ─► a pull of them is open ─ yes ─► waits for it     ▲
+//!                                 └ no ─► opened                                   │
+//!   pull:  waiting for a worker ──► at a worker (progress …) ──► done: whoever waited goes on
+//!              │     ▲                  │        └► failed: whoever waited fails
+//!              │     └── session ends ──┘
+//!              └ nobody able in time ─► failed
+//! ```
+//!
+//! Invariants: downloads hold no load slot and no claim: policy hears of a load only once its files are there. A pull goes on without
+//! anybody waiting. There is one pull of the same files at most.
+//!
+//! Architecture invariant: where a model should run is policy's to say; here is only asked which place it would choose.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    time::Duration,
+};
+
+use muster_policy::{DeviceChoice, ModelState, WorkerId};
+use muster_proto::{
+    Code, MODEL_FILES, id,
+    v1::{
+        self, CachedFiles, ErrorInfo, FetchFiles, FetchProgress, FilesNews, FilesOrder, HubCheckpoint,
+        ListFiles, LookForFiles, files_news::Kind as News, files_order::Kind as OrderKind,
+    },
+};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
+
+use super::{
+    Driver,
+    inbox::{Ask, CallState, Order, PullState, Removed},
+    sessions::Sent,
+};
+use crate::{config::ModelEntry, convert::model::kind_of};
+
+/// How long a pull waits for a worker that could host the model (PROTOCOL.md 2).
+const WORKER_WAIT: Duration = Duration::from_secs(30);
+/// How long requests are answered with a pull's failure before it is tried again.
+const BACKOFF: Duration = Duration::from_secs(5);
+/// How often workers look again: files come and go behind our back.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct Pulls {
+    open: HashMap<HubCheckpoint, Pull>,
+    orders: HashMap<String, Asked>,
+    /// What workers have.
+    known: HashMap<HubCheckpoint, BTreeMap<WorkerId, CachedFiles>>,
+    failed: HashMap<HubCheckpoint, (Instant, ErrorInfo)>,
+    removals: HashMap<u64, Removal>,
+    removals_begun: u64,
+    looked: Option<Instant>,
+}
+
+/// One download.
+#[derive(Debug)]
+struct Pull {
+    /// A model that it is for: decides which workers can do it.
+    model: ModelEntry,
+    place: Place,
+    told: FetchProgress,
+    listeners: Vec<watch::Sender<PullState>>,
+    /// Loads and requests that go on afterwards.
+    waiting: Vec<Ask>,
+}
+
+/// Where a pull is.
+#[derive(Debug)]
+enum Place {
+    /// Nowhere; given up then.
+    Waiting(Instant),
+    /// At this worker.
+    At(WorkerId),
+}
+
+/// An order that a worker has not answered.
+#[derive(Debug)]
+struct Asked {
+    worker: WorkerId,
+    about: About,
+}
+
+#[derive(Debug)]
+enum About {
+    Look(HubCheckpoint),
+    Fetch(HubCheckpoint),
+    Remove(u64, HubCheckpoint),
+    List(oneshot::Sender<Result<v1::HubListing, ErrorInfo>>),
+}
+
+/// Files that are being removed from some workers.
+#[derive(Debug)]
+struct Removal {
+    left: usize,
+    freed: u64,
+    failed: Option<ErrorInfo>,
+    reply: oneshot::Sender<Result<Removed, ErrorInfo>>,
+}
+
+impl Pulls {
+    /// When there is something to do without being asked.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let waits = self.open.values().filter_map(|pull| match pull.place {
+            Place::Waiting(until) => Some(until),
+            Place::At(_) => None,
+        });
+        waits.chain(self.looked.map(|at| at + LOOK_EVERY)).min()
+    }
+
+    /// How far the download of a checkpoint is, if there is one.
+    pub(super) fn progress(&self, checkpoint: &HubCheckpoint) -> Option<FetchProgress> {
+        self.open.get(checkpoint).map(|pull| pull.told.clone())
+    }
+
+    fn order(&mut self, worker: &WorkerId, about: About) -> String {
+        let order_id = id::fresh().to_string();
+        let asked = Asked {
+            worker: worker.clone(),
+            about,
+        };
+        self.orders.insert(order_id.clone(), asked);
+        order_id
+    }
+
+    /// Which workers have a checkpoint, and what one of them says of it.
+    fn holders(&self, checkpoint: &HubCheckpoint) -> (BTreeSet<WorkerId>, Option<CachedFiles>) {
+        let known = self.known.get(checkpoint);
+        let complete = known.into_iter().flatten().filter(|(_, files)| files.complete);
+        let workers = complete.clone().map(|(worker, _)| worker.clone()).collect();
+        let files = complete.map(|(_, files)| files.clone()).next();
+        (workers, files)
+    }
+}
+
+impl Driver {
+    /// Whether a load or a request must wait for files; then it does.
+    pub(super) fn fetched_first(&mut self, ask: Ask) -> Option<Ask> {
+        let id = match &ask {
+            Ask::Ensure { request, .. } => &request.model_id,
+            Ask::Call {
+                order: Order::Load(load),
+                ..
+            } if load.download => &load.model,
+            Ask::Call { .. } | Ask::Pin(_) | Ask::Query(_) | Ask::Models(_) => return Some(ask),
+        };
+        let Some((checkpoint, model)) = self.missing(id) else {
+            return Some(ask);
+        };
+        let automatic = matches!(ask, Ask::Ensure { .. });
+        if let Some(error) = self.failed_lately(&checkpoint).filter(|_| automatic) {
+            fail(&ask, &error, *self.epoch.borrow());
+            return None;
+        }
+        let epoch = *self.epoch.borrow();
+        let pull = self.pull(&checkpoint, &model);
+        tell(&ask, &pull.told, epoch);
+        pull.waiting.push(ask);
+        self.start_pull(&checkpoint);
+        None
+    }
+
+    /// A model's checkpoint, if a load of it needs files that no worker has.
+    fn missing(&self, id: &str) -> Option<(HubCheckpoint, ModelEntry)> {
+        let entry = self.catalogue.get(id)?;
+        let checkpoint = entry.model().hub.clone()?;
+        let standing = self
+            .fleet
+            .models()
+            .into_iter()
+            .find(|view| view.id.as_str() == id);
+        let idle =
+            standing.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)));
+        (idle && entry.workers().is_empty()).then(|| (checkpoint, entry.model().clone()))
+    }
+
+    fn failed_lately(&mut self, checkpoint: &HubCheckpoint) -> Option<ErrorInfo> {
+        let now = Instant::now();
+        self.pulls.failed.retain(|_, (until, _)| *until > now);
+        self.pulls.failed.get(checkpoint).map(|(_, error)| error.clone())
+    }
+
+    /// The pull of a checkpoint, opened if there is none.
+    fn pull(&mut self, checkpoint: &HubCheckpoint, model: &ModelEntry) -> &mut Pull {
+        self.pulls.open.entry(checkpoint.clone()).or_insert_with(|| Pull {
+            model: model.clone(),
+            place: Place::Waiting(Instant::now() + WORKER_WAIT),
+            told: FetchProgress::default(),
+            listeners: Vec::new(),
+            waiting: Vec::new(),
+        })
+    }
+
+    /// An operator wants a model's files; the model is in the catalogue, or about to change to these files.
+    pub(super) fn pull_files(&mut self, model: &ModelEntry, listener: watch::Sender<PullState>) {
+        let Some(checkpoint) = model.hub.clone() else {
+            listener.send_replace(PullState::Done(self.local_files(model)));
+            return;
+        };
+        self.pulls.failed.remove(&checkpoint);
+        self.pull(&checkpoint, model).listeners.push(listener);
+        self.start_pull(&checkpoint);
+    }
+
+    /// Whether the files of a model that is not the hub's are there.
+    fn local_files(&self, model: &ModelEntry) -> Result<(), ErrorInfo> {
+        let entry = self.catalogue.get(&model.id);
+        if entry.is_none_or(|entry| entry.files().present) {
+            return Ok(());
+        }
+        let error = format!("{} is a local file, and is not there", model.checkpoint);
+        Err(Code::FileNotFound.error(error))
+    }
+
+    /// Gives a waiting pull to a worker, if one is able.
+    fn start_pull(&mut self, checkpoint: &HubCheckpoint) {
+        let Some(pull) = self.pulls.open.get(checkpoint) else {
+            return;
+        };
+        if matches!(pull.place, Place::At(_)) {
+            return;
+        }
+        let model = pull.model.clone();
+        let Some(worker) = self.worker_for(&model, checkpoint) else {
+            return;
+        };
+        tracing::info!(%worker, model = %model.id, repo = checkpoint.repo, variant = checkpoint.variant, "pulling");
+        let kind = OrderKind::Fetch(FetchFiles {});
+        if self.order_files(&worker, checkpoint, About::Fetch(checkpoint.clone()), kind) == Sent::Yes
+            && let Some(pull) = self.pulls.open.get_mut(checkpoint)
+        {
+            pull.place = Place::At(worker);
+        }
+    }
+
+    /// Who fetches a model's files: who has them, else whom policy would choose, else the first who can host the model.
+    fn worker_for(&mut self, model: &ModelEntry, checkpoint: &HubCheckpoint) -> Option<WorkerId> {
+        let able = self.able_workers(model);
+        let (holders, _) = self.pulls.holders(checkpoint);
+        if let Some(holder) = able.iter().find(|worker| holders.contains(*worker)) {
+            return Some(holder.clone());
+        }
+        let now = self.now();
+        let plan = self.fleet.explain(now, &model.id.as_ref().into(), 1);
+        let chosen = plan
+            .into_iter()
+            .flat_map(|plan| plan.places)
+            .map(|place| place.worker);
+        chosen
+            .into_iter()
+            .find(|worker| able.contains(worker))
+            .or_else(|| able.first().cloned())
+    }
+
+    /// Connected workers that could host a model and take orders about files.
+    fn able_workers(&self, model: &ModelEntry) -> BTreeSet<WorkerId> {
+        let able = |view: &muster_policy::WorkerView| {
+            let hello = &self.mirror.worker(view.facts.id.as_str())?.hello;
+            let runtime = hello
+                .runtimes
+                .iter()
+                .find(|runtime| runtime.name == model.runtime)?;
+            let usable = |device: &&v1::Device| {
+                let chosen = match &model.device {
+                    DeviceChoice::Any => true,
+                    DeviceChoice::Kind(kind) => kind_of(device) == Some(*kind),
+                    DeviceChoice::Device(id) => id.as_str() == device.device_id,
+                };
+                chosen && runtime.device_ids.contains(&device.device_id)
+            };
+            let fits =
+                view.connected && !view.facts.draining && hello.devices.iter().any(|device| usable(&device));
+            (fits && hello.features.iter().any(|feature| feature == MODEL_FILES))
+                .then(|| view.facts.id.clone())
+        };
+        self.fleet.workers().iter().filter_map(able).collect()
+    }
+
+    fn order_files(
+        &mut self,
+        worker: &WorkerId,
+        checkpoint: &HubCheckpoint,
+        about: About,
+        kind: OrderKind,
+    ) -> Sent {
+        let order_id = self.pulls.order(worker, about);
+        let order = FilesOrder {
+            order_id: order_id.clone(),
+            checkpoint: Some(checkpoint.clone()),
+            kind: Some(kind),
+        };
+        let sent = self.sessions.order(worker, order);
+        if sent == Sent::No {
+            self.pulls.orders.remove(&order_id);
+        }
+        sent
+    }
+
+    /// Workers that take orders about files.
+    fn file_workers(&self) -> Vec<WorkerId> {
+        let speaks = |view: &muster_policy::WorkerView| {
+            let worker = self.mirror.worker(view.facts.id.as_str())?;
+            let features = &worker.hello.features;
+            (view.connected && features.iter().any(|feature| feature == MODEL_FILES))
+                .then(|| view.facts.id.clone())
+        };
+        self.fleet.workers().iter().filter_map(speaks).collect()
+    }
+
+    /// A worker joined: what does it have, and can it do what waits?
+    pub(super) fn files_joined(&mut self, worker: &WorkerId) {
+        if self.file_workers().contains(worker) {
+            for checkpoint in self.catalogue.checkpoints() {
+                self.look_for(worker, &checkpoint);
+            }
+        }
+        self.pulls.looked.get_or_insert_with(Instant::now);
+        let open: Vec<HubCheckpoint> = self.pulls.open.keys().cloned().collect();
+        for checkpoint in open {
+            self.start_pull(&checkpoint);
+        }
+    }
+
+    /// Asks all workers for files.
+    pub(super) fn look_everywhere(&mut self, checkpoint: &HubCheckpoint) {
+        for worker in self.file_workers() {
+            self.look_for(&worker, checkpoint);
+        }
+    }
+
+    fn look_for(&mut self, worker: &WorkerId, checkpoint: &HubCheckpoint) {
+        let kind = OrderKind::Look(LookForFiles {});
+        // One that is not there is asked when it joins.
+        let _ = self.order_files(worker, checkpoint, About::Look(checkpoint.clone()), kind);
+    }
+
+    /// A worker's session ended: it forgets our orders. What it has stays known; it is asked anew when it joins.
+    pub(super) fn files_lost(&mut self, worker: &WorkerId) {
+        let lost: Vec<String> = self
+            .pulls
+            .orders
+            .iter()
+            .filter(|(_, asked)| asked.worker == *worker)
+            .map(|(order, _)| order.clone())
+            .collect();
+        for order in lost {
+            let Some(asked) = self.pulls.orders.remove(&order) else {
+                continue;
+            };
+            let away = || Code::WorkerLost.error(format!("worker {worker} went away"));
+            match asked.about {
+                About::Look(_) => {}
+                About::Fetch(checkpoint) => {
+                    if let Some(pull) = self.pulls.open.get_mut(&checkpoint) {
+                        pull.place = Place::Waiting(Instant::now() + WORKER_WAIT);
+                        self.start_pull(&checkpoint);
+                    }
+                }
+                About::Remove(number, _) => self.removed(number, Err(away())),
+                // An asker that has gone is no failure.
+                About::List(reply) => drop(reply.send(Err(away()))),
+            }
+        }
+    }
+
+    /// A worker left in order, or was forgotten: what it has is of no use any more.
+    pub(super) fn files_gone(&mut self, worker: &WorkerId) {
+        let checkpoints: Vec<HubCheckpoint> = self.pulls.known.keys().cloned().collect();
+        for checkpoint in checkpoints {
+            if let Some(known) = self.pulls.known.get_mut(&checkpoint) {
+                known.remove(worker);
+            }
+            self.files_changed(&checkpoint);
+        }
+    }
+
+    /// A worker answered an order.
+    pub(super) fn files_said(&mut self, worker: &WorkerId, news: FilesNews) {
+        let FilesNews { order_id, kind } = news;
+        if let Some(News::Progress(told)) = kind {
+            self.progressed(&order_id, told);
+            return;
+        }
+        let Some(asked) = self.pulls.orders.remove(&order_id) else {
+            tracing::debug!(%worker, order_id, "news of files that nobody waits for");
+            return;
+        };
+        let strange = || Code::Internal.error(format!("worker {worker} answered something else"));
+        match (asked.about, kind) {
+            (About::Look(checkpoint), Some(News::Cached(files))) => self.has(worker, &checkpoint, files),
+            (About::Look(checkpoint), Some(News::Failed(error))) => {
+                tracing::warn!(%worker, repo = checkpoint.repo, %error, "a worker cannot look for files");
+            }
+            (About::Fetch(checkpoint), Some(News::Cached(files))) => {
+                self.has(worker, &checkpoint, files);
+                self.pulled(&checkpoint, &Ok(()));
+                // Others may share its cache.
+                self.look_everywhere(&checkpoint);
+            }
+            (About::Fetch(checkpoint), Some(News::Failed(error))) => self.pulled(&checkpoint, &Err(error)),
+            (About::Remove(number, checkpoint), Some(News::Cached(files))) => {
+                let freed = files.freed_bytes;
+                self.has(worker, &checkpoint, files);
+                self.removed(number, Ok(freed));
+            }
+            (About::Remove(number, _), Some(News::Failed(error))) => self.removed(number, Err(error)),
+            (About::List(reply), Some(News::Listing(listing))) => drop(reply.send(Ok(listing))),
+            (About::List(reply), Some(News::Failed(error))) => drop(reply.send(Err(error))),
+            (About::Look(_), _) => {}
+            (About::Fetch(checkpoint), _) => self.pulled(&checkpoint, &Err(strange())),
+            (About::Remove(number, _), _) => self.removed(number, Err(strange())),
+            (About::List(reply), _) => drop(reply.send(Err(strange()))),
+        }
+    }
+
+    fn progressed(&mut self, order_id: &str, told: FetchProgress) {
+        let epoch = *self.epoch.borrow();
+        let Some(About::Fetch(checkpoint)) = self.pulls.orders.get(order_id).map(|asked| &asked.about) else {
+            return;
+        };
+        let Some(pull) = self.pulls.open.get_mut(checkpoint) else {
+            return;
+        };
+        for listener in &pull.listeners {
+            listener.send_replace(PullState::Progress(told.clone()));
+        }
+        for ask in &pull.waiting {
+            tell(ask, &told, epoch);
+        }
+        pull.told = told;
+    }
+
+    /// A worker's word on what it has.
+    fn has(&mut self, worker: &WorkerId, checkpoint: &HubCheckpoint, files: CachedFiles) {
+        let files = CachedFiles {
+            freed_bytes: 0,
+            ..files
+        };
+        let known = self.pulls.known.entry(checkpoint.clone()).or_default();
+        known.insert(worker.clone(), files);
+        self.files_changed(checkpoint);
+    }
+
+    fn files_changed(&mut self, checkpoint: &HubCheckpoint) {
+        if self.files_known(checkpoint) {
+            self.catalogue_changed();
+            self.look_again();
+        }
+    }
+
+    /// Tells the catalogue who has a checkpoint; true if that is news.
+    pub(super) fn files_known(&mut self, checkpoint: &HubCheckpoint) -> bool {
+        let (workers, files) = self.pulls.holders(checkpoint);
+        self.catalogue.cached(checkpoint, &workers, files.as_ref())
+    }
+
+    /// A pull is over.
+    fn pulled(&mut self, checkpoint: &HubCheckpoint, result: &Result<(), ErrorInfo>) {
+        let Some(pull) = self.pulls.open.remove(checkpoint) else {
+            return;
+        };
+        let epoch = *self.epoch.borrow();
+        if let Err(error) = result {
+            tracing::warn!(model = %pull.model.id, repo = checkpoint.repo, %error, "pull failed");
+            let failed = (Instant::now() + BACKOFF, error.clone());
+            self.pulls.failed.insert(checkpoint.clone(), failed);
+        }
+        for listener in pull.listeners {
+            listener.send_replace(PullState::Done(result.clone()));
+        }
+        for ask in pull.waiting {
+            match result {
+                // Once the files' headers have been read: how much memory it takes is known only then.
+                Ok(()) => self.look_first(ask),
+                Err(error) => fail(&ask, error, epoch),
+            }
+        }
+    }
+
+    /// An operator unloads a model: what waits for its files waits in vain. The download goes on.
+    pub(super) fn forget_waiting(&mut self, model: &str) {
+        let error =
+            Code::LoadCancelled.error(format!("{model} was unloaded while its files were downloaded"));
+        let epoch = *self.epoch.borrow();
+        let of = |ask: &Ask| match ask {
+            Ask::Ensure { request, .. } => request.model_id == model,
+            Ask::Call {
+                order: Order::Load(load),
+                ..
+            } => load.model == model,
+            Ask::Call { .. } | Ask::Pin(_) | Ask::Query(_) | Ask::Models(_) => false,
+        };
+        for pull in self.pulls.open.values_mut() {
+            let (gone, left) = std::mem::take(&mut pull.waiting).into_iter().partition(of);
+            pull.waiting = left;
+            let gone: Vec<Ask> = gone;
+            gone.iter().for_each(|ask| fail(ask, &error, epoch));
+        }
+    }
+
+    /// What is due by the clock: pulls that waited long enough for a worker, and a look at all files.
+    pub(super) fn files_due(&mut self) {
+        let now = Instant::now();
+        let waited = |pull: &Pull| matches!(pull.place, Place::Waiting(until) if until <= now);
+        let open = &self.pulls.open;
+        let late: Vec<HubCheckpoint> = open
+            .iter()
+            .filter(|(_, pull)| waited(pull))
+            .map(|(checkpoint, _)| checkpoint.clone())
+            .collect();
+        for checkpoint in late {
+            let error = "no worker that could host the model came to download its files";
+            self.pulled(&checkpoint, &Err(Code::NoWorker.error(error)));
+        }
+        if self.pulls.looked.is_some_and(|at| at + LOOK_EVERY <= now) {
+            self.pulls.looked = Some(now);
+            let asked: HashSet<&HubCheckpoint> = self
+                .pulls
+                .orders
+                .values()
+                .filter_map(|asked| match &asked.about {
+                    About::Look(checkpoint) => Some(checkpoint),
+                    About::Fetch(_) | About::Remove(..) | About::List(_) => None,
+                })
+                .collect();
+            // One look at a time: a slow disk is not asked more and more.
+            let due: Vec<HubCheckpoint> = self
+                .catalogue
+                .checkpoints()
+                .into_iter()
+                .filter(|checkpoint| !asked.contains(checkpoint))
+                .collect();
+            due.iter().for_each(|checkpoint| self.look_everywhere(checkpoint));
+        }
+    }
+
+    /// Removes files from all workers that may have them; a download of them ends.
+    pub(super) fn remove_files(
+        &mut self,
+        checkpoint: &HubCheckpoint,
+        keep: &[HubCheckpoint],
+        reply: oneshot::Sender<Result<Removed, ErrorInfo>>,
+    ) {
+        let cancelled = Code::DownloadCancelled.error("the model is being deleted");
+        let fetching = match self.pulls.open.get(checkpoint).map(|pull| &pull.place) {
+            Some(Place::At(worker)) => Some(worker.clone()),
+            Some(Place::Waiting(_)) | None => None,
+        };
+        self.pulled(checkpoint, &Err(cancelled));
+        self.pulls.failed.remove(checkpoint);
+        if let Some(worker) = fetching {
+            let kind = OrderKind::Cancel(v1::CancelFetch {});
+            let _ = self.order_files(&worker, checkpoint, About::Look(checkpoint.clone()), kind);
+        }
+        self.pulls.removals_begun += 1;
+        let number = self.pulls.removals_begun;
+        let mut removal = Removal {
+            left: 0,
+            freed: 0,
+            failed: None,
+            reply,
+        };
+        for worker in self.file_workers() {
+            let kind = OrderKind::Remove(v1::RemoveFiles { keep: keep.to_vec() });
+            if self.order_files(
+                &worker,
+                checkpoint,
+                About::Remove(number, checkpoint.clone()),
+                kind,
+            ) == Sent::Yes
+            {
+                removal.left += 1;
+            }
+        }
+        if removal.left == 0 {
+            let error = Code::NoWorker.error("no worker is here whose cache could have the files");
+            return drop(removal.reply.send(Err(error)));
+        }
+        self.pulls.removals.insert(number, removal);
+    }
+
+    fn removed(&mut self, number: u64, result: Result<u64, ErrorInfo>) {
+        let Some(removal) = self.pulls.removals.get_mut(&number) else {
+            return;
+        };
+        removal.left -= 1;
+        match result {
+            Ok(freed) => removal.freed += freed,
+            Err(error) => removal.failed = Some(error),
+        }
+        if removal.left == 0
+            && let Some(removal) = self.pulls.removals.remove(&number)
+        {
+            let Removal {
+                freed, failed, reply, ..
+            } = removal;
+            // An asker that has gone is no failure.
+            drop(reply.send(failed.map_or(Ok(Removed { freed }), Err)));
+        }
+    }
+
+    /// Asks a worker what the hub has.
+    pub(super) fn list_repo(
+        &mut self,
+        repo: &str,
+        reply: oneshot::Sender<Result<v1::HubListing, ErrorInfo>>,
+    ) {
+        let Some(worker) = self.file_workers().into_iter().next() else {
+            let error = Code::NoWorker.error("no worker is here to ask the hub");
+            return drop(reply.send(Err(error)));
+        };
+        let checkpoint = HubCheckpoint {
+            repo: repo.to_owned(),
+            ..HubCheckpoint::default()
+        };
+        // If it is not sent, the reply is dropped with it, and the asker hears so.
+        let _ = self.order_files(
+            &worker,
+            &checkpoint,
+            About::List(reply),
+            OrderKind::List(ListFiles {}),
+        );
+    }
+}
+
+/// Tells whoever waits how far the download is.
+fn tell(ask: &Ask, told: &FetchProgress, epoch: u64) {
+    let queued = v1::Queued {
+        position: 0,
+        reason: v1::QueuedReason::Downloading.into(),
+        blocked_by: Vec::new(),
+    };
+    let loading = v1::Loading {
+        instance: None,
+        progress: Some(v1::LoadProgress {
+            phase: v1::LoadPhase::Downloading.into(),
+            fraction: fraction(told),
+            elapsed: None,
+        }),
+    };
+    match ask {
+        Ask::Ensure { sender, .. } => {
+            use v1::ensure_loaded_event::Kind;
+            let kind = if told.all_total == 0 {
+                Kind::Queued(queued)
+            } else {
+                Kind::Loading(loading)
+            };
+            sender.send_replace(Some(v1::EnsureLoadedEvent {
+                epoch,
+                kind: Some(kind),
+            }));
+        }
+        Ask::Call { sender, .. } => {
+            use v1::load_model_event::Kind;
+            let kind = if told.all_total == 0 {
+                Kind::Queued(queued)
+            } else {
+                Kind::Loading(loading)
+            };
+            sender.send_replace(CallState::Progress(Box::new(kind)));
+        }
+        Ask::Pin(_) | Ask::Query(_) | Ask::Models(_) => {}
+    }
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "a share for people"
+)]
+fn fraction(told: &FetchProgress) -> f32 {
+    (told.all_downloaded as f64 / told.all_total as f64) as f32
+}
+
+/// Tells whoever waits that it waited in vain; nobody listening is fine.
+fn fail(ask: &Ask, error: &ErrorInfo, epoch: u64) {
+    match ask {
+        Ask::Ensure { sender, .. } => {
+            let kind = v1::ensure_loaded_event::Kind::Failed(error.clone());
+            sender.send_replace(Some(v1::EnsureLoadedEvent {
+                epoch,
+                kind: Some(kind),
+            }));
+        }
+        Ask::Call { sender, .. } => {
+            sender.send_replace(CallState::Done(Err(error.clone())));
+        }
+        Ask::Pin(_) | Ask::Query(_) | Ask::Models(_) => {}
+    }
+}

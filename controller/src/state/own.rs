@@ -1,0 +1,41 @@
+//! What users made of the catalogue: models they registered, options they saved, names they gave.
+//!
+//! ```text
+//! DIR/user_models.json     {"Phi-4-Mini-GGUF": {"checkpoint": "ORG/NAME:VARIANT", "recipe": "llamacpp", …}}   ids without `user.` (seed 000)
+//! DIR/model_options.json   {"ID": {"ctx_size": 8192}}                                            in the words of a load's override
+//! DIR/aliases.json         {"ALIAS": "ID"}
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// All of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Own {
+    /// Models by id without `user.`.
+    pub(crate) models: BTreeMap<String, Registration>,
+    /// Saved options by id.
+    pub(crate) options: BTreeMap<String, Map<String, Value>>,
+    /// Ids by alias.
+    pub(crate) aliases: BTreeMap<String, String>,
+}
+
+/// A model as a user registered it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Registration {
+    /// `ORG/NAME:VARIANT`, `ORG/NAME` or an absolute path.
+    pub(crate) checkpoint: String,
+    /// Lemonade's recipe.
+    pub(crate) recipe: String,
+    /// File of the same repository with the projector.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) mmproj: String,
+    /// Labels.
+    #[serde(default)]
+    pub(crate) labels: Vec<String>,
+    /// When it was first registered, as Unix time in seconds; 0 if somebody else wrote the file.
+    #[serde(default)]
+    pub(crate) registered: u64,
+}
