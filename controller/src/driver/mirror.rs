@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::pulse::Pulse;
 use crate::{
     convert::{self, model::kind_of, span_from, stage},
-    estimate::Observed,
+    estimate::{Observed, Way},
 };
 
 /// All workers and instances.
@@ -338,10 +338,18 @@ fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed
         return false;
     };
     let layers = spec.settings.as_ref().and_then(|settings| settings.gpu_layers);
+    let on = |wanted: DeviceKind| {
+        let kinds = spec.reservations.iter().map(|part| kind(hello, &part.device_id));
+        kinds.filter(|kind| *kind == Some(wanted)).count()
+    };
     let mut learned = false;
     for part in &status.observed {
         if let Some(kind) = kind(hello, &part.device_id) {
-            learned |= observed.learn(&spec.spec_hash, layers, kind, Bytes::new(part.bytes));
+            let way = Way {
+                layers,
+                devices: on(kind),
+            };
+            learned |= observed.learn(&spec.spec_hash, way, kind, Bytes::new(part.bytes));
         }
     }
     learned

@@ -17,7 +17,7 @@ use muster_proto::v1::ModelSettings;
 
 use details::Headers;
 pub(crate) use details::{Details, Reader};
-pub(crate) use observed::Observed;
+pub(crate) use observed::{Observed, Way};
 
 use crate::{catalogue::Entry, convert};
 
@@ -34,12 +34,17 @@ pub(crate) const fn name(kind: DeviceKind) -> &'static str {
     }
 }
 
-/// The ways to host `entry`, the preferred one first: whole on each kind of device it may run on, and split between a device and host memory
-/// right behind that device where the configuration allows it.
+/// Most devices that share one model.
+const MOST_DEVICES: usize = 8;
+
+/// The ways to host `entry`, the preferred one first: for each kind of device it may run on, whole on one, shared evenly by several, as few
+/// as possible, and split between one and host memory where the configuration allows it.
 pub(crate) fn needs(entry: &Entry, device: &DeviceChoice, observed: &Observed) -> Vec<Need> {
     let mut needs = Vec::new();
     for kind in convert::model::kinds(entry, device) {
         needs.push(whole(entry, *kind, observed));
+        needs
+            .extend((2..=MOST_DEVICES).filter_map(|devices| shared(entry, *kind, devices, device, observed)));
         needs.extend(split(entry, *kind, observed));
     }
     needs
@@ -57,7 +62,7 @@ pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> 
         };
         return (bytes, EstimateSource::Configured);
     }
-    if let Some(bytes) = observed.get(entry.spec_hash(), entry.settings().gpu_layers, kind) {
+    if let Some(bytes) = observed.get(entry.spec_hash(), Way::on_one(entry.settings().gpu_layers), kind) {
         return (bytes, EstimateSource::Observed);
     }
     if let Some(bytes) = computed(entry, kind) {
@@ -79,6 +84,72 @@ fn whole(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Need {
         source,
         settings: convert::settings(entry.settings()),
     }
+}
+
+/// `entry` over several devices of a kind; none where its runtime cannot, or where it was said what goes where.
+fn shared(
+    entry: &Entry,
+    kind: DeviceKind,
+    devices: usize,
+    choice: &DeviceChoice,
+    observed: &Observed,
+) -> Option<Need> {
+    let can = match entry.model().runtime.as_str() {
+        "llama_cpp" | "llama_server" => entry.settings().gpu_layers.is_none(),
+        "stub" => true,
+        _ => false,
+    };
+    let several = match kind {
+        DeviceKind::Gpu | DeviceKind::Sim => true,
+        // A host has one memory, and an NPU's runtimes use one NPU.
+        DeviceKind::Cpu | DeviceKind::Npu => false,
+    };
+    let named = matches!(choice, DeviceChoice::Device(_));
+    if !can || !several || named {
+        return None;
+    }
+    let way = Way {
+        layers: None,
+        devices,
+    };
+    let (bytes, source) = match observed.get(entry.spec_hash(), way, kind) {
+        Some(bytes) => (vec![bytes; devices], EstimateSource::Observed),
+        None => match computed_shares(entry, kind, devices) {
+            Some(bytes) => (bytes, EstimateSource::Computed),
+            None => {
+                let (bytes, source) = estimate(entry, kind, observed);
+                let share = bytes.get().div_ceil(u64::try_from(devices).ok()?);
+                (vec![Bytes::new(share); devices], source)
+            }
+        },
+    };
+    Some(Need {
+        parts: bytes.into_iter().map(|bytes| NeedPart { kind, bytes }).collect(),
+        source,
+        settings: convert::settings(entry.settings()),
+    })
+}
+
+/// What each of several GPUs takes, where that can be computed.
+fn computed_shares(entry: &Entry, kind: DeviceKind, devices: usize) -> Option<Vec<Bytes>> {
+    let possible = kind == DeviceKind::Gpu && entry.memory().is_none();
+    let Some(Details::Gguf(details)) = entry.details().filter(|_| possible) else {
+        return None;
+    };
+    let settings = settings::read(&entry.model().runtime, entry.settings(), details.model())?;
+    // A draft is shared too, but small; projector and adapters go where the first layers are.
+    let draft = details.draft().map_or(0, |draft| {
+        memory::demand(draft, &settings::of_draft(&settings.memory), u64::MAX)
+            .device
+            .total()
+    });
+    let places = memory::spread(details.model(), &settings.memory, devices)?;
+    let more = std::iter::once(details.extra()).chain(std::iter::repeat(0));
+    let total = |(place, extra): (Place, u64)| {
+        let sum = place.total().saturating_add(draft).saturating_add(extra);
+        Bytes::new(sum)
+    };
+    Some(places.into_iter().zip(more).map(total).collect())
 }
 
 fn computed(entry: &Entry, kind: DeviceKind) -> Option<Bytes> {
@@ -152,7 +223,7 @@ fn part(entry: &Entry, device: DeviceKind, layers: u64, demand: &Demand, observe
     let layers = i32::try_from(layers).ok();
     let known = |kind, computed: u64| {
         observed
-            .get(entry.spec_hash(), layers, kind)
+            .get(entry.spec_hash(), Way::on_one(layers), kind)
             .map_or((Bytes::new(computed), EstimateSource::Computed), |bytes| {
                 (bytes, EstimateSource::Observed)
             })

@@ -1,4 +1,4 @@
-//! Memory that engines were seen to use, per model settings, layers on the GPU and kind of device; kept on disk.
+//! Memory that engines were seen to use, per model settings, way to host them and kind of device; kept on disk.
 //!
 //! The largest figure ever reported counts: engines grow while they work, and a reservation that is too small is worse than one that is too
 //! large. What was learned longest ago goes first when there is too much of it.
@@ -34,6 +34,22 @@ struct Document {
     memory: BTreeMap<String, Seen>,
 }
 
+/// How a model was hosted: split in another way, it takes other memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Layers on the GPU, if that was said.
+    pub(crate) layers: Option<i32>,
+    /// Devices of one kind that shared it evenly; figures are the largest of them.
+    pub(crate) devices: usize,
+}
+
+impl Way {
+    /// On one device of a kind.
+    pub(crate) const fn on_one(layers: Option<i32>) -> Self {
+        Self { layers, devices: 1 }
+    }
+}
+
 const VERSION: u32 = 1;
 /// Growth below this share of what is known is not worth a new catalogue: 1/16.
 const WORTH_TELLING: u64 = 16;
@@ -41,19 +57,13 @@ const WORTH_TELLING: u64 = 16;
 const LIMIT: usize = 4096;
 
 impl Observed {
-    /// Notes what an engine uses that runs with `layers` on its GPU; true if estimates change by it.
-    pub(crate) fn learn(
-        &mut self,
-        spec_hash: &str,
-        layers: Option<i32>,
-        kind: DeviceKind,
-        bytes: Bytes,
-    ) -> bool {
+    /// Notes what an engine that is hosted in this way uses on a device; true if estimates change by it.
+    pub(crate) fn learn(&mut self, spec_hash: &str, way: Way, kind: DeviceKind, bytes: Bytes) -> bool {
         if bytes == Bytes::ZERO {
             return false;
         }
         self.clock += 1;
-        let seen = self.known.entry(key(spec_hash, layers)).or_default();
+        let seen = self.known.entry(key(spec_hash, way)).or_default();
         seen.at = self.clock;
         let known = seen.bytes.entry(name(kind).to_owned()).or_default();
         let grown = bytes.get() > known.saturating_add(*known / WORTH_TELLING);
@@ -64,9 +74,9 @@ impl Observed {
         grown
     }
 
-    /// What engines with these settings and so many layers on the GPU used on a device of `kind`.
-    pub(crate) fn get(&self, spec_hash: &str, layers: Option<i32>, kind: DeviceKind) -> Option<Bytes> {
-        let seen = self.known.get(&key(spec_hash, layers))?;
+    /// What engines with these settings, hosted in this way, used on a device of `kind`.
+    pub(crate) fn get(&self, spec_hash: &str, way: Way, kind: DeviceKind) -> Option<Bytes> {
+        let seen = self.known.get(&key(spec_hash, way))?;
         seen.bytes.get(name(kind)).copied().map(Bytes::new)
     }
 
@@ -81,12 +91,15 @@ impl Observed {
     }
 }
 
-/// A model split in another way takes other memory.
-fn key(spec_hash: &str, layers: Option<i32>) -> String {
-    match layers {
-        None => spec_hash.to_owned(),
-        Some(layers) => format!("{spec_hash}/{layers}"),
+fn key(spec_hash: &str, way: Way) -> String {
+    let mut key = spec_hash.to_owned();
+    if let Some(layers) = way.layers {
+        key.push_str(&format!("/{layers}"));
     }
+    if way.devices > 1 {
+        key.push_str(&format!("*{}", way.devices));
+    }
+    key
 }
 
 impl Serialize for Observed {
@@ -121,18 +134,21 @@ mod tests {
     use super::*;
 
     fn learned(observed: &mut Observed, mib: u64) -> bool {
-        observed.learn("h", None, DeviceKind::Cpu, Bytes::mib(mib))
+        observed.learn("h", Way::on_one(None), DeviceKind::Cpu, Bytes::mib(mib))
     }
 
     #[test]
     fn only_growth_is_learned() {
         let mut observed = Observed::default();
-        assert!(!observed.learn("h", None, DeviceKind::Cpu, Bytes::ZERO));
+        assert!(!observed.learn("h", Way::on_one(None), DeviceKind::Cpu, Bytes::ZERO));
         assert!(learned(&mut observed, 100));
         assert!(!learned(&mut observed, 101));
         assert!(!learned(&mut observed, 50));
-        assert_eq!(observed.get("h", None, DeviceKind::Cpu), Some(Bytes::mib(100)));
-        assert_eq!(observed.get("h", None, DeviceKind::Gpu), None);
+        assert_eq!(
+            observed.get("h", Way::on_one(None), DeviceKind::Cpu),
+            Some(Bytes::mib(100))
+        );
+        assert_eq!(observed.get("h", Way::on_one(None), DeviceKind::Gpu), None);
         assert!(learned(&mut observed, 120));
         let text = serde_json::to_string(&observed).unwrap();
         assert_eq!(serde_json::from_str::<Observed>(&text).unwrap(), observed);
@@ -141,25 +157,37 @@ mod tests {
     #[test]
     fn another_split_is_another_figure() {
         let mut observed = Observed::default();
-        observed.learn("h", Some(12), DeviceKind::Gpu, Bytes::mib(100));
-        assert_eq!(observed.get("h", None, DeviceKind::Gpu), None);
+        observed.learn("h", Way::on_one(Some(12)), DeviceKind::Gpu, Bytes::mib(100));
+        assert_eq!(observed.get("h", Way::on_one(None), DeviceKind::Gpu), None);
         assert_eq!(
-            observed.get("h", Some(12), DeviceKind::Gpu),
+            observed.get("h", Way::on_one(Some(12)), DeviceKind::Gpu),
             Some(Bytes::mib(100))
         );
+        let shared = Way {
+            layers: None,
+            devices: 2,
+        };
+        observed.learn("h", shared, DeviceKind::Gpu, Bytes::mib(50));
+        assert_eq!(observed.get("h", Way::on_one(None), DeviceKind::Gpu), None);
+        assert_eq!(observed.get("h", shared, DeviceKind::Gpu), Some(Bytes::mib(50)));
     }
 
     #[test]
     fn what_was_learned_longest_ago_is_forgotten() {
         let mut observed = Observed::default();
         for number in 0..=LIMIT {
-            observed.learn(&number.to_string(), None, DeviceKind::Cpu, Bytes::mib(1));
+            observed.learn(
+                &number.to_string(),
+                Way::on_one(None),
+                DeviceKind::Cpu,
+                Bytes::mib(1),
+            );
             // Said again all the time.
-            observed.learn("0", None, DeviceKind::Cpu, Bytes::mib(1));
+            observed.learn("0", Way::on_one(None), DeviceKind::Cpu, Bytes::mib(1));
         }
         assert_eq!(observed.known.len(), LIMIT);
-        assert!(observed.get("0", None, DeviceKind::Cpu).is_some());
-        assert!(observed.get("1", None, DeviceKind::Cpu).is_none());
+        assert!(observed.get("0", Way::on_one(None), DeviceKind::Cpu).is_some());
+        assert!(observed.get("1", Way::on_one(None), DeviceKind::Cpu).is_none());
     }
 
     #[test]

@@ -185,6 +185,53 @@ async fn all_layers_go_on_a_device_that_holds_them() {
 }
 
 #[tokio::test]
+async fn a_model_too_large_for_one_gpu_takes_two_of_one_worker() {
+    let mut rig = rig("").await;
+    let model = shape(&rig);
+    let alone = memory::demand(&model, &settings(16_384), 9).device.total();
+    let capacity = alone - MIB;
+    let gpus = |ids: &[&str]| {
+        let gpu = |id: &&str| device(id, DeviceKind::Gpu, capacity);
+        ids.iter().map(gpu).collect::<Vec<_>>()
+    };
+    let mut single = Worker::new("single");
+    single.devices = gpus(&["GPU-1"]);
+    single.join(&rig.address()).await;
+    let status = rig.client().await.load("m").await.unwrap_err();
+    let error = ErrorInfo::from_status(&status);
+    assert_eq!(error.details["wanted_bytes"], alone.to_string());
+
+    let mut both = Worker::new("spans");
+    both.devices = gpus(&["GPU-1", "GPU-2"]);
+    let spec = loaded(&rig, &mut both).await;
+    let shares = memory::spread(&model, &settings(16_384), 2).unwrap();
+    let reserved: Vec<(&str, u64)> = spec
+        .reservations
+        .iter()
+        .map(|r| (r.device_id.as_str(), r.bytes))
+        .collect();
+    assert_eq!(
+        reserved,
+        [("GPU-1", shares[0].total()), ("GPU-2", shares[1].total())]
+    );
+    // What one of them uses says nothing of the whole.
+    let instance = both.instance("m");
+    both.change(&instance, |status| {
+        status.observed = vec![v1::Reservation {
+            device_id: "GPU-2".to_owned(),
+            bytes: 333 * MIB,
+        }];
+    })
+    .await;
+    assert_eq!(rig.client().await.model("m").await.estimate_bytes, alone);
+    rig.stop().await;
+    let kept = std::fs::read_to_string(rig.path("state/observed.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    let key = format!("{}*2", spec.spec_hash);
+    assert_eq!(kept["memory"][key]["bytes"]["gpu"], 333 * MIB);
+}
+
+#[tokio::test]
 async fn nothing_is_split_unless_allowed() {
     let rig = rig("").await;
     let mut worker = Worker::new("w");

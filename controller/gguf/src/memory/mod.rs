@@ -9,8 +9,10 @@
 
 mod compute;
 mod offload;
+mod spread;
 
 pub use offload::{Split, splits};
+pub use spread::spread;
 
 use crate::{CacheType, Model, model::Layer};
 

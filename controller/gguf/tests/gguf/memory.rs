@@ -2,7 +2,7 @@
 
 use muster_gguf::{
     CacheType, Model,
-    memory::{Demand, Settings, Split, demand, splits},
+    memory::{Demand, Place, Settings, Split, demand, splits, spread},
 };
 use proptest::prelude::*;
 
@@ -119,6 +119,31 @@ fn an_offloaded_model_leaves_its_embedding_behind() {
         all.device.weights + all.host.weights,
         gemma.weights() + gemma.output.tied.unwrap()
     );
+}
+
+#[test]
+fn several_gpus_share_the_layers_in_order() {
+    let llama = model(&shapes::llama(8, 32_000));
+    let alone = demand(&llama, &settings(16_384), 9).device;
+    assert_eq!(spread(&llama, &settings(16_384), 1).unwrap(), [alone]);
+    for gpus in 2..=9 {
+        let places = spread(&llama, &settings(16_384), gpus).unwrap();
+        assert_eq!(places.len(), gpus);
+        let sum = |of: fn(&Place) -> u64| places.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|place| place.weights), alone.weights);
+        assert_eq!(sum(|place| place.cache), alone.cache);
+        for place in &places {
+            assert!(place.total() < alone.total() && place.weights > 0);
+            assert!(place.compute > alone.compute, "inputs are there several times");
+            assert_eq!(place.overhead, alone.overhead);
+        }
+    }
+    // llama.cpp's upper_bound over [1/2, 1]: of nine units the first five go to the first.
+    let two = spread(&llama, &settings(16_384), 2).unwrap();
+    assert_eq!(two[0].cache / 5, two[1].cache / 3);
+    for gpus in [0, 10] {
+        assert!(spread(&llama, &settings(16_384), gpus).is_none(), "{gpus}");
+    }
 }
 
 #[test]

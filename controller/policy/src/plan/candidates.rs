@@ -56,6 +56,9 @@ impl Host {
                 let Some((main, rest)) = need.parts.split_first() else {
                     continue;
                 };
+                if rest.len() >= seat.spaces.len() {
+                    continue;
+                }
                 for space in positions(usable).filter(|space| self.may_be_main(spec, main, *space)) {
                     if let Some(parts) = self.assign_parts((seat, spec.kind), space, main, rest, config) {
                         each(&Place {
@@ -207,7 +210,14 @@ impl Fleet {
     /// Whether the worker's devices are large enough for one of the model's needs.
     fn fits_by_capacity(&self, facts: &WorkerFacts, spec: &ModelSpec, closest: &mut Closest) -> bool {
         let mut fits = false;
-        for need in &spec.needs {
+        let enough = |need: &Need| {
+            need.parts.iter().all(|part| {
+                let wanted = need.parts.iter().filter(|other| other.kind == part.kind).count();
+                let there = facts.devices.iter().filter(|device| device.kind == part.kind);
+                there.count() >= wanted
+            })
+        };
+        for need in spec.needs.iter().filter(|need| enough(need)) {
             let Some(main) = need.parts.first() else { continue };
             let usable = |device: &&DeviceFacts| {
                 let usable = facts

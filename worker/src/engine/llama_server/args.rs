@@ -207,6 +207,25 @@ impl Line {
         }
     }
 
+    /// What goes on GPUs. Several share the layers evenly, as they were reserved for it; left alone, the server goes by free memory.
+    fn gpus(&mut self, settings: &ModelSettings, devices: &[Device]) {
+        let gpus = devices
+            .iter()
+            .filter(|device| device.kind() == DeviceKind::Gpu)
+            .count();
+        if gpus == 0 {
+            self.pair("--device", "none");
+            return;
+        }
+        if let Some(layers) = settings.gpu_layers {
+            self.pair("-ngl", layers.to_string());
+        }
+        if gpus > 1 {
+            self.pair("--split-mode", "layer")
+                .pair("--tensor-split", vec!["1"; gpus].join(","));
+        }
+    }
+
     /// What the model is for. Embeddings are computed in one physical batch, which must hold the longest input.
     fn kind(&mut self, settings: &ModelSettings, cells: u32) {
         let whole = match settings.r#type() {
@@ -281,6 +300,22 @@ mod tests {
         let line = words(&settings).join(" ");
         assert!(!line.contains("draft-simple"), "{line}");
         assert!(!words(&ModelSettings::default()).join(" ").contains("--spec-type"));
+    }
+
+    #[test]
+    fn several_gpus_share_the_layers_evenly() {
+        let gpu = Device {
+            kind: DeviceKind::Gpu.into(),
+            ..Device::default()
+        };
+        let line = |gpus: usize| {
+            let devices = vec![gpu.clone(); gpus];
+            let line = line(&ModelSettings::default(), &devices, Path::new("x"), None).unwrap();
+            line.join(&OsString::from(" ")).into_string().unwrap()
+        };
+        assert!(line(0).contains("--device none"));
+        assert!(!line(1).contains("--device none") && !line(1).contains("--tensor-split"));
+        assert!(line(3).contains("--split-mode layer --tensor-split 1,1,1"));
     }
 
     #[test]
