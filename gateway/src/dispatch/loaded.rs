@@ -6,8 +6,8 @@ use muster_proto::{
     Code, ErrorExt as _,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult,
-        EngineDescription, ErrorInfo, InstanceRef, NativeCall, NativeChunk, TokenizeCall, TokenizeResult,
-        inference_client::InferenceClient,
+        EngineDescription, ErrorInfo, InstanceRef, NativeCall, NativeChunk, Route, TokenizeCall,
+        TokenizeResult, inference_client::InferenceClient,
     },
 };
 use tonic::{Response, Status, transport::Channel};
@@ -67,9 +67,14 @@ impl Dispatcher {
             |_| 0,
         )
         .ok_or_else(|| state_error(summary))?;
+        self.at(&target.route)
+    }
+
+    /// The instance at a route.
+    pub(super) fn at(&self, route: &Route) -> Result<Loaded, ErrorInfo> {
         Ok(Loaded {
-            instance: target.route.instance.clone(),
-            client: self.pool.client(&target.route.addresses)?,
+            instance: route.instance.clone(),
+            client: self.pool.client(&route.addresses)?,
         })
     }
 }

@@ -29,7 +29,7 @@ use muster_proto::{
     v1::{ErrorInfo, Event, ModelSummary, ModelType, Start, event, start::Work},
 };
 
-use self::autoload::Autoload;
+use self::{autoload::Autoload, loaded::Loaded};
 use crate::{
     fleet::{
         Fleet,
@@ -139,30 +139,43 @@ impl Dispatcher {
     /// # Errors
     /// Why it cannot be loaded.
     pub(crate) async fn ensure(&self, common: &Common) -> Result<(), ErrorInfo> {
+        self.loaded_for(&common.model, None).await.map(drop)
+    }
+
+    /// A way to an instance for a call beside the sessions, loading the model if need be; `autoload` is the request's own word. The instance stays
+    /// while the waiter, if there is one, is kept.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded.
+    pub(crate) async fn loaded_for(
+        &self,
+        model: &str,
+        autoload: Option<bool>,
+    ) -> Result<(Loaded, Option<Waiter>), ErrorInfo> {
+        let common = Common {
+            model: model.to_owned(),
+            ..Common::default()
+        };
         let call = Call {
-            common: common.clone(),
+            common,
             request_id: String::new(),
             trace: HashMap::new(),
-            autoload: None,
+            autoload,
         };
-        if self.pick(&call, 0, &Avoid::default()).is_some() {
-            return Ok(());
+        if let Some(target) = self.pick(&call, 0, &Avoid::default()) {
+            return Ok((self.at(&target.route)?, None));
         }
         let limit = {
             let table = self.fleet.table();
-            if table.known() && table.model(&common.model).is_none() {
-                return Err(unknown_model(&common.model));
+            if table.known() && table.model(model).is_none() {
+                return Err(unknown_model(model));
             }
             self.may_load(&call)?;
-            table
-                .model(&common.model)
-                .map_or(0, |summary| summary.queue_limit)
+            table.model(model).map_or(0, |summary| summary.queue_limit)
         };
-        let mut waiter = self
-            .fleet
-            .wishes()
-            .join(&common.model, limit, &Avoid::default())?;
-        waiter.route().await.map(drop)
+        let mut waiter = self.fleet.wishes().join(model, limit, &Avoid::default())?;
+        let route = waiter.route().await?;
+        Ok((self.at(&route)?, Some(waiter)))
     }
 
     /// A ready instance, or one that is loaded for this request.
@@ -294,16 +307,19 @@ pub(crate) fn unknown_model(model: &str) -> ErrorInfo {
     error.with_param("model")
 }
 
-/// The wrong kind of model is refused before any load (DECISIONS.md, Autoload).
 fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), ErrorInfo> {
+    match work {
+        Work::Generate(_) => check_kind(summary, ModelType::Llm, "generate text"),
+        Work::Embed(_) => check_kind(summary, ModelType::Embedding, "compute embeddings"),
+        Work::Rerank(_) => check_kind(summary, ModelType::Reranking, "rerank"),
+    }
+}
+
+/// The wrong kind of model is refused before any load (DECISIONS.md, Autoload); `does` says in words what was wanted of it.
+pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) -> Result<(), ErrorInfo> {
     let is = match ModelType::try_from(summary.r#type) {
         Ok(ModelType::Unspecified) | Err(_) => ModelType::Llm,
         Ok(known) => known,
-    };
-    let (want, does) = match work {
-        Work::Generate(_) => (ModelType::Llm, "generate text"),
-        Work::Embed(_) => (ModelType::Embedding, "compute embeddings"),
-        Work::Rerank(_) => (ModelType::Reranking, "rerank"),
     };
     if is == want {
         return Ok(());

@@ -9,6 +9,7 @@
 
 pub(crate) mod access;
 mod layers;
+pub(crate) mod passed;
 pub(crate) mod reply;
 pub(crate) mod run;
 #[cfg(test)]

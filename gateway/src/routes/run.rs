@@ -40,7 +40,7 @@ pub(crate) struct Asked {
     pub(crate) id: String,
     trace: HashMap<String, String>,
     /// Whether it may load its model, if it says so.
-    autoload: Option<bool>,
+    pub(crate) autoload: Option<bool>,
     /// When it was there as a whole.
     began: Instant,
 }

@@ -82,3 +82,62 @@ async fn the_operator_may_lock_requests_out() {
         (409, json!("model_not_loaded"))
     );
 }
+
+#[tokio::test]
+async fn seed_001_every_inference_route_is_strict_with_autoload_off() {
+    let of = |id: &str, kind: v1::ModelType| v1::ModelSummary {
+        r#type: kind.into(),
+        ..model(id)
+    };
+    let controller = Controller::start(Said {
+        epoch: 1,
+        models: vec![
+            of("chat", v1::ModelType::Llm),
+            of("embed", v1::ModelType::Embedding),
+            of("rank", v1::ModelType::Reranking),
+            v1::ModelSummary {
+                runtime: "llama_server".into(),
+                ..of("audio", v1::ModelType::Audio)
+            },
+        ],
+        ..Said::default()
+    })
+    .await;
+    let gateway = Gateway::start_with("127.0.0.1:0", &controller.address, &["--autoload", "off"]).await;
+    let turns = json!([{"role": "user", "content": "hi"}]);
+    for (path, body) in [
+        (
+            "/v1/chat/completions",
+            json!({"model": "chat", "messages": turns}),
+        ),
+        ("/api/v1/completions", json!({"model": "chat", "prompt": "hi"})),
+        ("/v0/responses", json!({"model": "chat", "input": "hi"})),
+        (
+            "/v1/messages",
+            json!({"model": "chat", "max_tokens": 4, "messages": turns}),
+        ),
+        ("/v1/embeddings", json!({"model": "embed", "input": "hi"})),
+        (
+            "/v1/reranking",
+            json!({"model": "rank", "query": "q", "documents": ["d"]}),
+        ),
+        (
+            "/v1/reranker",
+            json!({"model": "rank", "query": "q", "documents": ["d"]}),
+        ),
+        ("/v1/audio/transcriptions", json!({"model": "audio"})),
+        ("/api/chat", json!({"model": "chat", "messages": turns})),
+        ("/api/generate", json!({"model": "chat", "prompt": "hi"})),
+        ("/api/embed", json!({"model": "embed", "input": "hi"})),
+        ("/completion", json!({"model": "chat", "prompt": "hi"})),
+        (
+            "/infill",
+            json!({"model": "chat", "input_prefix": "a", "input_suffix": "b"}),
+        ),
+        ("/embedding", json!({"model": "embed", "content": "hi"})),
+    ] {
+        let (status, body) = read(gateway.post(path, &body).await).await;
+        assert_eq!(status, 409, "{path}: {body}");
+    }
+    assert!(controller.heard().wishes.is_empty());
+}

@@ -20,6 +20,7 @@ mod gateway;
 mod hostile;
 mod keys;
 mod lemonade;
+mod media;
 mod native;
 mod retries;
 mod worker;

@@ -10,6 +10,7 @@ use muster_proto::{
     net::{self, Address, Listener},
     v1::{self, event::Kind, inference_server::InferenceServer, session_command, session_message},
 };
+use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -321,8 +322,27 @@ impl v1::inference_server::Inference for Service {
         let prompt = texts.collect::<Vec<_>>().join(" ");
         Ok(Response::new(v1::ApplyTemplateResult { prompt }))
     }
-    async fn native(&self, _: Request<v1::NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
-        absent()
+    /// Tells what it was asked, in two pieces.
+    async fn native(&self, call: Request<v1::NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
+        let call = call.into_inner();
+        let told = json!({
+            "asked": format!("{} {}", call.method, call.path),
+            "content_type": call.content_type,
+            "bytes": call.body.len(),
+            "work": call.work,
+        });
+        let told = told.to_string();
+        let (head, rest) = told.split_at(10);
+        let head = v1::NativeChunk {
+            status: 201,
+            content_type: "application/json".into(),
+            body: head.to_owned().into(),
+        };
+        let rest = v1::NativeChunk {
+            body: rest.to_owned().into(),
+            ..v1::NativeChunk::default()
+        };
+        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(head), Ok(rest)]))))
     }
     /// Two sequences, one of which generates.
     async fn describe(

@@ -18,7 +18,7 @@ use muster_proto::{
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    instance::{Visit, registry::Registry},
+    instance::{Purpose, Visit, registry::Registry},
     session::{self, Sessions, Ticks, single::Single},
 };
 
@@ -55,8 +55,17 @@ impl Service {
     }
 
     async fn visit(&self, named: Option<&InstanceRef>, model: &str) -> Result<Visit, Status> {
+        self.visit_for(Purpose::Look, named, model).await
+    }
+
+    async fn visit_for(
+        &self,
+        purpose: Purpose,
+        named: Option<&InstanceRef>,
+        model: &str,
+    ) -> Result<Visit, Status> {
         let instance = self.registry.find(named, model).map_err(ErrorInfo::into_status)?;
-        instance.visit().await.map_err(ErrorInfo::into_status)
+        instance.visit(purpose).await.map_err(ErrorInfo::into_status)
     }
 }
 
@@ -187,7 +196,10 @@ impl Inference for Service {
 
     async fn native(&self, request: Request<NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
         let call = request.into_inner();
-        let visit = self.visit(call.instance.as_ref(), &call.model).await?;
+        let purpose = if call.work { Purpose::Work } else { Purpose::Look };
+        let visit = self
+            .visit_for(purpose, call.instance.as_ref(), &call.model)
+            .await?;
         let chunks = visit.calls().native(call).await.map_err(ErrorInfo::into_status)?;
         // The visit lasts as long as the answer.
         let chunks = chunks.map(move |chunk| {

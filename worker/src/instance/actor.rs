@@ -286,7 +286,7 @@ impl Core {
     pub(super) fn turn_away(request: Request, why: &str) {
         match request {
             Request::Begin(begin) => begin.reply.fail(stale(why)),
-            Request::Visit(reply) => drop(reply.send(Err(stale(why)))),
+            Request::Visit(_, reply) => drop(reply.send(Err(stale(why)))),
             Request::Cancel(_) | Request::Supersede(_) | Request::Credit(..) => {}
         }
     }

@@ -39,7 +39,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -71,7 +71,7 @@ pub(crate) enum Request {
     /// The caller takes so many more events.
     Credit(u64, u32),
     /// A call beside the session protocol; the instance stays while the visit lasts.
-    Visit(oneshot::Sender<Result<Visit, ErrorInfo>>),
+    Visit(Purpose, oneshot::Sender<Result<Visit, ErrorInfo>>),
 }
 
 /// Something the controller or an operator wants of an instance, and where the answer goes.
@@ -167,9 +167,9 @@ impl Instance {
     ///
     /// # Errors
     /// `stale_instance`: it takes no work.
-    pub(crate) async fn visit(&self) -> Result<Visit, ErrorInfo> {
+    pub(crate) async fn visit(&self, purpose: Purpose) -> Result<Visit, ErrorInfo> {
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Visit(reply)).await;
+        self.send(Request::Visit(purpose, reply)).await;
         answer
             .await
             .unwrap_or_else(|_| Err(stale("the instance has ended")))
@@ -189,30 +189,65 @@ impl Instance {
     }
 }
 
+/// What a call beside the session protocol is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It looks at the engine.
+    Look,
+    /// It is work of the model: its beginning and its end are touches (DESIGN.md I9).
+    Work,
+}
+
 /// Calls beside the session protocol that run now.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Visits(Arc<(AtomicUsize, Notify)>);
+pub(crate) struct Visits(Arc<Ongoing>);
+
+#[derive(Debug, Default)]
+struct Ongoing {
+    count: AtomicUsize,
+    /// Not yet told.
+    touches: AtomicU64,
+    left: Notify,
+}
 
 impl Visits {
     fn count(&self) -> usize {
-        self.0.0.load(Ordering::Relaxed)
+        self.0.count.load(Ordering::Relaxed)
     }
 
-    fn enter(&self, calls: Arc<dyn EngineCalls>) -> Visit {
-        self.0.0.fetch_add(1, Ordering::Relaxed);
+    fn enter(&self, purpose: Purpose, calls: Arc<dyn EngineCalls>) -> Visit {
+        self.0.count.fetch_add(1, Ordering::Relaxed);
         let visits = self.clone();
-        Visit { visits, calls }
+        visits.touch(purpose);
+        Visit {
+            visits,
+            purpose,
+            calls,
+        }
+    }
+
+    fn touch(&self, purpose: Purpose) {
+        match purpose {
+            Purpose::Look => {}
+            Purpose::Work => drop(self.0.touches.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Touches since the last call.
+    fn take_touches(&self) -> u64 {
+        self.0.touches.swap(0, Ordering::Relaxed)
     }
 
     /// Resolves when one has ended since the last call.
     async fn left(&self) {
-        self.0.1.notified().await;
+        self.0.left.notified().await;
     }
 }
 
 /// One call beside the session protocol.
 pub(crate) struct Visit {
     visits: Visits,
+    purpose: Purpose,
     calls: Arc<dyn EngineCalls>,
 }
 
@@ -230,8 +265,9 @@ impl fmt::Debug for Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.visits.0.0.fetch_sub(1, Ordering::Relaxed);
-        self.visits.0.1.notify_one();
+        self.visits.touch(self.purpose);
+        self.visits.0.count.fetch_sub(1, Ordering::Relaxed);
+        self.visits.0.left.notify_one();
     }
 }
 

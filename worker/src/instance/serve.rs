@@ -201,9 +201,9 @@ impl Serving<'_> {
                 self.relay.expel(ticket, error);
             }
             Request::Credit(ticket, events) => self.relay.credit(ticket, events),
-            Request::Visit(reply) => {
+            Request::Visit(purpose, reply) => {
                 let visit = if self.is_open() {
-                    Ok(self.core.visits.enter(Arc::clone(&self.calls)))
+                    Ok(self.core.visits.enter(purpose, Arc::clone(&self.calls)))
                 } else {
                     Err(stale("the instance takes no new work"))
                 };
@@ -359,11 +359,12 @@ impl Serving<'_> {
     /// After each turn: touches are told, a drain that is done ends, a request without room gets its next chance.
     fn settle(&mut self) -> Option<Over> {
         let moved = self.relay.take_moved();
-        if moved.begun + moved.ended > 0 {
+        let touches = moved.begun + moved.ended + self.core.visits.take_touches();
+        if touches > 0 {
             let counts = (self.relay.running(), self.relay.queued());
             let idle = self.relay.is_idle();
             let urgency = if idle { Urgency::Soon } else { Urgency::Lazy };
-            self.core.touch(moved.begun + moved.ended, urgency, counts);
+            self.core.touch(touches, urgency, counts);
         }
         self.retry = match self.retry {
             _ if !self.relay.wants_retry() => None,

@@ -3,6 +3,7 @@
 mod health;
 mod internal;
 mod load;
+mod media;
 mod stats;
 mod system;
 
@@ -27,6 +28,8 @@ use crate::{
     system::info,
     load::load,
     load::unload,
+    media::audio,
+    media::images,
     internal::log_level,
     internal::config,
     internal::set,
@@ -44,7 +47,12 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/load", post(load::load))
         .route("/unload", post(load::unload))
         .route("/log-level", post(internal::log_level));
-    surface(app, Access::User, Form::Lemonade, user).merge(surface(app, Access::Admin, Form::Lemonade, admin))
+    let media = Router::new()
+        .route("/audio/{task}", post(media::audio))
+        .route("/images/{task}", post(media::images));
+    surface(app, Access::User, Form::Lemonade, user)
+        .merge(surface(app, Access::Admin, Form::Lemonade, admin))
+        .merge(surface(app, Access::User, Form::OpenAi, media))
 }
 
 /// The routes without a prefix.

@@ -28,7 +28,7 @@ use crate::{
     dispatch::{loaded::Loaded, unknown_model},
     metrics,
     routes::{
-        App,
+        App, passed,
         reply::{self, Refusal},
         run::Asked,
     },
@@ -102,28 +102,9 @@ impl Engine {
                 "application/json".to_owned()
             },
             body,
+            work: false,
         };
-        let mut chunks = self.loaded.native(call).await?;
-        let first = match chunks.next().await {
-            Some(first) => first?,
-            None => return Err(Code::RuntimeError.error("the engine did not answer").into()),
-        };
-        let status = u16::try_from(first.status)
-            .ok()
-            .and_then(|status| StatusCode::from_u16(status).ok());
-        let kind = HeaderValue::from_str(&first.content_type).ok();
-        let head = futures::stream::once(async move { Ok(first.body) });
-        let rest = chunks.map(|chunk| {
-            chunk
-                .map(|chunk| chunk.body)
-                .map_err(|error| std::io::Error::other(error.message))
-        });
-        let mut response = Response::new(Body::from_stream(head.chain(rest)));
-        *response.status_mut() = status.unwrap_or(StatusCode::BAD_GATEWAY);
-        if let Some(kind) = kind {
-            response.headers_mut().insert(CONTENT_TYPE, kind);
-        }
-        Ok(response)
+        passed::response(self.loaded.native(call).await?).await
     }
 }
 
