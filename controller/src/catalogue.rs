@@ -15,6 +15,7 @@ use std::{
 
 use muster_policy::{Bytes, ModelType, WorkerId};
 use muster_proto::{
+    llamacpp,
     overrides::Overrides,
     v1::{CachedFiles, ErrorInfo, HubCheckpoint, ModelSettings},
 };
@@ -30,6 +31,8 @@ use crate::{
 pub(crate) struct Catalogue {
     entries: Vec<Entry>,
     places: HashMap<Arc<str>, usize>,
+    /// A worker has llama.cpp's own server.
+    server: bool,
 }
 
 /// Where a model's files are.
@@ -81,7 +84,12 @@ pub(crate) struct Entry {
     spec_hash: String,
     files: Files,
     details: Option<Arc<Details>>,
+    /// A worker has llama.cpp's own server.
+    server: bool,
 }
+
+/// llama.cpp's own server.
+pub(crate) const SERVER: &str = "llama_server";
 
 /// A model's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +118,7 @@ impl Catalogue {
         let mut catalogue = Self {
             entries: models.into_iter().map(entry).collect(),
             places: HashMap::new(),
+            server: false,
         };
         catalogue.number();
         catalogue
@@ -128,7 +137,10 @@ impl Catalogue {
     /// Takes a model in, in the place of one of the same id; blocks no longer than a look at one file.
     pub(crate) fn insert(&mut self, model: ModelEntry) {
         let place = Arc::new(FilePlace::of(&model, None));
-        let entry = Entry::new(model, place, None);
+        let entry = Entry {
+            server: self.server,
+            ..Entry::new(model, place, None)
+        };
         match self.entry_mut(&entry.model.id.clone()) {
             Some(old) => *old = entry,
             None => {
@@ -153,6 +165,18 @@ impl Catalogue {
             Some(entry) => entry.set_options(options_json).map(|()| true),
             None => Ok(false),
         }
+    }
+
+    /// A worker has llama.cpp's own server: it hosts what our engine cannot. True if that is news for any model.
+    pub(crate) fn server_found(&mut self) -> bool {
+        self.server = true;
+        let mut news = false;
+        for entry in &mut self.entries {
+            let before = entry.runtime() == SERVER;
+            entry.server = true;
+            news |= before != (entry.runtime() == SERVER);
+        }
+        news
     }
 
     /// Checkpoints of the hub that models have.
@@ -261,6 +285,7 @@ impl Entry {
             model,
             spec_hash,
             details,
+            server: false,
         }
     }
 
@@ -300,6 +325,17 @@ impl Entry {
         };
         entry.spec_hash = convert::spec_hash(&entry.model.runtime, &effective);
         Ok(entry)
+    }
+
+    /// The runtime that hosts it: as configured, but llama.cpp's own server where its arguments have a flag that our engine cannot honour, the
+    /// entry leaves the choice to us, and a worker has that server (DECISIONS.md, Settings). Else our engine refuses it by the flag's name.
+    pub(crate) fn runtime(&self) -> &str {
+        let open = self.server && !self.model.runtime_given && self.model.runtime == "llama_cpp";
+        if open && llamacpp::beyond_embedded(&self.model.settings.args).is_some() {
+            SERVER
+        } else {
+            &self.model.runtime
+        }
     }
 
     /// What was configured.

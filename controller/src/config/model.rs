@@ -28,6 +28,8 @@ pub struct ModelEntry {
     pub recipe: String,
     /// The runtime that hosts it.
     pub runtime: String,
+    /// The entry names it; else it is the recipe's first.
+    pub runtime_given: bool,
     /// The checkpoint as configured; empty for `stub`.
     pub checkpoint: String,
     /// Its file; none if the checkpoint is a name that only the runtime understands, or there is none.
@@ -149,6 +151,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         kind: kind(&labels),
         recipe,
         runtime: runtime.unwrap_or_default().to_owned(),
+        runtime_given: section.has("runtime"),
         checkpoint,
         file,
         hub,

@@ -22,7 +22,7 @@ pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) 
     ModelSpec {
         id: model.id.as_ref().into(),
         kind: model.kind,
-        runtime: model.runtime.as_str().into(),
+        runtime: entry.runtime().into(),
         needs: estimate::needs(entry, &device, observed),
         device,
         spec_hash: entry.spec_hash().into(),
@@ -43,7 +43,7 @@ pub(crate) fn kinds(entry: &Entry, device: &DeviceChoice) -> &'static [DeviceKin
             Sim => &[Sim],
         };
     }
-    match entry.model().runtime.as_str() {
+    match entry.runtime() {
         "flm" | "ryzenai_server" => &[Npu],
         "stub" => &[Cpu, Sim, Gpu, Npu],
         // Nothing offloaded: the GPU would be set aside for nothing.
@@ -83,7 +83,7 @@ pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<Devic
         id: model.id.to_string(),
         r#type: model_type(model.kind).into(),
         recipe: model.recipe.clone(),
-        runtime: model.runtime.clone(),
+        runtime: entry.runtime().to_owned(),
         checkpoint: model.checkpoint.clone(),
         labels: model.labels.clone(),
         settings: Some(entry.settings().clone()),

@@ -9,7 +9,10 @@ use super::{
     mirror::Noted,
     sessions::Session,
 };
-use crate::convert::report::{facts, outcome, report};
+use crate::{
+    catalogue::SERVER,
+    convert::report::{facts, outcome, report},
+};
 
 impl Driver {
     pub(super) fn session_said(&mut self, message: FromWorker) {
@@ -81,6 +84,9 @@ impl Driver {
         let hosted = hello.full.iter().flat_map(|full| &full.instances);
         hosted.for_each(|status| self.ghosts.note(status));
         let noted = self.mirror.joined(hello, pulse, &mut self.observed);
+        if facts.runtimes.contains_key(&SERVER.into()) && self.catalogue.server_found() {
+            self.catalogue_changed();
+        }
         self.feed(Event::WorkerJoined { facts, report });
         self.take_note(noted);
         self.prune = true;

@@ -94,7 +94,7 @@ fn shared(
     choice: &DeviceChoice,
     observed: &Observed,
 ) -> Option<Need> {
-    let can = match entry.model().runtime.as_str() {
+    let can = match entry.runtime() {
         "llama_cpp" | "llama_server" => entry.settings().gpu_layers.is_none(),
         "stub" => true,
         _ => false,
@@ -136,7 +136,7 @@ fn computed_shares(entry: &Entry, kind: DeviceKind, devices: usize) -> Option<Ve
     let Some(Details::Gguf(details)) = entry.details().filter(|_| possible) else {
         return None;
     };
-    let settings = settings::read(&entry.model().runtime, entry.settings(), details.model())?;
+    let settings = settings::read(entry.runtime(), entry.settings(), details.model())?;
     // A draft is shared too, but small; projector and adapters go where the first layers are.
     let draft = details.draft().map_or(0, |draft| {
         memory::demand(draft, &settings::of_draft(&settings.memory), u64::MAX)
@@ -160,7 +160,7 @@ fn computed(entry: &Entry, kind: DeviceKind) -> Option<Bytes> {
             return (kind == DeviceKind::Gpu).then(|| Bytes::new(demand));
         }
     };
-    let settings = settings::read(&entry.model().runtime, entry.settings(), details.model())?;
+    let settings = settings::read(entry.runtime(), entry.settings(), details.model())?;
     let layers = settings.gpu_layers.unwrap_or(u64::MAX);
     let demand = match kind {
         DeviceKind::Gpu => whole_demand(details, &settings.memory, layers).device,
@@ -207,7 +207,7 @@ fn split(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Vec<Need> {
     let Some(Details::Gguf(details)) = entry.details().filter(|_| possible) else {
         return Vec::new();
     };
-    let Some(settings) = settings::read(&entry.model().runtime, entry.settings(), details.model()) else {
+    let Some(settings) = settings::read(entry.runtime(), entry.settings(), details.model()) else {
         return Vec::new();
     };
     let splits = memory::splits(details.model(), &settings.memory);

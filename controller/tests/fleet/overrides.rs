@@ -101,3 +101,54 @@ async fn a_load_makes_as_many_replicas_as_it_says_and_no_more_than_allowed() {
     let plain = load(&mut client, "").await.unwrap();
     assert_eq!(plain.instances.len(), 1);
 }
+
+/// DECISIONS, Settings: a flag that our engine cannot honour selects llama.cpp's server where there is one.
+#[tokio::test]
+async fn arguments_beyond_our_engine_go_to_llama_cpps_server() {
+    let config = "
+[policy]
+settle = '300ms'
+[models.a]
+checkpoint = 'a.gguf'
+[models.beyond]
+checkpoint = 'a.gguf'
+recipe = 'llamacpp'
+llamacpp_args = '--mlock'
+[models.insists]
+checkpoint = 'a.gguf'
+runtime = 'llama_cpp'
+llamacpp_args = '--mlock'
+";
+    let rig = Rig::start(config).await;
+    std::fs::write(rig.path("a.gguf"), b"x").unwrap();
+    let mut client = rig.client().await;
+    let runtime = async |client: &mut Client, id: &str| client.model(id).await.runtime;
+    // Without a server our engine gets it, and refuses it by the flag's name.
+    let mut ours = Worker::new("ours");
+    ours.join(&rig.address()).await;
+    assert_eq!(runtime(&mut client, "beyond").await, "llama_cpp");
+    let mut both = Worker::new("both");
+    both.runtimes.push("llama_server");
+    both.join(&rig.address()).await;
+    for (id, expected) in [
+        ("a", "llama_cpp"),
+        ("beyond", "llama_server"),
+        ("insists", "llama_cpp"),
+    ] {
+        assert_eq!(runtime(&mut client, id).await, expected, "{id}");
+    }
+    let ran_on = |model: &v1::Model| {
+        let status = model.instances[0].status.clone().unwrap();
+        status.spec.unwrap().runtime
+    };
+    let loaded = client.load("beyond").await.unwrap();
+    assert_eq!(ran_on(&loaded), "llama_server");
+    client.unload("beyond", false).await.unwrap();
+    // Arguments of one load count as well.
+    let loaded = load(&mut client, r#"{"llamacpp_args": "--mlock"}"#)
+        .await
+        .unwrap();
+    assert_eq!(ran_on(&loaded), "llama_server");
+    client.unload("a", false).await.unwrap();
+    assert_eq!(ran_on(&load(&mut client, "").await.unwrap()), "llama_cpp");
+}

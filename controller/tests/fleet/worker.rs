@@ -58,6 +58,7 @@ pub(crate) struct Worker {
     pub(crate) memory: Arc<Mutex<Memory>>,
     /// All of them can be used by all of its runtimes.
     pub(crate) devices: Vec<v1::Device>,
+    pub(crate) runtimes: Vec<&'static str>,
     changed: watch::Sender<u64>,
     session: Option<Session>,
 }
@@ -76,6 +77,7 @@ impl Worker {
             boot: id::fresh().to_string(),
             memory: Arc::default(),
             devices: vec![device(DEVICE, v1::DeviceKind::Cpu, 1 << 30)],
+            runtimes: vec!["stub", "llama_cpp"],
             changed: watch::Sender::new(0),
             session: None,
         }
@@ -92,10 +94,11 @@ impl Worker {
             highest_epoch_seen: memory.highest_epoch,
             addresses: vec![format!("unix:/{}", self.name)],
             devices: self.devices.clone(),
-            runtimes: ["stub", "llama_cpp"]
-                .into_iter()
+            runtimes: self
+                .runtimes
+                .iter()
                 .map(|name| v1::RuntimeInfo {
-                    name: name.to_owned(),
+                    name: (*name).to_owned(),
                     version: "1".to_owned(),
                     device_ids: self
                         .devices

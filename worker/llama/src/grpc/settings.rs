@@ -216,6 +216,26 @@ mod tests {
     }
 
     #[test]
+    fn exactly_the_flags_that_the_controller_counts_on_are_honoured() {
+        use muster_proto::llamacpp::{ALONE, WITH_VALUE, beyond_embedded};
+        for flag in WITH_VALUE {
+            // A file that is not there is another matter.
+            let refused = fold_all(&[flag, "1"]).err().filter(|_| flag != "--chat-template-file");
+            assert!(refused.is_none(), "{flag}: {refused:?}");
+            assert!(fold_all(&[flag]).is_err(), "{flag} needs a value");
+        }
+        for flag in ALONE {
+            let refused = fold_all(&[flag]).err();
+            assert!(refused.is_none(), "{flag}: {refused:?}");
+        }
+        for flag in ["--mlock", "--grp-attn-n", "-sm", "--lora", "stray"] {
+            let words = [flag.to_owned()];
+            assert_eq!(beyond_embedded(&words), Some(flag));
+            assert!(fold_all(&[flag]).is_err(), "{flag}");
+        }
+    }
+
+    #[test]
     fn a_flag_that_cannot_be_honoured_is_named() {
         let error = fold_all(&["--grp-attn-n", "2"]).expect_err("an unknown flag");
         assert!(error.message.contains("--grp-attn-n"));
