@@ -1,7 +1,9 @@
 //! Operators over HTTP, through the real controller, worker and engine: the Runtime Admin API (seed 001), Lemonade's loads (seed 000),
 //! llama.cpp's native routes (seed 004).
 
-use muster_tests::{Engine, Stack, engines};
+use std::time::Duration;
+
+use muster_tests::{Engine, Stack, engines, eventually};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -129,4 +131,189 @@ async fn native_routes_speak_to_the_engine() {
             .await
             .ok();
     }
+}
+
+#[tokio::test]
+async fn replicas_are_loaded_together_as_many_as_a_load_says() {
+    let stack = Stack::with(Engine::Stub.model("m", 2, "replica_max = 3"))
+        .start()
+        .await;
+    let load = async |body: Value| stack.http().post("/v1/admin/models/m/load", &body).await;
+    assert_eq!(
+        load(json!({"replicas": 4})).await.error(400)["code"],
+        "invalid_load_request"
+    );
+    assert_eq!(
+        load(json!({"replicas": 0})).await.error(422)["code"],
+        "invalid_schema"
+    );
+    assert_eq!(row(&stack).await["runtime_state"], "unloaded");
+    let loaded = load(json!({"replicas": 3})).await.ok();
+    for (key, value) in [
+        ("loaded_replicas", 3),
+        ("replicas", 3),
+        ("replica_max", 3),
+        ("vram_estimate_replica_count", 3),
+    ] {
+        assert_eq!(loaded[key], value, "{key}");
+    }
+    assert_eq!(loaded["definition"]["replicas"], 1, "it is not modified");
+    stack.http().chat("m", json!({"max_tokens": 4})).await.ok();
+    let unloaded = stack
+        .http()
+        .post("/v1/admin/models/m/unload", &json!({}))
+        .await
+        .ok();
+    assert_eq!(
+        (&unloaded["loaded_replicas"], &unloaded["replicas"]),
+        (&json!(0), &json!(1))
+    );
+}
+
+#[tokio::test]
+async fn a_failed_load_is_told_and_may_be_tried_again() {
+    let entry = format!(
+        "{}[models.m.stub]\nfail = 'load'\n",
+        Engine::Stub.model("m", 1, "")
+    );
+    let stack = Stack::with(entry)
+        .gateway_args(&["--autoload", "off"])
+        .start()
+        .await;
+    for _ in 0..2 {
+        let error = stack
+            .http()
+            .post("/v1/admin/models/m/load", &json!({}))
+            .await
+            .error(500);
+        let shown = row(&stack).await;
+        assert_eq!(
+            (&shown["runtime_state"], &shown["is_loaded"]),
+            (&json!("failed"), &json!(false))
+        );
+        assert_eq!(shown["last_error_code"], error["code"]);
+        assert!(!shown["last_error"].as_str().unwrap_or_default().is_empty());
+    }
+    let error = stack.http().post(CHAT, &hello()).await.error(409);
+    assert_eq!(error["code"], "model_failed");
+    let unloaded = stack
+        .http()
+        .post("/v1/admin/models/m/unload", &json!({}))
+        .await
+        .ok();
+    assert_eq!(unloaded["runtime_state"], "failed", "there is nothing to unload");
+}
+
+#[tokio::test]
+async fn an_unload_lets_what_runs_finish_and_takes_nothing_new() {
+    let entry = format!(
+        "{}[models.m.stub]\ntokens_per_second = 20\n",
+        Engine::Stub.model("m", 1, "")
+    );
+    let stack = Stack::with(entry).start().await;
+    let mut running = stack.http().chat_stream("m", json!({"max_tokens": 30})).await;
+    running.next().await.expect("an event");
+    let unload = tokio::spawn({
+        let http = stack.http();
+        async move { http.post("/v1/admin/models/m/unload", &json!({})).await.ok() }
+    });
+    eventually("the model is unloading", Duration::from_secs(10), async || {
+        match row(&stack).await["runtime_state"].as_str() {
+            Some("unloading") => Ok(()),
+            other => Err(other.map(str::to_owned)),
+        }
+    })
+    .await;
+    assert_eq!(row(&stack).await["runtime_inflight"], 1);
+    // On or off, requests do not bring back what an operator is unloading.
+    let error = stack.http().post(CHAT, &hello()).await.error(409);
+    assert_eq!(error["code"], "model_unloading");
+    // A second unload answers at once, a load conflicts (seed 001).
+    let second = stack
+        .http()
+        .post("/v1/admin/models/m/unload", &json!({}))
+        .await
+        .ok();
+    assert_eq!(second["runtime_state"], "unloading");
+    let error = stack
+        .http()
+        .post("/v1/admin/models/m/load", &json!({}))
+        .await
+        .error(409);
+    assert_eq!(error["code"], "model_unloading");
+    assert_eq!(running.chat().await.finish.as_deref(), Some("length"));
+    assert_eq!(unload.await.expect("an answer")["runtime_state"], "unloaded");
+}
+
+#[tokio::test]
+async fn a_prompt_format_is_what_the_engine_renders() {
+    let model = engines::test_model("tiny-chat");
+    let entry =
+        |format: &str| Engine::LlamaCpp.serving(&model, format, 1, &format!("prompt_format = '{format}'"));
+    let formats = ["generic", "mistral_template", "qwen3_template", "gemma4_template"];
+    let config: String = formats.iter().map(|format| entry(format)).collect();
+    let limits = "[policy]\nmax_loaded_models = -1\n";
+    let config = format!("{limits}{config}{}", entry("translategemma_template"));
+    let stack = Stack::with(config).start().await;
+    let turns = json!([
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "Bye"},
+    ]);
+    for (format, prompt, modes) in [
+        (
+            "generic",
+            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n\
+             <|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n",
+            1,
+        ),
+        (
+            "mistral_template",
+            // What ends the test model's turns is its end of text.
+            "[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][INST]Hi[/INST]Hello<|im_end|>[INST]Bye[/INST]",
+            1,
+        ),
+        (
+            "qwen3_template",
+            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n\
+             <|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+            3,
+        ),
+        (
+            "gemma4_template",
+            "<|turn>system\nBe kind.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\nHello<turn|>\n<|turn>user\nBye<turn|>\n\
+             <|turn>model\n<|channel>thought\n<channel|>",
+            3,
+        ),
+    ] {
+        let load = format!("/v1/admin/models/{format}/load");
+        let loaded = stack.http().post(&load, &json!({})).await.ok();
+        assert_eq!(loaded["definition"]["prompt_format"], format);
+        let can = &loaded["capabilities"];
+        assert_eq!(can["multi_turn"], true, "{format}");
+        assert_eq!(
+            can["thinking_modes"].as_array().map(Vec::len),
+            Some(modes),
+            "{format}"
+        );
+        let body = json!({"model": format, "messages": turns, "enable_thinking": false});
+        let shown = stack.http().post("/apply-template", &body).await.ok();
+        let shown = shown["prompt"].as_str().expect("a prompt");
+        assert_eq!(shown.trim_start_matches("<s>"), prompt, "{format}");
+    }
+    let format = "translategemma_template";
+    let request = json!({"model": format, "input": "Hola", "target_lang_code": "en", "max_output_tokens": 4});
+    stack.http().post("/v1/responses", &request).await.ok();
+    let shown = stack.http().get(&format!("/v1/admin/models/{format}")).await.ok();
+    assert_eq!(shown["capabilities"]["multi_turn"], false);
+    let error = stack
+        .http()
+        .post(
+            "/v1/responses",
+            &json!({"model": format, "messages": turns, "target_lang_code": "en"}),
+        )
+        .await
+        .error(400);
+    assert_eq!(error["param"], "messages");
 }

@@ -67,6 +67,10 @@ impl Machine {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let mut machine = Self::parse(&text("/proc/cpuinfo"), &text("/proc/meminfo"));
         machine.os = format!("Linux-{}", text("/proc/sys/kernel/osrelease").trim());
+        if machine.processor.is_empty() {
+            // Not every architecture names its processors there.
+            std::env::consts::ARCH.clone_into(&mut machine.processor);
+        }
         machine
     }
 
