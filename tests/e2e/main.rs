@@ -23,6 +23,7 @@ mod errors;
 mod kills;
 mod memory;
 mod minilm;
+mod places;
 mod policy;
 mod same;
 mod shutdown;

@@ -40,7 +40,7 @@ pub struct StackBuilder {
 }
 
 impl StackBuilder {
-    /// One worker per device instead of one for the CPU.
+    /// One worker for each of these instead of one for the CPU; `A,B` = a worker that owns both.
     #[must_use]
     pub fn devices(mut self, devices: &[&str]) -> Self {
         self.devices = devices.iter().map(|device| (*device).to_owned()).collect();
@@ -151,7 +151,9 @@ impl Stack {
             Role::Worker(number) => {
                 let mut command = Command::new(binaries::find("muster-worker"));
                 command.args(["--listen", "127.0.0.1:0", "--name", &format!("w{number}")]);
-                command.args(["--device", &self.devices[number]]);
+                for device in self.devices[number].split(',') {
+                    command.args(["--device", device]);
+                }
                 command.args(["--controller", &self.controller_address.to_string()]);
                 command.arg("--run-dir").arg(base.join("run"));
                 if let Some(path) = std::env::var_os("MUSTER_TEST_LLAMA_SERVER") {
