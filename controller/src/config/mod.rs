@@ -1,4 +1,4 @@
-//! Configuration: several TOML files, deep-merged, later ones win; parsed once into values that are valid by construction.
+//! Configuration: several files in TOML (or JSON, [`json`]), deep-merged, later ones win; parsed once into values that are valid by construction.
 //!
 //! ```text
 //! files ──read──► tables ──merge──► Node tree ──Section (typed, asks key by key)──► Config
@@ -11,8 +11,10 @@ mod args;
 mod classes;
 mod defaults;
 mod device;
+mod json;
 mod model;
 mod node;
+mod own;
 mod policy;
 mod prompt_format;
 mod section;
@@ -32,6 +34,7 @@ pub use device::DeviceRules;
 pub use model::{ModelEntry, device};
 pub use section::Problem;
 
+use json::Json;
 use node::Node;
 use section::{Problems, Section};
 
@@ -108,7 +111,10 @@ impl Config {
         let mut tree = Node::empty();
         for file in files {
             match read(file) {
-                Ok(node) => tree.merge(node),
+                Ok((node, resets)) => {
+                    resets.iter().for_each(|path| tree.remove(path));
+                    tree.merge(node);
+                }
                 Err(problem) => problems.borrow_mut().push(problem),
             }
         }
@@ -165,20 +171,28 @@ pub(crate) fn definition(
     }
 }
 
-fn read(file: &PathBuf) -> Result<Node, Problem> {
+/// A file's values, and what it takes back of those before it.
+fn read(file: &PathBuf) -> Result<(Node, Vec<Vec<String>>), Problem> {
     let problem = |message: String| Problem {
         file: file.clone(),
         key: String::new(),
         message,
     };
     let text = std::fs::read_to_string(file).map_err(|error| problem(format!("cannot be read: {error}")))?;
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| problem(syntax(&error, &text)))?;
+    let Json { table, resets } = match file.extension() {
+        Some(extension) if extension == "json" => Json::parse(&text).map_err(problem)?,
+        Some(_) | None => {
+            let table = text.parse().map_err(|error| problem(syntax(&error, &text)))?;
+            Json {
+                table,
+                resets: Vec::new(),
+            }
+        }
+    };
     // Relative paths inside are relative to the file, wherever the process was started.
     let absolute =
         std::path::absolute(file).map_err(|error| problem(format!("has no absolute path: {error}")))?;
-    Ok(Node::parsed(table, &Arc::new(absolute)))
+    Ok((Node::parsed(table, &Arc::new(absolute)), resets))
 }
 
 fn syntax(error: &toml::de::Error, text: &str) -> String {

@@ -15,7 +15,7 @@ use muster_proto::{
     v1::{HubCheckpoint, LoraAdapter, ModelSettings, StubSettings},
 };
 
-use super::{defaults::Defaults, prompt_format, section::Section};
+use super::{defaults::Defaults, own, prompt_format, section::Section};
 
 /// A model as configured.
 #[derive(Debug, Clone)]
@@ -140,6 +140,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         (None, _) | (_, Some(_)) => None,
     };
     settings.stub = stub(&section, runtime);
+    settings.runtime_json = own::read(&section, runtime.unwrap_or_default());
     let prompt_format = prompt_format::read(&section, runtime, &mut settings.chat_template);
     let replicas = count(&section, "replicas").unwrap_or(NonZeroU32::MIN);
     let mut device = device(section.string("device").unwrap_or_default());

@@ -53,6 +53,22 @@ impl Node {
         }
     }
 
+    /// Takes a value away, wherever it came from.
+    pub(super) fn remove(&mut self, path: &[String]) {
+        let Kind::Table(entries) = &mut self.kind else {
+            return;
+        };
+        match path {
+            [] => {}
+            [key] => entries.retain(|(known, _)| known != key),
+            [key, rest @ ..] => {
+                if let Some((_, node)) = entries.iter_mut().find(|(known, _)| known == key) {
+                    node.remove(rest);
+                }
+            }
+        }
+    }
+
     /// Lays `later` over this tree.
     pub(super) fn merge(&mut self, later: Self) {
         match (&mut self.kind, later) {

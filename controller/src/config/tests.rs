@@ -323,3 +323,47 @@ fn seed_001_replica_max_is_at_least_replicas() {
     let error = read("replicas = 3\nreplica_max = 2").problems().join("\n");
     assert!(error.contains("models.a.replica_max"), "{error}");
 }
+
+#[test]
+fn seed_001_settings_and_local_json_are_merged_like_toml() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let paths = [
+        write("base.toml", "[policy]\nmax_loaded_models = 2\n"),
+        write(
+            "settings.json",
+            r#"{"models": {"m": {"backend": "llama_cpp", "model_path": "m.gguf", "gguf_n_ctx": 4096, "gguf_type_k": "q8_0", "enabled": true}}}"#,
+        ),
+        write(
+            "local.json",
+            r#"{"models": {"m": {"gguf_n_ctx": 8192, "gguf_type_k": null},
+                           "v": {"backend": "vllm", "model_path": "org/name", "vllm_max_model_len": 16384, "vllm_kv_cache_dtype": "fp8"}}}"#,
+        ),
+    ];
+    let config = Config::load(&paths, None, &Defaults::default()).unwrap();
+    let [m, v] = config.models.as_slice() else {
+        panic!("{:?}", config.models)
+    };
+    assert_eq!((m.runtime.as_str(), m.enabled), ("llama_cpp", true));
+    assert_eq!(
+        (m.settings.ctx_size, m.settings.cache_type_k.as_str()),
+        (8192, ""),
+        "an explicit null resets"
+    );
+    assert_eq!(m.file.as_deref(), Some(dir.path().join("m.gguf").as_path()));
+    let own: serde_json::Value = serde_json::from_str(&v.settings.runtime_json).unwrap();
+    assert_eq!(
+        own,
+        serde_json::json!({"vllm_max_model_len": 16384, "vllm_kv_cache_dtype": "fp8"})
+    );
+    let wrong = write(
+        "wrong.json",
+        r#"{"models": {"m": {"backend": "llama_cpp", "model_path": "m.gguf", "vllm_max_pixels": 1}}}"#,
+    );
+    let error = Config::load(&[wrong], None, &Defaults::default()).unwrap_err();
+    assert!(error.to_string().contains("vllm_max_pixels"), "{error}");
+}

@@ -1,0 +1,43 @@
+//! Settings that only the runtime knows, under the seed's names (seed 001, `load_constraints`): they travel as they are.
+
+use super::section::Section;
+
+/// The settings, by runtimes.
+const OWN: [(&[&str], &[&str]); 2] = [
+    (
+        &["vllm", "vllm_serve"],
+        &[
+            "vllm_max_model_len",
+            "vllm_kv_cache_dtype",
+            "vllm_kv_cache_memory_bytes",
+            "vllm_gpu_memory_utilization",
+            "vllm_max_pixels",
+            "vllm_speculative_method",
+            "vllm_speculative_model",
+            "vllm_num_speculative_tokens",
+        ],
+    ),
+    (
+        &["exllamav3"],
+        &[
+            "exllama_cache_size",
+            "exllama_cache_quant",
+            "exllama_max_rq_tokens",
+        ],
+    ),
+];
+
+/// Those that are given, as JSON; empty if there are none.
+pub(super) fn read(section: &Section<'_>, runtime: &str) -> String {
+    let keys = OWN.iter().find(|(runtimes, _)| runtimes.contains(&runtime));
+    let keys = keys.map_or(&[][..], |(_, keys)| *keys);
+    let value = |key: &&'static str| {
+        let value = serde_json::to_value(section.leaf(key)?).ok()?;
+        Some(((*key).to_owned(), value))
+    };
+    let given: serde_json::Map<_, _> = keys.iter().filter_map(value).collect();
+    if given.is_empty() {
+        return String::new();
+    }
+    serde_json::Value::Object(given).to_string()
+}
