@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     controller::{Controller, Said},
-    gateway::{Gateway, read},
+    gateway::{self, Gateway, read},
     within,
     worker::{Worker, says},
 };
@@ -196,4 +196,177 @@ async fn settings_change_while_it_runs() {
         )
     );
     assert_eq!(controller.heard().pins, [("warm".to_owned(), true)]);
+}
+
+/// A summary of the seed's examples.
+fn listed(id: &str, checkpoint: &str, labels: &[&str], megabytes: u64) -> v1::ModelSummary {
+    v1::ModelSummary {
+        checkpoint: checkpoint.into(),
+        labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+        created: Some(prost_types::Timestamp {
+            seconds: 1_744_173_590,
+            nanos: 0,
+        }),
+        size_bytes: megabytes * 1_000_000,
+        ..gateway::model(id)
+    }
+}
+
+async fn listing(models: Vec<v1::ModelSummary>) -> (Gateway, Controller) {
+    let controller = Controller::start(Said {
+        epoch: 1,
+        models,
+        ..Said::default()
+    })
+    .await;
+    let gateway = Gateway::start(&controller.address).await;
+    (gateway, controller)
+}
+
+#[tokio::test]
+async fn seed_000_example_of_health() {
+    let loaded =
+        |id: &str, checkpoint: &str, kind: v1::ModelType, at: (i64, i32), devices: &[&str], url: &str| {
+            v1::ModelSummary {
+                status: v1::ModelStatus::Loaded.into(),
+                r#type: kind.into(),
+                last_used: Some(prost_types::Timestamp {
+                    seconds: at.0,
+                    nanos: at.1,
+                }),
+                device_kinds: devices.iter().map(|kind| (*kind).to_owned()).collect(),
+                backend_urls: vec![url.into()],
+                ..listed(id, checkpoint, &[], 1000)
+            }
+        };
+    let llm = "amd/Llama-3.2-1B-Instruct-awq-g128-int4-asym-fp16-onnx-hybrid";
+    let embedding = "nomic-ai/nomic-embed-text-v1-GGUF:Q4_K_S";
+    let (gateway, _controller) = listing(vec![
+        loaded(
+            "Llama-3.2-1B-Instruct-Hybrid",
+            llm,
+            v1::ModelType::Llm,
+            (1_732_123_456, 789_000_000),
+            &["gpu", "npu"],
+            "http://127.0.0.1:8001/v1",
+        ),
+        loaded(
+            "nomic-embed-text-v1-GGUF",
+            embedding,
+            v1::ModelType::Embedding,
+            (1_732_123_450, 123_000_000),
+            &["gpu"],
+            "http://127.0.0.1:8002/v1",
+        ),
+        gateway::model("unloaded"),
+    ])
+    .await;
+    let (status, mut health) = gateway.get("/api/v1/health").await;
+    assert_eq!(status, 200);
+    // Beyond the seed, as Lemonade of today has it.
+    assert!(health.as_object_mut().unwrap().remove("version").is_some());
+    let expected = json!({
+        "status": "ok",
+        "checkpoint_loaded": llm,
+        "model_loaded": "Llama-3.2-1B-Instruct-Hybrid",
+        "all_models_loaded": [
+            {
+                "model_name": "Llama-3.2-1B-Instruct-Hybrid",
+                "checkpoint": llm,
+                "last_use": 1_732_123_456.789,
+                "type": "llm",
+                "device": "gpu npu",
+                "backend_url": "http://127.0.0.1:8001/v1"
+            },
+            {
+                "model_name": "nomic-embed-text-v1-GGUF",
+                "checkpoint": embedding,
+                "last_use": 1_732_123_450.123,
+                "type": "embedding",
+                "device": "gpu",
+                "backend_url": "http://127.0.0.1:8002/v1"
+            }
+        ]
+    });
+    assert_eq!(health, expected);
+    let (empty, _controller) = listing(Vec::new()).await;
+    let (_, health) = empty.get("/v1/health").await;
+    assert_eq!(
+        (
+            &health["model_loaded"],
+            &health["checkpoint_loaded"],
+            &health["all_models_loaded"]
+        ),
+        (&Value::Null, &Value::Null, &json!([]))
+    );
+}
+
+#[tokio::test]
+async fn seed_000_example_of_models() {
+    let absent = v1::ModelSummary {
+        downloaded: false,
+        ..listed("Absent-GGUF", "x/Absent-GGUF:Q4_0", &[], 0)
+    };
+    let (gateway, _controller) = listing(vec![
+        listed(
+            "Qwen3-0.6B-GGUF",
+            "unsloth/Qwen3-0.6B-GGUF:Q4_0",
+            &["reasoning", "suggested"],
+            380,
+        ),
+        listed(
+            "Gemma-3-4b-it-GGUF",
+            "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M",
+            &["hot", "vision"],
+            3610,
+        ),
+        absent,
+    ])
+    .await;
+    let (_, all) = gateway.get("/api/v1/models?show_all=true").await;
+    let ids = |list: &Value| -> Vec<Value> {
+        let rows = list["data"].as_array().unwrap();
+        rows.iter().map(|row| row["id"].clone()).collect()
+    };
+    assert_eq!(
+        ids(&all),
+        ["Absent-GGUF", "Gemma-3-4b-it-GGUF", "Qwen3-0.6B-GGUF"]
+    );
+    assert_eq!(all["data"][0]["downloaded"], false);
+    assert!(
+        all["data"][0].get("size").is_none(),
+        "omitted where it is not known"
+    );
+    let (_, here) = gateway.get("/api/v1/models").await;
+    assert_eq!(ids(&here), ["Gemma-3-4b-it-GGUF", "Qwen3-0.6B-GGUF"]);
+    assert_eq!(here["object"], "list");
+    let (_, one) = gateway.get("/api/v1/models/Qwen3-0.6B-GGUF").await;
+    assert_eq!(one, here["data"][1]);
+    for (key, value) in [
+        ("id", json!("Qwen3-0.6B-GGUF")),
+        ("created", json!(1_744_173_590)),
+        ("object", json!("model")),
+        ("owned_by", json!("lemonade")),
+        ("checkpoint", json!("unsloth/Qwen3-0.6B-GGUF:Q4_0")),
+        ("recipe", json!("llamacpp")),
+        ("size", json!(0.38)),
+        ("downloaded", json!(true)),
+        ("suggested", json!(true)),
+    ] {
+        assert_eq!(one[key], value, "{key}");
+    }
+    assert_eq!(here["data"][0]["labels"], json!(["hot", "vision"]));
+    let (status, error) = gateway.get("/api/v1/models/Llama-3.2-1B-Instruct-Hybrid").await;
+    assert_eq!(
+        (
+            status.as_u16(),
+            &error["error"]["message"],
+            &error["error"]["type"]
+        ),
+        (
+            404,
+            &json!("Model Llama-3.2-1B-Instruct-Hybrid has not been found"),
+            &json!("not_found")
+        )
+    );
 }
