@@ -2,8 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{Bytes, Command, DeviceKey, Effect, HostId, InstanceId, ModelId, ModelType, UnloadMode};
+use crate::api::{
+    Bytes, Command, Decision, DecisionKind, DeviceKey, Effect, EvictionRule, HostId, InstanceId, ModelId,
+    ModelType, UnloadMode,
+};
+use crate::config::Eviction;
 use crate::fleet::{Fleet, Phase};
+use crate::plan::Tenure;
 use crate::state::{Instance, InstanceState, Place};
 
 /// A broken promise.
@@ -54,6 +59,22 @@ pub enum Violation {
     /// A pinned model is being evicted.
     #[error("I6: pinned model {0} is being evicted")]
     EvictsPinned(ModelId),
+    /// A load whose engine failed is tried more than once more.
+    #[error("I7: attempt {attempt} of {model} begins")]
+    RetriesAgain {
+        /// The model.
+        model: ModelId,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// A type's slot was taken from one model though another was idle for longer.
+    #[error("I9: {victim} goes before {older}")]
+    NotTheLeastRecentlyUsed {
+        /// Who goes.
+        victim: ModelId,
+        /// Who should.
+        older: ModelId,
+    },
     /// A queued load that nobody waits for.
     #[error("I8: nobody waits for the queued load of {0}")]
     Abandoned(ModelId),
@@ -70,12 +91,35 @@ pub enum Violation {
 pub fn check(fleet: &Fleet, effects: &[Effect]) -> Result<(), Vec<Violation>> {
     let mut found = Vec::new();
     for effect in effects {
-        if let Effect::Command {
-            instance, command, ..
-        } = effect
-            && let Some(instance) = fleet.instances.get(instance)
-        {
-            commanded(fleet, instance, command, &mut found);
+        match effect {
+            Effect::Command {
+                instance, command, ..
+            } => {
+                if let Some(instance) = fleet.instances.get(instance) {
+                    commanded(fleet, instance, command, &mut found);
+                }
+            }
+            Effect::Decided(Decision {
+                kind:
+                    DecisionKind::Evicting {
+                        rule: EvictionRule::TypeSlot,
+                        ..
+                    },
+                instance: Some(victim),
+                ..
+            }) => least_recently_used(fleet, victim, &mut found),
+            Effect::Decided(_)
+            | Effect::Notify { .. }
+            | Effect::Progress { .. }
+            | Effect::Reply { .. }
+            | Effect::PublishRoute { .. }
+            | Effect::RetractRoute { .. }
+            | Effect::ModelChanged { .. }
+            | Effect::Settled
+            | Effect::RosterPut { .. }
+            | Effect::RosterRemove { .. }
+            | Effect::Resync { .. }
+            | Effect::WakeAt { .. } => {}
         }
     }
     queue(fleet, &mut found);
@@ -90,6 +134,12 @@ fn commanded(fleet: &Fleet, instance: &Instance, command: &Command, found: &mut 
             types(fleet, instance, found);
             devices(fleet, instance, found);
             loads(fleet, instance, found);
+            if instance.spec.attempt > 2 {
+                found.push(Violation::RetriesAgain {
+                    model: instance.spec.model.clone(),
+                    attempt: instance.spec.attempt,
+                });
+            }
         }
         Command::Quiesce
         | Command::Unload {
@@ -186,6 +236,33 @@ fn loads(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
         found.push(Violation::TooManyLoads {
             host: loading.host.clone(),
             count,
+        });
+    }
+}
+
+/// I9, where one load alone decides: claims of others take their victims out of the order. Of replicas the most recently used one speaks for
+/// all, so only models with one instance are compared.
+fn least_recently_used(fleet: &Fleet, victim: &InstanceId, found: &mut Vec<Violation>) {
+    let Some(victim) = fleet.instances.get(victim) else {
+        return;
+    };
+    let alone = |instance: &Instance| {
+        let model = fleet.models.get(&instance.spec.model);
+        model.is_some_and(|model| model.instances.len() == 1)
+    };
+    if fleet.config.eviction != Eviction::Lru || fleet.queue.len() != 1 || !alone(victim) {
+        return;
+    }
+    let older = fleet.on_host(&victim.host).find(|other| {
+        other.spec.kind == victim.spec.kind
+            && alone(other)
+            && other.usage.last_used < victim.usage.last_used
+            && fleet.tenure(other, &[]) == Tenure::Idle
+    });
+    if let Some(older) = older {
+        found.push(Violation::NotTheLeastRecentlyUsed {
+            victim: victim.spec.model.clone(),
+            older: older.spec.model.clone(),
         });
     }
 }
