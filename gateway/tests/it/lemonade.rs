@@ -370,3 +370,52 @@ async fn seed_000_example_of_models() {
         )
     );
 }
+
+#[tokio::test]
+async fn a_load_and_an_unload_wait_for_what_somebody_else_began() {
+    let (gateway, controller) = start().await;
+    let is = |id: &'static str, status: v1::ModelStatus| {
+        move |said: &mut Said| {
+            let found = said.catalogue.iter_mut().find(|model| model.id == id);
+            found.unwrap().set_status(status);
+        }
+    };
+    let send = |path: &str, name: &str| {
+        let request = gateway.client.post(format!("{}{path}", gateway.url));
+        tokio::spawn(request.json(&json!({"model_name": name})).send())
+    };
+    controller.say(|said| said.load = Some(Ok(model("coming", v1::ModelStatus::Loading))));
+    let load = send("/api/v1/load", "coming");
+    controller.hears(|heard| heard.loads.len() == 1).await;
+    assert!(!load.is_finished());
+    controller.say(is("coming", v1::ModelStatus::Loaded));
+    let (status, body) = read(within(load).await.unwrap().unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), &body["message"]),
+        (200, &json!("Loaded model: coming"))
+    );
+
+    controller.say(is("coming", v1::ModelStatus::Loading));
+    let load = send("/api/v1/load", "coming");
+    controller.hears(|heard| heard.loads.len() == 2).await;
+    controller.say(|said| {
+        is("coming", v1::ModelStatus::Failed)(said);
+        let failed = said.catalogue.iter_mut().find(|model| model.id == "coming");
+        failed.unwrap().last_error = Some(Code::ModelLoadFailed.error("no such tensor"));
+    });
+    let (status, body) = read(within(load).await.unwrap().unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), &body["message"]),
+        (500, &json!("no such tensor"))
+    );
+
+    controller.say(|said| {
+        is("warm", v1::ModelStatus::Unloading)(said);
+        said.unload = Some(Ok(model("warm", v1::ModelStatus::Unloading)));
+    });
+    let unload = send("/api/v1/unload", "warm");
+    controller.hears(|heard| heard.unloads.len() == 1).await;
+    assert!(!unload.is_finished());
+    controller.say(is("warm", v1::ModelStatus::Unloaded));
+    assert_eq!(within(unload).await.unwrap().unwrap().status(), 200);
+}

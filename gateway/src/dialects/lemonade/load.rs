@@ -15,7 +15,6 @@ use muster_proto::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    fleet::control::Control,
     openapi::schema,
     routes::{
         App,
@@ -93,7 +92,7 @@ impl Wanted {
 }
 
 /// `model_name`, or today's `model`.
-fn model_name(body: &mut Object<'_>) -> Result<Option<String>, ErrorInfo> {
+pub(super) fn model_name(body: &mut Object<'_>) -> Result<Option<String>, ErrorInfo> {
     match body.take_any(&["model_name", "model"]) {
         None => Ok(None),
         Some(name) => Ok(Some(name.string()?).filter(|name| !name.is_empty())),
@@ -124,21 +123,44 @@ pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
         Standing::AsWanted => {}
         Standing::Otherwise => {
             control().unload(unload_of(&wanted.model)).await?;
-            begin(control(), &wanted, &overrides).await?;
+            begin(&app, &wanted, &overrides).await?;
         }
-        Standing::Absent => begin(control(), &wanted, &overrides).await?,
+        Standing::Absent => begin(&app, &wanted, &overrides).await?,
     }
     Ok(success(&format!("Loaded model: {}", wanted.model)))
 }
 
-async fn begin(control: Control, wanted: &Wanted, overrides: &Overrides) -> Result<(), ErrorInfo> {
+async fn begin(app: &App, wanted: &Wanted, overrides: &Overrides) -> Result<(), ErrorInfo> {
     let request = LoadModelRequest {
         model: wanted.model.clone(),
         device_id: wanted.device.to_owned(),
         override_json: overrides.to_json(),
+        // "Installs the model if necessary" (seed 000).
+        download: true,
         ..LoadModelRequest::default()
     };
-    control.load(request).await.map(drop)
+    let done = app.dispatcher.fleet.control().load(request).await?;
+    let model = left(app, ModelStatus::Loading, done.model).await?;
+    match (model.status(), model.last_error) {
+        (ModelStatus::Loaded, _) => Ok(()),
+        (_, Some(error)) => Err(error),
+        (_, None) => Err(Code::LoadCancelled.error("somebody ended the load")),
+    }
+}
+
+/// Waits until a model leaves a state that somebody else brought it to: the controller answers at once to who joins a load or an unload.
+async fn left(app: &App, state: ModelStatus, mut model: Model) -> Result<Model, ErrorInfo> {
+    let fleet = &app.dispatcher.fleet;
+    let mut changes = fleet.changes();
+    while model.status() == state {
+        changes.mark_unchanged();
+        model = fleet.control().model(&model.id).await?;
+        if model.status() == state {
+            // The controller tells of its states here, so their end is a change. An error means that the fleet is gone.
+            drop(changes.changed().await);
+        }
+    }
+    Ok(model)
 }
 
 /// How a model stands before a load.
@@ -208,16 +230,17 @@ pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<
                 let error = Code::UnknownModel.error(format!("Model not loaded: {name}"));
                 return Err(error.with_param("model_name").into());
             }
-            control().unload(unload_of(&name)).await?;
+            let model = control().unload(unload_of(&name)).await?;
+            left(&app, ModelStatus::Unloading, model).await?;
         }
         None => {
             let models = control().models().await?;
             let there =
                 |model: &&Model| !matches!(model.status(), ModelStatus::Unloaded | ModelStatus::Failed);
-            let unloads = models
-                .iter()
-                .filter(there)
-                .map(|model| control().unload(unload_of(&model.id)));
+            let unloads = models.iter().filter(there).map(async |model| {
+                let model = control().unload(unload_of(&model.id)).await?;
+                left(&app, ModelStatus::Unloading, model).await
+            });
             futures::future::try_join_all(unloads).await?;
         }
     }
