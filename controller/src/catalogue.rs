@@ -13,15 +13,17 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use muster_policy::{Bytes, ModelType, WorkerId};
+use muster_policy::{Bytes, DeviceChoice, ModelType, WorkerId};
 use muster_proto::{
-    llamacpp,
+    Code, ErrorExt as _, llamacpp,
     overrides::Overrides,
     v1::{CachedFiles, ErrorInfo, HubCheckpoint, ModelSettings},
 };
 
+use serde_json::{Map, Value};
+
 use crate::{
-    config::ModelEntry,
+    config::{self, ModelEntry},
     convert,
     estimate::{Details, Reader},
 };
@@ -66,6 +68,9 @@ pub(crate) struct Seen {
     details: Option<Arc<Details>>,
 }
 
+/// The one saved option that is no setting of an engine (seed 000, `load`).
+const BACKEND: &str = "llamacpp_backend";
+
 /// Headers are read at start for so long; the others follow beside the driver, in its first look.
 const START_BUDGET: Duration = Duration::from_millis(250);
 
@@ -76,7 +81,9 @@ pub(crate) struct Entry {
     model: ModelEntry,
     /// Its settings without them.
     definition: ModelSettings,
-    /// Saved options, as `LoadModelRequest.override_json`; empty if none.
+    /// Its device without them.
+    device: DeviceChoice,
+    /// Saved options: settings as in `LoadModelRequest.override_json`, and `llamacpp_backend`; empty if none.
     options: String,
     /// Workers with its files, if they are the hub's.
     workers: BTreeSet<WorkerId>,
@@ -278,6 +285,7 @@ impl Entry {
         let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
         Self {
             definition: model.settings.clone(),
+            device: model.device.clone(),
             options: String::new(),
             workers: BTreeSet::new(),
             files: Files::at(&place),
@@ -290,15 +298,49 @@ impl Entry {
     }
 
     fn set_options(&mut self, options_json: &str) -> Result<(), ErrorInfo> {
-        let options = Overrides::from_json(&self.model.runtime, options_json)?;
+        let wrong = |key: &str, what: &str| {
+            let error = Code::InvalidLoadRequest.error(format!("`{key}` {what}"));
+            error.with_param(key)
+        };
+        let text = if options_json.is_empty() {
+            "{}"
+        } else {
+            options_json
+        };
+        let mut fields: Map<String, Value> =
+            serde_json::from_str(text).map_err(|_| wrong("options", "must be a JSON object"))?;
+        let whole = fields.clone();
+        // Where it runs is no setting of the engine.
+        let device = match fields.remove(BACKEND) {
+            None | Some(Value::Null) => self.device.clone(),
+            Some(backend) => {
+                let kind = backend.as_str().and_then(config::backend);
+                let kind =
+                    kind.filter(|_| matches!(self.model.runtime.as_str(), "llama_cpp" | "llama_server"));
+                DeviceChoice::Kind(
+                    kind.ok_or_else(|| wrong(BACKEND, "is no backend of this model's runtime"))?,
+                )
+            }
+        };
+        let options = Overrides::from_json(&self.model.runtime, &Value::Object(fields).to_string())?;
         let mut settings = self.definition.clone();
         options.apply(&mut settings)?;
         // They are a part of what the model is, not of one load.
         settings.load_override_json.clear();
         self.spec_hash = convert::spec_hash(&self.model.runtime, &settings);
         self.model.settings = settings;
-        self.options = options.to_json();
+        self.model.device = device;
+        self.options = if whole.is_empty() {
+            String::new()
+        } else {
+            Value::Object(whole).to_string()
+        };
         Ok(())
+    }
+
+    /// Settings without saved options.
+    pub(crate) fn definition(&self) -> &ModelSettings {
+        &self.definition
     }
 
     /// Saved options, as `LoadModelRequest.override_json`; empty if none.

@@ -25,6 +25,7 @@ mod memory;
 mod minilm;
 mod places;
 mod policy;
+mod pull;
 mod same;
 mod shutdown;
 mod slow;

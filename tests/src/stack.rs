@@ -37,9 +37,18 @@ pub struct StackBuilder {
     config: String,
     devices: Vec<String>,
     gateway_args: Vec<String>,
+    worker_env: Vec<(String, String)>,
 }
 
 impl StackBuilder {
+    /// Environment of the workers.
+    #[must_use]
+    pub fn worker_env(mut self, pairs: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.worker_env.extend(pairs.iter().map(owned));
+        self
+    }
+
     /// One worker for each of these instead of one for the CPU; `A,B` = a worker that owns both.
     #[must_use]
     pub fn devices(mut self, devices: &[&str]) -> Self {
@@ -75,6 +84,7 @@ impl StackBuilder {
             worker_addresses: Vec::new(),
             devices: self.devices,
             gateway_args: self.gateway_args,
+            worker_env: self.worker_env,
             directory,
         };
         stack.start_process(Role::Controller).await;
@@ -97,6 +107,7 @@ pub struct Stack {
     worker_addresses: Vec<Address>,
     devices: Vec<String>,
     gateway_args: Vec<String>,
+    worker_env: Vec<(String, String)>,
     directory: TempDir,
 }
 
@@ -108,6 +119,7 @@ impl Stack {
             config: config.into(),
             devices: vec!["cpu".to_owned()],
             gateway_args: Vec::new(),
+            worker_env: Vec::new(),
         }
     }
 
@@ -156,6 +168,14 @@ impl Stack {
                 }
                 command.args(["--controller", &self.controller_address.to_string()]);
                 command.arg("--run-dir").arg(base.join("run"));
+                // Never the cache, the hub or the account of whoever runs the tests.
+                command
+                    .env("HF_HUB_CACHE", base.join("hub"))
+                    .env("HF_TOKEN", "none");
+                command
+                    .env("HF_ENDPOINT", "http://127.0.0.1:1")
+                    .env("NO_PROXY", "127.0.0.1");
+                command.envs(self.worker_env.clone());
                 if let Some(path) = std::env::var_os("MUSTER_TEST_LLAMA_SERVER") {
                     command.arg("--llama-server").arg(path);
                 }

@@ -60,6 +60,7 @@ fn spec(id: &str) -> ModelSpec {
         pinned: false,
         idle_ttl: muster_policy::IdleTtl::Default,
         replicas: std::num::NonZeroU32::MIN,
+        workers: BTreeSet::new(),
     }
 }
 

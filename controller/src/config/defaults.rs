@@ -44,9 +44,14 @@ impl Defaults {
     }
 }
 
+/// The kind of device that a backend of llama.cpp runs on.
+pub(crate) fn backend(name: &str) -> Option<DeviceKind> {
+    let found = BACKENDS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, kind)| *kind)
+}
+
 fn device_of(backend: &str) -> Result<DeviceKind, String> {
-    let found = BACKENDS.iter().find(|(known, _)| *known == backend);
-    found.map(|(_, kind)| *kind).ok_or_else(|| {
+    self::backend(backend).ok_or_else(|| {
         let known: Vec<&str> = BACKENDS.iter().map(|(known, _)| *known).collect();
         format!("--llamacpp: want one of {}, got `{backend}`", known.join(", "))
     })

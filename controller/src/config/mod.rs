@@ -30,6 +30,7 @@ use std::{
 
 pub use args::{LimitsArg, Options};
 pub use defaults::Defaults;
+pub(crate) use defaults::backend;
 pub use device::DeviceRules;
 pub use model::{ModelEntry, device};
 pub use section::Problem;

@@ -29,6 +29,7 @@ pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) 
         pinned: model.pinned,
         idle_ttl: model.idle_ttl,
         replicas: model.replicas,
+        workers: entry.workers().clone(),
     }
 }
 
@@ -100,6 +101,7 @@ pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<Devic
         prompt_format: model.prompt_format.clone(),
         autoload: model.autoload,
         options_json: entry.options().to_owned(),
+        definition: (!entry.options().is_empty()).then(|| entry.definition().clone()),
         user: model.registered.is_some(),
         hub: model.hub.clone(),
         ..v1::Model::default()

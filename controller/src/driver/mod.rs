@@ -289,7 +289,12 @@ impl Driver {
     }
 
     /// Files come and go behind our back: they are looked at when somebody asks for them.
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, mut ask: Ask) {
+        if let Ask::Ensure { request, .. } = &mut ask
+            && let Some(model) = self.own.aliases.get(&request.model_id)
+        {
+            request.model_id.clone_from(model);
+        }
         match &ask {
             Ask::Call {
                 order: Order::Load(_),

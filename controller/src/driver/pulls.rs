@@ -205,7 +205,12 @@ impl Driver {
             return;
         };
         self.pulls.failed.remove(&checkpoint);
-        self.pull(&checkpoint, model).listeners.push(listener);
+        let pull = self.pull(&checkpoint, model);
+        // One that joins hears at once how far it is.
+        if pull.told.total_files > 0 {
+            listener.send_replace(PullState::Progress(pull.told.clone()));
+        }
+        pull.listeners.push(listener);
         self.start_pull(&checkpoint);
     }
 

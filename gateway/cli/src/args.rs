@@ -49,6 +49,13 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         replicas: Option<u32>,
     },
+    /// Download a model's files onto a worker's host; a name that begins with `user.` may be registered by it
+    Pull(PullOptions),
+    /// Unload a model and remove its files; one that `pull` registered leaves the catalogue
+    Delete {
+        /// Model id
+        model: String,
+    },
     /// Unload a model: what runs finishes, what waits is cancelled
     Unload {
         /// Model id
@@ -168,6 +175,25 @@ pub(crate) struct UpOptions {
         default_value_t = 30
     )]
     pub(crate) drain_timeout: u64,
+}
+
+/// `muster pull`.
+#[derive(Args, Debug)]
+pub(crate) struct PullOptions {
+    /// Model id
+    pub(crate) model: String,
+    /// Register it with these files: ORG/NAME:VARIANT or ORG/NAME of the hub
+    #[arg(long, value_name = "CHECKPOINT", default_value = "")]
+    pub(crate) checkpoint: String,
+    /// Register it with this recipe [default with --checkpoint: llamacpp]
+    #[arg(long, value_name = "RECIPE", requires = "checkpoint")]
+    pub(crate) recipe: Option<String>,
+    /// File of the same repository with the multimodal projector
+    #[arg(long, value_name = "FILE", requires = "checkpoint", default_value = "")]
+    pub(crate) mmproj: String,
+    /// Label, for example embeddings, reranking or vision; may be repeated
+    #[arg(long = "label", value_name = "LABEL", requires = "checkpoint")]
+    pub(crate) labels: Vec<String>,
 }
 
 /// `muster chat`.

@@ -3,7 +3,7 @@
 use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::{self, Address},
-    v1::{control_client::ControlClient, inference_client::InferenceClient},
+    v1::{control_client::ControlClient, inference_client::InferenceClient, models_client::ModelsClient},
 };
 use tonic::transport::Channel;
 
@@ -22,15 +22,24 @@ impl Controller {
         Self(address)
     }
 
+    async fn channel(&self) -> Result<Channel, Failure> {
+        let channel = net::channel(&self.0).await;
+        channel.map_err(|error| Failure::NoController {
+            address: self.0.clone(),
+            why: chain(&error),
+        })
+    }
+
     /// Connects.
     pub(crate) async fn connect(&self) -> Result<ControlClient<Channel>, Failure> {
-        let channel = net::channel(&self.0)
-            .await
-            .map_err(|error| Failure::NoController {
-                address: self.0.clone(),
-                why: chain(&error),
-            })?;
-        Ok(ControlClient::new(channel)
+        Ok(ControlClient::new(self.channel().await?)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES))
+    }
+
+    /// Connects, for what changes the catalogue.
+    pub(crate) async fn models(&self) -> Result<ModelsClient<Channel>, Failure> {
+        Ok(ModelsClient::new(self.channel().await?)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES))
     }

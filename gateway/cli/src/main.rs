@@ -65,10 +65,13 @@ async fn run(cli: Cli) -> Result<(), Failure> {
                 model,
                 device_id: device,
                 replicas: replicas.unwrap_or_default(),
+                download: true,
                 ..v1::LoadModelRequest::default()
             };
             commands::load::load(&controller, output, request).await
         }
+        Command::Pull(options) => commands::pull::pull(&controller, output, options).await,
+        Command::Delete { model } => commands::pull::delete(&controller, output, model).await,
         Command::Unload { model, force } => commands::load::unload(&controller, output, model, force).await,
         Command::Explain { model } => commands::explain::explain(&controller, output, model).await,
         Command::Pin { model } => commands::models::pin(&controller, output, model).await,

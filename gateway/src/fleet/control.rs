@@ -143,18 +143,18 @@ fn nameable(model: &str) -> Result<(), ErrorInfo> {
     Err(Code::UnknownModel.error(message).with_param("model"))
 }
 
-fn shown(model: Option<Model>) -> Result<Model, ErrorInfo> {
+pub(super) fn shown(model: Option<Model>) -> Result<Model, ErrorInfo> {
     model.ok_or_else(|| Code::Internal.error("the controller showed no model"))
 }
 
 /// An error with typed details is the controller's own word; anything else is the connection's.
-fn error(status: &Status) -> ErrorInfo {
+pub(super) fn error(status: &Status) -> ErrorInfo {
     if status.details().is_empty() {
         return away(status.message());
     }
     ErrorInfo::from_status(status)
 }
 
-fn away(why: &str) -> ErrorInfo {
+pub(super) fn away(why: &str) -> ErrorInfo {
     Code::ControllerUnavailable.error(format!("the controller did not answer: {why}"))
 }

@@ -13,6 +13,7 @@
 pub(crate) mod control;
 pub(crate) mod ensure;
 pub(crate) mod gauge;
+pub(crate) mod models;
 pub(crate) mod table;
 mod watch;
 
@@ -34,7 +35,7 @@ use muster_proto::{
 use tokio::sync::watch as signal;
 use tonic::transport::Channel;
 
-use self::{control::Control, ensure::Wishes, table::Table};
+use self::{control::Control, ensure::Wishes, models::Models, table::Table};
 
 /// The highest epoch of any controller heard so far; lower ones are refused (PROTOCOL.md 5).
 #[derive(Debug, Default)]
@@ -108,6 +109,11 @@ impl Fleet {
     /// The controller, for what operators ask and order.
     pub(crate) fn control(&self) -> Control {
         Control::new(self.controller.channel.clone())
+    }
+
+    /// The controller, for what changes the catalogue and files.
+    pub(crate) fn models(&self) -> Models {
+        Models::new(self.controller.channel.clone())
     }
 
     /// Wakes at each change of the table.

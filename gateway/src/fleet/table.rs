@@ -95,9 +95,14 @@ impl Table {
         self.known
     }
 
-    /// A model of the catalogue.
-    pub(crate) fn model(&self, id: &str) -> Option<&Arc<ModelSummary>> {
-        self.models.get(id).map(|entry| &entry.summary)
+    /// A model of the catalogue, by its id or another name of it.
+    pub(crate) fn model(&self, name: &str) -> Option<&Arc<ModelSummary>> {
+        let by_id = self.models.get(name);
+        // A name that is no id is rare, and so are aliases: nothing is kept for them.
+        let named = |entry: &&Entry| entry.summary.aliases.iter().any(|alias| alias == name);
+        by_id
+            .or_else(|| self.models.values().find(named))
+            .map(|entry| &entry.summary)
     }
 
     /// All models by id.
@@ -105,9 +110,14 @@ impl Table {
         self.models.values().map(|entry| &entry.summary)
     }
 
-    /// Ways to a model.
-    pub(crate) fn targets(&self, model: &str) -> &[Arc<Target>] {
-        self.targets.get(model).map_or(&[], Vec::as_slice)
+    /// Ways to a model, by its id or another name of it.
+    pub(crate) fn targets(&self, name: &str) -> &[Arc<Target>] {
+        let by_id = self.targets.get(name);
+        let found = by_id.or_else(|| {
+            let model = self.model(name).filter(|model| model.id != name)?;
+            self.targets.get(&model.id)
+        });
+        found.map_or(&[], Vec::as_slice)
     }
 
     /// Ways to all models.

@@ -1,11 +1,12 @@
 //! What a model is and needs, and what an instance was told to be.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::facts::DeviceKind;
-use super::ids::{DeviceId, GroupId, ModelId, RuntimeName, SpecHash};
+use super::ids::{DeviceId, GroupId, ModelId, RuntimeName, SpecHash, WorkerId};
 use super::units::Bytes;
 
 /// The kind of work a model does; type limits count per kind (seed 002, "Max Loaded Models").
@@ -136,6 +137,8 @@ pub struct ModelSpec {
     pub idle_ttl: IdleTtl,
     /// Instances that are loaded together.
     pub replicas: NonZeroU32,
+    /// Workers whose hosts have its files; empty = all, or nobody knows (PROTOCOL 15).
+    pub workers: BTreeSet<WorkerId>,
 }
 
 /// Replicas that are loaded together and take requests together (PROTOCOL 14).

@@ -49,6 +49,9 @@ impl Host {
         mut each: impl FnMut(&Place),
     ) {
         for (index, seat) in self.seats.iter().enumerate() {
+            if !spec.workers.is_empty() && !spec.workers.contains(&seat.worker) {
+                continue;
+            }
             let Some((_, usable)) = seat.runtimes.iter().find(|(number, _)| Some(*number) == runtime) else {
                 continue;
             };

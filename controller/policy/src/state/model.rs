@@ -77,6 +77,14 @@ impl Model {
         }
     }
 
+    /// What failed is not what a load would try now: the next request may.
+    pub(crate) fn failure_is_old_news(&mut self) {
+        self.strikes = 0;
+        if let Some(failure) = &mut self.failure {
+            failure.retry_at = None;
+        }
+    }
+
     /// Nothing is left of it.
     pub(crate) fn forgettable(&self) -> bool {
         self.spec.is_none()

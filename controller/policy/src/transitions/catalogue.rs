@@ -20,6 +20,11 @@ impl Fleet {
             let spec = incoming.remove(&id);
             let left = spec.is_none();
             if let Some(model) = self.models.get_mut(&id) {
+                if let (Some(old), Some(new)) = (&model.spec, &spec)
+                    && differs(old, new)
+                {
+                    model.failure_is_old_news();
+                }
                 model.spec = spec;
                 // Pins and idle times may have changed.
                 self.attention.extend(model.instances.iter().cloned());
@@ -35,4 +40,9 @@ impl Fleet {
         }
         self.room_changed();
     }
+}
+
+/// Whether a load of `new` may succeed where one of `old` failed: another definition, or files in other places.
+fn differs(old: &ModelSpec, new: &ModelSpec) -> bool {
+    (&old.runtime, &old.spec_hash, &old.workers) != (&new.runtime, &new.spec_hash, &new.workers)
 }

@@ -405,6 +405,7 @@ impl Fleet {
             pinned: spec.pinned,
             idle_ttl: spec.idle_ttl.map_or(IdleTtl::Never, IdleTtl::After),
             replicas: NonZeroU32::MIN,
+            workers: BTreeSet::new(),
         }
     }
 }

@@ -6,6 +6,7 @@ mod eviction;
 mod explain;
 #[cfg(test)]
 mod failures;
+mod files;
 #[cfg(test)]
 mod loss;
 #[cfg(test)]

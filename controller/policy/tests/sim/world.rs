@@ -123,6 +123,7 @@ fn spec(def: &ModelDef) -> ModelSpec {
         pinned: false,
         idle_ttl: IdleTtl::Default,
         replicas: std::num::NonZeroU32::MIN,
+        workers: BTreeSet::new(),
     }
 }
 

@@ -4,3 +4,4 @@ pub(crate) mod explain;
 pub(crate) mod fleet;
 pub(crate) mod load;
 pub(crate) mod models;
+pub(crate) mod pull;

@@ -1,9 +1,14 @@
 //! Lemonade's own routes (seed 000). Errors carry its shape and OpenAI's in one body (DECISIONS.md, Lemonade).
 
+mod aliases;
+mod delete;
 mod health;
 mod internal;
 mod load;
 mod media;
+pub(super) mod options;
+mod pull;
+mod register;
 mod stats;
 mod system;
 
@@ -11,7 +16,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 use utoipa::OpenApi;
 
@@ -30,6 +35,16 @@ use crate::{
     load::unload,
     media::audio,
     media::images,
+    pull::pull,
+    pull::variants,
+    delete::delete,
+    register::register,
+    options::show,
+    options::set,
+    options::reset,
+    aliases::list,
+    aliases::set,
+    aliases::delete,
     internal::log_level,
     internal::config,
     internal::set,
@@ -46,6 +61,11 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let admin = Router::new()
         .route("/load", post(load::load))
         .route("/unload", post(load::unload))
+        .route("/pull", post(pull::pull))
+        .route("/pull/variants", get(pull::variants))
+        .route("/delete", post(delete::delete))
+        .route("/models/register", post(register::register))
+        .route("/models/{*id}", post(options::set).delete(options::reset))
         .route("/log-level", post(internal::log_level));
     let media = Router::new()
         .route("/audio/{task}", post(media::audio))
@@ -60,6 +80,8 @@ pub(super) fn bare_routes(app: &Arc<App>) -> Router<Arc<App>> {
     let internal = Router::new()
         .route("/internal/config", get(internal::config))
         .route("/internal/set", post(internal::set))
-        .route("/internal/pin", post(internal::pin));
+        .route("/internal/pin", post(internal::pin))
+        .route("/internal/aliases", get(aliases::list).post(aliases::set))
+        .route("/internal/aliases/{*alias}", delete(aliases::delete));
     surface(app, Access::Internal, Form::Lemonade, internal)
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Path, Query, State, rejection::QueryRejection},
-    response::Response,
+    response::{IntoResponse as _, Response},
 };
 use http::StatusCode;
 use muster_proto::{ErrorExt as _, v1::ModelSummary};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    dialects::lemonade::options,
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
     openapi::schema,
@@ -43,7 +44,9 @@ struct Meta {
     n_vocab: u32,
     n_ctx: u32,
     n_ctx_train: u32,
-    n_embd: u32,
+    /// Absent where the engine does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_embd: Option<u32>,
     n_params: u64,
     size: u64,
 }
@@ -97,6 +100,10 @@ pub(super) async fn list(State(app): State<Arc<App>>, show: Result<Query<Show>, 
     )
 )]
 pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+    // Ids may have slashes: one route for both.
+    if let Some(id) = options::model_of(&id) {
+        return options::show(&app, id).await.into_response();
+    }
     let table = app.dispatcher.fleet.table();
     match table.model(&id) {
         Some(summary) => reply::value(StatusCode::OK, &model(&table, summary)),
@@ -142,7 +149,7 @@ fn model(table: &Table, summary: &ModelSummary) -> Model {
             n_vocab: can.vocabulary,
             n_ctx: can.context_length,
             n_ctx_train: can.train_context_length,
-            n_embd: can.embedding_length,
+            n_embd: Some(can.embedding_length).filter(|length| *length > 0),
             n_params: can.parameters,
             size: summary.size_bytes,
         }),

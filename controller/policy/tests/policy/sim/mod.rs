@@ -107,6 +107,7 @@ pub(crate) fn model(id: &str, kind: ModelType, bytes: u64) -> ModelSpec {
         pinned: false,
         idle_ttl: IdleTtl::Default,
         replicas: NonZeroU32::MIN,
+        workers: BTreeSet::new(),
     }
 }
 

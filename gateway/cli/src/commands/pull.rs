@@ -1,0 +1,155 @@
+//! `muster pull` and `muster delete`.
+
+use muster_proto::{
+    Code,
+    v1::{DeleteModelRequest, FetchProgress, ModelDefinition, PullModelRequest, pull_model_event::Kind},
+};
+
+use crate::{
+    args::PullOptions,
+    client::{CONTROLLER, Controller, answer},
+    failure::Failure,
+    output::{Output, Progress, bytes},
+};
+
+/// What a model is registered with unless said otherwise.
+const RECIPE: &str = "llamacpp";
+
+/// Downloads a model's files and shows how far they are.
+pub(crate) async fn pull(
+    controller: &Controller,
+    output: Output,
+    options: PullOptions,
+) -> Result<(), Failure> {
+    let started = std::time::Instant::now();
+    let mut client = controller.models().await?;
+    let mut progress = Progress::default();
+    if !output.is_json() {
+        progress.show(format!("asking for {}", options.model));
+    }
+    let mut events = answer(client.pull_model(request(options)).await)?;
+    while let Some(event) = events
+        .message()
+        .await
+        .map_err(|status| Failure::from_status(CONTROLLER, &status))?
+    {
+        if output.is_json() {
+            output.message("PullModelEvent", &event)?;
+        }
+        match event.kind {
+            Some(Kind::Done(model)) => {
+                progress.clear();
+                if output.is_json() {
+                    return Ok(());
+                }
+                return output.line(format_args!(
+                    "{} is here: {} ({:.2} s)",
+                    model.id,
+                    bytes(model.size_bytes),
+                    started.elapsed().as_secs_f64()
+                ));
+            }
+            Some(Kind::Progress(told)) if !output.is_json() => progress.show(shown(&told)),
+            Some(Kind::Progress(_)) | None => {}
+        }
+    }
+    Err(Failure::remote(
+        Code::Internal.error("the download ended without a result"),
+    ))
+}
+
+fn request(options: PullOptions) -> PullModelRequest {
+    let PullOptions {
+        model,
+        checkpoint,
+        recipe,
+        mmproj,
+        labels,
+    } = options;
+    let definition = (!checkpoint.is_empty()).then(|| ModelDefinition {
+        model: model.clone(),
+        checkpoint,
+        recipe: recipe.unwrap_or_else(|| RECIPE.to_owned()),
+        mmproj,
+        labels,
+    });
+    PullModelRequest { model, definition }
+}
+
+/// How far a download is, for people.
+fn shown(told: &FetchProgress) -> String {
+    let FetchProgress {
+        file,
+        file_index,
+        total_files,
+        all_downloaded,
+        all_total,
+        ..
+    } = told;
+    let percent = match all_total {
+        0 => 0,
+        total => all_downloaded.saturating_mul(100) / total,
+    };
+    format!(
+        "{percent:3} %  {} of {}  file {file_index} of {total_files}: {file}",
+        bytes(*all_downloaded),
+        bytes(*all_total)
+    )
+}
+
+/// Deletes a model.
+pub(crate) async fn delete(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
+    let mut client = controller.models().await?;
+    let mut progress = Progress::default();
+    if !output.is_json() {
+        progress.show(format!("deleting {model}: what runs finishes first"));
+    }
+    let request = DeleteModelRequest { model: model.clone() };
+    let response = answer(client.delete_model(request).await)?;
+    progress.clear();
+    if output.is_json() {
+        return output.message("DeleteModelResponse", &response);
+    }
+    let left = if response.model.is_some() {
+        "its files are gone"
+    } else {
+        "it left the catalogue"
+    };
+    output.line(format_args!(
+        "{model} is deleted: {left}, {} freed",
+        bytes(response.freed_bytes)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_makes_it_a_registration() {
+        let options = |checkpoint: &str| PullOptions {
+            model: "user.m".to_owned(),
+            checkpoint: checkpoint.to_owned(),
+            recipe: None,
+            mmproj: String::new(),
+            labels: vec!["vision".to_owned()],
+        };
+        assert_eq!(request(options("")).definition, None);
+        let definition = request(options("o/n:Q4_0")).definition.unwrap();
+        assert_eq!((definition.recipe.as_str(), definition.labels.len()), (RECIPE, 1));
+    }
+
+    #[test]
+    fn progress_is_of_all_files() {
+        let told = FetchProgress {
+            file: "b.gguf".to_owned(),
+            file_index: 2,
+            total_files: 2,
+            all_downloaded: 3 << 20,
+            all_total: 4 << 20,
+            ..FetchProgress::default()
+        };
+        assert_eq!(shown(&told), " 75 %  3.00 MiB of 4.00 MiB  file 2 of 2: b.gguf");
+        assert!(shown(&FetchProgress::default()).starts_with("  0 %"));
+    }
+}

@@ -1,0 +1,246 @@
+//! `models/{id}/options`: options saved for all later loads of a model (Lemonade's public documentation). Between a load's own settings and the
+//! definition (DECISIONS.md, Settings).
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use http::StatusCode;
+use muster_proto::{
+    Code,
+    v1::{ErrorInfo, Model, ModelSettings},
+};
+use serde_json::{Map, Value, json};
+
+use super::load::not_found;
+use crate::{
+    openapi::schema,
+    routes::{
+        App,
+        reply::{self, Refusal},
+        run::Asked,
+    },
+    translate::object::{self, Object},
+};
+
+/// The end of the path.
+const OPTIONS: &str = "/options";
+
+/// The model in `ID/options`; ids may have slashes.
+pub(in crate::dialects) fn model_of(path: &str) -> Option<&str> {
+    path.strip_suffix(OPTIONS).filter(|id| !id.is_empty())
+}
+
+fn named(path: &str) -> Result<&str, ErrorInfo> {
+    model_of(path)
+        .ok_or_else(|| Code::MethodNotAllowed.error("models are read here; their `options` can be changed"))
+}
+
+/// What a request changes: null takes an option away, and so does the automatic context size.
+fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), ErrorInfo> {
+    let mut body = Object::body(object::text(body)?)?;
+    let dry = body.take("dry_run").map(|dry| dry.bool()).transpose()?;
+    body.discard(&["model_name", "model"]);
+    let rest = body.rest();
+    let text = if rest.is_empty() { "{}" } else { &rest };
+    let mut changes: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| Code::InvalidJson.error(error.to_string()))?;
+    for (key, value) in &mut changes {
+        if !matches!(key.as_str(), "ctx_size" | "llamacpp_args" | "llamacpp_backend") {
+            return Err(object::invalid(key, "is no option that can be saved"));
+        }
+        if key == "ctx_size" && *value == json!(-1) {
+            *value = Value::Null;
+        }
+    }
+    Ok((changes, dry.unwrap_or_default()))
+}
+
+/// What is saved after `changes`.
+fn merged(model: &Model, changes: Map<String, Value>) -> Map<String, Value> {
+    let mut saved = saved(model);
+    saved.extend(changes);
+    saved.retain(|_, value| !value.is_null());
+    saved
+}
+
+fn saved(model: &Model) -> Map<String, Value> {
+    serde_json::from_str(&model.options_json).unwrap_or_default()
+}
+
+/// A load's body that makes of a model what `settings` say.
+fn load_body(model: &Model, settings: &ModelSettings, backend: &Value) -> Value {
+    let ctx_size = match settings.ctx_size {
+        0 => json!(-1),
+        size => json!(size),
+    };
+    json!({
+        "model_name": model.id,
+        "ctx_size": ctx_size,
+        "llamacpp_args": shell_words::join(&settings.args),
+        "llamacpp_backend": backend,
+    })
+}
+
+fn shown(model: &Model) -> Value {
+    let saved = saved(model);
+    let effective = model.settings.clone().unwrap_or_default();
+    let defaults = model.definition.clone().unwrap_or_else(|| effective.clone());
+    let none = json!("");
+    let backend = saved.get("llamacpp_backend").unwrap_or(&none);
+    json!({
+        "model_name": model.id,
+        "recipe": model.recipe,
+        "saved": saved,
+        "effective": load_body(model, &effective, backend),
+        "defaults": load_body(model, &defaults, &none),
+        "resolved_ctx_size": effective.ctx_size,
+    })
+}
+
+#[utoipa::path(
+    get,
+    path = "/v1/models/{id}/options",
+    tag = "Lemonade",
+    summary = "Options saved for a model's loads, and what they make of it",
+    params(("id" = String, Path, description = "Id in the catalogue.")),
+    responses(
+        (status = 200, description = "`saved`, `effective`, `defaults`.", body = serde_json::Value),
+        (status = "4XX", description = "There is no such model.", body = schema::Error),
+        (status = "5XX", description = "The controller is away.", body = schema::Error),
+    )
+)]
+pub(in crate::dialects) async fn show(app: &App, id: &str) -> Result<Response, Refusal> {
+    let model = app
+        .dispatcher
+        .fleet
+        .control()
+        .model(id)
+        .await
+        .map_err(not_found)?;
+    Ok(reply::value(StatusCode::OK, &shown(&model)))
+}
+
+#[utoipa::path(
+    post,
+    path = "/v1/models/{id}/options",
+    tag = "Lemonade",
+    summary = "Save options for a model's loads; null takes one away",
+    params(("id" = String, Path, description = "Id in the catalogue.")),
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "As they are now; with `dry_run`, as they were.", body = serde_json::Value),
+        (status = "4XX", description = "There is no such model, or an option is not for it.", body = schema::Error),
+        (status = "5XX", description = "It could not be done.", body = schema::Error),
+    )
+)]
+pub(super) async fn set(
+    State(app): State<Arc<App>>,
+    Path(path): Path<String>,
+    asked: Asked,
+) -> Result<Response, Refusal> {
+    let id = named(&path)?;
+    let (changes, dry) = changes(&asked.body)?;
+    let fleet = &app.dispatcher.fleet;
+    let model = fleet.control().model(id).await.map_err(not_found)?;
+    if dry {
+        // Checked as a load would check it; nothing is kept.
+        let mut options = merged(&model, changes);
+        options.remove("llamacpp_backend");
+        let text = Value::Object(options).to_string();
+        muster_proto::overrides::Overrides::from_json(&model.runtime, &text)?;
+        return Ok(reply::value(StatusCode::OK, &shown(&model)));
+    }
+    let text = Value::Object(merged(&model, changes)).to_string();
+    let model = fleet.models().set_options(id, text).await?;
+    Ok(reply::value(StatusCode::OK, &shown(&model)))
+}
+
+#[utoipa::path(
+    delete,
+    path = "/v1/models/{id}/options",
+    tag = "Lemonade",
+    summary = "Take all saved options of a model away",
+    params(("id" = String, Path, description = "Id in the catalogue.")),
+    responses(
+        (status = 200, description = "As they are now.", body = serde_json::Value),
+        (status = "4XX", description = "There is no such model.", body = schema::Error),
+        (status = "5XX", description = "It could not be done.", body = schema::Error),
+    )
+)]
+pub(super) async fn reset(
+    State(app): State<Arc<App>>,
+    Path(path): Path<String>,
+) -> Result<Response, Refusal> {
+    let id = named(&path)?;
+    let model = app.dispatcher.fleet.models().set_options(id, String::new()).await;
+    let model = model.map_err(not_found)?;
+    Ok(reply::value(StatusCode::OK, &shown(&model)))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::ErrorExt as _;
+
+    use super::*;
+
+    fn change(body: &Value) -> Result<Map<String, Value>, ErrorInfo> {
+        changes(body.to_string().as_bytes()).map(|(changes, _)| changes)
+    }
+
+    #[test]
+    fn options_are_merged_and_null_takes_one_away() {
+        let model = Model {
+            options_json: r#"{"ctx_size":8192,"llamacpp_args":"--no-mmap"}"#.into(),
+            ..Model::default()
+        };
+        let merge = |body: Value| Value::Object(merged(&model, change(&body).unwrap()));
+        assert_eq!(
+            merge(json!({"llamacpp_backend": "cpu", "model_name": "x"})),
+            json!({"ctx_size": 8192, "llamacpp_args": "--no-mmap", "llamacpp_backend": "cpu"})
+        );
+        assert_eq!(
+            merge(json!({"ctx_size": -1})),
+            json!({"llamacpp_args": "--no-mmap"})
+        );
+        assert_eq!(merge(json!({"llamacpp_args": null})), json!({"ctx_size": 8192}));
+        let error = change(&json!({"pinned": true})).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.param.as_str()),
+            (Code::InvalidRequest, "pinned")
+        );
+    }
+
+    #[test]
+    fn effective_is_a_load_and_defaults_are_without_what_was_saved() {
+        let settings = |ctx_size, args: &[&str]| ModelSettings {
+            ctx_size,
+            args: args.iter().map(|word| (*word).to_owned()).collect(),
+            ..ModelSettings::default()
+        };
+        let model = Model {
+            id: "m".into(),
+            recipe: "llamacpp".into(),
+            options_json: r#"{"ctx_size":8192}"#.into(),
+            settings: Some(settings(8192, &["-fa", "on"])),
+            definition: Some(settings(0, &["-fa", "on"])),
+            ..Model::default()
+        };
+        let shown = shown(&model);
+        assert_eq!(
+            shown["effective"],
+            json!({"model_name": "m", "ctx_size": 8192, "llamacpp_args": "-fa on", "llamacpp_backend": ""})
+        );
+        assert_eq!(shown["defaults"]["ctx_size"], -1);
+        assert_eq!(shown["saved"], json!({"ctx_size": 8192}));
+    }
+
+    #[test]
+    fn ids_may_have_slashes() {
+        assert_eq!(model_of("org/name/options"), Some("org/name"));
+        assert_eq!(model_of("/options"), None);
+        assert_eq!(model_of("name"), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! `POST pull` and `GET pull/variants` (seed 000; Lemonade's public documentation for variants).
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+use bytes::Bytes;
+use futures::stream;
+use http::StatusCode;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use muster_proto::v1::{ErrorInfo, FetchProgress, HubListing, PullModelRequest, pull_model_event::Kind};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    load::{model_name, not_found, success},
+    register,
+};
+use crate::{
+    fleet::models::Pull,
+    openapi::schema,
+    render::error::Form,
+    routes::{
+        App,
+        reply::{self, Refusal},
+        run::Asked,
+    },
+    translate::object::{self, Object},
+};
+
+/// Variants that are shown, as Lemonade does.
+const SHOWN: usize = 5;
+
+/// What a pull asks for.
+#[derive(Debug, PartialEq)]
+struct Wanted {
+    request: PullModelRequest,
+    stream: bool,
+}
+
+impl Wanted {
+    fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
+        let mut body = Object::body(object::text(body)?)?;
+        let stream = body
+            .take("stream")
+            .map(|stream| stream.bool())
+            .transpose()?
+            .unwrap_or_default();
+        let model = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
+        let defines = ["checkpoint", "checkpoints", "recipe"]
+            .iter()
+            .any(|key| body.peek(key).is_some());
+        let definition = defines
+            .then(|| register::definition(model.clone(), &mut body))
+            .transpose()?;
+        Ok(Self {
+            request: PullModelRequest { model, definition },
+            stream,
+        })
+    }
+}
+
+#[utoipa::path(
+    post,
+    path = "/v1/pull",
+    tag = "Lemonade",
+    summary = "Download a model, and register it first if it is a user's",
+    description = "`model_name`; to register: `checkpoint` (`ORG/NAME:VARIANT`), `recipe`, and optionally `reasoning`, `vision`, `embedding`, `reranking`, \
+                   `mmproj`, `labels`. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.",
+    request_body = serde_json::Value,
+    responses(
+        (status = 200, description = "All files are there.", body = serde_json::Value),
+        (status = "4XX", description = "The request is wrong, or the hub has no such files.", body = schema::Error),
+        (status = "5XX", description = "The files cannot be downloaded.", body = schema::Error),
+    )
+)]
+pub(super) async fn pull(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+    let Wanted { request, stream } = Wanted::parse(&asked.body)?;
+    let name = request.model.clone();
+    let pull = app
+        .dispatcher
+        .fleet
+        .models()
+        .pull(request)
+        .await
+        .map_err(not_found)?;
+    if stream {
+        return Ok(events(pull));
+    }
+    pull.done().await?;
+    Ok(success(&format!("Installed model: {name}")))
+}
+
+/// A download as the seed's events.
+fn events(pull: Pull) -> Response {
+    let frames = stream::unfold(Some((pull, FetchProgress::default())), |state| async {
+        let (mut pull, mut last) = state?;
+        let (text, next) = match pull.next().await {
+            Ok(Kind::Progress(progress)) => {
+                last.clone_from(&progress);
+                (event("progress", &shown(&progress)), Some((pull, last)))
+            }
+            Ok(Kind::Done(_)) => {
+                let files = last.total_files.max(last.file_index);
+                let complete = json!({"file_index": files, "total_files": files, "percent": 100});
+                (event("complete", &complete), None)
+            }
+            Err(error) => {
+                // The message alone, as the seed has it; the rest of what is known beside it.
+                let mut whole: Value =
+                    serde_json::from_slice(&Form::Lemonade.body(&error)).unwrap_or_default();
+                let details = whole["error"].take();
+                let body = json!({"error": error.message, "details": details});
+                (event("error", &body), None)
+            }
+        };
+        Some((Ok::<_, Infallible>(Frame::data(text)), next))
+    });
+    reply::events(StreamBody::new(frames))
+}
+
+fn event(kind: &str, data: &Value) -> Bytes {
+    format!("event: {kind}\ndata: {data}\n\n").into()
+}
+
+fn shown(progress: &FetchProgress) -> Value {
+    let FetchProgress {
+        file,
+        file_index,
+        total_files,
+        bytes_downloaded,
+        bytes_total,
+        ..
+    } = progress;
+    let percent = match bytes_total {
+        0 => 0,
+        total => bytes_downloaded.saturating_mul(100) / total,
+    };
+    json!({
+        "file": file,
+        "file_index": file_index,
+        "total_files": total_files,
+        "bytes_downloaded": bytes_downloaded,
+        "bytes_total": bytes_total,
+        "percent": percent,
+    })
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Which {
+    /// `ORG/NAME`.
+    #[serde(default)]
+    checkpoint: String,
+}
+
+#[utoipa::path(
+    get,
+    path = "/v1/pull/variants",
+    tag = "Lemonade",
+    summary = "GGUF variants of a repository of the hub",
+    params(("checkpoint" = String, Query, description = "`ORG/NAME`.")),
+    responses(
+        (status = 200, description = "`variants`: the usual ones first, five at most.", body = serde_json::Value),
+        (status = "4XX", description = "There is no such repository.", body = schema::Error),
+        (status = "5XX", description = "The hub cannot be asked.", body = schema::Error),
+    )
+)]
+pub(super) async fn variants(
+    State(app): State<Arc<App>>,
+    Query(which): Query<Which>,
+) -> Result<Response, Refusal> {
+    if which.checkpoint.is_empty() {
+        return Err(object::invalid("checkpoint", "is required").into());
+    }
+    let repo = which.checkpoint.split(':').next().unwrap_or_default();
+    let listing = app.dispatcher.fleet.models().variants(repo).await?;
+    Ok(reply::value(StatusCode::OK, &listed(&which.checkpoint, listing)))
+}
+
+fn listed(checkpoint: &str, listing: HubListing) -> Value {
+    let name = listing.repo.rsplit('/').next().unwrap_or_default().to_owned();
+    let lower = listing.repo.to_ascii_lowercase();
+    let mut labels = Vec::new();
+    if !listing.mmproj_files.is_empty() {
+        labels.push("vision");
+    }
+    if lower.contains("rerank") {
+        labels.push("reranking");
+    } else if lower.contains("embed") {
+        labels.push("embeddings");
+    }
+    let variants: Vec<Value> = listing
+        .variants
+        .into_iter()
+        .take(SHOWN)
+        .map(|variant| {
+            json!({
+                "name": variant.name,
+                "primary_file": variant.files.first(),
+                "sharded": variant.files.len() > 1,
+                "files": variant.files,
+                "size_bytes": variant.size_bytes,
+            })
+        })
+        .collect();
+    json!({
+        "checkpoint": checkpoint,
+        "recipe": "llamacpp",
+        "suggested_name": name,
+        "suggested_labels": labels,
+        "mmproj_files": listing.mmproj_files,
+        "variants": variants,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::{
+        Code, ErrorExt as _,
+        v1::{HubVariant, ModelDefinition},
+    };
+
+    use super::*;
+
+    fn parse(body: &Value) -> Result<Wanted, ErrorInfo> {
+        Wanted::parse(body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn seed_000_example_pulls() {
+        let known = parse(&json!({"model_name": "Qwen2.5-0.5B-Instruct-CPU"})).unwrap();
+        assert_eq!(known.request.model, "Qwen2.5-0.5B-Instruct-CPU");
+        assert!(known.request.definition.is_none() && !known.stream);
+        let new = parse(&json!({
+            "model_name": "user.Phi-4-Mini-GGUF",
+            "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M",
+            "recipe": "llamacpp",
+            "stream": true
+        }));
+        let new = new.unwrap();
+        assert!(new.stream);
+        let definition = ModelDefinition {
+            model: "user.Phi-4-Mini-GGUF".into(),
+            checkpoint: "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M".into(),
+            recipe: "llamacpp".into(),
+            ..ModelDefinition::default()
+        };
+        assert_eq!(new.request.definition, Some(definition));
+    }
+
+    #[test]
+    fn a_pull_without_a_name_or_with_wrong_types_is_refused() {
+        for (body, param) in [
+            (json!({}), "model_name"),
+            (json!({"model_name": ""}), "model_name"),
+            (json!({"model_name": "m", "stream": "yes"}), "stream"),
+            (json!({"model_name": "m", "checkpoint": 3}), "checkpoint"),
+        ] {
+            let error = parse(&body).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.param.as_str()),
+                (Code::InvalidRequest, param),
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn seed_000_progress_has_the_seeds_fields() {
+        let progress = FetchProgress {
+            file: "model.gguf".into(),
+            file_index: 1,
+            total_files: 2,
+            bytes_downloaded: 1_073_741_824,
+            bytes_total: 2_684_354_560,
+            ..FetchProgress::default()
+        };
+        let text = String::from_utf8(event("progress", &shown(&progress)).to_vec()).unwrap();
+        let (head, data) = text.trim_end().split_once('\n').unwrap();
+        assert_eq!(head, "event: progress");
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(
+            data,
+            json!({"file":"model.gguf","file_index":1,"total_files":2,"bytes_downloaded":1_073_741_824_u64,"bytes_total":2_684_354_560_u64,"percent":40})
+        );
+    }
+
+    #[test]
+    fn variants_have_lemonades_fields() {
+        let listing = HubListing {
+            repo: "org/Bge-Reranker-GGUF".into(),
+            mmproj_files: vec!["mmproj.gguf".into()],
+            variants: (0..7)
+                .map(|n| HubVariant {
+                    name: format!("Q{n}_0"),
+                    files: vec![format!("{n}-1.gguf"), format!("{n}-2.gguf")],
+                    size_bytes: 7,
+                })
+                .collect(),
+        };
+        let shown = listed("org/Bge-Reranker-GGUF", listing);
+        assert_eq!(shown["suggested_name"], "Bge-Reranker-GGUF");
+        assert_eq!(shown["suggested_labels"], json!(["vision", "reranking"]));
+        assert_eq!(shown["variants"].as_array().unwrap().len(), SHOWN);
+        assert_eq!(
+            shown["variants"][0],
+            json!({"name": "Q0_0", "primary_file": "0-1.gguf", "files": ["0-1.gguf", "0-2.gguf"], "sharded": true, "size_bytes": 7})
+        );
+    }
+}

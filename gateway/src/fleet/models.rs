@@ -1,0 +1,119 @@
+//! Orders to the controller that change the catalogue or the files of its models.
+//!
+//! Downloads and deletes survive their caller: dropping a call here stops neither (DECISIONS.md, Runtime Admin API).
+
+use muster_proto::{
+    MAX_MESSAGE_BYTES,
+    v1::{
+        Alias, DeleteAliasRequest, DeleteModelRequest, DeleteModelResponse, ErrorInfo, HubListing,
+        ListAliasesRequest, ListVariantsRequest, Model, ModelDefinition, PullModelEvent, PullModelRequest,
+        RegisterModelRequest, SetAliasRequest, SetModelOptionsRequest, models_client::ModelsClient,
+        pull_model_event::Kind,
+    },
+};
+use tonic::{Streaming, transport::Channel};
+
+use super::control::{away, error, shown};
+
+/// A client of the controller.
+#[derive(Clone, Debug)]
+pub(crate) struct Models(ModelsClient<Channel>);
+
+/// A download under way.
+#[derive(Debug)]
+pub(crate) struct Pull(Streaming<PullModelEvent>);
+
+impl Pull {
+    /// What comes next; the last event is [`Kind::Done`].
+    ///
+    /// # Errors
+    /// Why the files are not there.
+    pub(crate) async fn next(&mut self) -> Result<Kind, ErrorInfo> {
+        let event = self.0.message().await.map_err(|status| error(&status))?;
+        event
+            .and_then(|event| event.kind)
+            .ok_or_else(|| away("its stream ended before the download did"))
+    }
+
+    /// The model, once its files are there.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) async fn done(mut self) -> Result<Model, ErrorInfo> {
+        loop {
+            if let Kind::Done(model) = self.next().await? {
+                return Ok(model);
+            }
+        }
+    }
+}
+
+impl Models {
+    pub(super) fn new(channel: Channel) -> Self {
+        let client = ModelsClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        Self(client)
+    }
+
+    /// Begins to download a model's files.
+    ///
+    /// # Errors
+    /// What is refused at once; so do all calls.
+    pub(crate) async fn pull(mut self, request: PullModelRequest) -> Result<Pull, ErrorInfo> {
+        let answer = self.0.pull_model(request).await;
+        Ok(Pull(answer.map_err(|status| error(&status))?.into_inner()))
+    }
+
+    /// Deletes a model's files, and the model if a user registered it.
+    pub(crate) async fn delete(mut self, model: &str) -> Result<DeleteModelResponse, ErrorInfo> {
+        let model = model.to_owned();
+        let answer = self.0.delete_model(DeleteModelRequest { model }).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner())
+    }
+
+    /// Registers a model, or changes it.
+    pub(crate) async fn register(mut self, definition: ModelDefinition) -> Result<Model, ErrorInfo> {
+        let definition = Some(definition);
+        let answer = self.0.register_model(RegisterModelRequest { definition }).await;
+        shown(answer.map_err(|status| error(&status))?.into_inner().model)
+    }
+
+    /// Saves options for a model's loads, in the place of those saved before.
+    pub(crate) async fn set_options(mut self, model: &str, options_json: String) -> Result<Model, ErrorInfo> {
+        let request = SetModelOptionsRequest {
+            model: model.to_owned(),
+            options_json,
+        };
+        let answer = self.0.set_model_options(request).await;
+        shown(answer.map_err(|status| error(&status))?.into_inner().model)
+    }
+
+    /// What a repository of the hub has.
+    pub(crate) async fn variants(mut self, repo: &str) -> Result<HubListing, ErrorInfo> {
+        let repo = repo.to_owned();
+        let answer = self.0.list_variants(ListVariantsRequest { repo }).await;
+        let answer = answer.map_err(|status| error(&status))?.into_inner();
+        Ok(answer.listing.unwrap_or_default())
+    }
+
+    /// All aliases.
+    pub(crate) async fn aliases(mut self) -> Result<Vec<Alias>, ErrorInfo> {
+        let answer = self.0.list_aliases(ListAliasesRequest {}).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner().aliases)
+    }
+
+    /// Gives a model another name.
+    pub(crate) async fn set_alias(mut self, alias: Alias) -> Result<(), ErrorInfo> {
+        let alias = Some(alias);
+        let answer = self.0.set_alias(SetAliasRequest { alias }).await;
+        answer.map(drop).map_err(|status| error(&status))
+    }
+
+    /// Takes such a name away.
+    pub(crate) async fn delete_alias(mut self, alias: &str) -> Result<(), ErrorInfo> {
+        let alias = alias.to_owned();
+        let answer = self.0.delete_alias(DeleteAliasRequest { alias }).await;
+        answer.map(drop).map_err(|status| error(&status))
+    }
+}
