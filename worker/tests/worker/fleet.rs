@@ -2,9 +2,12 @@
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, time::Duration};
 
-use muster_proto::v1::{
-    AckTombstone, CancelLoad, InstanceState, Load, RefusedReason, command::Kind as Order,
-    outcome::Kind as Answer,
+use muster_proto::{
+    net,
+    v1::{
+        AckTombstone, CancelLoad, InstanceState, Load, NativeCall, RefusedReason, command::Kind as Order,
+        inference_client::InferenceClient, outcome::Kind as Answer,
+    },
 };
 use tokio::time::{Instant, sleep};
 
@@ -201,6 +204,33 @@ impl CopiedFree for Option<&muster_proto::v1::DeviceSample> {
     fn copied_free(self) -> Option<(u64, u64)> {
         self.map(|sample| (sample.free_bytes, sample.lifecycle_seq))
     }
+}
+
+#[tokio::test]
+async fn work_beside_the_sessions_touches_and_a_look_does_not() {
+    let rig = Rig::start(&[]).await;
+    let instance = rig.load(stub("m", |_, _| {})).await;
+    let mut client = InferenceClient::new(net::channel(&rig.worker.address).await.unwrap());
+    let mut ask = async |work| {
+        let call = NativeCall {
+            instance: Some(instance.clone()),
+            method: "POST".into(),
+            path: "/v1/audio/transcriptions".into(),
+            work,
+            ..NativeCall::default()
+        };
+        // The stub speaks no HTTP: it was asked all the same.
+        client.native(call).await.unwrap_err();
+    };
+    for work in [false, false, true] {
+        ask(work).await;
+    }
+    // Beginning and end of the load, and of the one piece of work.
+    let seen = |view: &crate::controller::View| {
+        let touch = view.instances[&instance.instance_id].touch.as_ref()?.touch_seq;
+        (touch >= 4).then_some(touch)
+    };
+    assert_eq!(rig.session.until("the last touch", seen).await, 4);
 }
 
 #[tokio::test]
