@@ -23,6 +23,7 @@ mod errors;
 mod kills;
 mod memory;
 mod minilm;
+mod native;
 mod places;
 mod policy;
 mod pull;

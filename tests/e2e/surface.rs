@@ -11,7 +11,8 @@ use muster_tests::{
 };
 use serde_json::{Value, json};
 
-const BEGIN: &str = "<!-- made by tests/e2e/surface.rs; MUSTER_BLESS=1 tests/run e2e surface writes it anew -->\n";
+const BEGIN: &str =
+    "<!-- made by tests/e2e/surface.rs; MUSTER_BLESS=1 tests/run e2e surface writes it anew -->\n";
 const END: &str = "<!-- end -->\n";
 
 /// Something to ask for, and what an answer to it must show.
@@ -63,7 +64,10 @@ fn chats() -> Vec<Try> {
     let path = "/v1/chat/completions";
     let ask = |more: Value| {
         let messages = json!([{"role": "user", "content": "Hello!"}]);
-        with(json!({"model": "m", "messages": messages, "max_tokens": 8}), &more)
+        with(
+            json!({"model": "m", "messages": messages, "max_tokens": 8}),
+            &more,
+        )
     };
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome"]}}, "required": ["city"]});
     let tools =
@@ -86,7 +90,9 @@ fn chats() -> Vec<Try> {
             "… tools",
             path,
             ask(json!({"tools": tools, "tool_choice": "required", "max_tokens": 200})),
-            |reply| reply.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_weather",
+            |reply| {
+                reply.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
+            },
         ),
         post(
             "… `response_format` with a schema",
@@ -292,6 +298,12 @@ fn native() -> Vec<Try> {
             json!({"query": "one", "documents": ["one", "two"]}),
             |reply| is_list(&reply.json()["results"], 2),
         ),
+    ]
+}
+
+/// What an engine shows of itself.
+fn engines() -> Vec<Try> {
+    vec![
         get("… `GET props`", "/props?model=m", |reply| {
             is_full(&reply.json()["chat_template"]) && reply.json()["total_slots"] == 2
         }),
@@ -395,7 +407,10 @@ async fn column(engine: Engine) -> Vec<(&'static str, bool)> {
         http.post("/v1/load", &json!({"model_name": model})).await.ok();
     }
     let mut column = Vec::new();
-    for attempt in [chats(), completions(), others(), native()].into_iter().flatten() {
+    for attempt in [chats(), completions(), others(), native(), engines()]
+        .into_iter()
+        .flatten()
+    {
         column.push((attempt.what, works(&http, engine, &attempt).await));
     }
     column
@@ -403,10 +418,7 @@ async fn column(engine: Engine) -> Vec<(&'static str, bool)> {
 
 #[tokio::test]
 async fn the_table_in_readme_says_what_works_with_which_runtime() {
-    let (ours, theirs) = (
-        column(Engine::LlamaCpp).await,
-        column(Engine::LlamaServer).await,
-    );
+    let (ours, theirs) = (column(Engine::LlamaCpp).await, column(Engine::LlamaServer).await);
     let mut table = String::from("\n| | `llama_cpp` | `llama_server` |\n|---|---|---|\n");
     let word = |works| if works { "yes" } else { "no" };
     for ((what, ours), (_, theirs)) in ours.iter().zip(&theirs) {
@@ -421,5 +433,8 @@ async fn the_table_in_readme_says_what_works_with_which_runtime() {
         std::fs::write(path, [before, BEGIN, &table, END, after].concat()).unwrap();
         return;
     }
-    assert_eq!(said, table, "README.md says something else: MUSTER_BLESS=1 writes it anew");
+    assert_eq!(
+        said, table,
+        "README.md says something else: MUSTER_BLESS=1 writes it anew"
+    );
 }

@@ -66,6 +66,13 @@ impl Form {
                 value(out, &native_status(error.kind()));
                 member(out, "message", &error.message);
                 member(out, "type", native_type(error.kind()));
+                // llama.cpp's numbers of a prompt that is too long.
+                for (key, detail) in [("n_prompt_tokens", "prompt_tokens"), ("n_ctx", "context_length")] {
+                    let number = error.details.get(detail);
+                    if let Some(number) = number.and_then(|text| text.parse::<u64>().ok()) {
+                        member(out, key, &number);
+                    }
+                }
                 raw(out, "}}");
             }
         }
@@ -185,9 +192,12 @@ mod tests {
         let error = Code::UnsupportedByRuntime.error("no slots here");
         assert_eq!(body(Form::Native, &error)["error"]["code"], 501);
         let error = Code::ContextLengthExceeded.error("too long");
+        let error = error
+            .with_detail("prompt_tokens", 9)
+            .with_detail("context_length", 8);
         assert_eq!(
-            body(Form::Native, &error)["error"]["type"],
-            "exceed_context_size_error"
+            body(Form::Native, &error)["error"],
+            json!({"code": 400, "message": "too long", "type": "exceed_context_size_error", "n_prompt_tokens": 9, "n_ctx": 8})
         );
     }
 

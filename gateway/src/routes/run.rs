@@ -25,7 +25,7 @@ use super::{
 use crate::{
     answers::Answers,
     body::EventBody,
-    dispatch::Call,
+    dispatch::{Admitted, Call},
     options::on_off,
     render::{Head, Render, answer::Answer},
     stats::Meter,
@@ -106,11 +106,34 @@ impl Asked {
             Ok([work]) => return self.one(app, common, work, choices).await,
             Err(work) => work,
         };
+        let parts = self.parts(app, &common, &work).await?;
+        Ok(Answers::new(parts, choices, self.meter(app, common.model)))
+    }
+
+    /// As [`all`](Self::all), where each piece of work is an answer of its own, of one choice.
+    ///
+    /// # Errors
+    /// What a worker or the controller said first.
+    pub(crate) async fn each(
+        &self,
+        app: &App,
+        common: Common,
+        work: Vec<Work>,
+    ) -> Result<Vec<Answers>, ErrorInfo> {
+        let work = match <[Work; 1]>::try_from(work) {
+            Ok([work]) => return Ok(vec![self.one(app, common, work, 1).await?]),
+            Err(work) => work,
+        };
+        let parts = self.parts(app, &common, &work).await?;
+        let answer = |part| Answers::new(vec![part], 1, self.meter(app, common.model.clone()));
+        Ok(parts.into_iter().map(answer).collect())
+    }
+
+    async fn parts(&self, app: &App, common: &Common, work: &[Work]) -> Result<Vec<Admitted>, ErrorInfo> {
         let call = |index| self.call(common.clone(), format!("{}-{index}", self.id));
         let calls: Vec<_> = (0..work.len()).map(call).collect();
-        let pairs = calls.iter().zip(&work);
-        let parts = try_join_all(pairs.map(|(call, work)| app.dispatcher.dispatch(call, work))).await?;
-        Ok(Answers::new(parts, choices, self.meter(app, common.model)))
+        let pairs = calls.iter().zip(work);
+        try_join_all(pairs.map(|(call, work)| app.dispatcher.dispatch(call, work))).await
     }
 
     fn meter(&self, app: &App, model: String) -> Meter {

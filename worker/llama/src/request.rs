@@ -48,6 +48,8 @@ pub(crate) struct GenerateParams {
     pub(crate) return_tokens: bool,
     pub(crate) return_progress: bool,
     pub(crate) timings_per_token: bool,
+    /// The prompt as text, for a reader that wants it back; else empty.
+    pub(crate) shown_prompt: String,
     pub(crate) cache_prompt: bool,
     pub(crate) id_slot: Option<usize>,
     pub(crate) max_predict_ms: Option<u32>,

@@ -150,6 +150,7 @@ fn call(
     if let Some(field) = body.take("timings_per_token") {
         work.timings_per_token = field.bool()?;
     }
+    work.return_prompt = true;
     refuse_images(&mut body)?;
     // What llama.cpp's clients send that means nothing here.
     body.discard(&["n", "user"]);
@@ -192,15 +193,22 @@ impl Shape {
     pub(super) fn context(&mut self, n_ctx: u32) {
         self.settings["n_ctx"] = n_ctx.into();
     }
+
+    /// The prompt as the model saw it, or as it came if the engine did not say.
+    fn prompt(&self, index: u32, end: &ChoiceFinished) -> Value {
+        if !end.prompt.is_empty() {
+            return end.prompt.as_str().into();
+        }
+        self.prompts.get(index as usize).cloned().unwrap_or_default()
+    }
 }
 
-/// The whole answer: one object, or a list of them for several prompts.
-pub(super) fn body(shape: &Shape, view: View, answer: &Answer) -> Value {
-    let finished = &answer.finished;
-    let objects = answer
-        .choices
-        .iter()
-        .map(|(index, choice)| whole(shape, view, *index, choice, finished));
+/// The whole answer: one object, or a list of them for several prompts, each with figures of its own.
+pub(super) fn body(shape: &Shape, view: View, answers: &[Answer]) -> Value {
+    let objects = (0..).zip(answers).flat_map(|(index, answer)| {
+        let choices = answer.choices.values();
+        choices.map(move |choice| whole(shape, view, index, choice, &answer.finished))
+    });
     let mut objects: Vec<Value> = objects.collect();
     if !shape.many && objects.len() == 1 {
         return objects.remove(0);
@@ -215,11 +223,14 @@ fn whole(shape: &Shape, view: View, index: u32, choice: &Choice, finished: &Fini
         "content".into(),
         [&*choice.reasoning, &*choice.content].concat().into(),
     );
-    object.insert("tokens".into(), choice.tokens.clone().into());
-    object.insert(
-        "prompt".into(),
-        shape.prompts.get(index as usize).cloned().unwrap_or_default(),
-    );
+    // Some engines tell them unasked.
+    let tokens = if view.tokens {
+        choice.tokens.as_slice()
+    } else {
+        &[]
+    };
+    object.insert("tokens".into(), tokens.into());
+    object.insert("prompt".into(), shape.prompt(index, &choice.end));
     object.insert("has_new_line".into(), choice.content.contains('\n').into());
     if view.logprobs {
         object.insert(
@@ -273,12 +284,11 @@ fn probabilities(tokens: &[TokenLogprob], view: View) -> Value {
     serde_json::from_slice(&out).unwrap_or_default()
 }
 
-/// `response_fields`: those that are there; a path's last part becomes the name (seed 004).
+/// `response_fields`: those that are there; what stands deeper comes to the top under its whole path, as llama.cpp names it (seed 004).
 fn selected(fields: &[String], object: &Value) -> Map<String, Value> {
     let find = |field: &String| {
         let found = field.split('/').try_fold(object, |value, key| value.get(key))?;
-        let name = field.rsplit('/').next().unwrap_or(field);
-        Some((name.to_owned(), found.clone()))
+        Some((field.clone(), found.clone()))
     };
     fields.iter().filter_map(find).collect()
 }
@@ -351,12 +361,7 @@ impl Frames for Events {
     fn end(&mut self, end: &ChoiceFinished, _first: bool, finished: Option<&Finished>, out: &mut BytesMut) {
         let mut object = last(&self.shape, end, finished.unwrap_or(&Finished::default()));
         let line = self.seen.get(end.choice as usize).is_some_and(|(line, _)| *line);
-        let prompt = self
-            .shape
-            .prompts
-            .get(end.choice as usize)
-            .cloned()
-            .unwrap_or_default();
+        let prompt = self.shape.prompt(end.choice, end);
         object.insert("index".into(), end.choice.into());
         object.insert("content".into(), "".into());
         object.insert("tokens".into(), json!([]));
@@ -449,7 +454,7 @@ mod tests {
         for event in events() {
             answer.event(event).unwrap();
         }
-        let object = body(&call.shape, call.view, &answer);
+        let object = body(&call.shape, call.view, &[answer]);
         for (key, value) in [
             ("content", json!("a\nb")),
             ("tokens", json!([7, 8])),
@@ -512,8 +517,8 @@ mod tests {
             answer.event(event).unwrap();
         }
         assert_eq!(
-            body(&call.shape, call.view, &answer),
-            json!({"content": "a\nb", "n_predict": 8})
+            body(&call.shape, call.view, &[answer]),
+            json!({"content": "a\nb", "generation_settings/n_predict": 8})
         );
     }
 
@@ -547,14 +552,42 @@ mod tests {
     }
 
     #[test]
-    fn several_prompts_are_several_answers() {
+    fn seed_004_several_prompts_are_several_answers_with_their_own_figures() {
         let call = read(r#"{"prompt": ["a", [1, 2]]}"#).unwrap();
         assert_eq!(call.work.len(), 2);
-        assert_eq!(call.shape.prompts, [json!("a"), json!([1, 2])]);
-        let mut answer = Answer::default();
-        answer.choices.insert(0, Choice::default());
-        answer.choices.insert(1, Choice::default());
-        assert_eq!(body(&call.shape, call.view, &answer).as_array().unwrap().len(), 2);
+        let answer = |prompt: &str, prompt_tokens| {
+            let choice = Choice {
+                tokens: vec![7],
+                end: ChoiceFinished {
+                    prompt: prompt.into(),
+                    ..ChoiceFinished::default()
+                },
+                ..Choice::default()
+            };
+            let usage = Usage {
+                prompt_tokens,
+                ..Usage::default()
+            };
+            Answer {
+                choices: [(0, choice)].into(),
+                finished: Finished {
+                    usage: Some(usage),
+                    ..Finished::default()
+                },
+                ..Answer::default()
+            }
+        };
+        let list = body(&call.shape, call.view, &[answer("<s>a", 2), answer("", 3)]);
+        assert_eq!(list.as_array().unwrap().len(), 2);
+        for (key, one, other) in [
+            ("index", json!(0), json!(1)),
+            ("prompt", json!("<s>a"), json!([1, 2])),
+            ("tokens_evaluated", json!(2), json!(3)),
+            // Nobody asked for them.
+            ("tokens", json!([]), json!([])),
+        ] {
+            assert_eq!((&list[0][key], &list[1][key]), (&one, &other), "{key}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
+use futures::future::try_join_all;
 use muster_proto::v1::{ErrorInfo, start::Work};
 
 use super::{
@@ -86,15 +87,19 @@ async fn generate(
         mut shape,
     } = read(body, model.clone())?;
     let work = work.into_iter().map(Work::Generate).collect();
-    let answers = asked.all(app, common, work, 1).await?;
-    // It is loaded now, so the table knows what it was loaded with.
-    if let Some(summary) = app.dispatcher.fleet.table().model(&model) {
-        shape.context(summary.ctx_size);
-    }
+    // Once it is admitted the model is loaded, and the table knows with how much.
+    let context = || {
+        let table = app.dispatcher.fleet.table();
+        table.model(&model).map_or(0, |summary| summary.ctx_size)
+    };
     if view.stream {
+        let answers = asked.all(app, common, work, 1).await?;
+        shape.context(context());
         return run::stream(answers, completion::stream(shape, view)).await;
     }
-    let answer = run::gather(answers).await?;
-    let object = completion::body(&shape, view, &answer);
+    let answers = asked.each(app, common, work).await?;
+    shape.context(context());
+    let answers = try_join_all(answers.into_iter().map(run::gather)).await?;
+    let object = completion::body(&shape, view, &answers);
     Ok(reply::ok(completion::bytes(&object)))
 }

@@ -43,6 +43,8 @@ fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
         "n_ctx": description.capabilities.unwrap_or_default().context_length,
         "speculative": speculative(description),
         "is_processing": busy,
+        "n_prompt_tokens": sequence.prompt_tokens,
+        "n_prompt_tokens_cache": sequence.cached_tokens,
         "params": generation_settings(&GenerateRequest::default()),
         // Nobody's prompt is shown to others.
         "prompt": "",

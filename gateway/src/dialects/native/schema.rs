@@ -20,6 +20,10 @@ pub(super) struct NativeErrorBody {
     message: String,
     /// llama.cpp's class of errors.
     r#type: String,
+    /// Tokens of a prompt that is too long.
+    n_prompt_tokens: Option<u64>,
+    /// Tokens that there is room for.
+    n_ctx: Option<u64>,
 }
 
 /// llama.cpp's request for a completion; its other samplers (`dry_*`, `xtc_*`, `mirostat*`, `samplers`, `grammar`, …) are taken as well.
@@ -54,7 +58,7 @@ pub(super) struct NativeCompletionRequest {
     return_tokens: Option<bool>,
     /// Use what is left of earlier prompts.
     cache_prompt: Option<bool>,
-    /// Only these fields in the answer; `a/b` becomes `b`.
+    /// Only these fields in the answer, each at the top under its whole path.
     response_fields: Option<Vec<String>>,
     /// Speed in each event of a stream.
     timings_per_token: Option<bool>,

@@ -52,12 +52,22 @@ impl Engine {
             events: vec![admitted],
             finished: false,
         });
+        let output = match job.output {
+            // seed 004, `POST /embeddings`: the vectors of single tokens are never normalised
+            EmbedOutput::Vectors { dimensions, .. } if self.context.info().pooling == "none" => {
+                EmbedOutput::Vectors {
+                    normalize: -1,
+                    dimensions,
+                }
+            }
+            output => output,
+        };
         self.embeds.push_back(EmbedRun {
             handle,
             control,
             results: vec![Vec::new(); job.inputs.len()],
             inputs: job.inputs,
-            output: job.output,
+            output,
             next: 0,
             started: Instant::now(),
         });

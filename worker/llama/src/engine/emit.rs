@@ -162,7 +162,8 @@ impl Engine {
         slot.tokens.truncate(slot.n_past);
         run.text.finish(&mut run.pending.text);
         let handle = run.handle;
-        let end = ending.event(run.choice, run.generated);
+        let mut end = ending.event(run.choice, run.generated);
+        end.prompt.clone_from(&run.params.shown_prompt);
         let delta = self.take_output(&mut run);
         if let Some(request) = self.requests.get_mut(&handle) {
             request.generated += run.generated;

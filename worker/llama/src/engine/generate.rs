@@ -48,6 +48,7 @@ impl Ending {
             },
             truncated: *self == Self::ContextFull,
             generated,
+            prompt: String::new(),
         }
     }
 }

@@ -177,6 +177,11 @@ fn generate(
         return_tokens: request.return_tokens,
         return_progress: request.return_progress,
         timings_per_token: request.timings_per_token,
+        shown_prompt: if request.return_prompt {
+            shown(model, &prompt)
+        } else {
+            String::new()
+        },
         cache_prompt: request.cache_prompt.unwrap_or(true),
         id_slot: request.id_slot.map(|slot| slot as usize),
         max_predict_ms: request.max_predict_ms,
@@ -193,6 +198,15 @@ fn generate(
         chat,
         params: Arc::new(params),
     })
+}
+
+/// What the model sees, special tokens included.
+fn shown(model: &Model, prompt: &[Token]) -> String {
+    let bytes: Vec<u8> = prompt
+        .iter()
+        .flat_map(|token| model.piece(*token, true))
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A prompt must have a token and leave room for one.

@@ -214,6 +214,7 @@ impl Reply {
                 stopping_word: chunk.stopping_word,
                 truncated: chunk.truncated,
                 generated: chunk.tokens_predicted,
+                prompt: chunk.prompt,
             };
             self.finish_choice(end, events);
         }
@@ -417,6 +418,7 @@ struct NativeChunk {
     truncated: bool,
     stop_type: String,
     stopping_word: String,
+    prompt: String,
     timings: Option<WireTimings>,
     prompt_progress: Option<WireProgress>,
     completion_probabilities: Option<Vec<WireLogprob>>,

@@ -128,6 +128,7 @@ impl Sequence {
             stopping_word: String::new(),
             truncated,
             generated: length,
+            prompt: String::new(),
         };
         let mut choice = Choice {
             seed,

@@ -1,0 +1,221 @@
+//! llama.cpp's own routes through our engine and through its own server: the same questions have the same answers (seed 004).
+
+use muster_tests::{
+    Engine, Stack,
+    engines::test_model,
+    http::{Http, Reply},
+};
+use serde_json::{Value, json};
+
+/// A model of each kind per engine: `ours-…` and `theirs-…`.
+async fn stack() -> Stack {
+    let mut models = "[policy]\nmax_loaded_models = -1\n".to_owned();
+    for (engine, name) in [(Engine::LlamaCpp, "ours"), (Engine::LlamaServer, "theirs")] {
+        let vectors = "labels = [\"embeddings\"]";
+        models += &engine.model(&format!("{name}-chat"), 2, "llamacpp_args = \"--slots\"");
+        models += &engine.serving(&test_model("tiny-infill"), &format!("{name}-infill"), 1, "");
+        models += &engine.serving(
+            &test_model("tiny-embed"),
+            &format!("{name}-tokens"),
+            1,
+            &format!("{vectors}\npooling = \"none\""),
+        );
+    }
+    let stack = Stack::with(models).start().await;
+    for engine in ["ours", "theirs"] {
+        for kind in ["chat", "infill", "tokens"] {
+            let body = json!({"model": format!("{engine}-{kind}")});
+            stack.http().post("/v1/load", &body).await.ok();
+        }
+    }
+    stack
+}
+
+async fn both(http: &Http, path: &str, kind: &str, body: &Value) -> [Reply; 2] {
+    [
+        http.post(&format!("{path}?model=ours-{kind}"), body).await,
+        http.post(&format!("{path}?model=theirs-{kind}"), body).await,
+    ]
+}
+
+/// Without what is of one engine or one moment.
+fn essence(mut answer: Value) -> Value {
+    if let Some(list) = answer.as_array_mut() {
+        return list.drain(..).map(essence).collect();
+    }
+    let Some(fields) = answer.as_object_mut() else {
+        return answer;
+    };
+    for own in [
+        "model",
+        "id_slot",
+        "timings",
+        "tokens_cached",
+        "completion_probabilities",
+    ] {
+        fields.remove(own);
+    }
+    if let Some(settings) = fields.get_mut("generation_settings") {
+        assert!(settings["n_ctx"].as_u64() > Some(0), "{settings}");
+        assert!(settings["model"].is_string(), "{settings}");
+        settings["n_ctx"] = Value::Null;
+        settings["model"] = Value::Null;
+    }
+    answer
+}
+
+#[tokio::test]
+async fn seed_004_completions_are_the_same() {
+    let stack = stack().await;
+    let http = stack.http();
+    for (what, more) in [
+        ("text", json!({"prompt": "Once"})),
+        ("tokens", json!({"prompt": [1, 300, 301], "return_tokens": true})),
+        ("a mixture", json!({"prompt": [1, "Once", 301]})),
+        ("several", json!({"prompt": ["Once", [1, 300], [1, "x", 5]]})),
+        ("nothing to generate", json!({"prompt": "Once", "n_predict": 0})),
+        (
+            "a stop string",
+            json!({"prompt": "Once", "n_predict": 40, "stop": ["e n"]}),
+        ),
+        (
+            "a bias",
+            json!({"prompt": "Once", "logit_bias": [[300, 1.0], ["a", false]]}),
+        ),
+        (
+            "a schema",
+            json!({"prompt": "Once", "json_schema": {"type": "integer"}}),
+        ),
+        (
+            "chosen fields",
+            json!({"prompt": "Once", "response_fields": ["content", "generation_settings/n_predict"]}),
+        ),
+    ] {
+        let mut body = json!({"temperature": 0, "n_predict": 6});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let [ours, theirs] = both(&http, "/completion", "chat", &body).await;
+        assert_eq!(essence(ours.ok()), essence(theirs.ok()), "{what}");
+    }
+    // The prompt comes back as the model saw it.
+    let body = json!({"prompt": "Once", "n_predict": 1});
+    for reply in both(&http, "/completion", "chat", &body).await {
+        assert_eq!(reply.ok()["prompt"], "<s>Once");
+    }
+    let body = json!({"input_prefix": "one", "input_suffix": "two", "n_predict": 4, "temperature": 0});
+    let [ours, theirs] = both(&http, "/infill", "infill", &body).await;
+    assert_eq!(essence(ours.ok()), essence(theirs.ok()));
+}
+
+#[tokio::test]
+async fn seed_004_each_of_several_prompts_has_its_own_figures() {
+    let stack = stack().await;
+    let body = json!({"prompt": [[1, 300], [1, 300, 301, 302]], "n_predict": 2, "temperature": 0});
+    for reply in both(&stack.http(), "/completion", "chat", &body).await {
+        let list = reply.ok();
+        let figures = |index: usize| {
+            (
+                list[index]["index"].clone(),
+                list[index]["tokens_evaluated"].clone(),
+                list[index]["tokens_predicted"].clone(),
+            )
+        };
+        assert_eq!(figures(0), (json!(0), json!(2), json!(2)));
+        assert_eq!(figures(1), (json!(1), json!(4), json!(2)));
+    }
+}
+
+#[tokio::test]
+async fn seed_004_questions_about_tokens_have_the_same_answers() {
+    let stack = stack().await;
+    let http = stack.http();
+    for (path, body) in [
+        (
+            "/tokenize",
+            json!({"content": "Hello รก", "with_pieces": true, "add_special": true}),
+        ),
+        ("/tokenize", json!({"content": ["Hello", 5]})),
+        ("/detokenize", json!({"tokens": [300, 301]})),
+        (
+            "/apply-template",
+            json!({"messages": [{"role": "user", "content": "Hi"}]}),
+        ),
+    ] {
+        let [ours, theirs] = both(&http, path, "chat", &body).await;
+        assert_eq!(ours.ok(), theirs.ok(), "{path}");
+    }
+}
+
+/// Seed 004, `POST /embeddings`: where nothing is pooled, the vectors of all tokens come as they are.
+#[tokio::test]
+async fn seed_004_vectors_of_tokens_are_not_normalised() {
+    let stack = stack().await;
+    let body = json!({"input": "one two", "embd_normalize": 2});
+    let [ours, theirs] = both(&stack.http(), "/embeddings", "tokens", &body).await;
+    let (ours, theirs) = (ours.ok(), theirs.ok());
+    let vectors =
+        |answer: &Value| -> Vec<Vec<f64>> { serde_json::from_value(answer[0]["embedding"].clone()).unwrap() };
+    let (ours, theirs) = (vectors(&ours), vectors(&theirs));
+    assert_eq!(ours.len(), theirs.len());
+    for (one, other) in ours.iter().zip(&theirs) {
+        assert!(one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-3));
+        let length = one.iter().map(|value| value * value).sum::<f64>().sqrt();
+        assert!((length - 1.0).abs() > 0.1, "{length}");
+    }
+}
+
+fn error(reply: &Reply, status: u16) -> Value {
+    assert_eq!(reply.status.as_u16(), status, "{}", reply.text);
+    let error = reply.json()["error"].clone();
+    assert!(
+        error["message"].as_str().is_some_and(|text| !text.is_empty()),
+        "{error}"
+    );
+    error
+}
+
+#[tokio::test]
+async fn seed_004_errors_have_llama_cpps_form_and_numbers() {
+    let stack = stack().await;
+    let http = stack.http();
+    let long = json!({"prompt": "Once upon a time ".repeat(3000)});
+    for reply in both(&http, "/completion", "chat", &long).await {
+        let error = error(&reply, 400);
+        assert_eq!(error["type"], "exceed_context_size_error", "{error}");
+        assert!(
+            error["n_prompt_tokens"].as_u64() > error["n_ctx"].as_u64(),
+            "{error}"
+        );
+    }
+    for (path, body, status, kind) in [
+        (
+            "/completion",
+            json!({"prompt": "a", "grammar": "root ::= ("}),
+            400,
+            "invalid_request_error",
+        ),
+        (
+            "/detokenize",
+            json!({"tokens": [99_999_999]}),
+            400,
+            "invalid_request_error",
+        ),
+        ("/embedding", json!({"content": "a"}), 501, "not_supported_error"),
+        (
+            "/infill",
+            json!({"input_prefix": "a", "input_suffix": "b"}),
+            501,
+            "not_supported_error",
+        ),
+    ] {
+        for reply in both(&http, path, "chat", &body).await {
+            let error = error(&reply, status);
+            assert_eq!(
+                (&error["code"], &error["type"]),
+                (&json!(status), &json!(kind)),
+                "{path}"
+            );
+        }
+    }
+}
