@@ -67,6 +67,8 @@ async fn an_override_is_what_the_engine_gets_and_dies_with_the_load() {
     let loaded = stack.http().post("/v1/admin/models/m/load", &body).await.ok();
     assert_eq!(loaded["load_override"], body);
     assert_eq!(loaded["definition"]["gguf_n_ctx"], 256);
+    assert_eq!(loaded["vram_estimate_source"], "observed_load_delta");
+    assert!(loaded["vram_estimate_mib"].as_u64() > Some(0));
     let props = stack.http().get("/props").await.ok();
     assert_eq!(props["default_generation_settings"]["n_ctx"], 512);
     stack
@@ -316,4 +318,62 @@ async fn a_prompt_format_is_what_the_engine_renders() {
         .await
         .error(400);
     assert_eq!(error["param"], "messages");
+}
+
+#[tokio::test]
+async fn llama_server_gets_its_overrides_as_flags() {
+    let stack = Stack::with(Engine::LlamaServer.model("m", 1, "ctx_size = 256"))
+        .start()
+        .await;
+    let load = async |body: Value| stack.http().post("/v1/admin/models/m/load", &body).await;
+    for (body, status) in [
+        (json!({"llama_server_spec_draft_n_max": 7}), 400),
+        (json!({"gguf_n_ctx": 512}), 400),
+        (json!({"llama_server_n_ctx": 0}), 422),
+    ] {
+        load(body).await.error(status);
+    }
+    let body = json!({"llama_server_n_ctx": 512});
+    let loaded = load(body.clone()).await.ok();
+    assert_eq!(loaded["load_override"], body);
+    assert_eq!(loaded["definition"]["llama_server_n_ctx"], 256);
+    let props = stack.http().get("/props?model=m").await.ok();
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 512);
+}
+
+#[tokio::test]
+async fn sound_goes_to_a_runtime_that_takes_it_and_nowhere_else() {
+    let audio = "labels = ['audio']";
+    let config = format!(
+        "[policy]\nmax_loaded_models = -1\n{}{}{}",
+        Engine::LlamaServer.model("server", 1, audio),
+        Engine::LlamaCpp.model("embedded", 1, audio),
+        Engine::LlamaCpp.model("chat", 1, "")
+    );
+    let stack = Stack::with(config).start().await;
+    let ask = async |model: &str| {
+        let path = "/api/v1/audio/transcriptions";
+        stack.http().post(path, &json!({"model": model})).await
+    };
+    for model in ["embedded", "chat"] {
+        assert_eq!(
+            ask(model).await.error(400)["code"],
+            "unsupported_by_runtime",
+            "{model}"
+        );
+    }
+    // It is loaded for that; the test model has no ears, and llama-server says so in its own words.
+    let told = ask("server").await;
+    assert!(
+        told.status.is_client_error() || told.status.is_server_error(),
+        "{told:?}"
+    );
+    assert_ne!(told.json()["error"]["code"], "unsupported_by_runtime");
+    let health = stack.http().get("/api/v1/health").await.ok();
+    let loaded = &health["all_models_loaded"];
+    assert_eq!(
+        (&loaded[0]["model_name"], &loaded[0]["type"]),
+        (&json!("server"), &json!("audio"))
+    );
+    assert_eq!(loaded.as_array().map(Vec::len), Some(1));
 }
