@@ -55,6 +55,10 @@ pub(crate) struct Call {
     pub(crate) request_id: String,
     /// W3C trace context.
     pub(crate) trace: HashMap<String, String>,
+    /// Tells its sender from others, by the key; empty if that is not known.
+    pub(crate) key: String,
+    /// Urgency among what waits, -4 to 4.
+    pub(crate) priority: i32,
     /// Whether it may load its model, if it said so (`?autoload=`).
     pub(crate) autoload: Option<bool>,
 }
@@ -160,6 +164,8 @@ impl Dispatcher {
             common,
             request_id: String::new(),
             trace: HashMap::new(),
+            key: String::new(),
+            priority: 0,
             autoload,
         };
         if let Some(target) = self.pick(&call, 0, &Avoid::default()) {
@@ -291,13 +297,23 @@ fn start(call: &Call, work: &Work, target: &Target, waiter: Option<&Waiter>) -> 
     Start {
         request_id: call.request_id.clone(),
         instance: target.route.instance.clone(),
-        fairness_key: call.common.user.clone(),
+        fairness_key: fairness_key(&call.key, &call.common.user),
+        priority: call.priority,
         hold_id: waiter
             .map(|waiter| waiter.hold_id().to_owned())
             .unwrap_or_default(),
         trace: call.trace.clone(),
         work: Some(work.clone()),
         ..Start::default()
+    }
+}
+
+/// Callers take turns by their keys, and within a key by the `user` they name; nobody in particular is one caller.
+fn fairness_key(key: &str, user: &str) -> String {
+    match (key.is_empty(), user.is_empty()) {
+        (true, _) => user.to_owned(),
+        (false, true) => key.to_owned(),
+        (false, false) => format!("{key}/{user}"),
     }
 }
 

@@ -12,6 +12,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures::future::try_join_all;
+use http::HeaderMap;
 use muster_proto::{
     Code, ErrorExt as _, trace,
     v1::{ErrorInfo, start::Work},
@@ -19,6 +20,7 @@ use muster_proto::{
 
 use super::{
     App,
+    access::Caller,
     layers::RequestId,
     reply::{self, Refusal},
 };
@@ -39,6 +41,10 @@ pub(crate) struct Asked {
     /// Ours, fresh.
     pub(crate) id: String,
     trace: HashMap<String, String>,
+    /// Tells its sender from others, by the key; empty if that is not known.
+    key: String,
+    /// `x-muster-priority`.
+    priority: i32,
     /// Whether it may load its model, if it says so.
     pub(crate) autoload: Option<bool>,
     /// When it was there as a whole.
@@ -51,12 +57,20 @@ impl FromRequest<Arc<App>> for Asked {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
         let autoload = autoload(parts.uri.query().unwrap_or_default())?;
+        let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_default();
+        let priority = priority(&parts.headers)?;
         let id = parts.extensions.get::<RequestId>();
         let id = id.map(|id| id.0.clone()).unwrap_or_default();
         Ok(Self {
             body: reply::body(body, app.max_body).await?,
             id,
             trace: trace::from_headers(&parts.headers),
+            key: caller.key,
+            priority: if caller.may_hurry {
+                priority
+            } else {
+                priority.min(0)
+            },
             autoload,
             began: Instant::now(),
         })
@@ -145,9 +159,24 @@ impl Asked {
             common,
             request_id,
             trace: self.trace.clone(),
+            key: self.key.clone(),
+            priority: self.priority,
             autoload: self.autoload,
         }
     }
+}
+
+/// `x-muster-priority`: how urgent a request is among those that wait, -4 to 4; 0 = as any other.
+fn priority(headers: &HeaderMap) -> Result<i32, ErrorInfo> {
+    const NAME: &str = "x-muster-priority";
+    let Some(value) = headers.get(NAME) else {
+        return Ok(0);
+    };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number.filter(|number| (-4..=4).contains(number)).ok_or_else(|| {
+        let message = format!("`{NAME}` must be a whole number from -4 to 4");
+        Code::InvalidRequest.error(message).with_param(NAME)
+    })
 }
 
 /// `?autoload=` (DECISIONS.md, Autoload).

@@ -49,6 +49,52 @@ async fn a_key_is_wanted_for_everything_but_health() {
 }
 
 #[tokio::test]
+async fn who_asks_and_how_urgently_reaches_the_queue() {
+    let worker = Worker::start(|_| says(&["hi"])).await;
+    let (plain, controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    drop(plain);
+    let args = ["--api-key", "one,two", "--admin-api-key", "admin"];
+    let gateway = Gateway::start_with("127.0.0.1:0", &controller.address, &args).await;
+    let ask = async |key: &str, user: &str, priority: &str| {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        if !user.is_empty() {
+            body["user"] = json!(user);
+        }
+        let request = gateway
+            .client
+            .post(format!("{}/v1/chat/completions", gateway.url));
+        let request = request
+            .header("x-api-key", key)
+            .header("x-muster-priority", priority);
+        let response = request.json(&body).send().await.unwrap();
+        if response.status() != 200 {
+            return Err(read(response).await);
+        }
+        let start = worker.starts().pop().unwrap();
+        Ok((start.fairness_key, start.priority))
+    };
+    let (one, _) = ask("one", "", "0").await.unwrap();
+    let (two, _) = ask("two", "", "0").await.unwrap();
+    assert!(
+        !one.is_empty() && one != two && !one.contains("one"),
+        "{one} and {two}"
+    );
+    assert_eq!(ask("one", "ann", "0").await.unwrap().0, format!("{one}/ann"));
+    // Anybody may stand back; where there is an admin key, only its holder goes first.
+    assert_eq!(ask("one", "", "-3").await.unwrap().1, -3);
+    assert_eq!(ask("one", "", "3").await.unwrap().1, 0);
+    assert_eq!(ask("admin", "", "3").await.unwrap().1, 3);
+    for wrong in ["5", "high", ""] {
+        let (status, error) = ask("one", "", wrong).await.unwrap_err();
+        assert_eq!(
+            (status.as_u16(), &error["error"]["param"]),
+            (400, &json!("x-muster-priority")),
+            "{wrong}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn nobody_else_may_ask_without_a_key() {
     let refused = |args: &'static [&'static str]| async move {
         let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_muster-gateway"));
