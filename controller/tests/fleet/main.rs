@@ -12,6 +12,7 @@ mod catalogue;
 mod estimates;
 mod evict;
 mod explain;
+mod files;
 mod load;
 mod overrides;
 mod pins;

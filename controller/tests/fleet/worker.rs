@@ -38,6 +38,22 @@ pub(crate) struct Memory {
     pub(crate) loads: Loads,
     /// Whether it sees the engines of other workers run.
     pub(crate) sees_engines: bool,
+    /// Orders about files.
+    pub(crate) orders: Vec<v1::FilesOrder>,
+    /// What its cache has.
+    pub(crate) has: Vec<v1::HubCheckpoint>,
+    /// What becomes of downloads.
+    pub(crate) fetches: Fetches,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(crate) enum Fetches {
+    #[default]
+    Done,
+    /// They tell that they began, and go on until the script ends them.
+    Stay,
+    /// They fail.
+    Fail(v1::ErrorInfo),
 }
 
 #[derive(Debug, Default, Clone)]
@@ -59,6 +75,7 @@ pub(crate) struct Worker {
     /// All of them can be used by all of its runtimes.
     pub(crate) devices: Vec<v1::Device>,
     pub(crate) runtimes: Vec<&'static str>,
+    pub(crate) features: Vec<String>,
     changed: watch::Sender<u64>,
     session: Option<Session>,
 }
@@ -78,6 +95,7 @@ impl Worker {
             memory: Arc::default(),
             devices: vec![device(DEVICE, v1::DeviceKind::Cpu, 1 << 30)],
             runtimes: vec!["stub", "llama_cpp"],
+            features: Vec::new(),
             changed: watch::Sender::new(0),
             session: None,
         }
@@ -112,6 +130,7 @@ impl Worker {
                 devices: self.devices.iter().map(sample).collect(),
                 ..WorkerReport::default()
             }),
+            features: self.features.clone(),
             version: "0".to_owned(),
             pid_namespace: "pid:[1]".to_owned(),
             ..Hello::default()
@@ -280,6 +299,16 @@ pub(crate) fn word(order: &Order) -> &'static str {
     }
 }
 
+/// What a cache that has a checkpoint, or has not, says of it.
+pub(crate) fn cached(complete: bool) -> v1::CachedFiles {
+    v1::CachedFiles {
+        complete,
+        path: if complete { "/cache/f.gguf" } else { "" }.to_owned(),
+        size_bytes: if complete { 100 } else { 0 },
+        ..v1::CachedFiles::default()
+    }
+}
+
 /// A device of a worker.
 pub(crate) fn device(id: &str, kind: v1::DeviceKind, capacity_bytes: u64) -> v1::Device {
     v1::Device {
@@ -325,7 +354,8 @@ impl Actor {
             let Ok(Some(message)) = message else { return };
             match message.kind {
                 Some(Down::Command(command)) => self.obey(command).await,
-                Some(Down::Welcome(_) | Down::Heartbeat(_) | Down::Files(_)) => {}
+                Some(Down::Files(order)) => self.fetch(order).await,
+                Some(Down::Welcome(_) | Down::Heartbeat(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -339,6 +369,20 @@ impl Actor {
             ..WorkerMessage::default()
         };
         drop(self.out.send(message).await);
+    }
+
+    async fn fetch(&self, order: v1::FilesOrder) {
+        let kind = {
+            let mut memory = self.memory.lock().unwrap();
+            memory.orders.push(order.clone());
+            memory.files(&order)
+        };
+        let news = v1::FilesNews {
+            order_id: order.order_id,
+            kind: Some(kind),
+        };
+        self.send(Up::Files(news)).await;
+        self.changed.send_modify(|count| *count += 1);
     }
 
     async fn obey(&self, command: Command) {
@@ -365,6 +409,37 @@ impl Actor {
 }
 
 impl Memory {
+    fn files(&mut self, order: &v1::FilesOrder) -> v1::files_news::Kind {
+        use v1::{files_news::Kind as News, files_order::Kind};
+        let checkpoint = order.checkpoint.clone().unwrap();
+        let mut freed_bytes = 0;
+        match order.kind.as_ref().unwrap() {
+            Kind::Look(_) | Kind::Cancel(_) => {}
+            Kind::Fetch(_) => match self.fetches.clone() {
+                Fetches::Done => self.has.push(checkpoint.clone()),
+                Fetches::Stay => {
+                    return News::Progress(v1::FetchProgress {
+                        file: "f.gguf".to_owned(),
+                        file_index: 1,
+                        total_files: 1,
+                        all_total: 100,
+                        ..v1::FetchProgress::default()
+                    });
+                }
+                Fetches::Fail(error) => return News::Failed(error),
+            },
+            Kind::Remove(_) => {
+                self.has.retain(|known| *known != checkpoint);
+                freed_bytes = 10;
+            }
+            Kind::List(_) => return News::Listing(v1::HubListing::default()),
+        }
+        News::Cached(v1::CachedFiles {
+            freed_bytes,
+            ..cached(self.has.contains(&checkpoint))
+        })
+    }
+
     fn obey(&mut self, command: &Command) -> (Out, Vec<v1::InstanceStatus>) {
         use v1::InstanceState::{Failed, Gone, Loading, Quiesced, Ready, Unloading};
         let id = &command.instance_id;

@@ -1,0 +1,325 @@
+//! Files of the hub: downloaded before a load begins, once for all who ask, on a worker that can run the model; and the catalogue as users
+//! change it.
+
+use muster_proto::{
+    Code, ErrorExt as _, MODEL_FILES,
+    net::channel,
+    v1::{
+        self, FilesOrder, HubCheckpoint, files_order::Kind as Order, models_client::ModelsClient,
+        pull_model_event, worker_message::Kind as Up,
+    },
+};
+use tokio::time::timeout;
+use tonic::transport::Channel;
+
+use crate::{
+    Client, LIMIT, Rig, TWO_MODELS,
+    worker::{Fetches, Memory, Worker, cached},
+};
+
+type Models = ModelsClient<Channel>;
+
+/// Two stubs, and two models that are files of one repository.
+fn config() -> String {
+    let hub = |id: &str, variant: &str| {
+        format!("[models.{id}]\nruntime = 'llama_cpp'\ncheckpoint = 'o/n:{variant}'\nmemory_mib = 1\n")
+    };
+    format!("{TWO_MODELS}\n{}{}", hub("h", "Q4_0"), hub("other", "Q8_0"))
+}
+
+fn checkpoint(variant: &str) -> HubCheckpoint {
+    HubCheckpoint {
+        repo: "o/n".to_owned(),
+        variant: variant.to_owned(),
+        ..HubCheckpoint::default()
+    }
+}
+
+fn worker(name: &str) -> Worker {
+    let mut worker = Worker::new(name);
+    worker.features = vec![MODEL_FILES.to_owned()];
+    worker
+}
+
+async fn models(rig: &Rig) -> Models {
+    ModelsClient::new(channel(&rig.address()).await.unwrap())
+}
+
+fn fetches(memory: &Memory) -> Vec<&FilesOrder> {
+    let fetch = |order: &&FilesOrder| matches!(order.kind, Some(Order::Fetch(_)));
+    memory.orders.iter().filter(fetch).collect()
+}
+
+/// The worker ends the last download it was ordered.
+async fn finish(worker: &Worker) {
+    let order_id = {
+        let mut memory = worker.memory.lock().unwrap();
+        let order = (*fetches(&memory).last().unwrap()).clone();
+        memory.has.push(order.checkpoint.unwrap());
+        order.order_id
+    };
+    let kind = Some(v1::files_news::Kind::Cached(cached(true)));
+    let news = v1::FilesNews { order_id, kind };
+    worker.send_as(&worker.session(), Up::Files(news)).await;
+}
+
+async fn pull(models: &mut Models, model: &str) -> Result<v1::Model, v1::ErrorInfo> {
+    let request = v1::PullModelRequest {
+        model: model.to_owned(),
+        definition: None,
+    };
+    let error = |status: tonic::Status| v1::ErrorInfo::from_status(&status);
+    let mut events = models.pull_model(request).await.map_err(error)?.into_inner();
+    loop {
+        let event = timeout(LIMIT, events.message()).await.unwrap().map_err(error)?;
+        if let pull_model_event::Kind::Done(model) = event.unwrap().kind.unwrap() {
+            return Ok(model);
+        }
+    }
+}
+
+async fn begin(rig: &Rig, fetches: Fetches) -> (Worker, Client) {
+    let mut worker = worker("w");
+    worker.memory.lock().unwrap().fetches = fetches;
+    worker.join(&rig.address()).await;
+    (worker, rig.client().await)
+}
+
+#[tokio::test]
+async fn a_download_holds_no_load_slot_and_is_one_for_all_who_wait() {
+    let rig = Rig::start(&config()).await;
+    let (worker, mut client) = begin(&rig, Fetches::Stay).await;
+    let (mut one, mut two) = (client.ensure("h").await, client.ensure("h").await);
+    let mut operator = rig.client().await;
+    let request = v1::LoadModelRequest {
+        download: true,
+        ..Client::load_of("h")
+    };
+    let load = tokio::spawn(async move { operator.load_as(request).await });
+    worker
+        .until("the download", |memory| !fetches(memory).is_empty())
+        .await;
+    // Another load goes past it.
+    client.load("a").await.unwrap();
+    let shown = client.model("h").await;
+    assert_eq!(
+        (shown.status(), shown.downloaded),
+        (v1::ModelStatus::Unloaded, false)
+    );
+    assert_eq!(shown.download.unwrap().all_total, 100);
+    finish(&worker).await;
+    let route = one.ready().await;
+    assert_eq!(two.ready().await.instance, route.instance);
+    load.await.unwrap().unwrap();
+    assert_eq!(fetches(&worker.memory.lock().unwrap()).len(), 1);
+    let shown = client.model("h").await;
+    assert!(shown.downloaded && shown.download.is_none());
+    // What an engine's worker gets is the name: only it knows its cache.
+    let spec = shown.instances[0].status.as_ref().unwrap().spec.as_ref().unwrap();
+    assert_eq!(spec.settings.as_ref().unwrap().checkpoint, "o/n:Q4_0");
+}
+
+#[tokio::test]
+async fn a_plain_load_downloads_nothing_and_an_unload_ends_the_wait_for_files() {
+    let rig = Rig::start(&config()).await;
+    let (worker, mut client) = begin(&rig, Fetches::Stay).await;
+    let mut waiting = client.ensure("h").await;
+    worker
+        .until("the download", |memory| !fetches(memory).is_empty())
+        .await;
+    let request = v1::UnloadModelRequest {
+        model: "h".to_owned(),
+        cancel_load: true,
+        ..v1::UnloadModelRequest::default()
+    };
+    client.0.unload_model(request).await.unwrap();
+    assert_eq!(waiting.failed().await.kind(), Code::LoadCancelled);
+    client.load("other").await.unwrap();
+    assert_eq!(fetches(&worker.memory.lock().unwrap()).len(), 1);
+    // The download itself goes on.
+    finish(&worker).await;
+    client.ensure("h").await.ready().await;
+}
+
+#[tokio::test]
+async fn a_download_outlives_its_workers_session() {
+    let rig = Rig::start(&config()).await;
+    let (mut first, _) = begin(&rig, Fetches::Stay).await;
+    let mut models = models(&rig).await;
+    let pulled = tokio::spawn(async move { pull(&mut models, "h").await });
+    first
+        .until("the download", |memory| !fetches(memory).is_empty())
+        .await;
+    first.cut().await;
+    first.join(&rig.address()).await;
+    first
+        .until("it is asked again", |memory| fetches(memory).len() == 2)
+        .await;
+    finish(&first).await;
+    assert!(pulled.await.unwrap().unwrap().downloaded);
+}
+
+#[tokio::test]
+async fn a_failed_download_is_told_and_not_tried_again_at_once_except_by_an_operator() {
+    let rig = Rig::start(&config()).await;
+    let gone = Code::CheckpointNotFound.error("no such thing");
+    let (worker, mut client) = begin(&rig, Fetches::Fail(gone)).await;
+    for _ in 0..2 {
+        assert_eq!(
+            client.ensure("h").await.failed().await.kind(),
+            Code::CheckpointNotFound
+        );
+    }
+    assert_eq!(fetches(&worker.memory.lock().unwrap()).len(), 1);
+    let mut models = models(&rig).await;
+    assert_eq!(
+        pull(&mut models, "h").await.unwrap_err().kind(),
+        Code::CheckpointNotFound
+    );
+    assert_eq!(fetches(&worker.memory.lock().unwrap()).len(), 2);
+    assert_eq!(
+        pull(&mut models, "x").await.unwrap_err().kind(),
+        Code::UnknownModel
+    );
+    worker.memory.lock().unwrap().fetches = Fetches::Done;
+    pull(&mut models, "h").await.unwrap();
+    client.ensure("h").await.ready().await;
+}
+
+#[tokio::test]
+async fn a_model_runs_where_its_files_are_and_workers_without_the_feature_get_no_orders() {
+    let rig = Rig::start(&config()).await;
+    let mut old = Worker::new("a-old");
+    old.join(&rig.address()).await;
+    let mut without = worker("b-without");
+    without.join(&rig.address()).await;
+    let mut with = worker("c-with");
+    with.memory.lock().unwrap().has.push(checkpoint("Q4_0"));
+    with.join(&rig.address()).await;
+    with.until("it was asked", |memory| memory.orders.len() >= 2)
+        .await;
+    let mut client = rig.client().await;
+    let mut routes = client.routes().await;
+    while !client.model("h").await.downloaded {
+        routes.next().await;
+    }
+    let route = client.ensure("h").await.ready().await;
+    assert_eq!(route.instance.unwrap().worker_id, "c-with");
+    for worker in [&with, &without] {
+        assert!(fetches(&worker.memory.lock().unwrap()).is_empty());
+    }
+    assert!(old.memory.lock().unwrap().orders.is_empty());
+}
+
+#[tokio::test]
+async fn a_delete_unloads_and_spares_what_others_have() {
+    let rig = Rig::start(&config()).await;
+    let (worker, mut client) = begin(&rig, Fetches::Done).await;
+    let mut models = models(&rig).await;
+    pull(&mut models, "other").await.unwrap();
+    client.ensure("h").await.ready().await;
+    let request = |model: &str| v1::DeleteModelRequest {
+        model: model.to_owned(),
+    };
+    let deleted = models.delete_model(request("h")).await.unwrap().into_inner();
+    assert_eq!(deleted.freed_bytes, 10);
+    let left = deleted.model.unwrap();
+    assert!(!left.downloaded && left.instances.is_empty());
+    let removal = |memory: &Memory| {
+        memory.orders.iter().find_map(|order| match &order.kind {
+            Some(Order::Remove(remove)) => Some(remove.keep.clone()),
+            _ => None,
+        })
+    };
+    assert_eq!(
+        removal(&worker.memory.lock().unwrap()).unwrap(),
+        [checkpoint("Q8_0")]
+    );
+    assert!(client.model("other").await.downloaded);
+    // A stub has no files, and the configuration is not Muster's to change.
+    let error = models.delete_model(request("a")).await.unwrap_err();
+    assert_eq!(v1::ErrorInfo::from_status(&error).kind(), Code::InvalidRequest);
+}
+
+#[tokio::test]
+async fn what_users_made_outlives_restarts() {
+    let mut rig = Rig::start(&config()).await;
+    let definition = v1::ModelDefinition {
+        model: "user.mine".to_owned(),
+        checkpoint: "o/n:Q4_0".to_owned(),
+        recipe: "llamacpp".to_owned(),
+        labels: vec!["embeddings".to_owned()],
+        ..v1::ModelDefinition::default()
+    };
+    let mut api = models(&rig).await;
+    let register = v1::RegisterModelRequest {
+        definition: Some(definition),
+    };
+    let made = api
+        .register_model(register)
+        .await
+        .unwrap()
+        .into_inner()
+        .model
+        .unwrap();
+    assert!(made.user && made.r#type() == v1::ModelType::Embedding && !made.downloaded);
+    let options = |json: &str| v1::SetModelOptionsRequest {
+        model: "user.mine".to_owned(),
+        options_json: json.to_owned(),
+    };
+    let kept = r#"{"ctx_size":512,"llamacpp_backend":"cpu"}"#;
+    api.set_model_options(options(kept)).await.unwrap();
+    for wrong in [
+        r#"{"ctx_size":"big"}"#,
+        r#"{"llamacpp_backend":"abacus"}"#,
+        "[]",
+        r#"{"pinned":1}"#,
+    ] {
+        let error = api.set_model_options(options(wrong)).await.unwrap_err();
+        assert_eq!(
+            v1::ErrorInfo::from_status(&error).kind(),
+            Code::InvalidLoadRequest,
+            "{wrong}"
+        );
+    }
+    let alias = v1::Alias {
+        alias: "mine".to_owned(),
+        model: "user.mine".to_owned(),
+    };
+    let set = v1::SetAliasRequest {
+        alias: Some(alias.clone()),
+    };
+    api.set_alias(set).await.unwrap();
+    rig.restart().await;
+    let again = rig.client().await.model("user.mine").await;
+    assert_eq!((again.created, again.labels), (made.created, made.labels));
+    assert_eq!(again.settings.unwrap().ctx_size, 512);
+    assert_eq!(again.definition.unwrap().ctx_size, 0);
+    let mut api = models(&rig).await;
+    let aliases = api
+        .list_aliases(v1::ListAliasesRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .aliases;
+    assert_eq!(aliases, [alias]);
+    let mut worker = worker("w");
+    worker.join(&rig.address()).await;
+    let route = rig.client().await.ensure("mine").await.ready().await;
+    assert_eq!(route.model_id, "user.mine");
+    let delete = v1::DeleteModelRequest {
+        model: "user.mine".to_owned(),
+    };
+    assert!(
+        api.delete_model(delete)
+            .await
+            .unwrap()
+            .into_inner()
+            .model
+            .is_none()
+    );
+    for file in ["user_models.json", "model_options.json", "aliases.json"] {
+        let text = std::fs::read_to_string(rig.path(&format!("state/{file}"))).unwrap();
+        assert_eq!(text, "{}", "{file}");
+    }
+}
