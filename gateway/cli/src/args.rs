@@ -136,7 +136,7 @@ pub(crate) struct UpOptions {
     /// Where state is kept [default: $XDG_STATE_HOME/muster or ~/.local/state/muster]
     #[arg(long, value_name = "DIR", env = "MUSTER_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Device to start a worker for: cpu, or sim:NAME:CAPACITY for tests [default: every device found]
+    /// Device to start a worker for: cpu, or sim:NAME:CAPACITY for tests; A+B = one worker for both [default: every device found]
     #[arg(
         long = "device",
         value_name = "D",

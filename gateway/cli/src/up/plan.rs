@@ -91,7 +91,7 @@ impl Plan {
         self.spec("controller", CONTROLLER, args, self.options.grpc.clone(), true)
     }
 
-    /// One worker per device. Gateways learn a worker's port from the controller, so it may change.
+    /// One worker per `--device`, which owns all that it names, `A+B`. Gateways learn a worker's port from the controller, so it may change.
     pub(crate) fn workers(&self, controller: &Address) -> Vec<Spec> {
         self.devices
             .iter()
@@ -99,7 +99,9 @@ impl Plan {
                 let name = worker_name(device);
                 let mut args = self.common();
                 args.extend(["--controller".into(), controller.to_string().into()]);
-                args.extend(["--device".into(), device.into()]);
+                for device in device.split('+') {
+                    args.extend(["--device".into(), device.into()]);
+                }
                 args.extend(["--name".into(), name.clone().into()]);
                 // One for all: workers of a host share it.
                 args.extend(["--run-dir".into(), self.directories.run().into()]);
@@ -147,14 +149,17 @@ fn found() -> Vec<String> {
 }
 
 /// A worker's name over restarts: its device, without a host's name, which containers change at every start.
-fn worker_name(device: &str) -> String {
-    let mut parts = device.splitn(3, ':');
-    let device = match (parts.next(), parts.next()) {
-        (Some("sim"), Some(name)) => format!("sim-{name}"),
-        _ => device.to_owned(),
+fn worker_name(devices: &str) -> String {
+    let name = |device: &str| {
+        let mut parts = device.splitn(3, ':');
+        match (parts.next(), parts.next()) {
+            (Some("sim"), Some(name)) => format!("sim-{name}"),
+            _ => device.to_owned(),
+        }
     };
+    let names: Vec<String> = devices.split('+').map(name).collect();
     let safe = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
-    format!("worker-{}", device.chars().map(safe).collect::<String>())
+    format!("worker-{}", names.join("-").chars().map(safe).collect::<String>())
 }
 
 fn binaries() -> Result<PathBuf, UpError> {
@@ -177,5 +182,6 @@ mod tests {
         assert_eq!(worker_name("cpu"), "worker-cpu");
         assert_eq!(worker_name("sim:a:8GiB"), "worker-sim-a");
         assert_eq!(worker_name("GPU-12:34"), "worker-GPU-12-34");
+        assert_eq!(worker_name("sim:a:8GiB+sim:b:8GiB"), "worker-sim-a-sim-b");
     }
 }
