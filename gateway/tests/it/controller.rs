@@ -8,13 +8,16 @@ use std::{
 use muster_proto::{
     Code, ErrorExt as _,
     net::{self, Address, Listener},
-    v1::{self, control_server::ControlServer, ensure_loaded_event, load_model_event, route_update},
+    v1::{
+        self, control_server::ControlServer, ensure_loaded_event, load_model_event,
+        models_server::ModelsServer, route_update,
+    },
 };
 use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
-use crate::{Process, within};
+use crate::{Process, models::Catalogue, within};
 
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -105,7 +108,9 @@ impl Controller {
         let bound = process.runtime().spawn(async move {
             let listener = Listener::bind(&address).await.unwrap();
             let address = listener.address().unwrap();
-            let server = net::server().add_service(ControlServer::new(Service(service)));
+            let server = net::server()
+                .add_service(ControlServer::new(Service(service)))
+                .add_service(ModelsServer::new(Catalogue));
             tokio::spawn(server.serve_with_incoming(listener));
             address
         });

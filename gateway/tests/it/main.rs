@@ -21,6 +21,7 @@ mod hostile;
 mod keys;
 mod lemonade;
 mod media;
+mod models;
 mod native;
 mod retries;
 mod worker;
