@@ -1,12 +1,13 @@
 //! `muster models`, `muster ps`, `muster pin` and `muster unpin`.
 
 use muster_proto::v1::{
-    Instance, InstanceState, ListModelsRequest, Model, ModelStatus, ModelType, PinModelRequest,
-    UnpinModelRequest,
+    Instance, InstanceState, InstanceStatus, ListModelsRequest, Model, ModelStatus, ModelType,
+    PinModelRequest, UnpinModelRequest,
 };
 
 use crate::{
     client::{Controller, answer},
+    commands::pull::percent,
     failure::Failure,
     output::{Output, bytes, or_dash, span, word},
 };
@@ -136,7 +137,11 @@ fn status(model: &Model) -> String {
     {
         return format!("{text} {:.0} %", progress.fraction * 100.0);
     }
-    text
+    match &model.download {
+        Some(told) => format!("{text} (downloading, {} %)", percent(told)),
+        None if model.hub.is_some() && !model.downloaded => format!("{text} (not downloaded)"),
+        None => text,
+    }
 }
 
 fn waiting(model: &Model) -> [String; 12] {
@@ -162,7 +167,6 @@ fn row(model: &Model, instance: &Instance) -> [String; 12] {
         state
     };
     let reserved = seen.spec.iter().flat_map(|spec| &spec.reservations);
-    let devices: Vec<&str> = reserved.clone().map(|part| part.device_id.as_str()).collect();
     let observed = seen.observed.iter().map(|part| part.bytes).sum();
     let used = if seen.running > 0 {
         "now".to_owned()
@@ -174,7 +178,7 @@ fn row(model: &Model, instance: &Instance) -> [String; 12] {
         model.id.clone(),
         state,
         or_dash(instance.r#ref.as_ref().map_or("", |place| &place.worker_id)),
-        or_dash(&devices.join(",")),
+        devices(seen),
         bytes(reserved.map(|part| part.bytes).sum()),
         bytes(observed),
         seen.running.to_string(),
@@ -186,6 +190,23 @@ fn row(model: &Model, instance: &Instance) -> [String; 12] {
     ]
 }
 
+/// The devices of an instance, and how many layers are on the first where policy split the model between it and host memory.
+fn devices(seen: &InstanceStatus) -> String {
+    let Some(spec) = &seen.spec else {
+        return or_dash("");
+    };
+    let ids: Vec<&str> = spec
+        .reservations
+        .iter()
+        .map(|part| part.device_id.as_str())
+        .collect();
+    let layers = spec.settings.as_ref().and_then(|settings| settings.gpu_layers);
+    match layers {
+        Some(layers) if ids.len() > 1 => format!("{} ({layers} layers on {})", ids.join(","), ids[0]),
+        Some(_) | None => or_dash(&ids.join(",")),
+    }
+}
+
 fn failures(output: Output, models: &[Model]) -> Result<(), Failure> {
     for model in models {
         if let Some(error) = &model.last_error {
@@ -193,4 +214,37 @@ fn failures(output: Output, models: &[Model]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::{InstanceSpec, ModelSettings, Reservation};
+
+    use super::*;
+
+    #[test]
+    fn a_split_model_says_how_much_of_it_is_where() {
+        let seen = |layers: Option<i32>, ids: &[&str]| InstanceStatus {
+            spec: Some(InstanceSpec {
+                settings: Some(ModelSettings {
+                    gpu_layers: layers,
+                    ..ModelSettings::default()
+                }),
+                reservations: ids
+                    .iter()
+                    .map(|id| Reservation {
+                        device_id: (*id).to_owned(),
+                        bytes: 1,
+                    })
+                    .collect(),
+                ..InstanceSpec::default()
+            }),
+            ..InstanceStatus::default()
+        };
+        let split = seen(Some(12), &["GPU-1", "cpu"]);
+        assert_eq!(devices(&split), "GPU-1,cpu (12 layers on GPU-1)");
+        assert_eq!(devices(&seen(None, &["GPU-1", "GPU-2"])), "GPU-1,GPU-2");
+        assert_eq!(devices(&seen(Some(0), &["cpu"])), "cpu");
+        assert_eq!(devices(&InstanceStatus::default()), "-");
+    }
 }
