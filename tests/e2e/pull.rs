@@ -452,3 +452,78 @@ async fn the_command_pulls_and_deletes() {
     let (code, _, err) = muster(&["pull", "nobody"]).await;
     assert_eq!(code, 4, "{err}");
 }
+
+#[tokio::test]
+async fn a_pull_survives_the_death_of_its_worker_and_leaves_no_half_a_file() {
+    let hub = hub().await;
+    let mut stack = stack(&hub, "").start().await;
+    hub.hold(true);
+    let http = stack.http();
+    let pull = tokio::spawn(async move {
+        http.post("/api/v1/pull", &json!({"model_name": "built-in"}))
+            .await
+            .ok()
+    });
+    let asked = async || {
+        if hub.downloads() == 1 {
+            Ok(())
+        } else {
+            Err(hub.downloads())
+        }
+    };
+    eventually("the download has begun", LIMIT, asked).await;
+    stack.kill(muster_tests::Role::Worker(0));
+    hub.hold(false);
+    stack.start_process(muster_tests::Role::Worker(0)).await;
+    assert_eq!(pull.await.unwrap()["status"], "success");
+    let blobs = fs::read_dir(repo_dir(&stack).join("blobs")).unwrap();
+    let names: Vec<String> = blobs
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(
+        names.iter().all(|name| !name.ends_with(".incomplete")),
+        "{names:?}"
+    );
+    assert!(
+        !stack
+            .http()
+            .chat("built-in", json!({"max_tokens": 2}))
+            .await
+            .chat_text()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_model_deleted_while_it_comes_is_not_there_afterwards() {
+    let hub = hub().await;
+    let stack = stack(&hub, "").start().await;
+    hub.hold(true);
+    let http = stack.http();
+    let pull = tokio::spawn(async move {
+        http.post("/api/v1/pull", &json!({"model_name": "built-in"}))
+            .await
+    });
+    let asked = async || {
+        if hub.downloads() == 1 {
+            Ok(())
+        } else {
+            Err(hub.downloads())
+        }
+    };
+    eventually("the download has begun", LIMIT, asked).await;
+    stack
+        .http()
+        .post("/api/v1/delete", &json!({"model_name": "built-in"}))
+        .await
+        .ok();
+    assert_eq!(pull.await.unwrap().error(409)["code"], "download_cancelled");
+    hub.hold(false);
+    downloaded(&stack, "built-in", false).await;
+    stack
+        .http()
+        .post("/api/v1/pull", &json!({"model_name": "built-in"}))
+        .await
+        .ok();
+    downloaded(&stack, "built-in", true).await;
+}

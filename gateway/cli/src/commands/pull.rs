@@ -76,6 +76,14 @@ fn request(options: PullOptions) -> PullModelRequest {
     PullModelRequest { model, definition }
 }
 
+/// Share of all bytes that are there.
+pub(crate) fn percent(told: &FetchProgress) -> u64 {
+    match told.all_total {
+        0 => 0,
+        total => told.all_downloaded.saturating_mul(100) / total,
+    }
+}
+
 /// How far a download is, for people.
 fn shown(told: &FetchProgress) -> String {
     let FetchProgress {
@@ -86,10 +94,7 @@ fn shown(told: &FetchProgress) -> String {
         all_total,
         ..
     } = told;
-    let percent = match all_total {
-        0 => 0,
-        total => all_downloaded.saturating_mul(100) / total,
-    };
+    let percent = percent(told);
     format!(
         "{percent:3} %  {} of {}  file {file_index} of {total_files}: {file}",
         bytes(*all_downloaded),
