@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use muster_proto::v1::{Delta, Event, event::Kind};
 
 use crate::{
-    dialects::{anthropic, ollama, openai},
+    dialects::{anthropic, native, ollama, openai},
     render::{Head, Render},
     translate::View,
 };
@@ -18,7 +18,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// A stream of this dialect: `chat`, `completion`, `response`, `message` or `ollama`.
+    /// A stream of this dialect: `chat`, `completion`, `response`, `message`, `ollama` or `native`.
     ///
     /// # Panics
     /// Never; other names are chats.
@@ -43,6 +43,7 @@ impl Chunks {
             )),
             "message" => Box::new(anthropic::render::stream(head)),
             "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat)),
+            "native" => Box::new(native::completion::stream(Default::default(), view)),
             _ => Box::new(openai::render::chat::stream(&head, view)),
         };
         let event = Event {

@@ -6,7 +6,7 @@
 mod admin;
 pub(crate) mod anthropic;
 mod lemonade;
-mod native;
+pub(crate) mod native;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 

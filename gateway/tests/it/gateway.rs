@@ -103,6 +103,18 @@ impl Gateway {
         read(response).await
     }
 
+    /// The most memory it ever had, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id().unwrap());
+        let status = std::fs::read_to_string(path).unwrap();
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        let kib: u64 = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        kib * 1024
+    }
+
     /// Asks for an orderly end.
     pub(crate) fn terminate(&self) {
         let pid = rustix::process::Pid::from_raw(self.child.id().unwrap().try_into().unwrap()).unwrap();

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{FromRequest as _, Path, Request, State},
+    extract::{Path, State},
     response::Response,
 };
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
@@ -59,7 +59,8 @@ const ROUTES: [(&str, &[&str]); 1] = [("llama_server", &["/v1/audio/transcriptio
 pub(super) async fn audio(
     State(app): State<Arc<App>>,
     Path(task): Path<String>,
-    request: Request,
+    headers: HeaderMap,
+    asked: Asked,
 ) -> Result<Response, Refusal> {
     let does = does(&AUDIO, "audio", &task)?;
     pass(
@@ -67,7 +68,8 @@ pub(super) async fn audio(
         ModelType::Audio,
         does,
         &format!("/v1/audio/{task}"),
-        request,
+        &headers,
+        asked,
     )
     .await
 }
@@ -88,7 +90,8 @@ pub(super) async fn audio(
 pub(super) async fn images(
     State(app): State<Arc<App>>,
     Path(task): Path<String>,
-    request: Request,
+    headers: HeaderMap,
+    asked: Asked,
 ) -> Result<Response, Refusal> {
     let does = does(&IMAGES, "images", &task)?;
     pass(
@@ -96,7 +99,8 @@ pub(super) async fn images(
         ModelType::Image,
         does,
         &format!("/v1/images/{task}"),
-        request,
+        &headers,
+        asked,
     )
     .await
 }
@@ -112,10 +116,10 @@ async fn pass(
     kind: ModelType,
     does: &str,
     path: &str,
-    request: Request,
+    headers: &HeaderMap,
+    asked: Asked,
 ) -> Result<Response, Refusal> {
-    let content_type = content_type(request.headers());
-    let asked = Asked::from_request(request, app).await?;
+    let content_type = content_type(headers);
     let model = match boundary(&content_type) {
         Some(boundary) => form_model(&asked.body, boundary)?,
         None => translate::model(&mut Object::body(object::text(&asked.body)?)?)?,

@@ -2,6 +2,8 @@
 //!
 //! Streams end with an object whose `stop` is true; there is no `[DONE]` (DECISIONS.md, llama.cpp native).
 
+use std::borrow::Cow;
+
 use bytes::{Bytes, BytesMut};
 use muster_proto::{
     Code, ErrorExt as _,
@@ -18,7 +20,7 @@ use crate::{
     render::{
         answer::{Answer, Choice},
         error::Form,
-        json::{raw, value},
+        json::{member, raw, value},
         logprobs,
         stream::{Frames, Stream},
         usage,
@@ -46,7 +48,7 @@ pub(super) struct Call {
 
 /// How the answer is shown.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     pub(super) model: String,
     /// Several prompts were given, so several answers are shown.
     many: bool,
@@ -295,7 +297,7 @@ fn selected(fields: &[String], object: &Value) -> Map<String, Value> {
 
 /// The objects of a stream.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(crate) struct Events {
     shape: Shape,
     view: View,
     /// Whether a choice's output had a line break, and how many tokens it has; by prompt.
@@ -303,7 +305,7 @@ pub(super) struct Events {
 }
 
 /// The answer as it comes.
-pub(super) fn stream(shape: Shape, view: View) -> Stream<Events> {
+pub(crate) fn stream(shape: Shape, view: View) -> Stream<Events> {
     let seen = vec![(false, 0); shape.prompts.len().max(1)];
     Stream::new(Events { shape, view, seen }, view.tokens)
 }
@@ -316,28 +318,33 @@ fn event(out: &mut BytesMut, object: &Value) {
 
 impl Frames for Events {
     fn delta(&mut self, delta: &Delta, _first: bool, _extra: &str, out: &mut BytesMut) {
-        let content = [&*delta.reasoning, &*delta.content].concat();
+        // A plain prompt's output is not split; the common case copies nothing.
+        let content = match delta.reasoning.as_str() {
+            "" => Cow::Borrowed(delta.content.as_str()),
+            reasoning => Cow::Owned([reasoning, &delta.content].concat()),
+        };
         let mut predicted = delta.generated;
         if let Some((line, generated)) = self.seen.get_mut(delta.choice as usize) {
             *line |= content.contains('\n');
             *generated = delta.generated.max(*generated);
             predicted = *generated;
         }
-        let mut object = json!({
-            "index": delta.choice,
-            "content": content,
-            "tokens": delta.tokens,
-            "stop": false,
-            "id_slot": -1,
-            "tokens_predicted": predicted,
-        });
+        raw(out, "data: {\"index\":");
+        value(out, &delta.choice);
+        member(out, "content", &content);
+        member(out, "tokens", &delta.tokens);
+        raw(out, ",\"stop\":false,\"id_slot\":-1");
+        member(out, "tokens_predicted", &predicted);
         if self.view.logprobs {
-            object["completion_probabilities"] = probabilities(&delta.logprobs, self.view);
+            raw(out, ",\"completion_probabilities\":[");
+            logprobs::chat(out, &delta.logprobs, self.view.post_sampling);
+            raw(out, "]");
         }
         if let Some(timings) = &delta.timings {
-            object["timings"] = times(timings, &Usage::default());
+            raw(out, ",\"timings\":");
+            usage::times(out, timings, &Usage::default());
         }
-        event(out, &object);
+        raw(out, "}\n\n");
     }
 
     fn progress(&mut self, progress: &PromptProgress, _first: bool, out: &mut BytesMut) {

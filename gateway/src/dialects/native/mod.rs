@@ -1,7 +1,7 @@
 //! llama.cpp's own routes (seed 004), without a prefix. Errors are in its form, with the status as `code`.
 
 mod ask;
-mod completion;
+pub(crate) mod completion;
 mod generate;
 mod health;
 mod pass;
