@@ -6,7 +6,7 @@ use muster_proto::{
     Code, ErrorExt as _,
     v1::{ErrorInfo, InstanceState, ListDevicesRequest, LoadModelRequest, Model, ModelStatus},
 };
-use muster_tests::{Engine, Stack, eventually, http, processes};
+use muster_tests::{Engine, Stack, engines, eventually, http, processes};
 use serde_json::json;
 
 const MIB: u64 = 1 << 20;
@@ -202,15 +202,15 @@ async fn replicas_that_cannot_all_be_there_are_not_loaded_at_all() {
     assert_eq!(error.kind(), Code::ModelLoadFailed, "{error:?}");
     let torn_down = async || {
         let model = stack.model("twice").await;
-        let gone = reserved(&stack).await == figures([0, 0]);
-        if gone && workers(&model, InstanceState::Ready).is_empty() {
-            Ok(model)
+        let gone =
+            reserved(&stack).await == figures([0, 0]) && workers(&model, InstanceState::Ready).is_empty();
+        if gone && model.status() == ModelStatus::Failed {
+            Ok(())
         } else {
             Err(model)
         }
     };
-    let (model, _) = eventually("nothing of it stays", LIMIT, torn_down).await;
-    assert_eq!(model.status(), ModelStatus::Failed);
+    eventually("nothing of it stays", LIMIT, torn_down).await;
 }
 
 #[tokio::test]
@@ -252,4 +252,24 @@ async fn models_enabled_at_start_are_loaded_in_the_order_of_the_file_until_it_is
             .is_empty()
     );
     assert_eq!(stack.model("zebra").await.status(), ModelStatus::Unloaded);
+}
+
+/// DECISIONS, Settings: what our engine cannot honour goes to llama.cpp's server, unless the entry insists on ours.
+#[tokio::test]
+async fn a_flag_beyond_our_engine_goes_to_llama_cpps_server() {
+    let entry = |id: &str, more: &str| {
+        let file = engines::test_model("tiny-chat");
+        format!(
+            "[models.{id}]\ncheckpoint = {file:?}\nrecipe = 'llamacpp'\nthreads = 1\nllamacpp_args = '--poll 0'\n{more}\n"
+        )
+    };
+    let config = entry("open", "") + &entry("insists", "runtime = 'llama_cpp'");
+    let stack = Stack::with(config).start().await;
+    let reply = stack.http().chat("open", json!({"max_tokens": 4})).await;
+    assert!(!reply.chat_text().is_empty());
+    assert_eq!(stack.model("open").await.runtime, "llama_server");
+    let refused = stack.http().chat("insists", json!({"max_tokens": 4})).await;
+    let error = refused.error(400);
+    assert_eq!(error["code"], "invalid_load_request", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("--poll"), "{error}");
 }
