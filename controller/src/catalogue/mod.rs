@@ -5,12 +5,12 @@
 //!
 //! Architecture invariant: the catalogue knows nothing of what is loaded.
 
+mod places;
+
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    fs::Metadata,
-    path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use muster_policy::{Bytes, DeviceChoice, ModelType, WorkerId};
@@ -25,8 +25,11 @@ use serde_json::{Map, Value};
 use crate::{
     config::{self, ModelEntry},
     convert,
-    estimate::{Details, Reader},
+    estimate::Details,
 };
+
+use places::Source;
+pub(crate) use places::{FilePlace, Files, Seen};
 
 /// All models.
 #[derive(Debug)]
@@ -35,37 +38,6 @@ pub(crate) struct Catalogue {
     places: HashMap<Arc<str>, usize>,
     /// A worker has llama.cpp's own server.
     server: bool,
-}
-
-/// Where a model's files are.
-#[derive(Debug)]
-pub(crate) struct FilePlace {
-    source: Source,
-    defined_in: PathBuf,
-    /// When it was registered, which is when it came into the catalogue.
-    registered: Option<SystemTime>,
-    /// Reads the files' headers, where they have some that are understood.
-    reader: Option<Reader>,
-}
-
-/// What kind of place it is.
-#[derive(Debug)]
-enum Source {
-    /// It needs none.
-    Nothing,
-    /// A path.
-    Path(PathBuf),
-    /// The cache of a worker, which may be on another host; none if no worker has them.
-    Hub(Option<CachedFiles>),
-}
-
-/// What was seen of a model's files.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    /// Where.
-    place: Arc<FilePlace>,
-    files: Files,
-    details: Option<Arc<Details>>,
 }
 
 /// The one saved option that is no setting of an engine (seed 000, `load`).
@@ -97,17 +69,6 @@ pub(crate) struct Entry {
 
 /// llama.cpp's own server.
 pub(crate) const SERVER: &str = "llama_server";
-
-/// A model's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Files {
-    /// Size in bytes, 0 if missing.
-    pub(crate) size: u64,
-    /// When the model came into the catalogue: its file's modification time, or its configuration's; stable over restarts.
-    pub(crate) created: SystemTime,
-    /// They are there, or none are needed.
-    pub(crate) present: bool,
-}
 
 impl Catalogue {
     /// Takes the configured models, in their order.
@@ -425,119 +386,4 @@ impl Entry {
     pub(crate) fn details(&self) -> Option<&Details> {
         self.details.as_deref()
     }
-}
-
-impl FilePlace {
-    fn of(model: &ModelEntry, cached: Option<&CachedFiles>) -> Self {
-        let (source, reader) = match (&model.hub, cached) {
-            (Some(_), Some(files)) => {
-                let settings = ModelSettings {
-                    mmproj: files.mmproj.clone(),
-                    ..model.settings.clone()
-                };
-                // Of another host's files nothing is seen here.
-                let reader = Reader::of(&model.runtime, Some(Path::new(&files.path)), &settings);
-                (Source::Hub(Some(files.clone())), reader)
-            }
-            (Some(_), None) => (Source::Hub(None), None),
-            (None, _) => {
-                let source = model.file.clone().map_or(Source::Nothing, Source::Path);
-                let reader = Reader::of(&model.runtime, model.file.as_deref(), &model.settings);
-                (source, reader)
-            }
-        };
-        Self {
-            source,
-            defined_in: model.defined_in.clone(),
-            registered: model.registered,
-            reader,
-        }
-    }
-
-    /// Looks at a model's files; blocks while the disk does.
-    pub(crate) fn look(self: &Arc<Self>) -> Seen {
-        Seen {
-            place: Arc::clone(self),
-            files: Files::at(self),
-            details: self.details(),
-        }
-    }
-
-    fn details(&self) -> Option<Arc<Details>> {
-        self.reader.as_ref().and_then(Reader::read)
-    }
-}
-
-impl Files {
-    /// Looks at a model's files; blocks while the disk does.
-    fn at(place: &FilePlace) -> Self {
-        let configured = || match place.registered {
-            Some(at) => at,
-            None => modified(&std::fs::metadata(&place.defined_in).ok()),
-        };
-        let file = match &place.source {
-            Source::Path(file) => file,
-            Source::Nothing => {
-                return Self {
-                    size: 0,
-                    created: configured(),
-                    present: true,
-                };
-            }
-            Source::Hub(cached) => {
-                return Self {
-                    size: cached.as_ref().map_or(0, |files| files.size_bytes),
-                    created: configured(),
-                    present: cached.is_some(),
-                };
-            }
-        };
-        let found = std::fs::metadata(file).ok();
-        match &found {
-            None => Self {
-                size: 0,
-                created: configured(),
-                present: false,
-            },
-            Some(meta) if meta.is_dir() => Self {
-                size: directory(file),
-                created: modified(&found),
-                present: true,
-            },
-            Some(_) => {
-                // A model may be in several files.
-                let sizes: Option<Vec<u64>> = muster_gguf::parts(file)
-                    .iter()
-                    .map(|part| std::fs::metadata(part).map(|meta| meta.len()).ok())
-                    .collect();
-                Self {
-                    size: sizes.iter().flatten().sum(),
-                    created: modified(&found),
-                    present: sizes.is_some(),
-                }
-            }
-        }
-    }
-}
-
-fn modified(meta: &Option<Metadata>) -> SystemTime {
-    let at = meta
-        .as_ref()
-        .and_then(|meta| meta.modified().ok())
-        .unwrap_or(SystemTime::UNIX_EPOCH);
-    // Whole seconds: what APIs show, and the same on every file system.
-    let seconds = at
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
-}
-
-/// Size of the files directly in a checkpoint directory.
-fn directory(path: &Path) -> u64 {
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.metadata().ok())
-        .filter(Metadata::is_file)
-        .map(|meta| meta.len())
-        .sum()
 }
