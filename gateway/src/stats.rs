@@ -7,6 +7,7 @@ use std::{
 
 use muster_proto::v1::{Delta, Event, Finished, event::Kind};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::metrics;
 
@@ -14,7 +15,8 @@ use crate::metrics;
 const MOST_TIMES: usize = 16_384;
 
 /// The last request's figures; zeros before the first one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[schema(as = LemonadeStats)]
 pub(crate) struct Last {
     /// Seconds.
     pub(crate) time_to_first_token: f64,

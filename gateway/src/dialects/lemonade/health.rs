@@ -6,29 +6,41 @@ use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::{ModelSummary, ModelType};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::{
     fleet::table::is_loaded,
     routes::{App, reply},
 };
 
-#[derive(Debug, Serialize)]
+/// What is loaded.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LemonadeHealth)]
 struct Health<'a> {
+    /// `ok`.
     status: &'static str,
+    /// Muster's.
     version: &'static str,
+    /// Of the model used last.
     checkpoint_loaded: Option<&'a str>,
+    /// The model used last.
     model_loaded: Option<&'a str>,
     all_models_loaded: Vec<Loaded<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+/// A model that is loaded.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LemonadeLoaded)]
 struct Loaded<'a> {
     model_name: &'a str,
     checkpoint: &'a str,
     /// Unix time in seconds.
     last_use: Option<f64>,
+    /// `llm`, `embedding`, `reranking`, `audio` or `image`.
     r#type: &'static str,
+    /// Kinds of device, with spaces between them: `cpu`, `gpu`, `npu`.
     device: String,
+    /// Where its engine listens, for people; `unix:PATH` as well.
     backend_url: Option<&'a str>,
 }
 
@@ -48,7 +60,7 @@ fn last_use(summary: &ModelSummary) -> Option<f64> {
     tag = "Lemonade",
     summary = "What is loaded, always 200",
     responses(
-        (status = 200, description = "`status`, `model_loaded`, `all_models_loaded`.", body = serde_json::Value),
+        (status = 200, description = "`status`, `model_loaded`, `all_models_loaded`.", body = Health),
     )
 )]
 pub(super) async fn health(State(app): State<Arc<App>>) -> Response {

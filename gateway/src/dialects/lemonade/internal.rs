@@ -13,6 +13,7 @@ use muster_proto::{
 };
 use serde_json::json;
 
+use super::shapes::{LevelBody, PinBody, SetBody};
 use crate::{
     openapi::schema,
     routes::{
@@ -29,7 +30,7 @@ use crate::{
     path = "/v1/log-level",
     tag = "Lemonade",
     summary = "Change the log level of this gateway",
-    request_body = serde_json::Value,
+    request_body = LevelBody,
     responses(
         (status = 200, description = "It is changed.", body = serde_json::Value),
         (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
@@ -75,7 +76,7 @@ pub(super) async fn config(State(app): State<Arc<App>>) -> Response {
     path = "/internal/set",
     tag = "Lemonade",
     summary = "Change settings of this gateway, all or none",
-    request_body = serde_json::Value,
+    request_body = SetBody,
     responses(
         (status = 200, description = "What was changed.", body = serde_json::Value),
         (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
@@ -107,7 +108,7 @@ pub(super) async fn set(asked: Asked) -> Result<Response, Refusal> {
     path = "/internal/pin",
     tag = "Lemonade",
     summary = "Keep a model from being evicted, or no longer",
-    request_body = serde_json::Value,
+    request_body = PinBody,
     responses(
         (status = 200, description = "It is.", body = serde_json::Value),
         (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),

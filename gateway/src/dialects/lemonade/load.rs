@@ -14,6 +14,7 @@ use muster_proto::{
 };
 use serde_json::{Map, Value, json};
 
+use super::shapes::{Done, LoadBody, UnloadBody};
 use crate::{
     openapi::schema,
     routes::{
@@ -104,9 +105,9 @@ pub(super) fn model_name(body: &mut Object<'_>) -> Result<Option<String>, ErrorI
     path = "/v1/load",
     tag = "Lemonade",
     summary = "Load a model and wait until it is loaded",
-    request_body = serde_json::Value,
+    request_body = LoadBody,
     responses(
-        (status = 200, description = "It is loaded as asked.", body = serde_json::Value),
+        (status = 200, description = "It is loaded as asked.", body = Done),
         (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
         (status = "5XX", description = "It could not be done.", body = schema::Error),
     )
@@ -214,9 +215,9 @@ fn standing(model: &Model, wanted: &Overrides, device: &str) -> Result<Standing,
     path = "/v1/unload",
     tag = "Lemonade",
     summary = "Unload one model, or all, and wait until it is unloaded",
-    request_body = serde_json::Value,
+    request_body(content = Option<UnloadBody>, description = "May be absent."),
     responses(
-        (status = 200, description = "It is unloaded.", body = serde_json::Value),
+        (status = 200, description = "It is unloaded.", body = Done),
         (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
         (status = "5XX", description = "It could not be done.", body = schema::Error),
     )

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 
-use crate::routes::{App, reply};
+use crate::{
+    routes::{App, reply},
+    stats::Last,
+};
 
 #[utoipa::path(
     get,
@@ -13,7 +16,7 @@ use crate::routes::{App, reply};
     tag = "Lemonade",
     summary = "How the last request performed",
     responses(
-        (status = 200, description = "`time_to_first_token`, `tokens_per_second`, `input_tokens`, `output_tokens`, `decode_token_times`, `prompt_tokens`, `cache_tokens`.", body = serde_json::Value),
+        (status = 200, description = "`time_to_first_token`, `tokens_per_second`, `input_tokens`, `output_tokens`, `decode_token_times`, `prompt_tokens`, `cache_tokens`.", body = Last),
     )
 )]
 pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
