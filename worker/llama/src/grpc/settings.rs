@@ -220,7 +220,9 @@ mod tests {
         use muster_proto::llamacpp::{ALONE, WITH_VALUE, beyond_embedded};
         for flag in WITH_VALUE {
             // A file that is not there is another matter.
-            let refused = fold_all(&[flag, "1"]).err().filter(|_| flag != "--chat-template-file");
+            let refused = fold_all(&[flag, "1"])
+                .err()
+                .filter(|_| flag != "--chat-template-file");
             assert!(refused.is_none(), "{flag}: {refused:?}");
             assert!(fold_all(&[flag]).is_err(), "{flag} needs a value");
         }
