@@ -371,6 +371,12 @@ async fn saved_options_hold_for_later_loads_and_a_loads_own_win() {
         .ok();
     assert_eq!(n_ctx().await, 256);
     http.get("/api/v1/models/nobody/options").await.error(404);
+    // A load may save what it was asked for.
+    let body =
+        json!({"model_name": "built-in", "ctx_size": 320, "llamacpp_backend": "cpu", "save_options": true});
+    http.post("/api/v1/load", &body).await.ok();
+    let saved = http.get(path).await.ok()["saved"].clone();
+    assert_eq!(saved, json!({"ctx_size": 320, "llamacpp_backend": "cpu"}));
 }
 
 #[tokio::test]

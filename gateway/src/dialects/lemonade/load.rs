@@ -14,7 +14,10 @@ use muster_proto::{
 };
 use serde_json::{Map, Value, json};
 
-use super::shapes::{Done, LoadBody, UnloadBody};
+use super::{
+    options,
+    shapes::{Done, LoadBody, UnloadBody},
+};
 use crate::{
     openapi::schema,
     routes::{
@@ -43,6 +46,8 @@ struct Wanted {
     /// A kind of device; empty = as defined.
     device: &'static str,
     pinned: Option<bool>,
+    /// What is to be saved for later loads as well (`save_options`), if that was asked for.
+    save: Option<Map<String, Value>>,
 }
 
 impl Wanted {
@@ -62,18 +67,24 @@ impl Wanted {
         if let Some(args) = body.take("llamacpp_args") {
             options.insert("llamacpp_args".to_owned(), args.string()?.into());
         }
+        let mut backend = None;
         let device = match body.take("llamacpp_backend") {
             None => "",
-            Some(backend) => {
-                let name = backend.string()?;
+            Some(given) => {
+                let name = given.string()?;
                 let known = BACKENDS.iter().find(|(known, _)| *known == name);
                 let names: Vec<_> = BACKENDS.iter().map(|(name, _)| *name).collect();
-                let wrong =
-                    || backend.wrong(format_args!("must be one of {}, not `{name}`", names.join(", ")));
-                known.ok_or_else(wrong)?.1
+                let wrong = || given.wrong(format_args!("must be one of {}, not `{name}`", names.join(", ")));
+                let device = known.ok_or_else(wrong)?.1;
+                backend = Some(name);
+                device
             }
         };
+        let save = body.take("save_options").map(|save| save.bool()).transpose()?;
+        let mut saved = options.clone();
+        saved.extend(backend.map(|name| ("llamacpp_backend".to_owned(), name.into())));
         Ok(Self {
+            save: (save == Some(true)).then_some(saved),
             model: model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?,
             options,
             device,
@@ -117,6 +128,14 @@ pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
     let control = || app.dispatcher.fleet.control();
     let model = control().model(&wanted.model).await.map_err(not_found)?;
     let overrides = wanted.overrides(&model)?;
+    if let Some(save) = wanted.save.clone() {
+        let saved = Value::Object(options::merged(&model, save)).to_string();
+        app.dispatcher
+            .fleet
+            .models()
+            .set_options(&wanted.model, saved)
+            .await?;
+    }
     if let Some(pinned) = wanted.pinned {
         control().pin(&wanted.model, pinned).await?;
     }

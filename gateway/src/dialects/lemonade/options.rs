@@ -59,7 +59,7 @@ fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), ErrorInfo> {
 }
 
 /// What is saved after `changes`.
-fn merged(model: &Model, changes: Map<String, Value>) -> Map<String, Value> {
+pub(super) fn merged(model: &Model, changes: Map<String, Value>) -> Map<String, Value> {
     let mut saved = saved(model);
     saved.extend(changes);
     saved.retain(|_, value| !value.is_null());
