@@ -11,6 +11,7 @@ use muster_proto::v1::Alias;
 use serde_json::{Map, Value, json};
 
 use super::load::{model_name, not_found};
+use super::shapes::AliasBody;
 use crate::{
     openapi::schema,
     routes::{
@@ -45,7 +46,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusa
     path = "/internal/aliases",
     tag = "Lemonade",
     summary = "Give a model another name, or move that name to it",
-    request_body = serde_json::Value,
+    request_body = AliasBody,
     responses(
         (status = 200, description = "It has it.", body = serde_json::Value),
         (status = "4XX", description = "There is no such model, or the name is a model's own.", body = schema::Error),

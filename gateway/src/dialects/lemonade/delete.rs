@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 
 use super::load::{model_name, not_found, success};
+use super::shapes::{DeleteBody, Done};
 use crate::{
     openapi::schema,
     routes::{App, reply::Refusal, run::Asked},
@@ -16,9 +17,9 @@ use crate::{
     path = "/v1/delete",
     tag = "Lemonade",
     summary = "Unload a model and remove its files; a user's model leaves the catalogue",
-    request_body = serde_json::Value,
+    request_body = DeleteBody,
     responses(
-        (status = 200, description = "It is deleted.", body = serde_json::Value),
+        (status = 200, description = "It is deleted.", body = Done),
         (status = "4XX", description = "There is no such model, or its files are not Muster's to remove.", body = schema::Error),
         (status = "5XX", description = "It could not be done.", body = schema::Error),
     )

@@ -15,6 +15,7 @@ use muster_proto::{
 use serde_json::{Map, Value, json};
 
 use super::load::not_found;
+use super::shapes::OptionsBody;
 use crate::{
     openapi::schema,
     routes::{
@@ -129,7 +130,7 @@ pub(in crate::dialects) async fn show(app: &App, id: &str) -> Result<Response, R
     tag = "Lemonade",
     summary = "Save options for a model's loads; null takes one away",
     params(("id" = String, Path, description = "Id in the catalogue.")),
-    request_body = serde_json::Value,
+    request_body = OptionsBody,
     responses(
         (status = 200, description = "As they are now; with `dry_run`, as they were.", body = serde_json::Value),
         (status = "4XX", description = "There is no such model, or an option is not for it.", body = schema::Error),

@@ -15,6 +15,7 @@ use muster_proto::v1::{ErrorInfo, FetchProgress, HubListing, PullModelRequest, p
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::shapes::{Done, PullBody};
 use super::{
     load::{model_name, not_found, success},
     register,
@@ -70,9 +71,9 @@ impl Wanted {
     summary = "Download a model, and register it first if it is a user's",
     description = "`model_name`; to register: `checkpoint` (`ORG/NAME:VARIANT`), `recipe`, and optionally `reasoning`, `vision`, `embedding`, `reranking`, \
                    `mmproj`, `labels`. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.",
-    request_body = serde_json::Value,
+    request_body = PullBody,
     responses(
-        (status = 200, description = "All files are there.", body = serde_json::Value),
+        (status = 200, description = "All files are there.", body = Done),
         (status = "4XX", description = "The request is wrong, or the hub has no such files.", body = schema::Error),
         (status = "5XX", description = "The files cannot be downloaded.", body = schema::Error),
     )

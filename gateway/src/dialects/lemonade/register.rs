@@ -8,6 +8,7 @@ use muster_proto::v1::{ErrorInfo, ModelDefinition};
 use serde_json::json;
 
 use super::load::model_name;
+use super::shapes::RegisterBody;
 use crate::{
     openapi::schema,
     routes::{
@@ -81,7 +82,7 @@ pub(super) fn definition(model: String, body: &mut Object<'_>) -> Result<ModelDe
     path = "/v1/models/register",
     tag = "Lemonade",
     summary = "Register a user's model, or change it; nothing is downloaded",
-    request_body = serde_json::Value,
+    request_body = RegisterBody,
     responses(
         (status = 200, description = "It is registered.", body = serde_json::Value),
         (status = "4XX", description = "The definition is wrong.", body = schema::Error),

@@ -29,6 +29,91 @@ pub(super) struct LoadBody {
     llamacpp_args: Option<String>,
     /// Never evicted by policy, or again; outlives the load.
     pinned: Option<bool>,
+    /// What is given here is saved for all later loads too, as by `models/{id}/options`.
+    save_options: Option<bool>,
+}
+
+/// A model to download; with `checkpoint` and `recipe` it is registered first, and its name begins with `user.`.
+#[derive(ToSchema)]
+#[schema(as = LemonadePull, example = json!({"model_name": "user.Phi-4-Mini-GGUF", "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M", "recipe": "llamacpp"}))]
+pub(super) struct PullBody {
+    /// Id in the catalogue.
+    model_name: String,
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
+    checkpoint: Option<String>,
+    /// Software and kind of device, for example `llamacpp`.
+    recipe: Option<String>,
+    /// Label `reasoning`.
+    reasoning: Option<bool>,
+    /// Label `vision`.
+    vision: Option<bool>,
+    /// Label `embeddings`.
+    embedding: Option<bool>,
+    /// Label `reranking`.
+    reranking: Option<bool>,
+    /// File of the same repository with the multimodal projector.
+    mmproj: Option<String>,
+    /// Further labels.
+    labels: Option<Vec<String>>,
+    /// Answer with server-sent events `progress`, then `complete` or `error`.
+    stream: Option<bool>,
+}
+
+/// A model of a user.
+#[derive(ToSchema)]
+#[schema(as = LemonadeRegister, example = json!({"model_name": "user.Phi-4-Mini-GGUF", "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M", "recipe": "llamacpp"}))]
+pub(super) struct RegisterBody {
+    /// Id in the catalogue.
+    model_name: String,
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
+    checkpoint: Option<String>,
+    /// Software and kind of device, for example `llamacpp`.
+    recipe: Option<String>,
+    /// Label `reasoning`.
+    reasoning: Option<bool>,
+    /// Label `vision`.
+    vision: Option<bool>,
+    /// Label `embeddings`.
+    embedding: Option<bool>,
+    /// Label `reranking`.
+    reranking: Option<bool>,
+    /// File of the same repository with the multimodal projector.
+    mmproj: Option<String>,
+    /// Further labels.
+    labels: Option<Vec<String>>,
+}
+
+/// A model to delete.
+#[derive(ToSchema)]
+#[schema(as = LemonadeDelete, example = json!({"model_name": "Qwen2.5-0.5B-Instruct-CPU"}))]
+pub(super) struct DeleteBody {
+    /// Id in the catalogue.
+    model_name: String,
+}
+
+/// Options to save for a model's loads; null takes one away.
+#[derive(ToSchema)]
+#[schema(as = LemonadeOptions, example = json!({"ctx_size": 8192, "llamacpp_backend": "vulkan"}))]
+pub(super) struct OptionsBody {
+    /// Context size in tokens; -1 = none saved.
+    #[schema(minimum = -1)]
+    ctx_size: Option<i32>,
+    /// As in `load`.
+    llamacpp_backend: Option<String>,
+    /// As in `load`.
+    llamacpp_args: Option<String>,
+    /// Check only, save nothing.
+    dry_run: Option<bool>,
+}
+
+/// A further name of a model.
+#[derive(ToSchema)]
+#[schema(as = LemonadeAlias, example = json!({"alias": "gpt-4o", "model_name": "Qwen3-0.6B-GGUF"}))]
+pub(super) struct AliasBody {
+    /// The name.
+    alias: String,
+    /// Id in the catalogue.
+    model_name: String,
 }
 
 /// A model to unload; without one, all.
