@@ -124,7 +124,7 @@ async fn pass(
         Some(boundary) => form_model(&asked.body, boundary)?,
         None => translate::model(&mut Object::body(object::text(&asked.body)?)?)?,
     };
-    check(app, &model, kind, does, path)?;
+    let model = check(app, &model, kind, does, path)?;
     // The hold ends once the engine has the request: from then on that keeps the instance.
     let (mut loaded, hold) = app.dispatcher.loaded_for(&model, asked.autoload).await?;
     let call = NativeCall {
@@ -141,15 +141,15 @@ async fn pass(
     passed::response(chunks).await
 }
 
-/// Refuses what the model or its runtime cannot do, before any load.
-fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Result<(), ErrorInfo> {
+/// The model's id. Refuses what the model or its runtime cannot do, before any load.
+fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Result<String, ErrorInfo> {
     let table = app.dispatcher.fleet.table();
     let Some(summary) = table.model(model) else {
         return Err(unknown_model(model));
     };
     check_kind(summary, kind, does)?;
     if has_route(summary, path) {
-        return Ok(());
+        return Ok(summary.id.clone());
     }
     let message = format!(
         "model {model} is hosted by {}, which cannot {does}",
