@@ -1,6 +1,8 @@
 // Context: decode, memory operations, outputs.
 #include "internal.h"
 
+#include "fit.h"
+
 struct ms_context {
     llama_context *            ctx = nullptr;
     llama_memory_t             memory = nullptr; // null for models without one (BERT)
@@ -46,26 +48,49 @@ static llama_flash_attn_type flash_type(const std::string & name) {
     throw std::invalid_argument("unknown flash attention setting: " + name);
 }
 
+static llama_context_params read_params(const char * params_json) {
+    const auto json   = common_json::parse(params_json);
+    auto       params = llama_context_default_params();
+    params.n_ctx           = json.at("n_ctx").get<uint32_t>();
+    params.n_batch         = json.at("n_batch").get<uint32_t>();
+    params.n_ubatch        = json.at("n_ubatch").get<uint32_t>();
+    params.n_seq_max       = json.at("n_seq_max").get<uint32_t>();
+    params.n_outputs_max   = json.at("n_outputs_max").get<uint32_t>();
+    params.n_threads       = json.at("n_threads").get<int32_t>();
+    params.n_threads_batch = json.at("n_threads_batch").get<int32_t>();
+    params.embeddings      = json.at("embeddings").get<bool>();
+    params.swa_full        = json.at("swa_full").get<bool>();
+    params.type_k          = cache_type(json.at("type_k").get<std::string>());
+    params.type_v          = cache_type(json.at("type_v").get<std::string>());
+    params.pooling_type    = pooling_type(json.at("pooling").get<std::string>());
+    params.flash_attn_type = flash_type(json.at("flash_attention").get<std::string>());
+    params.kv_unified      = true;
+    params.no_perf         = true;
+    return params;
+}
+
+// With the layers and the context given, `common` has nothing left to change: it says whether they fit.
+extern "C" int ms_fits(const char * path, int32_t n_gpu_layers, const char * params_json, int * fits, char * error) noexcept {
+    return ms_guard(error, MS_INVALID, [&]() -> int {
+        auto model   = llama_model_default_params();
+        auto context = read_params(params_json);
+        model.n_gpu_layers = n_gpu_layers;
+        std::vector<float> split(llama_max_devices());
+        std::vector<llama_model_tensor_buft_override> overrides(llama_max_tensor_buft_overrides());
+        std::vector<size_t> margins(std::max<size_t>(1, llama_max_devices()), 0);
+        const auto status = common_fit_params(path, &model, &context, split.data(), overrides.data(), margins.data(), context.n_ctx, nullptr, GGML_LOG_LEVEL_ERROR);
+        if (status == COMMON_PARAMS_FIT_STATUS_ERROR) {
+            ms_copy_error(error, "llama.cpp could not lay out the model");
+            return MS_FAILED;
+        }
+        *fits = status == COMMON_PARAMS_FIT_STATUS_SUCCESS;
+        return MS_OK;
+    });
+}
+
 extern "C" int ms_context_new(ms_model * m, const char * params_json, ms_context ** out, char * error) noexcept {
     return ms_guard(error, MS_INVALID, [&]() -> int {
-        const auto json   = common_json::parse(params_json);
-        auto       params = llama_context_default_params();
-        params.n_ctx           = json.at("n_ctx").get<uint32_t>();
-        params.n_batch         = json.at("n_batch").get<uint32_t>();
-        params.n_ubatch        = json.at("n_ubatch").get<uint32_t>();
-        params.n_seq_max       = json.at("n_seq_max").get<uint32_t>();
-        params.n_outputs_max   = json.at("n_outputs_max").get<uint32_t>();
-        params.n_threads       = json.at("n_threads").get<int32_t>();
-        params.n_threads_batch = json.at("n_threads_batch").get<int32_t>();
-        params.embeddings      = json.at("embeddings").get<bool>();
-        params.swa_full        = json.at("swa_full").get<bool>();
-        params.type_k          = cache_type(json.at("type_k").get<std::string>());
-        params.type_v          = cache_type(json.at("type_v").get<std::string>());
-        params.pooling_type    = pooling_type(json.at("pooling").get<std::string>());
-        params.flash_attn_type = flash_type(json.at("flash_attention").get<std::string>());
-        params.kv_unified      = true;
-        params.no_perf         = true;
-
+        const auto params = read_params(params_json);
         auto c = std::make_unique<ms_context>();
         c->ctx = llama_init_from_model(m->model, params);
         if (c->ctx == nullptr) {

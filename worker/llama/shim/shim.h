@@ -51,6 +51,8 @@ int  ms_detokenize(const ms_model * model, const int32_t * tokens, size_t n, ms_
 int  ms_is_eog(const ms_model * model, int32_t token) noexcept;
 int  ms_schema_to_grammar(const char * schema_json, ms_sink sink, void * user, char * error) noexcept;
 
+// whether llama.cpp expects the model with these layers on devices and this context to fit into their free memory (without a device: into host memory)
+int  ms_fits(const char * path, int32_t n_gpu_layers, const char * params_json, int * fits, char * error) noexcept;
 int  ms_context_new(ms_model * model, const char * params_json, ms_context ** out, char * error) noexcept;
 void ms_context_free(ms_context * ctx) noexcept;
 int  ms_context_info(const ms_context * ctx, ms_sink sink, void * user, char * error) noexcept;

@@ -1,13 +1,13 @@
 //! The context: KV cache, decode, outputs. Owned by the loop's thread.
 #![expect(unsafe_code, reason = "calls into the shim")]
 
-use std::sync::Arc;
+use std::{ffi::CString, path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     ffi::{self, ErrorText, NativeError, RawContext, append},
-    model::{Model, Token, c_string, collect},
+    model::{Model, Token, c_string, collect, path_string},
 };
 
 /// A sequence id: 0 to `n_seq_max` − 1.
@@ -92,6 +92,34 @@ impl Batch {
     }
 }
 
+/// Whether llama.cpp expects a model, with so many layers on devices, and a context of it to fit into what is free there; without a device, into host
+/// memory. Reads the file's headers and allocates nothing, but takes as long as a load without weights. Must not run beside other calls.
+///
+/// # Errors
+/// llama.cpp cannot lay out the model.
+pub(crate) fn fits(path: &Path, gpu_layers: i32, params: &ContextParams) -> Result<bool, NativeError> {
+    let path = path_string(path)?;
+    let json = params_string(params)?;
+    let mut fits = 0;
+    let mut error = ErrorText::new();
+    // SAFETY: all pointers live during the call.
+    let code = unsafe {
+        ffi::ms_fits(
+            path.as_ptr(),
+            gpu_layers,
+            json.as_ptr(),
+            &raw mut fits,
+            error.as_mut_ptr(),
+        )
+    };
+    error.check(code)?;
+    Ok(fits != 0)
+}
+
+fn params_string(params: &ContextParams) -> Result<CString, NativeError> {
+    c_string(&serde_json::to_string(params).map_err(|error| NativeError::Failed(error.to_string()))?)
+}
+
 /// A context.
 pub(crate) struct Context {
     raw: *mut RawContext,
@@ -123,8 +151,7 @@ impl Context {
     /// # Errors
     /// The parameters don't suit the model, or memory ran out.
     pub(crate) fn new(model: Arc<Model>, params: &ContextParams) -> Result<Self, NativeError> {
-        let json = serde_json::to_string(params).map_err(|error| NativeError::Failed(error.to_string()))?;
-        let json = c_string(&json)?;
+        let json = params_string(params)?;
         let mut raw = std::ptr::null_mut();
         let mut error = ErrorText::new();
         // SAFETY: the model lives as long as the context (it holds the `Arc`); the other pointers live during the call.

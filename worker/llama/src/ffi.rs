@@ -93,6 +93,13 @@ unsafe extern "C" {
         error: *mut c_char,
     ) -> c_int;
 
+    pub(crate) fn ms_fits(
+        path: *const c_char,
+        n_gpu_layers: i32,
+        params_json: *const c_char,
+        fits: *mut c_int,
+        error: *mut c_char,
+    ) -> c_int;
     pub(crate) fn ms_context_new(
         model: *mut RawModel,
         params_json: *const c_char,

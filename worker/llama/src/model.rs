@@ -124,6 +124,11 @@ pub(crate) fn c_string(text: &str) -> Result<CString, NativeError> {
     CString::new(text).map_err(|_| NativeError::Invalid("the text contains a NUL character".to_owned()))
 }
 
+pub(crate) fn path_string(path: &Path) -> Result<CString, NativeError> {
+    let text = path.to_str();
+    c_string(text.ok_or_else(|| NativeError::Invalid("the path is not UTF-8".to_owned()))?)
+}
+
 /// Runs a call that emits bytes.
 pub(crate) fn collect(call: impl FnOnce(*mut c_void, *mut c_char) -> c_int) -> Result<Vec<u8>, NativeError> {
     let mut bytes = Vec::new();
@@ -144,10 +149,7 @@ impl Model {
         chat_template: &str,
         mut progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Arc<Self>, NativeError> {
-        let path = c_string(
-            path.to_str()
-                .ok_or_else(|| NativeError::Invalid("the path is not UTF-8".to_owned()))?,
-        )?;
+        let path = path_string(path)?;
         let params = c_string(&serde_json::json!({"n_gpu_layers": gpu_layers}).to_string())?;
         let template = c_string(chat_template)?;
         let mut raw = std::ptr::null_mut();

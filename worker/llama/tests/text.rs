@@ -438,6 +438,25 @@ async fn a_process_loads_once_and_says_why_it_does_not() {
 }
 
 #[tokio::test]
+async fn layers_that_do_not_fit_are_refused_before_anything_is_taken() {
+    let planned = |ctx_size: u32| muster_proto::v1::ModelSettings {
+        gpu_layers: Some(1),
+        ctx_size,
+        cache_type_k: "f32".into(),
+        cache_type_v: "f32".into(),
+        ..settings("bench-chat.gguf")
+    };
+    // 8 layers with 2 heads of 64, keys and values: more cells than the machine's memory holds.
+    let bytes_per_cell = 8 * 2 * 64 * 2 * 4;
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = info.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
+    let cells = u32::try_from(total / bytes_per_cell + total / bytes_per_cell / 4).unwrap();
+    let error = Engine::bare().await.try_load(planned(cells)).await.unwrap_err();
+    assert_eq!(error.code, "insufficient_memory", "{error:?}");
+    Engine::bare().await.try_load(planned(512)).await.unwrap();
+}
+
+#[tokio::test]
 async fn time_runs_out_only_at_a_new_line() {
     let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
     let mut session = engine.session().await;

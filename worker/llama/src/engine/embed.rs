@@ -60,7 +60,7 @@ impl Engine {
                     dimensions,
                 }
             }
-            output => output,
+            output @ (EmbedOutput::Vectors { .. } | EmbedOutput::Scores) => output,
         };
         self.embeds.push_back(EmbedRun {
             handle,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     alive,
-    context::{Batch, Context, DecodeError},
+    context::{self, Batch, Context, DecodeError},
     engine::{self, EngineParts},
     ffi::NativeError,
     limits::{Limits, Role},
@@ -77,6 +77,7 @@ pub(super) fn load(
         })
     };
     tell(LoadPhase::Weights, 0.0);
+    check_plan(&wanted)?;
     let mut shown = 0.0;
     let model = Model::load(
         Path::new(&wanted.settings.checkpoint),
@@ -103,6 +104,26 @@ pub(super) fn load(
     tell(LoadPhase::Warmup, 1.0);
     serve(request, model, context, &wanted, &limits, pace)
         .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
+}
+
+/// Which layers go on devices was planned from the file's headers: llama.cpp's own calculation must agree before anything is taken.
+fn check_plan(wanted: &settings::Wanted) -> Result<(), ErrorInfo> {
+    let settings = &wanted.settings;
+    let Some(layers) = settings.gpu_layers.filter(|layers| *layers > 0) else {
+        return Ok(());
+    };
+    if settings.ctx_size == 0 {
+        return Ok(());
+    }
+    let params = wanted.clone().sized(0)?;
+    if context::fits(Path::new(&settings.checkpoint), layers, &params).map_err(failed)? {
+        return Ok(());
+    }
+    let message = format!(
+        "llama.cpp expects {layers} layers on devices and a context of {} to take more memory than there is",
+        settings.ctx_size
+    );
+    Err(Code::InsufficientMemory.error(message))
 }
 
 fn serve(

@@ -139,9 +139,18 @@ impl Wanted {
                 "this engine generates with decoder-only models",
             ));
         }
+        self.sized(info.n_ctx_train)
+    }
+
+    /// The context's parameters, defaults filled in; `n_ctx_train` is the most the model was trained for.
+    ///
+    /// # Errors
+    /// `invalid_load_request`: sizes that don't go together.
+    pub(super) fn sized(&mut self, n_ctx_train: u32) -> Result<ContextParams, ErrorInfo> {
+        let generate = self.role == Role::Generate;
         let s = &mut self.settings;
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
-        s.ctx_size = or(s.ctx_size, info.n_ctx_train.clamp(1, DEFAULT_CONTEXT));
+        s.ctx_size = or(s.ctx_size, n_ctx_train.clamp(1, DEFAULT_CONTEXT));
         s.sequences = or(s.sequences, DEFAULT_SEQUENCES.min(s.ctx_size));
         if generate {
             s.batch_size = or(s.batch_size, DEFAULT_BATCH.max(s.sequences)).min(s.ctx_size);
