@@ -37,6 +37,9 @@ use tonic::transport::Channel;
 
 use self::{control::Control, ensure::Wishes, models::Models, table::Table};
 
+/// The table follows the controller's answers by less than this.
+const TABLE_LAG: Duration = Duration::from_secs(1);
+
 /// The highest epoch of any controller heard so far; lower ones are refused (PROTOCOL.md 5).
 #[derive(Debug, Default)]
 pub(crate) struct Epochs(AtomicU64);
@@ -126,6 +129,17 @@ impl Fleet {
         let mut changes = self.changes();
         // An error means that the fleet is gone, and with it the wish to know.
         drop(changes.wait_for(|count| *count > 0).await);
+    }
+
+    /// Waits until the table has a model that the controller just called loaded: who ordered the load finds it so. It may be gone again already,
+    /// so the wait has an end.
+    pub(crate) async fn shows_loaded(&self, model: &str) {
+        let shown = |_: &u64| {
+            self.table()
+                .model(model)
+                .is_some_and(|summary| table::is_loaded(summary))
+        };
+        drop(tokio::time::timeout(TABLE_LAG, self.changes().wait_for(shown)).await);
     }
 
     fn publish(&self, table: Option<Table>) {

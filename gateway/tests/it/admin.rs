@@ -1,5 +1,7 @@
 //! The Runtime Admin API over HTTP (seed 001).
 
+use std::time::Duration;
+
 use muster_proto::{Code, v1};
 use reqwest::Response;
 use serde_json::{Value, json};
@@ -149,6 +151,15 @@ async fn a_load_waits_for_its_end_and_answers_the_whole_row() {
     );
     assert!(!load.is_finished());
     controller.say(|said| said.load = Some(Ok(model("gguf", "llama_cpp", v1::ModelStatus::Loaded))));
+    // Requests that follow the answer find the model loaded: the table must have it too.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!load.is_finished());
+    controller.say(|said| {
+        said.models = vec![v1::ModelSummary {
+            status: v1::ModelStatus::Loaded.into(),
+            ..gateway::model("gguf")
+        }];
+    });
     let (status, row) = read(within(load).await.unwrap().unwrap()).await;
     assert_eq!((status.as_u16(), &row["runtime_state"]), (200, &json!("loaded")));
     assert_eq!(row["evicted"], json!(["org/name"]));

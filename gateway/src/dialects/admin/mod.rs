@@ -30,7 +30,7 @@ use http::StatusCode;
 use muster_proto::{
     Code,
     overrides::Draft,
-    v1::{LoadModelRequest, UnloadModelRequest},
+    v1::{LoadModelRequest, ModelStatus, UnloadModelRequest},
 };
 use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
@@ -147,6 +147,9 @@ async fn load(app: &App, name: &str, body: &[u8]) -> Result<Response, Refusal> {
         ..LoadModelRequest::default()
     };
     let done = control.load(request).await?;
+    if done.model.status() == ModelStatus::Loaded {
+        app.dispatcher.fleet.shows_loaded(&done.model.id).await;
+    }
     Ok(reply::value(StatusCode::OK, &Row::new(&done.model, done.evicted)))
 }
 

@@ -162,7 +162,10 @@ async fn begin(app: &App, wanted: &Wanted, overrides: &Overrides) -> Result<(), 
     let done = app.dispatcher.fleet.control().load(request).await?;
     let model = left(app, ModelStatus::Loading, done.model).await?;
     match (model.status(), model.last_error) {
-        (ModelStatus::Loaded, _) => Ok(()),
+        (ModelStatus::Loaded, _) => {
+            app.dispatcher.fleet.shows_loaded(&model.id).await;
+            Ok(())
+        }
         (_, Some(error)) => Err(error),
         (_, None) => Err(Code::LoadCancelled.error("somebody ended the load")),
     }
