@@ -1,10 +1,14 @@
 //! Other people's clients: the real `grpcurl` without any proto file, the packages of OpenAI (Python and JavaScript), Anthropic and Ollama, and
 //! LangChain.
 
-use std::process::{Command, Output};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
 
 use muster_tests::{
-    Engine, Stack,
+    Engine, Hub, Stack,
     engines::{required, test_model},
 };
 use serde_json::Value;
@@ -171,8 +175,19 @@ async fn official_clients_talk_to_llama_server() {
 /// the document does not know.
 #[tokio::test]
 async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
-    let stack = Stack::with(Engine::Stub.model("tiny-chat", 2, "")).start().await;
-    let python = std::path::PathBuf::from(required("MUSTER_TEST_PYTHON"));
+    // The document's example of a pull is made as it stands.
+    let hub = Hub::start().await;
+    let file = fs::read(test_model("tiny-chat")).unwrap();
+    hub.put(
+        "unsloth/Phi-4-mini-instruct-GGUF",
+        "Phi-4-mini-instruct-Q4_K_M.gguf",
+        file,
+    );
+    let stack = Stack::with(Engine::Stub.model("tiny-chat", 2, ""))
+        .worker_env(&[("HF_ENDPOINT", &hub.endpoint())])
+        .start()
+        .await;
+    let python = PathBuf::from(required("MUSTER_TEST_PYTHON"));
     let mut command = Command::new(python.with_file_name("schemathesis"));
     command
         .current_dir(stack.directory())

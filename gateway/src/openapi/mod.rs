@@ -127,6 +127,32 @@ mod tests {
     }
 
     #[test]
+    fn whatever_can_be_streamed_says_in_what_form() {
+        let document = json();
+        let mut streaming = Vec::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            let asked = &item["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+            let Some(schema) = asked.as_str() else { continue };
+            let schema = document.pointer(schema.strip_prefix('#').unwrap()).unwrap();
+            // Counting takes the body of what would be generated.
+            if schema["properties"].get("stream").is_none() || path.ends_with("/count_tokens") {
+                continue;
+            }
+            let forms = item["post"]["responses"]["200"]["content"].as_object().unwrap();
+            let line_by_line = |form: &&str| forms.contains_key(*form);
+            let form = ["text/event-stream", "application/x-ndjson"]
+                .iter()
+                .find(|form| line_by_line(form));
+            assert!(
+                forms.contains_key("application/json") && form.is_some(),
+                "{path}: {forms:?}"
+            );
+            streaming.push(path.as_str());
+        }
+        assert!(streaming.contains(&"/v1/chat/completions") && streaming.contains(&"/v1/pull"));
+    }
+
+    #[test]
     fn the_page_needs_nothing_from_outside() {
         assert!(!PAGE.contains("http://") && !PAGE.contains("https://") && !PAGE.contains("//cdn"));
         assert!(PAGE.contains("openapi.json"));

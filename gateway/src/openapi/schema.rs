@@ -7,6 +7,15 @@
 use serde_json::Value;
 use utoipa::ToSchema;
 
+/// One of the server-sent events of a streamed answer.
+#[derive(ToSchema)]
+pub(crate) struct StreamEvent {
+    /// What kind it is, in dialects that name their events.
+    event: Option<String>,
+    /// Its JSON, or `[DONE]`.
+    data: String,
+}
+
 /// OpenAI's form of an error.
 #[derive(ToSchema)]
 pub(crate) struct Error {

@@ -43,7 +43,10 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     summary = "Answer with a message",
     request_body = schema::MessageRequest,
     responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
+            (serde_json::Value = "application/json"),
+            (schema::StreamEvent = "text/event-stream"),
+        )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::MessageError),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::MessageError),
     )

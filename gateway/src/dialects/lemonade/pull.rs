@@ -73,7 +73,10 @@ impl Wanted {
                    `mmproj`, `labels`. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.",
     request_body = PullBody,
     responses(
-        (status = 200, description = "All files are there.", body = Done),
+        (status = 200, description = "All files are there; with `stream`, server-sent events.", content(
+            (Done = "application/json"),
+            (schema::StreamEvent = "text/event-stream"),
+        )),
         (status = "4XX", description = "The request is wrong, or the hub has no such files.", body = schema::Error),
         (status = "5XX", description = "The files cannot be downloaded.", body = schema::Error),
     )

@@ -12,6 +12,7 @@ use super::{
     which::{Asking, Which},
 };
 use crate::{
+    openapi::schema::StreamEvent,
     routes::{
         App,
         reply::{self, Refusal},
@@ -32,7 +33,7 @@ use crate::{
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
             (schema::NativeCompletion = "application/json"),
-            (String = "text/event-stream"),
+            (StreamEvent = "text/event-stream"),
         )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
@@ -55,7 +56,7 @@ pub(super) async fn complete(
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
             (schema::NativeCompletion = "application/json"),
-            (String = "text/event-stream"),
+            (StreamEvent = "text/event-stream"),
         )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::schema;
 use crate::{
     fleet::{Fleet, table::Table},
+    openapi::schema::StreamEvent,
     routes::{
         App,
         reply::{self, Refusal},
@@ -121,7 +122,7 @@ pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<
     tag = "llama.cpp",
     summary = "What happens to models, as server-sent events",
     responses(
-        (status = 200, description = "`model`, `event` and `data` each.", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "`model`, `event` and `data` each.", body = StreamEvent, content_type = "text/event-stream"),
     )
 )]
 pub(super) async fn events(State(app): State<Arc<App>>) -> Response {

@@ -86,7 +86,10 @@ async fn version() -> Response {
     summary = "Continue a conversation",
     request_body = schema::OllamaChatRequest,
     responses(
-        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", body = serde_json::Value),
+        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
+            (serde_json::Value = "application/json"),
+            (serde_json::Value = "application/x-ndjson"),
+        )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
     )
@@ -102,7 +105,10 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     summary = "Continue a text",
     request_body = schema::OllamaGenerateRequest,
     responses(
-        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", body = serde_json::Value),
+        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
+            (serde_json::Value = "application/json"),
+            (serde_json::Value = "application/x-ndjson"),
+        )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
     )

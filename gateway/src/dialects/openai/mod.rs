@@ -59,7 +59,10 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     summary = "Continue a conversation",
     request_body = schema::ChatRequest,
     responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
+            (serde_json::Value = "application/json"),
+            (schema::StreamEvent = "text/event-stream"),
+        )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
     )
@@ -83,7 +86,10 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     summary = "Continue a text",
     request_body = schema::CompletionRequest,
     responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
+            (serde_json::Value = "application/json"),
+            (schema::StreamEvent = "text/event-stream"),
+        )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
     )
@@ -117,7 +123,10 @@ async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Respon
     summary = "Answer, in items",
     request_body = schema::ResponseRequest,
     responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", body = serde_json::Value),
+        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
+            (serde_json::Value = "application/json"),
+            (schema::StreamEvent = "text/event-stream"),
+        )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
     )
