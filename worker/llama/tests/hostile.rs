@@ -2,10 +2,10 @@
 mod support;
 
 use muster_proto::v1::{
-    EmbedRequest, GenerateRequest, LogitBias, ModelSettings, Sampling, generate_request::Constraint,
-    generate_request::Input, logit_bias::Target, start::Work,
+    EmbedRequest, GenerateRequest, LogitBias, ModelSettings, ModelType, Sampling,
+    generate_request::Constraint, generate_request::Input, logit_bias::Target, start::Work,
 };
-use support::{Engine, chat, completion, greedy, message, settings, token_prompt};
+use support::{Engine, chat, completion, greedy, message, model, settings, token_prompt};
 
 fn sampled(sampling: Sampling) -> GenerateRequest {
     GenerateRequest {
@@ -377,6 +377,56 @@ async fn contradictory_sizes_do_not_load_and_do_not_abort() {
         );
         assert!(engine.is_running());
     }
+}
+
+/// A model under another type than it was made for: llama.cpp would abort over some, and compute something meaningless with others.
+#[tokio::test]
+async fn a_model_is_refused_as_what_it_is_not() {
+    let of = |file: &str, kind: ModelType| ModelSettings {
+        r#type: kind.into(),
+        ..settings(file)
+    };
+    let mangled = tempfile::tempdir().unwrap();
+    for (settings, why) in [
+        (of("tiny-embed.gguf", ModelType::Llm), "gives vectors"),
+        (of("tiny-rerank.gguf", ModelType::Llm), "scores documents"),
+        (of("tiny-chat.gguf", ModelType::Reranking), "no reranker"),
+        (of("tiny-embed.gguf", ModelType::Reranking), "no reranker"),
+        (of("tiny-rerank.gguf", ModelType::Embedding), "no vectors"),
+        (
+            ModelSettings {
+                pooling: "mean".into(),
+                ..of("tiny-rerank.gguf", ModelType::Reranking)
+            },
+            "pooling `rank`",
+        ),
+        // A header that does not say what it is.
+        (
+            ModelSettings {
+                checkpoint: without_keys(mangled.path(), &model("tiny-embed.gguf")),
+                ..of("tiny-embed.gguf", ModelType::Llm)
+            },
+            "cannot write",
+        ),
+    ] {
+        let mut engine = Engine::bare().await;
+        let error = engine.try_load(settings.clone()).await.expect_err(why);
+        assert_eq!(error.code, "invalid_load_request", "{error:?}");
+        assert!(error.message.contains(why), "{error:?} for {settings:?}");
+        assert!(engine.is_running());
+    }
+}
+
+/// A copy of an embedding model whose header has the keys that tell it from a model that writes under other names.
+fn without_keys(directory: &std::path::Path, path: &str) -> String {
+    let mut bytes = std::fs::read(path).unwrap();
+    for key in [b"attention.causal".as_slice(), b"pooling_type"] {
+        let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+        bytes[at] = b'x';
+    }
+    let copy = directory.join("mangled.gguf");
+    std::fs::write(&copy, bytes).unwrap();
+    copy.display().to_string()
 }
 
 #[tokio::test]

@@ -96,8 +96,11 @@ pub(super) fn load(
     tell(LoadPhase::Warmup, 0.0);
     let mut context = Context::new(Arc::clone(&model), &params).map_err(failed)?;
     let limits = limits(&model, &context, &wanted);
-    if limits.role == Role::Rerank && context.info().pooling != "rank" {
-        return Err(Code::InvalidLoadRequest.error("the model's pooling is not `rank`: it is no reranker"));
+    if limits.role == Role::Generate && !context.info().has_memory {
+        // llama.cpp would encode what it is to decode, and abort
+        return Err(
+            Code::InvalidLoadRequest.error("this model remembers nothing of a text: it cannot write one")
+        );
     }
     let pace = warm_up(&model, &mut context, &mut wanted)
         .map_err(|error| Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}")))?;

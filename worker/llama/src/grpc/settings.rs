@@ -1,7 +1,8 @@
 //! Model settings: llama.cpp's own flags folded in, defaults filled, what this engine can't do refused by name.
 
-use std::path::PathBuf;
+use std::path::Path;
 
+use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
     Code,
     v1::{ErrorInfo, ModelSettings, ModelType},
@@ -46,7 +47,7 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
     if !settings.lora.is_empty() {
         return Err(unsupported("lora", "this engine loads no LoRA adapters"));
     }
-    if !PathBuf::from(&settings.checkpoint).is_file() {
+    if !Path::new(&settings.checkpoint).is_file() {
         return Err(Code::FileNotFound.error(format!("there is no file `{}`", settings.checkpoint)));
     }
     let role = match ModelType::try_from(settings.r#type) {
@@ -60,12 +61,42 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
             ));
         }
     };
+    check_kind(&settings, role)?;
     let choose_threads = settings.threads == 0;
     Ok(Wanted {
         settings,
         role,
         choose_threads,
     })
+}
+
+/// A model is loaded for what it was made for: without the right head llama.cpp computes something meaningless, or aborts. A file that is not
+/// understood passes: llama.cpp will say what is wrong with it.
+fn check_kind(settings: &ModelSettings, role: Role) -> Result<(), ErrorInfo> {
+    let gguf = Gguf::open(Path::new(&settings.checkpoint));
+    let Some(facts) = gguf.ok().and_then(|gguf| Facts::read(&gguf).ok()) else {
+        return Ok(());
+    };
+    let message = match (role, facts.kind) {
+        (_, Kind::Part) => "this file is a part of a model (an adapter or a projector), no model",
+        (Role::Generate, Kind::Embedding) => {
+            "this model gives vectors, it writes no text: label it `embeddings`"
+        }
+        (Role::Generate, Kind::Reranking) => {
+            "this model scores documents, it writes no text: label it `reranking`"
+        }
+        (Role::Rerank, Kind::Text | Kind::Embedding) => {
+            "this model has no head that scores documents: it is no reranker"
+        }
+        (Role::Rerank, Kind::Reranking) if !["", "rank"].contains(&settings.pooling.as_str()) => {
+            "reranking needs the pooling `rank`"
+        }
+        (Role::Embed, Kind::Reranking) if settings.pooling.is_empty() => {
+            "this model scores documents, it gives no vectors: label it `reranking`"
+        }
+        (Role::Generate, Kind::Text) | (Role::Embed, _) | (Role::Rerank, Kind::Reranking) => return Ok(()),
+    };
+    Err(bad(message))
 }
 
 /// One flag of llama.cpp.
