@@ -296,6 +296,13 @@ async fn failures_have_words_and_exit_codes() {
     let nobody = cli.run(&["--controller", "127.0.0.1:1", "ps"]).await;
     assert_eq!(nobody.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("muster up"));
+    let gateway = stack.gateway_address().to_string();
+    let http = cli.run(&["--controller", &gateway, "models"]).await;
+    let said = String::from_utf8_lossy(&http.stderr);
+    assert!(
+        http.status.code() == Some(1) && said.contains("is not the controller") && said.contains(":8100"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use muster_proto::net::Address;
-use muster_tests::{Engine, Http, Running, binaries, eventually, processes};
+use muster_tests::{Engine, Http, Running, binaries, engines::test_model, eventually, processes};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -116,6 +116,20 @@ async fn ctrl_c_lets_running_streams_finish() {
     assert!(up.running.ended(LIMIT).await.success());
 }
 
+/// As coreutils' `timeout` does: the process, and then its group.
+#[tokio::test]
+async fn a_signal_that_comes_twice_at_once_is_one() {
+    let mut up = Up::start(&Engine::Stub.model("m", 1, "stub.tokens_per_second = 100"), &[]).await;
+    let mut stream = up.http().chat_stream("m", json!({"max_tokens": 60})).await;
+    let mut chat = muster_tests::Chat::default();
+    stream.chunks(&mut chat, 2).await;
+    processes::signal(up.running.pid(), Signal::TERM);
+    processes::signal(up.running.pid(), Signal::INT);
+    let whole = stream.chat().await;
+    assert!(whole.error.is_none() && whole.done, "{:?}", whole.error);
+    assert!(up.running.ended(LIMIT).await.success());
+}
+
 #[tokio::test]
 async fn a_second_ctrl_c_does_not_wait() {
     let mut up = Up::start(&Engine::Stub.model("m", 1, "stub.tokens_per_second = 1"), &[]).await;
@@ -131,9 +145,39 @@ async fn a_second_ctrl_c_does_not_wait() {
         }
     };
     eventually("it drains", LIMIT, said).await;
+    // Not so close behind the first that both are one.
+    tokio::time::sleep(Duration::from_millis(400)).await;
     processes::signal(up.running.pid(), Signal::INT);
     up.running.ended(Duration::from_secs(5)).await;
     all_gone(&tree).await;
+}
+
+/// What a bare file is for, its header says.
+#[tokio::test]
+async fn a_bare_embedding_model_gives_vectors_and_is_not_suggested_for_a_chat() {
+    let file = |name: &str| test_model(name).display().to_string();
+    let (embed, chat) = (file("tiny-embed"), file("tiny-chat"));
+    let up = Up::start("", &["--model", &embed, "--model", &chat]).await;
+    let http = up.http();
+    let vectors = http
+        .post(
+            "/v1/embeddings",
+            &json!({"model": "tiny-embed", "input": "hello"}),
+        )
+        .await
+        .ok();
+    assert!(
+        vectors["data"][0]["embedding"]
+            .as_array()
+            .is_some_and(|vector| vector.len() > 8)
+    );
+    let row = http.get("/api/v1/models/tiny-embed").await.ok();
+    assert_eq!(row["labels"], json!(["embeddings"]));
+    let error = http.chat("tiny-embed", json!({})).await.error(400);
+    assert!(
+        error["message"].as_str().unwrap().contains("tiny-embed"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -217,7 +261,7 @@ async fn a_wrong_configuration_stops_everything_and_says_why() {
 
 #[tokio::test]
 async fn a_bare_file_is_served_under_its_name_by_llama_cpp() {
-    let model = muster_tests::engines::test_model("tiny-chat");
+    let model = test_model("tiny-chat");
     let up = Up::start("", &["--model", model.to_str().unwrap()]).await;
     let reply = up.http().chat("tiny-chat", json!({"max_tokens": 4})).await;
     assert!(!reply.chat_text().is_empty());

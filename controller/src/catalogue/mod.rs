@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_gguf::Kind;
 use muster_policy::{Bytes, DeviceChoice, ModelType, WorkerId};
 use muster_proto::{
     Code, ErrorExt as _, llamacpp,
@@ -228,6 +229,7 @@ impl Catalogue {
             changed |= files != entry.files || details != entry.details;
             entry.files = files;
             entry.details = details;
+            entry.learn_kind();
         }
         changed
     }
@@ -244,7 +246,7 @@ impl Entry {
     fn new(mut model: ModelEntry, place: Arc<FilePlace>, details: Option<Arc<Details>>) -> Self {
         model.settings.r#type = convert::model_type(model.kind).into();
         let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
-        Self {
+        let mut entry = Self {
             definition: model.settings.clone(),
             device: model.device.clone(),
             options: String::new(),
@@ -255,7 +257,32 @@ impl Entry {
             spec_hash,
             details,
             server: false,
+        };
+        entry.learn_kind();
+        entry
+    }
+
+    /// Where no label says what kind of work the model does, its file's header does, and the label is added: an encoder is never asked to write.
+    fn learn_kind(&mut self) {
+        let Some(facts) = self.details().and_then(Details::facts) else {
+            return;
+        };
+        let kind = match facts.kind {
+            Kind::Text | Kind::Part => ModelType::Llm,
+            Kind::Embedding => ModelType::Embedding,
+            Kind::Reranking => ModelType::Reranking,
+        };
+        let before = self.model.kind;
+        if self.model.kind_given || kind == before {
+            return;
         }
+        let labels = &mut self.model.labels;
+        labels.retain(|label| Some(label.as_str()) != config::label_of(before));
+        labels.extend(config::label_of(kind).map(str::to_owned));
+        self.model.kind = kind;
+        self.definition.r#type = convert::model_type(kind).into();
+        self.model.settings.r#type = self.definition.r#type;
+        self.spec_hash = convert::spec_hash(&self.model.runtime, &self.model.settings);
     }
 
     fn set_options(&mut self, options_json: &str) -> Result<(), ErrorInfo> {

@@ -32,6 +32,7 @@ pub use args::{LimitsArg, Options};
 pub use defaults::Defaults;
 pub(crate) use defaults::backend;
 pub use device::DeviceRules;
+pub(crate) use model::label_of;
 pub use model::{ModelEntry, device};
 pub use section::Problem;
 

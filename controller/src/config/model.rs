@@ -22,8 +22,10 @@ use super::{defaults::Defaults, own, prompt_format, section::Section};
 pub struct ModelEntry {
     /// Its id, the table's key.
     pub id: Arc<str>,
-    /// What kind of work it does, from its labels.
+    /// What kind of work it does, from its labels; without one of these, what its file's header says once that is read, and `llm` until then.
     pub kind: ModelType,
+    /// A label says its kind.
+    pub kind_given: bool,
     /// Lemonade's recipe; empty if the entry names a runtime only.
     pub recipe: String,
     /// The runtime that hosts it.
@@ -149,7 +151,8 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
     }
     let model = ModelEntry {
         id: id.into(),
-        kind: kind(&labels),
+        kind: kind(&labels).unwrap_or(ModelType::Llm),
+        kind_given: kind(&labels).is_some(),
         recipe,
         runtime: runtime.unwrap_or_default().to_owned(),
         runtime_given: section.has("runtime"),
@@ -252,18 +255,27 @@ fn labels(section: &Section<'_>) -> Vec<String> {
     labels
 }
 
-/// Precedence of DECISIONS.md: reranking > embedding > audio > image > llm.
-fn kind(labels: &[String]) -> ModelType {
-    const BY_LABEL: [(&str, ModelType); 4] = [
-        ("reranking", ModelType::Reranking),
-        ("embeddings", ModelType::Embedding),
-        ("audio", ModelType::Audio),
-        ("image", ModelType::Image),
-    ];
+/// Labels that say what kind of work a model does, in the precedence of DECISIONS.md: reranking > embedding > audio > image > llm.
+const BY_LABEL: [(&str, ModelType); 4] = [
+    ("reranking", ModelType::Reranking),
+    ("embeddings", ModelType::Embedding),
+    ("audio", ModelType::Audio),
+    ("image", ModelType::Image),
+];
+
+fn kind(labels: &[String]) -> Option<ModelType> {
     BY_LABEL
         .iter()
         .find(|(label, _)| labels.iter().any(|given| given == label))
-        .map_or(ModelType::Llm, |(_, kind)| *kind)
+        .map(|(_, kind)| *kind)
+}
+
+/// The label of a kind of work; none for text.
+pub(crate) fn label_of(kind: ModelType) -> Option<&'static str> {
+    BY_LABEL
+        .iter()
+        .find(|(_, of)| *of == kind)
+        .map(|(label, _)| *label)
 }
 
 /// An explicit device: a kind (`cpu`, `gpu`, `npu`, `sim`) or a device id; empty = any.

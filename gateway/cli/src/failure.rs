@@ -16,6 +16,9 @@ pub(crate) enum Failure {
     /// The connection broke in the middle of a call.
     #[error("the connection to {0} broke: {1}")]
     Lost(String, String),
+    /// What answers does not speak our protocol.
+    #[error("what answered is not {0}: {1}")]
+    NoMuster(String, String),
     /// The other side said no.
     #[error("{0}")]
     Remote(Box<ErrorInfo>),
@@ -44,8 +47,11 @@ impl Failure {
             status.code(),
             tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled
         );
-        if broken && status.details().is_empty() {
+        let foreign = matches!(status.code(), tonic::Code::Internal | tonic::Code::Unimplemented);
+        if status.details().is_empty() && broken {
             Self::Lost(peer.to_owned(), chain(status))
+        } else if status.details().is_empty() && foreign {
+            Self::NoMuster(peer.to_owned(), chain(status))
         } else {
             Self::Remote(Box::new(ErrorInfo::from_status(status)))
         }
@@ -63,7 +69,12 @@ impl Failure {
             Self::NoController { .. } => 3,
             Self::Remote(error) if error.kind() == Code::UnknownModel => 4,
             Self::Interrupted => 130,
-            Self::Lost(..) | Self::Remote(_) | Self::Up(_) | Self::Io(_) | Self::Json(_) => 1,
+            Self::Lost(..)
+            | Self::NoMuster(..)
+            | Self::Remote(_)
+            | Self::Up(_)
+            | Self::Io(_)
+            | Self::Json(_) => 1,
         }
     }
 
@@ -93,6 +104,9 @@ impl Failure {
                 Some("start one with `muster up`, or say where it is: --controller ADDR or MUSTER_CONTROLLER")
             }
             Self::Lost(..) => Some("see whether it still runs; `muster workers` and its log tell more"),
+            Self::NoMuster(..) => Some(
+                "HTTP has a port of its own; the controller's gRPC is at localhost:8100 unless it was told otherwise",
+            ),
             Self::Remote(error) => advice(error.kind()),
             Self::Up(error) => error.hint(),
             Self::Usage(_) | Self::Interrupted | Self::Io(_) | Self::Json(_) => None,

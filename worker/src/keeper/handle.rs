@@ -28,7 +28,7 @@ use tokio::{
     process::{Child, Command},
     sync::watch,
     task::JoinHandle,
-    time::timeout,
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -44,6 +44,8 @@ use crate::engine::EngineProcess;
 const LOG_LINES: usize = 50;
 const LOG_LINE_BYTES: usize = 2000;
 const LOG_PIECE_BYTES: u64 = 16 << 10;
+/// A keeper that was told to end its tree, and has not by then, is stuck itself.
+const OBEYS_WITHIN: Duration = Duration::from_secs(5);
 /// The log's last lines arrive with the end of the tree, unless something outside of it holds the pipe.
 const LOG_END: Duration = Duration::from_millis(200);
 
@@ -307,6 +309,10 @@ impl Watcher {
         let clean = self.follow(&mut reports).await;
         // The life line: whatever the keeper was doing, it now ends the tree.
         drop((self.write, reports));
+        // Unless it is past doing anything, even stopped: then the tree is ended for it.
+        if !clean && let Err(error) = self.child.start_kill() {
+            tracing::error!(%error, "cannot kill a keeper");
+        }
         if let Err(error) = self.child.wait().await {
             tracing::error!(%error, "cannot wait for a keeper");
         }
@@ -319,11 +325,22 @@ impl Watcher {
         self.state.send_modify(|state| state.gone = true);
     }
 
-    /// Passes orders and reports until the tree is gone (`true`) or the keeper is lost.
+    /// Passes orders and reports until the tree is gone (`true`), or the keeper is lost or stuck.
     async fn follow(&mut self, reports: &mut Reports) -> bool {
         let mut dropped = false;
+        let mut deadline = None;
         loop {
+            let overdue = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
+                () = overdue => {
+                    tracing::error!(keeper = ?self.child.id(), "a keeper does not do what it was told");
+                    return false;
+                }
                 report = next_report(reports) => match report {
                     Some(Report::Gone) => return true,
                     Some(Report::Exited(exit)) => self.state.send_modify(|state| state.exit = Some(exit)),
@@ -338,11 +355,12 @@ impl Watcher {
                 changed = self.wishes.changed(), if !dropped => {
                     dropped = changed.is_err();
                     let wish = if dropped { Wish::Kill } else { *self.wishes.borrow_and_update() };
-                    let order = match wish {
+                    let (order, within) = match wish {
                         Wish::Run => continue,
-                        Wish::Stop => Order::Stop(self.command.grace),
-                        Wish::Kill => Order::Kill,
+                        Wish::Stop => (Order::Stop(self.command.grace), self.command.grace),
+                        Wish::Kill => (Order::Kill, Duration::ZERO),
                     };
+                    deadline = Some(Instant::now() + within + OBEYS_WITHIN);
                     if self.write.write_all(order.to_string().as_bytes()).await.is_err() {
                         return false;
                     }
@@ -352,7 +370,7 @@ impl Watcher {
     }
 }
 
-/// The keeper died before its work was done: the worker does it.
+/// The keeper ended before its work was done: the worker does it.
 async fn finish_for_keeper(command: &EngineCommand) {
     tracing::warn!(
         instance = command.instance,

@@ -62,8 +62,8 @@ async fn ending(kept: &Kept) -> String {
     kept.exited().await.unwrap().to_string()
 }
 
-fn kill(pid: u32) {
-    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn an_obedient_engine_ends_within_the_grace() {
 async fn the_end_of_the_first_process_ends_the_rest() {
     let bench = Bench::new();
     let (kept, pids) = tree_of_three(&bench).await;
-    kill(pids[0]);
+    signal(pids[0], Signal::KILL);
     gone(&kept, &pids).await;
     assert_eq!(ending(&kept).await, "signal 9");
 }
@@ -116,22 +116,30 @@ async fn a_dropped_handle_kills_the_tree() {
     assert!(!pids.iter().any(|pid| alive(*pid)));
 }
 
+/// The parent of a process.
+fn parent(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 #[tokio::test]
 async fn the_worker_ends_the_tree_of_a_killed_keeper() {
     let bench = Bench::new();
     let (kept, pids) = tree_of_three(&bench).await;
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pids[0])).unwrap();
-    let keeper = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
-    kill(keeper);
+    signal(parent(pids[0]), Signal::KILL);
     gone(&kept, &pids).await;
+}
+
+#[tokio::test]
+async fn the_worker_ends_the_tree_of_a_keeper_that_does_not_obey() {
+    let bench = Bench::new();
+    let (kept, pids) = tree_of_three(&bench).await;
+    let keeper = parent(pids[0]);
+    signal(keeper, Signal::STOP);
+    kept.stop();
+    gone(&kept, &pids).await;
+    assert!(!alive(keeper));
 }
 
 #[tokio::test]

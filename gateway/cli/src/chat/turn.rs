@@ -134,6 +134,7 @@ fn refused_or_failed(failure: Failure) -> Result<Ended, Failure> {
         Failure::Lost(..) => true,
         Failure::Remote(error) => matches!(error.kind(), Code::StaleInstance | Code::ShuttingDown),
         Failure::NoController { .. }
+        | Failure::NoMuster(..)
         | Failure::Usage(_)
         | Failure::Up(_)
         | Failure::Interrupted

@@ -27,7 +27,7 @@ use std::{
 use muster_proto::{
     net::{self, Address},
     process::{init_logging, notify_ready, notify_stopping},
-    v1::{ListModelsRequest, control_client::ControlClient},
+    v1::{ListModelsRequest, Model, ModelType, control_client::ControlClient},
 };
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -251,11 +251,15 @@ async fn all_ended(processes: &mut [Process]) {
     }
 }
 
+/// Signals so close together are one wish: `timeout` and some supervisors signal a process, and then its group.
+const ONE_WISH: Duration = Duration::from_millis(300);
+
 /// The signals that end `muster up`.
 struct Signals {
     term: Signal,
     interrupt: Signal,
     hangup: Signal,
+    last: Option<Instant>,
 }
 
 impl Signals {
@@ -264,22 +268,30 @@ impl Signals {
             term: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            last: None,
         })
     }
 
     async fn next(&mut self) {
-        let name = tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.hangup.recv() => "SIGHUP",
-        };
-        tracing::info!(signal = name, "asked to stop");
+        loop {
+            let name = tokio::select! {
+                _ = self.term.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+                _ = self.hangup.recv() => "SIGHUP",
+            };
+            if self.last.is_none_or(|last| last.elapsed() >= ONE_WISH) {
+                self.last = Some(Instant::now());
+                tracing::info!(signal = name, "asked to stop");
+                return;
+            }
+        }
     }
 }
 
 /// Says where everything is, and what to try.
 async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Result<(), Failure> {
-    let models = models(&addresses.grpc).await;
+    let all = models(&addresses.grpc).await;
+    let models: Vec<&str> = all.iter().map(|model| model.id.as_str()).collect();
     let Addresses { http, grpc } = addresses;
     if output.is_json() {
         return output.line(json!({
@@ -296,7 +308,8 @@ async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Resu
             format!(" --unix-socket {}", path.display()),
         ),
     };
-    let model = models.first().map_or("MODEL", String::as_str);
+    let chats = all.iter().find(|model| model.r#type() == ModelType::Llm);
+    let model = chats.map_or("MODEL", |model| model.id.as_str());
     let listed = if models.is_empty() {
         "none: give --model PATH.gguf or --config FILE".to_owned()
     } else {
@@ -321,17 +334,12 @@ fn dialable(listen: &str) -> String {
 }
 
 /// The catalogue's ids; empty if the controller does not say, which is no reason to stop.
-async fn models(grpc: &Address) -> Vec<String> {
+async fn models(grpc: &Address) -> Vec<Model> {
     let mut client = ControlClient::new(net::channel_lazy(grpc))
         .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES);
     let asked = client.list_models(ListModelsRequest::default());
     match tokio::time::timeout(GREETING_TIMEOUT, asked).await {
-        Ok(Ok(response)) => response
-            .into_inner()
-            .models
-            .into_iter()
-            .map(|model| model.id)
-            .collect(),
+        Ok(Ok(response)) => response.into_inner().models,
         Ok(Err(status)) => {
             tracing::warn!(%status, "the controller does not list its models");
             Vec::new()
