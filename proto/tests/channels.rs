@@ -1,4 +1,5 @@
 //! What internal channels survive (PROTOCOL.md 20): with h2's own limits each of these ends the whole connection.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{
     convert::Infallible,

@@ -262,3 +262,84 @@ fn called(chat: &http::Chat) -> Vec<(String, String)> {
     }
     calls
 }
+
+/// Four tokens that are drawn nearly always, so that they repeat and there is something to penalise.
+fn few() -> Value {
+    json!([[300, 20.0], [301, 20.0], [302, 20.0], [303, 20.0]])
+}
+
+/// Each sampler alone, strong enough to change what is drawn without it.
+fn samplers() -> Vec<(&'static str, Value)> {
+    vec![
+        ("seed", json!({"seed": 8})),
+        ("temperature", json!({"temperature": 0.3})),
+        (
+            "dynatemp",
+            json!({"dynatemp_range": 0.8, "dynatemp_exponent": 2.0}),
+        ),
+        ("top_k", json!({"top_k": 3})),
+        ("top_p", json!({"top_p": 0.2})),
+        ("min_p", json!({"min_p": 0.3})),
+        ("typical_p", json!({"typical_p": 0.2})),
+        ("top_n_sigma", json!({"top_n_sigma": 0.05})),
+        ("xtc", json!({"xtc_probability": 1.0, "xtc_threshold": 0.01})),
+        (
+            "repeat_penalty",
+            json!({"logit_bias": few(), "repeat_penalty": 1.9}),
+        ),
+        (
+            "presence_penalty",
+            json!({"logit_bias": few(), "presence_penalty": 2.0}),
+        ),
+        (
+            "frequency_penalty",
+            json!({"logit_bias": few(), "frequency_penalty": 2.0}),
+        ),
+        (
+            "dry",
+            json!({"logit_bias": few(), "dry_multiplier": 5.0, "dry_allowed_length": 1, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["|"]}),
+        ),
+        ("mirostat 1", json!({"mirostat": 1, "mirostat_tau": 2.0})),
+        (
+            "mirostat 2",
+            json!({"mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 0.3}),
+        ),
+        (
+            "adaptive_p",
+            json!({"samplers": ["adaptive_p"], "adaptive_target": 0.5, "adaptive_decay": 0.5}),
+        ),
+        (
+            "samplers",
+            json!({"samplers": ["top_k"], "top_k": 2, "temperature": 0.1}),
+        ),
+        ("logit_bias", json!({"logit_bias": [[529, false], [316, -100]]})),
+    ]
+}
+
+#[tokio::test]
+async fn every_sampler_draws_what_theirs_draws() {
+    let stack = stack().await;
+    let drawn = async |model: &str, more: &Value| {
+        let mut request = json!({
+            "model": model, "prompt": "one two one two one two one", "n_predict": 10, "ignore_eos": true, "seed": 7,
+            "temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "return_tokens": true,
+        });
+        let fields = more.as_object().unwrap().clone();
+        request.as_object_mut().unwrap().extend(fields);
+        let answer = stack.http().post("/completion", &request).await.ok();
+        answer["tokens"].clone()
+    };
+    let plain = drawn("ours", &json!({})).await;
+    let repeating = drawn("ours", &json!({"logit_bias": few()})).await;
+    assert_eq!(plain.as_array().unwrap().len(), 10);
+    for (what, more) in samplers() {
+        let (ours, theirs) = (drawn("ours", &more).await, drawn("theirs", &more).await);
+        assert_eq!(ours, theirs, "{what}");
+        let without = if more["logit_bias"] == few() {
+            &repeating
+        } else {
+            &plain
+        };
+        assert_ne!(ours, *without, "{what}");
+    }
+}

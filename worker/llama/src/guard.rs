@@ -148,6 +148,8 @@ pub(crate) fn sampling(spec: &SamplerSpec, n_vocab: usize) -> Result<(), Refusal
         ("dry_base", spec.dry_base),
         ("mirostat_tau", spec.mirostat_tau),
         ("mirostat_eta", spec.mirostat_eta),
+        ("adaptive_target", spec.adaptive_target),
+        ("adaptive_decay", spec.adaptive_decay),
     ];
     for (param, value) in finite {
         if value.is_some_and(|value| !value.is_finite()) {

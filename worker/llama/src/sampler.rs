@@ -61,6 +61,10 @@ pub(crate) struct SamplerSpec {
     pub(crate) mirostat_eta: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) min_keep: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) adaptive_target: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) adaptive_decay: Option<f32>,
     /// Absent = random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seed: Option<u32>,
