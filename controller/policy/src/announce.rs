@@ -11,8 +11,8 @@ use crate::state::{InstanceState, LoadId, Place, Standing};
 const SOONEST: Duration = Duration::from_millis(1);
 
 impl Fleet {
-    /// Announces what changed in this step. `attention_wake`: when an instance or a worker needs another look.
-    pub(crate) fn announce(&mut self, attention_wake: Option<Moment>) {
+    /// Announces what changed in this step.
+    pub(crate) fn announce(&mut self) {
         let dirty = std::mem::take(&mut self.dirty);
         let any_queued = dirty
             .iter()
@@ -34,7 +34,6 @@ impl Fleet {
                 self.models.remove(model);
             }
         }
-        self.announce_timer(attention_wake);
     }
 
     pub(crate) fn positions(&self) -> BTreeMap<LoadId, u32> {
@@ -190,7 +189,9 @@ impl Fleet {
         })
     }
 
-    fn announce_timer(&mut self, attention_wake: Option<Moment>) {
+    /// Asks for the next tick. `attention_wake`: when an instance or a worker needs another look. The ledger is fresh: a waiting load is
+    /// woken whenever time alone makes an instance idle.
+    pub(crate) fn announce_timer(&mut self, attention_wake: Option<Moment>) {
         let settle = match &self.phase {
             Phase::Settling { until, .. } => Some(*until),
             Phase::Running => None,
@@ -203,7 +204,11 @@ impl Fleet {
             Phase::Settling { .. } => None,
             Phase::Running => self.next_refill(),
         };
-        let wake = [settle, self.plan_wake, attention_wake, expiry, refill]
+        let turn = match self.phase {
+            Phase::Settling { .. } => None,
+            Phase::Running => self.ledger.next_turn().filter(|_| !self.queue.is_empty()),
+        };
+        let wake = [settle, self.plan_wake, attention_wake, expiry, refill, turn]
             .into_iter()
             .flatten()
             .min();

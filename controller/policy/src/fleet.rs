@@ -154,8 +154,9 @@ impl Fleet {
             self.reconcile_dirty();
         }
         let wake = self.attend().into_iter().chain(self.forget_leavers()).min();
-        self.announce(wake);
+        self.announce();
         self.refresh_ledger();
+        self.announce_timer(wake);
         std::mem::take(&mut self.effects)
     }
 

@@ -110,6 +110,11 @@ impl Ledger {
         self.turns.insert((at, id.clone()));
     }
 
+    /// When time alone may next change what an instance is.
+    pub(crate) fn next_turn(&self) -> Option<Moment> {
+        self.turns.first().map(|(at, _)| *at)
+    }
+
     fn mark(&mut self, slot: usize) {
         self.stamp += 1;
         if let Some(stamp) = self.stamps.get_mut(slot) {

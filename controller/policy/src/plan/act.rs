@@ -82,13 +82,8 @@ impl Fleet {
     }
 
     fn wait_for_busy(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) {
-        let mut blocked_by = Vec::new();
-        for victim in plan.victims.iter().filter(|victim| victim.tenure != Tenure::Idle) {
-            blocked_by.push(victim.model.clone());
-            if let Tenure::Busy { until: Some(until) } = victim.tenure {
-                pass.wake_at(until);
-            }
-        }
+        let busy = plan.victims.iter().filter(|victim| victim.tenure != Tenure::Idle);
+        let blocked_by = busy.map(|victim| victim.model.clone()).collect();
         self.wait(load.id, WaitReason::Claim, blocked_by);
         self.lose_patience(load, &plan.victims, pass);
     }

@@ -63,7 +63,7 @@ impl Pass {
 impl Fleet {
     /// Runs a pass if anything relevant changed or its time has come; says whether it did.
     pub(crate) fn plan_if_due(&mut self, ids: &mut dyn IdSource) -> bool {
-        let due = self.replan || self.plan_wake.is_some_and(|at| at <= self.now);
+        let due = self.replan || self.plan_wake.is_some_and(|at| at <= self.now) || self.became_idle();
         if !due {
             return false;
         }
@@ -78,6 +78,16 @@ impl Fleet {
             Phase::Running => self.pass(ids),
         }
         true
+    }
+
+    /// Time alone has made an instance what a waiting load may evict, whether that load had its eye on it or on another.
+    fn became_idle(&mut self) -> bool {
+        let turned = !self.queue.is_empty() && self.ledger.next_turn().is_some_and(|at| at <= self.now);
+        let before = self.ledger.stamp();
+        if turned {
+            self.refresh_ledger();
+        }
+        self.ledger.stamp() != before
     }
 
     fn pass(&mut self, ids: &mut dyn IdSource) {

@@ -98,9 +98,6 @@ impl Fleet {
                 Tenure::Ghost | Tenure::Pinned => continue,
                 Tenure::Going => {}
                 Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. } => {
-                    if let Tenure::Busy { until: Some(until) } = tenure {
-                        pass.wake_at(until);
-                    }
                     let list = if tenure == Tenure::Idle {
                         &mut victims
                     } else {

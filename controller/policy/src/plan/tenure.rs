@@ -22,13 +22,14 @@ pub(crate) enum Tenure {
 }
 
 impl Tenure {
-    /// In which order victims are taken: idle ones, those that will be idle soon, busy ones (I9).
+    /// In which order victims are taken: idle ones, those that finish their last work, those that time alone makes idle, busy ones (I9).
     pub(crate) fn rank(self) -> u8 {
         match self {
             Self::Going | Self::Idle => 0,
             Self::Finishing => 1,
-            Self::Busy { .. } => 2,
-            Self::Pinned | Self::Ghost => 3,
+            Self::Busy { until: Some(_) } => 2,
+            Self::Busy { until: None } => 3,
+            Self::Pinned | Self::Ghost => 4,
         }
     }
 }

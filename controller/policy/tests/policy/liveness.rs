@@ -1,0 +1,83 @@
+//! Nothing waits for longer than what it waits for: loads begin by the clock alone, though some requests never end (I8, I9).
+
+use std::time::Duration;
+
+use muster_policy::{Config, InstanceId, ModelType, WorkerId};
+
+use crate::sim::{Sim, config, limits, model};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A host that takes two models. `old` answers a request without end; `hot` has had ten short ones since, so that it is idle only after
+/// a pause longer than those between them.
+fn old_is_busy_and_hot_was_used_just_now(config: Config) -> (Sim, WorkerId, InstanceId) {
+    let mut sim = Sim::one_device(config, 100);
+    for id in ["old", "hot", "new"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    sim.use_model("old");
+    let hot = sim.use_once("hot");
+    let worker = sim.worker_of(&hot).unwrap();
+    for _ in 0..10 {
+        sim.advance(Duration::from_millis(5));
+        assert!(sim.start_request(&worker, &hot));
+        sim.advance(Duration::from_millis(5));
+        sim.end_request(&hot);
+        sim.flush_touches(&worker);
+    }
+    (sim, worker, hot)
+}
+
+#[test]
+fn a_load_begins_when_any_instance_turns_idle_and_not_only_the_one_used_least_recently() {
+    let (mut sim, ..) = old_is_busy_and_hot_was_used_just_now(Config {
+        limits: limits(2),
+        ..config()
+    });
+    let hold = sim.open("new");
+    assert!(sim.loading().is_empty(), "nobody is idle yet: {}", sim.tail());
+    sim.advance(SECOND / 2);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_load_begins_when_the_time_that_any_instance_must_stay_is_over() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: limits(2),
+            min_residency: SECOND * 5,
+            ..config()
+        },
+        100,
+    );
+    for id in ["old", "young", "new"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    sim.use_model("old");
+    sim.advance(SECOND * 6);
+    sim.use_once("young");
+    let hold = sim.open("new");
+    sim.advance(SECOND * 4);
+    assert!(sim.loading().is_empty(), "{}", sim.tail());
+    sim.advance(SECOND * 2);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_load_that_waits_for_one_instance_takes_another_that_was_used_meanwhile_and_is_idle_again() {
+    let (mut sim, worker, hot) = old_is_busy_and_hot_was_used_just_now(Config {
+        limits: limits(2),
+        ..config()
+    });
+    assert!(sim.start_request(&worker, &hot));
+    let hold = sim.open("new");
+    sim.advance(SECOND * 3);
+    assert!(sim.loading().is_empty(), "both are busy: {}", sim.tail());
+    sim.end_request(&hot);
+    sim.flush_touches(&worker);
+    sim.advance(SECOND / 2);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
