@@ -12,7 +12,7 @@ use crate::api::{
     LoadError, ModelId, Origin, Progress, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Claim, Free, Goal, Instance, InstanceState, Load, Place, Standing};
+use crate::state::{Asked, Claim, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
 
 impl Fleet {
     /// Claims the plan's place and does what can be done for it now.
@@ -21,30 +21,26 @@ impl Fleet {
             return self.refuse_load(&load.model, &LoadError::NoRoomToPreload(load.model.clone()));
         }
         let slot_taken_by = self.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
-        let active = slot_taken_by.is_empty() && plan.ease != Ease::Wait;
-        let claimed = match (plan.ease, active) {
-            (Ease::Wait, _) => {
+        let delay = match plan.ease {
+            Ease::Wait => {
                 self.wait_for_busy(load, plan, pass);
-                true
+                Some(Delay::Busy)
             }
-            (Ease::Free | Ease::Evict, false) => {
+            Ease::Free | Ease::Evict if !slot_taken_by.is_empty() => {
                 self.wait(load.id, WaitReason::LoadSlot, slot_taken_by);
-                true
+                Some(Delay::Loads)
             }
-            (Ease::Free, true) => !self.start_if_clear(load, &plan.candidate, pass, ids),
-            (Ease::Evict, true) => {
-                self.evict_all(load, plan, pass);
-                true
-            }
+            Ease::Free => self.start_if_clear(load, &plan.candidate, pass, ids),
+            Ease::Evict => Some(self.evict_all(load, plan, pass)),
         };
-        if claimed {
+        if let Some(delay) = delay {
             let claim = Claim {
                 model: load.model.clone(),
                 kind: load.spec.kind,
                 host: plan.candidate.host.clone(),
                 reservations: plan.candidate.reservations.clone(),
                 victims: plan.victims.iter().map(|victim| victim.id.clone()).collect(),
-                active,
+                delay,
             };
             pass.claim(claim);
         }
@@ -64,8 +60,11 @@ impl Fleet {
             .on_host(host)
             .filter(|instance| instance.takes_load_slot() && spared(&instance.id));
         let mut taken: Vec<ModelId> = loading.map(|instance| instance.spec.model.clone()).collect();
-        let active = pass.claims_on(host).iter().filter(|claim| claim.active);
-        taken.extend(active.map(|claim| claim.model.clone()));
+        let next = pass
+            .claims_on(host)
+            .iter()
+            .filter(|claim| claim.delay.keeps_load_slot());
+        taken.extend(next.map(|claim| claim.model.clone()));
         let slots = usize::try_from(self.config.max_concurrent_loads.get()).unwrap_or(usize::MAX);
         let exclusive = self
             .on_host(host)
@@ -88,20 +87,20 @@ impl Fleet {
         self.lose_patience(load, &plan.victims, pass);
     }
 
-    /// Starts a load that needs no eviction, if its devices are at rest and it fits there as things are now. Says whether it did.
+    /// Starts a load that needs no eviction, if its devices are at rest and it fits there as things are now. Says what keeps it from
+    /// that; none if it began.
     pub(crate) fn start_if_clear(
         &mut self,
         load: &Load,
         candidate: &Candidate,
         pass: &mut Pass,
         ids: &mut dyn IdSource,
-    ) -> bool {
-        let mut in_motion = Vec::new();
+    ) -> Option<Delay> {
+        let mut in_motion: Vec<&Instance> = Vec::new();
         let mut sampled = true;
         for reservation in &candidate.reservations {
             let key = Self::key(&candidate.host, &reservation.device);
-            let moving = self.on_device(&key).filter(|instance| instance.in_motion());
-            in_motion.extend(moving.map(|instance| instance.spec.model.clone()));
+            in_motion.extend(self.on_device(&key).filter(|instance| instance.in_motion()));
             let free = self
                 .devices
                 .get(&key)
@@ -111,25 +110,29 @@ impl Fleet {
                 sampled = false;
             }
         }
-        if in_motion.is_empty() && sampled {
-            if self.fits_now(load, candidate) {
-                self.start(load, candidate, ids);
-                return true;
-            }
-            // Room was promised by an earlier claim's victims, or somebody who leaves still has the slot.
-            let leaving = self.on_host(&candidate.host).filter(|instance| instance.going());
-            let mut blocked_by: Vec<ModelId> = leaving.map(|instance| instance.spec.model.clone()).collect();
-            blocked_by.extend(
-                pass.claims_on(&candidate.host)
-                    .iter()
-                    .map(|claim| claim.model.clone()),
-            );
-            self.wait(load.id, WaitReason::Claim, blocked_by);
+        let (delay, reason, mut blocked_by);
+        if !in_motion.is_empty() || !sampled {
+            reason = WaitReason::LoadSlot;
+            delay = delay_by(&in_motion).unwrap_or(Delay::Sample);
+            blocked_by = models_of(&in_motion);
+        } else if self.fits_now(load, candidate) {
+            self.start(load, candidate, ids);
+            return None;
         } else {
-            self.wait(load.id, WaitReason::LoadSlot, in_motion);
+            // Room was promised by an earlier claim's victims, or somebody who leaves still has the slot.
+            let leaving: Vec<&Instance> = self
+                .on_host(&candidate.host)
+                .filter(|found| found.going())
+                .collect();
+            reason = WaitReason::Claim;
+            delay = delay_by(&leaving).unwrap_or(Delay::Claims);
+            blocked_by = models_of(&leaving);
+            let claims = pass.claims_on(&candidate.host).iter();
+            blocked_by.extend(claims.map(|claim| claim.model.clone()));
         }
+        self.wait(load.id, reason, blocked_by);
         self.wait_for_drains(load, &candidate.host, pass);
-        false
+        Some(delay)
     }
 
     fn start(&mut self, load: &Load, candidate: &Candidate, ids: &mut dyn IdSource) {
@@ -218,10 +221,11 @@ impl Fleet {
 
     /// Evicts a plan's victims, all idle as far as is known: one at once; several are quiesced first and go only if all were idle, so
     /// that nothing dies for a plan that falls apart (PROTOCOL 10).
-    fn evict_all(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) {
+    fn evict_all(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) -> Delay {
         let loading_there = self.loads_beside(plan);
         if !loading_there.is_empty() {
-            return self.wait(load.id, WaitReason::LoadSlot, loading_there);
+            self.wait(load.id, WaitReason::LoadSlot, loading_there);
+            return Delay::Loads;
         }
         let alone = plan.victims.len() == 1;
         let quiesced = |victim: &Victim| {
@@ -245,6 +249,7 @@ impl Fleet {
             let models = plan.victims.iter().map(|victim| victim.model.clone()).collect();
             queued.standing = Standing::Evicting { models };
         }
+        Delay::MakingRoom
     }
 
     fn loads_beside(&self, plan: &Plan) -> Vec<ModelId> {
@@ -328,4 +333,25 @@ impl Fleet {
         let for_model = load.model.clone();
         self.decided_on(DecisionKind::Evicting { for_model, rule }, &victim.id);
     }
+}
+
+/// What a load waits for that waits for those in motion on its way; none if there are none.
+fn delay_by(in_motion: &[&Instance]) -> Option<Delay> {
+    let any = |test: fn(&Instance) -> bool| in_motion.iter().any(|instance| test(instance));
+    if in_motion.is_empty() {
+        None
+    } else if any(|instance| instance.going() && instance.works()) {
+        Some(Delay::Drain)
+    } else if any(Instance::takes_load_slot) {
+        Some(Delay::Loads)
+    } else {
+        Some(Delay::MakingRoom)
+    }
+}
+
+fn models_of(instances: &[&Instance]) -> Vec<ModelId> {
+    instances
+        .iter()
+        .map(|instance| instance.spec.model.clone())
+        .collect()
 }

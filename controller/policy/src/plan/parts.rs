@@ -3,7 +3,7 @@
 use super::Pass;
 use super::choose::Stop;
 use crate::fleet::Fleet;
-use crate::state::{Claim, Load};
+use crate::state::{Claim, Delay, Load};
 
 impl Fleet {
     /// Looks for places for all parts that a group still lacks, one beside the other; says what keeps it from them.
@@ -36,7 +36,7 @@ impl Fleet {
                 host: plan.candidate.host,
                 reservations: plan.candidate.reservations,
                 victims: plan.victims.into_iter().map(|victim| victim.id).collect(),
-                active: false,
+                delay: Delay::Loads,
             };
             trial.claims.entry(claim.host.clone()).or_default().push(claim);
         }

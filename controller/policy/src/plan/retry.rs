@@ -52,14 +52,14 @@ impl Fleet {
         }
         match self.best_plan_at(load, worker, pass) {
             Ok(plan) if plan.ease == Ease::Free => {
-                if !self.start_if_clear(load, &plan.candidate, pass, ids) {
+                if let Some(delay) = self.start_if_clear(load, &plan.candidate, pass, ids) {
                     let claim = Claim {
                         model: load.model.clone(),
                         kind: load.spec.kind,
                         host: host.clone(),
                         reservations: plan.candidate.reservations,
                         victims: Vec::new(),
-                        active: true,
+                        delay,
                     };
                     pass.claim(claim);
                 }

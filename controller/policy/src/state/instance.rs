@@ -192,7 +192,7 @@ impl Instance {
 
     /// Whether work runs, queues or is held there, as far as policy knows (I1, I10).
     pub(crate) fn busy(&self) -> bool {
-        self.running > 0 || self.queued > 0 || !self.holds.is_empty()
+        self.works() || !self.holds.is_empty()
     }
 
     /// Whether it served, and whether it did so idly.
@@ -201,7 +201,12 @@ impl Instance {
             self.state,
             InstanceState::Ready | InstanceState::Evicting { .. } | InstanceState::Quiesced { .. }
         );
-        (serving, self.running == 0 && self.queued == 0)
+        (serving, !self.works())
+    }
+
+    /// Work runs or queues there.
+    pub(crate) fn works(&self) -> bool {
+        self.running > 0 || self.queued > 0
     }
 
     /// Its reservation on a device.

@@ -87,8 +87,35 @@ pub(crate) struct Claim {
     pub(crate) host: HostId,
     pub(crate) reservations: Vec<Reservation>,
     pub(crate) victims: Vec<InstanceId>,
-    /// It is making room or about to start, so that the next load slot of the host is its own.
-    pub(crate) active: bool,
+    pub(crate) delay: Delay,
+}
+
+/// Why a load that has claimed its place has not begun there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delay {
+    /// Idle victims are told to go, or engines on its devices end.
+    MakingRoom,
+    /// No memory sample shows the last start or exit on its devices yet.
+    Sample,
+    /// Busy victims, which have to become idle first.
+    Busy,
+    /// Other loads have the host's load slots, or run on its devices.
+    Loads,
+    /// Somebody on its way out finishes work first, for as long as that takes.
+    Drain,
+    /// The room is there, but an earlier claim has it.
+    Claims,
+}
+
+impl Delay {
+    /// Whether the next load slot of the host is its own (I5): only if all it waits for is about to happen. A claim that waits for
+    /// work, or for other loads, keeps its room and lets later loads begin beside it.
+    pub(crate) fn keeps_load_slot(self) -> bool {
+        match self {
+            Self::MakingRoom | Self::Sample => true,
+            Self::Busy | Self::Loads | Self::Drain | Self::Claims => false,
+        }
+    }
 }
 
 impl Load {

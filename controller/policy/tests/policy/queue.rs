@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, ModelState, ModelType, Stage, WaitReason};
+use muster_policy::{Config, DeviceChoice, DeviceKind, ModelState, ModelType, Stage, UnloadHow, WaitReason};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
@@ -176,4 +176,59 @@ fn a_gateway_that_comes_back_keeps_its_hold() {
             .values()
             .all(|instance| instance.holds.is_empty())
     );
+}
+
+#[test]
+fn a_load_that_waits_for_another_s_last_answer_does_not_keep_later_loads_from_free_devices() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    for (worker, id) in [("w0", "sim:a"), ("w1", "sim:b")] {
+        sim.join(facts(worker, "h", vec![device(id, DeviceKind::Sim, 100)]));
+    }
+    for (id, on) in [("first", "sim:a"), ("second", "sim:a"), ("third", "sim:b")] {
+        let mut spec = model(id, ModelType::Llm, 60);
+        spec.device = DeviceChoice::Device(on.into());
+        sim.add_model(spec);
+    }
+    let answering = sim.use_model("first");
+    sim.unload("first", UnloadHow::Drain);
+    let second = sim.open("second");
+    assert!(sim.loading().is_empty(), "its room is not free yet");
+    let third = sim.open("third");
+    sim.finish_loads();
+    assert!(sim.streams[&third].ready().is_some(), "{}", sim.tail());
+    assert!(sim.streams[&second].ready().is_none());
+    sim.end_request(&answering);
+    sim.finish_loads();
+    assert!(sim.streams[&second].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_load_whose_room_was_promised_to_an_earlier_one_does_not_keep_later_loads_from_free_devices() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    for (worker, id) in [("w0", "sim:a"), ("w1", "sim:b")] {
+        sim.join(facts(worker, "h", vec![device(id, DeviceKind::Sim, 100)]));
+    }
+    for (id, on, bytes) in [
+        ("busy", "sim:a", 80),
+        ("first", "sim:a", 70),
+        ("second", "sim:a", 30),
+        ("third", "sim:b", 60),
+    ] {
+        let mut spec = model(id, ModelType::Llm, bytes);
+        spec.device = DeviceChoice::Device(on.into());
+        sim.add_model(spec);
+    }
+    sim.use_model("busy");
+    sim.open("first");
+    // It fits beside the first load's claim once the busy model has gone, and not before.
+    sim.open("second");
+    let third = sim.open("third");
+    sim.finish_loads();
+    assert!(sim.streams[&third].ready().is_some(), "{}", sim.tail());
 }
