@@ -140,8 +140,18 @@ impl Fleet {
         let Some(load) = model.queued.and_then(|load| self.queue.get(&load)) else {
             return;
         };
-        let here = model.instances.iter().any(|instance| self.will_serve(instance));
-        let abandoned = !load.explicit() && model.loads.is_empty() && !self.has_unheld_waiters(id);
+        let serve = model
+            .instances
+            .iter()
+            .filter(|instance| self.will_serve(instance));
+        // The replicas that are left do not make the load of one more needless (PROTOCOL 14).
+        let size = load.group.as_ref().map_or(1, |group| group.size);
+        let here = serve.count() >= usize::try_from(size).unwrap_or(usize::MAX);
+        // A refill is for those that serve; the model is not loaded again for its sake.
+        let refills_nothing =
+            load.origin == Origin::Preload && load.group.is_some() && model.instances.is_empty();
+        let wanted = load.explicit() && !refills_nothing;
+        let abandoned = !wanted && model.loads.is_empty() && !self.has_unheld_waiters(id);
         if !here && !abandoned {
             return;
         }

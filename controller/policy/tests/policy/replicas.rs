@@ -129,6 +129,53 @@ fn a_crashed_replica_is_replaced_after_a_while_and_the_others_serve() {
     assert!(sim.decisions.iter().any(|d| d.starts_with("refilling twins")));
 }
 
+/// A replica crashed, and was due to be replaced while `other` loaded.
+fn refill_behind_a_load() -> (Sim, muster_policy::HoldId) {
+    let mut sim = twins(40);
+    sim.add_model(model("beside", ModelType::Llm, 10));
+    sim.use_once("twins");
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &instance);
+    sim.advance(Duration::from_secs(4));
+    let beside = sim.open("beside");
+    assert_eq!(sim.loading().len(), 1);
+    sim.advance(Duration::from_secs(8));
+    assert!(sim.decisions.iter().any(|d| d.starts_with("refilling twins")));
+    assert_eq!(sim.loading().len(), 1, "one load at a time");
+    (sim, beside)
+}
+
+#[test]
+fn a_replica_that_cannot_be_replaced_at_once_is_replaced_when_the_host_s_load_slot_is_free() {
+    let (mut sim, beside) = refill_behind_a_load();
+    assert_eq!(sim.states[&"twins".into()], ModelState::Loaded, "one serves");
+    sim.finish_loads();
+    assert!(sim.streams[&beside].ready().is_some());
+    let replicas = |sim: &Sim| {
+        sim.routes
+            .values()
+            .filter(|(_, model, _)| model.as_str() == "twins")
+            .count()
+    };
+    assert_eq!(replicas(&sim), 2, "{}", sim.tail());
+    assert!(!sim.decisions.iter().any(|d| d.starts_with("load_abandoned")));
+}
+
+#[test]
+fn a_replacement_that_waits_is_dropped_when_no_replica_is_left() {
+    let (mut sim, beside) = refill_behind_a_load();
+    let (worker, survivor) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &survivor);
+    sim.finish_loads();
+    assert!(sim.streams[&beside].ready().is_some());
+    assert!(
+        matches!(sim.states[&"twins".into()], ModelState::Failed(_)),
+        "{}",
+        sim.tail()
+    );
+    assert_eq!(sim.routes.len(), 1);
+}
+
 #[test]
 fn a_replica_is_replaced_with_the_settings_that_the_others_were_loaded_with() {
     let mut sim = twins(40);
