@@ -47,7 +47,7 @@ impl Fleet {
     }
 
     /// Models whose loads keep this one from beginning on the host (I5, I7); empty if it may begin.
-    /// A load that this one is to cancel does not count.
+    /// A load that this one cancels now does not count.
     pub(crate) fn slot_taken_by(
         &self,
         load: &Load,
@@ -55,7 +55,8 @@ impl Fleet {
         victims: &[Victim],
         pass: &Pass,
     ) -> Vec<ModelId> {
-        let spared = |id: &InstanceId| !victims.iter().any(|victim| victim.id == *id);
+        let cancelled = |victim: &Victim| victim.tenure == Tenure::Idle;
+        let spared = |id: &InstanceId| !victims.iter().any(|victim| victim.id == *id && cancelled(victim));
         let loading = self
             .on_host(host)
             .filter(|instance| instance.takes_load_slot() && spared(&instance.id));

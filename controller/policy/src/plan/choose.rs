@@ -206,7 +206,8 @@ impl Fleet {
     /// What the loads before one claimed in the last pass, by host.
     pub(super) fn claims_before(&self, load: LoadId) -> BTreeMap<crate::api::HostId, Vec<Claim>> {
         let mut claims: BTreeMap<crate::api::HostId, Vec<Claim>> = BTreeMap::new();
-        for (_, claim) in self.memos.claims.range(..load) {
+        let before = self.turns_in_queue().into_iter().take_while(|id| *id != load);
+        for claim in before.filter_map(|id| self.memos.claims.get(&id)) {
             claims.entry(claim.host.clone()).or_default().push(claim.clone());
         }
         claims

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, Moment, WaitReason};
 use crate::fleet::{Fleet, Phase};
-use crate::state::{Claim, Goal, InstanceState, Load, LoadId, Standing};
+use crate::state::{Claim, Goal, InstanceState, Load, LoadId, Standing, Worker};
 use choose::Stop;
 
 pub(crate) use choose::Memos;
@@ -96,8 +96,7 @@ impl Fleet {
             ..Pass::default()
         };
         self.begin_choosing(&pass);
-        let loads: Vec<LoadId> = self.queue.keys().copied().collect();
-        for id in loads {
+        for id in self.turns_in_queue() {
             if let Some(load) = self.queue.get(&id).cloned() {
                 self.decide(&load, &mut pass, ids);
                 self.note_claim(id, pass.claimed.take());
@@ -105,6 +104,14 @@ impl Fleet {
         }
         self.drop_plans_except(&pass.kept);
         self.plan_wake = pass.wake;
+    }
+
+    /// The order of the queue: retries first, as their hosts are closed to all others meanwhile and what these claim there must not
+    /// stand in their way (I7); then first come, first served.
+    pub(super) fn turns_in_queue(&self) -> Vec<LoadId> {
+        let retries = |load: &&Load| matches!(load.goal, Goal::RetryAt { .. });
+        let (first, then): (Vec<&Load>, Vec<&Load>) = self.queue.values().partition(retries);
+        first.iter().chain(&then).map(|load| load.id).collect()
     }
 
     fn retries(&self) -> BTreeMap<HostId, LoadId> {
@@ -124,12 +131,10 @@ impl Fleet {
             failure,
         } = &load.goal
         {
-            if self.connected(worker) {
+            if self.workers.get(worker).is_some_and(Worker::takes_loads) {
                 return self.decide_retry(load, host, worker, failure, pass, ids);
             }
-            if let Some(queued) = self.queue.get_mut(&load.id) {
-                queued.goal = Goal::Anywhere;
-            }
+            self.retry_elsewhere(load.id);
         }
         let whole = self.whole_group(load, pass);
         match whole.and_then(|()| self.best_plan(load, pass)) {
@@ -139,6 +144,14 @@ impl Fleet {
             }
             Err(stop) => self.stopped(load, stop, pass),
         }
+    }
+
+    /// The worker where a load was to be tried again takes none any more.
+    fn retry_elsewhere(&mut self, id: LoadId) {
+        if let Some(queued) = self.queue.get_mut(&id) {
+            queued.goal = Goal::Anywhere;
+        }
+        self.room_changed();
     }
 
     /// No candidate can make room by evicting.

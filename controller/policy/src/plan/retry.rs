@@ -7,7 +7,7 @@
 //! ```
 
 use super::Pass;
-use super::choose::Ease;
+use super::choose::{Ease, Stop};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
 use crate::api::{EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId};
@@ -64,8 +64,15 @@ impl Fleet {
                     pass.claim(claim);
                 }
             }
-            // What is left is pinned, lost or foreign: a retry would meet what the first attempt met.
-            Ok(_) | Err(_) => self.load_failed_for_good(&load.model, &LoadError::Worker(failure.clone())),
+            Err(Stop::Claims(models)) if models.iter().any(|model| *model != load.model) => {
+                self.wait(load.id, WaitReason::Claim, models);
+            }
+            Err(Stop::NobodyHere) => self.retry_elsewhere(load.id),
+            // What is left is pinned, lost, foreign, in a state nobody knows, or a part of its own group: a retry would meet what the
+            // first attempt met.
+            Ok(_) | Err(Stop::Claims(_) | Stop::Ghosts { .. } | Stop::Refused(_)) => {
+                self.load_failed_for_good(&load.model, &LoadError::Worker(failure.clone()));
+            }
         }
     }
 

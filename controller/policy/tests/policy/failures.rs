@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, Event, FailureClass, LoadError, ModelState, ModelType};
+use muster_policy::{
+    Config, DeviceChoice, DeviceKind, Event, FailureClass, LoadError, ModelState, ModelType,
+};
 
 use crate::sim::{Life, Sim, config, device, facts, failure, model, unlimited};
 
@@ -272,4 +274,70 @@ fn a_retry_waits_for_a_pinned_model_that_loads_though_nobody_wants_it_any_more()
     sim.finish_load(&there, &pinned);
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+/// Two devices that busy models fill; `first` waits for either, and `second` loads on `sim:b`, in what `first` leaves free there.
+fn loading_beside_a_claim() -> (Sim, [muster_policy::InstanceId; 2], [muster_policy::HoldId; 2]) {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    for (worker, id, bytes) in [("w0", "sim:a", 100), ("w1", "sim:b", 120)] {
+        sim.join(facts(worker, "h", vec![device(id, DeviceKind::Sim, bytes)]));
+    }
+    for (id, on, bytes) in [("busy-a", "sim:a", 60), ("busy-b", "sim:b", 60)] {
+        let mut spec = model(id, ModelType::Llm, bytes);
+        spec.device = DeviceChoice::Device(on.into());
+        sim.add_model(spec);
+    }
+    let busy = ["busy-a", "busy-b"].map(|id| {
+        sim.advance(Duration::from_secs(1));
+        sim.use_model(id)
+    });
+    sim.add_model(model("first", ModelType::Llm, 70));
+    let mut spec = model("second", ModelType::Llm, 60);
+    spec.device = DeviceChoice::Device("sim:b".into());
+    sim.add_model(spec);
+    let holds = ["first", "second"].map(|id| sim.open(id));
+    assert_eq!(sim.loading().len(), 1, "{}", sim.tail());
+    (sim, busy, holds)
+}
+
+#[test]
+fn a_load_that_failed_is_tried_again_though_an_earlier_one_could_claim_its_place() {
+    let (mut sim, busy, [first, second]) = loading_beside_a_claim();
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    for busy in &busy {
+        sim.end_request(busy);
+    }
+    sim.finish_loads();
+    let attempts = |id: &str| {
+        sim.loads
+            .iter()
+            .filter(|(_, _, model)| model.as_str() == id)
+            .count()
+    };
+    assert_eq!(attempts("second"), 2, "{}", sim.tail());
+    assert!(sim.streams[&second].ready().is_some(), "{}", sim.tail());
+    assert!(sim.streams[&first].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_load_that_failed_is_tried_again_elsewhere_if_its_worker_takes_no_more_loads() {
+    let (mut sim, busy, [first, second]) = loading_beside_a_claim();
+    sim.join(facts("w2", "other", vec![device("sim:b", DeviceKind::Sim, 65)]));
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    sim.workers.get_mut(&"w1".into()).unwrap().facts.draining = true;
+    sim.event(Event::WorkerDraining {
+        worker: "w1".into(),
+        draining: true,
+    });
+    sim.finish_loads();
+    assert!(sim.streams[&second].ready().is_some(), "{}", sim.tail());
+    assert_eq!(sim.loads.last().unwrap().0.as_str(), "w2");
+    for busy in &busy {
+        sim.end_request(busy);
+    }
+    sim.finish_loads();
+    assert!(sim.streams[&first].ready().is_some(), "{}", sim.tail());
 }
