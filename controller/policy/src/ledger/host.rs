@@ -83,6 +83,10 @@ pub(crate) struct Sums {
     pub(crate) returned: Bytes,
     /// Charges of everyone.
     pub(crate) committed: Bytes,
+    /// Charges of those that no load can have evicted: pinned ones and ghosts.
+    pub(crate) firm: Bytes,
+    /// What a sample would get back from all others.
+    pub(crate) movable_use: Bytes,
 }
 
 /// A worker that takes loads.
@@ -121,6 +125,14 @@ impl Space {
     /// Capacity that no instance has reserved or is seen to use.
     pub(crate) fn uncommitted(&self) -> Bytes {
         self.capacity.saturating_sub(self.sums.committed)
+    }
+
+    /// What there would be if everything that may be evicted went.
+    pub(crate) fn reach(&self) -> Bytes {
+        let by_reservation = self.capacity.saturating_sub(self.sums.firm);
+        self.free.map_or(by_reservation, |free| {
+            by_reservation.min(free + self.sums.movable_use)
+        })
     }
 }
 
@@ -192,6 +204,12 @@ impl Host {
                 };
                 let sums = &mut space.sums;
                 sums.committed += part.charge;
+                match resident.tenure {
+                    Tenure::Pinned | Tenure::Ghost => sums.firm += part.charge,
+                    Tenure::Going | Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. } => {
+                        sums.movable_use += part.in_use;
+                    }
+                }
                 if going {
                     sums.returned += part.in_use;
                 } else {

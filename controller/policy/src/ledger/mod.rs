@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::{HostId, InstanceId, ModelId, Moment, RuntimeName, WorkerId};
 use crate::fleet::Fleet;
 
-pub(crate) use host::{Host, ModelTag, Resident, RuntimeNumber, Seat};
+pub(crate) use host::{Host, ModelTag, Resident, RuntimeNumber, Seat, Space};
 pub(crate) use tracked::Tracked;
 
 /// All hosts.

@@ -1,14 +1,17 @@
 //! Where a model could go at all: workers whose runtime and devices can host it, by capacity alone.
 
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
+use super::ways::Ways;
 use crate::api::{
     Bytes, DeviceChoice, DeviceFacts, DeviceKey, HostId, LoadError, ModelSpec, ModelType, Need, NeedPart,
     Reservation, WorkerFacts, WorkerId,
 };
 use crate::config::Config;
 use crate::fleet::Fleet;
-use crate::ledger::{Host, RuntimeNumber, Seat};
+use crate::ledger::{Host, RuntimeNumber, Seat, Space};
 use crate::state::{Load, Presence, Worker};
 
 /// A place for a model, by positions in its host.
@@ -63,13 +66,13 @@ impl Host {
                     continue;
                 }
                 for space in positions(usable).filter(|space| self.may_be_main(spec, main, *space)) {
-                    if let Some(parts) = self.assign_parts((seat, spec.kind), space, main, rest, config) {
+                    self.assign_parts((seat, spec.kind), (space, main), rest, config, &mut |parts| {
                         each(&Place {
                             seat: index,
                             need: rank,
                             parts,
                         });
-                    }
+                    });
                 }
             }
         }
@@ -86,44 +89,45 @@ impl Host {
         })
     }
 
-    /// Gives every part a device of its own: the first the given one, the others those with most left.
+    /// Calls `each` with every way to give each part a device of its own, the first the given one. Devices that can be freed come first,
+    /// then those with most left.
     fn assign_parts(
         &self,
         (seat, model): (&Seat, ModelType),
-        first: usize,
-        main: &NeedPart,
+        (first, main): (usize, &NeedPart),
         rest: &[NeedPart],
         config: &Config,
-    ) -> Option<SmallVec<[(usize, Bytes); 2]>> {
-        let large_enough = |space: usize, bytes: Bytes| {
-            self.spaces.get(space).is_some_and(|space| {
-                config.overcommit || bytes <= space.capacity.saturating_sub(config.margin)
+        each: &mut dyn FnMut(SmallVec<[(usize, Bytes); 2]>),
+    ) {
+        let large_enough = |space: &Space, bytes: Bytes| {
+            config.overcommit || bytes <= space.capacity.saturating_sub(config.margin)
+        };
+        let space = |index: usize| self.spaces.get(index);
+        if !space(first).is_some_and(|space| large_enough(space, main.bytes)) {
+            return;
+        }
+        let main = (first, main.bytes);
+        let Some(most) = rest.iter().map(|part| part.bytes).max() else {
+            return each([main].into_iter().collect());
+        };
+        let mut options: SmallVec<[usize; 8]> =
+            positions(&seat.spaces).filter(|space| *space != first).collect();
+        // Spaces lie in the order of their ids, so that ties break by id.
+        options.sort_by_key(|&index| {
+            let reach = space(index).map_or(Bytes::ZERO, Space::reach);
+            let left = space(index).map_or(Bytes::ZERO, Space::uncommitted);
+            (Reverse(reach.min(most + config.margin)), Reverse(left), index)
+        });
+        let mut fits = |part: &NeedPart, index: usize| {
+            space(index).is_some_and(|space| {
+                let takes = space.kind == part.kind && space.exclusivity.limit(model) != Some(0);
+                takes && large_enough(space, part.bytes)
             })
         };
-        if !large_enough(first, main.bytes) {
-            return None;
-        }
-        let mut parts: SmallVec<[(usize, Bytes); 2]> = SmallVec::new();
-        parts.push((first, main.bytes));
-        for part in rest {
-            let fits = |&space: &usize| {
-                let taken = parts.iter().any(|(of, _)| *of == space);
-                let takes = self.spaces.get(space).is_some_and(|space| {
-                    space.kind == part.kind && space.exclusivity.limit(model) != Some(0)
-                });
-                takes && !taken && large_enough(space, part.bytes)
-            };
-            // Spaces lie in the order of their ids, so that ties break by id.
-            let best = positions(&seat.spaces).filter(fits).min_by_key(|&space| {
-                let left = self
-                    .spaces
-                    .get(space)
-                    .map_or(Bytes::ZERO, |space| space.uncommitted());
-                (std::cmp::Reverse(left), space)
-            })?;
-            parts.push((best, part.bytes));
-        }
-        Some(parts)
+        Ways::new(rest, &options, &mut fits).each(&mut |way| {
+            let rest = way.iter().zip(rest).map(|(space, part)| (*space, part.bytes));
+            each([main].into_iter().chain(rest).collect());
+        });
     }
 
     /// A place by names.
@@ -159,7 +163,7 @@ fn positions(spaces: &[u16]) -> impl Iterator<Item = usize> + '_ {
     spaces.iter().map(|space| usize::from(*space))
 }
 
-/// The device that came closest to fitting.
+/// Of the devices that are too small, the one that came closest to fitting.
 #[derive(Debug, Default)]
 struct Closest(Option<(Bytes, Bytes, DeviceKey)>);
 
@@ -245,22 +249,24 @@ impl Fleet {
 
     /// Every part finds a device of its own that is large enough; `main` takes the first.
     fn parts_fit(&self, facts: &WorkerFacts, need: &Need, main: &DeviceFacts, closest: &mut Closest) -> bool {
-        let mut taken = Vec::new();
-        for (index, part) in need.parts.iter().enumerate() {
-            let mut options = facts.devices.iter().filter(|device| {
-                let eligible = if index == 0 {
-                    device.id == main.id
-                } else {
-                    device.kind == part.kind && device.id != main.id
-                };
-                eligible && !taken.contains(&&device.id)
-            });
-            match options.find(|device| self.large_enough(&facts.host, device, part.bytes, closest)) {
-                Some(device) => taken.push(&device.id),
-                None => return false,
-            }
+        let Some((first, rest)) = need.parts.split_first() else {
+            return false;
+        };
+        if !self.large_enough(&facts.host, main, first.bytes, closest) {
+            return false;
         }
-        true
+        let device = |index: usize| facts.devices.get(index);
+        let others =
+            (0..facts.devices.len()).filter(|index| device(*index).is_some_and(|other| other.id != main.id));
+        let options: SmallVec<[usize; 8]> = others.collect();
+        let mut fits = |part: &NeedPart, index: usize| {
+            device(index).is_some_and(|device| {
+                device.kind == part.kind && self.large_enough(&facts.host, device, part.bytes, closest)
+            })
+        };
+        let mut found = false;
+        Ways::new(rest, &options, &mut fits).each(&mut |_| found = true);
+        found
     }
 
     fn large_enough(&self, host: &HostId, device: &DeviceFacts, bytes: Bytes, closest: &mut Closest) -> bool {
@@ -270,7 +276,10 @@ impl Fleet {
             .get(&key)
             .map_or(device.capacity, |known| known.capacity);
         let possible = capacity.saturating_sub(self.config.margin);
-        closest.offer(bytes, possible, key);
-        self.config.overcommit || bytes <= possible
+        let enough = self.config.overcommit || bytes <= possible;
+        if !enough {
+            closest.offer(bytes, possible, key);
+        }
+        enough
     }
 }

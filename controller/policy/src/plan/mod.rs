@@ -18,6 +18,7 @@ mod patience;
 mod retry;
 mod room;
 mod tenure;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 

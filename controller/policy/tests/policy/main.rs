@@ -26,4 +26,6 @@ mod replicas;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
+mod spans;
+#[cfg(test)]
 mod strategy;
