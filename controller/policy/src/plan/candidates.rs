@@ -185,7 +185,10 @@ impl Fleet {
     pub(crate) fn nowhere(&self, load: &Load) -> Nowhere {
         let mut closest = Closest::default();
         let mut fits_on_absent = false;
-        let capable = |worker: &&Worker| worker.facts.runtimes.contains_key(&load.spec.runtime);
+        let capable = |worker: &&Worker| {
+            let has_files = load.spec.workers.is_empty() || load.spec.workers.contains(&worker.facts.id);
+            has_files && worker.facts.runtimes.contains_key(&load.spec.runtime)
+        };
         for worker in self.workers.values().filter(capable) {
             if worker.takes_loads() {
                 self.fits_by_capacity(&worker.facts, &load.spec, &mut closest);

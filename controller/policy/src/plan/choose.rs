@@ -102,8 +102,8 @@ struct Verdict {
     plan: Option<PlanKey>,
     /// The best need that only an earlier claim keeps it from.
     claimed: Option<usize>,
-    /// The best need that something firmer keeps it from, and how firm that is.
-    stop: Option<(usize, u8)>,
+    /// How firm what keeps it from a place is, where it is least firm, and which need that would meet.
+    stop: Option<(u8, usize)>,
     /// It was asked who would have to go.
     judged: bool,
     /// There is a place, whatever stands in the way.
@@ -201,6 +201,11 @@ impl Fleet {
                 self.ledger.host_changed(host);
             }
         }
+    }
+
+    /// Where a load may go has changed: what it found before says nothing any more.
+    pub(crate) fn forget_memo(&mut self, load: LoadId) {
+        self.memos.by_load.remove(&load);
     }
 
     /// What the loads before one claimed in the last pass, by host.
@@ -476,7 +481,7 @@ impl Fleet {
         Verdict {
             plan: look.best.map(|(key, _)| key),
             claimed: look.claimed.map(|(need, _)| need),
-            stop: look.stop.map(|(need, stop)| (need, firmness(&stop))),
+            stop: look.stop.map(|(need, stop)| (firmness(&stop), need)),
             judged,
             place: look.place,
         }
@@ -522,7 +527,7 @@ impl Fleet {
                     let softer = found
                         .stop
                         .as_ref()
-                        .is_none_or(|(rank, known)| (place.need, firmness(&stop)) < (*rank, firmness(known)));
+                        .is_none_or(|(rank, known)| (firmness(&stop), place.need) < (firmness(known), *rank));
                     if softer {
                         found.stop = Some((place.need, stop));
                     }

@@ -1,11 +1,11 @@
 //! The catalogue changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::{LoadError, ModelId, ModelSpec};
+use crate::api::{LoadError, ModelId, ModelSpec, WorkerId};
 use crate::fleet::Fleet;
-use crate::state::Model;
+use crate::state::{Instance, Model};
 
 impl Fleet {
     /// Takes the catalogue whole. Instances of models that left it take no new requests and go when they are idle; queued loads of such
@@ -29,6 +29,7 @@ impl Fleet {
                 // Pins and idle times may have changed.
                 self.attention.extend(model.instances.iter().cloned());
             }
+            self.files_moved(&id);
             if left && self.models.get(&id).is_some_and(|model| model.queued.is_some()) {
                 self.refuse_load(&id, &LoadError::UnknownModel(id.clone()));
             }
@@ -40,6 +41,44 @@ impl Fleet {
         }
         self.room_changed();
     }
+
+    /// A load is frozen as it was asked for, but for the workers where the files are: those come and go while it waits (PROTOCOL 15).
+    fn files_moved(&mut self, id: &ModelId) {
+        let Some(model) = self.models.get_mut(id) else {
+            return;
+        };
+        let Some(workers) = model.spec.as_ref().map(|spec| spec.workers.clone()) else {
+            return;
+        };
+        if let Some(spec) = &mut model.loaded_with {
+            are_at(spec, &workers);
+        }
+        if let Some(load) = model.queued
+            && self
+                .queue
+                .get_mut(&load)
+                .is_some_and(|load| are_at(&mut load.spec, &workers))
+        {
+            self.forget_memo(load);
+        }
+        let Some(model) = self.models.get(id) else { return };
+        for instance in &model.instances {
+            if self.instances.get(instance).is_some_and(Instance::carries_load)
+                && let Some(load) = self.instances.get_mut(instance).and_then(Instance::load_mut)
+            {
+                are_at(&mut load.spec, &workers);
+            }
+        }
+    }
+}
+
+/// Says whether they were elsewhere before.
+fn are_at(spec: &mut Arc<ModelSpec>, workers: &BTreeSet<WorkerId>) -> bool {
+    let moved = spec.workers != *workers;
+    if moved {
+        Arc::make_mut(spec).workers.clone_from(workers);
+    }
+    moved
 }
 
 /// Whether a load of `new` may succeed where one of `old` failed: another definition, or files in other places.

@@ -1,6 +1,6 @@
 //! Where a model's files are decides where it may run (PROTOCOL.md 15).
 
-use muster_policy::{DeviceKind, FailureClass, LoadError, ModelState, ModelType};
+use muster_policy::{Bytes, DeviceKind, FailureClass, LoadError, ModelState, ModelType};
 
 use crate::sim::{Sim, config, device, facts, model};
 
@@ -47,4 +47,35 @@ fn a_failure_is_old_news_once_the_files_are_there() {
     let now = sim.open("a");
     sim.finish_loads();
     assert!(sim.streams[&now].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_queued_load_goes_to_a_host_that_got_its_files_meanwhile() {
+    let mut sim = two_hosts();
+    let mut spec = model("a", ModelType::Llm, 10);
+    spec.workers = ["w1".into()].into();
+    sim.add_model(spec.clone());
+    sim.leave(&"w1".into());
+    let hold = sim.open("a");
+    sim.deliver_all();
+    assert!(sim.loading().is_empty(), "w2 does not have them");
+    spec.workers = ["w2".into()].into();
+    sim.add_model(spec);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_model_that_is_too_large_is_refused_with_the_numbers_of_hosts_that_have_its_files() {
+    let mut sim = two_hosts();
+    sim.join(facts("w3", "h3", vec![device("gpu", DeviceKind::Gpu, 1000)]));
+    let mut spec = model("a", ModelType::Llm, 300);
+    spec.workers = ["w1".into()].into();
+    sim.add_model(spec);
+    let hold = sim.open("a");
+    let Some(LoadError::InsufficientMemory { possible, device, .. }) = sim.streams[&hold].failed() else {
+        panic!("{:?}", sim.streams[&hold].last())
+    };
+    assert_eq!(*possible, Bytes::new(100));
+    assert_eq!(device.as_ref().map(|device| device.host.as_str()), Some("h1"));
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use muster_policy::{
-    CommandId, Config, DeviceKind, Event, LoadError, ModelState, ModelType, Moment, Outcome, RouteState,
-    Stage, WaitReason,
+    CommandId, Config, DeviceChoice, DeviceKind, Event, LoadError, ModelState, ModelType, Moment, Outcome,
+    RouteState, Stage, WaitReason,
 };
 
-use crate::sim::{Life, Sim, config, device, facts, limits, model};
+use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
 #[test]
 fn lost_is_not_gone() {
@@ -451,4 +451,33 @@ fn a_hold_on_a_draining_worker_does_not_keep_its_own_stream_waiting() {
         "it keeps nothing: {}",
         sim.tail()
     );
+}
+
+/// A second way to host a model lies behind a ghost, which may end; what keeps it from the first is there to stay.
+#[test]
+fn a_lost_worker_s_room_is_waited_for_though_the_preferred_way_is_refused() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    sim.join(facts("w0", "h", vec![device("gpu", DeviceKind::Gpu, 100)]));
+    sim.join(facts("w1", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.join(facts("w2", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    let mut pinned = model("pinned", ModelType::Llm, 60);
+    pinned.device = DeviceChoice::Kind(DeviceKind::Gpu);
+    pinned.pinned = true;
+    sim.add_model(pinned);
+    sim.use_once("pinned");
+    let mut lost = model("lost", ModelType::Llm, 60);
+    lost.device = DeviceChoice::Kind(DeviceKind::Sim);
+    sim.add_model(lost);
+    let lost = sim.use_once("lost");
+    let worker = sim.worker_of(&lost).unwrap();
+    sim.lose(&worker);
+    sim.add_model(model("new", ModelType::Llm, 60));
+    let hold = sim.open("new");
+    assert!(sim.streams[&hold].failed().is_none(), "{}", sim.tail());
+    sim.restart(&worker);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
 }
