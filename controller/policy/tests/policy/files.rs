@@ -68,7 +68,7 @@ fn a_queued_load_goes_to_a_host_that_got_its_files_meanwhile() {
 #[test]
 fn a_model_that_is_too_large_is_refused_with_the_numbers_of_hosts_that_have_its_files() {
     let mut sim = two_hosts();
-    sim.join(facts("w3", "h3", vec![device("gpu", DeviceKind::Gpu, 1000)]));
+    sim.join(facts("w3", "h3", vec![device("gpu", DeviceKind::Gpu, 250)]));
     let mut spec = model("a", ModelType::Llm, 300);
     spec.workers = ["w1".into()].into();
     sim.add_model(spec);
