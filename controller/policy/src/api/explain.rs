@@ -60,7 +60,7 @@ pub struct PlaceView {
     pub need: usize,
     /// What it takes on each device.
     pub parts: Vec<PartView>,
-    /// Who would have to go.
+    /// Who would have to go; nobody if something else stands in the way whoever goes.
     pub victims: Vec<VictimView>,
     /// What no eviction can remove; none if evicting the victims is enough.
     pub obstruction: Option<Obstruction>,

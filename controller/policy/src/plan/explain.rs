@@ -98,6 +98,12 @@ impl Fleet {
                 let part = |&(space, bytes): &(usize, Bytes)| part_view(host, &room, space, bytes);
                 let parts = place.parts.iter().filter_map(part).collect();
                 let obstruction = room.make().err().map(obstruction);
+                // Whom it would take is of no account where that is not enough.
+                let victims = if obstruction.is_some() {
+                    Vec::new()
+                } else {
+                    room.victims()
+                };
                 let is = |plan: &Plan| {
                     let there = &plan.candidate;
                     (&there.worker, there.need, &there.reservations)
@@ -105,11 +111,7 @@ impl Fleet {
                 };
                 views.push(PlaceView {
                     chosen: chosen.is_some_and(is),
-                    victims: room
-                        .victims()
-                        .iter()
-                        .map(|victim| self.victim_view(victim))
-                        .collect(),
+                    victims: victims.iter().map(|victim| self.victim_view(victim)).collect(),
                     worker: candidate.worker,
                     host: candidate.host,
                     need: candidate.need,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use muster_policy::{
-    Bytes, Config, DeviceKind, EvictionRule, LoadError, ModelState, ModelType, Obstruction, Verdict,
-    VictimStanding,
+    Bytes, Config, DeviceChoice, DeviceKind, EvictionRule, LoadError, ModelState, ModelType, Obstruction,
+    Verdict, VictimStanding,
 };
 
-use crate::sim::{Sim, config, device, facts, limits, model};
+use crate::sim::{Sim, config, device, facts, limits, model, need, unlimited};
 
 fn two_hosts() -> Sim {
     let mut sim = Sim::new(config());
@@ -129,4 +129,33 @@ fn a_pinned_model_and_one_that_must_stay_for_a_while_are_named() {
         said.places[0].obstruction,
         Some(Obstruction::Pinned(vec!["a".into()]))
     );
+}
+
+#[test]
+fn nobody_is_said_to_go_where_that_would_not_be_enough() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    let gpus = ["g0", "g1"].map(|id| device(id, DeviceKind::Gpu, 100));
+    sim.join(facts("w", "h", gpus.into()));
+    for (id, on, bytes) in [("idle", "g0", 50), ("pinned", "g1", 50)] {
+        let mut spec = model(id, ModelType::Llm, bytes);
+        spec.device = DeviceChoice::Device(on.into());
+        spec.pinned = id == "pinned";
+        sim.add_model(spec);
+        sim.use_once(id);
+    }
+    let mut split = model("split", ModelType::Llm, 0);
+    split.needs = vec![need(&[(DeviceKind::Gpu, 80), (DeviceKind::Gpu, 80)])];
+    sim.add_model(split);
+    let said = sim.explain("split", 5).unwrap();
+    assert_eq!(said.places.len(), 2);
+    for place in &said.places {
+        assert!(
+            place.obstruction.is_some() && place.victims.is_empty(),
+            "{place:?}"
+        );
+        assert_eq!(place.parts.len(), 2);
+    }
 }

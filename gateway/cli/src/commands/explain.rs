@@ -74,18 +74,19 @@ fn place(place: &PlacePlan) -> Vec<[String; 8]> {
 }
 
 fn notes(place: &PlacePlan) -> Vec<String> {
+    let devices: Vec<&str> = place.parts.iter().map(|part| part.device_id.as_str()).collect();
+    let at = format!("{} on {}", place.worker_id, devices.join(" and "));
     let victims = place.victims.iter().map(|victim| {
         format!(
-            "{}: {} would go, {}: {}, {}",
-            place.worker_id,
+            "{at}: {} would go, {}: {}, {}",
             victim.model,
             victim.rule,
             victim.standing,
             returned(victim)
         )
     });
-    let obstruction = (!place.obstruction.is_empty())
-        .then(|| format!("{}: impossible now: {}", place.worker_id, place.obstruction));
+    let obstruction =
+        (!place.obstruction.is_empty()).then(|| format!("{at}: impossible now: {}", place.obstruction));
     victims.chain(obstruction).collect()
 }
 
@@ -122,11 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn victims_say_their_rule_and_what_they_give_back() {
+    fn notes_name_the_devices_and_victims_their_rule_and_what_they_give_back() {
+        let part = |device: &str| PartPlan {
+            device_id: device.to_owned(),
+            ..PartPlan::default()
+        };
         let plan = PlacePlan {
             worker_id: "w".to_owned(),
             chosen: true,
-            parts: vec![PartPlan::default(), PartPlan::default()],
+            parts: vec![part("gpu0"), part("gpu1")],
             victims: vec![VictimPlan {
                 model: "n".to_owned(),
                 rule: "type slot (I2)".to_owned(),
@@ -143,8 +148,8 @@ mod tests {
         assert_eq!(
             notes(&plan),
             [
-                "w: n would go, type slot (I2): idle, gives back 1.00 GiB on cpu",
-                "w: impossible now: p are pinned (I6)"
+                "w on gpu0 and gpu1: n would go, type slot (I2): idle, gives back 1.00 GiB on cpu",
+                "w on gpu0 and gpu1: impossible now: p are pinned (I6)"
             ]
         );
         let marks: Vec<String> = place(&plan).into_iter().map(|row| row[0].clone()).collect();
