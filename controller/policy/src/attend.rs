@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::{Command, Effect, HoldId, InstanceId, Moment, WorkerId};
+use crate::api::{Command, DecisionKind, Effect, HoldId, InstanceId, Moment, WorkerId};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, InstanceState, Place};
 
@@ -77,13 +77,12 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id) else {
             return false;
         };
+        // The others are not there any more.
+        let holds = &instance.holds;
+        instance.to_release.retain(|hold| holds.contains(hold));
         let Some(hold) = instance.to_release.first().cloned() else {
             return false;
         };
-        if !instance.holds.contains(&hold) {
-            instance.to_release.remove(&hold);
-            return self.release_next(id);
-        }
         self.send(
             id,
             Asked::ReleaseHold(hold.clone()),
@@ -163,6 +162,7 @@ impl Fleet {
         if instance.lost() {
             return None;
         }
+        let mut overdue = false;
         let mut wake: Option<Moment> = None;
         let mut later = |at: Moment| wake = Some(wake.map_or(at, |wake: Moment| wake.min(at)));
         if let Some(since) = instance.doubtful_since {
@@ -183,6 +183,7 @@ impl Fleet {
                 later(*since + config.unknown_wait);
             } else if instance.pending.is_none() {
                 *plan = None;
+                overdue = true;
                 later(now);
             }
         }
@@ -202,6 +203,9 @@ impl Fleet {
             } else {
                 later(since + config.stranger_holds);
             }
+        }
+        if overdue {
+            self.decided_on(DecisionKind::Resumed, id);
         }
         wake
     }

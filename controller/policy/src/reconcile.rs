@@ -160,9 +160,12 @@ impl Fleet {
         if let Some(model) = self.models.get_mut(id) {
             model.queued = None;
         }
-        if !here {
-            self.decided(DecisionKind::Abandoned, Some(id), None, None);
-        }
+        let kind = if here {
+            DecisionKind::Needless
+        } else {
+            DecisionKind::Abandoned
+        };
+        self.decided(kind, Some(id), None, None);
         self.room_changed();
     }
 

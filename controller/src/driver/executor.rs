@@ -121,6 +121,7 @@ impl Driver {
             | DecisionKind::RetryAfterEvictingAll
             | DecisionKind::Refused(_)
             | DecisionKind::Abandoned
+            | DecisionKind::Needless
             | DecisionKind::Quiescing { .. }
             | DecisionKind::GroupPublished { .. }
             | DecisionKind::GroupTornDown

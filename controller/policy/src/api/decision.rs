@@ -44,6 +44,8 @@ pub enum DecisionKind {
     Refused(LoadError),
     /// A queued load was dropped, or a running one cancelled: nobody waits for it (I8).
     Abandoned,
+    /// A queued load was dropped: instances of the model take its requests again.
+    Needless,
     /// An instance is evicted for a load.
     Evicting {
         /// For which model.
@@ -51,12 +53,12 @@ pub enum DecisionKind {
         /// By which rule.
         rule: EvictionRule,
     },
-    /// A busy instance takes no new work, so that it can make room once its running work is done (PROTOCOL 11).
+    /// An instance takes no new work, so that it can make room.
     Quiescing {
         /// For which model.
         for_model: ModelId,
-        /// How long that has waited.
-        waited: Duration,
+        /// Why it is not evicted at once.
+        why: Quiesce,
     },
     /// An instance is unloaded though nobody needs its room: it was idle for longer than it may be.
     TtlOver {
@@ -92,6 +94,18 @@ pub enum DecisionKind {
     GhostEnded,
     /// The fleet settled after a start.
     Settled,
+}
+
+/// Why an instance takes no new work first, before it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quiesce {
+    /// It is one of several idle ones that go only if all of them are idle (PROTOCOL 10).
+    AllOrNone,
+    /// It is busy, and finishes what it has (PROTOCOL 11).
+    Patience {
+        /// How long the load has waited for it.
+        waited: Duration,
+    },
 }
 
 /// Why an instance was chosen to go.
@@ -132,6 +146,7 @@ impl DecisionKind {
             Self::RetryAfterEvictingAll => "load_retry",
             Self::Refused(_) => "load_refused",
             Self::Abandoned => "load_abandoned",
+            Self::Needless => "load_needless",
             Self::Evicting { .. } => "evicting",
             Self::Quiescing { .. } => "quiescing",
             Self::TtlOver { .. } => "idle_ttl",
@@ -177,12 +192,19 @@ impl fmt::Display for DecisionKind {
                 "the engine failed to load: evicting all idle models of the host, then one retry (I7)",
             ),
             Self::Abandoned => f.write_str("nobody waits for it any more (I8)"),
+            Self::Needless => f.write_str("instances that were there before take its requests again"),
             Self::Evicting { for_model, rule } => write!(f, "makes room for '{for_model}': {}", rule.name()),
-            Self::Quiescing { for_model, waited } => write!(
-                f,
-                "takes no new requests: '{for_model}' has waited {} ms for its room",
-                waited.as_millis()
-            ),
+            Self::Quiescing { for_model, why } => match why {
+                Quiesce::AllOrNone => write!(
+                    f,
+                    "takes no new requests: it goes for '{for_model}' if all whose room that takes are idle"
+                ),
+                Quiesce::Patience { waited } => write!(
+                    f,
+                    "takes no new requests: '{for_model}' has waited {} ms for its room",
+                    waited.as_millis()
+                ),
+            },
             Self::TtlOver { ttl } => write!(f, "unloaded after {} ms without use", ttl.as_millis()),
             Self::NotInCatalogue => f.write_str("unloaded as it is idle: it left the catalogue"),
             Self::GroupPublished { size } => write!(f, "all replicas are ready: {size} more take requests"),

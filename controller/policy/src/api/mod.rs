@@ -12,7 +12,7 @@ mod ids;
 mod spec;
 mod units;
 
-pub use decision::{Decision, DecisionKind, EvictionRule};
+pub use decision::{Decision, DecisionKind, EvictionRule, Quiesce};
 pub use effect::{Command, Effect, ModelState, RouteState, Stage, UnloadMode, WaitReason};
 pub use event::{DoneState, Event, Outcome, Refusal, UnloadHow};
 pub use explain::{Explanation, Obstruction, PartView, PlaceView, Verdict, VictimStanding, VictimView};

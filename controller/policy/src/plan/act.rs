@@ -9,7 +9,7 @@ use super::obstacle::Victim;
 use super::tenure::Tenure;
 use crate::api::{
     Command, DecisionKind, EvictionRule, Group, GroupId, HoldId, HostId, IdSource, InstanceId, InstanceSpec,
-    LoadError, ModelId, Origin, Progress, UnloadMode, WaitReason,
+    LoadError, ModelId, Origin, Progress, Quiesce, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
 use crate::state::{Asked, Claim, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
@@ -312,6 +312,11 @@ impl Fleet {
                 };
                 self.attention.insert(victim.id.clone());
                 pass.kept.insert(victim.id.clone());
+                let kind = DecisionKind::Quiescing {
+                    for_model: load.model.clone(),
+                    why: Quiesce::AllOrNone,
+                };
+                self.decided_on(kind, &victim.id);
                 self.send(&victim.id, Asked::Quiesce, Command::Quiesce);
             }
             InstanceState::Quiesced { plan, .. } => {

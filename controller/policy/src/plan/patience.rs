@@ -10,7 +10,7 @@
 use super::Pass;
 use super::obstacle::Victim;
 use super::tenure::Tenure;
-use crate::api::{Command, DecisionKind, HostId, InstanceId, LoadError, Moment};
+use crate::api::{Command, DecisionKind, HostId, InstanceId, LoadError, Moment, Quiesce};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, InstanceState, Load};
 
@@ -66,7 +66,9 @@ impl Fleet {
                 };
                 let kind = DecisionKind::Quiescing {
                     for_model: load.model.clone(),
-                    waited: now.since(since),
+                    why: Quiesce::Patience {
+                        waited: now.since(since),
+                    },
                 };
                 self.decided_on(kind, &victim.id);
                 self.send(&victim.id, Asked::Quiesce, Command::Quiesce);

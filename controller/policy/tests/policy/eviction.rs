@@ -339,6 +339,13 @@ fn several_victims_are_quiesced_first_and_go_together() {
     let (mut sim, a) = two_victims();
     let hold = sim.open("big");
     assert_eq!(sim.routes[&a].2, RouteState::Draining);
+    let told = |sim: &Sim, word: &str| sim.decisions.iter().filter(|d| d.starts_with(word)).count();
+    assert_eq!(
+        told(&sim, "quiescing"),
+        2,
+        "both are told of: {:?}",
+        sim.decisions
+    );
     let worker = sim.worker_of(&a).unwrap();
     while sim.deliver_down(&worker) {}
     assert_eq!(sim.in_life(&Life::Quiesced).len(), 2);
@@ -346,6 +353,7 @@ fn several_victims_are_quiesced_first_and_go_together() {
     sim.deliver_all();
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    assert_eq!((told(&sim, "evicting"), told(&sim, "resumed")), (2, 0));
 }
 
 #[test]
@@ -363,6 +371,12 @@ fn nothing_dies_for_a_plan_that_falls_apart() {
             .values()
             .all(|(_, _, state)| *state == RouteState::Ready)
     );
+    let of = |word: &str| {
+        let told = sim.decisions.iter().filter(|d| d.starts_with(word));
+        told.map(|d| d.split(' ').nth(1).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(of("quiescing"), ["a", "b"]);
+    assert_eq!(of("resumed"), ["a", "b"], "what is told to begin is told to end");
     sim.end_request(&a);
     sim.advance(sim.config.quiet);
     sim.finish_loads();
