@@ -1,15 +1,11 @@
 //! What must hold of a fleet after every step, by what policy knows. Tests and the simulator call it; it changes nothing.
 
-use std::collections::BTreeSet;
+mod decisions;
 
-use crate::api::{
-    Bytes, Command, Decision, DecisionKind, DeviceKey, Effect, EvictionRule, HostId, InstanceId, ModelId,
-    ModelType, UnloadMode,
-};
-use crate::config::Eviction;
+use crate::api::{Bytes, Decision, DecisionKind, DeviceKey, Effect, HostId, InstanceId, ModelId, ModelType};
 use crate::fleet::{Fleet, Phase};
-use crate::plan::Tenure;
-use crate::state::{Instance, InstanceState, Place};
+use crate::state::Place;
+use decisions::{commanded, least_recently_used};
 
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +41,21 @@ pub enum Violation {
         /// Bytes there are.
         capacity: Bytes,
     },
+    /// A load began where less memory is free than it needs beside what the others may still come to use.
+    #[error("I4: {wanted} wanted and {unrealised} promised of {free} free on {device}")]
+    NotFree {
+        /// The device.
+        device: DeviceKey,
+        /// Bytes the load needs.
+        wanted: Bytes,
+        /// Bytes that others have reserved and do not use yet.
+        unrealised: Bytes,
+        /// Bytes free by the sample that was relied on.
+        free: Bytes,
+    },
+    /// A load began though no sample showed the last start or exit on the device yet, and one was still to be waited for.
+    #[error("I4: a load began on {0} without a sample newer than the last change there")]
+    Unsampled(DeviceKey),
     /// Too many loads at once on a host.
     #[error("I5: {count} loads run on host {host}")]
     TooManyLoads {
@@ -67,7 +78,15 @@ pub enum Violation {
         /// Which attempt.
         attempt: u32,
     },
-    /// A type's slot was taken from one model though another was idle for longer.
+    /// A load began on a host that is closed for the second attempt of another.
+    #[error("I7: {model} begins while the second attempt of {retry} has the host")]
+    BesideRetry {
+        /// The model that begins.
+        model: ModelId,
+        /// The model whose load failed before.
+        retry: ModelId,
+    },
+    /// One model made room though another that would have done was idle for longer.
     #[error("I9: {victim} goes before {older}")]
     NotTheLeastRecentlyUsed {
         /// Who goes.
@@ -100,14 +119,10 @@ pub fn check(fleet: &Fleet, effects: &[Effect]) -> Result<(), Vec<Violation>> {
                 }
             }
             Effect::Decided(Decision {
-                kind:
-                    DecisionKind::Evicting {
-                        rule: EvictionRule::TypeSlot,
-                        ..
-                    },
+                kind: DecisionKind::Evicting { for_model, rule },
                 instance: Some(victim),
                 ..
-            }) => least_recently_used(fleet, victim, &mut found),
+            }) => least_recently_used(fleet, victim, (for_model, *rule), &mut found),
             Effect::Decided(_)
             | Effect::Notify { .. }
             | Effect::Progress { .. }
@@ -126,145 +141,6 @@ pub fn check(fleet: &Fleet, effects: &[Effect]) -> Result<(), Vec<Violation>> {
     books(fleet, &mut found);
     ledger(fleet, &mut found);
     if found.is_empty() { Ok(()) } else { Err(found) }
-}
-
-fn commanded(fleet: &Fleet, instance: &Instance, command: &Command, found: &mut Vec<Violation>) {
-    match command {
-        Command::Load { .. } => {
-            types(fleet, instance, found);
-            devices(fleet, instance, found);
-            loads(fleet, instance, found);
-            if instance.spec.attempt > 2 {
-                found.push(Violation::RetriesAgain {
-                    model: instance.spec.model.clone(),
-                    attempt: instance.spec.attempt,
-                });
-            }
-        }
-        Command::Quiesce
-        | Command::Unload {
-            mode: UnloadMode::IfIdle { .. },
-        } => {
-            // Who waited for `max_eviction_wait` may have running work finished, but none that is promised (I8, I10).
-            let patient = matches!(instance.state, InstanceState::Quiesced { patient: true, .. })
-                && fleet.config.max_eviction_wait.is_some()
-                && instance.holds.is_empty();
-            if instance.busy() && !patient {
-                found.push(Violation::EvictsBusy(instance.id.clone()));
-            }
-            if fleet
-                .spec_of(&instance.spec.model)
-                .is_some_and(|spec| spec.pinned)
-            {
-                found.push(Violation::EvictsPinned(instance.spec.model.clone()));
-            }
-        }
-        Command::CancelLoad
-        | Command::Resume
-        | Command::Unload {
-            mode: UnloadMode::Drain { .. } | UnloadMode::Force,
-        }
-        | Command::PlaceHold { .. }
-        | Command::ReleaseHold { .. }
-        | Command::SetAttributes { .. }
-        | Command::AckTombstone => {}
-    }
-}
-
-fn types(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
-    let (host, kind) = (&loading.host, loading.spec.kind);
-    let models: BTreeSet<&ModelId> = fleet
-        .on_host(host)
-        .filter(|i| i.spec.kind == kind)
-        .map(|i| &i.spec.model)
-        .collect();
-    if !fleet.config.limits.of(kind).allows(models.len()) {
-        found.push(Violation::TooManyOfType {
-            host: host.clone(),
-            kind,
-            count: models.len(),
-        });
-    }
-}
-
-fn devices(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
-    for reservation in &loading.spec.reservations {
-        let key = Fleet::key(&loading.host, &reservation.device);
-        let Some(device) = fleet.devices.get(&key) else {
-            found.push(Violation::Inconsistent(format!("{key} is not known")));
-            continue;
-        };
-        let on: Vec<&Instance> = fleet.on_device(&key).collect();
-        let kind = loading.spec.kind;
-        let models: BTreeSet<&ModelId> = on
-            .iter()
-            .filter(|other| device.exclusivity.counts_together(kind, other.spec.kind))
-            .map(|instance| &instance.spec.model)
-            .collect();
-        if device
-            .exclusivity
-            .limit(kind)
-            .is_some_and(|limit| models.len() > limit)
-        {
-            let models = models.into_iter().cloned().collect();
-            found.push(Violation::NotExclusive {
-                device: key.clone(),
-                models,
-            });
-        }
-        let charged: Bytes = on.iter().map(|instance| instance.charge_on(&key.device)).sum();
-        if !fleet.config.overcommit && charged + fleet.config.margin > device.capacity {
-            found.push(Violation::Overcommitted {
-                device: key.clone(),
-                charged,
-                capacity: device.capacity,
-            });
-        }
-        let moving = on
-            .iter()
-            .filter(|other| other.id != loading.id && other.in_motion());
-        found.extend(moving.map(|other| Violation::LoadsBeside(other.id.clone())));
-    }
-}
-
-fn loads(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
-    let count = fleet
-        .on_host(&loading.host)
-        .filter(|instance| instance.takes_load_slot())
-        .count();
-    if count > usize::try_from(fleet.config.max_concurrent_loads.get()).unwrap_or(usize::MAX) {
-        found.push(Violation::TooManyLoads {
-            host: loading.host.clone(),
-            count,
-        });
-    }
-}
-
-/// I9, where one load alone decides: claims of others take their victims out of the order. Of replicas the most recently used one speaks for
-/// all, so only models with one instance are compared.
-fn least_recently_used(fleet: &Fleet, victim: &InstanceId, found: &mut Vec<Violation>) {
-    let Some(victim) = fleet.instances.get(victim) else {
-        return;
-    };
-    let alone = |instance: &Instance| {
-        let model = fleet.models.get(&instance.spec.model);
-        model.is_some_and(|model| model.instances.len() == 1)
-    };
-    if fleet.config.eviction != Eviction::Lru || fleet.queue.len() != 1 || !alone(victim) {
-        return;
-    }
-    let older = fleet.on_host(&victim.host).find(|other| {
-        other.spec.kind == victim.spec.kind
-            && alone(other)
-            && other.usage.last_used < victim.usage.last_used
-            && fleet.tenure(other, &[]) == Tenure::Idle
-    });
-    if let Some(older) = older {
-        found.push(Violation::NotTheLeastRecentlyUsed {
-            victim: victim.spec.model.clone(),
-            older: older.spec.model.clone(),
-        });
-    }
 }
 
 fn queue(fleet: &Fleet, found: &mut Vec<Violation>) {

@@ -178,13 +178,13 @@ impl Fleet {
         instance.holds.extend(holds.iter().cloned());
         instance.published = group.is_none();
         self.insert_instance(instance);
-        let now = self.now;
+        let (now, wait) = (self.now, self.config.sample_wait);
         for reservation in &candidate.reservations {
             if let Some(device) = self
                 .devices
                 .get_mut(&Self::key(&candidate.host, &reservation.device))
             {
-                device.changed(now);
+                device.load_begins(now, wait);
             }
         }
         if let Some(model) = self.models.get_mut(&load.model) {

@@ -18,6 +18,8 @@ pub(crate) struct Device {
     sample: Option<Sample>,
     /// Last engine start or exit that no sample shows yet.
     unseen_change: Option<Moment>,
+    /// What was known of its free memory when the last load began on it (`invariants` judges that decision by it).
+    pub(crate) judged_by: Option<Free>,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,7 @@ impl Device {
             instances: BTreeSet::new(),
             sample: None,
             unseen_change: None,
+            judged_by: None,
         }
     }
 
@@ -62,6 +65,12 @@ impl Device {
     /// An engine started or ended on it.
     pub(crate) fn changed(&mut self, now: Moment) {
         self.unseen_change = Some(now);
+    }
+
+    /// A load begins on it.
+    pub(crate) fn load_begins(&mut self, now: Moment, sample_wait: Duration) {
+        self.judged_by = Some(self.free(now, sample_wait));
+        self.changed(now);
     }
 
     /// The newest sample shows all that has happened on it.

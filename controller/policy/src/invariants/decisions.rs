@@ -1,0 +1,223 @@
+//! What must hold of a decision at the moment it is made.
+
+use std::collections::BTreeSet;
+
+use super::Violation;
+use crate::api::{Bytes, Command, DeviceKey, EvictionRule, InstanceId, ModelId, UnloadMode};
+use crate::config::Eviction;
+use crate::fleet::Fleet;
+use crate::plan::Tenure;
+use crate::state::{Free, Goal, Instance, InstanceState};
+
+pub(super) fn commanded(fleet: &Fleet, instance: &Instance, command: &Command, found: &mut Vec<Violation>) {
+    match command {
+        Command::Load { .. } => {
+            types(fleet, instance, found);
+            devices(fleet, instance, found);
+            loads(fleet, instance, found);
+            beside_retry(fleet, instance, found);
+            if instance.spec.attempt > 2 {
+                found.push(Violation::RetriesAgain {
+                    model: instance.spec.model.clone(),
+                    attempt: instance.spec.attempt,
+                });
+            }
+        }
+        Command::Quiesce
+        | Command::Unload {
+            mode: UnloadMode::IfIdle { .. },
+        } => {
+            // Who waited for `max_eviction_wait` may have running work finished, but none that is promised (I8, I10).
+            let patient = matches!(instance.state, InstanceState::Quiesced { patient: true, .. })
+                && fleet.config.max_eviction_wait.is_some()
+                && instance.holds.is_empty();
+            if instance.busy() && !patient {
+                found.push(Violation::EvictsBusy(instance.id.clone()));
+            }
+            if fleet
+                .spec_of(&instance.spec.model)
+                .is_some_and(|spec| spec.pinned)
+            {
+                found.push(Violation::EvictsPinned(instance.spec.model.clone()));
+            }
+        }
+        Command::CancelLoad
+        | Command::Resume
+        | Command::Unload {
+            mode: UnloadMode::Drain { .. } | UnloadMode::Force,
+        }
+        | Command::PlaceHold { .. }
+        | Command::ReleaseHold { .. }
+        | Command::SetAttributes { .. }
+        | Command::AckTombstone => {}
+    }
+}
+
+fn types(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
+    let (host, kind) = (&loading.host, loading.spec.kind);
+    let models: BTreeSet<&ModelId> = fleet
+        .on_host(host)
+        .filter(|i| i.spec.kind == kind)
+        .map(|i| &i.spec.model)
+        .collect();
+    if !fleet.config.limits.of(kind).allows(models.len()) {
+        found.push(Violation::TooManyOfType {
+            host: host.clone(),
+            kind,
+            count: models.len(),
+        });
+    }
+}
+
+fn devices(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
+    for reservation in &loading.spec.reservations {
+        let key = Fleet::key(&loading.host, &reservation.device);
+        let Some(device) = fleet.devices.get(&key) else {
+            found.push(Violation::Inconsistent(format!("{key} is not known")));
+            continue;
+        };
+        let on: Vec<&Instance> = fleet.on_device(&key).collect();
+        let kind = loading.spec.kind;
+        let models: BTreeSet<&ModelId> = on
+            .iter()
+            .filter(|other| device.exclusivity.counts_together(kind, other.spec.kind))
+            .map(|instance| &instance.spec.model)
+            .collect();
+        if device
+            .exclusivity
+            .limit(kind)
+            .is_some_and(|limit| models.len() > limit)
+        {
+            let models = models.into_iter().cloned().collect();
+            found.push(Violation::NotExclusive {
+                device: key.clone(),
+                models,
+            });
+        }
+        let charged: Bytes = on.iter().map(|instance| instance.charge_on(&key.device)).sum();
+        if !fleet.config.overcommit && charged + fleet.config.margin > device.capacity {
+            found.push(Violation::Overcommitted {
+                device: key.clone(),
+                charged,
+                capacity: device.capacity,
+            });
+        }
+        free_memory(fleet, &key, loading, &on, found);
+        let moving = on
+            .iter()
+            .filter(|other| other.id != loading.id && other.in_motion());
+        found.extend(moving.map(|other| Violation::LoadsBeside(other.id.clone())));
+    }
+}
+
+/// I4 by what was really free when the load began.
+fn free_memory(
+    fleet: &Fleet,
+    key: &DeviceKey,
+    loading: &Instance,
+    on: &[&Instance],
+    found: &mut Vec<Violation>,
+) {
+    match fleet.devices.get(key).and_then(|device| device.judged_by) {
+        Some(Free::Known(free)) => {
+            let others = on.iter().filter(|other| other.id != loading.id);
+            let unrealised: Bytes = others.map(|other| other.unrealised_on(&key.device)).sum();
+            let wanted = loading.reserved_on(&key.device);
+            if !fleet.config.overcommit && wanted + unrealised + fleet.config.margin > free {
+                found.push(Violation::NotFree {
+                    device: key.clone(),
+                    wanted,
+                    unrealised,
+                    free,
+                });
+            }
+        }
+        Some(Free::Stale { .. }) => found.push(Violation::Unsampled(key.clone())),
+        // No sample came in time: reservations alone decide.
+        Some(Free::Unknown) => {}
+        None => found.push(Violation::Inconsistent(format!("no load began on {key}"))),
+    }
+}
+
+fn loads(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
+    let count = fleet
+        .on_host(&loading.host)
+        .filter(|instance| instance.takes_load_slot())
+        .count();
+    if count > usize::try_from(fleet.config.max_concurrent_loads.get()).unwrap_or(usize::MAX) {
+        found.push(Violation::TooManyLoads {
+            host: loading.host.clone(),
+            count,
+        });
+    }
+}
+
+/// I7: while a second attempt waits for its host to be emptied, or runs there, no first one begins.
+fn beside_retry(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
+    if loading.spec.attempt > 1 {
+        return;
+    }
+    let running = fleet
+        .on_host(&loading.host)
+        .filter(|other| other.takes_load_slot() && other.spec.attempt > 1);
+    let waiting = fleet
+        .queue
+        .values()
+        .filter(|load| matches!(&load.goal, Goal::RetryAt { host, .. } if *host == loading.host));
+    let retries = running
+        .map(|other| &other.spec.model)
+        .chain(waiting.map(|load| &load.model));
+    found.extend(retries.map(|retry| Violation::BesideRetry {
+        model: loading.spec.model.clone(),
+        retry: retry.clone(),
+    }));
+}
+
+/// I9, where one load alone decides: claims of others take their victims out of the order. Of replicas the most recently used one speaks for
+/// all, so only models with one instance are compared.
+pub(super) fn least_recently_used(
+    fleet: &Fleet,
+    victim: &InstanceId,
+    (for_model, rule): (&ModelId, EvictionRule),
+    found: &mut Vec<Violation>,
+) {
+    let Some(victim) = fleet.instances.get(victim) else {
+        return;
+    };
+    let alone = |instance: &Instance| {
+        let model = fleet.models.get(&instance.spec.model);
+        model.is_some_and(|model| model.instances.len() == 1)
+    };
+    if fleet.config.eviction != Eviction::Lru || fleet.queue.len() != 1 || !alone(victim) {
+        return;
+    }
+    let wanted = fleet
+        .queue
+        .values()
+        .next()
+        .filter(|load| load.model == *for_model);
+    let wanted = wanted.map(|load| load.spec.kind);
+    let would_do = |other: &Instance| match rule {
+        EvictionRule::TypeSlot => other.spec.kind == victim.spec.kind,
+        // The same type goes first; another that has as much wherever the victim has something would have been enough.
+        EvictionRule::Memory => {
+            let sooner = other.spec.kind == victim.spec.kind || Some(other.spec.kind) == wanted;
+            let mut parts = victim.spec.reservations.iter().map(|part| &part.device);
+            sooner && parts.all(|device| other.charge_on(device) >= victim.charge_on(device))
+        }
+        EvictionRule::ExclusiveDevice | EvictionRule::FailedLoad => false,
+    };
+    let older = fleet.on_host(&victim.host).find(|other| {
+        would_do(other)
+            && alone(other)
+            && other.spec.model != *for_model
+            && other.usage.last_used < victim.usage.last_used
+            && fleet.tenure(other, &[]) == Tenure::Idle
+    });
+    if let Some(older) = older {
+        found.push(Violation::NotTheLeastRecentlyUsed {
+            victim: victim.spec.model.clone(),
+            older: older.spec.model.clone(),
+        });
+    }
+}
