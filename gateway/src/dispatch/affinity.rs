@@ -7,8 +7,9 @@ use muster_proto::v1::{Prompt, content_part, generate_request::Input, prompt_pie
 /// Bytes of a prompt that count.
 const BYTES: usize = 512;
 
-/// A hash of the model and the prompt's beginning. The same in all gateways: `DefaultHasher::new` has fixed keys.
-pub(super) fn key(model: &str, work: &Work) -> u64 {
+/// A hash of the model and the prompt's beginning; none where no cache would serve the next request better. The same in all gateways:
+/// `DefaultHasher::new` has fixed keys.
+pub(super) fn key(model: &str, work: &Work) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     model.hash(&mut hasher);
     let mut feed = Feed { hasher, left: BYTES };
@@ -29,15 +30,9 @@ pub(super) fn key(model: &str, work: &Work) -> u64 {
             Some(Input::Infill(infill)) => feed.bytes(infill.prefix.as_bytes()),
             None => {}
         },
-        // No cache serves the next one better; the key only spreads them.
-        Work::Embed(embed) => embed
-            .inputs
-            .first()
-            .into_iter()
-            .for_each(|input| feed.prompt(input)),
-        Work::Rerank(rerank) => feed.bytes(rerank.query.as_bytes()),
+        Work::Embed(_) | Work::Rerank(_) => return None,
     }
-    feed.hasher.finish()
+    Some(feed.hasher.finish())
 }
 
 /// Hashes until enough has been seen.
@@ -75,7 +70,7 @@ mod tests {
     fn of(messages: &str) -> u64 {
         let body = format!("{{\"model\": \"m\", \"messages\": {messages}}}");
         let call = translate::chat(body.as_bytes()).unwrap();
-        key(&call.common.model, &Work::Generate(call.work))
+        key(&call.common.model, &Work::Generate(call.work)).unwrap()
     }
 
     #[test]

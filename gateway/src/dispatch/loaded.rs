@@ -61,7 +61,7 @@ impl Dispatcher {
         let summary = table.model(model).ok_or_else(|| unknown_model(model))?;
         let target = pick::pick(
             table.targets(model),
-            0,
+            None,
             |target| !wanted(target.instance_id()),
             |_| false,
             |_| 0,

@@ -168,7 +168,7 @@ impl Dispatcher {
             priority: 0,
             autoload,
         };
-        if let Some(target) = self.pick(&call, 0, &Avoid::default()) {
+        if let Some(target) = self.pick(&call, None, &Avoid::default()) {
             return Ok((self.at(&target.route)?, None));
         }
         let limit = {
@@ -189,7 +189,7 @@ impl Dispatcher {
         &self,
         call: &Call,
         work: &Work,
-        affinity: u64,
+        affinity: Option<u64>,
         avoid: &Avoid,
     ) -> Result<(Arc<Target>, Option<Waiter>), ErrorInfo> {
         let limit = {
@@ -230,7 +230,7 @@ impl Dispatcher {
         self.autoload.check(call.autoload, summary)
     }
 
-    fn pick(&self, call: &Call, affinity: u64, avoid: &Avoid) -> Option<Arc<Target>> {
+    fn pick(&self, call: &Call, affinity: Option<u64>, avoid: &Avoid) -> Option<Arc<Target>> {
         let now = Instant::now();
         pick::pick(
             self.fleet.table().targets(&call.common.model),
@@ -297,7 +297,9 @@ fn start(call: &Call, work: &Work, target: &Target, waiter: Option<&Waiter>) -> 
     Start {
         request_id: call.request_id.clone(),
         instance: target.route.instance.clone(),
-        fairness_key: fairness_key(&call.key, &call.common.user),
+        // callers take turns by their keys, and within a key by the `user` they name
+        fairness_key: call.key.clone(),
+        fairness_user: call.common.user.clone(),
         priority: call.priority,
         hold_id: waiter
             .map(|waiter| waiter.hold_id().to_owned())
@@ -305,15 +307,6 @@ fn start(call: &Call, work: &Work, target: &Target, waiter: Option<&Waiter>) -> 
         trace: call.trace.clone(),
         work: Some(work.clone()),
         ..Start::default()
-    }
-}
-
-/// Callers take turns by their keys, and within a key by the `user` they name; nobody in particular is one caller.
-fn fairness_key(key: &str, user: &str) -> String {
-    match (key.is_empty(), user.is_empty()) {
-        (true, _) => user.to_owned(),
-        (false, true) => key.to_owned(),
-        (false, false) => format!("{key}/{user}"),
     }
 }
 

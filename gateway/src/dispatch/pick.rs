@@ -1,5 +1,7 @@
-//! Which instance gets a request: power of two choices by load, ties by rendezvous hash, so that conversations tend to return to the instance
-//! that still has their beginning in its cache, and gateways agree on which that is without a table (DESIGN.md, Life cycle).
+//! Which instance gets a request: two choices by load. The first is the rendezvous hash's winner of all ready replicas, so that a conversation
+//! returns to the instance that still has its beginning in its cache, and gateways agree on which that is without a table (DESIGN.md, Life
+//! cycle); the second is random. The first is left only if it is clearly busier: a beginning computed again costs less than a long queue, but
+//! more than a neighbour in the batch.
 //!
 //! Architecture invariant: pure; randomness and suspicion are arguments.
 
@@ -29,10 +31,11 @@ fn class(target: &Target, suspect: &impl Fn(&Target) -> bool) -> Option<Class> {
     }
 }
 
-/// Picks among `targets`, leaving out those that `tried` names. `random(n)` returns a number below `n`.
+/// Picks among `targets`, leaving out those that `tried` names. Without an `affinity` both choices are random. `random(n)` returns a number
+/// below `n`.
 pub(super) fn pick(
     targets: &[Arc<Target>],
-    affinity: u64,
+    affinity: Option<u64>,
     tried: impl Fn(&Target) -> bool,
     suspect: impl Fn(&Target) -> bool,
     mut random: impl FnMut(usize) -> usize,
@@ -44,20 +47,36 @@ pub(super) fn pick(
     let mut candidates: Vec<_> = classed.collect();
     let best = candidates.iter().map(|(class, _)| *class).min()?;
     candidates.retain(|(class, _)| *class == best);
-    let first = random(candidates.len()).min(candidates.len() - 1);
-    let (_, one) = candidates.swap_remove(first);
+    let first = match affinity {
+        Some(affinity) => winner(affinity, &candidates),
+        None => random(candidates.len()),
+    };
+    let (_, one) = candidates.swap_remove(first.min(candidates.len() - 1));
     if candidates.is_empty() {
         return Some(Arc::clone(one));
     }
     let second = random(candidates.len()).min(candidates.len() - 1);
     let (_, two) = candidates.swap_remove(second);
-    let winner = match one.gauge.load().cmp(&two.gauge.load()) {
-        std::cmp::Ordering::Less => one,
-        std::cmp::Ordering::Greater => two,
-        std::cmp::Ordering::Equal if weight(affinity, one) >= weight(affinity, two) => one,
-        std::cmp::Ordering::Equal => two,
+    let leave = match affinity {
+        Some(_) => clearly_busier(one, two),
+        None => one.gauge.load() > two.gauge.load(),
     };
-    Some(Arc::clone(winner))
+    Some(Arc::clone(if leave { two } else { one }))
+}
+
+/// Whether `one` has no sequence free and more to do than `two`, or more by a quarter of its sequences at least.
+fn clearly_busier(one: &Target, two: &Target) -> bool {
+    let target = u64::from(one.route.target_inflight.max(1));
+    let (load, other) = (one.gauge.load(), two.gauge.load());
+    let slack = if load >= target { 0 } else { target.div_ceil(4) };
+    load > other + slack
+}
+
+/// Index of the target that this key ranks highest.
+fn winner(affinity: u64, candidates: &[(Class, &Arc<Target>)]) -> usize {
+    let ranked = candidates.iter().enumerate();
+    let best = ranked.max_by_key(|(_, (_, target))| weight(affinity, target));
+    best.map_or(0, |(index, _)| index)
 }
 
 /// Rendezvous hashing: each key ranks the instances its own way.
@@ -82,20 +101,31 @@ mod tests {
         let route = Route {
             instance: Some(instance),
             state: state.into(),
+            target_inflight: 4,
             ..Route::default()
         };
         Arc::new(Target::new(route, Arc::default(), 1))
     }
 
-    fn choose(targets: &[Arc<Target>], affinity: u64, tried: &str, suspect: &str) -> Option<String> {
+    fn choose(
+        targets: &[Arc<Target>],
+        affinity: impl Into<Option<u64>>,
+        tried: &str,
+        suspect: &str,
+    ) -> Option<String> {
         let picked = pick(
             targets,
-            affinity,
+            affinity.into(),
             |target| target.instance_id() == tried,
             |target| target.instance_id() == suspect,
             |n| fastrand::usize(..n),
         );
         picked.map(|target| target.instance_id().to_owned())
+    }
+
+    /// What each of `keys` picks while nothing runs.
+    fn homes(targets: &[Arc<Target>], keys: std::ops::Range<u64>) -> Vec<String> {
+        keys.map(|key| choose(targets, key, "", "").unwrap()).collect()
     }
 
     #[test]
@@ -111,22 +141,88 @@ mod tests {
         assert_eq!(choose(&targets[2..], 0, "", ""), None);
     }
 
-    #[test]
-    fn the_less_loaded_of_two_is_taken_whatever_the_affinity() {
-        let targets = [target("a", RouteState::Ready), target("b", RouteState::Ready)];
-        let _guard = targets[0].gauge.enter();
-        assert!((0..50).all(|affinity| choose(&targets, affinity, "", "").as_deref() == Some("b")));
+    fn four() -> [Arc<Target>; 4] {
+        ["a", "b", "c", "d"].map(|id| target(id, RouteState::Ready))
     }
 
     #[test]
-    fn equal_conversations_return_to_the_same_instance_and_different_ones_spread() {
+    fn without_a_conversation_the_less_loaded_of_two_is_taken() {
         let targets = [target("a", RouteState::Ready), target("b", RouteState::Ready)];
-        let mut seen = std::collections::HashSet::new();
-        for affinity in 0..50 {
-            let first = choose(&targets, affinity, "", "");
-            assert!((0..8).all(|_| choose(&targets, affinity, "", "") == first));
-            seen.insert(first);
+        let _guard = targets[0].gauge.enter();
+        assert!((0..50).all(|_| choose(&targets, None, "", "").as_deref() == Some("b")));
+    }
+
+    #[test]
+    fn equal_conversations_return_to_one_of_all_replicas_and_different_ones_spread() {
+        let targets = four();
+        let first = homes(&targets, 0..400);
+        for _ in 0..8 {
+            assert_eq!(homes(&targets, 0..400), first);
         }
-        assert_eq!(seen.len(), 2);
+        for id in ["a", "b", "c", "d"] {
+            let share = first.iter().filter(|home| *home == id).count();
+            assert!((60..=140).contains(&share), "{share} of 400 at {id}");
+        }
+    }
+
+    #[test]
+    fn gateways_agree_whatever_the_order_of_their_tables() {
+        let mut targets = four();
+        let first = homes(&targets, 0..100);
+        targets.reverse();
+        assert_eq!(homes(&targets, 0..100), first);
+    }
+
+    #[test]
+    fn only_what_was_at_a_lost_replica_moves() {
+        let all = four();
+        let (before, after) = (homes(&all, 0..400), homes(&all[1..], 0..400));
+        let mut moved = std::collections::HashSet::new();
+        for (before, after) in before.iter().zip(&after) {
+            if before == "a" {
+                moved.insert(after);
+            } else {
+                assert_eq!(before, after);
+            }
+        }
+        assert_eq!(moved.len(), 3, "and it spreads over all others");
+    }
+
+    #[test]
+    fn a_conversation_leaves_only_a_clearly_busier_replica() {
+        let targets = four();
+        let home = choose(&targets, 7, "", "").unwrap();
+        let at_home = targets
+            .iter()
+            .find(|target| target.instance_id() == home)
+            .unwrap();
+        let stays = || (0..50).all(|_| choose(&targets, 7, "", "").as_deref() == Some(&home));
+        let one = at_home.gauge.enter();
+        assert!(stays(), "a neighbour in the batch is no reason");
+        let two = at_home.gauge.enter();
+        let elsewhere: std::collections::HashSet<_> = (0..200).map(|_| choose(&targets, 7, "", "")).collect();
+        assert_eq!(
+            elsewhere.len(),
+            3,
+            "two more than the others have are: {elsewhere:?}"
+        );
+        let busy: Vec<_> = targets.iter().map(|target| target.gauge.enter()).collect();
+        drop(two);
+        assert!(stays(), "all are equally busy but for one");
+        drop((one, busy));
+    }
+
+    #[test]
+    fn a_full_replica_is_left_for_any_that_has_less_to_do() {
+        let targets = [target("a", RouteState::Ready), target("b", RouteState::Ready)];
+        let home = choose(&targets, 7, "", "").unwrap();
+        let at = |here: bool| {
+            targets
+                .iter()
+                .find(|target| (target.instance_id() == home) == here)
+        };
+        let _home: Vec<_> = (0..4).map(|_| at(true).unwrap().gauge.enter()).collect();
+        let _other: Vec<_> = (0..3).map(|_| at(false).unwrap().gauge.enter()).collect();
+        assert_ne!(choose(&targets, 7, "", "").unwrap(), home);
     }
 }

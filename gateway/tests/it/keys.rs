@@ -71,19 +71,23 @@ async fn who_asks_and_how_urgently_reaches_the_queue() {
             return Err(read(response).await);
         }
         let start = worker.starts().pop().unwrap();
-        Ok((start.fairness_key, start.priority))
+        Ok((start.fairness_key, start.fairness_user, start.priority))
     };
-    let (one, _) = ask("one", "", "0").await.unwrap();
-    let (two, _) = ask("two", "", "0").await.unwrap();
+    let (one, ..) = ask("one", "", "0").await.unwrap();
+    let (two, ..) = ask("two", "", "0").await.unwrap();
     assert!(
         !one.is_empty() && one != two && !one.contains("one"),
         "{one} and {two}"
     );
-    assert_eq!(ask("one", "ann", "0").await.unwrap().0, format!("{one}/ann"));
+    // A user is one within the key, whatever it is called.
+    for user in ["ann", ""] {
+        let asked = ask("one", user, "0").await.unwrap();
+        assert_eq!((asked.0, asked.1.as_str()), (one.clone(), user));
+    }
     // Anybody may stand back; where there is an admin key, only its holder goes first.
-    assert_eq!(ask("one", "", "-3").await.unwrap().1, -3);
-    assert_eq!(ask("one", "", "3").await.unwrap().1, 0);
-    assert_eq!(ask("admin", "", "3").await.unwrap().1, 3);
+    assert_eq!(ask("one", "", "-3").await.unwrap().2, -3);
+    assert_eq!(ask("one", "", "3").await.unwrap().2, 0);
+    assert_eq!(ask("admin", "", "3").await.unwrap().2, 3);
     for wrong in ["5", "high", ""] {
         let (status, error) = ask("one", "", wrong).await.unwrap_err();
         assert_eq!(

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! * [`actor`]: the task. [`load`], [`serve`], [`ending`]: its three stages, each with its own data.
-//! * [`relay`], [`admission`], [`holds`], [`mode`], [`health`]: what it decides, without tasks or clocks.
+//! * [`relay`], [`admission`], [`turns`], [`holds`], [`mode`], [`health`]: what it decides, without tasks or clocks.
 //! * [`Instance`]: the handle others hold. [`registry`]: all handles. [`duplicates`]: request ids in work.
 //!
 //! Architecture invariant: knows no gRPC service and no controller session; orders and requests arrive on channels.
@@ -34,6 +34,7 @@ mod mode;
 pub(crate) mod registry;
 pub(crate) mod relay;
 mod serve;
+mod turns;
 
 use std::{
     fmt,

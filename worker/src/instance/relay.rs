@@ -188,6 +188,7 @@ impl Relay {
         } = begin;
         let rank = Rank {
             key: Arc::from(start.fairness_key.as_str()),
+            user: Arc::from(start.fairness_user.as_str()),
             priority: start.priority,
         };
         let Some(position) = self.admission.place(&rank) else {
