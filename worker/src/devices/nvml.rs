@@ -1,13 +1,15 @@
 //! NVIDIA GPUs, through the driver's own library. No library, or no GPU, is no error unless a GPU was asked for by name.
 
-use std::{io, sync::Arc};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use muster_proto::{
     id::InstanceId,
     units::Bytes,
     v1::{Device, DeviceKind, ProcessId},
 };
-use nvml_wrapper::{Nvml, enums::device::UsedGpuMemory, error::NvmlError};
+use nvml_wrapper::{
+    Nvml, enums::device::UsedGpuMemory, error::NvmlError, struct_wrappers::device::ProcessInfo,
+};
 
 use super::Driver;
 use crate::{config::CudaChoice, procfs::Memory};
@@ -93,17 +95,68 @@ impl Driver for Gpu {
 
     fn used_by(&self, tree: &[ProcessId], _instance: &InstanceId) -> Option<Bytes> {
         let gpu = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
-        let processes = gpu.running_compute_processes().ok()?;
-        let own = processes
+        // Vulkan engines are listed as graphics, and a process that does both is in both lists; what one list cannot say, the other may.
+        let lists = [gpu.running_compute_processes(), gpu.running_graphics_processes()];
+        used_by(tree, lists.into_iter().flatten().flatten())
+    }
+}
+
+/// What the processes of `tree` use, each pid counted once: either list gives all memory of a process. In a container the driver may speak of
+/// other pids: then nothing is known, rather than nothing used.
+fn used_by(tree: &[ProcessId], processes: impl Iterator<Item = ProcessInfo>) -> Option<Bytes> {
+    let mut used: BTreeMap<u32, u64> = BTreeMap::new();
+    for process in processes.filter(|process| tree.iter().any(|own| own.pid == process.pid)) {
+        if let UsedGpuMemory::Used(bytes) = process.used_gpu_memory {
+            let known = used.entry(process.pid).or_default();
+            *known = bytes.max(*known);
+        }
+    }
+    (!used.is_empty()).then(|| used.into_values().map(Bytes).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(pid: u32, used_gpu_memory: UsedGpuMemory) -> ProcessInfo {
+        ProcessInfo {
+            pid,
+            used_gpu_memory,
+            gpu_instance_id: None,
+            compute_instance_id: None,
+        }
+    }
+
+    fn sum(pids: &[u32], processes: Vec<ProcessInfo>) -> Option<Bytes> {
+        let tree: Vec<_> = pids
             .iter()
-            .filter(|process| tree.iter().any(|own| own.pid == process.pid));
-        let used: Vec<Bytes> = own
-            .filter_map(|process| match process.used_gpu_memory {
-                UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-                UsedGpuMemory::Unavailable => None,
+            .map(|pid| ProcessId {
+                pid: *pid,
+                ..ProcessId::default()
             })
             .collect();
-        // In a container the driver may speak of other pids: then nothing is known, rather than nothing used.
-        (!used.is_empty()).then(|| used.into_iter().sum())
+        used_by(&tree, processes.into_iter())
+    }
+
+    #[test]
+    fn compute_and_graphics_count_and_each_process_once() {
+        let compute = [(1, 100), (2, 10), (9, 5000)];
+        let graphics = [(2, 10), (3, 1)];
+        let lists = compute
+            .into_iter()
+            .chain(graphics)
+            .map(|(pid, bytes)| listed(pid, UsedGpuMemory::Used(bytes)));
+        assert_eq!(sum(&[1, 2, 3, 4], lists.collect()), Some(Bytes(111)));
+    }
+
+    #[test]
+    fn what_the_driver_does_not_say_is_not_zero() {
+        assert_eq!(sum(&[1], Vec::new()), None);
+        assert_eq!(sum(&[1], vec![listed(1, UsedGpuMemory::Unavailable)]), None);
+        let both = vec![
+            listed(1, UsedGpuMemory::Unavailable),
+            listed(1, UsedGpuMemory::Used(7)),
+        ];
+        assert_eq!(sum(&[1], both), Some(Bytes(7)));
     }
 }
