@@ -6,53 +6,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_gguf::{Error, Facts, Gguf, Header, Model, memory};
+use muster_gguf::{Error, Header, Model, memory};
 use proptest::prelude::*;
 
 use super::{
     header,
-    support::{shapes, writer::*},
+    seeds::{seeds, small},
+    support::writer::*,
+    whole::{all, settings},
 };
-
-/// Everything that is done with a file, on one that may be anything.
-fn all(bytes: &[u8], len: u64) -> Result<(), Error> {
-    let gguf: Gguf = Header::read(Cursor::new(bytes), len)?.into();
-    let sum = gguf
-        .tensors()
-        .map(|tensor| tensor.bytes)
-        .fold(0, u64::saturating_add);
-    assert!(sum <= len, "tensors of {sum} bytes in a file of {len}");
-    Facts::read(&gguf)?;
-    let model = Model::read(&gguf)?;
-    let most = model.layers.len() as u64 + 1;
-    for offloaded in [0, 1, most / 2, most, u64::MAX] {
-        let demand = memory::demand(&model, &super::memory::settings(4096), offloaded);
-        assert!(demand.host.total() > 0);
-    }
-    Ok(())
-}
-
-fn small() -> Writer {
-    let mut writer = shapes::llama(2, 64);
-    writer.text(
-        "tokenizer.chat_template",
-        "{% if tools %}{{ enable_thinking }}{% endif %}",
-    );
-    writer
-}
 
 /// Headers of all shapes, and those of the generated test models where there are any (`MUSTER_TEST_MODELS`).
 fn corpus() -> Vec<(Vec<u8>, u64)> {
-    let made = [
-        small(),
-        shapes::deci(3, 32),
-        shapes::gemma3(6, 32, 128),
-        shapes::qwen3moe(2, 32),
-        shapes::deepseek2(2, 32),
-        shapes::mamba(2, 32),
-        shapes::lfm2(3, 32),
-        shapes::bert(2, 32),
-    ];
+    let made = seeds();
     let mut corpus: Vec<_> = made
         .iter()
         .map(|writer| (writer.header(), writer.len()))
@@ -285,7 +251,7 @@ fn absurd_models_are_refused_or_cost_absurdly_much() {
             ubatch: u64::MAX,
             outputs: u64::MAX,
             results: u64::MAX,
-            ..super::memory::settings(1)
+            ..settings(1)
         };
         assert!(memory::demand(&model, &settings, 3).host.total() > 1 << 40);
     }

@@ -6,8 +6,12 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../support/seeds.rs"]
+mod seeds;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/whole.rs"]
+mod whole;
 
 mod facts;
 mod hostile;

@@ -6,22 +6,7 @@ use muster_gguf::{
 };
 use proptest::prelude::*;
 
-use super::{model, support::shapes};
-
-pub(crate) fn settings(cells: u64) -> Settings {
-    Settings {
-        cells,
-        sequences: 4,
-        ubatch: 512,
-        outputs: 4,
-        results: 4,
-        vectors: false,
-        keys: CacheType::F16,
-        values: CacheType::F16,
-        flash: true,
-        full_windows: false,
-    }
-}
+use super::{model, support::shapes, whole::settings};
 
 fn on_host(model: &Model, settings: &Settings) -> Demand {
     demand(model, settings, 0)
