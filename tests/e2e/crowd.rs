@@ -13,9 +13,9 @@ const CLIENTS: usize = 50;
 const SLOTS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long clients keep asking: `MUSTER_TEST_CROWD_SECONDS`, else what a test run can afford.
+/// How long clients keep asking: `MUSTER_TEST_CROWD_SECONDS`, else a minute.
 fn span() -> Duration {
-    let seconds = std::env::var("MUSTER_TEST_CROWD_SECONDS").map_or(15, |text| text.parse().unwrap());
+    let seconds = std::env::var("MUSTER_TEST_CROWD_SECONDS").map_or(60, |text| text.parse().unwrap());
     Duration::from_secs(seconds)
 }
 
