@@ -195,6 +195,7 @@ impl Fleet {
             Event::PreloadRequested { model } => self.preload_requested(&model),
             Event::ForgetRequested { request, worker } => self.forget_requested(request, &worker),
             Event::GhostGone { instance } => self.ghost_gone(&instance),
+            Event::ModelsChanged { models } => self.models_changed(models),
             Event::CatalogueChanged { models } => self.catalogue_changed(models),
             Event::Tick => {}
         }
@@ -216,6 +217,7 @@ impl Fleet {
             | Event::EnsureClosed { .. }
             | Event::ForgetRequested { .. }
             | Event::GhostGone { .. }
+            | Event::ModelsChanged { .. }
             | Event::CatalogueChanged { .. }
             | Event::Tick => false,
         }

@@ -214,10 +214,25 @@ impl Catalogue {
             .collect()
     }
 
-    /// Takes over what was seen at [`places`](Self::places); true if anything changed. What was seen where a model's files are no more is old
-    /// news.
-    pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
-        let mut changed = false;
+    /// Models of a checkpoint of the hub.
+    pub(crate) fn of_checkpoint(&self, checkpoint: &HubCheckpoint) -> Vec<String> {
+        self.ids(|entry| entry.model.hub.as_ref() == Some(checkpoint))
+    }
+
+    /// Models whose settings have one of these hashes: what is known of a load of one holds for all.
+    pub(crate) fn with_hashes(&self, hashes: &BTreeSet<String>) -> Vec<String> {
+        self.ids(|entry| hashes.contains(&entry.spec_hash))
+    }
+
+    fn ids(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<String> {
+        let found = self.entries.iter().filter(|entry| wanted(entry));
+        found.map(|entry| entry.model.id.to_string()).collect()
+    }
+
+    /// Takes over what was seen at [`places`](Self::places); the models for which anything changed. What was seen where a model's files are no
+    /// more is old news.
+    pub(crate) fn take(&mut self, seen: Vec<Seen>) -> Vec<String> {
+        let mut changed = Vec::new();
         let mut by_place: HashMap<*const FilePlace, Seen> = seen
             .into_iter()
             .map(|seen| (Arc::as_ptr(&seen.place), seen))
@@ -226,7 +241,9 @@ impl Catalogue {
             let Some(Seen { files, details, .. }) = by_place.remove(&Arc::as_ptr(&entry.place)) else {
                 continue;
             };
-            changed |= files != entry.files || details != entry.details;
+            if files != entry.files || details != entry.details {
+                changed.push(entry.model.id.to_string());
+            }
             entry.files = files;
             entry.details = details;
             entry.learn_kind();

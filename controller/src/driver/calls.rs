@@ -195,7 +195,7 @@ impl Driver {
         }
         self.pins.insert(pin.model.clone(), pin.pinned);
         let saving = self.writer.pins(&self.pins);
-        self.catalogue_changed();
+        self.models_changed([pin.model.clone()]);
         drop(
             pin.reply
                 .send(self.model(&pin.model).map(|model| (model, saving))),

@@ -99,9 +99,8 @@ impl Driver {
         match looked {
             Looked::Done(files) => {
                 self.looks.running = None;
-                if files.is_some_and(|files| self.catalogue.take(files)) {
-                    self.catalogue_changed();
-                }
+                let changed = files.map(|files| self.catalogue.take(files));
+                self.models_changed(changed.unwrap_or_default());
                 self.looks.waiting = std::mem::take(&mut self.looks.next);
                 if self.looks.again || !self.looks.waiting.is_empty() {
                     self.begin_look();

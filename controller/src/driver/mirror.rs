@@ -143,7 +143,7 @@ impl Mirror {
         }
         let boot = known.hello.boot_id.clone();
         for status in &report.instances {
-            noted.learned |= learn(&known.hello, status, observed);
+            noted.learned.extend(learn(&known.hello, status, observed));
             let old = self.instances.get(&status.instance_id);
             if old.is_some_and(|old| old.boot == boot && old.status.revision > status.revision) {
                 continue;
@@ -312,8 +312,8 @@ impl Worker {
 /// What came of a report.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
-    /// Estimates change.
-    pub(super) learned: bool,
+    /// Hashes of settings for which estimates change.
+    pub(super) learned: BTreeSet<String>,
     /// Models whose instances changed.
     pub(super) changed: BTreeSet<String>,
     /// Models that were only used.
@@ -328,15 +328,12 @@ fn kind(hello: &v1::Hello, device: &str) -> Option<DeviceKind> {
         .and_then(kind_of)
 }
 
-/// Learns what a loaded engine takes. Loading ones are still growing, ending ones shrink.
-fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed) -> bool {
-    let Some(spec) = status
+/// Learns what a loaded engine takes; the hash of its settings if estimates change by that. Loading ones are still growing, ending ones shrink.
+fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed) -> Option<String> {
+    let spec = status
         .spec
         .as_ref()
-        .filter(|_| status.state() == v1::InstanceState::Ready)
-    else {
-        return false;
-    };
+        .filter(|_| status.state() == v1::InstanceState::Ready)?;
     let layers = spec.settings.as_ref().and_then(|settings| settings.gpu_layers);
     let on = |wanted: DeviceKind| {
         let kinds = spec.reservations.iter().map(|part| kind(hello, &part.device_id));
@@ -352,5 +349,5 @@ fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed
             learned |= observed.learn(&spec.spec_hash, way, kind, Bytes::new(part.bytes));
         }
     }
-    learned
+    learned.then(|| spec.spec_hash.clone())
 }

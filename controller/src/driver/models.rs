@@ -213,11 +213,13 @@ impl Driver {
                 tracing::warn!(model = id, %error, "saved options do not fit any more");
             }
         }
+        let mut changed = vec![id];
         if let Some(checkpoint) = checkpoint {
             self.files_known(&checkpoint);
             self.look_everywhere(&checkpoint);
+            changed.extend(self.catalogue.of_checkpoint(&checkpoint));
         }
-        self.catalogue_changed();
+        self.models_changed(changed);
         self.look_again();
         self.writer.own(&self.own)
     }
@@ -304,7 +306,7 @@ impl Driver {
         } else {
             self.own.options.insert(request.model.clone(), options);
         }
-        self.catalogue_changed();
+        self.models_changed([request.model.clone()]);
         Ok((self.known(&request.model)?, self.writer.own(&self.own)))
     }
 

@@ -206,9 +206,10 @@ impl Driver {
     fn take_note(&mut self, noted: Noted) {
         self.changed_models.extend(noted.changed);
         self.used_models.extend(noted.used);
-        if noted.learned {
+        if !noted.learned.is_empty() {
             self.writer.observed(&self.observed);
-            self.catalogue_changed();
+            let learned = self.catalogue.with_hashes(&noted.learned);
+            self.models_changed(learned);
         }
     }
 

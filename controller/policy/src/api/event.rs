@@ -103,6 +103,11 @@ pub enum Event {
         /// The instance.
         instance: InstanceId,
     },
+    /// Entries of the catalogue that are new or changed; all others are as they were.
+    ModelsChanged {
+        /// Those entries.
+        models: Vec<ModelSpec>,
+    },
     /// The catalogue as it is now, whole.
     CatalogueChanged {
         /// All entries.

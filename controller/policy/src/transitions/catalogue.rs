@@ -18,8 +18,28 @@ impl Fleet {
         let known: Vec<ModelId> = self.models.keys().cloned().collect();
         for id in known {
             let spec = incoming.remove(&id);
-            let left = spec.is_none();
-            if let Some(model) = self.models.get_mut(&id) {
+            self.model_changed(&id, spec);
+        }
+        for (id, spec) in incoming {
+            self.model_changed(&id, Some(spec));
+        }
+        self.room_changed();
+    }
+
+    /// Takes entries that are new or changed.
+    pub(crate) fn models_changed(&mut self, models: Vec<ModelSpec>) {
+        for spec in models {
+            let id = spec.id.clone();
+            self.model_changed(&id, Some(Arc::new(spec)));
+        }
+        self.room_changed();
+    }
+
+    /// Takes one entry; none = it left.
+    fn model_changed(&mut self, id: &ModelId, spec: Option<Arc<ModelSpec>>) {
+        let left = spec.is_none();
+        match self.models.get_mut(id) {
+            Some(model) => {
                 if let (Some(old), Some(new)) = (&model.spec, &spec)
                     && differs(old, new)
                 {
@@ -29,17 +49,13 @@ impl Fleet {
                 // Pins and idle times may have changed.
                 self.attention.extend(model.instances.iter().cloned());
             }
-            self.files_moved(&id);
-            if left && self.models.get(&id).is_some_and(|model| model.queued.is_some()) {
-                self.refuse_load(&id, &LoadError::UnknownModel(id.clone()));
-            }
-            self.touch_model(&id);
+            None => drop(self.models.insert(id.clone(), Model::new(spec))),
         }
-        for (id, spec) in incoming {
-            self.touch_model(&id);
-            self.models.insert(id, Model::new(Some(spec)));
+        self.files_moved(id);
+        if left && self.models.get(id).is_some_and(|model| model.queued.is_some()) {
+            self.refuse_load(id, &LoadError::UnknownModel(id.clone()));
         }
-        self.room_changed();
+        self.touch_model(id);
     }
 
     /// A load is frozen as it was asked for, but for the workers where the files are: those come and go while it waits (PROTOCOL 15).

@@ -1,6 +1,8 @@
 //! Operators' loads and unloads (DECISIONS, Runtime Admin API).
 
-use muster_policy::{Event, LoadError, ModelState, ModelType, RouteState, UnloadHow};
+use muster_policy::{
+    Command, Effect, Event, InstanceId, LoadError, ModelState, ModelType, RouteState, UnloadHow,
+};
 
 use crate::sim::{Life, Sim, config, model};
 
@@ -186,4 +188,36 @@ fn an_idle_model_of_an_earlier_catalogue_goes_when_its_worker_joins() {
     sim.connect(&"w".into());
     sim.finish_exits();
     assert!(sim.workers[&"w".into()].instances.is_empty(), "{}", sim.tail());
+}
+
+#[test]
+fn a_changed_entry_changes_no_other() {
+    let mut sim = one_model();
+    let a = sim.use_model("a");
+    sim.end_request(&a);
+    let mut ids = || -> InstanceId { panic!("nothing is loaded") };
+    let mut pinned = sim.catalogue[&"a".into()].clone();
+    pinned.pinned = true;
+    let new = model("new", ModelType::Llm, 1);
+    let models = vec![pinned, new];
+    let event = Event::ModelsChanged { models };
+    let effects = sim.fleet.step(sim.now, event, &mut ids);
+    let told = effects.iter().any(|effect| {
+        matches!(effect, Effect::Command { command: Command::SetAttributes { .. }, instance, .. } if *instance == a)
+    });
+    assert!(told, "its worker keeps the pin: {effects:?}");
+    let known = sim.fleet.models();
+    let state = |id: &str| {
+        known
+            .iter()
+            .find(|model| model.id.as_str() == id)
+            .map(|model| model.state.clone())
+    };
+    assert_eq!(state("a"), Some(ModelState::Loaded));
+    assert_eq!(state("new"), Some(ModelState::Unloaded));
+    assert_eq!(
+        state("b"),
+        Some(ModelState::Unloaded),
+        "whoever is not named stays"
+    );
 }

@@ -164,7 +164,8 @@ impl Driver {
 
     fn files_changed(&mut self, checkpoint: &HubCheckpoint) {
         if self.files_known(checkpoint) {
-            self.catalogue_changed();
+            let ids = self.catalogue.of_checkpoint(checkpoint);
+            self.models_changed(ids);
             self.look_again();
         }
     }

@@ -190,8 +190,8 @@ impl Sim {
     }
 
     pub(crate) fn add_model(&mut self, spec: ModelSpec) {
-        self.catalogue.insert(spec.id.clone(), spec);
-        self.publish_catalogue();
+        self.catalogue.insert(spec.id.clone(), spec.clone());
+        self.event(Event::ModelsChanged { models: vec![spec] });
     }
 
     pub(crate) fn publish_catalogue(&mut self) {
@@ -377,7 +377,10 @@ impl Sim {
     pub(crate) fn event(&mut self, event: Event) {
         self.events += 1;
         assert!(self.events < 20_000, "events without end\n{}", self.tail());
-        if !matches!(event, Event::CatalogueChanged { .. }) {
+        if !matches!(
+            event,
+            Event::CatalogueChanged { .. } | Event::ModelsChanged { .. }
+        ) {
             self.log
                 .push(Self::brief(&format!("{:?} {event:?}", self.now.since_start())));
         }
