@@ -346,7 +346,13 @@ fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed
                 layers,
                 devices: on(kind),
             };
-            learned |= observed.learn(&spec.spec_hash, way, kind, Bytes::new(part.bytes));
+            learned |= observed.learn(
+                &status.instance_id,
+                &spec.spec_hash,
+                way,
+                kind,
+                Bytes::new(part.bytes),
+            );
         }
     }
     learned.then(|| spec.spec_hash.clone())

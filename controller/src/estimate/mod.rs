@@ -21,6 +21,8 @@ pub(crate) use observed::{Observed, Way};
 
 use crate::{catalogue::Entry, convert};
 
+/// What an engine may take beyond twice its estimate.
+const MORE: Bytes = Bytes::mib(1024);
 /// What the `stub` runtime needs by itself.
 const STUB: Bytes = Bytes::mib(16);
 
@@ -62,19 +64,30 @@ pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> 
         };
         return (bytes, EstimateSource::Configured);
     }
-    if let Some(bytes) = observed.get(entry.spec_hash(), Way::on_one(entry.settings().gpu_layers), kind) {
-        return (bytes, EstimateSource::Observed);
+    let guess = match computed(entry, kind) {
+        Some(bytes) => (bytes, EstimateSource::Computed),
+        None => match entry.files().size {
+            0 => (Bytes::ZERO, EstimateSource::Unavailable),
+            size => (
+                artifact::from_size(size, entry.settings().ctx_size),
+                EstimateSource::Artifact,
+            ),
+        },
+    };
+    let way = Way::on_one(entry.settings().gpu_layers);
+    match observed.get(entry.spec_hash(), way, kind) {
+        Some(seen) => (believed(seen, guess.0), EstimateSource::Observed),
+        None => guess,
     }
-    if let Some(bytes) = computed(entry, kind) {
-        return (bytes, EstimateSource::Computed);
+}
+
+/// What was seen, but no more than twice what was to be expected and a GiB, where anything was: no estimate of ours is so wrong, and a figure
+/// that is would keep a model out that can never be seen to take less again.
+fn believed(seen: Bytes, expected: Bytes) -> Bytes {
+    if expected == Bytes::ZERO {
+        return seen;
     }
-    match entry.files().size {
-        0 => (Bytes::ZERO, EstimateSource::Unavailable),
-        size => (
-            artifact::from_size(size, entry.settings().ctx_size),
-            EstimateSource::Artifact,
-        ),
-    }
+    seen.min(expected + expected + MORE)
 }
 
 fn whole(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Need {
@@ -112,17 +125,21 @@ fn shared(
         layers: None,
         devices,
     };
-    let (bytes, source) = match observed.get(entry.spec_hash(), way, kind) {
-        Some(bytes) => (vec![bytes; devices], EstimateSource::Observed),
-        None => match computed_shares(entry, kind, devices) {
-            Some(bytes) => (bytes, EstimateSource::Computed),
-            None => {
-                let (bytes, source) = estimate(entry, kind, observed);
-                let share = bytes.get().div_ceil(u64::try_from(devices).ok()?);
-                (vec![Bytes::new(share); devices], source)
-            }
-        },
+    let (mut bytes, mut source) = match computed_shares(entry, kind, devices) {
+        Some(bytes) => (bytes, EstimateSource::Computed),
+        None => {
+            let (bytes, source) = estimate(entry, kind, observed);
+            let share = bytes.get().div_ceil(u64::try_from(devices).ok()?);
+            (vec![Bytes::new(share); devices], source)
+        }
     };
+    if source != EstimateSource::Configured
+        && let Some(seen) = observed.get(entry.spec_hash(), way, kind)
+    {
+        let expected = bytes.iter().copied().max().unwrap_or(Bytes::ZERO);
+        bytes = vec![believed(seen, expected); devices];
+        source = EstimateSource::Observed;
+    }
     Some(Need {
         parts: bytes.into_iter().map(|bytes| NeedPart { kind, bytes }).collect(),
         source,
@@ -224,8 +241,8 @@ fn part(entry: &Entry, device: DeviceKind, layers: u64, demand: &Demand, observe
     let known = |kind, computed: u64| {
         observed
             .get(entry.spec_hash(), Way::on_one(layers), kind)
-            .map_or((Bytes::new(computed), EstimateSource::Computed), |bytes| {
-                (bytes, EstimateSource::Observed)
+            .map_or((Bytes::new(computed), EstimateSource::Computed), |seen| {
+                (believed(seen, Bytes::new(computed)), EstimateSource::Observed)
             })
     };
     let (on_device, source) = known(device, demand.device.total());

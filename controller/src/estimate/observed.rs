@@ -1,7 +1,8 @@
 //! Memory that engines were seen to use, per model settings, way to host them and kind of device; kept on disk.
 //!
-//! The largest figure ever reported counts: engines grow while they work, and a reservation that is too small is worse than one that is too
-//! large. What was learned longest ago goes first when there is too much of it.
+//! The largest figure of the last runs counts: engines grow while they work, and a reservation that is too small is worse than one that is too
+//! large; but one moment in which an engine took much must not keep its model out for good. What was learned longest ago goes first when
+//! there is too much of it.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,18 @@ pub(crate) struct Observed {
 struct Seen {
     /// When it was last learned, by [`Observed::clock`].
     at: u64,
-    /// Bytes by kind of device.
+    /// Bytes by kind of device: what counts.
     bytes: BTreeMap<String, u64>,
+    /// The largest figures of the last runs by kind of device, the newest last. Files of before have none.
+    #[serde(default)]
+    runs: BTreeMap<String, Vec<Run>>,
+}
+
+/// The most that one instance used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    instance: String,
+    bytes: u64,
 }
 
 /// What is in the file. A version that is not ours is refused, as for every file of the state directory.
@@ -51,27 +62,32 @@ impl Way {
 }
 
 const VERSION: u32 = 1;
-/// Growth below this share of what is known is not worth a new catalogue: 1/16.
+/// Runs that count.
+const RUNS: usize = 8;
+/// A change below this share of what is known is not worth telling: 1/16.
 const WORTH_TELLING: u64 = 16;
 /// Settings remembered.
 const LIMIT: usize = 4096;
 
 impl Observed {
-    /// Notes what an engine that is hosted in this way uses on a device; true if estimates change by it.
-    pub(crate) fn learn(&mut self, spec_hash: &str, way: Way, kind: DeviceKind, bytes: Bytes) -> bool {
+    /// Notes what an instance that is hosted in this way uses on a device; true if estimates change by it.
+    pub(crate) fn learn(
+        &mut self,
+        instance: &str,
+        spec_hash: &str,
+        way: Way,
+        kind: DeviceKind,
+        bytes: Bytes,
+    ) -> bool {
         if bytes == Bytes::ZERO {
             return false;
         }
         self.clock += 1;
         let seen = self.known.entry(key(spec_hash, way)).or_default();
         seen.at = self.clock;
-        let known = seen.bytes.entry(name(kind).to_owned()).or_default();
-        let grown = bytes.get() > known.saturating_add(*known / WORTH_TELLING);
-        if grown {
-            *known = bytes.get();
-        }
+        let changed = seen.learn(instance, name(kind), bytes.get());
         self.forget();
-        grown
+        changed
     }
 
     /// What engines with these settings, hosted in this way, used on a device of `kind`.
@@ -88,6 +104,34 @@ impl Observed {
         if let Some(key) = oldest.map(|(key, _)| key.clone()) {
             self.known.remove(&key);
         }
+    }
+}
+
+impl Seen {
+    fn learn(&mut self, instance: &str, kind: &str, bytes: u64) -> bool {
+        let known = self.bytes.entry(kind.to_owned()).or_default();
+        let runs = self.runs.entry(kind.to_owned()).or_insert_with(|| {
+            // What a file of before says is one run's.
+            let instance = String::new();
+            Vec::from_iter((*known > 0).then_some(Run {
+                instance,
+                bytes: *known,
+            }))
+        });
+        match runs.iter_mut().find(|run| run.instance == instance) {
+            Some(run) => run.bytes = run.bytes.max(bytes),
+            None => {
+                let instance = instance.to_owned();
+                runs.push(Run { instance, bytes });
+            }
+        }
+        runs.drain(..runs.len().saturating_sub(RUNS));
+        let most = runs.iter().map(|run| run.bytes).max().unwrap_or(bytes);
+        let changed = most.abs_diff(*known) > *known / WORTH_TELLING;
+        if changed {
+            *known = most;
+        }
+        changed
     }
 }
 
@@ -134,13 +178,50 @@ mod tests {
     use super::*;
 
     fn learned(observed: &mut Observed, mib: u64) -> bool {
-        observed.learn("h", Way::on_one(None), DeviceKind::Cpu, Bytes::mib(mib))
+        learned_by(observed, "i", mib)
+    }
+
+    fn learned_by(observed: &mut Observed, instance: &str, mib: u64) -> bool {
+        let way = Way::on_one(None);
+        observed.learn(instance, "h", way, DeviceKind::Cpu, Bytes::mib(mib))
+    }
+
+    fn known(observed: &Observed) -> Option<Bytes> {
+        observed.get("h", Way::on_one(None), DeviceKind::Cpu)
+    }
+
+    /// One moment in which an engine took much used to keep its model out for good.
+    #[test]
+    fn what_one_run_took_is_forgotten_after_others_took_less() {
+        let mut observed = Observed::default();
+        learned_by(&mut observed, "spike", 90_000);
+        for run in 1..RUNS {
+            assert!(!learned_by(&mut observed, &run.to_string(), 100));
+            assert_eq!(known(&observed), Some(Bytes::mib(90_000)));
+        }
+        assert!(learned_by(&mut observed, "last", 100), "that is worth telling");
+        assert_eq!(known(&observed), Some(Bytes::mib(100)));
+        assert!(!learned_by(&mut observed, "last", 101));
+        let runs = &observed.known["h"].runs["cpu"];
+        assert_eq!(runs.len(), RUNS, "an instance that is seen again is no other run");
     }
 
     #[test]
-    fn only_growth_is_learned() {
+    fn a_file_of_before_counts_as_one_run() {
+        let text = r#"{"version":1,"memory":{"h":{"at":1,"bytes":{"cpu":104857600}}}}"#;
+        let mut observed: Observed = serde_json::from_str(text).unwrap();
+        assert!(!learned_by(&mut observed, "i", 50));
+        assert_eq!(known(&observed), Some(Bytes::mib(100)));
+        for run in 1..RUNS {
+            learned_by(&mut observed, &run.to_string(), 50);
+        }
+        assert_eq!(known(&observed), Some(Bytes::mib(50)));
+    }
+
+    #[test]
+    fn only_growth_is_learned_of_one_run() {
         let mut observed = Observed::default();
-        assert!(!observed.learn("h", Way::on_one(None), DeviceKind::Cpu, Bytes::ZERO));
+        assert!(!learned(&mut observed, 0));
         assert!(learned(&mut observed, 100));
         assert!(!learned(&mut observed, 101));
         assert!(!learned(&mut observed, 50));
@@ -157,7 +238,7 @@ mod tests {
     #[test]
     fn another_split_is_another_figure() {
         let mut observed = Observed::default();
-        observed.learn("h", Way::on_one(Some(12)), DeviceKind::Gpu, Bytes::mib(100));
+        observed.learn("i", "h", Way::on_one(Some(12)), DeviceKind::Gpu, Bytes::mib(100));
         assert_eq!(observed.get("h", Way::on_one(None), DeviceKind::Gpu), None);
         assert_eq!(
             observed.get("h", Way::on_one(Some(12)), DeviceKind::Gpu),
@@ -167,7 +248,7 @@ mod tests {
             layers: None,
             devices: 2,
         };
-        observed.learn("h", shared, DeviceKind::Gpu, Bytes::mib(50));
+        observed.learn("i", "h", shared, DeviceKind::Gpu, Bytes::mib(50));
         assert_eq!(observed.get("h", Way::on_one(None), DeviceKind::Gpu), None);
         assert_eq!(observed.get("h", shared, DeviceKind::Gpu), Some(Bytes::mib(50)));
     }
@@ -177,13 +258,14 @@ mod tests {
         let mut observed = Observed::default();
         for number in 0..=LIMIT {
             observed.learn(
+                "i",
                 &number.to_string(),
                 Way::on_one(None),
                 DeviceKind::Cpu,
                 Bytes::mib(1),
             );
             // Said again all the time.
-            observed.learn("0", Way::on_one(None), DeviceKind::Cpu, Bytes::mib(1));
+            observed.learn("i", "0", Way::on_one(None), DeviceKind::Cpu, Bytes::mib(1));
         }
         assert_eq!(observed.known.len(), LIMIT);
         assert!(observed.get("0", Way::on_one(None), DeviceKind::Cpu).is_some());

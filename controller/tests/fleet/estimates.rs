@@ -282,3 +282,44 @@ async fn a_split_models_use_is_learned_for_that_split() {
     let key = format!("{}/{layers}", spec.spec_hash);
     assert_eq!(kept["memory"][key]["bytes"]["gpu"], 333 * MIB);
 }
+
+/// One such figure used to keep a model out for good: it could never be seen to take less again.
+#[tokio::test]
+async fn what_was_seen_is_not_believed_against_all_reason() {
+    let rig = rig("device = 'cpu'\n").await;
+    let mut worker = Worker::new("w");
+    worker.devices = vec![device("cpu", DeviceKind::Cpu, 8 << 30)];
+    loaded(&rig, &mut worker).await;
+    let mut client = rig.client().await;
+    let computed = memory::demand(&shape(&rig), &settings(16_384), 0).host.total();
+    let instance = worker.instance("m");
+    for (seen, believed) in [
+        (computed * 3 / 2, computed * 3 / 2),
+        (64 << 30, 2 * computed + 1024 * MIB),
+    ] {
+        worker
+            .change(&instance, |status| {
+                status.observed = vec![v1::Reservation {
+                    device_id: "cpu".to_owned(),
+                    bytes: seen,
+                }];
+            })
+            .await;
+        // Nothing tells when the report was heard: it is, in time.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            let model = client.model("m").await;
+            if (model.estimate_bytes, model.estimate_source()) == (believed, EstimateSource::Observed) {
+                break;
+            }
+            assert!(
+                std::time::Instant::now() < until,
+                "{} after {seen}",
+                model.estimate_bytes
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+    client.unload("m", false).await.unwrap();
+    client.load("m").await.unwrap();
+}
