@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -17,8 +18,17 @@ pub(crate) struct Memory {
     pub(crate) free: Bytes,
 }
 
+/// Memory that some processes of the host share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pool {
+    /// How much, and how much of it is free; no more than the pools around it have free.
+    pub(crate) memory: Memory,
+    /// The cgroup whose limit it is, by its number in this kernel, which is the same in all namespaces; none = the host's memory.
+    pub(crate) cgroup: Option<u64>,
+}
+
 /// Memory this process may use: the host's, or its cgroup's where that is less.
-pub(crate) fn memory() -> io::Result<Memory> {
+pub(crate) fn memory() -> io::Result<Pool> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let field =
         |name: &str| kib(&text, name).ok_or_else(|| io::Error::other(format!("no {name} in /proc/meminfo")));
@@ -26,14 +36,27 @@ pub(crate) fn memory() -> io::Result<Memory> {
         capacity: field("MemTotal:")?,
         free: field("MemAvailable:")?,
     };
-    Ok(cgroups().iter().filter_map(|path| limit(path)).fold(host, lower))
+    Ok(within(host, &cgroups()))
 }
 
-fn lower(one: Memory, other: Memory) -> Memory {
-    Memory {
-        capacity: one.capacity.min(other.capacity),
-        free: one.free.min(other.free),
+/// The tightest of the host's memory and the limits of these cgroups, a process's own first.
+fn within(host: Memory, cgroups: &[PathBuf]) -> Pool {
+    let mut pool = Pool {
+        memory: host,
+        cgroup: None,
+    };
+    // Outermost first: a limit that is no lower than the one around it does not count.
+    for path in cgroups.iter().rev() {
+        let Some((limit, about)) = limit(path).zip(fs::metadata(path).ok()) else {
+            continue;
+        };
+        if limit.capacity < pool.memory.capacity {
+            pool.memory.capacity = limit.capacity;
+            pool.cgroup = Some(about.ino());
+        }
+        pool.memory.free = pool.memory.free.min(limit.free);
     }
+    pool
 }
 
 /// `NAME:  123 kB` in a list of such lines.
@@ -162,8 +185,74 @@ mod tests {
         };
         assert!(pss(&[own]) > Bytes(100_000));
         assert!(activity(&[own]).bytes > Bytes::ZERO);
-        let memory = memory().unwrap();
+        let memory = memory().unwrap().memory;
         assert!(memory.free <= memory.capacity && memory.free > Bytes::ZERO);
+    }
+
+    /// Directories as cgroups have them: name, limit, use.
+    fn cgroups(root: &Path, tree: &[(&str, &str, u64)]) {
+        for (name, max, current) in tree {
+            let path = root.join(name);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("memory.max"), format!("{max}\n")).unwrap();
+            fs::write(path.join("memory.current"), format!("{current}\n")).unwrap();
+        }
+    }
+
+    fn pool(root: &Path, own: &str) -> Pool {
+        let host = Memory {
+            capacity: Bytes(1000),
+            free: Bytes(700),
+        };
+        let ancestors = Path::new(own).ancestors().map(|path| root.join(path));
+        within(host, &ancestors.collect::<Vec<_>>())
+    }
+
+    /// Workers of two units used to share one device, as large as the last of them had said.
+    #[test]
+    fn units_with_limits_of_their_own_have_memory_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = [
+            ("slice", "max", 0),
+            ("slice/a", "300", 100),
+            ("slice/b", "200", 0),
+            ("slice/free", "max", 50),
+        ];
+        cgroups(dir.path(), &tree);
+        let [a, b, free] = ["slice/a", "slice/b", "slice/free"].map(|own| pool(dir.path(), own));
+        assert_eq!((a.memory.capacity, a.memory.free), (Bytes(300), Bytes(200)));
+        assert_eq!((b.memory.capacity, b.memory.free), (Bytes(200), Bytes(200)));
+        assert!(a.cgroup.is_some() && b.cgroup.is_some() && a.cgroup != b.cgroup);
+        assert_eq!(free.cgroup, None, "without a limit it is the host's");
+        assert_eq!(
+            (free.memory.capacity, free.memory.free),
+            (Bytes(1000), Bytes(700))
+        );
+    }
+
+    #[test]
+    fn units_of_one_limited_slice_share_its_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = [
+            ("slice", "400", 390),
+            ("slice/a", "400", 10),
+            ("slice/b", "max", 0),
+            ("slice/small", "100", 0),
+            ("slice/beyond", "5000", 0),
+        ];
+        cgroups(dir.path(), &tree);
+        let [a, b, beyond] = ["slice/a", "slice/b", "slice/beyond"].map(|own| pool(dir.path(), own));
+        assert!(
+            a.cgroup.is_some() && a == b && b == beyond,
+            "{a:?} {b:?} {beyond:?}"
+        );
+        let small = pool(dir.path(), "slice/small");
+        assert_ne!(small.cgroup, a.cgroup);
+        assert_eq!(
+            (small.memory.capacity, small.memory.free),
+            (Bytes(100), Bytes(10)),
+            "what is around it is nearly full"
+        );
     }
 
     #[test]

@@ -1,4 +1,8 @@
 //! The processor: its memory is the host's, or the cgroup's where that is less.
+//!
+//! Workers whose memory is limited together share a device, all others have one each: `cpu` is the host's memory, `cpu:NUMBER` a cgroup's
+//! (DESIGN.md, idea 6). What is reserved on one is not on the other, but what is free takes all that is around it into account. A limit that is
+//! first set while a worker runs counts when it starts again.
 
 use std::{fs, io};
 
@@ -22,11 +26,15 @@ impl Cpu {
             let line = text.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
+        let pool = procfs::memory()?;
         let device = Device {
-            device_id: "cpu".to_owned(),
+            device_id: match pool.cgroup {
+                None => "cpu".to_owned(),
+                Some(number) => format!("cpu:{number}"),
+            },
             kind: DeviceKind::Cpu.into(),
             name: name.unwrap_or_else(|| "CPU".to_owned()),
-            capacity_bytes: procfs::memory()?.capacity.0,
+            capacity_bytes: pool.memory.capacity.0,
             exclusive: false,
             index: None,
         };
@@ -40,7 +48,7 @@ impl Driver for Cpu {
     }
 
     fn sample(&self) -> io::Result<Memory> {
-        procfs::memory()
+        Ok(procfs::memory()?.memory)
     }
 
     fn used_by(&self, tree: &[ProcessId], _instance: &InstanceId) -> Option<Bytes> {

@@ -20,10 +20,10 @@ use crate::{
 #[tokio::test]
 async fn a_load_survives_the_loss_of_its_session_and_is_echoed_whole() {
     let mut rig = Rig::start(&[]).await;
-    let spec = stub("m", |settings, behaviour| {
+    let spec = rig.here(stub("m", |settings, behaviour| {
         settings.chat_template = "template".to_owned();
         behaviour.load_time_ms = 300;
-    });
+    }));
     let instance = rig.begin_load(spec.clone(), &["ensure-1"]).await;
     drop(rig.session);
     rig.session = rig.controller.session().await;

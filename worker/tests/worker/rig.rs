@@ -12,8 +12,8 @@ use muster_proto::{
     id,
     net::Address,
     v1::{
-        EstimateSource, Hold, InstanceRef, InstanceSpec, InstanceState, Load, ModelSettings, ModelType,
-        Origin, Reservation, StubSettings, command::Kind as Order, outcome::Kind as Answer,
+        DeviceKind, EstimateSource, Hold, InstanceRef, InstanceSpec, InstanceState, Load, ModelSettings,
+        ModelType, Origin, Reservation, StubSettings, command::Kind as Order, outcome::Kind as Answer,
     },
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -144,6 +144,19 @@ impl Rig {
         instance
     }
 
+    /// The spec as this worker can host it: where the tests' own memory is limited, the processor has another name.
+    pub(crate) fn here(&self, mut spec: InstanceSpec) -> InstanceSpec {
+        let devices = &self.session.hello.devices;
+        if let Some(cpu) = devices.iter().find(|device| device.kind() == DeviceKind::Cpu) {
+            let named = spec
+                .reservations
+                .iter_mut()
+                .filter(|part| part.device_id == "cpu");
+            named.for_each(|part| part.device_id.clone_from(&cpu.device_id));
+        }
+        spec
+    }
+
     pub(crate) async fn begin_load(&self, spec: InstanceSpec, holds: &[&str]) -> InstanceRef {
         let instance_id = id::fresh().to_string();
         let hold = |id: &&str| Hold {
@@ -152,7 +165,7 @@ impl Rig {
             gateway_id: String::new(),
         };
         let load = Load {
-            spec: Some(spec),
+            spec: Some(self.here(spec)),
             holds: holds.iter().map(hold).collect(),
         };
         let answer = self.session.command(&instance_id, Order::Load(load)).await;

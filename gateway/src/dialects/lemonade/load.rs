@@ -220,7 +220,9 @@ fn standing(model: &Model, wanted: &Overrides, device: &str) -> Result<Standing,
         settings.load_override_json.clear();
         Ok(settings)
     };
-    let on_cpu = spec.reservations.iter().all(|part| part.device_id == "cpu");
+    // A worker whose memory is limited has a part of the host's: `cpu:NUMBER`.
+    let is_cpu = |id: &str| id == "cpu" || id.starts_with("cpu:");
+    let on_cpu = spec.reservations.iter().all(|part| is_cpu(&part.device_id));
     let elsewhere = match device {
         "" => false,
         device => on_cpu != (device == "cpu"),
@@ -410,6 +412,14 @@ mod tests {
         );
         assert_eq!(stands("", json!({}), "cpu"), Standing::AsWanted);
         assert_eq!(stands("", json!({}), "gpu"), Standing::Otherwise);
+        let limited = {
+            let mut model = loaded("");
+            let status = model.instances[0].status.as_mut().unwrap();
+            status.spec.as_mut().unwrap().reservations[0].device_id = "cpu:4711".into();
+            model
+        };
+        let none = Overrides::default();
+        assert_eq!(standing(&limited, &none, "cpu").unwrap(), Standing::AsWanted);
         let unloaded = Model::default();
         assert_eq!(
             standing(&unloaded, &Overrides::default(), "").unwrap(),
