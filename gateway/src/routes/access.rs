@@ -2,6 +2,9 @@
 //!
 //! One key serves everything unless there is an admin key (DECISIONS.md, Lemonade); the admin key serves everything. Keys are kept as digests,
 //! and every comparison takes the same time whatever is sent.
+//!
+//! Where nobody needs a key, a browser on this machine would lend its rights to every page it shows: any of them can send a simple POST here. So
+//! what changes something is then refused to pages of other origins, which browsers name truthfully.
 
 use std::sync::Arc;
 
@@ -10,7 +13,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header, uri::Authority};
 use muster_proto::{Code, v1::ErrorInfo};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
@@ -77,9 +80,19 @@ impl Keys {
     /// Decides on a request.
     ///
     /// # Errors
-    /// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted.
-    fn admit(&self, access: Access, peer: Peer, headers: &HeaderMap) -> Result<(), ErrorInfo> {
+    /// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted, or if nobody needs a key and the caller is too far away.
+    fn admit(
+        &self,
+        access: Access,
+        peer: Peer,
+        headers: &HeaderMap,
+        authority: Option<&str>,
+    ) -> Result<(), ErrorInfo> {
         let nobody = self.user.is_empty() && self.admin.is_empty();
+        let changes = matches!(access, Access::Admin | Access::Internal);
+        if nobody && changes && is_foreign(headers, authority) {
+            return Err(Code::Forbidden.error("without a key pages of other origins may not ask this"));
+        }
         let open = match access {
             Access::Open => true,
             Access::User => self.user.is_empty(),
@@ -155,10 +168,24 @@ fn sent(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes))
 }
 
+/// Whether a page of another origin sent this; `authority` is what HTTP/2 has in place of `Host`. Origins without a host (`null`) are foreign.
+fn is_foreign(headers: &HeaderMap, authority: Option<&str>) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return false;
+    };
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    match (origin, authority.or(host)) {
+        (Some((_, origin)), Some(host)) => !origin.eq_ignore_ascii_case(host),
+        (None, _) | (_, None) => true,
+    }
+}
+
 /// Lets a request pass or answers it.
 pub(super) async fn check(access: Access, keys: Arc<Keys>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
-    match keys.admit(access, peer, request.headers()) {
+    let authority = request.uri().authority().map(Authority::as_str);
+    match keys.admit(access, peer, request.headers(), authority) {
         Ok(()) => {
             let caller = keys.caller(request.headers());
             request.extensions_mut().insert(caller);
@@ -185,7 +212,9 @@ mod tests {
             headers.insert(header, value.parse().unwrap());
         }
         let peer = Peer::Elsewhere;
-        keys.admit(access, peer, &headers).err().map(|error| error.kind())
+        keys.admit(access, peer, &headers, None)
+            .err()
+            .map(|error| error.kind())
     }
 
     fn bearer(keys: &Keys, access: Access, value: &str) -> Option<Code> {
@@ -272,7 +301,7 @@ mod tests {
             if !key.is_empty() {
                 headers.insert("x-api-key", key.parse().unwrap());
             }
-            let verdict = keys.admit(Access::Internal, peer, &headers);
+            let verdict = keys.admit(Access::Internal, peer, &headers, None);
             verdict.err().map(|error| error.kind())
         };
         let open = Keys::new(NONE, NONE);
@@ -283,6 +312,58 @@ mod tests {
             assert_eq!(admit(&keys, peer, ""), Some(Code::Unauthenticated));
             assert_eq!(admit(&keys, peer, "u"), Some(Code::Forbidden));
             assert_eq!(admit(&keys, peer, "a"), None);
+        }
+    }
+
+    /// Any page could send a simple POST to `/internal/set` or `/load` through a browser on this machine.
+    #[test]
+    fn without_keys_pages_of_other_origins_change_nothing() {
+        let admit = |keys: &Keys, access, origin: &str, authority: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if !origin.is_empty() {
+                headers.insert("origin", origin.parse().unwrap());
+            }
+            if authority.is_none() {
+                headers.insert("host", "localhost:8000".parse().unwrap());
+            }
+            let verdict = keys.admit(access, Peer::Here, &headers, authority);
+            verdict.err().map(|error| error.kind())
+        };
+        let open = Keys::new(NONE, NONE);
+        let foreign = [
+            "http://evil.example",
+            "http://localhost",
+            "http://localhost:80000",
+            "http://evil.localhost:8000",
+            "null",
+            "localhost:8000",
+        ];
+        for access in [Access::Admin, Access::Internal] {
+            for origin in foreign {
+                assert_eq!(
+                    admit(&open, access, origin, None),
+                    Some(Code::Forbidden),
+                    "{origin}"
+                );
+            }
+            for own in ["", "http://localhost:8000", "https://LOCALHOST:8000"] {
+                assert_eq!(admit(&open, access, own, None), None, "{own}");
+            }
+            // HTTP/2 has no Host.
+            assert_eq!(admit(&open, access, "http://box:1", Some("box:1")), None);
+            assert_eq!(
+                admit(&open, access, "http://box:2", Some("box:1")),
+                Some(Code::Forbidden)
+            );
+            // Who must show a key cannot be lent to a page that has none.
+            let keys = Keys::new(["u"], NONE);
+            assert_eq!(
+                admit(&keys, access, "http://evil.example", None),
+                Some(Code::Unauthenticated)
+            );
+        }
+        for access in [Access::User, Access::Open] {
+            assert_eq!(admit(&open, access, "http://evil.example", None), None);
         }
     }
 }

@@ -112,3 +112,42 @@ async fn nobody_else_may_ask_without_a_key() {
     let said = refused(&["--listen", "127.0.0.1:0", "--api-key-file", "/nonexistent/key"]).await;
     assert!(said.contains("/nonexistent/key"), "{said}");
 }
+
+/// A page in a browser on this machine may chat, but not load, pull, delete or configure, unless it is ours.
+#[tokio::test]
+async fn a_page_of_another_origin_changes_nothing_without_a_key() {
+    let worker = Worker::start(|_| says(&["hi"])).await;
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    let own = gateway.url.clone();
+    let ask = async |path: &str, origin: &str, body: &str| {
+        let request = gateway.client.post(format!("{}{path}", gateway.url));
+        let request = request
+            .header("origin", origin)
+            .header("content-type", "text/plain");
+        read(request.body(body.to_owned()).send().await.unwrap()).await
+    };
+    for path in [
+        "/internal/set",
+        "/internal/pin",
+        "/v1/load",
+        "/api/v1/pull",
+        "/v1/delete",
+        "/v1/admin/models/m/unload",
+        "/models/unload",
+    ] {
+        for origin in ["http://evil.example", "null"] {
+            let (status, answer) = ask(path, origin, "{}").await;
+            assert_eq!(status, 403, "{path} {origin}: {answer}");
+        }
+    }
+    // `/docs` sends its requests with the gateway's own origin.
+    assert_eq!(
+        ask("/internal/set", &own, r#"{"log_level": "info"}"#).await.0,
+        200
+    );
+    let chat = r#"{"model": "m", "messages": [{"role": "user", "content": "hi"}]}"#;
+    assert_eq!(
+        ask("/v1/chat/completions", "http://app.example", chat).await.0,
+        200
+    );
+}
