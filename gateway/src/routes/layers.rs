@@ -1,6 +1,9 @@
 //! Around all routes: request ids, cross-origin access, and panics as errors.
 
-use std::{any::Any, time::Instant};
+use std::{
+    any::Any,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
@@ -8,11 +11,11 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, header::RETRY_AFTER};
 use muster_proto::{Code, id};
 use tower_http::{
     catch_panic::CatchPanicLayer,
-    cors::{Any as AnyOrigin, CorsLayer},
+    cors::{AllowHeaders, Any as AnyOrigin, CorsLayer},
 };
 
 use super::reply::{self, Refusal};
@@ -20,18 +23,21 @@ use crate::{metrics, render::error::Form};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
+/// How long browsers may remember what a preflight said; Chrome caps it at two hours.
+const PREFLIGHT: Duration = Duration::from_secs(7200);
 
 /// A fresh id of ours for a request: never the client's own, since a worker cancels the older of two requests with the same id.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(pub(super) String);
 
 pub(super) fn wrap(router: Router) -> Router {
-    // Local web applications of any origin use the API, as with Lemonade and llama.cpp's server.
+    // Local web applications of any origin use the API, as with Lemonade and llama.cpp's server. `*` would not cover `Authorization`.
     let cors = CorsLayer::new()
         .allow_origin(AnyOrigin)
         .allow_methods(AnyOrigin)
-        .allow_headers(AnyOrigin)
-        .expose_headers([REQUEST_ID]);
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([REQUEST_ID, RETRY_AFTER])
+        .max_age(PREFLIGHT);
     router
         .layer(CatchPanicLayer::custom(panicked))
         // What no dialect wrote, such as an unknown path, is in OpenAI's form.

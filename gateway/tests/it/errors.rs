@@ -132,9 +132,23 @@ async fn other_origins_may_ask_and_request_ids_return() {
     let request = gateway.client.request(reqwest::Method::OPTIONS, &url);
     let request = request
         .header("origin", "http://app")
-        .header("access-control-request-method", "POST");
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "authorization,content-type");
     let response = request.send().await.unwrap();
-    assert_eq!(response.headers()["access-control-allow-origin"], "*");
+    let headers = response.headers();
+    assert_eq!(headers["access-control-allow-origin"], "*");
+    // `*` allows every header but this one.
+    assert_eq!(
+        headers["access-control-allow-headers"],
+        "authorization,content-type"
+    );
+    assert!(headers.contains_key("access-control-max-age"));
+    let request = gateway.client.post(&url).header("origin", "http://app");
+    let response = request.body("{}").send().await.unwrap();
+    assert_eq!(
+        response.headers()["access-control-expose-headers"],
+        "x-request-id,retry-after"
+    );
     let request = gateway
         .client
         .get(format!("{}/v1/models", gateway.url))
