@@ -8,6 +8,7 @@
 //! Everything that is not an answer is an error of the catalogue ([`reply::Refusal`]) in its dialect's form.
 
 pub(crate) mod access;
+pub(crate) mod extract;
 mod layers;
 pub(crate) mod passed;
 pub(crate) mod reply;

@@ -208,6 +208,66 @@ async fn any_bytes_are_refused_at_every_route() {
     }
 }
 
+/// What stands where a path has a name, and queries of which each breaks somebody's reader.
+const NAMES: [&str; 6] = ["%ff", "%00", "%", "..%2f..", "%F0%9F", "m%2fm"];
+const QUERIES: [&str; 9] = [
+    "model=a&model=b",
+    "checkpoint=a&checkpoint=b",
+    "show_all=1&show_all=2",
+    "instance=a&instance=b",
+    "model=%ff",
+    "%ff=%ff",
+    "=&=",
+    "autoload=maybe",
+    "action=%00",
+];
+
+/// axum's own refusals are plain text, in no dialect's form.
+#[tokio::test]
+async fn bad_paths_and_queries_are_refused_in_json_at_every_route() {
+    let worker = Worker::start(|_| says(&["hi"])).await;
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    let (_, document) = gateway.get("/openapi.json").await;
+    let mut refused = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let named = |name| {
+                ["{name}", "{id}", "{task}", "{alias}"]
+                    .iter()
+                    .fold(path.clone(), |path, part| path.replace(part, name))
+            };
+            let names = NAMES
+                .map(|name| named(name))
+                .into_iter()
+                .filter(|_| path.contains('{'));
+            let queries = QUERIES.map(|query| format!("{}?{query}", named("m")));
+            for target in names.chain(queries) {
+                let request = gateway
+                    .client
+                    .request(method.clone(), format!("{}{target}", gateway.url));
+                let response = within(request.body("{}").send()).await.unwrap();
+                if response.status().is_success() {
+                    continue;
+                }
+                let status = response.status();
+                let kind = response.headers().get("content-type").cloned();
+                assert!(
+                    kind.is_some_and(|kind| kind == "application/json"),
+                    "{method} {target}: {status}"
+                );
+                let body: Value = within(response.json()).await.unwrap();
+                assert!(
+                    body["error"].is_object() || body["error"].is_string(),
+                    "{method} {target}: {body}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}
+
 /// What a server says to raw bytes, as far as it says anything.
 async fn says_to(gateway: &Gateway, bytes: &[u8]) -> String {
     let address = gateway.url.strip_prefix("http://").unwrap();

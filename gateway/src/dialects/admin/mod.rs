@@ -20,12 +20,7 @@ mod tables;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::{Path, State},
-    response::Response,
-    routing::get,
-};
+use axum::{Router, extract::State, response::Response, routing::get};
 use http::StatusCode;
 use muster_proto::{
     Code,
@@ -42,6 +37,7 @@ use crate::{
     routes::{
         App,
         access::Access,
+        extract::Path,
         reply::{self, Refusal},
         run::Asked,
         surface,

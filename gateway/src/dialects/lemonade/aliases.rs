@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::Alias;
 use serde_json::{Map, Value, json};
@@ -16,6 +13,7 @@ use crate::{
     openapi::schema,
     routes::{
         App,
+        extract::Path,
         reply::{self, Refusal},
         run::Asked,
     },

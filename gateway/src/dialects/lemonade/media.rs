@@ -8,10 +8,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use memchr::memmem;
 use muster_proto::{
@@ -22,7 +19,7 @@ use muster_proto::{
 use crate::{
     dispatch::{check_kind, unknown_model},
     openapi::schema,
-    routes::{App, passed, reply::Refusal, run::Asked},
+    routes::{App, extract::Path, passed, reply::Refusal, run::Asked},
     translate::{
         self,
         object::{self, Object},

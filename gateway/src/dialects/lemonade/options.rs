@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::{
     Code,
@@ -20,6 +17,7 @@ use crate::{
     openapi::schema,
     routes::{
         App,
+        extract::Path,
         reply::{self, Refusal},
         run::Asked,
     },

@@ -2,10 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use axum::{
-    extract::{Query, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use futures::stream;
 use http::StatusCode;
@@ -26,6 +23,7 @@ use crate::{
     render::error::Form,
     routes::{
         App,
+        extract::Query,
         reply::{self, Refusal},
         run::Asked,
     },

@@ -1,30 +1,13 @@
 //! Which model a native request means: the body's `model`, else the query's, else the only one that is loaded (DECISIONS.md, llama.cpp native).
 
-use axum::extract::{FromRequestParts, Query};
-use http::request::Parts;
 use muster_proto::v1::ErrorInfo;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 
+pub(super) use crate::routes::extract::Query as Asking;
 use crate::{
     fleet::table::{Table, is_loaded},
-    routes::reply::Refusal,
     translate::object::{self, Object},
 };
-
-/// A query, refused in llama.cpp's form.
-#[derive(Clone, Debug)]
-pub(super) struct Asking<T>(pub(super) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asking<T> {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
-        match Query::try_from_uri(&parts.uri) {
-            Ok(Query(query)) => Ok(Self(query)),
-            Err(error) => Err(object::invalid("query", error.body_text()).into()),
-        }
-    }
-}
 
 /// The query of a native request.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::State,
     response::{IntoResponse as _, Response},
 };
 use http::StatusCode;
@@ -16,7 +16,11 @@ use crate::{
     fleet::table::{Table, is_loaded},
     openapi::schema,
     render,
-    routes::{App, reply},
+    routes::{
+        App,
+        extract::{Path, Query},
+        reply,
+    },
 };
 
 #[derive(Debug, Serialize)]
@@ -72,11 +76,13 @@ pub(super) struct Show {
     params(("show_all" = Option<bool>, Query, description = "Also models whose files are not here.")),
     responses(
         (status = 200, description = "`data`: the models.", body = serde_json::Value),
+        (status = "4XX", description = "The query is wrong.", body = schema::Error),
     )
 )]
-pub(super) async fn list(State(app): State<Arc<App>>, show: Result<Query<Show>, QueryRejection>) -> Response {
-    let all = show.ok().and_then(|Query(show)| show.show_all);
-    let all = all.is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
+pub(super) async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response {
+    let all = show
+        .show_all
+        .is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
     let table = app.dispatcher.fleet.table();
     let shown = |summary: &&Arc<ModelSummary>| all || summary.downloaded || is_loaded(summary);
     let data = table
