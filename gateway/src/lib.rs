@@ -39,6 +39,7 @@ pub use self::options::Options;
 use self::{
     fleet::Fleet,
     io::{Settings, Threads},
+    routes::budget::Budget,
 };
 
 /// Longest wait for the controller before the gateway calls itself ready.
@@ -55,6 +56,7 @@ pub async fn run(options: Options) -> std::io::Result<()> {
     tokio::spawn(std::sync::Arc::clone(&fleet).follow());
     let settings = Settings {
         max_body: options.max_body(),
+        bodies: Budget::new(options.max_bodies()),
         drain: options.drain(),
         keys: std::sync::Arc::new(options.keys()?),
         autoload: options.autoload(),

@@ -31,6 +31,10 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(1..=MAX_BODY_BYTES))]
     pub max_body_bytes: u32,
 
+    /// Most bytes of request bodies held at once; what comes on top is refused with 429. Bodies up to 64 KiB do not count.
+    #[arg(long, env = "MUSTER_GATEWAY_MAX_BODIES_BYTES", default_value_t = 256 << 20)]
+    pub max_bodies_bytes: u64,
+
     /// Keys of users; with one, every request but /health and /live needs it. Several are separated by commas.
     #[arg(
         long,
@@ -94,6 +98,13 @@ impl Options {
     /// Largest request body in bytes.
     pub(crate) fn max_body(&self) -> usize {
         usize::try_from(self.max_body_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Most bytes of request bodies at once, at least one body's.
+    pub(crate) fn max_bodies(&self) -> usize {
+        usize::try_from(self.max_bodies_bytes)
+            .unwrap_or(usize::MAX)
+            .max(self.max_body())
     }
 
     /// Longest wait for a load.

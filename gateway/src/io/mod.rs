@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     dispatch::{Dispatcher, autoload::Autoload},
     fleet::Fleet,
-    routes::{self, App, access::Keys},
+    routes::{self, App, access::Keys, budget::Budget},
     session::Pool,
     stats::Stats,
 };
@@ -31,6 +31,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) max_body: usize,
+    pub(crate) bodies: Arc<Budget>,
     /// How long streams may go on after the end was asked for.
     pub(crate) drain: Duration,
     pub(crate) keys: Arc<Keys>,
@@ -130,6 +131,7 @@ impl Thread {
                 autoload: self.settings.autoload,
             },
             max_body: self.settings.max_body,
+            bodies: self.settings.bodies,
             keys: self.settings.keys,
             stats: self.settings.stats,
             stopping: self.stop.clone(),

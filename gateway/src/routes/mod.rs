@@ -8,6 +8,7 @@
 //! Everything that is not an answer is an error of the catalogue ([`reply::Refusal`]) in its dialect's form.
 
 pub(crate) mod access;
+pub(crate) mod budget;
 pub(crate) mod extract;
 mod layers;
 pub(crate) mod passed;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     access::{Access, Keys},
+    budget::Budget,
     reply::Refusal,
 };
 use crate::{dialects, dispatch::Dispatcher, render::error::Form, stats::Stats};
@@ -34,6 +36,8 @@ pub(crate) struct App {
     pub(crate) dispatcher: Dispatcher,
     /// Largest request body in bytes.
     pub(crate) max_body: usize,
+    /// Bytes of request bodies that the process may hold.
+    pub(crate) bodies: Arc<Budget>,
     /// Who may ask.
     pub(crate) keys: Arc<Keys>,
     /// How the last request performed.

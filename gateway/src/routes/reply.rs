@@ -1,19 +1,20 @@
 //! What all routes share: reading a bounded body, and answering with an error of the catalogue.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{
     HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER},
 };
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
 
+use super::budget::{Budget, Held};
 use crate::render::error::Form;
 
 /// Longest time for a body to come whole: what a client with 1 MB/s needs for the largest, twice.
@@ -135,24 +136,61 @@ where
     response
 }
 
-/// Reads a request's body of at most `limit` bytes.
+/// Reads a request's body of at most `limit` bytes. What comes with it is to be kept as long as the body is.
 ///
 /// # Errors
-/// `body_too_large`; `slow_request` if it takes too long; `invalid_request` if the client breaks off.
-pub(crate) async fn body(mut body: Body, limit: usize) -> Result<Bytes, ErrorInfo> {
-    let read = tokio::time::timeout(BODY_TIME, Limited::new(&mut body, limit).collect()).await;
+/// `body_too_large`; `queue_full` if too many bytes of bodies are held already; `slow_request` if it takes too long; `invalid_request` if the client
+/// breaks off.
+pub(crate) async fn body(
+    mut body: Body,
+    limit: usize,
+    budget: &Arc<Budget>,
+) -> Result<(Bytes, Held), ErrorInfo> {
+    let mut held = budget.begin();
+    let read = tokio::time::timeout(BODY_TIME, gather(&mut body, limit, &mut held)).await;
     let Ok(read) = read else {
         let message = format!("the body did not come whole in {} s", BODY_TIME.as_secs());
         return Err(Code::SlowRequest.error(message));
     };
-    match read {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            discard(body).await;
-            Err(Code::BodyTooLarge.error(format!("the body is larger than {limit} bytes")))
+    let error = match read {
+        Ok(bytes) => return Ok((bytes, held)),
+        Err(Unread::Large) => Code::BodyTooLarge.error(format!("the body is larger than {limit} bytes")),
+        Err(Unread::Full) => {
+            let message = format!("the gateway holds {} bytes of requests already", budget.all());
+            Code::QueueFull.error(message)
         }
-        Err(error) => Err(Code::InvalidRequest.error(format!("could not read the body: {error}"))),
+        Err(Unread::Broken(error)) => {
+            return Err(Code::InvalidRequest.error(format!("could not read the body: {error}")));
+        }
+    };
+    drop(held);
+    discard(body).await;
+    Err(error)
+}
+
+/// Why a body was not read to its end.
+#[derive(Debug)]
+enum Unread {
+    Large,
+    Full,
+    Broken(axum::Error),
+}
+
+async fn gather(body: &mut Body, limit: usize, held: &mut Held) -> Result<Bytes, Unread> {
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(Unread::Broken)?.into_data() else {
+            continue;
+        };
+        if data.len() > limit - all.len() {
+            return Err(Unread::Large);
+        }
+        if !held.take(data.len()) {
+            return Err(Unread::Full);
+        }
+        all.extend_from_slice(&data);
     }
+    Ok(all.freeze())
 }
 
 async fn discard(mut body: Body) {
@@ -203,7 +241,9 @@ mod tests {
         tokio::time::pause();
         let began = tokio::time::Instant::now();
         let slow = Slow(Box::pin(tokio::time::sleep(Duration::ZERO)));
-        let error = body(Body::new(slow), 1 << 20).await.unwrap_err();
+        let error = body(Body::new(slow), 1 << 20, &Budget::new(1 << 20))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), Code::SlowRequest);
         assert!(began.elapsed() >= BODY_TIME && began.elapsed() < 2 * BODY_TIME);
     }

@@ -21,6 +21,7 @@ use muster_proto::{
 use super::{
     App,
     access::Caller,
+    budget::Held,
     layers::RequestId,
     reply::{self, Refusal},
 };
@@ -38,6 +39,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) body: Bytes,
+    /// The body's share of what the process may hold.
+    _held: Held,
     /// Ours, fresh.
     pub(crate) id: String,
     trace: HashMap<String, String>,
@@ -61,8 +64,10 @@ impl FromRequest<Arc<App>> for Asked {
         let priority = priority(&parts.headers)?;
         let id = parts.extensions.get::<RequestId>();
         let id = id.map(|id| id.0.clone()).unwrap_or_default();
+        let (body, held) = reply::body(body, app.max_body, &app.bodies).await?;
         Ok(Self {
-            body: reply::body(body, app.max_body).await?,
+            body,
+            _held: held,
             id,
             trace: trace::from_headers(&parts.headers),
             key: caller.key,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::{App, router};
+use super::{App, budget::Budget, router};
 use crate::{
     dispatch::{Dispatcher, autoload::Autoload},
     fleet::Fleet,
@@ -27,6 +27,7 @@ fn alone(stopping: &CancellationToken) -> Router {
             autoload: Autoload::default(),
         },
         max_body: 1000,
+        bodies: Budget::new(1000),
         keys: Arc::default(),
         stats: Arc::default(),
         stopping: stopping.clone(),

@@ -36,14 +36,8 @@ impl Gateway {
         let path = directory.path().join("notify");
         let ready = UnixDatagram::bind(&path).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_muster-gateway"))
-            .args([
-                "--listen",
-                listen,
-                "--io-threads",
-                "2",
-                "--max-body-bytes",
-                "100000",
-            ])
+            .args(["--listen", listen, "--io-threads", "2"])
+            .env("MUSTER_GATEWAY_MAX_BODY_BYTES", "100000")
             .args(["--controller", &controller.to_string(), "--drain-seconds", "10"])
             .args(more)
             .env("NOTIFY_SOCKET", &path)

@@ -359,3 +359,53 @@ async fn bodies_of_100_mb_are_refused_in_bounded_memory() {
     assert!(grown < 32 << 20, "it took {} MiB", grown >> 20);
     assert_eq!(gateway.get("/live").await.0, 200);
 }
+
+/// Fifty unfinished bodies, each below the limit, once took 1.5 GB.
+#[tokio::test]
+async fn unfinished_bodies_are_bounded_together_and_chats_still_get_in() {
+    const SIZE: usize = 12 << 20;
+    const AT_ONCE: usize = 16;
+    let worker = Worker::start(|_| says(&["hi"])).await;
+    let (plain, controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    drop(plain);
+    let args = ["--max-body-bytes", "16777216", "--max-bodies-bytes", "33554432"];
+    let gateway = Gateway::start_with("127.0.0.1:0", &controller.address, &args).await;
+    assert_eq!(gateway.chat(json!({})).await.status(), 200);
+    let before = gateway.peak_memory();
+    let address = gateway.url.strip_prefix("http://").unwrap();
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        SIZE + 1
+    );
+    let body = vec![b' '; SIZE];
+    // All but the last byte.
+    let mut sockets = Vec::new();
+    for _ in 0..AT_ONCE {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        within(socket.write_all(head.as_bytes())).await.unwrap();
+        within(socket.write_all(&body)).await.unwrap();
+        sockets.push(socket);
+    }
+    let grown = gateway.peak_memory() - before;
+    assert!(grown < 96 << 20, "it took {} MiB", grown >> 20);
+    assert_eq!(gateway.chat(json!({})).await.status(), 200);
+    let mut answers = Vec::new();
+    for socket in &mut sockets {
+        // It hears of a refusal once it has sent the rest, or by then already.
+        drop(socket.write_all(b" ").await);
+        let mut answer = vec![0; 2000];
+        let size = within(socket.read(&mut answer)).await.unwrap_or_default();
+        answers.push(String::from_utf8_lossy(&answer[..size]).to_lowercase());
+    }
+    let said = |status: &str| answers.iter().filter(|answer| answer.starts_with(status)).count();
+    // Spaces are no JSON: these were read.
+    let (read, refused) = (said("http/1.1 400"), said("http/1.1 429"));
+    assert!(
+        read >= 2 && refused >= AT_ONCE / 2 && read + refused == AT_ONCE,
+        "{answers:?}"
+    );
+    let told = |answer: &&String| answer.contains("retry-after: 1") && answer.contains("queue_full");
+    assert_eq!(answers.iter().filter(told).count(), refused, "{answers:?}");
+    // What they held was given back.
+    assert_eq!(send(&gateway, "/v1/completions", body).await.status(), 400);
+}
