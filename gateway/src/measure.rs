@@ -40,6 +40,7 @@ impl Chunks {
                 head,
                 openai::translate::Echo::default(),
                 view,
+                || 0,
             )),
             "message" => Box::new(anthropic::render::stream(head)),
             "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat)),

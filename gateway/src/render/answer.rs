@@ -16,6 +16,11 @@ pub(crate) struct Call {
     pub(crate) arguments: String,
 }
 
+/// Whether a piece's tokens belong to the text: not those of reasoning. Tokens without any output yet are on their way to the text.
+pub(crate) fn is_text(delta: &Delta) -> bool {
+    !delta.content.is_empty() || delta.reasoning.is_empty()
+}
+
 /// One choice.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
@@ -23,6 +28,8 @@ pub(crate) struct Choice {
     pub(crate) reasoning: String,
     pub(crate) calls: BTreeMap<u32, Call>,
     pub(crate) logprobs: Vec<TokenLogprob>,
+    /// How many of these belong to the reasoning: the first so many.
+    pub(crate) of_reasoning: usize,
     pub(crate) tokens: Vec<i32>,
     pub(crate) end: ChoiceFinished,
 }
@@ -75,6 +82,9 @@ impl Answer {
 
     fn delta(&mut self, delta: Delta) {
         let choice = self.choices.entry(delta.choice).or_default();
+        if !is_text(&delta) {
+            choice.of_reasoning += delta.logprobs.len();
+        }
         choice.content.push_str(&delta.content);
         choice.reasoning.push_str(&delta.reasoning);
         choice.tokens.extend(delta.tokens);

@@ -8,20 +8,30 @@
 //! Such dialects have one choice.
 
 use bytes::BytesMut;
-use muster_proto::v1::{ChoiceFinished, Delta, ErrorInfo, Finished, TokenLogprob, ToolCallDelta};
+use muster_proto::v1::{
+    ChoiceFinished, Delta, ErrorInfo, FinishReason, Finished, TokenLogprob, ToolCallDelta,
+};
 
 use super::{
-    answer::{Call, Choice},
+    answer::{Call, Choice, is_text},
+    reason,
     stream::Frames,
 };
 
+/// What the model said, with the probabilities of its tokens as far as they were asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) text: String,
+    pub(crate) logprobs: Vec<TokenLogprob>,
+}
+
 /// One block with what it holds so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Block {
     /// What the model thought.
     Reasoning(String),
     /// What it said.
-    Text(String),
+    Text(Said),
     /// What it wants called.
     Call(Call),
 }
@@ -41,8 +51,8 @@ pub(crate) trait BlockFrames {
         logprobs: &[TokenLogprob],
         out: &mut BytesMut,
     );
-    /// The block is complete.
-    fn close(&mut self, index: usize, block: &Block, out: &mut BytesMut);
+    /// The block is complete, or as complete as it gets: `cut` says that the answer ended in it, by a limit.
+    fn close(&mut self, index: usize, block: &Block, cut: bool, out: &mut BytesMut);
     /// The answer is complete.
     fn finish(&mut self, blocks: &[Block], end: &ChoiceFinished, finished: &Finished, out: &mut BytesMut);
     /// The answer failed.
@@ -50,16 +60,28 @@ pub(crate) trait BlockFrames {
 }
 
 /// The blocks of a whole answer.
-pub(crate) fn blocks(choice: Choice) -> Vec<Block> {
+pub(crate) fn blocks(mut choice: Choice) -> Vec<Block> {
     let mut blocks = Vec::new();
     if !choice.reasoning.is_empty() {
         blocks.push(Block::Reasoning(choice.reasoning));
     }
     if !choice.content.is_empty() || (blocks.is_empty() && choice.calls.is_empty()) {
-        blocks.push(Block::Text(choice.content));
+        let reasoning = choice.of_reasoning.min(choice.logprobs.len());
+        blocks.push(Block::Text(Said {
+            text: choice.content,
+            logprobs: choice.logprobs.split_off(reasoning),
+        }));
     }
     blocks.extend(choice.calls.into_values().map(Block::Call));
     blocks
+}
+
+/// Whether an answer ended by a limit, in the middle of its last block.
+pub(crate) fn is_cut(number: i32) -> bool {
+    match reason(number) {
+        FinishReason::Length | FinishReason::ContentFilter => true,
+        FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Unspecified => false,
+    }
 }
 
 /// Which block a piece belongs to.
@@ -95,7 +117,7 @@ impl<B: BlockFrames> Blocks<B> {
         if self.open != Some(place) {
             let block = match place {
                 Place::Reasoning => Block::Reasoning(String::new()),
-                Place::Text => Block::Text(String::new()),
+                Place::Text => Block::Text(Said::default()),
                 Place::Call(_) => Block::Call(Call::default()),
             };
             self.begin(place, block, out);
@@ -103,7 +125,11 @@ impl<B: BlockFrames> Blocks<B> {
         let index = self.blocks.len() - 1;
         let block = &mut self.blocks[index];
         match block {
-            Block::Reasoning(held) | Block::Text(held) => held.push_str(text),
+            Block::Reasoning(held) => held.push_str(text),
+            Block::Text(held) => {
+                held.text.push_str(text);
+                held.logprobs.extend_from_slice(logprobs);
+            }
             Block::Call(call) => call.arguments.push_str(text),
         }
         if !text.is_empty() || !logprobs.is_empty() {
@@ -112,7 +138,7 @@ impl<B: BlockFrames> Blocks<B> {
     }
 
     fn begin(&mut self, place: Place, block: Block, out: &mut BytesMut) {
-        self.close(out);
+        self.close(false, out);
         self.frames.open(self.blocks.len(), &block, out);
         self.blocks.push(block);
         self.open = Some(place);
@@ -131,11 +157,11 @@ impl<B: BlockFrames> Blocks<B> {
         self.write(place, &piece.arguments, &[], out);
     }
 
-    fn close(&mut self, out: &mut BytesMut) {
+    fn close(&mut self, cut: bool, out: &mut BytesMut) {
         if self.open.take().is_some()
             && let Some(block) = self.blocks.last()
         {
-            self.frames.close(self.blocks.len() - 1, block, out);
+            self.frames.close(self.blocks.len() - 1, block, cut, out);
         }
     }
 }
@@ -148,7 +174,9 @@ impl<B: BlockFrames> Frames for Blocks<B> {
         if !delta.reasoning.is_empty() {
             self.write(Place::Reasoning, &delta.reasoning, &[], out);
         }
-        if !delta.content.is_empty() {
+        // Bytes that are no character yet come without text, their tokens' figures with them.
+        let held_back = !delta.logprobs.is_empty() && is_text(delta) && delta.tool_calls.is_empty();
+        if !delta.content.is_empty() || held_back {
             self.write(Place::Text, &delta.content, &delta.logprobs, out);
         }
         for piece in &delta.tool_calls {
@@ -161,14 +189,14 @@ impl<B: BlockFrames> Frames for Blocks<B> {
             self.frames.begin(out);
         }
         if self.blocks.is_empty() {
-            self.begin(Place::Text, Block::Text(String::new()), out);
+            self.begin(Place::Text, Block::Text(Said::default()), out);
         }
-        self.close(out);
+        self.close(is_cut(end.reason), out);
         self.end = end.clone();
     }
 
     fn finish(&mut self, finished: &Finished, _extra: &str, out: &mut BytesMut) {
-        self.close(out);
+        self.close(false, out);
         self.frames.finish(&self.blocks, &self.end, finished, out);
     }
 

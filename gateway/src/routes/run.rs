@@ -85,11 +85,10 @@ impl FromRequest<Arc<App>> for Asked {
 impl Asked {
     /// What the answer's parts have in common; `prefix` begins its id.
     pub(crate) fn head(&self, prefix: &str, common: &Common) -> Head {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Head {
             id: format!("{prefix}{}", self.id),
             model: common.model.clone(),
-            created: now.as_secs(),
+            created: unix_now(),
         }
     }
 
@@ -169,6 +168,12 @@ impl Asked {
             autoload: self.autoload,
         }
     }
+}
+
+/// Unix time in seconds.
+pub(crate) fn unix_now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 /// `x-muster-priority`: how urgent a request is among those that wait, -4 to 4; 0 = as any other.

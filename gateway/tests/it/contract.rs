@@ -1,15 +1,19 @@
 //! async-openai's types, which know nothing of us, read every answer in OpenAI's form.
 
+use async_openai::error::WrappedError;
 use async_openai::types::{
     chat::{CreateChatCompletionResponse, CreateChatCompletionStreamResponse},
     completions::CreateCompletionResponse,
     embeddings::CreateEmbeddingResponse,
     models::{ListModelResponse, Model},
-    responses::{Response, ResponseStreamEvent},
+    responses::{OutputItem, OutputMessageContent, OutputStatus, Response, ResponseErrorCode, ResponseStreamEvent, Status},
 };
-use muster_proto::v1::{
-    EmbedResult, Embedding, FinishReason, ModelSummary, ModelType, Start, TokenLogprob, ToolCallDelta,
-    TopLogprob, Vector, event::Kind, start::Work,
+use muster_proto::{
+    Code,
+    v1::{
+        EmbedResult, Embedding, FinishReason, ModelSummary, ModelType, Start, TokenLogprob, ToolCallDelta,
+        TopLogprob, Vector, event::Kind, start::Work,
+    },
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -18,8 +22,12 @@ use crate::{
     controller::Controller,
     gateway::{Gateway, events, model},
     within,
-    worker::{Tick, Worker, admitted, ended, event, finished, text},
+    worker::{Tick, Worker, admitted, ended, event, failed, finished, text},
 };
+
+/// With so many tokens at most an answer is cut, or fails, after its text.
+const CUT: u32 = 1;
+const FAILS: u32 = 2;
 
 /// Reasoning, text with probabilities, and a call: everything an answer can hold.
 fn everything(start: &Start) -> Vec<Tick> {
@@ -61,17 +69,18 @@ fn everything(start: &Start) -> Vec<Tick> {
             arguments: "{}".into(),
         }];
     }
-    vec![(
-        vec![
-            admitted(),
-            thought,
-            said,
-            call,
-            ended(0, FinishReason::ToolCalls),
-            finished(),
-        ],
-        true,
-    )]
+    let limit = match &start.work {
+        Some(Work::Generate(work)) => work.max_tokens,
+        Some(Work::Embed(_) | Work::Rerank(_)) | None => None,
+    };
+    let rest = match limit {
+        Some(CUT) => vec![ended(0, FinishReason::Length), finished()],
+        Some(FAILS) => vec![failed(Code::RuntimeCrashed)],
+        Some(_) | None => vec![call, ended(0, FinishReason::ToolCalls), finished()],
+    };
+    let mut events = vec![admitted(), thought, said];
+    events.extend(rest);
+    vec![(events, true)]
 }
 
 async fn start() -> (Gateway, Controller, Worker) {
@@ -148,10 +157,99 @@ async fn responses_are_what_async_openai_reads() {
 }
 
 #[tokio::test]
+async fn responses_that_are_cut_or_fail_are_what_async_openai_reads() {
+    let (gateway, _controller, _worker) = start().await;
+    let path = "/v1/responses";
+    let body = json!({"model": "m", "input": "hi", "max_output_tokens": CUT, "top_logprobs": 1});
+    let response: Response = whole(&gateway, path, body.clone()).await;
+    assert_eq!(response.status, Status::Incomplete);
+    assert_eq!((response.output.len(), response.completed_at), (2, None));
+    let text = |response: &Response| match &response.output[1] {
+        OutputItem::Message(message) => {
+            assert_eq!(message.status, OutputStatus::Incomplete);
+            match &message.content[0] {
+                OutputMessageContent::OutputText(text) => text.clone(),
+                OutputMessageContent::Refusal(refusal) => panic!("{refusal:?}"),
+            }
+        }
+        other => panic!("{other:?}"),
+    };
+    let figures = text(&response).logprobs.unwrap();
+    assert_eq!((figures.len(), figures[0].top_logprobs.len()), (1, 1));
+    let events: Vec<ResponseStreamEvent> = streamed(&gateway, path, body).await;
+    let Some(ResponseStreamEvent::ResponseIncomplete(last)) = events.last() else {
+        panic!("{:?}", events.last());
+    };
+    assert_eq!(text(&last.response).logprobs.unwrap(), figures);
+    let body = json!({"model": "m", "input": "hi", "max_output_tokens": FAILS});
+    let events: Vec<ResponseStreamEvent> = streamed(&gateway, path, body).await;
+    let Some(ResponseStreamEvent::ResponseFailed(last)) = events.last() else {
+        panic!("{:?}", events.last());
+    };
+    assert_eq!(last.response.status, Status::Failed);
+    let code = ResponseErrorCode::Other("runtime_crashed".into());
+    assert_eq!(last.response.error.as_ref().unwrap().code, code);
+}
+
+#[tokio::test]
 async fn models_are_what_async_openai_reads() {
     let (gateway, _controller, _worker) = start().await;
     let (_, list) = gateway.get("/v1/models").await;
     assert_eq!(is::<ListModelResponse>(&list).data.len(), 3);
     let (_, one) = gateway.get("/v1/models/m").await;
     assert_eq!(is::<Model>(&one).id, "m");
+}
+
+#[tokio::test]
+async fn errors_are_what_async_openai_reads() {
+    let (gateway, _controller, _worker) = start().await;
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    for (path, body, status, code, param) in [
+        (
+            "/v1/chat/completions",
+            json!({"model": "x", "messages": messages}),
+            404,
+            "unknown_model",
+            "model",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"model": "m", "messages": messages, "n": 0}),
+            400,
+            "invalid_request",
+            "n",
+        ),
+        (
+            "/v1/completions",
+            json!({"model": "m"}),
+            400,
+            "invalid_request",
+            "prompt",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"model": "m", "input": "x"}),
+            400,
+            "unsupported_by_runtime",
+            "model",
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "m", "input": "x", "n": 2}),
+            400,
+            "unsupported_by_runtime",
+            "n",
+        ),
+    ] {
+        let response = gateway.post(path, &body).await;
+        assert_eq!(response.status(), status, "{path} {body}");
+        let error: WrappedError = is(&within(response.json()).await.unwrap());
+        assert_eq!(error.error.code.as_deref(), Some(code), "{path} {body}");
+        assert_eq!(error.error.param.as_deref(), Some(param), "{path} {body}");
+        assert!(error.error.r#type.is_some() && !error.error.message.is_empty());
+    }
+    let body = json!({"model": "m", "messages": messages, "stream": true, "max_tokens": FAILS});
+    let events = events(gateway.post("/v1/chat/completions", &body).await).await;
+    let error: WrappedError = is(events.last().unwrap());
+    assert_eq!(error.error.code.as_deref(), Some("runtime_crashed"));
 }

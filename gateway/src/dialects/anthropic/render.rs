@@ -60,9 +60,9 @@ fn whole(out: &mut BytesMut, block: &Block) {
             value(out, text);
             raw(out, ",\"signature\":\"\"}");
         }
-        Block::Text(text) => {
+        Block::Text(said) => {
             raw(out, "{\"type\":\"text\",\"text\":");
-            value(out, text);
+            value(out, &said.text);
             raw(out, "}");
         }
         Block::Call(call) => {
@@ -153,7 +153,7 @@ impl BlockFrames for Message {
         raw(out, "}}\n\n");
     }
 
-    fn close(&mut self, index: usize, _block: &Block, out: &mut BytesMut) {
+    fn close(&mut self, index: usize, _block: &Block, _cut: bool, out: &mut BytesMut) {
         about(out, "content_block_stop", index);
         raw(out, "}\n\n");
     }

@@ -137,10 +137,16 @@ async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response
     let (view, work) = (call.view, Work::Generate(call.work));
     let answers = asked.one(&app, call.common, work, 1).await?;
     if view.stream {
-        return run::stream(answers, response::stream(head, call.echo, view)).await;
+        return run::stream(answers, response::stream(head, call.echo, view, run::unix_now)).await;
     }
     let answer = run::gather(answers).await?;
-    Ok(reply::ok(response::body(head, call.echo, answer)))
+    Ok(reply::ok(response::body(
+        head,
+        call.echo,
+        view,
+        run::unix_now,
+        answer,
+    )))
 }
 
 #[utoipa::path(

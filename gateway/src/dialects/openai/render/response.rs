@@ -15,7 +15,7 @@ use crate::{
     render::{
         Head,
         answer::Answer,
-        blocks::{Block, BlockFrames, Blocks, blocks},
+        blocks::{Block, BlockFrames, Blocks, Said, blocks, is_cut},
         json::{list, member, raw, value},
         logprobs, reason,
         stream::Stream,
@@ -31,20 +31,32 @@ enum Status<'a> {
     Failed(&'a ErrorInfo),
 }
 
+/// Tells the time when a response is complete, as Unix time in seconds.
+pub(crate) type Clock = fn() -> u64;
+
+/// How far an item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Begun,
+    Done,
+    /// The answer ended in it, by a limit or a failure.
+    Cut,
+}
+
 /// The whole response.
-pub(crate) fn body(head: Head, echo: Echo, answer: Answer) -> Bytes {
+pub(crate) fn body(head: Head, echo: Echo, view: View, clock: Clock, answer: Answer) -> Bytes {
     let usage = answer.usage();
     let choice = answer.into_only();
     let reason = choice.end.reason;
-    let frames = Response::new(head, echo, View::default());
+    let frames = Response::new(head, echo, view, clock);
     let mut out = BytesMut::with_capacity(1024);
     frames.object(&mut out, Status::Ended(reason, &usage), &blocks(choice));
     out.freeze()
 }
 
 /// The response as it comes.
-pub(crate) fn stream(head: Head, echo: Echo, view: View) -> Stream<Blocks<Response>> {
-    Stream::new(Blocks::new(Response::new(head, echo, view)), false)
+pub(crate) fn stream(head: Head, echo: Echo, view: View, clock: Clock) -> Stream<Blocks<Response>> {
+    Stream::new(Blocks::new(Response::new(head, echo, view, clock)), false)
 }
 
 /// The events of a stream.
@@ -53,16 +65,18 @@ pub(crate) struct Response {
     head: Head,
     echo: Echo,
     view: View,
+    clock: Clock,
     /// Events so far.
     sequence: u64,
 }
 
 impl Response {
-    fn new(head: Head, echo: Echo, view: View) -> Self {
+    fn new(head: Head, echo: Echo, view: View, clock: Clock) -> Self {
         Self {
             head,
             echo,
             view,
+            clock,
             sequence: 0,
         }
     }
@@ -133,8 +147,14 @@ impl Response {
         }
         member(out, "model", &self.head.model);
         raw(out, ",\"output\":");
+        let cut = match status {
+            Status::InProgress => false,
+            Status::Failed(_) => true,
+            Status::Ended(reason, _) => is_cut(reason),
+        };
         list(out, blocks.iter().enumerate(), |out, (index, block)| {
-            self.item(out, index, block, true);
+            let cut = cut && index + 1 == blocks.len();
+            self.item(out, index, block, if cut { Stage::Cut } else { Stage::Done });
         });
         raw(
             out,
@@ -142,8 +162,11 @@ impl Response {
         );
         raw(out, &self.echo.0);
         if let Status::Ended(_, usage) = status {
-            raw(out, ",\"completed_at\":");
-            value(out, &self.head.created);
+            member(
+                out,
+                "completed_at",
+                &Some((self.clock)()).filter(|_| incomplete.is_none()),
+            );
             raw(out, ",\"usage\":");
             write_usage(out, usage);
         } else {
@@ -168,24 +191,29 @@ impl Response {
         value(out, &index);
     }
 
-    fn item(&self, out: &mut BytesMut, index: usize, block: &Block, done: bool) {
+    fn item(&self, out: &mut BytesMut, index: usize, block: &Block, stage: Stage) {
+        let done = stage != Stage::Begun;
         raw(out, "{\"id\":\"");
         self.item_id(out, index, block);
-        let status = if done { "completed" } else { "in_progress" };
+        let status = match stage {
+            Stage::Begun => "in_progress",
+            Stage::Done => "completed",
+            Stage::Cut => "incomplete",
+        };
         raw(out, "\"");
         member(out, "status", status);
         match block {
             Block::Reasoning(_) => {
                 raw(out, ",\"type\":\"reasoning\",\"summary\":[],\"content\":[");
                 if done {
-                    part(out, block);
+                    self.part(out, block);
                 }
                 raw(out, "]}");
             }
             Block::Text(_) => {
                 raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
                 if done {
-                    part(out, block);
+                    self.part(out, block);
                 }
                 raw(out, "]}");
             }
@@ -200,16 +228,15 @@ impl Response {
     }
 
     /// An event about an item as a whole.
-    fn about_item(&mut self, out: &mut BytesMut, index: usize, block: &Block, done: bool) {
-        let name = if done {
-            "response.output_item.done"
-        } else {
-            "response.output_item.added"
+    fn about_item(&mut self, out: &mut BytesMut, index: usize, block: &Block, stage: Stage) {
+        let name = match stage {
+            Stage::Begun => "response.output_item.added",
+            Stage::Done | Stage::Cut => "response.output_item.done",
         };
         self.open(out, name);
         member(out, "output_index", &index);
         raw(out, ",\"item\":");
-        self.item(out, index, block, done);
+        self.item(out, index, block, stage);
         raw(out, "}\n\n");
     }
 
@@ -222,42 +249,52 @@ impl Response {
         };
         self.about(out, name, index, block);
         raw(out, ",\"part\":");
-        part(out, block);
+        self.part(out, block);
         raw(out, "}\n\n");
     }
-}
 
-/// The content part of reasoning and text.
-fn part(out: &mut BytesMut, block: &Block) {
-    match block {
-        Block::Reasoning(text) => {
-            raw(out, "{\"type\":\"reasoning_text\",\"text\":");
-            value(out, text);
-            raw(out, "}");
+    /// The content part of reasoning and text.
+    fn part(&self, out: &mut BytesMut, block: &Block) {
+        match block {
+            Block::Reasoning(text) => {
+                raw(out, "{\"type\":\"reasoning_text\",\"text\":");
+                value(out, text);
+                raw(out, "}");
+            }
+            Block::Text(Said { text, logprobs }) => {
+                raw(out, "{\"type\":\"output_text\",\"text\":");
+                value(out, text);
+                raw(out, ",\"annotations\":[]");
+                self.logprobs(out, logprobs);
+                raw(out, "}");
+            }
+            Block::Call(_) => {}
         }
-        Block::Text(text) => {
-            raw(out, "{\"type\":\"output_text\",\"text\":");
-            value(out, text);
-            raw(out, ",\"annotations\":[],\"logprobs\":[]}");
+    }
+
+    /// Writes `,"logprobs":[…]`; nothing is in it unless it was asked for.
+    fn logprobs(&self, out: &mut BytesMut, tokens: &[TokenLogprob]) {
+        raw(out, ",\"logprobs\":[");
+        if self.view.logprobs {
+            logprobs::chat(out, tokens, self.view.post_sampling);
         }
-        Block::Call(_) => {}
+        raw(out, "]");
     }
 }
 
+/// OpenAI's clients insist on `reasoning_tokens`: it is 0 also where an engine does not count them.
 fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "{\"input_tokens\":");
     value(out, &usage.prompt_tokens);
     raw(out, ",\"input_tokens_details\":{\"cached_tokens\":");
     value(out, &usage.cached_tokens);
-    raw(out, "},\"output_tokens\":");
-    value(out, &usage.completion_tokens);
+    raw(out, "}");
+    member(out, "output_tokens", &usage.completion_tokens);
     raw(out, ",\"output_tokens_details\":{\"reasoning_tokens\":");
     value(out, &usage.reasoning_tokens);
-    raw(out, "},\"total_tokens\":");
-    value(
-        out,
-        &(u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens)),
-    );
+    raw(out, "}");
+    let total = u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens);
+    member(out, "total_tokens", &total);
     raw(out, "}");
 }
 
@@ -268,7 +305,7 @@ impl BlockFrames for Response {
     }
 
     fn open(&mut self, index: usize, block: &Block, out: &mut BytesMut) {
-        self.about_item(out, index, block, false);
+        self.about_item(out, index, block, Stage::Begun);
         if !matches!(block, Block::Call(_)) {
             self.about_part(out, index, block, false);
         }
@@ -290,19 +327,15 @@ impl BlockFrames for Response {
         self.about(out, name, index, block);
         member(out, "delta", text);
         if matches!(block, Block::Text(_)) {
-            raw(out, ",\"logprobs\":[");
-            if self.view.logprobs {
-                logprobs::chat(out, tokens, self.view.post_sampling);
-            }
-            raw(out, "]");
+            self.logprobs(out, tokens);
         }
         raw(out, "}\n\n");
     }
 
-    fn close(&mut self, index: usize, block: &Block, out: &mut BytesMut) {
+    fn close(&mut self, index: usize, block: &Block, cut: bool, out: &mut BytesMut) {
         let (name, key, text) = match block {
             Block::Reasoning(text) => ("response.reasoning_text.done", "text", text),
-            Block::Text(text) => ("response.output_text.done", "text", text),
+            Block::Text(said) => ("response.output_text.done", "text", &said.text),
             Block::Call(call) => (
                 "response.function_call_arguments.done",
                 "arguments",
@@ -314,21 +347,22 @@ impl BlockFrames for Response {
             member(out, "name", &call.name);
         }
         member(out, key, text);
-        if matches!(block, Block::Text(_)) {
-            raw(out, ",\"logprobs\":[]");
+        if let Block::Text(said) = block {
+            self.logprobs(out, &said.logprobs);
         }
         raw(out, "}\n\n");
         if !matches!(block, Block::Call(_)) {
             self.about_part(out, index, block, true);
         }
-        self.about_item(out, index, block, true);
+        self.about_item(out, index, block, if cut { Stage::Cut } else { Stage::Done });
     }
 
     fn finish(&mut self, blocks: &[Block], end: &ChoiceFinished, finished: &Finished, out: &mut BytesMut) {
         let usage = finished.usage.unwrap_or_default();
-        let name = match reason(end.reason) {
-            FinishReason::Length | FinishReason::ContentFilter => "response.incomplete",
-            FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Unspecified => "response.completed",
+        let name = if is_cut(end.reason) {
+            "response.incomplete"
+        } else {
+            "response.completed"
         };
         self.whole(out, name, Status::Ended(end.reason, &usage), blocks);
     }

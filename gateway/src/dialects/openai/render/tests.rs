@@ -2,9 +2,10 @@
 
 use muster_proto::{
     Code,
-    v1::{ErrorInfo, Event, FinishReason, PromptProgress, event::Kind},
+    v1::{Delta, ErrorInfo, Event, FinishReason, PromptProgress, event::Kind},
 };
 use proptest::prelude::*;
+use serde_json::Value;
 
 use super::{chat, completion, response};
 use crate::{
@@ -12,18 +13,18 @@ use crate::{
     render::{
         Head,
         recorded::{
-            PLAIN, done, end, event, gathered, head, json, probabilities, reasoning_and_text, shown, text,
-            tools, two_choices,
+            PLAIN, done, end, event, gathered, head, json, logprob, probabilities, reasoning_and_text, shown,
+            text, tools, two_choices,
         },
     },
     translate::View,
 };
 
-fn chat_body(view: View, events: Vec<Event>) -> serde_json::Value {
+fn chat_body(view: View, events: Vec<Event>) -> Value {
     json(&chat::body(&head(), view, &gathered(events)))
 }
 
-fn completion_body(view: View, echo: Option<&[String]>, events: Vec<Event>) -> serde_json::Value {
+fn completion_body(view: View, echo: Option<&[String]>, events: Vec<Event>) -> Value {
     json(&completion::body(&head(), view, echo, &gathered(events)))
 }
 
@@ -177,7 +178,7 @@ proptest! {
             if data == "[DONE]" {
                 continue;
             }
-            let chunk: serde_json::Value = serde_json::from_str(data).unwrap();
+            let chunk: Value = serde_json::from_str(data).unwrap();
             let choice = &chunk["choices"][0];
             let index = usize::try_from(choice["index"].as_u64().unwrap()).unwrap();
             streamed[index].push_str(choice["delta"]["content"].as_str().unwrap_or_default());
@@ -188,7 +189,7 @@ proptest! {
     }
 }
 
-fn response(events: Vec<Event>) -> serde_json::Value {
+fn response(view: View, events: Vec<Event>) -> Value {
     let head = Head {
         id: "resp_1".into(),
         ..head()
@@ -196,35 +197,123 @@ fn response(events: Vec<Event>) -> serde_json::Value {
     json(&response::body(
         head,
         Echo(",\"tools\":[]".into()),
+        view,
+        || 1_700_000_009,
         gathered(events),
     ))
 }
 
-fn response_stream(events: Vec<Event>) -> String {
+fn response_stream(view: View, events: Vec<Event>) -> String {
     let head = Head {
         id: "resp_1".into(),
         ..head()
     };
     shown(
-        response::stream(head, Echo(",\"tools\":[]".into()), PLAIN),
+        response::stream(head, Echo(",\"tools\":[]".into()), view, || 1_700_000_009),
         events,
     )
 }
 
 #[test]
 fn responses_stream() {
-    insta::assert_snapshot!("response_stream_reasoning", response_stream(reasoning_and_text()));
-    insta::assert_snapshot!("response_stream_tools", response_stream(tools()));
+    insta::assert_snapshot!(
+        "response_stream_reasoning",
+        response_stream(PLAIN, reasoning_and_text())
+    );
+    insta::assert_snapshot!("response_stream_tools", response_stream(PLAIN, tools()));
     insta::assert_snapshot!(
         "response_stream_silent",
-        response_stream(vec![end(0, FinishReason::Length), done()])
+        response_stream(PLAIN, vec![end(0, FinishReason::Length), done()])
     );
     let failing = vec![text(0, "a"), event(Kind::Failed(Code::WorkerLost.error("gone")))];
-    insta::assert_snapshot!("response_stream_failed", response_stream(failing));
+    insta::assert_snapshot!("response_stream_failed", response_stream(PLAIN, failing));
 }
 
 #[test]
 fn response_bodies() {
-    insta::assert_json_snapshot!("response_body_reasoning", response(reasoning_and_text()));
-    insta::assert_json_snapshot!("response_body_tools", response(tools()));
+    insta::assert_json_snapshot!("response_body_reasoning", response(PLAIN, reasoning_and_text()));
+    insta::assert_json_snapshot!("response_body_tools", response(PLAIN, tools()));
+}
+
+/// The last item is what was cut; what came before it is complete.
+#[test]
+fn a_response_that_was_cut_has_an_incomplete_item() {
+    let events = || {
+        let mut events = reasoning_and_text();
+        events.truncate(4);
+        events.extend([end(0, FinishReason::Length), done()]);
+        events
+    };
+    let body = response(PLAIN, events());
+    assert_eq!(
+        (&body["status"], &body["completed_at"]),
+        (&"incomplete".into(), &Value::Null)
+    );
+    let statuses: Vec<_> = body["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["status"])
+        .collect();
+    assert_eq!(statuses, ["completed", "incomplete"]);
+    let stream = response_stream(PLAIN, events());
+    let last = stream.rsplit("data: ").next().unwrap();
+    let last: Value = serde_json::from_str(last.trim()).unwrap();
+    assert_eq!(last["response"]["output"], body["output"]);
+    let done = stream.split("event: response.output_item.done\ndata: ").skip(1);
+    let done: Vec<Value> = done
+        .map(|event| serde_json::from_str(event.lines().next().unwrap()).unwrap())
+        .collect();
+    assert_eq!(done[1]["item"], body["output"][1]);
+    // Whole ones end later than they began.
+    assert_eq!(
+        response(PLAIN, reasoning_and_text())["completed_at"],
+        1_700_000_009
+    );
+}
+
+/// Probabilities once were in the deltas only.
+#[test]
+fn probabilities_of_a_response_are_wherever_its_text_is() {
+    let view = View {
+        logprobs: true,
+        ..PLAIN
+    };
+    let mut events = probabilities();
+    let thought = event(Kind::Delta(Delta {
+        reasoning: "hm".into(),
+        logprobs: vec![logprob(4, b"hm", -2.0, &[])],
+        ..Delta::default()
+    }));
+    events.insert(0, thought);
+    let body = response(view, events.clone());
+    let figures = &body["output"][1]["content"][0]["logprobs"];
+    let tokens: Vec<_> = figures
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|figure| &figure["id"])
+        .collect();
+    assert_eq!(tokens, [5, 6, 7], "{body}");
+    let stream = response_stream(view, events.clone());
+    for event in stream
+        .split("\n\n")
+        .filter_map(|event| event.split_once("data: "))
+    {
+        let event: Value = serde_json::from_str(event.1).unwrap();
+        let shown = match event["type"].as_str().unwrap() {
+            "response.output_text.delta" | "response.output_text.done" => &event["logprobs"],
+            "response.content_part.done" if event["part"]["type"] == "output_text" => {
+                &event["part"]["logprobs"]
+            }
+            "response.completed" => &event["response"]["output"][1]["content"][0]["logprobs"],
+            _ => continue,
+        };
+        assert_eq!(shown, figures, "{event}");
+    }
+    // Not unless it was asked for.
+    assert_eq!(
+        response(PLAIN, events)["output"][1]["content"][0]["logprobs"],
+        serde_json::json!([])
+    );
 }

@@ -33,11 +33,12 @@ const SHOWN: [(&str, &str); 13] = [
     ("metadata", "{}"),
     ("parallel_tool_calls", "true"),
     ("reasoning", "{\"effort\":null,\"summary\":null}"),
-    ("temperature", "1.0"),
+    // What the model's own settings make of it is not known here.
+    ("temperature", "null"),
     ("text", "{\"format\":{\"type\":\"text\"}}"),
     ("tool_choice", "\"auto\""),
     ("tools", "[]"),
-    ("top_p", "1.0"),
+    ("top_p", "null"),
     ("truncation", "\"disabled\""),
     ("user", "null"),
 ];
@@ -113,16 +114,14 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, ErrorInfo> {
     if let Some(field) = body.take("top_logprobs") {
         work.top_logprobs = u32::try_from(field.integer(0, 20)?).unwrap_or_default();
         work.logprobs = work.top_logprobs > 0;
-        view.logprobs = work.logprobs;
     }
+    if let Some(field) = body.take("include") {
+        work.logprobs |= include(&field)?;
+    }
+    view.logprobs = work.logprobs;
+    limits(&mut body)?;
     switches(&mut body, &mut work, &mut view)?;
-    body.discard(&[
-        "include",
-        "max_tool_calls",
-        "stream_options",
-        "text",
-        "truncation",
-    ]);
+    body.discard(&["stream_options"]);
     work.extra_json = body.rest();
     Ok(ResponseCall {
         common,
@@ -135,6 +134,44 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, ErrorInfo> {
 fn unsupported(field: &Field<'_>, why: &str) -> ErrorInfo {
     let message = format!("`{}` cannot be honoured: {why}", field.path());
     Code::UnsupportedByRuntime.error(message).with_param(field.path())
+}
+
+/// What else is to be in the answer; true if that is the probabilities of its tokens.
+fn include(field: &Field<'_>) -> Result<bool, ErrorInfo> {
+    let mut logprobs = false;
+    for wanted in field.list()? {
+        match wanted.string()?.as_str() {
+            "message.output_text.logprobs" => logprobs = true,
+            // Nothing is encrypted: reasoning stands in the answer, and is read back from there.
+            "reasoning.encrypted_content" => {}
+            _ => return Err(unsupported(&wanted, "there is no such thing to include here")),
+        }
+    }
+    Ok(logprobs)
+}
+
+/// Fields that bound or shape the answer in ways of OpenAI's own.
+fn limits(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
+    // It counts calls of built-in tools, and there are none: any limit is kept.
+    if let Some(field) = body.take("max_tool_calls") {
+        field.u32(0)?;
+    }
+    if let Some(field) = body.take("truncation") {
+        match field.string()?.as_str() {
+            "disabled" => {}
+            "auto" => return Err(unsupported(&field, "no turns are dropped here, leave some out")),
+            _ => return Err(field.wrong("must be `disabled` or `auto`")),
+        }
+    }
+    if let Some(field) = body.take("n")
+        && field.u32(1)? != 1
+    {
+        return Err(unsupported(&field, "a response is one answer"));
+    }
+    match body.take("response_format") {
+        Some(field) => Err(field.wrong("stands under `text.format` here")),
+        None => Ok(()),
+    }
 }
 
 fn echo(body: &Object<'_>) -> Echo {
@@ -422,7 +459,7 @@ mod tests {
             "{:?}",
             call.echo
         );
-        assert!(call.echo.0.contains(r#","temperature":1.0,"#));
+        assert!(call.echo.0.contains(r#","temperature":null,"#));
     }
 
     /// Seed 001: `thinking` is read; OpenAI's `reasoning.effort` goes to the template.
@@ -445,6 +482,27 @@ mod tests {
     }
 
     #[test]
+    fn probabilities_are_asked_for_in_two_ways() {
+        let asked = |fields: &str| {
+            let call = read(&format!(r#""input": "x", {fields}"#)).unwrap();
+            (call.view.logprobs, call.work.logprobs, call.work.top_logprobs)
+        };
+        assert_eq!(asked(r#""top_logprobs": 2"#), (true, true, 2));
+        assert_eq!(
+            asked(r#""include": ["message.output_text.logprobs"]"#),
+            (true, true, 0)
+        );
+        assert_eq!(
+            asked(r#""include": ["reasoning.encrypted_content"]"#),
+            (false, false, 0)
+        );
+        assert_eq!(
+            asked(r#""max_tool_calls": 3, "n": 1, "truncation": "disabled""#),
+            (false, false, 0)
+        );
+    }
+
+    #[test]
     fn faults_are_refused_by_name() {
         for (fields, param) in [
             (r#""x": 1"#, "input"),
@@ -457,6 +515,17 @@ mod tests {
                 "previous_response_id",
             ),
             (r#""input": "x", "background": true"#, "background"),
+            (r#""input": "x", "n": 2"#, "n"),
+            (r#""input": "x", "truncation": "auto""#, "truncation"),
+            (r#""input": "x", "max_tool_calls": "few""#, "max_tool_calls"),
+            (
+                r#""input": "x", "response_format": {"type": "json_object"}"#,
+                "response_format",
+            ),
+            (
+                r#""input": "x", "include": ["file_search_call.results"]"#,
+                "include[0]",
+            ),
             (r#""input": "x", "thinking": "maybe""#, "thinking"),
             (
                 r#""input": "x", "max_output_tokens": "many""#,
