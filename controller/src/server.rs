@@ -12,7 +12,11 @@ use std::{
 use muster_proto::{
     DESCRIPTORS, MAX_MESSAGE_BYTES,
     net::{self, Address, Listener},
-    v1::{control_server::ControlServer, fleet_server::FleetServer, models_server::ModelsServer},
+    v1::{
+        control_server::{self, ControlServer},
+        fleet_server::{self, FleetServer},
+        models_server::{self, ModelsServer},
+    },
 };
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -171,6 +175,11 @@ fn serve(
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // What is served here, not all that the files define.
+            .with_service_name(control_server::SERVICE_NAME)
+            .with_service_name(fleet_server::SERVICE_NAME)
+            .with_service_name(models_server::SERVICE_NAME)
+            .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
     };
     let health_service = tonic_health::server::HealthService::from_health_reporter(health.clone());
     let control = ControlServer::new(ControlService::new(handle.clone()))

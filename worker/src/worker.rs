@@ -14,8 +14,10 @@ use muster_proto::{
     net::{self, Address, Listener},
     process::{notify_ready, notify_stopping, shutdown_signal},
     v1::{
-        Unload, UnloadMode, command::Kind as Order, host_server::HostServer,
-        inference_server::InferenceServer,
+        Unload, UnloadMode,
+        command::Kind as Order,
+        host_server::{self, HostServer},
+        inference_server::{self, InferenceServer},
     },
 };
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
@@ -158,6 +160,10 @@ async fn serve(
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(muster_proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // What is served here, not all that the files define.
+            .with_service_name(host_server::SERVICE_NAME)
+            .with_service_name(inference_server::SERVICE_NAME)
+            .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
     };
     let router = net::server()
         .add_service(grpc::inference::server(Arc::clone(registry), sessions.clone()))

@@ -6,7 +6,10 @@ use async_openai::types::{
     completions::CreateCompletionResponse,
     embeddings::CreateEmbeddingResponse,
     models::{ListModelResponse, Model},
-    responses::{OutputItem, OutputMessageContent, OutputStatus, Response, ResponseErrorCode, ResponseStreamEvent, Status},
+    responses::{
+        OutputItem, OutputMessageContent, OutputStatus, Response, ResponseErrorCode, ResponseStreamEvent,
+        Status,
+    },
 };
 use muster_proto::{
     Code,

@@ -418,6 +418,7 @@ async fn a_model_is_refused_as_what_it_is_not() {
 }
 
 /// A copy of an embedding model whose header has the keys that tell it from a model that writes under other names.
+#[allow(clippy::unwrap_used, reason = "a test's helper: a panic is the report")]
 fn without_keys(directory: &std::path::Path, path: &str) -> String {
     let mut bytes = std::fs::read(path).unwrap();
     for key in [b"attention.causal".as_slice(), b"pooling_type"] {

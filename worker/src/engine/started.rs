@@ -173,9 +173,18 @@ async fn ended(kept: &Kept) -> ErrorInfo {
         .exited()
         .await
         .map_or_else(|| "an unknown end".to_owned(), |exit| exit.to_string());
+    let words = last_words(&kept.log()).map_or_else(String::new, |words| format!(": {words}"));
     Code::ModelLoadFailed
-        .error(format!("the engine ended while loading: {how}"))
+        .error(format!("the engine ended while loading: {how}{words}"))
         .with_detail("exit", how)
+}
+
+/// The last line of a log that says what went wrong, else its last one.
+fn last_words(log: &[String]) -> Option<&str> {
+    const SIGNS: [&str; 5] = ["GGML_ASSERT", "terminate called", "panicked", "error", "Error"];
+    let lines = || log.iter().map(|line| line.trim()).filter(|line| !line.is_empty());
+    let tells = |line: &&str| SIGNS.iter().any(|sign| line.contains(sign));
+    lines().rfind(tells).or_else(|| lines().next_back())
 }
 
 fn not_started(error: &StartError) -> ErrorInfo {
@@ -214,4 +223,26 @@ pub(super) fn unix_address(path: &Path) -> OsString {
     let mut address = OsString::from("unix:");
     address.push(path);
     address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_tells_is_found_among_the_last_ones() {
+        let log = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let aborted = log(&[
+            "loading",
+            "llama.cpp:7: GGML_ASSERT(n > 0) failed",
+            "[0x1234]",
+            "",
+        ]);
+        assert_eq!(
+            last_words(&aborted),
+            Some("llama.cpp:7: GGML_ASSERT(n > 0) failed")
+        );
+        assert_eq!(last_words(&log(&["one", "two ", ""])), Some("two"));
+        assert_eq!(last_words(&[]), None);
+    }
 }
