@@ -138,6 +138,28 @@ pub(crate) fn collect(call: impl FnOnce(*mut c_void, *mut c_char) -> c_int) -> R
     Ok(bytes)
 }
 
+/// How a file's weights come into memory (llama.cpp's `--mmap`, `--no-mmap`, `--mlock`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    /// The file is mapped, or read; none = as llama.cpp finds best.
+    pub(crate) map: Option<bool>,
+    /// Pages stay in memory. Where the system forbids that, llama.cpp warns and goes on.
+    pub(crate) lock: bool,
+}
+
+impl Mapping {
+    /// The name of llama.cpp's `llama_load_mode`. It maps unless told otherwise, so a lock alone is on a mapped file.
+    const fn mode(self) -> &'static str {
+        match (self.map, self.lock) {
+            (None, false) => "auto",
+            (Some(true), false) => "mmap",
+            (Some(false), false) => "none",
+            (None | Some(true), true) => "mmap+mlock",
+            (Some(false), true) => "mlock",
+        }
+    }
+}
+
 impl Model {
     /// Loads a model file. `progress` gets 0 to 1 and stops the load by returning false.
     ///
@@ -146,11 +168,16 @@ impl Model {
     pub(crate) fn load(
         path: &Path,
         gpu_layers: i32,
+        mapping: Mapping,
         chat_template: &str,
         mut progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Arc<Self>, NativeError> {
         let path = path_string(path)?;
-        let params = c_string(&serde_json::json!({"n_gpu_layers": gpu_layers}).to_string())?;
+        let params = serde_json::json!({
+            "n_gpu_layers": gpu_layers,
+            "load_mode": mapping.mode(),
+        });
+        let params = c_string(&params.to_string())?;
         let template = c_string(chat_template)?;
         let mut raw = std::ptr::null_mut();
         let mut error = ErrorText::new();

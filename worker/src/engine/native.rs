@@ -76,9 +76,10 @@ impl Native {
         let begin = Instant::now();
         report(&launch.progress, LoadPhase::Starting, begin);
         if !self.is_stub() {
-            files::check(&launch.settings)
-                .await
-                .map_err(|info| LaunchError { info })?;
+            let refused = |info| LaunchError { info };
+            // Known here, they need no process to be refused.
+            muster_proto::llamacpp::check(&launch.settings.args).map_err(refused)?;
+            files::check(&launch.settings).await.map_err(refused)?;
         }
         let dir = private_dir(&self.config, &launch)?;
         let socket = dir.path().join("engine.sock");

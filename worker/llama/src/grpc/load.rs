@@ -82,6 +82,7 @@ pub(super) fn load(
     let model = Model::load(
         Path::new(&wanted.settings.checkpoint),
         wanted.settings.gpu_layers.unwrap_or(-1),
+        wanted.mapping,
         &wanted.settings.chat_template,
         &mut |fraction| {
             if fraction < shown + 0.01 && fraction < 1.0 {

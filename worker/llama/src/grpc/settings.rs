@@ -9,7 +9,12 @@ use muster_proto::{
 };
 
 use super::convert::unsupported;
-use crate::{context::ContextParams, guard, limits::Role, model::ModelInfo};
+use crate::{
+    context::ContextParams,
+    guard,
+    limits::Role,
+    model::{Mapping, ModelInfo},
+};
 
 const DEFAULT_CONTEXT: u32 = 4096;
 const DEFAULT_SEQUENCES: u32 = 4;
@@ -23,6 +28,7 @@ pub(super) struct Wanted {
     pub(super) role: Role,
     /// Threads were left to us.
     pub(super) choose_threads: bool,
+    pub(super) mapping: Mapping,
 }
 
 fn bad(message: impl Into<String>) -> ErrorInfo {
@@ -33,9 +39,10 @@ fn bad(message: impl Into<String>) -> ErrorInfo {
 pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
     let mut settings = settings.clone();
     let args = std::mem::take(&mut settings.args);
+    let mut mapping = Mapping::default();
     let mut rest = args.iter().map(String::as_str);
     while let Some(flag) = rest.next() {
-        fold(&mut settings, flag, &mut rest)?;
+        fold(&mut settings, &mut mapping, flag, &mut rest)?;
     }
     settings.args = args;
     if !settings.mmproj.is_empty() {
@@ -67,6 +74,7 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
         settings,
         role,
         choose_threads,
+        mapping,
     })
 }
 
@@ -102,6 +110,7 @@ fn check_kind(settings: &ModelSettings, role: Role) -> Result<(), ErrorInfo> {
 /// One flag of llama.cpp.
 fn fold<'a>(
     settings: &mut ModelSettings,
+    mapping: &mut Mapping,
     flag: &str,
     rest: &mut impl Iterator<Item = &'a str>,
 ) -> Result<(), ErrorInfo> {
@@ -146,6 +155,10 @@ fn fold<'a>(
                 .map_err(|error| bad(format!("the chat template `{path}` can't be read: {error}")))?;
         }
         "--swa-full" => settings.swa_full = true,
+        // as in llama.cpp the last word on it counts
+        "--mmap" => mapping.map = Some(true),
+        "--no-mmap" => mapping.map = Some(false),
+        "--mlock" => mapping.lock = true,
         "--embedding" | "--embeddings" => settings.r#type = ModelType::Embedding.into(),
         "--rerank" | "--reranking" => settings.r#type = ModelType::Reranking.into(),
         // what this engine always does
@@ -236,12 +249,27 @@ mod tests {
     use super::*;
 
     fn fold_all(args: &[&str]) -> Result<ModelSettings, ErrorInfo> {
+        fold_both(args).map(|(settings, _)| settings)
+    }
+
+    fn fold_both(args: &[&str]) -> Result<(ModelSettings, Mapping), ErrorInfo> {
         let mut settings = ModelSettings::default();
+        let mut mapping = Mapping::default();
         let mut rest = args.iter().copied();
         while let Some(flag) = rest.next() {
-            fold(&mut settings, flag, &mut rest)?;
+            fold(&mut settings, &mut mapping, flag, &mut rest)?;
         }
-        Ok(settings)
+        Ok((settings, mapping))
+    }
+
+    #[test]
+    fn seed_000_example_arguments_are_honoured() -> Result<(), ErrorInfo> {
+        let (settings, mapping) = fold_both(&["--flash-attn", "on", "--no-mmap"])?;
+        assert_eq!(settings.flash_attention, "on");
+        assert_eq!((mapping.map, mapping.lock), (Some(false), false));
+        let (_, mapping) = fold_both(&["--no-mmap", "--mlock", "--mmap"])?;
+        assert_eq!((mapping.map, mapping.lock), (Some(true), true));
+        Ok(())
     }
 
     #[test]
@@ -257,7 +285,11 @@ mod tests {
 
     #[test]
     fn exactly_the_flags_that_the_controller_counts_on_are_honoured() {
-        use muster_proto::llamacpp::{ALONE, WITH_VALUE, beyond_embedded};
+        use muster_proto::llamacpp::{ALONE, WITH_VALUE, beyond_embedded, check};
+        let checked = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            check(&words).is_ok()
+        };
         for flag in WITH_VALUE {
             // A file that is not there is another matter.
             let refused = fold_all(&[flag, "1"])
@@ -265,12 +297,26 @@ mod tests {
                 .filter(|_| flag != "--chat-template-file");
             assert!(refused.is_none(), "{flag}: {refused:?}");
             assert!(fold_all(&[flag]).is_err(), "{flag} needs a value");
+            assert!(checked(&[flag, "1"]) && !checked(&[flag]), "{flag}");
+            if flag != "--chat-template-file" {
+                assert_eq!(
+                    checked(&[flag, "many"]),
+                    fold_all(&[flag, "many"]).is_ok(),
+                    "{flag}"
+                );
+                assert_eq!(checked(&[flag, "-1"]), fold_all(&[flag, "-1"]).is_ok(), "{flag}");
+                assert_eq!(
+                    checked(&[flag, "all"]),
+                    fold_all(&[flag, "all"]).is_ok(),
+                    "{flag}"
+                );
+            }
         }
         for flag in ALONE {
             let refused = fold_all(&[flag]).err();
             assert!(refused.is_none(), "{flag}: {refused:?}");
         }
-        for flag in ["--mlock", "--grp-attn-n", "-sm", "--lora", "stray"] {
+        for flag in ["--grp-attn-n", "-sm", "--lora", "stray"] {
             let words = [flag.to_owned()];
             assert_eq!(beyond_embedded(&words), Some(flag));
             assert!(fold_all(&[flag]).is_err(), "{flag}");
