@@ -27,6 +27,7 @@ mod native;
 mod places;
 mod policy;
 mod pull;
+mod reload;
 mod same;
 mod shutdown;
 mod slow;

@@ -385,6 +385,17 @@ impl Entry {
         }
     }
 
+    /// Whether the runtime takes the model's arguments, as far as that is known without an engine.
+    ///
+    /// # Errors
+    /// `invalid_load_request`, naming the flag.
+    pub(crate) fn check_args(&self) -> Result<(), ErrorInfo> {
+        if self.runtime() == "llama_cpp" {
+            llamacpp::check(&self.model.settings.args)?;
+        }
+        Ok(())
+    }
+
     /// What was configured.
     pub(crate) fn model(&self) -> &ModelEntry {
         &self.model

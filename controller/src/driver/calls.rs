@@ -230,6 +230,10 @@ impl Driver {
             return Ok(None);
         };
         let changed = entry.overridden(&load.override_json)?;
+        // Before that a worker may still come whose server takes them.
+        if self.fleet.settled() {
+            changed.check_args()?;
+        }
         let replicas = replicas(load, entry)?;
         if load.device_id.is_empty() && load.replicas == 0 && changed.settings() == entry.settings() {
             return Ok(None);

@@ -208,8 +208,8 @@ pub(crate) enum Query {
     Models(v1::ListModelsRequest, oneshot::Sender<v1::ListModelsResponse>),
     /// One model.
     Model(String, oneshot::Sender<Option<v1::Model>>),
-    /// What a load of a model would do, with at most so many places in detail; none if there is no such model.
-    Explain(String, usize, oneshot::Sender<Option<v1::ExplainLoadResponse>>),
+    /// What a load of a model would do, with at most so many places in detail.
+    Explain(v1::ExplainLoadRequest, usize, Reply<v1::ExplainLoadResponse>),
     /// Devices.
     Devices(oneshot::Sender<v1::ListDevicesResponse>),
     /// Workers.

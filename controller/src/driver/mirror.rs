@@ -242,6 +242,15 @@ impl Mirror {
         })
     }
 
+    /// What a worker's instances last said.
+    pub(super) fn on_worker(&self, worker: &str) -> impl Iterator<Item = &v1::InstanceStatus> {
+        let there = self
+            .instances
+            .values()
+            .filter(move |instance| instance.worker == worker);
+        there.map(|instance| &instance.status)
+    }
+
     /// The processes of an instance's engine, as its worker last said.
     pub(super) fn engine(&self, id: &str) -> Vec<v1::ProcessId> {
         let instance = self.instances.get(id);

@@ -15,6 +15,7 @@
 
 mod calls;
 mod executor;
+mod explain;
 mod ghosts;
 pub(crate) mod handle;
 pub(crate) mod inbox;

@@ -37,12 +37,7 @@ impl Driver {
                 }));
             }
             Query::Model(id, reply) => drop(reply.send(self.model(&id))),
-            Query::Explain(id, places, reply) => {
-                let now = self.now();
-                let answer = self.fleet.explain(now, &id.as_str().into(), places);
-                let wall = |at| self.timestamp(at);
-                drop(reply.send(answer.map(|answer| convert::explain::explanation(&answer, wall))));
-            }
+            Query::Explain(request, places, reply) => drop(reply.send(self.explain(&request, places))),
             Query::Devices(reply) => {
                 let devices = self
                     .fleet

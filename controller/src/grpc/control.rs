@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use futures::stream;
 use muster_proto::{
-    Code, ErrorExt as _,
+    Code, ErrorExt,
     v1::{self, control_server::Control, ensure_loaded_event, load_model_event, route_update},
 };
 use tokio::{
@@ -204,16 +204,14 @@ impl Control for ControlService {
         request: Request<v1::ExplainLoadRequest>,
     ) -> Result<Response<v1::ExplainLoadResponse>, Status> {
         let request = request.into_inner();
-        let id = named(request.model, "model")?;
+        named(request.model.clone(), "model")?;
         let places = match request.max_places {
             0 => EXPLAINED_PLACES,
             given => usize::try_from(given).unwrap_or(usize::MAX),
         };
-        let ask = |reply| Query::Explain(id.clone(), places, reply);
+        let ask = |reply| Query::Explain(request, places, reply);
         let answer = self.handle.query(ask).await?;
-        answer
-            .map(Response::new)
-            .ok_or_else(|| unknown_model(&id).into_status())
+        answer.map(Response::new).map_err(ErrorExt::into_status)
     }
 
     async fn get_stats(

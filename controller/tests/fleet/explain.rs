@@ -13,7 +13,7 @@ use crate::{
 async fn explain(client: &mut Client, model: &str) -> Result<v1::ExplainLoadResponse, tonic::Status> {
     let request = v1::ExplainLoadRequest {
         model: model.to_owned(),
-        max_places: 0,
+        ..v1::ExplainLoadRequest::default()
     };
     let answer = client.0.explain_load(request).await?.into_inner();
     assert_eq!(answer.model, model);
@@ -91,4 +91,69 @@ async fn an_unknown_model_has_no_explanation() {
     assert_eq!(nobody.verdict(), LoadVerdict::Refuse);
     assert_eq!(nobody.refusal.unwrap().kind(), Code::NoWorker);
     assert!(nobody.places.is_empty());
+}
+
+async fn explain_anew(
+    client: &mut Client,
+    model: &str,
+    device_id: &str,
+    override_json: &str,
+) -> Result<v1::ExplainLoadResponse, v1::ErrorInfo> {
+    let request = v1::ExplainLoadRequest {
+        model: model.to_owned(),
+        anew: true,
+        device_id: device_id.to_owned(),
+        override_json: override_json.to_owned(),
+        ..v1::ExplainLoadRequest::default()
+    };
+    let answer = client.0.explain_load(request).await;
+    let answer = answer.map_err(|status| v1::ErrorInfo::from_status(&status))?;
+    Ok(answer.into_inner())
+}
+
+#[tokio::test]
+async fn a_loaded_model_is_judged_as_if_it_were_gone() {
+    let config = format!("{TWO_MODELS}\n[models.m]\ncheckpoint = 'm.gguf'\n");
+    let rig = Rig::start(&config).await;
+    std::fs::write(rig.path("m.gguf"), b"x").unwrap();
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("m").await.unwrap();
+    let verdict = async |client: &mut Client, device: &str, json: &str| {
+        let answer = explain_anew(client, "m", device, json).await?;
+        assert_eq!(answer.places.is_empty(), answer.refusal.is_some(), "{answer:?}");
+        Ok::<_, v1::ErrorInfo>((answer.verdict(), answer.refusal.map(|why| why.kind())))
+    };
+    // Its own instance is neither in the way nor an answer.
+    let fits = verdict(&mut client, "", r#"{"ctx_size": 512}"#).await.unwrap();
+    assert_eq!(fits, (LoadVerdict::Load, None));
+    // No worker has such a device, and nobody waits for one.
+    let nowhere = verdict(&mut client, "gpu", "").await.unwrap();
+    assert_eq!(nowhere, (LoadVerdict::Refuse, Some(Code::NoWorker)));
+    // Arguments are known without an engine.
+    for args in ["--grp-attn-n 2", "-c many", "-t"] {
+        let json = format!(r#"{{"llamacpp_args": "{args}"}}"#);
+        let error = verdict(&mut client, "", &json).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.param.as_str()),
+            (Code::InvalidLoadRequest, "llamacpp_args"),
+            "{args}"
+        );
+    }
+    // What else is loaded counts.
+    client.load("a").await.unwrap();
+    assert_eq!(worker.count("load"), 2);
+    let evicts = explain_anew(&mut client, "b", "", "").await.unwrap();
+    assert_eq!(
+        (evicts.verdict(), evicts.models),
+        (LoadVerdict::Evict, vec!["a".to_owned()])
+    );
+    let unasked = v1::ExplainLoadRequest {
+        model: "m".into(),
+        device_id: "cpu".into(),
+        ..v1::ExplainLoadRequest::default()
+    };
+    let error = client.0.explain_load(unasked).await.unwrap_err();
+    assert_eq!(v1::ErrorInfo::from_status(&error).kind(), Code::InvalidRequest);
 }

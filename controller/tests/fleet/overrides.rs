@@ -113,11 +113,11 @@ checkpoint = 'a.gguf'
 [models.beyond]
 checkpoint = 'a.gguf'
 recipe = 'llamacpp'
-llamacpp_args = '--mlock'
+llamacpp_args = '--numa distribute'
 [models.insists]
 checkpoint = 'a.gguf'
 runtime = 'llama_cpp'
-llamacpp_args = '--mlock'
+llamacpp_args = '--numa distribute'
 ";
     let rig = Rig::start(config).await;
     std::fs::write(rig.path("a.gguf"), b"x").unwrap();
@@ -128,6 +128,11 @@ llamacpp_args = '--mlock'
     ours.join(&rig.address()).await;
     assert_eq!(runtime(&mut client, "beyond").await, "llama_cpp");
     let mut both = Worker::new("both");
+    let error = client.load("beyond").await.unwrap_err();
+    let error = ErrorInfo::from_status(&error);
+    assert_eq!(error.kind(), Code::InvalidLoadRequest);
+    assert!(error.message.contains("`--numa`"), "{}", error.message);
+    assert_eq!(ours.count("load"), 0);
     both.runtimes.push("llama_server");
     both.join(&rig.address()).await;
     for (id, expected) in [
@@ -145,7 +150,7 @@ llamacpp_args = '--mlock'
     assert_eq!(ran_on(&loaded), "llama_server");
     client.unload("beyond", false).await.unwrap();
     // Arguments of one load count as well.
-    let loaded = load(&mut client, r#"{"llamacpp_args": "--mlock"}"#)
+    let loaded = load(&mut client, r#"{"llamacpp_args": "--numa distribute"}"#)
         .await
         .unwrap();
     assert_eq!(ran_on(&loaded), "llama_server");

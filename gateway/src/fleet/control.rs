@@ -5,9 +5,9 @@
 use muster_proto::{
     Code, ErrorExt as _, MAX_MESSAGE_BYTES,
     v1::{
-        DeviceStatus, ErrorInfo, GetModelRequest, ListDevicesRequest, ListModelsRequest, ListWorkersRequest,
-        LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest, WorkerStatus,
-        control_client::ControlClient, load_model_event::Kind,
+        DeviceStatus, ErrorInfo, ExplainLoadRequest, GetModelRequest, ListDevicesRequest, ListModelsRequest,
+        ListWorkersRequest, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest,
+        WorkerStatus, control_client::ControlClient, load_model_event::Kind,
     },
 };
 use tonic::{Status, transport::Channel};
@@ -75,6 +75,24 @@ impl Control {
             }
         }
         Err(away("its stream ended before the load did"))
+    }
+
+    /// Asks whether a loaded model could be loaded anew as `request` says, before it is unloaded for that.
+    ///
+    /// # Errors
+    /// Why it could not; nothing has changed.
+    pub(crate) async fn could_replace(mut self, request: &LoadModelRequest) -> Result<(), ErrorInfo> {
+        nameable(&request.model)?;
+        let request = ExplainLoadRequest {
+            model: request.model.clone(),
+            anew: true,
+            device_id: request.device_id.clone(),
+            override_json: request.override_json.clone(),
+            ..ExplainLoadRequest::default()
+        };
+        let answer = self.0.explain_load(request).await;
+        let answer = answer.map_err(|status| error(&status))?.into_inner();
+        answer.refusal.map_or(Ok(()), Err)
     }
 
     /// Begins to load a model; its end is not waited for.

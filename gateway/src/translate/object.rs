@@ -173,6 +173,11 @@ impl<'a> Object<'a> {
         self.fields.retain(|(name, _)| !keys.contains(&name.as_ref()));
     }
 
+    /// The first field that nobody took, null or not.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.fields.first().map(|(key, _)| key.as_ref())
+    }
+
     /// What nobody took, as the text of a JSON object; empty if nothing is left.
     pub(crate) fn rest(self) -> String {
         if self.fields.is_empty() {

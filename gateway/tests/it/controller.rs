@@ -34,6 +34,12 @@ pub(crate) struct Said {
     pub(crate) devices: Vec<v1::DeviceStatus>,
     /// The answer to every load, once there is one.
     pub(crate) load: Option<Result<v1::Model, v1::ErrorInfo>>,
+    /// Loads whose settings have this text fail so.
+    pub(crate) fails: Option<(String, v1::ErrorInfo)>,
+    /// An unload leaves its model unloaded.
+    pub(crate) unloads_for_good: bool,
+    /// Why no load could replace what is loaded.
+    pub(crate) refuses: Option<v1::ErrorInfo>,
     /// Models that a load evicts first.
     pub(crate) evicts: Vec<String>,
     /// The answer to every unload, once there is one.
@@ -46,6 +52,9 @@ pub(crate) struct Heard {
     pub(crate) wishes: Vec<v1::EnsureLoadedRequest>,
     pub(crate) closed: usize,
     pub(crate) loads: Vec<v1::LoadModelRequest>,
+    pub(crate) asked: Vec<v1::ExplainLoadRequest>,
+    /// Options saved, by model.
+    pub(crate) options: Vec<(String, String)>,
     pub(crate) unloads: Vec<v1::UnloadModelRequest>,
     pub(crate) pins: Vec<(String, bool)>,
 }
@@ -105,12 +114,13 @@ impl Controller {
         });
         let process = Process::new();
         let (service, address) = (Arc::clone(&state), address.clone());
+        let heard = state.heard.clone();
         let bound = process.runtime().spawn(async move {
             let listener = Listener::bind(&address).await.unwrap();
             let address = listener.address().unwrap();
             let server = net::server()
                 .add_service(ControlServer::new(Service(service)))
-                .add_service(ModelsServer::new(Catalogue));
+                .add_service(ModelsServer::new(Catalogue::new(heard)));
             tokio::spawn(server.serve_with_incoming(listener));
             address
         });
@@ -231,9 +241,13 @@ impl v1::control_server::Control for Service {
         &self,
         request: Request<v1::LoadModelRequest>,
     ) -> Result<Response<Self::LoadModelStream>, Status> {
-        self.0
-            .heard
-            .send_modify(|heard| heard.loads.push(request.into_inner()));
+        let request = request.into_inner();
+        let fails = self.0.said.borrow().fails.clone();
+        let fails = fails.filter(|(text, _)| request.override_json.contains(text.as_str()));
+        self.0.heard.send_modify(|heard| heard.loads.push(request));
+        if let Some((_, error)) = fails {
+            return Err(error.into_status());
+        }
         let (evicts, evicting) = (
             self.0.said.borrow().evicts.clone(),
             !self.0.said.borrow().evicts.is_empty(),
@@ -258,6 +272,14 @@ impl v1::control_server::Control for Service {
     ) -> Result<Response<v1::UnloadModelResponse>, Status> {
         let request = request.into_inner();
         self.0.find(&request.model)?;
+        self.0.said.send_if_modified(|said| {
+            let found = said.catalogue.iter_mut().find(|model| model.id == request.model);
+            let changes = found.filter(|_| said.unloads_for_good);
+            changes.is_some_and(|model| {
+                model.set_status(v1::ModelStatus::Unloaded);
+                true
+            })
+        });
         self.0.heard.send_modify(|heard| heard.unloads.push(request));
         let model = Some(self.0.answer(|said| said.unload.clone()).await?);
         Ok(Response::new(v1::UnloadModelResponse { model }))
@@ -271,9 +293,15 @@ impl v1::control_server::Control for Service {
     }
     async fn explain_load(
         &self,
-        _: Request<v1::ExplainLoadRequest>,
+        request: Request<v1::ExplainLoadRequest>,
     ) -> Result<Response<v1::ExplainLoadResponse>, Status> {
-        absent()
+        let request = request.into_inner();
+        self.0.find(&request.model)?;
+        self.0.heard.send_modify(|heard| heard.asked.push(request));
+        Ok(Response::new(v1::ExplainLoadResponse {
+            refusal: self.0.said.borrow().refuses.clone(),
+            ..v1::ExplainLoadResponse::default()
+        }))
     }
     async fn unpin_model(
         &self,

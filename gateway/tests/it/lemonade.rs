@@ -69,6 +69,104 @@ async fn seed_000_load_with_custom_settings() {
     );
 }
 
+/// `warm` is loaded with defaults on the CPU.
+fn loaded_on_cpu(said: &mut Said) {
+    let status = v1::InstanceStatus {
+        spec: Some(v1::InstanceSpec {
+            settings: Some(v1::ModelSettings::default()),
+            reservations: vec![v1::Reservation {
+                device_id: "cpu".into(),
+                bytes: 1,
+            }],
+            ..v1::InstanceSpec::default()
+        }),
+        ..v1::InstanceStatus::default()
+    };
+    let warm = said
+        .catalogue
+        .iter_mut()
+        .find(|model| model.id == "warm")
+        .unwrap();
+    warm.instances = vec![v1::Instance {
+        status: Some(status),
+        ..v1::Instance::default()
+    }];
+}
+
+/// A load of what is loaded once unloaded it first and checked afterwards; the options were saved before either.
+#[tokio::test]
+async fn a_load_that_cannot_be_leaves_a_loaded_model_alone() {
+    let (gateway, controller) = start().await;
+    let refusal = Code::InsufficientMemory.error("far too large");
+    controller.say(|said| {
+        loaded_on_cpu(said);
+        said.refuses = Some(refusal);
+    });
+    let body = json!({"model_name": "warm", "ctx_size": 900_000, "llamacpp_backend": "cpu", "save_options": true, "pinned": true});
+    let (status, body) = post(&gateway, "/api/v1/load", body).await;
+    assert_eq!(
+        (status, &body["error"]["code"]),
+        (507, &json!("insufficient_memory"))
+    );
+    let heard = controller.heard();
+    let [asked] = heard.asked.as_slice() else {
+        panic!("{heard:?}")
+    };
+    assert!(asked.anew);
+    assert_eq!(
+        (
+            asked.model.as_str(),
+            asked.device_id.as_str(),
+            asked.override_json.as_str()
+        ),
+        ("warm", "cpu", r#"{"gguf_n_ctx":900000}"#)
+    );
+    assert!(heard.unloads.is_empty() && heard.loads.is_empty());
+    assert!(heard.pins.is_empty() && heard.options.is_empty());
+}
+
+#[tokio::test]
+async fn a_load_that_fails_over_a_loaded_model_brings_that_back() {
+    let (gateway, controller) = start().await;
+    controller.say(|said| {
+        loaded_on_cpu(said);
+        said.fails = Some(("8192".into(), Code::ModelLoadFailed.error("no such tensor")));
+        said.load = Some(Ok(model("warm", v1::ModelStatus::Loaded)));
+        said.unloads_for_good = true;
+    });
+    let body = json!({"model_name": "warm", "ctx_size": 8192, "save_options": true});
+    let (status, body) = post(&gateway, "/api/v1/load", body).await;
+    assert_eq!(
+        (status, &body["error"]["code"]),
+        (500, &json!("model_load_failed"))
+    );
+    assert_eq!(
+        body["message"],
+        "no such tensor; warm is loaded again as it was before"
+    );
+    let heard = controller.heard();
+    let loads: Vec<_> = heard
+        .loads
+        .iter()
+        .map(|load| (load.override_json.as_str(), load.device_id.as_str()))
+        .collect();
+    assert_eq!(loads, [(r#"{"gguf_n_ctx":8192}"#, ""), ("", "cpu")]);
+    assert!(heard.options.is_empty(), "saved only after success");
+}
+
+#[tokio::test]
+async fn options_are_saved_once_the_load_has_gone_well() {
+    let (gateway, controller) = start().await;
+    let body = json!({"model_name": "cold", "ctx_size": 8192, "save_options": true, "pinned": true});
+    assert_eq!(post(&gateway, "/api/v1/load", body).await.0, 200);
+    let heard = controller.heard();
+    assert_eq!(heard.pins, [("cold".to_owned(), true)]);
+    assert_eq!(
+        heard.options,
+        [("cold".to_owned(), r#"{"ctx_size":8192}"#.to_owned())]
+    );
+}
+
 #[tokio::test]
 async fn seed_000_errors_have_both_shapes() {
     let (gateway, _controller) = start().await;
@@ -156,6 +254,14 @@ async fn seed_000_system_info() {
         assert!(info.get(key).is_some(), "{key}");
     }
     assert!(info["devices"]["cpu"]["threads"].as_u64().unwrap() > 0);
+}
+
+#[tokio::test]
+async fn options_of_nobody_are_refused_in_lemonades_form() {
+    let (gateway, _controller) = start().await;
+    let (status, body) = gateway.get("/v1/models/nobody/options").await;
+    assert_eq!((status.as_u16(), &body["status"]), (404, &json!("error")));
+    assert_eq!(body["message"], body["error"]["message"]);
 }
 
 #[tokio::test]

@@ -7,16 +7,27 @@ use muster_proto::{
     v1::{self, models_server::Models, pull_model_event::Kind},
 };
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::gateway::{Gateway, read};
+use crate::{
+    controller::Heard,
+    gateway::{Gateway, read},
+};
 
 type Events = Pin<Box<dyn Stream<Item = Result<v1::PullModelEvent, Status>> + Send>>;
 
 /// The catalogue: there is no model `nobody`, and the download of `broken` breaks off.
 #[derive(Debug)]
-pub(crate) struct Catalogue;
+pub(crate) struct Catalogue(watch::Sender<Heard>);
+
+impl Catalogue {
+    /// One that writes down what it hears.
+    pub(crate) fn new(heard: watch::Sender<Heard>) -> Self {
+        Self(heard)
+    }
+}
 
 fn known(id: &str) -> Result<v1::Model, Status> {
     if id == "nobody" {
@@ -81,8 +92,11 @@ impl Models for Catalogue {
         &self,
         request: Request<v1::SetModelOptionsRequest>,
     ) -> Result<Response<v1::SetModelOptionsResponse>, Status> {
-        let model = Some(known(&request.into_inner().model)?);
-        Ok(Response::new(v1::SetModelOptionsResponse { model }))
+        let v1::SetModelOptionsRequest { model, options_json } = request.into_inner();
+        let known = Some(known(&model)?);
+        self.0
+            .send_modify(|heard| heard.options.push((model, options_json)));
+        Ok(Response::new(v1::SetModelOptionsResponse { model: known }))
     }
 
     async fn list_variants(

@@ -14,7 +14,10 @@ use crate::{
 /// Says what loading a model would do now, and why.
 pub(crate) async fn explain(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
     let mut client = controller.connect().await?;
-    let request = ExplainLoadRequest { model, max_places: 0 };
+    let request = ExplainLoadRequest {
+        model,
+        ..ExplainLoadRequest::default()
+    };
     let response = answer(client.explain_load(request).await)?;
     if output.is_json() {
         return output.message("ExplainLoadResponse", &response);

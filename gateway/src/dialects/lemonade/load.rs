@@ -1,7 +1,6 @@
 //! `POST load` and `POST unload` (seed 000).
 //!
-//! A load of a model that is loaded changes nothing if its settings would be the same, else it is drained and loaded anew (DECISIONS.md,
-//! Settings). What a load sets dies at its unload.
+//! What a load sets dies at its unload. A key that is none of Lemonade's is refused: a typo in `ctx_size` must not load with the defaults.
 
 use std::sync::Arc;
 
@@ -10,12 +9,12 @@ use http::StatusCode;
 use muster_proto::{
     Code, ErrorExt as _,
     overrides::Overrides,
-    v1::{ErrorInfo, LoadModelRequest, Model, ModelSettings, ModelStatus, UnloadModelRequest},
+    v1::{ErrorInfo, LoadModelRequest, Model, ModelStatus, UnloadModelRequest},
 };
 use serde_json::{Map, Value, json};
 
 use super::{
-    options,
+    options, reload,
     shapes::{Done, LoadBody, UnloadBody},
 };
 use crate::{
@@ -35,6 +34,28 @@ const BACKENDS: [(&str, &str); 5] = [
     ("metal", "gpu"),
     ("cuda", "gpu"),
     ("cpu", "cpu"),
+];
+
+/// The kind of device that a backend of llama.cpp's needs; none if there is no such backend.
+pub(super) fn backend_device(name: &str) -> Option<&'static str> {
+    let known = BACKENDS.iter().find(|(known, _)| *known == name);
+    known.map(|(_, device)| *device)
+}
+
+/// Whether a runtime has backends.
+pub(super) fn is_llama_cpp(runtime: &str) -> bool {
+    matches!(runtime, "llama_cpp" | "llama_server")
+}
+
+/// Keys of Lemonade's `load` that are for recipes which are not served here, or for a configuration that is not ours: they change nothing.
+const OTHERS: [&str; 7] = [
+    "whispercpp_backend",
+    "whispercpp_args",
+    "steps",
+    "cfg_scale",
+    "width",
+    "height",
+    "merge_args",
 ];
 
 /// What a load asks for.
@@ -72,10 +93,9 @@ impl Wanted {
             None => "",
             Some(given) => {
                 let name = given.string()?;
-                let known = BACKENDS.iter().find(|(known, _)| *known == name);
                 let names: Vec<_> = BACKENDS.iter().map(|(name, _)| *name).collect();
                 let wrong = || given.wrong(format_args!("must be one of {}, not `{name}`", names.join(", ")));
-                let device = known.ok_or_else(wrong)?.1;
+                let device = backend_device(&name).ok_or_else(wrong)?;
                 backend = Some(name);
                 device
             }
@@ -83,19 +103,23 @@ impl Wanted {
         let save = body.take("save_options").map(|save| save.bool()).transpose()?;
         let mut saved = options.clone();
         saved.extend(backend.map(|name| ("llamacpp_backend".to_owned(), name.into())));
-        Ok(Self {
+        let wanted = Self {
             save: (save == Some(true)).then_some(saved),
             model: model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?,
             options,
             device,
             pinned: body.take("pinned").map(|pinned| pinned.bool()).transpose()?,
-        })
+        };
+        body.discard(&OTHERS);
+        match body.first() {
+            None => Ok(wanted),
+            Some(unknown) => Err(object::invalid(unknown, "is nothing that `load` takes")),
+        }
     }
 
     /// The options as settings for one load of a model.
     fn overrides(&self, model: &Model) -> Result<Overrides, ErrorInfo> {
-        let llama_cpp = matches!(model.runtime.as_str(), "llama_cpp" | "llama_server");
-        if !self.device.is_empty() && !llama_cpp {
+        if !self.device.is_empty() && !is_llama_cpp(&model.runtime) {
             let error = Code::InvalidLoadRequest.error("`llamacpp_backend` is for llama.cpp's runtimes only");
             return Err(error.with_param("llamacpp_backend"));
         }
@@ -125,112 +149,47 @@ pub(super) fn model_name(body: &mut Object<'_>) -> Result<Option<String>, ErrorI
 )]
 pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let wanted = Wanted::parse(&asked.body)?;
-    let control = || app.dispatcher.fleet.control();
-    let model = control().model(&wanted.model).await.map_err(not_found)?;
-    let overrides = wanted.overrides(&model)?;
-    if let Some(save) = wanted.save.clone() {
-        let saved = Value::Object(options::merged(&model, save)).to_string();
-        app.dispatcher
-            .fleet
-            .models()
-            .set_options(&wanted.model, saved)
-            .await?;
-    }
-    if let Some(pinned) = wanted.pinned {
-        control().pin(&wanted.model, pinned).await?;
-    }
-    match standing(&model, &overrides, wanted.device)? {
-        Standing::AsWanted => {}
-        Standing::Otherwise => {
-            control().unload(unload_of(&wanted.model)).await?;
-            begin(&app, &wanted, &overrides).await?;
+    let done = success(&format!("Loaded model: {}", wanted.model));
+    // A caller that goes away ends neither the load nor what follows it; the task ends with the gateway's thread.
+    let task = tokio::spawn(async move { wanted.load(&app).await });
+    let ended = task.await;
+    ended.map_err(|error| Code::Internal.error(format!("the load was cut short: {error}")))??;
+    Ok(done)
+}
+
+impl Wanted {
+    /// Loads the model; what is to be kept beyond the load is kept once that has gone well.
+    async fn load(self, app: &App) -> Result<(), ErrorInfo> {
+        let fleet = &app.dispatcher.fleet;
+        let model = fleet.control().model(&self.model).await.map_err(not_found)?;
+        let overrides = self.overrides(&model)?;
+        let request = LoadModelRequest {
+            model: model.id.clone(),
+            device_id: self.device.to_owned(),
+            override_json: overrides.to_json(),
+            // "Installs the model if necessary" (seed 000).
+            download: true,
+            ..LoadModelRequest::default()
+        };
+        reload::load(app, &model, request, &overrides)
+            .await
+            .map_err(|error| {
+                let nowhere = error.kind() == Code::NoWorker && !self.device.is_empty();
+                if nowhere {
+                    error.with_param("llamacpp_backend")
+                } else {
+                    error
+                }
+            })?;
+        if let Some(pinned) = self.pinned {
+            fleet.control().pin(&model.id, pinned).await?;
         }
-        Standing::Absent => begin(&app, &wanted, &overrides).await?,
-    }
-    Ok(success(&format!("Loaded model: {}", wanted.model)))
-}
-
-async fn begin(app: &App, wanted: &Wanted, overrides: &Overrides) -> Result<(), ErrorInfo> {
-    let request = LoadModelRequest {
-        model: wanted.model.clone(),
-        device_id: wanted.device.to_owned(),
-        override_json: overrides.to_json(),
-        // "Installs the model if necessary" (seed 000).
-        download: true,
-        ..LoadModelRequest::default()
-    };
-    let done = app.dispatcher.fleet.control().load(request).await?;
-    let model = left(app, ModelStatus::Loading, done.model).await?;
-    match (model.status(), model.last_error) {
-        (ModelStatus::Loaded, _) => {
-            app.dispatcher.fleet.shows_loaded(&model.id).await;
-            Ok(())
+        if let Some(save) = self.save {
+            let saved = Value::Object(options::merged(&model, save)).to_string();
+            fleet.models().set_options(&model.id, saved).await?;
         }
-        (_, Some(error)) => Err(error),
-        (_, None) => Err(Code::LoadCancelled.error("somebody ended the load")),
+        Ok(())
     }
-}
-
-/// Waits until a model leaves a state that somebody else brought it to: the controller answers at once to who joins a load or an unload.
-async fn left(app: &App, state: ModelStatus, mut model: Model) -> Result<Model, ErrorInfo> {
-    let fleet = &app.dispatcher.fleet;
-    let mut changes = fleet.changes();
-    while model.status() == state {
-        changes.mark_unchanged();
-        model = fleet.control().model(&model.id).await?;
-        if model.status() == state {
-            // The controller tells of its states here, so their end is a change. An error means that the fleet is gone.
-            drop(changes.changed().await);
-        }
-    }
-    Ok(model)
-}
-
-/// How a model stands before a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// There is something to load.
-    Absent,
-    /// It is loaded as the load would make it.
-    AsWanted,
-    /// It is loaded with other settings.
-    Otherwise,
-}
-
-fn standing(model: &Model, wanted: &Overrides, device: &str) -> Result<Standing, ErrorInfo> {
-    if model.status() != ModelStatus::Loaded {
-        return Ok(Standing::Absent);
-    }
-    let specs = model
-        .instances
-        .iter()
-        .filter_map(|instance| instance.status.as_ref()?.spec.as_ref());
-    let Some(spec) = specs.into_iter().next() else {
-        return Ok(Standing::Absent);
-    };
-    let json = spec
-        .settings
-        .as_ref()
-        .map_or("", |settings| settings.load_override_json.as_str());
-    let current = Overrides::from_json(&model.runtime, json)?;
-    // Compared by what they make of the definition, so that saying what is defined anyway changes nothing.
-    let effect = |overrides: &Overrides| -> Result<ModelSettings, ErrorInfo> {
-        let mut settings = model.settings.clone().unwrap_or_default();
-        overrides.apply(&mut settings)?;
-        settings.load_override_json.clear();
-        Ok(settings)
-    };
-    // A worker whose memory is limited has a part of the host's: `cpu:NUMBER`.
-    let is_cpu = |id: &str| id == "cpu" || id.starts_with("cpu:");
-    let on_cpu = spec.reservations.iter().all(|part| is_cpu(&part.device_id));
-    let elsewhere = match device {
-        "" => false,
-        device => on_cpu != (device == "cpu"),
-    };
-    if elsewhere || effect(&current)? != effect(wanted)? {
-        return Ok(Standing::Otherwise);
-    }
-    Ok(Standing::AsWanted)
 }
 
 /// Unloads one model, or all if none is named: pinned ones too, and loads that wait or run are ended (DECISIONS.md, Lemonade).
@@ -255,8 +214,8 @@ pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<
                 let error = Code::UnknownModel.error(format!("Model not loaded: {name}"));
                 return Err(error.with_param("model_name").into());
             }
-            let model = control().unload(unload_of(&name)).await?;
-            left(&app, ModelStatus::Unloading, model).await?;
+            let model = control().unload(unload_of(&model.id)).await?;
+            reload::left(&app, ModelStatus::Unloading, model).await?;
         }
         None => {
             let models = control().models().await?;
@@ -264,7 +223,7 @@ pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<
                 |model: &&Model| !matches!(model.status(), ModelStatus::Unloaded | ModelStatus::Failed);
             let unloads = models.iter().filter(there).map(async |model| {
                 let model = control().unload(unload_of(&model.id)).await?;
-                left(&app, ModelStatus::Unloading, model).await
+                reload::left(&app, ModelStatus::Unloading, model).await
             });
             futures::future::try_join_all(unloads).await?;
         }
@@ -272,7 +231,7 @@ pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<
     Ok(success("Model unloaded successfully"))
 }
 
-fn unload_of(model: &str) -> UnloadModelRequest {
+pub(super) fn unload_of(model: &str) -> UnloadModelRequest {
     UnloadModelRequest {
         model: model.to_owned(),
         force: false,
@@ -306,8 +265,6 @@ pub(super) fn success(message: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::{Instance, InstanceSpec, InstanceStatus, Reservation};
-
     use super::*;
 
     fn wanted(body: &Value) -> Result<Wanted, ErrorInfo> {
@@ -348,6 +305,8 @@ mod tests {
                 json!({"model_name": "m", "llamacpp_args": ["-v"]}),
                 "llamacpp_args",
             ),
+            (json!({"model_name": "m", "ctx_sise": 4096}), "ctx_sise"),
+            (json!({"model_name": "m", "n_ctx": null}), "n_ctx"),
         ] {
             let error = wanted(&body).unwrap_err();
             assert_eq!(
@@ -356,75 +315,10 @@ mod tests {
                 "{body}"
             );
         }
+        let others = wanted(&json!({"model_name": "m", "steps": 20, "merge_args": false})).unwrap();
+        assert!(others.options.is_empty());
         let automatic = wanted(&json!({"model_name": "m", "ctx_size": -1, "llamacpp_args": null})).unwrap();
         assert!(automatic.options.is_empty());
-    }
-
-    /// A model that is loaded with an override.
-    fn loaded(override_json: &str) -> Model {
-        let settings = ModelSettings {
-            ctx_size: 4096,
-            ..ModelSettings::default()
-        };
-        let spec = InstanceSpec {
-            settings: Some(ModelSettings {
-                load_override_json: override_json.into(),
-                ..settings.clone()
-            }),
-            reservations: vec![Reservation {
-                device_id: "cpu".into(),
-                bytes: 1,
-            }],
-            ..InstanceSpec::default()
-        };
-        Model {
-            status: ModelStatus::Loaded.into(),
-            runtime: "llama_cpp".into(),
-            settings: Some(settings),
-            instances: vec![Instance {
-                status: Some(InstanceStatus {
-                    spec: Some(spec),
-                    ..InstanceStatus::default()
-                }),
-                ..Instance::default()
-            }],
-            ..Model::default()
-        }
-    }
-
-    #[test]
-    fn a_loaded_model_is_loaded_anew_only_for_other_settings() {
-        let stands = |current: &str, body: Value, device| {
-            let model = loaded(current);
-            let overrides = Overrides::from_json(&model.runtime, &body.to_string()).unwrap();
-            standing(&model, &overrides, device).unwrap()
-        };
-        assert_eq!(stands("", json!({}), ""), Standing::AsWanted);
-        assert_eq!(stands("", json!({"ctx_size": 4096}), ""), Standing::AsWanted);
-        assert_eq!(stands("", json!({"ctx_size": 8192}), ""), Standing::Otherwise);
-        assert_eq!(
-            stands(r#"{"gguf_n_ctx":8192}"#, json!({"ctx_size": 8192}), ""),
-            Standing::AsWanted
-        );
-        assert_eq!(
-            stands(r#"{"gguf_n_ctx":8192}"#, json!({}), ""),
-            Standing::Otherwise
-        );
-        assert_eq!(stands("", json!({}), "cpu"), Standing::AsWanted);
-        assert_eq!(stands("", json!({}), "gpu"), Standing::Otherwise);
-        let limited = {
-            let mut model = loaded("");
-            let status = model.instances[0].status.as_mut().unwrap();
-            status.spec.as_mut().unwrap().reservations[0].device_id = "cpu:4711".into();
-            model
-        };
-        let none = Overrides::default();
-        assert_eq!(standing(&limited, &none, "cpu").unwrap(), Standing::AsWanted);
-        let unloaded = Model::default();
-        assert_eq!(
-            standing(&unloaded, &Overrides::default(), "").unwrap(),
-            Standing::Absent
-        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod media;
 pub(super) mod options;
 mod pull;
 mod register;
+mod reload;
 mod shapes;
 mod stats;
 mod system;

@@ -1,0 +1,110 @@
+//! What a load would do: of a model as it stands, or in place of what is loaded of it.
+//!
+//! For the latter the policy is asked what it would do with a fleet of the same workers on which everything but that model runs. Such a fleet is
+//! made for the question and thrown away.
+
+use muster_policy::{Event, Explanation, Fleet, InstanceId, ModelId, Moment};
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{self, ErrorInfo},
+};
+
+use super::Driver;
+use crate::{
+    catalogue::Entry,
+    config,
+    convert::{self, stage::unknown_model},
+};
+
+impl Driver {
+    /// Answers `Control.ExplainLoad`.
+    pub(super) fn explain(
+        &mut self,
+        request: &v1::ExplainLoadRequest,
+        places: usize,
+    ) -> Result<v1::ExplainLoadResponse, ErrorInfo> {
+        let id = ModelId::from(request.model.as_str());
+        let unknown = || unknown_model(&request.model);
+        let answer = if request.anew {
+            let entry = self.catalogue.get(&request.model).ok_or_else(unknown)?;
+            self.explain_anew(entry, request, places)?
+        } else {
+            let ignored = [
+                ("device_id", &request.device_id),
+                ("override_json", &request.override_json),
+            ];
+            if let Some((param, _)) = ignored.iter().find(|(_, given)| !given.is_empty()) {
+                let error = Code::InvalidRequest.error(format!("`{param}` is taken with `anew` only"));
+                return Err(error.with_param(*param));
+            }
+            self.fleet.explain(self.now(), &id, places)
+        };
+        let answer = answer.ok_or_else(unknown)?;
+        let mut shown = convert::explain::explanation(&answer, |at| self.timestamp(at));
+        if request.anew
+            && let Some(refusal) = shown.refusal.as_mut()
+            && refusal.kind() == Code::NoWorker
+        {
+            // Policy's words are about a load that waited for one.
+            refusal.message = match request.device_id.as_str() {
+                "" => format!("no worker that is here can load {id}"),
+                device => format!("no worker that is here can load {id} on `{device}`"),
+            };
+            shown.reason.clone_from(&refusal.message);
+        }
+        Ok(shown)
+    }
+
+    fn explain_anew(
+        &self,
+        entry: &Entry,
+        request: &v1::ExplainLoadRequest,
+        places: usize,
+    ) -> Result<Option<Explanation>, ErrorInfo> {
+        let changed = entry.overridden(&request.override_json)?;
+        changed.check_args()?;
+        let device = match request.device_id.as_str() {
+            "" => entry.model().device.clone(),
+            chosen => config::device(chosen),
+        };
+        let wanted = convert::model::spec_on(&changed, device, &self.observed);
+        let others = self.catalogue.entries().iter();
+        let others = others.filter(|other| other.model().id != entry.model().id);
+        let mut models: Vec<_> = others
+            .map(|other| convert::model::spec(other, &self.observed))
+            .collect();
+        let id = wanted.id.clone();
+        models.push(wanted);
+
+        let policy = muster_policy::Config {
+            // Who is not here is not waited for.
+            worker_wait: std::time::Duration::ZERO,
+            ..self.config.policy.clone()
+        };
+        let mut fleet = Fleet::new(policy, Vec::new(), Moment::START);
+        let mut ids = || InstanceId::new(muster_proto::id::fresh());
+        fleet.step(Moment::START, Event::CatalogueChanged { models }, &mut ids);
+        for view in self.fleet.workers().into_iter().filter(|view| view.connected) {
+            let instances = self.mirror.on_worker(view.facts.id.as_str());
+            let wire = v1::WorkerReport {
+                instances: instances
+                    .filter(|status| !of(status, id.as_str()))
+                    .cloned()
+                    .collect(),
+                ..v1::WorkerReport::default()
+            };
+            // What is malformed has been told of when it came.
+            let (report, _) = convert::report::report(&wire);
+            let joined = Event::WorkerJoined {
+                facts: view.facts,
+                report,
+            };
+            fleet.step(Moment::START, joined, &mut ids);
+        }
+        Ok(fleet.explain(Moment::START, &id, places))
+    }
+}
+
+fn of(status: &v1::InstanceStatus, model: &str) -> bool {
+    status.spec.as_ref().is_some_and(|spec| spec.model_id == model)
+}
