@@ -305,11 +305,7 @@ impl Driver {
 
     /// Files come and go behind our back: they are looked at when somebody asks for them.
     fn ask(&mut self, mut ask: Ask) {
-        if let Ask::Ensure { request, .. } = &mut ask
-            && let Some(model) = self.own.aliases.get(&request.model_id)
-        {
-            request.model_id.clone_from(model);
-        }
+        self.by_id(&mut ask);
         match &ask {
             Ask::Call {
                 order: Order::Load(_),

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::{
     Driver,
-    inbox::{Models, PullState, Removed, Reply},
+    inbox::{Ask, Models, Order, PullState, Query, Removed, Reply},
 };
 use crate::{
     catalogue::Catalogue,
@@ -107,6 +107,46 @@ impl Driver {
                 };
                 answer(reply, Ok(self.own.aliases.iter().map(show).collect()));
             }
+        }
+    }
+
+    /// Names a call's model by its id where the caller used another of its names. What takes entries or files away is not among these calls: an
+    /// alias that is deleted leaves its model alone.
+    pub(super) fn by_id(&self, ask: &mut Ask) {
+        let name = match ask {
+            Ask::Ensure { request, .. } => &mut request.model_id,
+            Ask::Call { order, .. } => match order {
+                Order::Load(load) => &mut load.model,
+                Order::Unload(unload) => &mut unload.model,
+                Order::Forget(_) => return,
+            },
+            Ask::Pin(pin) => &mut pin.model,
+            Ask::Query(query) => match query {
+                Query::Model(id, _) => id,
+                Query::Explain(request, ..) => &mut request.model,
+                Query::Models(..)
+                | Query::Devices(_)
+                | Query::Workers(_)
+                | Query::Stats(_)
+                | Query::Routes(_) => return,
+            },
+            Ask::Models(change) => match change {
+                Models::SetOptions(request, _) => &mut request.model,
+                Models::Pull(request, _) if request.definition.is_none() => &mut request.model,
+                Models::Pull(..)
+                | Models::Register(..)
+                | Models::RemoveFiles(..)
+                | Models::Remove(..)
+                | Models::ListVariants(..)
+                | Models::SetAlias(..)
+                | Models::DeleteAlias(..)
+                | Models::ListAliases(_) => return,
+            },
+        };
+        if self.catalogue.get(name).is_none()
+            && let Some(model) = self.own.aliases.get(name)
+        {
+            name.clone_from(model);
         }
     }
 

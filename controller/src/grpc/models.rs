@@ -242,6 +242,13 @@ async fn register(handle: &Handle, definition: v1::ModelDefinition) -> Result<v1
 
 async fn delete(handle: &Handle, id: String) -> Result<v1::DeleteModelResponse, ErrorInfo> {
     let known = model(handle, &id).await?;
+    if known.id != id {
+        let error = format!(
+            "`{id}` is another name of {}: delete that, or the alias",
+            known.id
+        );
+        return Err(Code::InvalidRequest.error(error).with_param("model_name"));
+    }
     unload(handle, &id).await?;
     let removed = handle
         .models(|reply| Change::RemoveFiles(id.clone(), reply))

@@ -307,6 +307,27 @@ async fn what_users_made_outlives_restarts() {
     worker.join(&rig.address()).await;
     let route = rig.client().await.ensure("mine").await.ready().await;
     assert_eq!(route.model_id, "user.mine");
+    // Whatever is asked about a model takes its other names too.
+    let mut client = rig.client().await;
+    assert_eq!(client.model("mine").await.id, "user.mine");
+    assert_eq!(client.unload("mine", false).await.unwrap().id, "user.mine");
+    assert_eq!(
+        client.load("mine").await.unwrap().status(),
+        v1::ModelStatus::Loaded
+    );
+    let pin = v1::PinModelRequest { model: "mine".into() };
+    let pinned = client.0.pin_model(pin).await.unwrap().into_inner().model.unwrap();
+    assert!(pinned.id == "user.mine" && pinned.pinned);
+    let by_alias = v1::SetModelOptionsRequest {
+        model: "mine".to_owned(),
+        options_json: kept.to_owned(),
+    };
+    api.set_model_options(by_alias).await.unwrap();
+    // But an alias is not its model's files.
+    let delete = v1::DeleteModelRequest { model: "mine".into() };
+    let error = api.delete_model(delete).await.unwrap_err();
+    assert_eq!(v1::ErrorInfo::from_status(&error).kind(), Code::InvalidRequest);
+    assert_eq!(client.model("user.mine").await.status(), v1::ModelStatus::Loaded);
     let delete = v1::DeleteModelRequest {
         model: "user.mine".to_owned(),
     };
