@@ -43,7 +43,7 @@ impl Chunks {
                 || 0,
             )),
             "message" => Box::new(anthropic::render::stream(head)),
-            "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat)),
+            "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat, 0)),
             "native" => Box::new(native::completion::stream(Default::default(), view)),
             _ => Box::new(openai::render::chat::stream(&head, view)),
         };

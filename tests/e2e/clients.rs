@@ -169,6 +169,23 @@ async fn official_clients_talk_to_llama_server() {
     sdks(Engine::LlamaServer, "llama_server").await;
 }
 
+/// Ollama's package with the model that ships, which calls tools of its own accord.
+#[tokio::test]
+async fn ollamas_client_receives_calls_of_tools() {
+    let stack = crate::demo::stack(Engine::LlamaCpp).await;
+    let mut command = Command::new(required("MUSTER_TEST_PYTHON"));
+    command
+        .arg(format!("{}/e2e/sdk/ollama_client.py", env!("CARGO_MANIFEST_DIR")))
+        .arg(format!("http://{}", stack.gateway_address()))
+        .arg("demo");
+    let output = run(command).await;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
 /// Questions made from the gateway's own OpenAPI document, good and bad ones: none may be answered with a server's error, or in a form that
 /// the document does not know.
 #[tokio::test]

@@ -15,10 +15,23 @@ use std::sync::Arc;
 use axum::Router;
 use utoipa::OpenApi as _;
 
-use crate::{openapi, routes::App};
+use crate::{openapi, render::error::Form, routes::App};
 
 /// Where the routes of OpenAI, Anthropic and Lemonade stand (seeds 000 and 004; Lemonade's clients know `v0` as well).
 const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
+
+/// The form of errors at a path without a route: Ollama's clients ask below `/api`, all others know OpenAI's.
+pub(crate) fn form_at(path: &str) -> Form {
+    let under = |prefix: &str| {
+        path.strip_prefix(prefix)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if under("/api") && !PREFIXES.iter().any(|prefix| under(prefix)) {
+        Form::Ollama
+    } else {
+        Form::OpenAi
+    }
+}
 
 /// All routes.
 pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {

@@ -138,12 +138,12 @@ impl Dispatcher {
         }
     }
 
-    /// Waits until a model is loaded; nothing is sent to it.
+    /// Waits until a model is loaded; nothing is sent to it. `autoload` is the request's own word.
     ///
     /// # Errors
     /// Why it cannot be loaded.
-    pub(crate) async fn ensure(&self, common: &Common) -> Result<(), ErrorInfo> {
-        self.loaded_for(&common.model, None).await.map(drop)
+    pub(crate) async fn ensure(&self, model: &str, autoload: Option<bool>) -> Result<(), ErrorInfo> {
+        self.loaded_for(model, autoload).await.map(drop)
     }
 
     /// A way to an instance for a call beside the sessions, loading the model if need be; `autoload` is the request's own word. The instance stays

@@ -50,6 +50,8 @@ pub(crate) struct Caller {
     pub(crate) key: String,
     /// It may ask to be served before others.
     pub(crate) may_hurry: bool,
+    /// It may change what is loaded, as on surfaces for administrators.
+    pub(crate) administers: bool,
 }
 
 /// The keys that are accepted.
@@ -136,6 +138,7 @@ impl Keys {
         Caller {
             key: start.map(|byte| format!("{byte:02x}")).collect(),
             may_hurry: admin || self.admin.is_empty(),
+            administers: self.admit(Access::Admin, Peer::Elsewhere, headers).is_ok(),
         }
     }
 }

@@ -19,8 +19,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use axum::{Router, extract::Request, middleware};
-use muster_proto::Code;
+use axum::{
+    Router,
+    extract::Request,
+    middleware,
+    response::{IntoResponse as _, Response},
+};
+use muster_proto::{Code, v1::ErrorInfo};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -72,12 +77,20 @@ pub(crate) fn surface(
         }))
 }
 
-async fn not_found(request: Request) -> Refusal {
-    let message = format!("there is no route {} {}", request.method(), request.uri().path());
-    Refusal(Code::RouteNotFound.error(message))
+async fn not_found(request: Request) -> Response {
+    let path = request.uri().path();
+    let message = format!("there is no route {} {path}", request.method());
+    refused(path, Code::RouteNotFound.error(message))
 }
 
-async fn method_not_allowed(request: Request) -> Refusal {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
-    Refusal(Code::MethodNotAllowed.error(message))
+async fn method_not_allowed(request: Request) -> Response {
+    let path = request.uri().path();
+    let message = format!("{path} does not take {}", request.method());
+    refused(path, Code::MethodNotAllowed.error(message))
+}
+
+/// No dialect has the route: in the form of the one whose clients ask there.
+fn refused(path: &str, error: ErrorInfo) -> Response {
+    let response = Refusal(error).into_response();
+    reply::write_error(dialects::form_at(path), response)
 }

@@ -50,6 +50,8 @@ pub(crate) struct Asked {
     priority: i32,
     /// Whether it may load its model, if it says so.
     pub(crate) autoload: Option<bool>,
+    /// Its sender may change what is loaded.
+    pub(crate) administers: bool,
     /// When it was there as a whole.
     began: Instant,
 }
@@ -77,6 +79,7 @@ impl FromRequest<Arc<App>> for Asked {
                 priority.min(0)
             },
             autoload,
+            administers: caller.administers,
             began: Instant::now(),
         })
     }

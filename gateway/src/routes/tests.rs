@@ -51,7 +51,7 @@ async fn json(response: Response<Body>) -> Value {
 #[tokio::test]
 async fn unknown_paths_and_wrong_methods_are_errors_of_the_catalogue() {
     for (method, path, status, code) in [
-        ("GET", "/", 404, "route_not_found"),
+        ("GET", "/nowhere", 404, "route_not_found"),
         ("GET", "/v1", 404, "route_not_found"),
         ("POST", "/v2/chat/completions", 404, "route_not_found"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),

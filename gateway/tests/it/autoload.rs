@@ -141,3 +141,51 @@ async fn seed_001_every_inference_route_is_strict_with_autoload_off() {
     }
     assert!(controller.heard().wishes.is_empty());
 }
+
+/// A request of Ollama's that only loads a model once went past the request's own word.
+#[tokio::test]
+async fn what_only_loads_a_model_may_be_told_not_to() {
+    let (gateway, controller) = start(&[]).await;
+    for path in ["/api/chat", "/api/generate"] {
+        let body = json!({"model": "unloaded"});
+        let (status, _) = read(gateway.post(&format!("{path}?autoload=off"), &body).await).await;
+        assert_eq!(status, 409, "{path}");
+    }
+    assert!(controller.heard().wishes.is_empty());
+    let (status, _) = read(gateway.post("/api/chat", &json!({"model": "unloaded"})).await).await;
+    assert_eq!((status.as_u16(), controller.heard().wishes.len()), (507, 1));
+}
+
+/// Ollama's way to unload a model; it once loaded it.
+#[tokio::test]
+async fn keep_alive_0_without_a_prompt_unloads() {
+    let (gateway, controller) = start(&["--api-key", "user", "--admin-api-key", "admin"]).await;
+    controller.say(|said| {
+        said.catalogue = vec![v1::Model {
+            id: "unloaded".into(),
+            ..v1::Model::default()
+        }];
+        said.unload = Some(Ok(v1::Model::default()));
+    });
+    let ask = async |path: &str, key: &str| {
+        let request = gateway
+            .client
+            .post(format!("{}{path}", gateway.url))
+            .bearer_auth(key);
+        let sent = request
+            .json(&json!({"model": "unloaded:latest", "keep_alive": 0}))
+            .send();
+        let (status, body) = read(sent.await.unwrap()).await;
+        (status.as_u16(), body)
+    };
+    for path in ["/api/chat", "/api/generate"] {
+        let (status, body) = ask(path, "user").await;
+        assert_eq!(status, 403, "{body}");
+        let (status, body) = ask(path, "admin").await;
+        assert_eq!((status, &body["done_reason"]), (200, &json!("unload")), "{body}");
+    }
+    let heard = controller.heard();
+    let names: Vec<_> = heard.unloads.iter().map(|unload| unload.model.as_str()).collect();
+    assert_eq!(names, ["unloaded", "unloaded"]);
+    assert!(heard.wishes.is_empty());
+}

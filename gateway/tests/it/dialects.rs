@@ -289,6 +289,7 @@ async fn ollamas_catalogue_shows_what_is_here_and_what_is_loaded() {
     assert_eq!(running["models"][0]["model"], "m");
     let (_, shown) = read(gateway.post("/api/show", &json!({"model": "e:latest"})).await).await;
     assert_eq!(shown["capabilities"], json!(["embedding"]));
+    assert_eq!(shown["template"], "{{ messages }}", "the engine's own");
     let (status, _) = read(gateway.post("/api/show", &json!({"model": "nobody"})).await).await;
     assert_eq!(status, 404);
     assert!(gateway.get("/api/version").await.1["version"].is_string());
@@ -331,4 +332,21 @@ async fn echo_shows_tokens_as_the_models_text_for_them() {
         (status.as_u16(), &answer["choices"][0]["text"]),
         (200, &json!("<1>b<2>a"))
     );
+}
+
+#[tokio::test]
+async fn ollama_is_looked_for_at_the_root_and_its_errors_have_its_form() {
+    let (gateway, _controller, _worker) = start().await;
+    let answer = within(gateway.client.get(&gateway.url).send()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert!(answer.text().await.unwrap().starts_with("Ollama is running"));
+    for (path, status) in [("/api/nothing", 404), ("/api", 404), ("/api/chat", 405)] {
+        let (is, body) = gateway.get(path).await;
+        assert_eq!(is, status, "{path}");
+        assert!(body["error"].is_string(), "{path}: {body}");
+    }
+    for path in ["/api/v1/nothing", "/apiary", "/v1/nothing"] {
+        let (_, body) = gateway.get(path).await;
+        assert!(body["error"]["message"].is_string(), "{path}: {body}");
+    }
 }

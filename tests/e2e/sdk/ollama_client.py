@@ -1,6 +1,8 @@
 """Ollama's own client against a gateway: `ollama_client.py http://HOST:PORT`."""
 
+import json
 import sys
+from pathlib import Path
 
 import ollama
 
@@ -24,20 +26,64 @@ def catalogue(client: ollama.Client) -> None:
     assert client.show(f"{MODEL}:latest").modified_at is not None
 
 
-def talk(client: ollama.Client) -> None:
-    whole = client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS)
-    assert whole.done and whole.done_reason in ("stop", "length"), whole
-    said = (whole.message.thinking or "") + whole.message.content
-    assert said and 1 <= whole.eval_count <= 8, whole
-    pieces = list(client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS, stream=True))
-    assert "".join((piece.message.thinking or "") + piece.message.content for piece in pieces) == said
-    assert pieces[-1].done and pieces[-1].eval_count == whole.eval_count, pieces[-1]
-    assert MODEL in [model.model for model in client.ps().models]
+def know(client: ollama.Client) -> None:
+    """What the engine of a loaded model tells of it."""
+    shown = client.show(MODEL)
+    assert "message" in shown.template, shown
+    family = shown.modelinfo["general.architecture"]
+    assert shown.details.family == family, shown
+    assert shown.modelinfo[f"{family}.context_length"] > 0, shown
 
-    generated = client.generate(model=MODEL, prompt="Once upon a time", options=OPTIONS, raw=True)
-    assert generated.response, generated
-    pieces = client.generate(model=MODEL, prompt="Once upon a time", options=OPTIONS, raw=True, stream=True)
-    assert "".join(piece.response for piece in pieces) == generated.response
+
+def embed(client: ollama.Client) -> None:
+    one = client.embed(model="tiny-embed", input="Hello!")
+    two = client.embed(model="tiny-embed", input=["Hello!", "Goodbye!"])
+    assert len(one.embeddings) == 1 and len(two.embeddings) == 2, two
+    assert len(one.embeddings[0]) == len(two.embeddings[1]) > 1
+    assert all(abs(a - b) < 1e-3 for a, b in zip(one.embeddings[0], two.embeddings[0], strict=True))
+    assert two.prompt_eval_count > one.prompt_eval_count >= 1, two
+    older = client.embeddings(model="tiny-embed", prompt="Hello!")
+    assert len(older.embedding) == len(one.embeddings[0])
+
+
+def unload(client: ollama.Client) -> None:
+    """Ollama's way to load and unload, and how a cold request tells of its load."""
+    gone = client.generate(model=MODEL, keep_alive=0)
+    assert gone.done_reason == "unload", gone
+    assert MODEL not in [model.model for model in client.ps().models]
+    cold = client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS)
+    assert 0 < cold.load_duration < cold.total_duration, cold
+    warm = client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS)
+    assert warm.load_duration == 0, warm
+    there = client.generate(model=MODEL)
+    assert there.done_reason == "load", there
+
+
+def receive_calls(client: ollama.Client, model: str) -> None:
+    """A model that calls tools when they are needed; arguments are objects, whole and streamed."""
+    held_out = Path(__file__).parents[2] / "models" / "demo" / "held_out.json"
+    entry = json.loads(held_out.read_text())["tools"][0]
+    (described,) = entry["tools"]
+    properties = {name: {"type": kind} for name, kind in described["parameters"].items()}
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    function = {"name": described["name"], "description": described["description"], "parameters": parameters}
+    asked = {"role": "user", "content": entry["question"]}
+    more = {
+        "model": model,
+        "tools": [{"type": "function", "function": function}],
+        "think": False,
+        "options": {"temperature": 0, "num_predict": 200},
+    }
+    whole = client.chat(messages=[asked], **more)
+    (call,) = whole.message.tool_calls
+    assert call.function.name == entry["call"]["name"], whole
+    assert call.function.arguments == entry["call"]["arguments"], whole
+    pieces = client.chat(messages=[asked], stream=True, **more)
+    calls = [call.function for piece in pieces for call in piece.message.tool_calls or []]
+    assert calls == [call.function], calls
+    result = {"role": "tool", "tool_name": call.function.name, "content": entry["result"]}
+    after = client.chat(messages=[asked, whole.message, result], **more)
+    assert all(text in after.message.content for text in entry["expect"]), after
 
 
 def call_tools(client: ollama.Client) -> None:
@@ -62,11 +108,19 @@ def refuse(client: ollama.Client) -> None:
 
 def main(host: str, engine: str) -> None:
     client = ollama.Client(host=host, timeout=60)
+    if engine == "demo":
+        receive_calls(client, "muster-demo")
+        print("ok")
+        return
     catalogue(client)
     talk(client)
     refuse(client)
+    embed(client)
     if engine != "stub":
         call_tools(client)
+    if engine == "llama_cpp":
+        know(client)
+    unload(client)
     print("ok")
 
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_proto::v1::{Capabilities, ModelSummary, ModelType};
-use serde_json::{Value, json};
+use muster_proto::v1::{Capabilities, EngineDescription, ModelSummary, ModelType};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -30,6 +30,11 @@ pub(super) fn resolve(app: &App, name: &str) -> String {
         Some(bare) if table.model(name).is_none() => bare.to_owned(),
         Some(_) | None => name.to_owned(),
     }
+}
+
+/// Whether an instance of a model is there, by the gateway's own table.
+pub(super) fn takes_requests(app: &App, id: &str) -> bool {
+    !app.dispatcher.fleet.table().targets(id).is_empty()
 }
 
 /// `GET /api/tags`: what is here.
@@ -105,29 +110,68 @@ pub(super) async fn show(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
             .map_or_else(|| model(&mut body), |field| field.string())?,
     };
     let id = resolve(&app, &name);
-    let table = app.dispatcher.fleet.table();
-    let summary = table.model(&id).ok_or_else(|| unknown_model(&id))?;
-    let mut shown = entry(&table, summary);
-    let can = can(&table, summary).cloned().unwrap_or_default();
+    let (summary, mut shown, can) = {
+        let table = app.dispatcher.fleet.table();
+        let summary = table.model(&id).ok_or_else(|| unknown_model(&id))?;
+        let can = can(&table, summary).cloned().unwrap_or_default();
+        (Arc::clone(summary), entry(&table, summary), can)
+    };
+    let engine = described(&app, &summary.id).await;
+    let metadata = |key: &str| engine.metadata.get(key).map(String::as_str);
+    if let Some(family) = metadata("general.architecture") {
+        shown["details"]["family"] = family.into();
+        shown["details"]["families"] = json!([family]);
+    }
     Ok(reply::value(
         StatusCode::OK,
         &json!({
             "modelfile": "",
             "parameters": "",
-            "template": "",
-            "license": "",
+            "template": engine.chat_template,
+            "license": metadata("general.license").unwrap_or_default(),
             "modified_at": shown["modified_at"].take(),
             "details": shown["details"].take(),
-            "capabilities": capabilities(summary, &can),
-            "model_info": {
-                "general.basename": summary.id,
-                "general.parameter_count": can.parameters,
-                "general.context_length": can.train_context_length,
-                "general.embedding_length": can.embedding_length,
-                "general.vocabulary_size": can.vocabulary,
-            },
+            "capabilities": capabilities(&summary, &can),
+            "model_info": model_info(&summary, &can, &engine),
         }),
     ))
+}
+
+/// What the model's engine says of it; nothing while none is loaded, or it does not answer.
+async fn described(app: &App, id: &str) -> EngineDescription {
+    let Ok(mut loaded) = app.dispatcher.loaded(id) else {
+        return EngineDescription::default();
+    };
+    loaded.describe(id.to_owned()).await.unwrap_or_default()
+}
+
+/// The file's own facts under their GGUF names, and what Ollama has beside them. What is not known is left out.
+fn model_info(summary: &ModelSummary, can: &Capabilities, engine: &EngineDescription) -> Map<String, Value> {
+    // The template has its own place; what is ours is no fact of the file.
+    let of_file = engine
+        .metadata
+        .iter()
+        .filter(|(key, _)| *key != "tokenizer.chat_template" && !key.starts_with("llama_cpp."));
+    let mut info: Map<String, Value> = of_file.map(|(key, text)| (key.clone(), typed(text))).collect();
+    info.entry("general.basename").or_insert(json!(summary.id));
+    let figures = [
+        ("general.parameter_count", can.parameters),
+        ("general.context_length", can.train_context_length.into()),
+        ("general.embedding_length", can.embedding_length.into()),
+        ("general.vocabulary_size", can.vocabulary.into()),
+    ];
+    for (key, figure) in figures.into_iter().filter(|(_, figure)| *figure > 0) {
+        info.insert(key.to_owned(), figure.into());
+    }
+    info
+}
+
+/// A value of GGUF's metadata, whose type is lost on the way here.
+fn typed(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(value @ (Value::Bool(_) | Value::Number(_))) => value,
+        Ok(Value::Null | Value::String(_) | Value::Array(_) | Value::Object(_)) | Err(_) => text.into(),
+    }
 }
 
 fn can<'a>(table: &'a Table, summary: &ModelSummary) -> Option<&'a Capabilities> {
@@ -199,6 +243,41 @@ fn size(parameters: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn facts_of_the_file_keep_their_names_and_get_their_types_back() {
+        let facts = [
+            ("general.architecture", "llama"),
+            ("llama.context_length", "512"),
+            ("llama.rope.freq_base", "10000.000000"),
+            ("tokenizer.ggml.add_bos_token", "true"),
+            ("tokenizer.chat_template", "{{ messages }}"),
+            ("llama_cpp.description", "llama 1M F16"),
+        ];
+        let engine = EngineDescription {
+            metadata: facts.map(|(key, text)| (key.to_owned(), text.to_owned())).into(),
+            ..EngineDescription::default()
+        };
+        let summary = ModelSummary {
+            id: "m".into(),
+            ..ModelSummary::default()
+        };
+        let can = Capabilities {
+            vocabulary: 320,
+            ..Capabilities::default()
+        };
+        assert_eq!(
+            Value::from(model_info(&summary, &can, &engine)),
+            json!({
+                "general.architecture": "llama",
+                "general.basename": "m",
+                "general.vocabulary_size": 320,
+                "llama.context_length": 512,
+                "llama.rope.freq_base": 10000.0,
+                "tokenizer.ggml.add_bos_token": true,
+            })
+        );
+    }
 
     #[test]
     fn sizes_are_for_people() {

@@ -1,7 +1,8 @@
 //! Ollama's API, at the paths its clients know (Ollama API reference).
 //!
-//! Streams are the default here, and they are lines of JSON. `keep_alive` and load-time options (`num_ctx`, `num_gpu`, …) are accepted and have
-//! no effect: how models are loaded and how long they stay is the configuration's business.
+//! Streams are the default here, and they are lines of JSON. A request without a prompt loads its model, or unloads it if its `keep_alive` is 0.
+//! Any other `keep_alive` and load-time options (`num_ctx`, `num_gpu`, …) are accepted and have no effect: how models are loaded and how long they
+//! stay is the configuration's business.
 
 mod catalogue;
 pub(crate) mod render;
@@ -17,7 +18,10 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
-use muster_proto::v1::{ErrorInfo, start::Work};
+use muster_proto::{
+    Code,
+    v1::{ErrorInfo, UnloadModelRequest, start::Work},
+};
 use serde_json::json;
 
 use self::{render::Kind, translate::Wanted};
@@ -41,6 +45,7 @@ const API_VERSION: &str = "0.12.6";
 /// What the document says of them.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(
+    probe,
     chat,
     generate,
     embed,
@@ -62,8 +67,24 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/api/tags", get(catalogue::tags))
         .route("/api/ps", get(catalogue::ps))
         .route("/api/show", post(catalogue::show));
-    let open = Router::new().route("/api/version", get(version));
+    let open = Router::new()
+        .route("/", get(probe))
+        .route("/api/version", get(version));
     surface(app, Access::User, Form::Ollama, user).merge(surface(app, Access::Open, Form::Ollama, open))
+}
+
+/// What Ollama's clients look for before anything else.
+#[utoipa::path(
+    get,
+    path = "/",
+    tag = "Ollama",
+    summary = "Somebody is here who speaks Ollama's API",
+    responses(
+        (status = 200, description = "A line of text.", body = String, content_type = "text/plain"),
+    )
+)]
+async fn probe() -> &'static str {
+    concat!("Ollama is running (Muster ", env!("CARGO_PKG_VERSION"), ")")
 }
 
 #[utoipa::path(
@@ -120,15 +141,44 @@ async fn generate(State(app): State<Arc<App>>, asked: Asked) -> Result<Response,
 async fn answer(app: &App, asked: &Asked, wanted: Wanted, kind: Kind) -> Result<Response, Refusal> {
     let (mut common, name) = (wanted.common, wanted.name);
     common.model = catalogue::resolve(app, &common.model);
-    let Some(work) = wanted.work else {
-        app.dispatcher.ensure(&common).await?;
-        return Ok(reply::ok(render::loaded(&name, kind)));
+    let work = match wanted.work {
+        Some(work) => work,
+        None if wanted.unload => {
+            unload(app, asked, common.model).await?;
+            return Ok(reply::ok(render::silent(&name, kind, "unload")));
+        }
+        None => {
+            app.dispatcher.ensure(&common.model, asked.autoload).await?;
+            return Ok(reply::ok(render::silent(&name, kind, "load")));
+        }
     };
+    let cold = !catalogue::takes_requests(app, &common.model);
+    let lap = render::Lap::start();
     let answers = asked.one(app, common, Work::Generate(work), 1).await?;
+    // What a worker admits it has an instance for: until then it was loaded, if it was not.
+    let load = if cold { lap.nanos() } else { 0 };
     if wanted.stream {
-        return run::lines(answers, render::stream(name, kind)).await;
+        return run::lines(answers, render::stream(name, kind, load)).await;
     }
-    Ok(reply::ok(render::body(&name, kind, run::gather(answers).await?)))
+    Ok(reply::ok(render::body(
+        &name,
+        kind,
+        load,
+        run::gather(answers).await?,
+    )))
+}
+
+/// Unloads a model once what runs on it has finished. What is loaded is the administrators' to change where there are any.
+async fn unload(app: &App, asked: &Asked, model: String) -> Result<(), ErrorInfo> {
+    if !asked.administers {
+        return Err(Code::Forbidden.error("unloading a model needs the admin key"));
+    }
+    let request = UnloadModelRequest {
+        model,
+        force: false,
+        cancel_load: true,
+    };
+    app.dispatcher.fleet.control().unload(request).await.map(drop)
 }
 
 #[utoipa::path(

@@ -37,36 +37,40 @@ impl Lap {
         Self(Instant::now())
     }
 
-    fn nanos(self) -> u64 {
+    /// Nanoseconds since then.
+    pub(crate) fn nanos(self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
-/// The whole answer.
-pub(crate) fn body(model: &str, kind: Kind, answer: Answer) -> Bytes {
+/// The whole answer; `load` nanoseconds went by until the model was loaded.
+pub(crate) fn body(model: &str, kind: Kind, load: u64, answer: Answer) -> Bytes {
     let finished = answer.finished;
     let choice = answer.into_only();
     let mut out = BytesMut::with_capacity(512);
     open(&mut out, model);
     said(&mut out, kind, &choice);
-    ended(&mut out, &choice.end, &finished);
+    ended(&mut out, load, &choice.end, &finished);
     out.freeze()
 }
 
-/// What a request that says nothing gets: the model is loaded.
-pub(crate) fn loaded(model: &str, kind: Kind) -> Bytes {
+/// What a request that says nothing gets: `load` or `unload`, which is done.
+pub(crate) fn silent(model: &str, kind: Kind, done: &str) -> Bytes {
     let mut out = BytesMut::with_capacity(192);
     open(&mut out, model);
     said(&mut out, kind, &Choice::default());
-    raw(&mut out, ",\"done\":true,\"done_reason\":\"load\"}");
+    raw(&mut out, ",\"done\":true");
+    member(&mut out, "done_reason", done);
+    raw(&mut out, "}");
     out.freeze()
 }
 
-/// The answer as it comes.
-pub(crate) fn stream(model: String, kind: Kind) -> Stream<Lines> {
+/// The answer as it comes; `load` as in [`body`].
+pub(crate) fn stream(model: String, kind: Kind, load: u64) -> Stream<Lines> {
     let lines = Lines {
         model,
         kind,
+        load,
         call: None,
         end: ChoiceFinished::default(),
     };
@@ -175,7 +179,7 @@ fn call(out: &mut BytesMut, call: &Call) {
     raw(out, "}}");
 }
 
-fn ended(out: &mut BytesMut, end: &ChoiceFinished, finished: &Finished) {
+fn ended(out: &mut BytesMut, load: u64, end: &ChoiceFinished, finished: &Finished) {
     let word = match reason(end.reason) {
         FinishReason::Length => "length",
         FinishReason::Stop
@@ -188,8 +192,8 @@ fn ended(out: &mut BytesMut, end: &ChoiceFinished, finished: &Finished) {
     let usage: Usage = finished.usage.unwrap_or_default();
     let timings: Timings = finished.timings.unwrap_or_default();
     let total = timings.queue_ms + timings.prompt_ms + timings.predicted_ms;
-    member(out, "total_duration", &nanos(total));
-    raw(out, ",\"load_duration\":0");
+    member(out, "total_duration", &load.saturating_add(nanos(total)));
+    member(out, "load_duration", &load);
     member(out, "prompt_eval_count", &usage.prompt_tokens);
     member(out, "prompt_eval_duration", &nanos(timings.prompt_ms));
     member(out, "eval_count", &usage.completion_tokens);
@@ -211,6 +215,7 @@ fn nanos(ms: f64) -> u64 {
 pub(crate) struct Lines {
     model: String,
     kind: Kind,
+    load: u64,
     /// The call whose pieces are coming, with its number.
     call: Option<(u32, Call)>,
     end: ChoiceFinished,
@@ -279,7 +284,7 @@ impl Frames for Lines {
         self.flush(out);
         open(out, &self.model);
         said(out, self.kind, &Choice::default());
-        ended(out, &self.end, finished);
+        ended(out, self.load, &self.end, finished);
         raw(out, "\n");
     }
 
@@ -310,7 +315,7 @@ mod tests {
     }
 
     fn streamed(kind: Kind, events: Vec<Event>) -> String {
-        timeless(&shown(stream("m".into(), kind), events))
+        timeless(&shown(stream("m".into(), kind, 7), events))
     }
 
     #[test]
@@ -330,12 +335,12 @@ mod tests {
     #[test]
     fn bodies_are_whole() {
         let whole = |kind, events| {
-            let body = body("m", kind, gathered(events));
+            let body = body("m", kind, 7, gathered(events));
             timeless(std::str::from_utf8(&body).unwrap())
         };
         insta::assert_snapshot!("chat_whole_tools", whole(Kind::Chat, tools()));
         insta::assert_snapshot!("generate_whole", whole(Kind::Generate, reasoning_and_text()));
-        let loaded = loaded("m", Kind::Chat);
+        let loaded = silent("m", Kind::Chat, "load");
         insta::assert_snapshot!("chat_loaded", timeless(std::str::from_utf8(&loaded).unwrap()));
     }
 }

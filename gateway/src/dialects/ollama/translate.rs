@@ -27,8 +27,10 @@ pub(crate) struct Wanted {
     pub(crate) common: Common,
     /// The model as the client named it.
     pub(crate) name: String,
-    /// Nothing if the model is only to be loaded.
+    /// Nothing if the model is only to be loaded, or unloaded.
     pub(crate) work: Option<GenerateRequest>,
+    /// Which of the two: `keep_alive` is 0.
+    pub(crate) unload: bool,
     /// Lines as they come; the default.
     pub(crate) stream: bool,
 }
@@ -176,6 +178,7 @@ fn end(
     if let Some(field) = body.take("options") {
         options(&mut field.object()?, &mut work)?;
     }
+    let unload = body.take("keep_alive").is_some_and(|field| is_zero(&field));
     let name = common.model.clone();
     let work = input.map(|input| GenerateRequest {
         input: Some(input),
@@ -185,8 +188,21 @@ fn end(
         common,
         name,
         work,
+        unload,
         stream,
     })
+}
+
+/// A number of seconds, or a duration in Go's words: `0`, `"0"`, `"0s"`, `"0m0s"`.
+fn is_zero(keep_alive: &Field<'_>) -> bool {
+    match keep_alive.kind() {
+        Kind::Number => keep_alive.json().parse() == Ok(0.0),
+        Kind::String => keep_alive.string().is_ok_and(|text| {
+            let digits = text.bytes().filter(u8::is_ascii_digit);
+            text.starts_with('0') && digits.into_iter().all(|digit| digit == b'0')
+        }),
+        Kind::Null | Kind::Bool | Kind::Array | Kind::Object => false,
+    }
 }
 
 /// Options of the request; those of the load are left out.
@@ -355,6 +371,21 @@ mod tests {
     fn nothing_said_only_loads() {
         assert_eq!(chat(r#""messages": []"#).unwrap().work, None);
         assert_eq!(generate(r#""prompt": """#).unwrap().work, None);
+        for (keep_alive, unload) in [
+            ("0", true),
+            ("0.0", true),
+            (r#""0""#, true),
+            (r#""0s""#, true),
+            (r#""0h0m""#, true),
+            ("10", false),
+            ("-1", false),
+            (r#""0.5s""#, false),
+            (r#""5m""#, false),
+            ("null", false),
+        ] {
+            let wanted = generate(&format!("\"keep_alive\": {keep_alive}")).unwrap();
+            assert_eq!((wanted.work, wanted.unload), (None, unload), "{keep_alive}");
+        }
     }
 
     #[test]
