@@ -163,6 +163,11 @@ impl Fleet {
         let now = self.now;
         if let Some(instance) = self.instances.get_mut(id) {
             instance.doubtful_since.get_or_insert(now);
+            // Asked again: a load that ended well meanwhile refuses it, and nothing else would tell that the cancellation was lost.
+            if let (Asked::CancelLoad, InstanceState::Cancelling { sent, .. }) = (asked, &mut instance.state)
+            {
+                *sent = false;
+            }
         }
         if let Asked::PlaceHold(hold) = asked
             && let Some(waiter) = self.waiters.get_mut(hold)

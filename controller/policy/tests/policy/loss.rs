@@ -481,3 +481,28 @@ fn a_lost_worker_s_room_is_waited_for_though_the_preferred_way_is_refused() {
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
 }
+
+/// Found by `loads_begin_by_the_clock_alone_though_some_requests_never_end`: the load ended well, and stayed cancelled for ever.
+#[test]
+fn a_cancellation_of_which_nobody_knows_whether_it_arrived_is_asked_for_again() {
+    for reached in [false, true] {
+        let mut sim = Sim::one_device(config(), 100);
+        sim.add_model(model("unwanted", ModelType::Llm, 60));
+        sim.add_model(model("new", ModelType::Llm, 60));
+        let unwanted = sim.open("unwanted");
+        let (worker, instance) = sim.loading().remove(0);
+        sim.close(&unwanted);
+        sim.advance(sim.config.abandon_grace);
+        sim.instant = false;
+        if !reached {
+            sim.finish_load(&worker, &instance);
+        }
+        let hold = sim.open("new");
+        sim.lose_outcome(&worker, reached);
+        sim.instant = true;
+        sim.deliver_all();
+        sim.advance(Duration::from_secs(1));
+        sim.finish_loads();
+        assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    }
+}

@@ -1,6 +1,7 @@
 //! A simulated fleet: workers that carry commands out, late or never, and gateways that send requests. Workers keep the truth;
 //! the checks here are about it, not about what policy believes.
 
+mod waits;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +74,11 @@ pub(crate) struct Sim {
     pub(crate) strict: bool,
     /// Workers report without memory samples.
     pub(crate) withhold_samples: bool,
+    /// Models that were asked for with settings of their own, or with workers to avoid.
+    pub(crate) overridden: BTreeSet<ModelId>,
+    pub(crate) avoiding: BTreeSet<ModelId>,
+    /// Models whose engine failed to load, and where; until they are loaded again.
+    pub(crate) retrying: BTreeMap<ModelId, WorkerId>,
     events: u64,
     next_instance: u64,
     next_name: u64,
@@ -176,6 +182,9 @@ impl Sim {
             loads: Vec::new(),
             strict: true,
             withhold_samples: false,
+            overridden: BTreeSet::new(),
+            avoiding: BTreeSet::new(),
+            retrying: BTreeMap::new(),
             events: 0,
             next_instance: 0,
             next_name: 0,
@@ -292,6 +301,24 @@ impl Sim {
         });
     }
 
+    pub(crate) fn open_avoiding(
+        &mut self,
+        model: &str,
+        avoid_instances: Vec<InstanceId>,
+        avoid_workers: Vec<WorkerId>,
+    ) {
+        self.next_name += 1;
+        let hold = HoldId::new(format!("hold-{}", self.next_name));
+        self.streams.insert(hold.clone(), Stream { stages: Vec::new() });
+        self.avoiding.insert(model.into());
+        self.event(Event::EnsureOpened {
+            hold,
+            model: model.into(),
+            avoid_instances,
+            avoid_workers,
+        });
+    }
+
     pub(crate) fn close(&mut self, hold: &HoldId) {
         self.streams.remove(hold);
         self.event(Event::EnsureClosed { hold: hold.clone() });
@@ -304,25 +331,41 @@ impl Sim {
 
     /// An operator's load.
     pub(crate) fn load(&mut self, model: &str) -> RequestId {
+        self.load_with(model, None)
+    }
+
+    pub(crate) fn load_with(&mut self, model: &str, overrides: Option<ModelSpec>) -> RequestId {
         let request = self.request();
         self.calls.insert(request.clone());
+        if overrides.is_some() {
+            self.overridden.insert(model.into());
+        }
         self.event(Event::LoadRequested {
             request: request.clone(),
             model: model.into(),
-            overrides: None,
+            overrides,
         });
         request
     }
 
     /// An operator's unload.
     pub(crate) fn unload(&mut self, model: &str, how: UnloadHow) -> RequestId {
+        self.unload_within(model, how, None)
+    }
+
+    pub(crate) fn unload_within(
+        &mut self,
+        model: &str,
+        how: UnloadHow,
+        drain_for: Option<Duration>,
+    ) -> RequestId {
         let request = self.request();
         self.calls.insert(request.clone());
         self.event(Event::UnloadRequested {
             request: request.clone(),
             model: model.into(),
             how,
-            drain_for: None,
+            drain_for,
         });
         request
     }
@@ -485,6 +528,9 @@ impl Sim {
             "a command to a worker without a session\n{}",
             self.log.join("\n")
         );
+        if let Command::Load { spec, .. } = &command {
+            self.retrying.remove(&spec.model);
+        }
         if let Command::Unload {
             mode: muster_policy::UnloadMode::IfIdle { .. },
         } = &command

@@ -303,6 +303,21 @@ impl Sim {
         true
     }
 
+    /// The task that carries the next command to a worker dies, before or after the command is there.
+    pub(crate) fn lose_outcome(&mut self, id: &WorkerId, reached: bool) {
+        let worker = self.workers.get_mut(id).unwrap();
+        let lost = |(_, _, what): &(CommandId, InstanceId, Command)| !matches!(what, Command::AckTombstone);
+        if !worker.down.front().is_some_and(lost) {
+            return;
+        }
+        if let Some((command, instance, what)) = worker.down.pop_front() {
+            if reached {
+                self.execute(id, &instance, what);
+            }
+            self.event(Self::outcome(command, Outcome::Unknown));
+        }
+    }
+
     fn execute(&mut self, id: &WorkerId, instance: &InstanceId, command: Command) -> Outcome {
         if let Command::Load { spec, holds } = command {
             return self.begin_load(id, instance, spec, holds);
@@ -442,7 +457,7 @@ impl Sim {
                 .unwrap();
             let used = self.used_on(host, &device.id);
             assert!(
-                used + self.config.margin <= device.capacity,
+                self.config.overcommit || used + self.config.margin <= device.capacity,
                 "I4: {used} on {}\n{}",
                 device.id,
                 self.tail()
@@ -502,10 +517,16 @@ impl Sim {
     }
 
     pub(crate) fn fail_load(&mut self, id: &WorkerId, instance: &InstanceId, class: FailureClass) {
+        self.note_retry(id, instance);
         self.workers.get_mut(id).unwrap().lifecycle += 1;
         self.change(id, instance, |i| {
             i.life = Life::Failed(failure(class, "model_load_failed"))
         });
+    }
+
+    fn note_retry(&mut self, id: &WorkerId, instance: &InstanceId) {
+        let model = self.workers[id].instances[instance].spec.model.clone();
+        self.retrying.insert(model, id.clone());
     }
 
     pub(crate) fn crash(&mut self, id: &WorkerId, instance: &InstanceId) {
@@ -518,6 +539,7 @@ impl Sim {
 
     /// The worker begins to end an instance by itself: its engine failed, or somebody at the host wants it gone.
     pub(crate) fn begin_end(&mut self, id: &WorkerId, instance: &InstanceId, why: Option<WorkerFailure>) {
+        self.note_retry(id, instance);
         self.change(id, instance, |i| {
             i.running = 0;
             i.life = Life::Unloading;

@@ -1,165 +1,16 @@
 //! Arbitrary histories: whatever happens in whatever order, decisions keep the rules, and everything that waits comes to an end.
 
-use std::num::NonZeroU32;
+mod fleets;
+mod ops;
+
 use std::time::Duration;
 
-use muster_policy::{
-    Bytes, Config, DeviceKind, Event, FailureClass, IdleTtl, InstanceId, ModelType, UnloadHow, WorkerId,
-};
+use muster_policy::{Bytes, Event, FailureClass, IdleTtl, InstanceId, WorkerId};
 use proptest::prelude::*;
 
-use crate::sim::{Life, Sim, SimWorker, config, device, facts, failure, limits, model, need, unlimited};
-
-/// One thing that happens; numbers choose among what there is at that moment.
-#[derive(Debug, Clone)]
-enum Op {
-    Open(u8),
-    Close(u8),
-    Request(u8),
-    RouteRequest(u8),
-    EndRequest(u8),
-    Down(u8),
-    Up(u8),
-    FinishLoad(u8),
-    FailLoad(u8, bool),
-    /// An engine fails, while it loads or later, or somebody at its host wants it gone: it is unloading first (`Exit` ends it).
-    BeginEnd(u8, Option<bool>),
-    Exit(u8),
-    Crash(u8),
-    Worker(u8, WorkerOp),
-    Model(u8, ModelOp),
-    Touches(u8),
-    Foreign(u8),
-    RestartController(bool),
-    /// The driver's clock reads earlier than it did.
-    ClockBack,
-    /// Touches that were told already are told again, older and with lower counts.
-    LateTouch(u8),
-    Advance(u16),
-    Settle,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum WorkerOp {
-    Lose,
-    Rejoin,
-    Restart,
-    Leave,
-    Forget,
-    Drain(bool),
-}
-
-#[derive(Debug, Clone, Copy)]
-enum ModelOp {
-    Load,
-    Unload(UnloadHow),
-    Preload,
-    Pin,
-    /// Gives it an idle time, of so many seconds; zero = as the configuration says.
-    Ttl(u8),
-    /// Leaves the catalogue, or comes back.
-    Catalogue,
-    /// What policy would do is asked for.
-    Explain,
-}
-
-fn worker_op() -> impl Strategy<Value = WorkerOp> {
-    prop_oneof![
-        2 => Just(WorkerOp::Lose),
-        4 => Just(WorkerOp::Rejoin),
-        1 => Just(WorkerOp::Restart),
-        1 => Just(WorkerOp::Leave),
-        1 => Just(WorkerOp::Forget),
-        2 => any::<bool>().prop_map(WorkerOp::Drain),
-    ]
-}
-
-fn model_op() -> impl Strategy<Value = ModelOp> {
-    let how = prop_oneof![
-        Just(UnloadHow::Drain),
-        Just(UnloadHow::Force),
-        Just(UnloadHow::DrainOrCancel)
-    ];
-    prop_oneof![
-        Just(ModelOp::Load),
-        how.prop_map(ModelOp::Unload),
-        Just(ModelOp::Preload),
-        Just(ModelOp::Pin),
-        any::<u8>().prop_map(ModelOp::Ttl),
-        Just(ModelOp::Catalogue),
-        Just(ModelOp::Explain),
-    ]
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        10 => any::<u8>().prop_map(Op::Open),
-        6 => any::<u8>().prop_map(Op::Close),
-        8 => any::<u8>().prop_map(Op::Request),
-        4 => any::<u8>().prop_map(Op::RouteRequest),
-        8 => any::<u8>().prop_map(Op::EndRequest),
-        20 => any::<u8>().prop_map(Op::Down),
-        20 => any::<u8>().prop_map(Op::Up),
-        8 => any::<u8>().prop_map(Op::FinishLoad),
-        2 => any::<(u8, bool)>().prop_map(|(n, engine)| Op::FailLoad(n, engine)),
-        3 => any::<(u8, Option<bool>)>().prop_map(|(n, engine)| Op::BeginEnd(n, engine)),
-        8 => any::<u8>().prop_map(Op::Exit),
-        1 => any::<u8>().prop_map(Op::Crash),
-        6 => (any::<u8>(), worker_op()).prop_map(|(n, op)| Op::Worker(n, op)),
-        4 => (any::<u8>(), model_op()).prop_map(|(n, op)| Op::Model(n, op)),
-        4 => any::<u8>().prop_map(Op::Touches),
-        1 => any::<u8>().prop_map(Op::Foreign),
-        1 => prop::bool::weighted(0.8).prop_map(Op::RestartController),
-        6 => (0_u16..12_000).prop_map(Op::Advance),
-        1 => Just(Op::ClockBack),
-        2 => any::<u8>().prop_map(Op::LateTouch),
-        4 => Just(Op::Settle),
-    ]
-}
-
-/// Mostly requests, on a fleet that is too small for its models: evictions race with them.
-fn crowded_op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        12 => any::<u8>().prop_map(Op::Open),
-        10 => any::<u8>().prop_map(Op::Close),
-        14 => any::<u8>().prop_map(Op::RouteRequest),
-        14 => any::<u8>().prop_map(Op::EndRequest),
-        14 => any::<u8>().prop_map(Op::Down),
-        14 => any::<u8>().prop_map(Op::Up),
-        8 => any::<u8>().prop_map(Op::FinishLoad),
-        8 => any::<u8>().prop_map(Op::Exit),
-        2 => any::<(u8, Option<bool>)>().prop_map(|(n, engine)| Op::BeginEnd(n, engine)),
-        1 => any::<(u8, bool)>().prop_map(|(n, engine)| Op::FailLoad(n, engine)),
-        1 => (any::<u8>(), worker_op()).prop_map(|(n, op)| Op::Worker(n, op)),
-        1 => (any::<u8>(), model_op()).prop_map(|(n, op)| Op::Model(n, op)),
-        6 => Just(Op::Settle),
-        4 => (0_u16..600).prop_map(Op::Advance),
-    ]
-}
-
-/// One host, two workers that share a device.
-fn crowded_fleet(config: Config) -> Sim {
-    let mut sim = Sim::new(config);
-    sim.instant = false;
-    sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
-    sim.join(facts(
-        "w1",
-        "h",
-        vec![
-            device("sim:a", DeviceKind::Sim, 100),
-            device("sim:b", DeviceKind::Sim, 40),
-        ],
-    ));
-    for (n, bytes) in [30_u64, 30, 50, 50, 20, 90, 100].into_iter().enumerate() {
-        let kind = if n == 4 {
-            ModelType::Embedding
-        } else {
-            ModelType::Llm
-        };
-        sim.add_model(model(&format!("m{n}"), kind, bytes));
-    }
-    sim
-}
+use crate::sim::{Life, Sim, SimWorker, failure, limits, unlimited};
+use fleets::{configs, crowded_fleet, fleet, wide_fleet};
+use ops::{ModelOp, Op, WorkerOp, crowded_op, op};
 
 fn choose<T: Clone>(from: impl IntoIterator<Item = T>, n: u8) -> Option<T> {
     let all: Vec<T> = from.into_iter().collect();
@@ -168,51 +19,6 @@ fn choose<T: Clone>(from: impl IntoIterator<Item = T>, n: u8) -> Option<T> {
     } else {
         Some(all[usize::from(n) % all.len()].clone())
     }
-}
-
-/// Two hosts: one with two GPUs, a worker each and one spanning both, and an NPU; one with a small simulated device.
-fn fleet(config: Config) -> Sim {
-    let mut sim = Sim::new(config);
-    sim.instant = false;
-    let gpu = |id| device(id, DeviceKind::Gpu, 100);
-    sim.join(facts("w0", "h0", vec![gpu("g0")]));
-    sim.join(facts("w1", "h0", vec![gpu("g1")]));
-    sim.join(facts("w2", "h0", vec![gpu("g0"), gpu("g1")]));
-    sim.join(facts("w3", "h0", vec![device("n0", DeviceKind::Npu, 50)]));
-    sim.join(facts("w4", "h1", vec![device("sim:a", DeviceKind::Sim, 60)]));
-    let kinds = [
-        ModelType::Llm,
-        ModelType::Llm,
-        ModelType::Llm,
-        ModelType::Embedding,
-        ModelType::Reranking,
-    ];
-    for (n, bytes) in [10_u64, 40, 70, 95, 55, 30].into_iter().enumerate() {
-        sim.add_model(model(&format!("m{n}"), kinds[n % kinds.len()], bytes));
-    }
-    let mut spanning = model("span", ModelType::Llm, 0);
-    spanning.needs = vec![need(&[(DeviceKind::Gpu, 80), (DeviceKind::Gpu, 80)])];
-    sim.add_model(spanning);
-    for id in ["n0", "n1"] {
-        let mut npu = model(
-            id,
-            if id == "n0" {
-                ModelType::Llm
-            } else {
-                ModelType::Audio
-            },
-            0,
-        );
-        npu.needs = vec![need(&[(DeviceKind::Npu, 20)])];
-        sim.add_model(npu);
-    }
-    let mut twins = model("twins", ModelType::Reranking, 20);
-    twins.replicas = NonZeroU32::new(2).unwrap();
-    sim.add_model(twins);
-    let mut huge = model("huge", ModelType::Image, 0);
-    huge.needs = vec![need(&[(DeviceKind::Gpu, 500)])];
-    sim.add_model(huge);
-    sim
 }
 
 fn worker(sim: &Sim, n: u8) -> WorkerId {
@@ -306,6 +112,43 @@ fn apply(sim: &mut Sim, op: &Op) {
         }
         Op::Advance(ms) => sim.advance(Duration::from_millis(u64::from(ms))),
         Op::Settle => sim.deliver_all(),
+        Op::OpenAvoiding(n, other) => {
+            let model = choose(sim.catalogue.keys().cloned(), n).unwrap();
+            let instance = choose(sim.routes.keys().cloned(), other);
+            let avoid = worker(sim, other);
+            sim.open_avoiding(model.as_str(), instance.into_iter().collect(), vec![avoid]);
+        }
+        Op::Burst(n) => burst(sim, n),
+        Op::Unknown(n, reached) => sim.lose_outcome(&worker(sim, n), reached),
+        Op::Withhold(withhold) => sim.withhold_samples = withhold,
+        Op::RestartWith(n) => {
+            sim.config.limits = if n % 4 == 0 {
+                unlimited()
+            } else {
+                limits(u32::from(n % 4))
+            };
+            sim.restart_controller();
+            connect_all(sim);
+        }
+        Op::Jump(seconds) => {
+            sim.now = sim.now + Duration::from_secs(seconds.into());
+            sim.event(Event::Tick);
+            sim.give_up_drains();
+        }
+    }
+}
+
+fn burst(sim: &mut Sim, n: u8) {
+    let Some((instance, (worker, ..))) = choose(sim.routes.clone(), n) else {
+        return;
+    };
+    for _ in 0..4 {
+        if sim.start_request(&worker, &instance) {
+            sim.advance(Duration::from_millis(5));
+            sim.end_request(&instance);
+        }
+        sim.advance(Duration::from_millis(5));
+        sim.flush_touches(&worker);
     }
 }
 
@@ -354,6 +197,17 @@ fn apply_to_worker(sim: &mut Sim, n: u8, op: WorkerOp) {
             sim.event(Event::WorkerDraining { worker: id, draining });
         }
         WorkerOp::Leave | WorkerOp::Drain(_) => {}
+        WorkerOp::GhostGone => {
+            let ghosts = sim
+                .workers
+                .values()
+                .filter(|worker| !worker.connected && worker.known);
+            let ghosts = ghosts.flat_map(|w| w.instances.keys().map(|id| (w.facts.id.clone(), id.clone())));
+            if let Some((worker, instance)) = choose(ghosts, n) {
+                sim.workers.get_mut(&worker).unwrap().instances.remove(&instance);
+                sim.event(Event::GhostGone { instance });
+            }
+        }
         // Operators who forget a worker that still runs get what they asked for; the checks of the truth would not.
         WorkerOp::Forget => {
             if let Some(id) = away(sim, |worker| worker.instances.is_empty()) {
@@ -370,8 +224,25 @@ fn apply_to_model(sim: &mut Sim, n: u8, op: ModelOp) {
         ModelOp::Load => {
             sim.load(model.as_str());
         }
-        ModelOp::Unload(how) => {
-            sim.unload(model.as_str(), how);
+        ModelOp::LoadWith(bytes) => {
+            let mut overrides = sim.catalogue[&model].clone();
+            for part in overrides.needs.iter_mut().flat_map(|need| &mut need.parts) {
+                part.bytes = Bytes::new(u64::from(bytes % 100));
+            }
+            overrides.spec_hash = format!("with-{bytes}").as_str().into();
+            sim.load_with(model.as_str(), Some(overrides));
+        }
+        ModelOp::Unload(how, within) => {
+            sim.unload_within(
+                model.as_str(),
+                how,
+                within.map(|seconds| Duration::from_secs(seconds.into())),
+            );
+        }
+        ModelOp::Files(n) => {
+            let only = (n % 3 != 0).then(|| worker(sim, n));
+            sim.catalogue.get_mut(&model).unwrap().workers = only.into_iter().collect();
+            sim.publish_catalogue();
         }
         ModelOp::Preload => sim.event(Event::PreloadRequested { model }),
         ModelOp::Pin => {
@@ -402,36 +273,6 @@ fn apply_to_model(sim: &mut Sim, n: u8, op: ModelOp) {
             assert!(said.is_some() && before == format!("{:?}", sim.fleet.instances()));
         }
     }
-}
-
-fn configs() -> impl Strategy<Value = Config> {
-    let waits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let basics = (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>(), any::<bool>());
-    (basics, waits).prop_map(
-        |((limit, no_limit, loads, pack, cost_aware), (impatient, strict, stay, ttl))| Config {
-            max_eviction_wait: impatient.then_some(Duration::from_secs(3)),
-            max_drain: (impatient && strict).then_some(Duration::from_secs(4)),
-            min_residency: if stay {
-                Duration::from_secs(2)
-            } else {
-                Duration::ZERO
-            },
-            idle_ttl: ttl.then_some(Duration::from_secs(20)),
-            limits: if no_limit { unlimited() } else { limits(limit) },
-            max_concurrent_loads: NonZeroU32::new(loads).unwrap(),
-            placement: if pack {
-                muster_policy::Placement::Pack
-            } else {
-                muster_policy::Placement::Spread
-            },
-            eviction: if cost_aware {
-                muster_policy::Eviction::CostAware
-            } else {
-                muster_policy::Eviction::Lru
-            },
-            ..config()
-        },
-    )
 }
 
 /// What policy reads of a fleet, without what only one controller can know (failures, streams) or what moves with time.
@@ -487,12 +328,43 @@ proptest! {
     }
 
     #[test]
-    fn a_fleet_rebuilt_from_reports_is_the_fleet(config in configs(), ops in prop::collection::vec(op(), 1..120)) {
-        let mut sim = fleet(config);
-        for op in ops.iter().filter(|op| !matches!(op, Op::RestartController(_) | Op::Foreign(_))) {
+    fn every_history_of_a_wide_fleet_keeps_the_rules_and_ends(
+        config in configs(),
+        ops in prop::collection::vec(op(), 1..160),
+    ) {
+        let mut sim = wide_fleet(config);
+        for op in &ops {
+            sim.log.push(format!("== {op:?}"));
             apply(&mut sim, op);
         }
         sim.run_out();
+    }
+
+    /// Some requests never end: what needs their instances waits, and nothing else does.
+    #[test]
+    fn loads_begin_by_the_clock_alone_though_some_requests_never_end(
+        config in configs(),
+        which in 0_u8..3,
+        ops in prop::collection::vec(prop_oneof![op(), crowded_op()], 1..160),
+    ) {
+        let mut sim = [fleet, crowded_fleet, wide_fleet][usize::from(which)](config);
+        for op in &ops {
+            sim.log.push(format!("== {op:?}"));
+            apply(&mut sim, op);
+        }
+        sim.run_on();
+        sim.log.push("== what still runs ends".to_owned());
+        sim.run_out();
+    }
+
+    #[test]
+    fn a_fleet_rebuilt_from_reports_is_the_fleet(config in configs(), ops in prop::collection::vec(op(), 1..120)) {
+        let mut sim = fleet(config);
+        for op in ops.iter().filter(|op| !matches!(op, Op::RestartController(_) | Op::RestartWith(_) | Op::Foreign(_))) {
+            apply(&mut sim, op);
+        }
+        sim.run_out();
+        sim.withhold_samples = false;
         for id in sim.workers.keys().cloned().collect::<Vec<_>>() {
             sim.flush_touches(&id);
         }

@@ -1,0 +1,174 @@
+//! Fleets that are too small for their models, and how they are configured.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use muster_policy::{Config, DeviceChoice, DeviceKind, Exclusivity, ModelSpec, ModelType};
+use proptest::prelude::*;
+
+use crate::sim::{Sim, config, device, facts, limits, model, need, unlimited};
+
+/// A language model beside an embedding model, and nothing else.
+const ONE_OF_TWO_TYPES: Exclusivity = Exclusivity::PerType([Some(1), Some(1), Some(0), Some(0), Some(0)]);
+
+/// One host, two workers that share a device.
+pub(super) fn crowded_fleet(config: Config) -> Sim {
+    let mut sim = Sim::new(config);
+    sim.instant = false;
+    sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.join(facts(
+        "w1",
+        "h",
+        vec![
+            device("sim:a", DeviceKind::Sim, 100),
+            device("sim:b", DeviceKind::Sim, 40),
+        ],
+    ));
+    for (n, bytes) in [30_u64, 30, 50, 50, 20, 90, 100].into_iter().enumerate() {
+        let kind = if n == 4 {
+            ModelType::Embedding
+        } else {
+            ModelType::Llm
+        };
+        sim.add_model(model(&format!("m{n}"), kind, bytes));
+    }
+    sim
+}
+
+/// Two hosts: one with two GPUs, a worker each and one spanning both, and an NPU; one with a small simulated device.
+pub(super) fn fleet(config: Config) -> Sim {
+    let mut sim = Sim::new(config);
+    sim.instant = false;
+    let gpu = |id| device(id, DeviceKind::Gpu, 100);
+    sim.join(facts("w0", "h0", vec![gpu("g0")]));
+    sim.join(facts("w1", "h0", vec![gpu("g1")]));
+    sim.join(facts("w2", "h0", vec![gpu("g0"), gpu("g1")]));
+    sim.join(facts("w3", "h0", vec![device("n0", DeviceKind::Npu, 50)]));
+    sim.join(facts("w4", "h1", vec![device("sim:a", DeviceKind::Sim, 60)]));
+    let kinds = [
+        ModelType::Llm,
+        ModelType::Llm,
+        ModelType::Llm,
+        ModelType::Embedding,
+        ModelType::Reranking,
+    ];
+    for (n, bytes) in [10_u64, 40, 70, 95, 55, 30].into_iter().enumerate() {
+        sim.add_model(model(&format!("m{n}"), kinds[n % kinds.len()], bytes));
+    }
+    let mut spanning = model("span", ModelType::Llm, 0);
+    spanning.needs = vec![need(&[(DeviceKind::Gpu, 80), (DeviceKind::Gpu, 80)])];
+    sim.add_model(spanning);
+    for id in ["n0", "n1"] {
+        let mut npu = model(
+            id,
+            if id == "n0" {
+                ModelType::Llm
+            } else {
+                ModelType::Audio
+            },
+            0,
+        );
+        npu.needs = vec![need(&[(DeviceKind::Npu, 20)])];
+        sim.add_model(npu);
+    }
+    let mut twins = model("twins", ModelType::Reranking, 20);
+    twins.replicas = NonZeroU32::new(2).unwrap();
+    sim.add_model(twins);
+    let mut huge = model("huge", ModelType::Image, 0);
+    huge.needs = vec![need(&[(DeviceKind::Gpu, 500)])];
+    sim.add_model(huge);
+    sim
+}
+
+/// Two hosts with more than two GPUs for one worker and host RAM for all: models that are split, offloaded in part, bound to a device, a kind of
+/// device or a worker, and a group of three.
+pub(super) fn wide_fleet(config: Config) -> Sim {
+    const GPU: DeviceKind = DeviceKind::Gpu;
+    const CPU: DeviceKind = DeviceKind::Cpu;
+    let mut sim = Sim::new(config);
+    sim.instant = false;
+    let devices = |gpus: &[(&str, u64)], ram: u64| {
+        let mut all: Vec<_> = gpus.iter().map(|(id, bytes)| device(id, GPU, *bytes)).collect();
+        all.push(device("cpu", CPU, ram));
+        all
+    };
+    let four = [("g0", 100), ("g1", 100), ("g2", 100), ("g3", 60)];
+    sim.join(facts("w0", "h0", devices(&four, 200)));
+    sim.join(facts("w1", "h0", devices(&four[..2], 200)));
+    sim.join(facts(
+        "w2",
+        "h1",
+        devices(&[("g0", 80), ("g1", 80), ("g2", 80)], 100),
+    ));
+    let shaped = |id: &str, shapes: &[&[(DeviceKind, u64)]]| ModelSpec {
+        needs: shapes.iter().map(|parts| need(parts)).collect(),
+        ..model(id, ModelType::Llm, 0)
+    };
+    sim.add_model(shaped(
+        "offload",
+        &[&[(GPU, 90)], &[(GPU, 40), (CPU, 60)], &[(CPU, 120)]],
+    ));
+    sim.add_model(shaped("pair", &[&[(GPU, 60), (GPU, 60)], &[(CPU, 150)]]));
+    sim.add_model(shaped("three", &[&[(GPU, 50), (GPU, 50), (GPU, 50)]]));
+    sim.add_model(shaped("uneven", &[&[(GPU, 70), (GPU, 30), (CPU, 20)]]));
+    sim.add_model(ModelSpec {
+        workers: ["w2".into()].into(),
+        ..model("there", ModelType::Llm, 30)
+    });
+    sim.add_model(ModelSpec {
+        device: DeviceChoice::Device("g1".into()),
+        ..model("bound", ModelType::Embedding, 40)
+    });
+    sim.add_model(ModelSpec {
+        device: DeviceChoice::Kind(CPU),
+        ..shaped("ram", &[&[(GPU, 70)], &[(CPU, 70)]])
+    });
+    sim.add_model(ModelSpec {
+        replicas: NonZeroU32::new(3).unwrap(),
+        ..shaped("trio", &[&[(GPU, 20)]])
+    });
+    for (id, bytes) in [("small", 30), ("medium", 50), ("large", 95)] {
+        sim.add_model(model(id, ModelType::Llm, bytes));
+    }
+    sim
+}
+
+pub(super) fn configs() -> impl Strategy<Value = Config> {
+    let waits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let basics = (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>(), any::<bool>());
+    let rare = (prop::bool::weighted(0.1), prop::bool::weighted(0.3));
+    (basics, waits, rare).prop_map(
+        |(
+            (limit, no_limit, loads, pack, cost_aware),
+            (impatient, strict, stay, ttl),
+            (overcommit, per_type),
+        )| Config {
+            overcommit,
+            exclusivity: per_type
+                .then_some((DeviceKind::Npu, ONE_OF_TWO_TYPES))
+                .into_iter()
+                .collect(),
+            max_eviction_wait: impatient.then_some(Duration::from_secs(3)),
+            max_drain: (impatient && strict).then_some(Duration::from_secs(4)),
+            min_residency: if stay {
+                Duration::from_secs(2)
+            } else {
+                Duration::ZERO
+            },
+            idle_ttl: ttl.then_some(Duration::from_secs(20)),
+            limits: if no_limit { unlimited() } else { limits(limit) },
+            max_concurrent_loads: NonZeroU32::new(loads).unwrap(),
+            placement: if pack {
+                muster_policy::Placement::Pack
+            } else {
+                muster_policy::Placement::Spread
+            },
+            eviction: if cost_aware {
+                muster_policy::Eviction::CostAware
+            } else {
+                muster_policy::Eviction::Lru
+            },
+            ..config()
+        },
+    )
+}

@@ -1,0 +1,278 @@
+//! What may wait once everything that ends has ended: only what needs an instance that is in use. Judged by what really runs, with
+//! conditions that are enough for a load to begin, not all that would be.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use muster_policy::{
+    Bytes, DeviceChoice, DeviceFacts, Exclusivity, HostId, ModelId, ModelSpec, ModelType, Need,
+};
+
+use super::worker::SimInstance;
+use super::{Life, Sim, SimWorker};
+
+/// Longer than anything is waited for that ends by itself: quiet times, samples, unknown outcomes, abandoned loads, holds of strangers.
+const LONG_ENOUGH: u32 = 80;
+
+/// A device of a worker that takes loads, for one need of a model.
+struct Spot<'a> {
+    host: &'a HostId,
+    device: &'a DeviceFacts,
+    bytes: Bytes,
+}
+
+impl Sim {
+    /// Lets time pass. Loads, unloads and sessions come to their ends, requests that run do not. Then asserts that no load waits that
+    /// could begin.
+    pub(crate) fn run_on(&mut self) {
+        self.instant = true;
+        self.withhold_samples = false;
+        for round in 0..LONG_ENOUGH {
+            let ids: Vec<_> = self.workers.keys().cloned().collect();
+            for id in &ids {
+                if !self.workers[id].connected {
+                    self.connect(id);
+                }
+                if round == 0 {
+                    self.flush_touches(id);
+                }
+            }
+            self.deliver_all();
+            self.finish_loads();
+            let ended = |stream: &super::Stream| stream.ready().is_some() || stream.failed().is_some();
+            let ended = self.streams.iter().filter(|(_, stream)| ended(stream));
+            for hold in ended.map(|(hold, _)| hold.clone()).collect::<Vec<_>>() {
+                self.close(&hold);
+            }
+            self.advance(Duration::from_millis(500));
+        }
+        self.finish_loads();
+        self.check_waits();
+    }
+
+    fn check_waits(&self) {
+        let models = self.fleet.models();
+        let mut queued: Vec<_> = models
+            .iter()
+            .filter_map(|m| Some((m.queue_position?, &m.id)))
+            .collect();
+        queued.sort();
+        let retries = |model: &ModelId| self.retrying.contains_key(model);
+        let closed: BTreeSet<&HostId> = queued
+            .iter()
+            .filter_map(|(_, model)| self.retrying.get(*model))
+            .map(|worker| &self.workers[worker].facts.host)
+            .collect();
+        let first = queued.iter().position(|(_, model)| !retries(model));
+        for (place, (_, model)) in queued.iter().enumerate() {
+            let plain =
+                !self.overridden.contains(*model) && !self.avoiding.contains(*model) && !retries(model);
+            let Some(spec) = self
+                .catalogue
+                .get(*model)
+                .filter(|spec| plain && spec.replicas.get() == 1)
+            else {
+                continue;
+            };
+            let earlier: Vec<&ModelId> = queued[..place].iter().map(|(_, model)| *model).collect();
+            let spots = self.spots(spec);
+            let open = spots.iter().filter(|spot| !closed.contains(spot.host));
+            for spot in open {
+                let begins = if Some(place) == first {
+                    self.evictions_do(spec, spot)
+                } else {
+                    self.fits_beside(spec, spot, &earlier)
+                };
+                assert!(
+                    !begins,
+                    "{model} waits though it could begin on {} of {}\n{}",
+                    spot.device.id,
+                    spot.host,
+                    self.tail()
+                );
+            }
+            let hopeless = !spots.is_empty() && spec.needs.iter().all(|need| need.parts.len() == 1);
+            if Some(place) == first && hopeless && closed.is_empty() {
+                let pinned = self
+                    .all_spots(spec)
+                    .iter()
+                    .all(|spot| self.pinned_stand_in(spec, spot));
+                assert!(!pinned, "I6: {model} waits behind pinned models\n{}", self.tail());
+            }
+        }
+    }
+
+    /// Where the first of its needs that can ever come true could go; none if that takes several devices.
+    fn spots<'a>(&'a self, spec: &ModelSpec) -> Vec<Spot<'a>> {
+        let possible = spec
+            .needs
+            .iter()
+            .find(|need| need.parts.len() > 1 || !self.spots_of(spec, need).is_empty());
+        possible.map(|need| self.spots_of(spec, need)).unwrap_or_default()
+    }
+
+    fn all_spots<'a>(&'a self, spec: &ModelSpec) -> Vec<Spot<'a>> {
+        spec.needs
+            .iter()
+            .flat_map(|need| self.spots_of(spec, need))
+            .collect()
+    }
+
+    fn spots_of<'a>(&'a self, spec: &ModelSpec, need: &Need) -> Vec<Spot<'a>> {
+        let [part] = need.parts.as_slice() else {
+            return Vec::new();
+        };
+        let part = *part;
+        let takes = |worker: &&SimWorker| {
+            let has_files = spec.workers.is_empty() || spec.workers.contains(&worker.facts.id);
+            has_files && worker.connected && !worker.facts.draining
+        };
+        let chosen = |device: &DeviceFacts| match &spec.device {
+            DeviceChoice::Any => true,
+            DeviceChoice::Kind(kind) => *kind == device.kind,
+            DeviceChoice::Device(id) => *id == device.id,
+        };
+        let workers = self.workers.values().filter(takes);
+        let devices = workers.flat_map(|w| w.facts.devices.iter().map(move |device| (&w.facts.host, device)));
+        devices
+            .filter(|(_, device)| device.kind == part.kind && chosen(device))
+            .filter(|(_, device)| self.config.overcommit || part.bytes <= device.capacity)
+            .filter(|(_, device)| self.class(device).limit(spec.kind) != Some(0))
+            .map(|(host, device)| Spot {
+                host,
+                device,
+                bytes: part.bytes,
+            })
+            .collect()
+    }
+
+    fn class(&self, device: &DeviceFacts) -> Exclusivity {
+        self.config
+            .exclusivity
+            .get(&device.kind)
+            .copied()
+            .unwrap_or(device.exclusivity)
+    }
+
+    fn on_host<'a>(&'a self, host: &'a HostId) -> impl Iterator<Item = &'a SimInstance> {
+        let workers = self
+            .workers
+            .values()
+            .filter(move |worker| worker.facts.host == *host);
+        workers
+            .flat_map(|worker| worker.instances.values())
+            .filter(|found| found.exists())
+    }
+
+    /// Nothing is known against its end: nobody uses it or waits for it, nobody pinned it, and it is alone.
+    fn may_go(&self, found: &SimInstance) -> bool {
+        let model = &found.spec.model;
+        let wanted = self
+            .fleet
+            .models()
+            .iter()
+            .any(|m| m.id == *model && m.queue_position.is_some());
+        let pinned = self.catalogue.get(model).is_some_and(|spec| spec.pinned);
+        let idle = found.life == Life::Ready && found.running == 0 && found.holds.is_empty();
+        idle && !pinned && !wanted && found.spec.group.is_none()
+    }
+
+    /// It fits if all that is idle on the host goes, on a device where nothing is on its way out.
+    fn evictions_do(&self, spec: &ModelSpec, spot: &Spot<'_>) -> bool {
+        let stays = |found: &&SimInstance| found.spec.model == spec.id || !self.may_go(found);
+        let staying: Vec<&SimInstance> = self.on_host(spot.host).filter(stays).collect();
+        let on_device = staying.iter().filter(|found| uses(found, spot));
+        let mut at_rest = on_device.map(|found| matches!(found.life, Life::Ready | Life::Quiesced));
+        at_rest.all(|rests| rests)
+            && self.memory_left(spot, &staying) >= spot.bytes
+            && self.takes_another(spec, spot, &staying, &[])
+    }
+
+    /// It fits beside all that is there, even if every earlier load went there too.
+    fn fits_beside(&self, spec: &ModelSpec, spot: &Spot<'_>, earlier: &[&ModelId]) -> bool {
+        let known: Vec<&ModelSpec> = earlier
+            .iter()
+            .filter_map(|model| self.catalogue.get(*model))
+            .collect();
+        let plain =
+            known.len() == earlier.len() && !earlier.iter().any(|model| self.overridden.contains(*model));
+        let most = |spec: &&ModelSpec| {
+            let of = |need: &Need| need.parts.iter().map(|part| part.bytes).sum::<Bytes>();
+            let bytes = spec.needs.iter().map(of).max().unwrap_or_default();
+            Bytes::new(bytes.get() * u64::from(spec.replicas.get()))
+        };
+        let claimed: Bytes = known.iter().map(most).sum();
+        let there: Vec<&SimInstance> = self.on_host(spot.host).collect();
+        let at_rest = there
+            .iter()
+            .filter(|found| uses(found, spot))
+            .all(|found| found.life == Life::Ready);
+        plain
+            && at_rest
+            && self.class(spot.device) == Exclusivity::Shared
+            && self.memory_left(spot, &there) >= claimed + spot.bytes
+            && self.takes_another(spec, spot, &there, &known)
+    }
+
+    fn memory_left(&self, spot: &Spot<'_>, staying: &[&SimInstance]) -> Bytes {
+        if self.config.overcommit {
+            return Bytes::new(u64::MAX);
+        }
+        let parts = staying.iter().flat_map(|found| &found.spec.reservations);
+        let used: Bytes = parts
+            .filter(|part| part.device == spot.device.id)
+            .map(|part| part.bytes)
+            .sum();
+        let key = (spot.host.clone(), spot.device.id.clone());
+        let foreign = self.foreign.get(&key).copied().unwrap_or_default();
+        spot.device.capacity.saturating_sub(used + foreign)
+    }
+
+    /// Limits of its type on the host and of the device allow it beside those that stay and those that are to come.
+    fn takes_another(
+        &self,
+        spec: &ModelSpec,
+        spot: &Spot<'_>,
+        staying: &[&SimInstance],
+        coming: &[&ModelSpec],
+    ) -> bool {
+        let of_type = |kind: ModelType| kind == spec.kind;
+        let there = staying
+            .iter()
+            .filter(|found| of_type(found.spec.kind))
+            .map(|found| &found.spec.model);
+        let to_come = coming
+            .iter()
+            .filter(|other| of_type(other.kind))
+            .map(|other| &other.id);
+        let models: BTreeSet<&ModelId> = there.chain(to_come).chain([&spec.id]).collect();
+        let class = self.class(spot.device);
+        let together =
+            |found: &&&SimInstance| uses(found, spot) && class.counts_together(spec.kind, found.spec.kind);
+        let in_class: BTreeSet<&ModelId> = staying
+            .iter()
+            .filter(together)
+            .map(|found| &found.spec.model)
+            .collect();
+        self.config.limits.of(spec.kind).allows(models.len())
+            && class.limit(spec.kind).is_none_or(|limit| in_class.len() < limit)
+    }
+
+    /// Pinned models alone keep it from there.
+    fn pinned_stand_in(&self, spec: &ModelSpec, spot: &Spot<'_>) -> bool {
+        let pinned = |found: &&SimInstance| {
+            let model = self.catalogue.get(&found.spec.model);
+            found.life == Life::Ready && model.is_some_and(|spec| spec.pinned) && found.spec.model != spec.id
+        };
+        let pinned: Vec<&SimInstance> = self.on_host(spot.host).filter(pinned).collect();
+        self.memory_left(spot, &pinned) < spot.bytes || !self.takes_another(spec, spot, &pinned, &[])
+    }
+}
+
+fn uses(found: &SimInstance, spot: &Spot<'_>) -> bool {
+    found
+        .spec
+        .reservations
+        .iter()
+        .any(|part| part.device == spot.device.id)
+}
