@@ -11,7 +11,7 @@ use muster_tests::{
     Engine, Hub, Stack,
     engines::{required, test_model},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 async fn run(mut command: Command) -> Output {
     tokio::task::spawn_blocking(move || command.output().expect("it can be started"))
@@ -183,6 +183,30 @@ async fn ollamas_client_receives_calls_of_tools() {
         output.status.success(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// `reasoning_tokens` once was 0 however long a model thought.
+#[tokio::test]
+async fn thinking_is_counted() {
+    let stack = crate::demo::stack(Engine::LlamaCpp).await;
+    let question = "What is the capital of France?";
+    let chat = json!({"messages": [{"role": "user", "content": question}], "enable_thinking": true, "temperature": 0});
+    let chat = stack.http().chat("muster-demo", chat).await.ok();
+    let usage = &chat["usage"];
+    let thought = usage["completion_tokens_details"]["reasoning_tokens"]
+        .as_u64()
+        .unwrap();
+    assert!(
+        0 < thought && thought < usage["completion_tokens"].as_u64().unwrap(),
+        "{chat}"
+    );
+    let body = json!({"model": "muster-demo", "input": question, "thinking": "enabled", "temperature": 0});
+    let response = stack.http().post("/v1/responses", &body).await.ok();
+    assert_eq!(response["output"][0]["type"], "reasoning");
+    assert_eq!(
+        response["usage"]["output_tokens_details"]["reasoning_tokens"], thought,
+        "{response}"
     );
 }
 

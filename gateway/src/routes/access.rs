@@ -129,7 +129,7 @@ impl Keys {
 
 impl Keys {
     /// The sender of a request that was let in. Where there is an admin key, only who has it goes before others.
-    fn caller(&self, headers: &HeaderMap) -> Caller {
+    fn caller(&self, headers: &HeaderMap, authority: Option<&str>) -> Caller {
         let digest: Option<[u8; 32]> = sent(headers).map(|key| Sha256::digest(key).into());
         let is = |keys: &[[u8; 32]]| digest.is_some_and(|digest| is_one_of(&digest, keys));
         let (user, admin) = (is(&self.user), is(&self.admin));
@@ -138,7 +138,9 @@ impl Keys {
         Caller {
             key: start.map(|byte| format!("{byte:02x}")).collect(),
             may_hurry: admin || self.admin.is_empty(),
-            administers: self.admit(Access::Admin, Peer::Elsewhere, headers).is_ok(),
+            administers: self
+                .admit(Access::Admin, Peer::Elsewhere, headers, authority)
+                .is_ok(),
         }
     }
 }
@@ -190,7 +192,7 @@ pub(super) async fn check(access: Access, keys: Arc<Keys>, mut request: Request,
     let authority = request.uri().authority().map(Authority::as_str);
     match keys.admit(access, peer, request.headers(), authority) {
         Ok(()) => {
-            let caller = keys.caller(request.headers());
+            let caller = keys.caller(request.headers(), authority);
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -285,7 +287,7 @@ mod tests {
         let caller = |keys: &Keys, key: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-api-key", key.parse().unwrap());
-            keys.caller(&headers)
+            keys.caller(&headers, None)
         };
         let keys = Keys::new(["u", "v"], ["a"]);
         let [u, v, a] = ["u", "v", "a"].map(|key| caller(&keys, key));

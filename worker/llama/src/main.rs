@@ -30,6 +30,7 @@ mod request;
 mod sampler;
 mod shared;
 mod text;
+mod thought;
 mod vector;
 mod waker;
 

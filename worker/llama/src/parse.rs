@@ -26,6 +26,7 @@ use crate::{
     chat::{Diff, Parser},
     control::Control,
     outbox::Outbox,
+    thought::{Mark, Thought},
     waker::Waker,
 };
 
@@ -40,6 +41,21 @@ pub(crate) struct LaneGroup {
     pub(crate) open: AtomicU32,
     /// The request's terminal event; set by the loop before the last lane's end.
     pub(crate) terminal: Mutex<Option<event::Kind>>,
+    /// Tokens of reasoning in the choices that ended; none = unknown.
+    pub(crate) reasoning: Mutex<Option<u32>>,
+}
+
+impl LaneGroup {
+    /// The terminal event, with what only the readers know.
+    fn take_terminal(&self) -> Option<event::Kind> {
+        let mut kind = lock(&self.terminal).take();
+        if let Some(event::Kind::Finished(finished)) = &mut kind
+            && let Some(usage) = &mut finished.usage
+        {
+            usage.reasoning_tokens = lock(&self.reasoning).unwrap_or_default();
+        }
+        kind
+    }
 }
 
 /// One choice's way through the parse thread.
@@ -55,6 +71,8 @@ pub(crate) struct Lane {
 #[derive(Debug, Default)]
 struct Inbox {
     text: String,
+    /// Length of `text` after so many tokens.
+    marks: Vec<Mark>,
     logprobs: Vec<TokenLogprob>,
     tokens: Vec<i32>,
     generated: u32,
@@ -89,6 +107,7 @@ struct Reader {
     /// The format allows nothing but content after content.
     tail_plain: bool,
     tool_calls: usize,
+    thought: Thought,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -106,6 +125,7 @@ impl Lane {
             lost: false,
             tail_plain,
             tool_calls: 0,
+            thought: Thought::default(),
         };
         Arc::new(Self {
             choice,
@@ -118,7 +138,10 @@ impl Lane {
     /// Adds output that was paid for with one credit. What is known at once is returned; the rest comes from the parse thread.
     pub(crate) fn push(self: &Arc<Self>, output: &mut Output<'_>, queue: &Queue) -> Option<SequenceEvents> {
         let mut inbox = lock(&self.inbox);
+        let before = inbox.text.len();
         inbox.text.push_str(output.text);
+        let marks = output.marks.drain(..).map(|mark| mark.after(before));
+        inbox.marks.extend(marks);
         inbox.logprobs.append(output.logprobs);
         inbox.tokens.append(output.tokens);
         inbox.generated = output.generated;
@@ -191,6 +214,7 @@ impl Lane {
 #[derive(Debug)]
 pub(crate) struct Output<'a> {
     pub(crate) text: &'a str,
+    pub(crate) marks: &'a mut Vec<Mark>,
     pub(crate) logprobs: &'a mut Vec<TokenLogprob>,
     pub(crate) tokens: &'a mut Vec<i32>,
     /// Tokens generated so far.
@@ -266,6 +290,12 @@ fn work(lane: &Lane, reader: &mut Reader) -> Option<SequenceEvents> {
         Some(End::Finished(end)) => end.reason == FinishReason::Length as i32,
         Some(End::Dropped) | None => true,
     };
+    if !reader.raw {
+        let before = reader.text.len();
+        for mark in &taken.marks {
+            reader.thought.mark(mark.after(before));
+        }
+    }
     if !dropped && (!taken.text.is_empty() || taken.end.is_some()) {
         reader.read(&taken.text, taken.end.is_some(), cut, &mut delta);
     }
@@ -302,8 +332,12 @@ fn work(lane: &Lane, reader: &mut Reader) -> Option<SequenceEvents> {
                 extra_json: String::new(),
             });
         }
+        reader.thought.close(&reader.text);
+        let mut all = lock(&lane.group.reasoning);
+        *all = all.zip(reader.thought.tokens()).map(|(all, more)| all + more);
+        drop(all);
         if lane.group.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let kind = lock(&lane.group.terminal).take();
+            let kind = lane.group.take_terminal();
             events.push(Event {
                 kind,
                 extra_json: String::new(),
@@ -334,7 +368,13 @@ impl Reader {
             Ok(parsed) => {
                 self.tool_calls = parsed.tool_calls;
                 self.raw = self.tail_plain && parsed.content_len > 0 && parsed.tail_is_content;
-                parsed.diffs.into_iter().for_each(|diff| add(diff, delta));
+                for diff in parsed.diffs {
+                    self.thought.add(&diff.reasoning);
+                    if !diff.content.is_empty() || diff.index.is_some() {
+                        self.thought.close(&self.text);
+                    }
+                    add(diff, delta);
+                }
             }
             Err(error) => {
                 // no error of the request: the model wrote something the format does not have

@@ -7,7 +7,7 @@ use muster_proto::v1::{
     generate_request::{Constraint, Input},
     tool_choice,
 };
-use support::{Engine, chat, greedy, message, settings};
+use support::{Answer, Engine, chat, greedy, message, settings};
 
 fn with_chat(change: impl FnOnce(&mut Chat)) -> GenerateRequest {
     let mut request = chat("What is the weather in Oslo?", 120);
@@ -126,6 +126,35 @@ async fn reasoning_is_split_from_content() {
     assert_eq!(choice.reasoning.trim(), "I wonder about this.", "{answer:?}");
     assert_eq!(choice.content.trim(), "The answer is 42.");
     assert_eq!(answer.end().reason(), FinishReason::Stop);
+    let figures = GenerateRequest {
+        logprobs: true,
+        n: 2,
+        ..request.clone()
+    };
+    let counted = session.run(figures).await;
+    // the tokens' own texts say which of them wrote it
+    let mut text = String::new();
+    let mut ends = Vec::new();
+    for token in &counted.choices[0].logprobs {
+        text.push_str(std::str::from_utf8(&token.bytes).unwrap());
+        ends.push(text.len());
+    }
+    let start = text.find("I wonder").unwrap();
+    let end = start + "I wonder about this.".len();
+    let before = ends.iter().filter(|at| **at <= start).count();
+    let reasoning = ends.iter().filter(|at| **at < end).count() + 1 - before;
+    assert!(reasoning > 1 && reasoning < ends.len(), "{ends:?}");
+    assert!(request.stream, "one event for each token");
+    let whole = GenerateRequest {
+        stream: false,
+        ..request.clone()
+    };
+    let whole = session.run(whole).await;
+    let usage = |answer: &Answer| answer.finished.as_ref().unwrap().usage.unwrap();
+    let tokens = u32::try_from(reasoning).unwrap();
+    assert_eq!(usage(&answer).reasoning_tokens, tokens);
+    assert_eq!(usage(&whole).reasoning_tokens, tokens);
+    assert_eq!(usage(&counted).reasoning_tokens, 2 * tokens);
     let raw = session
         .run(GenerateRequest {
             reasoning_format: "none".into(),
@@ -133,6 +162,7 @@ async fn reasoning_is_split_from_content() {
         })
         .await;
     assert_eq!(raw.choices[0].reasoning, "");
+    assert_eq!(usage(&raw).reasoning_tokens, 0);
     assert!(
         raw.text().contains("<think>") && raw.text().contains("42"),
         "{:?}",
@@ -215,7 +245,7 @@ async fn tools_with_a_free_choice_stream_text_and_respect_credit() {
         .start(muster_proto::v1::start::Work::Generate(request), 2)
         .await;
     let mut deltas = 0;
-    let mut begun = support::Answer::default();
+    let mut begun = Answer::default();
     while deltas < 2 {
         let kind = stream.next().await.0.kind.unwrap();
         deltas += usize::from(matches!(kind, muster_proto::v1::event::Kind::Delta(_)));
@@ -305,7 +335,7 @@ async fn answers_are_read_alike_whatever_chats_came_before() {
             kind(chat);
         })
     };
-    let shape = |answer: &support::Answer| {
+    let shape = |answer: &Answer| {
         let choice = &answer.choices[0];
         let calls: Vec<_> = choice
             .calls

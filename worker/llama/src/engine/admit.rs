@@ -161,6 +161,7 @@ impl Engine {
             waker: self.waker.clone(),
             open: AtomicU32::new(u32::try_from(job.samplers.len()).unwrap_or(u32::MAX)),
             terminal: std::sync::Mutex::new(None),
+            reasoning: std::sync::Mutex::new(Some(0)),
         }))
     }
 

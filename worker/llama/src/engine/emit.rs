@@ -106,6 +106,7 @@ impl Engine {
             }
             let mut output = Output {
                 text: &pending.text,
+                marks: &mut pending.marks,
                 logprobs: &mut pending.logprobs,
                 tokens: &mut pending.tokens,
                 generated: run.generated,

@@ -16,6 +16,7 @@ use crate::{
     model::{Model, Token},
     probs,
     text::Cut,
+    thought::Mark,
 };
 
 /// Why a choice is over.
@@ -136,6 +137,12 @@ impl Engine {
         }
         run.pending.count += 1;
         let cut = run.text.push(&self.piece, &mut run.pending.text);
+        if run.lane.is_some() {
+            run.pending.marks.push(Mark {
+                bytes: run.pending.text.len(),
+                generated: run.generated,
+            });
+        }
         run.newline |= self.piece.contains(&b'\n');
         let ending = ending(
             slot,

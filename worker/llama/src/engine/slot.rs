@@ -11,6 +11,7 @@ use crate::{
     request::GenerateParams,
     sampler::Sampler,
     text::TextStream,
+    thought::Mark,
 };
 
 /// Cells promised to a running choice beyond what it holds (ENGINE.md 5).
@@ -102,6 +103,8 @@ impl Run {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) text: String,
+    /// Length of `text` after so many tokens, for a lane.
+    pub(super) marks: Vec<Mark>,
     pub(super) logprobs: Vec<TokenLogprob>,
     pub(super) tokens: Vec<Token>,
     /// Tokens since the last event.
