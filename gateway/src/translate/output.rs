@@ -1,10 +1,15 @@
 //! What the output must look like, where it ends, and what is reported about it: parts shared by chat and completions.
 
-use muster_proto::v1::{ErrorInfo, GenerateRequest, generate_request::Constraint};
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{ErrorInfo, GenerateRequest, generate_request::Constraint},
+};
+
+use serde_json::value::RawValue;
 
 use super::{
     View,
-    object::{Field, Kind, Object},
+    object::{self, Field, Kind, Object},
 };
 
 /// OpenAI's limit on choices per request.
@@ -91,7 +96,18 @@ fn limit(field: &Field<'_>) -> Result<Option<u32>, ErrorInfo> {
     Ok(u32::try_from(field.i32(-1, i32::MAX)?).ok())
 }
 
-/// `response_format`, `grammar` and `json_schema`: at most one constraint.
+/// OpenAI's completions and vLLM's chats had `best_of`: more are generated than shown. Only where that changes nothing.
+pub(crate) fn best_of(body: &mut Object<'_>, choices: u32) -> Result<(), ErrorInfo> {
+    match body.take("best_of") {
+        Some(field) if ![1, i64::from(choices)].contains(&field.integer(1, i64::MAX)?) => {
+            let error = Code::UnsupportedByRuntime.error("`best_of` must be 1 or equal to `n`");
+            Err(error.with_param(field.path()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// `response_format`, `grammar`, `json_schema` and vLLM's `guided_json`: at most one constraint.
 pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, ErrorInfo> {
     let mut found: Option<Constraint> = None;
     let mut set = |field: &Field<'_>, constraint: Constraint| match found.replace(constraint) {
@@ -106,6 +122,9 @@ pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, Er
     }
     if let Some(field) = body.take("json_schema") {
         set(&field, Constraint::JsonSchema(schema(&field)?))?;
+    }
+    if let Some(field) = body.take("guided_json") {
+        set(&field, Constraint::JsonSchema(guided(&field)?))?;
     }
     if let Some(field) = body.take("response_format")
         && let Some(constraint) = response_format(&field)?
@@ -136,6 +155,20 @@ pub(crate) fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, E
     }
 }
 
+/// A schema, or its text.
+fn guided(field: &Field<'_>) -> Result<String, ErrorInfo> {
+    if field.kind() != Kind::String {
+        return schema(field);
+    }
+    let text = field.string()?;
+    let json = object::text(text.as_bytes()).ok();
+    let json = json.and_then(|text| serde_json::from_str::<&RawValue>(text).ok());
+    match json.map(RawValue::get) {
+        Some(json) if json.starts_with(['{', 't', 'f']) => Ok(json.to_owned()),
+        Some(_) | None => Err(field.want("a JSON schema")),
+    }
+}
+
 pub(crate) fn schema(field: &Field<'_>) -> Result<String, ErrorInfo> {
     match field.kind() {
         Kind::Object | Kind::Bool => Ok(field.json()),
@@ -159,8 +192,18 @@ mod tests {
             r#"{"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"z":1,"a":2}}}}"#,
             r#"{"response_format": {"type": "json_schema", "schema": {"z":1,"a":2}}}"#,
             r#"{"response_format": {"type": "json_object", "schema": {"z":1,"a":2}}}"#,
+            r#"{"guided_json": {"z":1,"a":2}}"#,
+            r#"{"guided_json": "{\"z\":1,\"a\":2}"}"#,
         ] {
             assert_eq!(read(text).unwrap(), schema, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_schema_is_refused() {
+        for text in ["3", "\"\"", "\"[1]\"", "\"{}, \\\"x\\\": {}\"", "[]"] {
+            let error = read(&format!("{{\"guided_json\": {text}}}")).unwrap_err();
+            assert_eq!(error.param, "guided_json", "{text}");
         }
     }
 

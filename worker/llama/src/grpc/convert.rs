@@ -36,8 +36,14 @@ const SAMPLERS: [&str; 14] = [
     "nucleus",
 ];
 
-/// Options of llama.cpp that this engine does not have; refused, never ignored.
-const UNSUPPORTED: [&str; 5] = [
+/// Options of llama.cpp and vLLM that this engine does not have; refused, never ignored.
+const UNSUPPORTED: [&str; 11] = [
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "structured_outputs",
+    "min_tokens",
     "lora",
     "image_data",
     "n_cache_reuse",
@@ -123,6 +129,17 @@ pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String,
                 format!("`{key}` is not supported by this runtime"),
             ));
         }
+    }
+    // An answer that is begun already needs no beginning: there `false` says what is done anyway.
+    let continued = match &request.input {
+        Some(generate_request::Input::Chat(chat)) => chat.continue_final_message,
+        Some(generate_request::Input::Prompt(_) | generate_request::Input::Infill(_)) | None => false,
+    };
+    if map.get("add_generation_prompt") == Some(&Value::Bool(false)) && !continued {
+        return Err(unsupported(
+            "add_generation_prompt",
+            "chats without the beginning of an answer are not supported by this runtime",
+        ));
     }
     if let Some(key) = map.keys().find(|key| key.starts_with("speculative.")) {
         return Err(unsupported(

@@ -72,12 +72,34 @@ impl Media {
     }
 }
 
+/// Options of vLLM's that llama.cpp's server does not know.
+const VLLMS: [&str; 6] = [
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "structured_outputs",
+    "min_tokens",
+];
+
+/// Whether an option asks for anything.
+fn asks(value: &Value) -> bool {
+    !value.is_null() && value.as_f64() != Some(0.0)
+}
+
 /// Translates a request. `context` stands in for llama.cpp's `-1` = whole context, which today's server refuses.
 ///
 /// # Errors
 /// `unsupported_by_runtime` or `invalid_request`, naming the parameter.
 pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, ErrorInfo> {
     let mut body = oai::object(&request.extra_json);
+    // llama.cpp's server ignores them.
+    let ignored = VLLMS
+        .iter()
+        .find(|key| body.get(**key).is_some_and(|value| asks(value)));
+    if let Some(key) = ignored {
+        return Err(unsupported(key));
+    }
     if let Some(sampling) = &request.sampling {
         sampling_fields(sampling, context, &mut body);
     }
@@ -420,6 +442,27 @@ mod tests {
         )
         .unwrap();
         assert_eq!(wire.body["repeat_last_n"], 512);
+    }
+
+    #[test]
+    fn what_the_server_would_ignore_is_refused() {
+        let ask = |extra: &str| {
+            let request = GenerateRequest {
+                extra_json: extra.into(),
+                input: Some(Input::Prompt(Prompt::default())),
+                ..Default::default()
+            };
+            generate(&request, 512)
+                .err()
+                .map(|error| (error.kind(), error.param))
+        };
+        for (extra, param) in [
+            (r#"{"min_tokens":5}"#, "min_tokens"),
+            (r#"{"guided_regex":"a+"}"#, "guided_regex"),
+        ] {
+            assert_eq!(ask(extra), Some((Code::UnsupportedByRuntime, param.into())));
+        }
+        assert_eq!(ask(r#"{"min_tokens":0,"guided_json":null,"min_keep":2}"#), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
 use crate::translate::{
     Common, View,
     object::{self, Field, Kind, Object, quoted},
-    output::{constraint, max_tokens, switches, view},
+    output::{best_of, constraint, max_tokens, switches, view},
     sampling::sampling,
 };
 
@@ -29,6 +29,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, ErrorInfo> {
     let mut common = common(&mut body)?;
     let mut view = view(&mut body)?;
     refuse_audio(&mut body)?;
+    best_of(&mut body, view.choices)?;
     let messages = messages(&mut body)?;
     let tools = tools(&mut body)?;
     let mut chat = Chat {
@@ -263,6 +264,7 @@ mod tests {
             (r#", "top_logprobs": 3"#, "top_logprobs"),
             (r#", "top_logprobs": 21, "logprobs": true"#, "top_logprobs"),
             (r#", "stop": [1]"#, "stop[0]"),
+            (r#", "best_of": 3"#, "best_of"),
             (r#", "modalities": ["audio"]"#, "modalities"),
             (r#", "reasoning_format": "x""#, "reasoning_format"),
         ] {

@@ -1,15 +1,12 @@
 //! `POST /v1/completions` (OpenAI's legacy completions; seeds 000 and 004).
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, GenerateRequest, Infill, Prompt, generate_request::Input},
-};
+use muster_proto::v1::{ErrorInfo, GenerateRequest, Infill, Prompt, generate_request::Input};
 
 use super::{CompletionCall, common};
 use crate::translate::{
     View,
     object::{self, Field, Kind, Object},
-    output::{constraint, max_tokens, switches, view},
+    output::{best_of, constraint, max_tokens, switches, view},
     prompt::{prompts, text},
     sampling::sampling,
 };
@@ -33,12 +30,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
     let field = body.need("prompt")?;
     let prompts = prompts(&field, MAX_PROMPTS)?;
     let suffix = body.take("suffix").map(|field| field.string()).transpose()?;
-    if let Some(field) = body.take("best_of")
-        && ![1, i64::from(view.choices)].contains(&field.integer(1, i64::MAX)?)
-    {
-        let error = Code::UnsupportedByRuntime.error("`best_of` must be 1 or equal to `n`");
-        return Err(error.with_param("best_of"));
-    }
+    best_of(&mut body, view.choices)?;
     let echo = match body.take("echo") {
         Some(field) if field.bool()? => Some(prompts.clone()),
         Some(_) | None => None,

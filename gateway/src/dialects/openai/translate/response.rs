@@ -19,7 +19,7 @@ use super::{
 use crate::translate::{
     Common, View,
     object::{self, Field, Kind, Object},
-    output::{response_format, switches, tokens_limit},
+    output::{best_of, response_format, switches, tokens_limit},
     sampling::sampling,
 };
 
@@ -168,6 +168,7 @@ fn limits(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
     {
         return Err(unsupported(&field, "a response is one answer"));
     }
+    best_of(body, 1)?;
     match body.take("response_format") {
         Some(field) => Err(field.wrong("stands under `text.format` here")),
         None => Ok(()),
