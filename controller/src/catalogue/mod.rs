@@ -374,11 +374,17 @@ impl Entry {
         Ok(entry)
     }
 
-    /// The runtime that hosts it: as configured, but llama.cpp's own server where its arguments have a flag that our engine cannot honour, the
-    /// entry leaves the choice to us, and a worker has that server (DECISIONS.md, Settings). Else our engine refuses it by the flag's name.
+    /// The runtime that hosts it: as configured, but llama.cpp's own server where there is a projector, an adapter, a draft model or a flag that
+    /// our engine cannot honour, the entry leaves the choice to us, and a worker has that server (DECISIONS.md, Settings). Else our engine refuses
+    /// it by name.
     pub(crate) fn runtime(&self) -> &str {
         let open = self.server && !self.model.runtime_given && self.model.runtime == "llama_cpp";
-        if open && llamacpp::beyond_embedded(&self.model.settings.args).is_some() {
+        let settings = &self.model.settings;
+        let beyond = || {
+            llamacpp::beyond_embedded(&settings.args).is_some()
+                || !(settings.mmproj.is_empty() && settings.lora.is_empty() && settings.draft.is_empty())
+        };
+        if open && beyond() {
             SERVER
         } else {
             &self.model.runtime

@@ -118,6 +118,18 @@ llamacpp_args = '--numa distribute'
 checkpoint = 'a.gguf'
 runtime = 'llama_cpp'
 llamacpp_args = '--numa distribute'
+[models.adapted]
+checkpoint = 'a.gguf'
+recipe = 'llamacpp'
+lora = ['a.gguf']
+[models.sees]
+checkpoint = 'a.gguf'
+recipe = 'llamacpp'
+mmproj = 'a.gguf'
+[models.drafts]
+checkpoint = 'a.gguf'
+recipe = 'llamacpp'
+draft = 'a.gguf'
 ";
     let rig = Rig::start(config).await;
     std::fs::write(rig.path("a.gguf"), b"x").unwrap();
@@ -139,6 +151,9 @@ llamacpp_args = '--numa distribute'
         ("a", "llama_cpp"),
         ("beyond", "llama_server"),
         ("insists", "llama_cpp"),
+        ("adapted", "llama_server"),
+        ("sees", "llama_server"),
+        ("drafts", "llama_server"),
     ] {
         assert_eq!(runtime(&mut client, id).await, expected, "{id}");
     }
