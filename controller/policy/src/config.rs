@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::api::{Bytes, DeviceKind, Exclusivity, IdleTtl, ModelType};
 
-/// How many models of one type a host may have loaded.
+/// How many models of one type a host, or the fleet, may have loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// No limit (`-1`).
@@ -29,7 +29,7 @@ impl Limit {
     }
 }
 
-/// `--max-loaded-models`, per type and host (I2).
+/// `--max-loaded-models`, per type (I2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// In the order of [`ModelType::ALL`].
@@ -81,6 +81,8 @@ pub enum Eviction {
 pub struct Config {
     /// Type limits per host (I2).
     pub limits: Limits,
+    /// Type limits over all hosts together, beside those of each host (I2). Unlimited by default.
+    pub fleet_limits: Limits,
     /// Loads that may run at once per host (I5).
     pub max_concurrent_loads: NonZeroU32,
     /// Memory kept free per device (I4).
@@ -160,6 +162,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             limits: Limits::all(Limit::ONE),
+            fleet_limits: Limits::all(Limit::Unlimited),
             max_concurrent_loads: NonZeroU32::MIN,
             margin: Bytes::mib(64),
             overcommit: false,

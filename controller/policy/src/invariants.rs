@@ -23,6 +23,14 @@ pub enum Violation {
         /// How many.
         count: usize,
     },
+    /// Too many models of a type in the fleet.
+    #[error("I2: {count} models of type {} in the fleet", kind.name())]
+    TooManyInFleet {
+        /// The type.
+        kind: ModelType,
+        /// How many.
+        count: usize,
+    },
     /// More than one model on an exclusive device.
     #[error("I3: {device} hosts {models:?}")]
     NotExclusive {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use muster_policy::Limits;
+use muster_policy::{Limit, Limits};
 use muster_proto::{net::Address, process::LogLevel};
 
 use super::{Defaults, policy::limits_of};
@@ -73,7 +73,7 @@ impl Options {
     pub fn limits(&self) -> Result<Option<LimitsArg>, String> {
         match self.max_loaded_models.as_slice() {
             [] => Ok(None),
-            numbers => limits_of(numbers)
+            numbers => limits_of(numbers, Limit::ONE)
                 .map(|limits| Some(LimitsArg(limits)))
                 .map_err(|message| format!("--max-loaded-models: {message}")),
         }

@@ -21,8 +21,12 @@ pub(super) fn policy(section: Section<'_>) -> Config {
     let config = Config {
         limits: section
             .leaf("max_loaded_models")
-            .and_then(|value| limits(&section, value))
+            .and_then(|value| limits(&section, "max_loaded_models", value, Limit::ONE))
             .unwrap_or(default.limits),
+        fleet_limits: section
+            .leaf("max_loaded_models_fleet")
+            .and_then(|value| limits(&section, "max_loaded_models_fleet", value, Limit::Unlimited))
+            .unwrap_or(default.fleet_limits),
         max_concurrent_loads: section
             .integer("max_concurrent_loads", 1)
             .and_then(NonZeroU32::new)
@@ -83,27 +87,27 @@ pub(super) fn timing(section: Section<'_>) -> Timing {
     timing
 }
 
-/// One number for all types, or up to five by type: llm, embedding, reranking, audio, image; missing ones are 1 (DECISIONS.md).
-fn limits(section: &Section<'_>, value: &toml::Value) -> Option<Limits> {
-    const KEY: &str = "max_loaded_models";
+/// One number for all types, or up to five by type: llm, embedding, reranking, audio, image; the others are `missing` (of a host: 1,
+/// DECISIONS.md).
+fn limits(section: &Section<'_>, key: &str, value: &toml::Value, missing: Limit) -> Option<Limits> {
     let numbers: Option<Vec<i64>> = match value.as_array() {
         Some(items) => items.iter().map(toml::Value::as_integer).collect(),
         None => value.as_integer().map(|number| vec![number]),
     };
     let Some(numbers) = numbers else {
-        return section.wrong(KEY, "an integer or an array of one to five integers", value);
+        return section.wrong(key, "an integer or an array of one to five integers", value);
     };
-    match limits_of(&numbers) {
+    match limits_of(&numbers, missing) {
         Ok(limits) => Some(limits),
         Err(message) => {
-            section.problem(KEY, message);
+            section.problem(key, message);
             None
         }
     }
 }
 
 /// The rule of `--max-loaded-models` (seed 002, DECISIONS.md).
-pub(super) fn limits_of(numbers: &[i64]) -> Result<Limits, String> {
+pub(super) fn limits_of(numbers: &[i64], missing: Limit) -> Result<Limits, String> {
     let limit = |number: i64| match u32::try_from(number).ok().and_then(NonZeroU32::new) {
         Some(limit) => Ok(Limit::AtMost(limit)),
         None if number == -1 => Ok(Limit::Unlimited),
@@ -115,7 +119,7 @@ pub(super) fn limits_of(numbers: &[i64]) -> Result<Limits, String> {
         [all] => Ok(Limits::all(limit(*all)?)),
         [] => Err("want one to five limits".to_owned()),
         some if some.len() <= 5 => {
-            let mut per_type = [Limit::ONE; 5];
+            let mut per_type = [missing; 5];
             for (slot, number) in per_type.iter_mut().zip(some) {
                 *slot = limit(*number)?;
             }

@@ -66,6 +66,22 @@ fn the_order_of_eviction_is_a_word() {
 }
 
 #[test]
+fn the_fleet_s_limits_stand_beside_those_of_each_host() {
+    let of = |text: &str| Files::new(&[text]).load().unwrap().policy;
+    let default = of("[policy]\nmax_loaded_models = 3\n");
+    assert_eq!(default.fleet_limits.per_type, [Limit::Unlimited; 5]);
+    let both = of("[policy]\nmax_loaded_models = 3\nmax_loaded_models_fleet = [8, 2]\n");
+    assert_eq!(both.limits.of(ModelType::Llm), at_most(3));
+    let [llm, embedding, others @ ..] = both.fleet_limits.per_type;
+    assert_eq!((llm, embedding), (at_most(8), at_most(2)));
+    assert_eq!(others, [Limit::Unlimited; 3], "what is not named has no limit");
+    assert_eq!(
+        Files::new(&["[policy]\nmax_loaded_models_fleet = 0\n"]).problems(),
+        ["0.toml: policy.max_loaded_models_fleet: 0 is no limit: want at least 1, or -1 for unlimited"]
+    );
+}
+
+#[test]
 fn later_files_win_key_by_key() {
     let files = Files::new(&[
         "[policy]\nmargin_mib = 1\nmax_loaded_models = 3\n[models.a]\nruntime = 'stub'\npinned = true\nidle_ttl = '0s'\n[models.a.stub]\ntokens = 5\nload_time_ms = 1\n",
@@ -159,7 +175,7 @@ fn labels_decide_the_type_by_precedence() {
 
 #[test]
 fn limits_follow_the_seed() {
-    let limits = |numbers: &[i64]| policy::limits_of(numbers).map(|limits| limits.per_type);
+    let limits = |numbers: &[i64]| policy::limits_of(numbers, Limit::ONE).map(|limits| limits.per_type);
     assert_eq!(limits(&[4]).unwrap(), [at_most(4); 5]);
     assert_eq!(limits(&[-1]).unwrap(), [Limit::Unlimited; 5]);
     assert_eq!(

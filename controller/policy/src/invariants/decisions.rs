@@ -67,6 +67,11 @@ fn types(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
             count: models.len(),
         });
     }
+    let everywhere = fleet.instances.values().filter(|i| i.spec.kind == kind);
+    let count = everywhere.map(|i| &i.spec.model).collect::<BTreeSet<_>>().len();
+    if !fleet.config.fleet_limits.of(kind).allows(count) {
+        found.push(Violation::TooManyInFleet { kind, count });
+    }
 }
 
 fn devices(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {

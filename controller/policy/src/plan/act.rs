@@ -8,8 +8,8 @@ use super::choose::{Ease, Plan};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
 use crate::api::{
-    Command, DecisionKind, EvictionRule, Group, GroupId, HoldId, HostId, IdSource, InstanceId, InstanceSpec,
-    LoadError, ModelId, Origin, Progress, Quiesce, UnloadMode, WaitReason,
+    Command, DecisionKind, DeviceKey, EvictionRule, Group, GroupId, HoldId, HostId, IdSource, InstanceId,
+    InstanceSpec, LoadError, ModelId, Origin, Progress, Quiesce, Reservation, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
 use crate::state::{Asked, Claim, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
@@ -116,15 +116,12 @@ impl Fleet {
             reason = WaitReason::LoadSlot;
             delay = delay_by(&in_motion).unwrap_or(Delay::Sample);
             blocked_by = models_of(&in_motion);
-        } else if self.fits_now(load, candidate) {
+        } else if self.fits_now(load, candidate) && self.fleet_slot_free(load) {
             self.start(load, candidate, ids);
             return None;
         } else {
             // Room was promised by an earlier claim's victims, or somebody who leaves still has the slot.
-            let leaving: Vec<&Instance> = self
-                .on_host(&candidate.host)
-                .filter(|found| found.going())
-                .collect();
+            let leaving = self.leaving_for(load, &candidate.host);
             reason = WaitReason::Claim;
             delay = delay_by(&leaving).unwrap_or(Delay::Claims);
             blocked_by = models_of(&leaving);
@@ -254,18 +251,21 @@ impl Fleet {
     }
 
     fn loads_beside(&self, plan: &Plan) -> Vec<ModelId> {
-        let host = &plan.candidate.host;
-        let victims = plan
+        let mut devices: Vec<DeviceKey> = Vec::new();
+        let mut add = |host: &HostId, parts: &[Reservation]| {
+            devices.extend(parts.iter().map(|part| Self::key(host, &part.device)));
+        };
+        add(&plan.candidate.host, &plan.candidate.reservations);
+        for victim in plan
             .victims
             .iter()
-            .filter_map(|victim| self.instances.get(&victim.id));
-        let theirs = victims.flat_map(|victim| &victim.spec.reservations);
-        let devices = theirs
-            .chain(&plan.candidate.reservations)
-            .map(|r| Self::key(host, &r.device));
+            .filter_map(|victim| self.instances.get(&victim.id))
+        {
+            add(&victim.host, &victim.spec.reservations);
+        }
         let mut loading = Vec::new();
-        for key in devices {
-            let there = self.on_device(&key).filter(|instance| instance.takes_load_slot());
+        for key in &devices {
+            let there = self.on_device(key).filter(|instance| instance.takes_load_slot());
             let others = there.filter(|instance| !plan.victims.iter().any(|victim| victim.id == instance.id));
             loading.extend(others.map(|instance| instance.spec.model.clone()));
         }

@@ -32,7 +32,9 @@ impl Fleet {
             retries: self.retries(),
             ..Pass::default()
         };
-        let answer = self.best_plan_anew(&load, &pass);
+        let answer = self
+            .best_plan_anew(&load, &pass)
+            .and_then(|plan| self.fit_into_fleet(&load, plan, &pass));
         let chosen = answer.as_ref().ok().cloned();
         let verdict = self.verdict(id, &load, answer, &pass);
         let mut views = self.places_of(&load.spec, &pass, chosen.as_ref());
@@ -98,19 +100,21 @@ impl Fleet {
                 let part = |&(space, bytes): &(usize, Bytes)| part_view(host, &room, space, bytes);
                 let parts = place.parts.iter().filter_map(part).collect();
                 let obstruction = room.make().err().map(obstruction);
-                // Whom it would take is of no account where that is not enough.
-                let victims = if obstruction.is_some() {
-                    Vec::new()
-                } else {
-                    room.victims()
-                };
                 let is = |plan: &Plan| {
                     let there = &plan.candidate;
                     (&there.worker, there.need, &there.reservations)
                         == (&candidate.worker, candidate.need, &candidate.reservations)
                 };
+                let chosen = chosen.filter(|plan| is(plan));
+                // Whom it would take is of no account where that is not enough.
+                let victims = match (&obstruction, chosen) {
+                    (Some(_), _) => Vec::new(),
+                    // The fleet's limit may take more than the place does.
+                    (None, Some(plan)) => plan.victims.clone(),
+                    (None, None) => room.victims(),
+                };
                 views.push(PlaceView {
-                    chosen: chosen.is_some_and(is),
+                    chosen: chosen.is_some(),
                     victims: victims.iter().map(|victim| self.victim_view(victim)).collect(),
                     worker: candidate.worker,
                     host: candidate.host,

@@ -12,6 +12,7 @@ mod act;
 mod candidates;
 mod choose;
 mod explain;
+mod fleet_slot;
 mod obstacle;
 mod parts;
 mod patience;
@@ -138,7 +139,8 @@ impl Fleet {
             self.retry_elsewhere(load.id);
         }
         let whole = self.whole_group(load, pass);
-        match whole.and_then(|()| self.best_plan(load, pass)) {
+        let plan = whole.and_then(|()| self.best_plan(load, pass));
+        match plan.and_then(|plan| self.fit_into_fleet(load, plan, pass)) {
             Ok(plan) => {
                 self.unstick(load.id);
                 self.proceed(load, &plan, pass, ids);

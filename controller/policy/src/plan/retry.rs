@@ -14,7 +14,7 @@ use crate::api::{
     DecisionKind, EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Claim, InstanceState, Load, Standing};
+use crate::state::{InstanceState, Load, Standing};
 
 impl Fleet {
     /// Moves a retry on: empties the host, then starts.
@@ -53,19 +53,10 @@ impl Fleet {
             return;
         }
         match self.best_plan_at(load, worker, pass) {
-            Ok(plan) if plan.ease == Ease::Free => {
-                if let Some(delay) = self.start_if_clear(load, &plan.candidate, pass, ids) {
-                    let claim = Claim {
-                        model: load.model.clone(),
-                        kind: load.spec.kind,
-                        host: host.clone(),
-                        reservations: plan.candidate.reservations,
-                        victims: Vec::new(),
-                        delay,
-                    };
-                    pass.claim(claim);
-                }
-            }
+            Ok(plan) if plan.ease == Ease::Free => match self.fit_into_fleet(load, plan, pass) {
+                Ok(plan) => self.proceed(load, &plan, pass, ids),
+                Err(stop) => self.stopped(load, stop, pass),
+            },
             Err(Stop::Claims(models)) if models.iter().any(|model| *model != load.model) => {
                 self.wait(load.id, WaitReason::Claim, models);
             }

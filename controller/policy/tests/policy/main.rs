@@ -8,6 +8,8 @@ mod explain;
 mod failures;
 mod files;
 #[cfg(test)]
+mod fleet_limits;
+#[cfg(test)]
 mod liveness;
 #[cfg(test)]
 mod loss;

@@ -136,14 +136,19 @@ pub(super) fn wide_fleet(config: Config) -> Sim {
 pub(super) fn configs() -> impl Strategy<Value = Config> {
     let waits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let basics = (1_u32..4, any::<bool>(), 1_u32..3, any::<bool>(), any::<bool>());
-    let rare = (prop::bool::weighted(0.1), prop::bool::weighted(0.3));
+    let rare = (
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.3),
+        prop::option::weighted(0.3, 1_u32..5),
+    );
     (basics, waits, rare).prop_map(
         |(
             (limit, no_limit, loads, pack, cost_aware),
             (impatient, strict, stay, ttl),
-            (overcommit, per_type),
+            (overcommit, per_type, in_fleet),
         )| Config {
             overcommit,
+            fleet_limits: in_fleet.map_or(unlimited(), limits),
             exclusivity: per_type
                 .then_some((DeviceKind::Npu, ONE_OF_TWO_TYPES))
                 .into_iter()

@@ -255,7 +255,24 @@ impl Sim {
             .map(|found| &found.spec.model)
             .collect();
         self.config.limits.of(spec.kind).allows(models.len())
+            && self.fleet_takes_another(spec, coming)
             && class.limit(spec.kind).is_none_or(|limit| in_class.len() < limit)
+    }
+
+    /// The fleet's limit allows it beside everything that stays anywhere.
+    fn fleet_takes_another(&self, spec: &ModelSpec, coming: &[&ModelSpec]) -> bool {
+        let all = self.workers.values().flat_map(|worker| worker.instances.values());
+        let stays = |found: &&SimInstance| {
+            let goes = coming.is_empty() && self.may_go(found);
+            found.exists() && found.spec.kind == spec.kind && !goes
+        };
+        let there = all.filter(stays).map(|found| &found.spec.model);
+        let to_come = coming
+            .iter()
+            .filter(|other| other.kind == spec.kind)
+            .map(|other| &other.id);
+        let models: BTreeSet<&ModelId> = there.chain(to_come).chain([&spec.id]).collect();
+        self.config.fleet_limits.of(spec.kind).allows(models.len())
     }
 
     /// Pinned models alone keep it from there.

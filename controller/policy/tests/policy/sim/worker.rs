@@ -478,6 +478,14 @@ impl Sim {
             "I2: {models:?}\n{}",
             self.tail()
         );
+        let everywhere = self.workers.values().flat_map(|worker| worker.instances.values());
+        let everywhere = everywhere.filter(|i| i.exists() && i.spec.kind == spec.kind);
+        let models: BTreeSet<&ModelId> = everywhere.map(|i| &i.spec.model).collect();
+        assert!(
+            self.config.fleet_limits.of(spec.kind).allows(models.len()),
+            "I2, of the fleet: {models:?}\n{}",
+            self.tail()
+        );
     }
 
     pub(crate) fn models_of(&self, host: &HostId, kind: ModelType) -> BTreeSet<ModelId> {
