@@ -117,13 +117,14 @@ pub enum Violation {
 /// All violations found.
 pub fn check(fleet: &Fleet, effects: &[Effect]) -> Result<(), Vec<Violation>> {
     let mut found = Vec::new();
-    for effect in effects {
+    for (number, effect) in effects.iter().enumerate() {
         match effect {
             Effect::Command {
                 instance, command, ..
             } => {
                 if let Some(instance) = fleet.instances.get(instance) {
-                    commanded(fleet, instance, command, &mut found);
+                    let later = effects.get(number + 1..).unwrap_or_default();
+                    commanded(fleet, instance, (command, later), &mut found);
                 }
             }
             Effect::Decided(Decision {

@@ -3,19 +3,25 @@
 use std::collections::BTreeSet;
 
 use super::Violation;
-use crate::api::{Bytes, Command, DeviceKey, EvictionRule, InstanceId, ModelId, UnloadMode};
+use crate::api::{Bytes, Command, DeviceKey, Effect, EvictionRule, InstanceId, ModelId, UnloadMode};
 use crate::config::Eviction;
 use crate::fleet::Fleet;
 use crate::plan::Tenure;
 use crate::state::{Free, Goal, Instance, InstanceState};
 
-pub(super) fn commanded(fleet: &Fleet, instance: &Instance, command: &Command, found: &mut Vec<Violation>) {
+/// A command, and what was decided after it in the same step.
+pub(super) fn commanded(
+    fleet: &Fleet,
+    instance: &Instance,
+    (command, later): (&Command, &[Effect]),
+    found: &mut Vec<Violation>,
+) {
     match command {
         Command::Load { .. } => {
             types(fleet, instance, found);
             devices(fleet, instance, found);
             loads(fleet, instance, found);
-            beside_retry(fleet, instance, found);
+            beside_retry(fleet, instance, later, found);
             if instance.spec.attempt > 2 {
                 found.push(Violation::RetriesAgain {
                     model: instance.spec.model.clone(),
@@ -158,13 +164,18 @@ fn loads(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
 }
 
 /// I7: while a second attempt waits for its host to be emptied, or runs there, no first one begins.
-fn beside_retry(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
+fn beside_retry(fleet: &Fleet, loading: &Instance, later: &[Effect], found: &mut Vec<Violation>) {
     if loading.spec.attempt > 1 {
         return;
     }
+    let began_later = |other: &Instance| {
+        later.iter().any(|effect| {
+            matches!(effect, Effect::Command { instance, command: Command::Load { .. }, .. } if *instance == other.id)
+        })
+    };
     let running = fleet
         .on_host(&loading.host)
-        .filter(|other| other.takes_load_slot() && other.spec.attempt > 1);
+        .filter(|other| other.takes_load_slot() && other.spec.attempt > 1 && !began_later(other));
     let waiting = fleet
         .queue
         .values()

@@ -17,6 +17,7 @@ mod tracked;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::{HostId, InstanceId, ModelId, Moment, RuntimeName, WorkerId};
+use crate::config::Eviction;
 use crate::fleet::Fleet;
 
 pub(crate) use host::{Host, ModelTag, Resident, RuntimeNumber, Seat, Space};
@@ -227,7 +228,21 @@ impl Fleet {
                 instances.insert(id);
             }
         }
+        if self.config.eviction == Eviction::CostAware {
+            self.add_replicas(&mut instances);
+        }
         instances
+    }
+
+    /// The use of one replica tells what the others are worth too.
+    fn add_replicas(&self, instances: &mut BTreeSet<InstanceId>) {
+        let models = instances.iter().filter_map(|id| self.instances.get(id));
+        let models: BTreeSet<&ModelId> = models.map(|instance| &instance.spec.model).collect();
+        for model in models.into_iter().filter_map(|model| self.models.get(model)) {
+            if model.instances.len() > 1 {
+                instances.extend(model.instances.iter().cloned());
+            }
+        }
     }
 
     fn reread_spaces(&mut self, id: &HostId) {

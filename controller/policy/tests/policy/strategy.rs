@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, Eviction, ModelState, ModelType};
+use muster_policy::{Config, DeviceKind, Eviction, ModelState, ModelType};
 
-use crate::sim::{Sim, config, limits, model, unlimited};
+use crate::sim::{Sim, config, device, facts, limits, model, unlimited};
 
 const LATER: Duration = Duration::from_secs(600);
 
@@ -137,4 +137,34 @@ fn taste_that_changes_is_followed() {
         "{}",
         sim.tail()
     );
+}
+
+/// Found by `every_history_of_a_wide_fleet_keeps_the_rules_and_ends`: one replica's use made the model worth more, the other's worth was
+/// still read as before (the ledger is compared after every step).
+#[test]
+fn the_use_of_one_replica_is_noticed_for_all() {
+    let mut sim = Sim::new(cost_aware());
+    for (worker, id) in [("w0", "sim:a"), ("w1", "sim:b")] {
+        sim.join(facts(worker, "h", vec![device(id, DeviceKind::Sim, 100)]));
+    }
+    let mut twins = model("twins", ModelType::Llm, 40);
+    twins.replicas = std::num::NonZeroU32::new(2).unwrap();
+    sim.add_model(twins);
+    let used = sim.use_once("twins");
+    let worker = sim.worker_of(&used).unwrap();
+    sim.advance(Duration::from_secs(200));
+    sim.start_request(&worker, &used);
+    sim.flush_touches(&worker);
+    sim.end_request(&used);
+    sim.advance(Duration::from_secs(200));
+    let touched = sim
+        .workers
+        .get_mut(&worker)
+        .unwrap()
+        .instances
+        .get_mut(&used)
+        .unwrap();
+    touched.touch_seq += 1;
+    touched.touched_at = sim.now;
+    sim.flush_touches(&worker);
 }

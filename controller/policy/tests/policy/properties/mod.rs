@@ -112,30 +112,36 @@ fn apply(sim: &mut Sim, op: &Op) {
         }
         Op::Advance(ms) => sim.advance(Duration::from_millis(u64::from(ms))),
         Op::Settle => sim.deliver_all(),
-        Op::OpenAvoiding(n, other) => {
-            let model = choose(sim.catalogue.keys().cloned(), n).unwrap();
-            let instance = choose(sim.routes.keys().cloned(), other);
-            let avoid = worker(sim, other);
-            sim.open_avoiding(model.as_str(), instance.into_iter().collect(), vec![avoid]);
-        }
+        Op::OpenAvoiding(n, other) => open_avoiding(sim, n, other),
         Op::Burst(n) => burst(sim, n),
         Op::Unknown(n, reached) => sim.lose_outcome(&worker(sim, n), reached),
         Op::Withhold(withhold) => sim.withhold_samples = withhold,
-        Op::RestartWith(n) => {
-            sim.config.limits = if n % 4 == 0 {
-                unlimited()
-            } else {
-                limits(u32::from(n % 4))
-            };
-            sim.restart_controller();
-            connect_all(sim);
-        }
-        Op::Jump(seconds) => {
-            sim.now = sim.now + Duration::from_secs(seconds.into());
-            sim.event(Event::Tick);
-            sim.give_up_drains();
-        }
+        Op::RestartWith(n) => restart_with(sim, n),
+        Op::Jump(seconds) => jump(sim, seconds),
     }
+}
+
+fn open_avoiding(sim: &mut Sim, n: u8, other: u8) {
+    let model = choose(sim.catalogue.keys().cloned(), n).unwrap();
+    let instance = choose(sim.routes.keys().cloned(), other);
+    let avoid = worker(sim, other);
+    sim.open_avoiding(model.as_str(), instance.into_iter().collect(), vec![avoid]);
+}
+
+/// The controller comes back with other limits, and all workers with it.
+fn restart_with(sim: &mut Sim, n: u8) {
+    sim.config.limits = match n % 4 {
+        0 => unlimited(),
+        limit => limits(limit.into()),
+    };
+    sim.restart_controller();
+    connect_all(sim);
+}
+
+fn jump(sim: &mut Sim, seconds: u16) {
+    sim.now = sim.now + Duration::from_secs(seconds.into());
+    sim.event(Event::Tick);
+    sim.give_up_drains();
 }
 
 fn burst(sim: &mut Sim, n: u8) {

@@ -79,6 +79,8 @@ pub(crate) struct Sim {
     pub(crate) avoiding: BTreeSet<ModelId>,
     /// Models whose engine failed to load, and where; until they are loaded again.
     pub(crate) retrying: BTreeMap<ModelId, WorkerId>,
+    /// Those of them that may be tried elsewhere: something changed about their worker or their files.
+    pub(crate) unbound: BTreeSet<ModelId>,
     events: u64,
     next_instance: u64,
     next_name: u64,
@@ -185,6 +187,7 @@ impl Sim {
             overridden: BTreeSet::new(),
             avoiding: BTreeSet::new(),
             retrying: BTreeMap::new(),
+            unbound: BTreeSet::new(),
             events: 0,
             next_instance: 0,
             next_name: 0,
@@ -420,6 +423,16 @@ impl Sim {
     pub(crate) fn event(&mut self, event: Event) {
         self.events += 1;
         assert!(self.events < 20_000, "events without end\n{}", self.tail());
+        if matches!(
+            event,
+            Event::CatalogueChanged { .. }
+                | Event::ModelsChanged { .. }
+                | Event::WorkerLost { .. }
+                | Event::WorkerLeft { .. }
+                | Event::WorkerDraining { .. }
+        ) {
+            self.unbound.extend(self.retrying.keys().cloned());
+        }
         if !matches!(
             event,
             Event::CatalogueChanged { .. } | Event::ModelsChanged { .. }
@@ -515,6 +528,26 @@ impl Sim {
         }
     }
 
+    /// I7: nothing but pinned models is left beside a second attempt.
+    fn check_emptied(&self, worker: &WorkerId, model: &ModelId) {
+        let host = &self.workers[worker].facts.host;
+        let workers = self
+            .workers
+            .values()
+            .filter(|other| other.connected && other.facts.host == *host);
+        let there = workers
+            .flat_map(|worker| worker.instances.values())
+            .filter(|found| found.exists());
+        for other in there.map(|found| &found.spec.model) {
+            let pinned = self.catalogue.get(other).is_some_and(|spec| spec.pinned);
+            assert!(
+                pinned || other == model,
+                "I7: {model} is tried again beside {other}\n{}",
+                self.tail()
+            );
+        }
+    }
+
     fn take_command(
         &mut self,
         id: muster_policy::CommandId,
@@ -522,14 +555,18 @@ impl Sim {
         instance: InstanceId,
         command: Command,
     ) {
-        let found = self.workers.get_mut(worker).unwrap();
+        let found = &self.workers[worker];
         assert!(
             found.connected,
             "a command to a worker without a session\n{}",
             self.log.join("\n")
         );
         if let Command::Load { spec, .. } = &command {
-            self.retrying.remove(&spec.model);
+            let failed_at = self.retrying.remove(&spec.model);
+            let bound = !self.unbound.remove(&spec.model) && self.strict;
+            if bound && spec.attempt > 1 && failed_at.as_ref() == Some(worker) {
+                self.check_emptied(worker, &spec.model);
+            }
         }
         if let Command::Unload {
             mode: muster_policy::UnloadMode::IfIdle { .. },

@@ -186,6 +186,7 @@ impl Sim {
         at_rest.all(|rests| rests)
             && self.memory_left(spot, &staying) >= spot.bytes
             && self.takes_another(spec, spot, &staying, &[])
+            && self.fleet_takes_another(spec, &[])
     }
 
     /// It fits beside all that is there, even if every earlier load went there too.
@@ -212,6 +213,7 @@ impl Sim {
             && self.class(spot.device) == Exclusivity::Shared
             && self.memory_left(spot, &there) >= claimed + spot.bytes
             && self.takes_another(spec, spot, &there, &known)
+            && self.fleet_takes_another(spec, &known)
     }
 
     fn memory_left(&self, spot: &Spot<'_>, staying: &[&SimInstance]) -> Bytes {
@@ -255,7 +257,6 @@ impl Sim {
             .map(|found| &found.spec.model)
             .collect();
         self.config.limits.of(spec.kind).allows(models.len())
-            && self.fleet_takes_another(spec, coming)
             && class.limit(spec.kind).is_none_or(|limit| in_class.len() < limit)
     }
 
