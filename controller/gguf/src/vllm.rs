@@ -1,12 +1,13 @@
 //! Checkpoint folders as vLLM loads them: `config.json` beside safetensors files.
 //!
 //! vLLM takes what it is given: with `kv_cache_memory_bytes` its weights, that cache and what a step computes; else a share of the whole
-//! device (`gpu_memory_utilization`), whatever the model needs of it. Sources: vLLM's engine arguments, seed 001 (vLLM settings), the
-//! safetensors format.
+//! device (`gpu_memory_utilization`), whatever the model needs of it: here is what it needs at least. Sources: vLLM's engine arguments,
+//! seed 001 (vLLM settings), the safetensors format.
 
 use std::{
     fs::File,
     io::Read as _,
+    num::NonZeroU64,
     path::{Path, PathBuf},
 };
 
@@ -23,8 +24,6 @@ const FILE_LIMIT: usize = 4096;
 const MIB: u64 = 1024 * 1024;
 /// Context of the driver, PyTorch's allocator, captured graphs.
 const OVERHEAD: u64 = 1536 * MIB;
-/// vLLM's own default share of a device, in thousandths.
-const SHARE: u64 = 900;
 /// Tokens of one step where nothing else is said (`max_num_batched_tokens` of a server).
 const STEP: u64 = 8192;
 
@@ -48,18 +47,15 @@ pub struct Checkpoint {
 /// What decides how much vLLM takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// `gpu_memory_utilization`, in thousandths; none = vLLM's default.
-    pub share: Option<u64>,
-    /// `kv_cache_memory_bytes`: wins over the share.
+    /// `kv_cache_memory_bytes`, on each device; none = what is left of a share of the device.
     pub cache: Option<u64>,
     /// `max_model_len`; none = the model's.
     pub context: Option<u64>,
-    /// Bytes of the device; none if not known.
-    pub capacity: Option<u64>,
+    /// Devices that the model is spread over (`tensor_parallel_size` × `pipeline_parallel_size`); none = one.
+    pub devices: Option<NonZeroU64>,
 }
 
-/// Bytes vLLM takes of its device. Where its share cannot be told for lack of the device's size, the least it can start with: room for
-/// one sequence of full length.
+/// Bytes vLLM takes of each of its devices if it is given a cache, else the least it can start with: room for one sequence of full length.
 #[must_use]
 pub fn demand(checkpoint: &Checkpoint, settings: &Settings) -> u64 {
     // In half precision: the feed-forward part's two factors and the stream for each token, logits in full precision for one per request.
@@ -71,18 +67,14 @@ pub fn demand(checkpoint: &Checkpoint, settings: &Settings) -> u64 {
                 .saturating_add(checkpoint.width),
         )
         .saturating_mul(2);
-    let fixed = checkpoint.weights.saturating_add(step).saturating_add(OVERHEAD);
+    let devices = settings.devices.map_or(1, NonZeroU64::get);
+    let weights = checkpoint.weights.div_ceil(devices);
+    let fixed = weights.saturating_add(step).saturating_add(OVERHEAD);
     if let Some(cache) = settings.cache {
         return fixed.saturating_add(cache);
     }
     let context = settings.context.unwrap_or(checkpoint.context);
-    let least = fixed.saturating_add(checkpoint.token.saturating_mul(context));
-    match settings.capacity {
-        Some(capacity) => (capacity / 1000)
-            .saturating_mul(settings.share.unwrap_or(SHARE))
-            .max(least),
-        None => least,
-    }
+    fixed.saturating_add(checkpoint.token.saturating_mul(context).div_ceil(devices))
 }
 
 impl Checkpoint {

@@ -52,6 +52,7 @@ fn spec(id: &str) -> ModelSpec {
             parts: vec![NeedPart {
                 kind: DeviceKind::Gpu,
                 bytes: Bytes::new(MODEL),
+                share: None,
             }],
             source: EstimateSource::Configured,
             settings: Settings(Arc::from([])),

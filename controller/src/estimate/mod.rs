@@ -12,7 +12,7 @@ mod settings;
 mod vllm;
 
 use muster_gguf::memory::{self, Demand, Place};
-use muster_policy::{Bytes, DeviceChoice, DeviceKind, EstimateSource, Need, NeedPart};
+use muster_policy::{Bytes, DeviceChoice, DeviceKind, EstimateSource, Need, NeedPart, Share};
 use muster_proto::v1::ModelSettings;
 
 use details::Headers;
@@ -52,7 +52,8 @@ pub(crate) fn needs(entry: &Entry, device: &DeviceChoice, observed: &Observed) -
     needs
 }
 
-/// Memory for the whole of `entry` on a device of `kind`, and where the figure came from.
+/// Memory for the whole of `entry` on a device of `kind`, or on all it wants of them, and where the figure came from. Of an engine that takes
+/// a share of its device, the least it can start with.
 pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> (Bytes, EstimateSource) {
     if let Some(bytes) = entry.memory() {
         return (bytes, EstimateSource::Configured);
@@ -74,11 +75,44 @@ pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> 
             ),
         },
     };
-    let way = Way::on_one(entry.settings().gpu_layers);
+    let Greed { share: None, devices } = greed(entry, kind) else {
+        // It takes what there is: what it took of a large device says nothing of a small one.
+        return guess;
+    };
+    let way = Way {
+        layers: entry.settings().gpu_layers,
+        devices,
+    };
     match observed.get(entry.spec_hash(), way, kind) {
-        Some(seen) => (believed(seen, guess.0), EstimateSource::Observed),
+        Some(seen) => (believed(times(seen, devices), guess.0), EstimateSource::Observed),
         None => guess,
     }
+}
+
+/// How many devices an engine wants, and what it takes of each beyond what it needs.
+#[derive(Debug, Clone, Copy)]
+struct Greed {
+    share: Option<Share>,
+    devices: usize,
+}
+
+fn greed(entry: &Entry, kind: DeviceKind) -> Greed {
+    let device = match kind {
+        DeviceKind::Gpu | DeviceKind::Sim => true,
+        DeviceKind::Cpu | DeviceKind::Npu => false,
+    };
+    let vllm = vllm::read(entry.runtime(), entry.settings()).filter(|_| device);
+    let share = vllm.and_then(|vllm| vllm.share).map(Share::thousandths);
+    Greed {
+        // What the operator says, counts.
+        share: share.filter(|_| entry.memory().is_none()),
+        devices: vllm.map_or(1, |vllm| vllm.devices()),
+    }
+}
+
+fn times(bytes: Bytes, devices: usize) -> Bytes {
+    let devices = u64::try_from(devices).unwrap_or(u64::MAX);
+    Bytes::new(bytes.get().saturating_mul(devices))
 }
 
 /// What was seen, but no more than twice what was to be expected and a GiB, where anything was: no estimate of ours is so wrong, and a figure
@@ -92,8 +126,13 @@ fn believed(seen: Bytes, expected: Bytes) -> Bytes {
 
 fn whole(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Need {
     let (bytes, source) = estimate(entry, kind, observed);
+    let Greed { share, devices } = greed(entry, kind);
+    // More than any host has cannot be had, and is not listed one by one.
+    let devices = devices.min(MOST_DEVICES + 1);
+    let each = bytes.get().div_ceil(u64::try_from(devices).unwrap_or(u64::MAX));
+    let bytes = Bytes::new(each);
     Need {
-        parts: vec![NeedPart { kind, bytes }],
+        parts: vec![NeedPart { kind, bytes, share }; devices],
         source,
         settings: convert::settings(entry.settings()),
     }
@@ -140,8 +179,13 @@ fn shared(
         bytes = vec![believed(seen, expected); devices];
         source = EstimateSource::Observed;
     }
+    let part = |bytes| NeedPart {
+        kind,
+        bytes,
+        share: None,
+    };
     Some(Need {
-        parts: bytes.into_iter().map(|bytes| NeedPart { kind, bytes }).collect(),
+        parts: bytes.into_iter().map(part).collect(),
         source,
         settings: convert::settings(entry.settings()),
     })
@@ -173,8 +217,9 @@ fn computed(entry: &Entry, kind: DeviceKind) -> Option<Bytes> {
     let details = match entry.details()? {
         Details::Gguf(headers) => headers,
         Details::Folder(checkpoint) => {
-            let demand = muster_gguf::vllm::demand(checkpoint, &vllm::settings(entry.settings()));
-            return (kind == DeviceKind::Gpu).then(|| Bytes::new(demand));
+            let vllm = vllm::read(entry.runtime(), entry.settings()).filter(|_| kind == DeviceKind::Gpu)?;
+            let each = muster_gguf::vllm::demand(checkpoint, &vllm.memory);
+            return Some(times(Bytes::new(each), vllm.devices()));
         }
     };
     let settings = settings::read(entry.runtime(), entry.settings(), details.model())?;
@@ -252,10 +297,12 @@ fn part(entry: &Entry, device: DeviceKind, layers: u64, demand: &Demand, observe
             NeedPart {
                 kind: device,
                 bytes: on_device,
+                share: None,
             },
             NeedPart {
                 kind: DeviceKind::Cpu,
                 bytes: on_host,
+                share: None,
             },
         ],
         source,

@@ -1,5 +1,7 @@
 //! Settings of vLLM as far as memory is concerned: its own flags, and seed 001's keys for one load.
 
+use std::num::NonZeroU64;
+
 use muster_gguf::vllm;
 use muster_proto::v1::ModelSettings;
 use serde_json::Value;
@@ -7,25 +9,50 @@ use serde_json::Value;
 /// Runtimes that are vLLM.
 pub(super) const RUNTIMES: [&str; 2] = ["vllm", "vllm_serve"];
 
-/// What decides the memory of a load; the size of the device is not known here.
-pub(super) fn settings(settings: &ModelSettings) -> vllm::Settings {
-    let mut read = vllm::Settings {
+/// vLLM's own default share of a device (`gpu_memory_utilization` of its engine arguments), in thousandths.
+const SHARE: u64 = 900;
+
+/// What decides the memory of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Effective {
+    /// What it needs, on each of its devices.
+    pub(super) memory: vllm::Settings,
+    /// What it takes of each of them, in thousandths; none if it is given a cache of a certain size.
+    pub(super) share: Option<u64>,
+}
+
+impl Effective {
+    /// GPUs it wants.
+    pub(super) fn devices(&self) -> usize {
+        let devices = self.memory.devices.map_or(1, NonZeroU64::get);
+        usize::try_from(devices).unwrap_or(usize::MAX)
+    }
+}
+
+/// Settings of a load by vLLM; none for other runtimes.
+pub(super) fn read(runtime: &str, settings: &ModelSettings) -> Option<Effective> {
+    if !RUNTIMES.contains(&runtime) {
+        return None;
+    }
+    let mut memory = vllm::Settings {
         context: (settings.ctx_size > 0).then(|| settings.ctx_size.into()),
         ..vllm::Settings::default()
     };
+    let (mut share, mut tensor, mut pipeline) = (None, None, None);
     let mut words = settings.args.iter().map(String::as_str);
     while let Some(word) = words.next() {
         let (flag, inline) = word
             .split_once('=')
             .map_or((word, None), |(flag, value)| (flag, Some(value)));
         let mut value = || inline.or_else(|| words.next());
+        let mut number = || value()?.parse::<u64>().ok();
         match flag {
-            "--max-model-len" => read.context = value().and_then(|text| text.parse().ok()),
-            "--kv-cache-memory-bytes" | "--kv-cache-memory" => {
-                read.cache = value().and_then(|text| text.parse().ok());
-            }
+            "--max-model-len" => memory.context = number(),
+            "--kv-cache-memory-bytes" | "--kv-cache-memory" => memory.cache = number(),
+            "--tensor-parallel-size" | "-tp" => tensor = number(),
+            "--pipeline-parallel-size" | "-pp" => pipeline = number(),
             "--gpu-memory-utilization" => {
-                read.share = value().and_then(|text| text.parse().ok()).and_then(thousandths)
+                share = value().and_then(|text| text.parse().ok()).and_then(thousandths);
             }
             _ => {}
         }
@@ -33,11 +60,15 @@ pub(super) fn settings(settings: &ModelSettings) -> vllm::Settings {
     // What one load sets wins over the definition's words.
     let own: Value = serde_json::from_str(&settings.runtime_json).unwrap_or_default();
     let number = |key: &str| own.get(key).and_then(Value::as_u64);
-    read.context = number("vllm_max_model_len").or(read.context);
-    read.cache = number("vllm_kv_cache_memory_bytes").or(read.cache);
-    let share = own.get("vllm_gpu_memory_utilization").and_then(Value::as_f64);
-    read.share = share.and_then(thousandths).or(read.share);
-    read
+    memory.context = number("vllm_max_model_len").or(memory.context);
+    memory.cache = number("vllm_kv_cache_memory_bytes").or(memory.cache);
+    let said = own.get("vllm_gpu_memory_utilization").and_then(Value::as_f64);
+    let share = said.and_then(thousandths).or(share).unwrap_or(SHARE);
+    memory.devices = NonZeroU64::new(tensor.unwrap_or(1).saturating_mul(pipeline.unwrap_or(1)));
+    Some(Effective {
+        memory,
+        share: memory.cache.is_none().then_some(share),
+    })
 }
 
 /// A share between 0 and 1 in thousandths.
@@ -67,18 +98,49 @@ mod tests {
             ctx_size: 512,
             ..ModelSettings::default()
         };
-        let read = settings(&given);
+        let read = |given: &ModelSettings| read("vllm_serve", given).unwrap();
+        let found = read(&given);
         assert_eq!(
-            (read.share, read.cache, read.context),
-            (Some(250), Some(1000), None)
+            (found.share, found.memory.cache, found.memory.context),
+            (None, Some(1000), None)
         );
-        let read = settings(&ModelSettings {
+        let found = read(&ModelSettings {
             runtime_json: r#"{"vllm_max_model_len":4096,"vllm_kv_cache_memory_bytes":2000,"vllm_gpu_memory_utilization":0.9}"#.into(),
             ..given
         });
         assert_eq!(
-            (read.share, read.cache, read.context),
-            (Some(900), Some(2000), Some(4096))
+            (found.share, found.memory.cache, found.memory.context),
+            (None, Some(2000), Some(4096))
         );
+    }
+
+    fn words(line: &str) -> ModelSettings {
+        ModelSettings {
+            args: line.split_whitespace().map(str::to_owned).collect(),
+            ..ModelSettings::default()
+        }
+    }
+
+    #[test]
+    fn without_a_cache_it_takes_a_share() {
+        let share = |settings: &ModelSettings| read("vllm", settings).unwrap().share;
+        assert_eq!(share(&ModelSettings::default()), Some(900));
+        assert_eq!(share(&words("--gpu-memory-utilization 0.25")), Some(250));
+        assert_eq!(share(&words("--gpu-memory-utilization=x")), Some(900));
+        let own = ModelSettings {
+            runtime_json: r#"{"vllm_gpu_memory_utilization":0.5}"#.into(),
+            ..words("--gpu-memory-utilization 0.25")
+        };
+        assert_eq!(share(&own), Some(500));
+        assert_eq!(read("llama_cpp", &ModelSettings::default()), None);
+    }
+
+    #[test]
+    fn parallel_sizes_multiply() {
+        let devices = |line| read("vllm_serve", &words(line)).unwrap().devices();
+        assert_eq!(devices(""), 1);
+        assert_eq!(devices("--tensor-parallel-size 4"), 4);
+        assert_eq!(devices("-tp=2 --pipeline-parallel-size 3"), 6);
+        assert_eq!(devices("-tp 0 -pp many"), 1);
     }
 }

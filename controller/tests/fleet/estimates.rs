@@ -110,9 +110,8 @@ async fn what_can_never_fit_is_refused_at_once_with_numbers() {
     assert!(worker.memory.lock().unwrap().instances.is_empty());
 }
 
-#[tokio::test]
-async fn a_checkpoint_folder_counts_its_tensors_and_the_cache_it_is_given() {
-    let mut rig = rig("[models.v]\nruntime = 'vllm_serve'\ncheckpoint = 'folder'\n").await;
+/// A folder with a small checkpoint.
+fn checkpoint(rig: &Rig) {
     std::fs::create_dir(rig.path("folder")).unwrap();
     let config =
         r#"{"num_hidden_layers":2,"hidden_size":64,"num_attention_heads":2,"max_position_embeddings":128}"#;
@@ -121,6 +120,12 @@ async fn a_checkpoint_folder_counts_its_tensors_and_the_cache_it_is_given() {
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header.bytes().chain([0; 64]));
     std::fs::write(rig.path("folder/model.safetensors"), file).unwrap();
+}
+
+#[tokio::test]
+async fn a_checkpoint_folder_counts_its_tensors_and_the_cache_it_is_given() {
+    let mut rig = rig("[models.v]\nruntime = 'vllm_serve'\ncheckpoint = 'folder'\n").await;
+    checkpoint(&rig);
     // A name stays a name until there is such a folder: that is read with the configuration.
     rig.restart().await;
     let model = rig.client().await.model("v").await;
@@ -322,4 +327,55 @@ async fn what_was_seen_is_not_believed_against_all_reason() {
     }
     client.unload("m", false).await.unwrap();
     client.load("m").await.unwrap();
+}
+
+/// A worker with GPUs of these sizes that hosts vLLM.
+fn vllm(name: &str, sizes: &[u64]) -> Worker {
+    let mut worker = Worker::new(name);
+    worker.runtimes = vec!["vllm_serve"];
+    let gpu = |(number, size): (usize, &u64)| device(&format!("{name}-{number}"), DeviceKind::Gpu, *size);
+    worker.devices = sizes.iter().enumerate().map(gpu).collect();
+    worker
+}
+
+fn reserved(model: &v1::Model) -> Vec<(String, u64)> {
+    let spec = model.instances[0].status.clone().unwrap().spec.unwrap();
+    let parts = spec.reservations.into_iter();
+    parts.map(|part| (part.device_id, part.bytes)).collect()
+}
+
+/// What vLLM took of a large card used to make a small one "too small" for good, and a load was judged by the least it can start with.
+#[tokio::test]
+async fn a_share_of_each_device_is_reserved_whatever_was_seen_on_another() {
+    const GB: u64 = 1_000_000_000;
+    let mut rig = rig("[models.v]\nruntime = 'vllm_serve'\ncheckpoint = 'folder'\n\
+                       [models.two]\nruntime = 'vllm_serve'\ncheckpoint = 'folder'\n\
+                       llamacpp_args = '--tensor-parallel-size 2'\nvllm_gpu_memory_utilization = 0.5\n")
+    .await;
+    checkpoint(&rig);
+    rig.restart().await;
+    let mut client = rig.client().await;
+    let mut large = vllm("large", &[80 * GB, 80 * GB]);
+    large.join(&rig.address()).await;
+    let two = client.load("two").await.unwrap();
+    let half = |gpu: &str| (gpu.to_owned(), 40 * GB);
+    assert_eq!(reserved(&two), [half("large-0"), half("large-1")]);
+    client.unload("two", false).await.unwrap();
+    let v = client.load("v").await.unwrap();
+    assert_eq!(reserved(&v), [("large-0".to_owned(), 72 * GB)]);
+    let instance = large.instance("v");
+    large
+        .change(&instance, |status| {
+            status.observed = vec![v1::Reservation {
+                device_id: "large-0".to_owned(),
+                bytes: 72 * GB,
+            }];
+        })
+        .await;
+    client.unload("v", false).await.unwrap();
+    large.cut().await;
+    let mut small = vllm("small", &[24 * GB]);
+    small.join(&rig.address()).await;
+    let v = client.load("v").await.unwrap();
+    assert_eq!(reserved(&v), [("small-0".to_owned(), 21_600_000_000)]);
 }

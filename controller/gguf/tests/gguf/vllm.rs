@@ -1,6 +1,6 @@
 //! Checkpoint folders.
 
-use std::path::Path;
+use std::{num::NonZeroU64, path::Path};
 
 use muster_gguf::{
     Error,
@@ -55,28 +55,23 @@ fn a_folder_is_added_up() {
 }
 
 #[test]
-fn a_given_cache_wins_over_a_share_of_the_device() {
+fn a_cache_is_taken_as_given_else_there_is_room_for_one_sequence() {
     let checkpoint = open(&folder(CONFIG)).unwrap();
-    let gib = 1 << 30;
-    let take = |share, cache, capacity| {
-        demand(
-            &checkpoint,
-            &Settings {
-                share,
-                cache,
-                capacity,
-                context: None,
-            },
-        )
+    let take = |cache, context, devices| {
+        let settings = Settings {
+            cache,
+            context,
+            devices: NonZeroU64::new(devices),
+        };
+        demand(&checkpoint, &settings)
     };
-    let fixed = take(None, Some(0), None);
-    assert_eq!(take(Some(900), Some(3 * gib), Some(80 * gib)), fixed + 3 * gib);
-    assert_eq!(take(Some(500), None, Some(80_000_000_000)), 40_000_000_000);
-    assert_eq!(take(None, None, Some(80_000_000_000)), 72_000_000_000);
-    // A share too small to start with, or of a device nobody knows: room for one sequence.
-    let least = fixed + checkpoint.token * 4096;
-    assert_eq!(take(Some(1), None, Some(80 * gib)), least);
-    assert_eq!(take(None, None, None), least);
+    let fixed = take(Some(0), None, 1);
+    assert_eq!(take(Some(3 << 30), None, 1), fixed + (3 << 30));
+    assert_eq!(take(None, None, 1), fixed + checkpoint.token * 4096);
+    assert_eq!(take(None, Some(100), 1), fixed + checkpoint.token * 100);
+    // The cache is said for each device; weights and sequences are shared.
+    assert_eq!(take(Some(3 << 30), None, 4), fixed - 1500 + (3 << 30));
+    assert_eq!(take(None, None, 4), fixed - 1500 + checkpoint.token * 1024);
 }
 
 #[test]

@@ -29,4 +29,4 @@ pub use spec::{
     DeviceChoice, EstimateSource, Group, IdleTtl, InstanceSpec, ModelSpec, ModelType, Need, NeedPart, Origin,
     Reservation, Settings,
 };
-pub use units::{Bytes, Moment};
+pub use units::{Bytes, Moment, Share};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::facts::DeviceKind;
 use super::ids::{DeviceId, GroupId, ModelId, RuntimeName, SpecHash, WorkerId};
-use super::units::Bytes;
+use super::units::{Bytes, Share};
 
 /// The kind of work a model does; type limits count per kind (seed 002, "Max Loaded Models").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +91,18 @@ pub struct NeedPart {
     pub kind: DeviceKind,
     /// Bytes on it; zero if nothing is known.
     pub bytes: Bytes,
+    /// It takes this share of the device, however much that is, if it is more than `bytes` (vLLM's `gpu_memory_utilization`).
+    pub share: Option<Share>,
+}
+
+impl NeedPart {
+    /// What is set aside for it on a device of which so much can be had at most: `bytes`, or its share of all if that is more; for the sake of
+    /// a share nothing is too small.
+    #[must_use]
+    pub fn on(&self, capacity: Bytes, possible: Bytes) -> Bytes {
+        let share = self.share.map_or(Bytes::ZERO, |share| share.of(capacity));
+        self.bytes.max(share.min(possible))
+    }
 }
 
 /// One way to host a model: every part on a device of its own, all of one worker.

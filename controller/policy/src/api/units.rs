@@ -38,6 +38,25 @@ impl Bytes {
     }
 }
 
+/// A share of a device's whole memory, in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share(u64);
+
+impl Share {
+    /// So many thousandths, all of it at most.
+    #[must_use]
+    pub fn thousandths(share: u64) -> Self {
+        Self(share.min(1000))
+    }
+
+    /// What that is of so much.
+    #[must_use]
+    pub const fn of(self, whole: Bytes) -> Bytes {
+        // In two steps: the product of both may be more than a number holds.
+        Bytes(whole.0 / 1000 * self.0 + whole.0 % 1000 * self.0 / 1000)
+    }
+}
+
 impl Add for Bytes {
     type Output = Self;
     fn add(self, other: Self) -> Self {

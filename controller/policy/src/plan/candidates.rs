@@ -70,7 +70,7 @@ impl Host {
                         each(&Place {
                             seat: index,
                             need: rank,
-                            parts,
+                            parts: self.with_shares(need, parts, config),
                         });
                     });
                 }
@@ -128,6 +128,21 @@ impl Host {
             let rest = way.iter().zip(rest).map(|(space, part)| (*space, part.bytes));
             each([main].into_iter().chain(rest).collect());
         });
+    }
+
+    /// Parts with what each sets aside on the device it got.
+    fn with_shares(
+        &self,
+        need: &Need,
+        mut parts: SmallVec<[(usize, Bytes); 2]>,
+        config: &Config,
+    ) -> SmallVec<[(usize, Bytes); 2]> {
+        for ((space, bytes), part) in parts.iter_mut().zip(&need.parts) {
+            if let Some(space) = self.spaces.get(*space) {
+                *bytes = part.on(space.capacity, space.capacity.saturating_sub(config.margin));
+            }
+        }
+        parts
     }
 
     /// A place by names.

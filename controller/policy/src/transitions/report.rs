@@ -385,6 +385,7 @@ impl Fleet {
             .map(|r| NeedPart {
                 kind: kind_of(&r.device),
                 bytes: r.bytes,
+                share: None,
             })
             .collect();
         let main = spec

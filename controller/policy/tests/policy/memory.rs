@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use muster_policy::{
-    Bytes, Config, DeviceChoice, DeviceKey, DeviceKind, LoadError, ModelState, ModelType, Placement, Stage,
+    Bytes, Config, DeviceChoice, DeviceKey, DeviceKind, LoadError, ModelSpec, ModelState, ModelType,
+    Placement, Share, Stage,
 };
 
 use crate::sim::{Sim, config, device, facts, model, need, unlimited};
@@ -323,4 +324,65 @@ fn host_ram_is_one_device_of_all_workers_of_a_host() {
         sim.tail()
     );
     assert_eq!(sim.states[&"split".into()], ModelState::Loaded);
+}
+
+fn reserved(sim: &Sim) -> Vec<(String, u64)> {
+    let devices = sim.fleet.devices();
+    let shown = devices
+        .iter()
+        .map(|view| (view.key.device.to_string(), view.reserved.get()));
+    shown.filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+/// `id` needs 10 bytes on each of so many GPUs, and takes nine tenths of each.
+fn greedy(id: &str, devices: usize) -> ModelSpec {
+    let mut spec = model(id, ModelType::Llm, 0);
+    let mut need = need(&vec![(DeviceKind::Gpu, 10); devices]);
+    for part in &mut need.parts {
+        part.share = Some(Share::thousandths(900));
+    }
+    spec.needs = vec![need];
+    spec
+}
+
+#[test]
+fn a_share_is_set_aside_of_the_device_that_is_chosen() {
+    for (margin, small, large) in [(0, 72, 90), (30, 50, 70)] {
+        let mut sim = Sim::new(Config {
+            limits: unlimited(),
+            margin: Bytes::new(margin),
+            ..config()
+        });
+        for (worker, capacity) in [("w0", 80), ("w1", 100)] {
+            sim.join(facts(
+                worker,
+                "h",
+                vec![device(&format!("g{capacity}"), DeviceKind::Gpu, capacity)],
+            ));
+        }
+        sim.add_model(greedy("a", 1));
+        sim.add_model(greedy("b", 1));
+        sim.add_model(greedy("c", 1));
+        sim.use_once("a");
+        sim.use_once("b");
+        let both = [("g100".to_owned(), large), ("g80".to_owned(), small)];
+        assert_eq!(reserved(&sim), both);
+        // Ten bytes would fit beside each of them; what it takes does not.
+        sim.use_once("c");
+        assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+        assert_eq!(reserved(&sim), both);
+    }
+}
+
+#[test]
+fn a_share_of_several_devices_is_one_of_each() {
+    let mut sim = Sim::new(config());
+    let gpus = vec![
+        device("g0", DeviceKind::Gpu, 100),
+        device("g1", DeviceKind::Gpu, 40),
+    ];
+    sim.join(facts("both", "h", gpus));
+    sim.add_model(greedy("a", 2));
+    sim.use_once("a");
+    assert_eq!(reserved(&sim), [("g0".to_owned(), 90), ("g1".to_owned(), 36)]);
 }

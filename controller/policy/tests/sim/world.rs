@@ -115,6 +115,7 @@ fn spec(def: &ModelDef) -> ModelSpec {
             parts: vec![NeedPart {
                 kind,
                 bytes: Bytes::new(def.bytes),
+                share: None,
             }],
             source: EstimateSource::Configured,
             settings: Settings(Arc::from([])),

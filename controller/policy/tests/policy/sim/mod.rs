@@ -125,6 +125,7 @@ pub(crate) fn need(parts: &[(DeviceKind, u64)]) -> Need {
         .map(|&(kind, bytes)| NeedPart {
             kind,
             bytes: Bytes::new(bytes),
+            share: None,
         })
         .collect();
     Need {
