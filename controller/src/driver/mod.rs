@@ -278,31 +278,6 @@ impl Driver {
         self.publish();
     }
 
-    /// Tells policy entries that are new or changed; those that are gone are not among them.
-    fn models_changed(&mut self, ids: impl IntoIterator<Item = String>) {
-        let ids: BTreeSet<String> = ids.into_iter().collect();
-        let entries = ids.iter().filter_map(|id| self.catalogue.get(id));
-        let models: Vec<_> = entries
-            .map(|entry| convert::model::spec(entry, &self.observed))
-            .collect();
-        self.changed_models.extend(ids);
-        if !models.is_empty() {
-            self.feed(Event::ModelsChanged { models });
-        }
-    }
-
-    /// Tells policy the whole catalogue: for thousands of models, a matter of milliseconds in which nothing else is decided.
-    fn catalogue_changed(&mut self) {
-        let entries = self.catalogue.entries();
-        let models = entries
-            .iter()
-            .map(|entry| convert::model::spec(entry, &self.observed))
-            .collect();
-        self.changed_models
-            .extend(entries.iter().map(|entry| entry.model().id.to_string()));
-        self.feed(Event::CatalogueChanged { models });
-    }
-
     /// Files come and go behind our back: they are looked at when somebody asks for them.
     fn ask(&mut self, mut ask: Ask) {
         self.by_id(&mut ask);

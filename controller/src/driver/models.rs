@@ -3,11 +3,12 @@
 //! Invariants: only ids that begin with `user.` are ever registered or taken out; what was answered is on disk.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     time::{Duration, SystemTime},
 };
 
-use muster_policy::ModelState;
+use muster_policy::{Event, ModelState};
 use muster_proto::{
     Code, ErrorExt as _,
     hub::is_repo,
@@ -22,7 +23,7 @@ use super::{
 use crate::{
     catalogue::Catalogue,
     config::{self, Config, ModelEntry},
-    convert::stage::unknown_model,
+    convert::{self, stage::unknown_model},
     state::{Own, Registration, Saving},
 };
 
@@ -377,6 +378,31 @@ impl Driver {
             .ok_or_else(|| unknown_model(alias))?;
         self.changed_models.insert(model);
         Ok(self.writer.own(&self.own))
+    }
+
+    /// Tells policy entries that are new or changed; those that are gone are not among them.
+    pub(super) fn models_changed(&mut self, ids: impl IntoIterator<Item = String>) {
+        let ids: BTreeSet<String> = ids.into_iter().collect();
+        let entries = ids.iter().filter_map(|id| self.catalogue.get(id));
+        let models: Vec<_> = entries
+            .map(|entry| convert::model::spec(entry, &self.observed))
+            .collect();
+        self.changed_models.extend(ids);
+        if !models.is_empty() {
+            self.feed(Event::ModelsChanged { models });
+        }
+    }
+
+    /// Tells policy the whole catalogue: for thousands of models, a matter of milliseconds in which nothing else is decided.
+    pub(super) fn catalogue_changed(&mut self) {
+        let entries = self.catalogue.entries();
+        let models = entries
+            .iter()
+            .map(|entry| convert::model::spec(entry, &self.observed))
+            .collect();
+        self.changed_models
+            .extend(entries.iter().map(|entry| entry.model().id.to_string()));
+        self.feed(Event::CatalogueChanged { models });
     }
 
     fn known(&self, id: &str) -> Result<v1::Model, ErrorInfo> {
