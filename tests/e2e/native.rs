@@ -165,6 +165,32 @@ async fn seed_004_vectors_of_tokens_are_not_normalised() {
     }
 }
 
+/// Seed 004, `POST /slots/{id_slot}`: what a sequence has cached comes back from a file.
+#[tokio::test]
+async fn seed_004_a_saved_cache_is_restored() {
+    let saved = tempfile::tempdir().unwrap();
+    let args = format!("--slots --slot-save-path {}", saved.path().display());
+    let model = Engine::LlamaServer.model("m", 1, &format!("llamacpp_args = {args:?}"));
+    let stack = Stack::with(model).start().await;
+    let http = stack.http();
+    let body =
+        json!({"prompt": "Once upon a time there was", "n_predict": 2, "temperature": 0, "id_slot": 0});
+    let before = http.post("/completion", &body).await.ok();
+    let act = async |prefix: &str, action: &str| {
+        let path = format!("{prefix}/slots/0?action={action}");
+        http.post(&path, &json!({"filename": "once.bin"})).await.ok()
+    };
+    let kept = act("", "save").await["n_saved"].as_u64().unwrap();
+    assert!(kept > 2, "{kept}");
+    assert!(saved.path().join("once.bin").is_file());
+    assert_eq!(act("", "erase").await["n_erased"], kept);
+    // Under Lemonade's prefixes as well, where the model used last is meant.
+    assert_eq!(act("/api/v1", "restore").await["n_restored"], kept);
+    let after = http.post("/completion", &body).await.ok();
+    assert_eq!(after["content"], before["content"]);
+    assert!(after["timings"]["cache_n"].as_u64() > Some(2), "{after}");
+}
+
 fn error(reply: &Reply, status: u16) -> Value {
     assert_eq!(reply.status.as_u16(), status, "{}", reply.text);
     let error = reply.json()["error"].clone();

@@ -38,7 +38,8 @@ pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let prefixed = openai::routes(app)
         .merge(anthropic::routes(app))
         .merge(admin::routes(app))
-        .merge(lemonade::routes(app));
+        .merge(lemonade::routes(app))
+        .merge(native::prefixed::routes(app));
     let router = native::routes(app)
         .merge(ollama::routes(app))
         .merge(lemonade::bare_routes(app))

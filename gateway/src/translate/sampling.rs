@@ -11,13 +11,22 @@ const MIN: f64 = f32::MIN as f64;
 
 /// Takes all sampling parameters out of `body`.
 pub(crate) fn sampling(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
+    within(body, 2.0, (-2.0, 2.0))
+}
+
+/// As [`sampling`], on llama.cpp's own routes, which know none of OpenAI's ranges.
+pub(crate) fn unbounded(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
+    within(body, MAX, (MIN, MAX))
+}
+
+fn within(body: &mut Object<'_>, hottest: f64, penalties: (f64, f64)) -> Result<Sampling, ErrorInfo> {
     let mut float = |keys: &[&str], low: f64, high: f64| {
         body.take_any(keys)
             .map(|field| field.float(low, high))
             .transpose()
     };
     let mut sampling = Sampling {
-        temperature: float(&["temperature"], MIN, 2.0)?,
+        temperature: float(&["temperature"], MIN, hottest)?,
         dynatemp_range: float(&["dynatemp_range"], 0.0, MAX)?,
         dynatemp_exponent: float(&["dynatemp_exponent"], MIN, MAX)?,
         top_p: float(&["top_p"], 0.0, 1.0)?,
@@ -27,8 +36,8 @@ pub(crate) fn sampling(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
         xtc_probability: float(&["xtc_probability"], 0.0, 1.0)?,
         xtc_threshold: float(&["xtc_threshold"], 0.0, 1.0)?,
         repeat_penalty: float(&["repeat_penalty", "repetition_penalty"], 0.0, MAX)?,
-        presence_penalty: float(&["presence_penalty"], -2.0, 2.0)?,
-        frequency_penalty: float(&["frequency_penalty"], -2.0, 2.0)?,
+        presence_penalty: float(&["presence_penalty"], penalties.0, penalties.1)?,
+        frequency_penalty: float(&["frequency_penalty"], penalties.0, penalties.1)?,
         dry_multiplier: float(&["dry_multiplier"], 0.0, MAX)?,
         dry_base: float(&["dry_base"], MIN, MAX)?,
         mirostat_tau: float(&["mirostat_tau"], MIN, MAX)?,
@@ -149,6 +158,14 @@ mod tests {
             let error = read(&format!("{{\"{field}\": {value}}}")).unwrap_err();
             assert_eq!(error.param, field);
         }
+        // llama.cpp's own routes have no such ranges (seed 004).
+        let text = r#"{"temperature": 3, "presence_penalty": 3, "frequency_penalty": -4}"#;
+        let native = unbounded(&mut Object::body(text).unwrap()).unwrap();
+        assert_eq!(
+            (native.temperature, native.presence_penalty),
+            (Some(3.0), Some(3.0))
+        );
+        assert!(unbounded(&mut Object::body(r#"{"top_p": 1.5}"#).unwrap()).is_err());
         assert_eq!(read(r#"{"temperature": -1}"#).unwrap().temperature, Some(-1.0));
         assert_eq!(read(r#"{"top_k": -1}"#).unwrap().top_k, Some(0));
     }

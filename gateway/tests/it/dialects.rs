@@ -350,3 +350,28 @@ async fn ollama_is_looked_for_at_the_root_and_its_errors_have_its_form() {
         assert!(body["error"]["message"].is_string(), "{path}: {body}");
     }
 }
+
+#[tokio::test]
+async fn a_health_query_that_is_none_is_refused() {
+    let (gateway, _controller, _worker) = start().await;
+    assert_eq!(gateway.get("/health").await.0, 200);
+    assert_eq!(gateway.get("/health?model=m").await.0, 200);
+    let (status, body) = gateway.get("/health?model=m&model=e").await;
+    assert_eq!((status.as_u16(), &body["error"]["code"]), (400, &json!(400)));
+}
+
+#[tokio::test]
+async fn images_in_a_native_request_for_vectors_are_refused() {
+    let (gateway, _controller, _worker) = start().await;
+    let image = json!([{"data": "AAAA", "id": 1}]);
+    for path in ["/embedding", "/embeddings"] {
+        let body = json!({"model": "e", "content": "a", "image_data": image});
+        let (status, answer) = read(gateway.post(path, &body).await).await;
+        assert!(
+            status.is_client_error() || status == 501,
+            "{path}: {status} {answer}"
+        );
+        let body = json!({"model": "e", "content": "a", "image_data": []});
+        assert_eq!(gateway.post(path, &body).await.status(), 200);
+    }
+}

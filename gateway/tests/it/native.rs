@@ -218,3 +218,52 @@ async fn a_router_load_answers_when_it_has_begun() {
     assert_eq!((status.as_u16(), answer), (200, json!({"success": true})));
     assert_eq!(controller.heard().loads[0].model, "cold");
 }
+
+/// Lemonade's own documentation: under the prefixes, the llama.cpp model used last is meant where none is named.
+#[tokio::test]
+async fn the_model_used_last_is_meant_under_the_prefixes() {
+    let worker = Worker::start(|_| says(&["a"])).await.with_args(&["--slots"]);
+    let routes = ["old", "new", "other"].map(|id| worker.route(id, &format!("i-{id}")));
+    let (gateway, controller) = Gateway::with(routes.to_vec()).await;
+    let loaded = |(id, runtime, seconds): (&str, &str, i64)| v1::ModelSummary {
+        runtime: runtime.into(),
+        status: v1::ModelStatus::Loaded.into(),
+        last_used: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+        ..model(id)
+    };
+    let models = [
+        ("old", "llama_cpp", 10),
+        ("new", "llama_server", 20),
+        ("other", "stub", 30),
+    ];
+    controller.say(|said| said.models = models.map(loaded).into());
+    let used_last = async { while gateway.get("/v1/health").await.1["model_loaded"] != "other" {} };
+    crate::within(used_last).await;
+    for prefix in ["/v1", "/api/v1", "/v0", "/api/v0"] {
+        let body = json!({"content": "a"});
+        assert_eq!(
+            gateway.post(&format!("{prefix}/tokenize"), &body).await.status(),
+            200
+        );
+        let body = json!({"content": "a", "model": "nobody"});
+        assert_eq!(
+            gateway.post(&format!("{prefix}/tokenize"), &body).await.status(),
+            404
+        );
+        let (status, slots) = gateway.get(&format!("{prefix}/slots?model=old")).await;
+        assert_eq!((status.as_u16(), slots.as_array().map(Vec::len)), (200, Some(2)));
+        let (status, _) = read(
+            gateway
+                .post(&format!("{prefix}/slots/x?action=erase"), &json!({}))
+                .await,
+        )
+        .await;
+        assert_eq!(status, 400);
+    }
+    assert_eq!(worker.tokenized(), ["new"; 4]);
+    // Without a prefix one has to say which.
+    assert_eq!(
+        gateway.post("/tokenize", &json!({"content": "a"})).await.status(),
+        400
+    );
+}

@@ -43,6 +43,8 @@ struct State {
     sessions: Mutex<Vec<Session>>,
     /// What its engines were started with.
     args: Mutex<Vec<String>>,
+    /// Models whose tokens were asked for.
+    tokenized: Mutex<Vec<String>>,
 }
 
 impl State {
@@ -82,6 +84,7 @@ impl Worker {
             got: watch::Sender::default(),
             sessions: Mutex::default(),
             args: Mutex::default(),
+            tokenized: Mutex::default(),
         });
         let process = Process::new();
         let service = Arc::clone(&state);
@@ -148,6 +151,11 @@ impl Worker {
     pub(crate) fn with_args(self, args: &[&str]) -> Self {
         *self.state.args.lock().unwrap() = args.iter().map(ToString::to_string).collect();
         self
+    }
+
+    /// Models whose tokens were asked for.
+    pub(crate) fn tokenized(&self) -> Vec<String> {
+        self.state.tokenized.lock().unwrap().clone()
     }
 
     /// Waits for a Cancel.
@@ -290,7 +298,9 @@ impl v1::inference_server::Inference for Service {
         &self,
         call: Request<v1::TokenizeCall>,
     ) -> Result<Response<v1::TokenizeResult>, Status> {
-        let content = call.into_inner().content.unwrap_or_default();
+        let call = call.into_inner();
+        self.0.tokenized.lock().unwrap().push(call.model);
+        let content = call.content.unwrap_or_default();
         let words = content.pieces.iter().filter_map(|piece| match &piece.kind {
             Some(v1::prompt_piece::Kind::Text(text)) => Some(text.split_whitespace().count()),
             Some(v1::prompt_piece::Kind::Tokens(_)) | None => None,

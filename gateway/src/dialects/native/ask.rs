@@ -13,10 +13,11 @@ use muster_proto::{
         start::Work,
     },
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    schema,
+    completion, schema,
     which::{Asking, Which},
 };
 use crate::{
@@ -179,17 +180,29 @@ pub(super) async fn embedding(
     Asking(which): Asking<Which>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
+    completion::refuse_images(&mut Object::body(object::text(&asked.body)?)?)?;
     let call = translate::embeddings(&named(which, &app, &asked.body)?)?;
     let answers = asked.one(&app, call.common, Work::Embed(call.work), 1).await?;
     let answer = run::gather(answers).await?;
     let embedded = answer
         .embedded
         .ok_or_else(|| Code::RuntimeError.error("the engine sent no vectors"))?;
-    let list = embedded.embeddings.iter().enumerate().map(|(index, one)| {
-        let vectors: Vec<_> = one.vectors.iter().map(|vector| &vector.values).collect();
-        json!({"index": index, "embedding": vectors})
+    let list = (0..).zip(&embedded.embeddings).map(|(index, one)| Vectors {
+        index,
+        embedding: one
+            .vectors
+            .iter()
+            .map(|vector| vector.values.as_slice())
+            .collect(),
     });
     Ok(reply::value(StatusCode::OK, &list.collect::<Vec<_>>()))
+}
+
+/// One input's vectors. Written from `f32`s: on the way through `Value` their digits would become those of an `f64`.
+#[derive(Debug, Serialize)]
+struct Vectors<'a> {
+    index: u32,
+    embedding: Vec<&'a [f32]>,
 }
 
 #[utoipa::path(
@@ -218,6 +231,18 @@ pub(super) async fn rerank(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vectors_have_the_digits_of_their_floats() {
+        let vectors = Vectors {
+            index: 0,
+            embedding: vec![&[0.595_319_15, -1.0]],
+        };
+        assert_eq!(
+            serde_json::to_string(&vectors).unwrap(),
+            r#"{"index":0,"embedding":[[0.59531915,-1.0]]}"#
+        );
+    }
 
     #[test]
     fn seed_004_pieces_are_text_or_bytes() {

@@ -30,7 +30,7 @@ use crate::{
         object::{Field, Object},
         output::{constraint, max_tokens, switches, view},
         prompt::{one, prompts},
-        sampling::sampling,
+        sampling::unbounded,
     },
 };
 
@@ -134,7 +134,7 @@ fn call(
         .map(|field| field.strings())
         .transpose()?;
     let mut work = GenerateRequest {
-        sampling: Some(sampling(&mut body)?),
+        sampling: Some(unbounded(&mut body)?),
         constraint: constraint(&mut body)?,
         max_tokens: max_tokens(&mut body)?,
         ..GenerateRequest::default()
@@ -178,7 +178,7 @@ fn call(
 }
 
 /// Seed 004's `image_data`, which no engine of today takes in a plain prompt: never dropped in silence.
-fn refuse_images(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
+pub(super) fn refuse_images(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
     let Some(field) = body.take("image_data") else {
         return Ok(());
     };

@@ -2,24 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Query, State, rejection::QueryRejection},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use http::StatusCode;
-use serde::Deserialize;
 use serde_json::json;
 
-use super::schema;
+use super::{
+    schema,
+    which::{Asking, Which},
+};
 use crate::{
     fleet::table::is_loaded,
     routes::{App, reply},
 };
-
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Which {
-    model: Option<String>,
-}
 
 /// The gateway's own readiness; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
 #[utoipa::path(
@@ -30,18 +24,16 @@ pub(super) struct Which {
     params(("model" = Option<String>, Query, description = "Id in the catalogue.")),
     responses(
         (status = 200, description = "It does.", body = serde_json::Value),
+        (status = 400, description = "The query is wrong.", body = schema::NativeError),
         (status = 503, description = "The gateway is shutting down, or the model is not loaded: `Loading model`.", body = schema::NativeError),
     )
 )]
-pub(super) async fn readiness(
-    State(app): State<Arc<App>>,
-    which: Result<Query<Which>, QueryRejection>,
-) -> Response {
+pub(super) async fn readiness(State(app): State<Arc<App>>, Asking(which): Asking<Which>) -> Response {
     if app.stopping.is_cancelled() {
         return unavailable("shutting down");
     }
     let table = app.dispatcher.fleet.table();
-    match which.ok().and_then(|Query(which)| which.model) {
+    match which.model {
         Some(model) if !table.model(&model).is_some_and(|summary| is_loaded(summary)) => {
             unavailable("Loading model")
         }

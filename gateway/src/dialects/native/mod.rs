@@ -5,6 +5,7 @@ pub(crate) mod completion;
 mod generate;
 mod health;
 mod pass;
+pub(super) mod prefixed;
 mod props;
 mod router;
 mod schema;
@@ -43,6 +44,9 @@ use crate::{
     pass::adapters,
     pass::set_adapters,
     pass::counters,
+    prefixed::slots,
+    prefixed::slot,
+    prefixed::tokenize,
     router::list,
     router::load,
     router::unload,

@@ -37,7 +37,7 @@ use crate::{
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct About {
-    model: Option<String>,
+    pub(super) model: Option<String>,
     instance: Option<String>,
     action: Option<String>,
     fail_on_no_slot: Option<String>,
