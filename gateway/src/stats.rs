@@ -83,9 +83,10 @@ impl Meter {
             Some(Kind::Delta(delta)) => self.delta(delta, now),
             Some(Kind::Finished(finished)) => {
                 metrics::ended(&self.model, Some(&finished.usage.unwrap_or_default()));
-                // Only generated text has figures.
-                if self.first.is_some() {
-                    self.finish(finished);
+                // Only what generates has figures; tokens without visible text are generated as well.
+                let generated = finished.usage.is_some_and(|usage| usage.completion_tokens > 0);
+                if generated || self.first.is_some() {
+                    self.finish(finished, now);
                 }
             }
             Some(Kind::Failed(_)) => metrics::ended(&self.model, None),
@@ -115,9 +116,17 @@ impl Meter {
         self.times.extend(std::iter::repeat_n(each, tokens));
     }
 
-    fn finish(&mut self, finished: &Finished) {
+    fn finish(&mut self, finished: &Finished, now: Instant) {
         let usage = finished.usage.unwrap_or_default();
-        let first = self.first.unwrap_or(self.began);
+        if self.first.is_none() {
+            // None of its tokens came as an event: all of them came with the end.
+            self.first = Some(now);
+            let each = now.duration_since(self.latest).as_secs_f64() / f64::from(usage.completion_tokens);
+            self.latest = now;
+            let tokens = usize::try_from(usage.completion_tokens).unwrap_or(usize::MAX);
+            self.times = vec![each; tokens.min(MOST_TIMES)];
+        }
+        let first = self.first.unwrap_or(now);
         let seconds = match finished.timings {
             Some(timings) if timings.predicted_ms > 0.0 => timings.predicted_ms / 1000.0,
             Some(_) | None => self.latest.duration_since(first).as_secs_f64(),
@@ -201,8 +210,29 @@ mod tests {
     fn what_generates_nothing_leaves_the_figures_as_they_are() {
         let stats = Arc::new(Stats::default());
         let mut meter = Meter::new(Arc::clone(&stats), "m".into(), Instant::now());
-        meter.event(&finished(), Instant::now());
+        let embedded = event(Kind::Finished(Finished {
+            usage: Some(Usage {
+                prompt_tokens: 9,
+                ..Usage::default()
+            }),
+            ..Finished::default()
+        }));
+        meter.event(&embedded, Instant::now());
         assert_eq!(stats.last(), Last::default());
+    }
+
+    #[test]
+    fn tokens_without_visible_text_count() {
+        let stats = Arc::new(Stats::default());
+        let began = Instant::now();
+        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), began);
+        meter.event(&finished(), began + Duration::from_millis(1500));
+        let last = stats.last();
+        assert_eq!((last.output_tokens, last.prompt_tokens), (5, 9));
+        assert!((last.time_to_first_token - 1.5).abs() < 1e-9);
+        assert!((last.tokens_per_second - 10.0).abs() < 1e-9);
+        assert_eq!(last.decode_token_times.len(), 5);
+        assert!((last.decode_token_times[0] - 0.3).abs() < 1e-9);
     }
 
     #[test]
