@@ -77,6 +77,8 @@ fn common(backend: Backend, fields: &mut Map<String, Value>) -> Result<(), Error
         Backend::Other => "ctx_size",
     };
     if let Some(size) = fields.remove("ctx_size") {
+        // Under the name that the caller used.
+        one("ctx_size", &size)?;
         fields.insert(own.to_owned(), size);
     }
     Ok(())
@@ -136,10 +138,15 @@ fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
 }
 
 fn at_most(key: &str, value: &Value, most: u64) -> Result<(), ErrorInfo> {
-    match value.as_u64() {
-        Some(given) if given > most => Err(refused(key, format_args!("must be at most {most}, not {given}"))),
-        Some(_) | None => Ok(()),
+    let within = match value {
+        // One without a `u64` is larger than all of those (schema).
+        Value::Number(number) => number.as_u64().is_some_and(|given| given <= most),
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => true,
+    };
+    if within {
+        return Ok(());
     }
+    Err(refused(key, format_args!("must be at most {most}, not {value}")))
 }
 
 /// A word of a list; null was let through by the schema where it is allowed.

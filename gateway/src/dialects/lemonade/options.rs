@@ -6,12 +6,13 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::{
-    Code,
+    Code, ErrorExt as _,
+    overrides::Overrides,
     v1::{ErrorInfo, Model, ModelSettings},
 };
 use serde_json::{Map, Value, json};
 
-use super::load::not_found;
+use super::load::{backend_device, is_llama_cpp, not_found};
 use super::shapes::OptionsBody;
 use crate::{
     openapi::schema,
@@ -83,20 +84,70 @@ fn load_body(model: &Model, settings: &ModelSettings, backend: &Value) -> Value 
     })
 }
 
+/// A model without what is saved for it.
+fn defaults(model: &Model) -> ModelSettings {
+    let settings = model.definition.as_ref().or(model.settings.as_ref());
+    settings.cloned().unwrap_or_default()
+}
+
 fn shown(model: &Model) -> Value {
-    let saved = saved(model);
     let effective = model.settings.clone().unwrap_or_default();
-    let defaults = model.definition.clone().unwrap_or_else(|| effective.clone());
+    view(model, &saved(model), &effective)
+}
+
+/// As [`shown`], if `options` were saved.
+///
+/// # Errors
+/// As saving them: `invalid_load_request`.
+fn preview(model: &Model, options: &Map<String, Value>) -> Result<Value, ErrorInfo> {
+    let mut settings = options.clone();
+    if let Some(backend) = settings.remove("llamacpp_backend") {
+        let known = backend
+            .as_str()
+            .is_some_and(|name| backend_device(name).is_some());
+        if !known || !is_llama_cpp(&model.runtime) {
+            let error =
+                Code::InvalidLoadRequest.error("`llamacpp_backend` is no backend of this model's runtime");
+            return Err(error.with_param("llamacpp_backend"));
+        }
+    }
+    let mut effective = defaults(model);
+    let text = Value::Object(settings).to_string();
+    Overrides::from_json(&model.runtime, &text)?.apply(&mut effective)?;
+    let mut view = view(model, options, &effective);
+    // What is saved is still what was.
+    view["saved"] = saved(model).into();
+    Ok(view)
+}
+
+fn view(model: &Model, options: &Map<String, Value>, effective: &ModelSettings) -> Value {
     let none = json!("");
-    let backend = saved.get("llamacpp_backend").unwrap_or(&none);
+    let backend = options.get("llamacpp_backend").unwrap_or(&none);
     json!({
         "model_name": model.id,
         "recipe": model.recipe,
-        "saved": saved,
-        "effective": load_body(model, &effective, backend),
-        "defaults": load_body(model, &defaults, &none),
-        "resolved_ctx_size": effective.ctx_size,
+        "saved": options,
+        "effective": load_body(model, effective, backend),
+        "defaults": load_body(model, &defaults(model), &none),
+        "resolved_ctx_size": resolved(model, effective),
     })
+}
+
+/// The context a load would have; none where its size is automatic and nothing that is loaded tells it.
+fn resolved(model: &Model, effective: &ModelSettings) -> Option<u32> {
+    if effective.ctx_size > 0 {
+        return Some(effective.ctx_size);
+    }
+    let statuses = model
+        .instances
+        .iter()
+        .filter_map(|instance| instance.status.as_ref());
+    let automatic = statuses.filter(|status| {
+        let spec = status.spec.as_ref().and_then(|spec| spec.settings.as_ref());
+        spec.is_some_and(|settings| settings.ctx_size == 0)
+    });
+    let lengths = automatic.filter_map(|status| Some(status.capabilities.as_ref()?.context_length));
+    lengths.into_iter().find(|length| *length > 0)
 }
 
 #[utoipa::path(
@@ -130,7 +181,7 @@ pub(in crate::dialects) async fn show(app: &App, id: &str) -> Result<Response, R
     params(("id" = String, Path, description = "Id in the catalogue.")),
     request_body = OptionsBody,
     responses(
-        (status = 200, description = "As they are now; with `dry_run`, as they were.", body = serde_json::Value),
+        (status = 200, description = "As they are now; with `dry_run`, `effective` as it would be.", body = serde_json::Value),
         (status = "4XX", description = "There is no such model, or an option is not for it.", body = schema::Error),
         (status = "5XX", description = "It could not be done.", body = schema::Error),
     )
@@ -145,12 +196,9 @@ pub(super) async fn set(
     let fleet = &app.dispatcher.fleet;
     let model = fleet.control().model(id).await.map_err(not_found)?;
     if dry {
-        // Checked as a load would check it; nothing is kept.
-        let mut options = merged(&model, changes);
-        options.remove("llamacpp_backend");
-        let text = Value::Object(options).to_string();
-        muster_proto::overrides::Overrides::from_json(&model.runtime, &text)?;
-        return Ok(reply::value(StatusCode::OK, &shown(&model)));
+        // Checked as when it is saved; nothing is kept.
+        let preview = preview(&model, &merged(&model, changes))?;
+        return Ok(reply::value(StatusCode::OK, &preview));
     }
     let text = Value::Object(merged(&model, changes)).to_string();
     let model = fleet.models().set_options(id, text).await?;
@@ -181,7 +229,7 @@ pub(super) async fn reset(
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::ErrorExt as _;
+    use muster_proto::v1::{Capabilities, Instance, InstanceSpec, InstanceStatus};
 
     use super::*;
 
@@ -234,6 +282,70 @@ mod tests {
         );
         assert_eq!(shown["defaults"]["ctx_size"], -1);
         assert_eq!(shown["saved"], json!({"ctx_size": 8192}));
+    }
+
+    #[test]
+    fn a_preview_shows_what_would_be_and_checks_what_saving_checks() {
+        let model = Model {
+            id: "m".into(),
+            runtime: "llama_cpp".into(),
+            options_json: r#"{"ctx_size":8192}"#.into(),
+            settings: Some(ModelSettings {
+                ctx_size: 8192,
+                ..ModelSettings::default()
+            }),
+            definition: Some(ModelSettings::default()),
+            ..Model::default()
+        };
+        let dry = |body: Value| preview(&model, &merged(&model, change(&body).unwrap()));
+        let shown =
+            dry(json!({"ctx_size": 512, "llamacpp_backend": "cpu", "llamacpp_args": "-t 2"})).unwrap();
+        assert_eq!(
+            shown["effective"],
+            json!({"model_name": "m", "ctx_size": 512, "llamacpp_args": "-t 2", "llamacpp_backend": "cpu"})
+        );
+        assert_eq!(
+            (&shown["saved"], &shown["resolved_ctx_size"]),
+            (&json!({"ctx_size": 8192}), &json!(512))
+        );
+        for wrong in [
+            json!({"llamacpp_backend": "nope"}),
+            json!({"llamacpp_args": "--port 1"}),
+            json!({"ctx_size": 3_000_000_000_u64}),
+        ] {
+            let error = dry(wrong.clone()).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidLoadRequest, "{wrong}");
+        }
+        let big = dry(json!({"ctx_size": 3_000_000_000_u64})).unwrap_err();
+        assert_eq!(big.param, "ctx_size");
+    }
+
+    #[test]
+    fn an_automatic_context_is_what_is_loaded_so_or_not_known() {
+        let automatic = |ctx_size| Model {
+            settings: Some(ModelSettings::default()),
+            instances: vec![Instance {
+                status: Some(InstanceStatus {
+                    capabilities: Some(Capabilities {
+                        context_length: 4096,
+                        ..Capabilities::default()
+                    }),
+                    spec: Some(InstanceSpec {
+                        settings: Some(ModelSettings {
+                            ctx_size,
+                            ..ModelSettings::default()
+                        }),
+                        ..InstanceSpec::default()
+                    }),
+                    ..InstanceStatus::default()
+                }),
+                ..Instance::default()
+            }],
+            ..Model::default()
+        };
+        assert_eq!(shown(&automatic(0))["resolved_ctx_size"], 4096);
+        assert_eq!(shown(&automatic(512))["resolved_ctx_size"], Value::Null);
+        assert_eq!(shown(&Model::default())["resolved_ctx_size"], Value::Null);
     }
 
     #[test]

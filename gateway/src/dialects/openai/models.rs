@@ -15,7 +15,7 @@ use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
     openapi::schema,
-    render,
+    render::{self, error::Form},
     routes::{
         App,
         extract::{Path, Query},
@@ -108,7 +108,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) 
 pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     // Ids may have slashes: one route for both.
     if let Some(id) = options::model_of(&id) {
-        return options::show(&app, id).await.into_response();
+        // Lemonade's, and so are its errors.
+        let answer = options::show(&app, id).await.into_response();
+        return reply::write_error(Form::Lemonade, answer);
     }
     let table = app.dispatcher.fleet.table();
     match table.model(&id) {
