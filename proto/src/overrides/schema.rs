@@ -87,9 +87,12 @@ fn check(fields: &mut Map<String, Value>, tables: &[&[(&str, Kind)]]) -> Result<
             return Err(wrong(key, "is no load override"));
         };
         match kind {
-            Kind::Positive => *value = positive(key, value)?.into(),
             Kind::PositiveOrNull if value.is_null() => {}
-            Kind::PositiveOrNull => *value = positive(key, value)?.into(),
+            Kind::Positive | Kind::PositiveOrNull => {
+                if let Some(count) = positive(key, value)? {
+                    *value = count.into();
+                }
+            }
             Kind::Number if value.is_number() => {}
             Kind::Text | Kind::TextOrNull if value.is_string() => {}
             Kind::TextOrNull if value.is_null() => {}
@@ -104,16 +107,19 @@ fn check(fields: &mut Map<String, Value>, tables: &[&[(&str, Kind)]]) -> Result<
 fn count(value: &Value) -> Result<u32, ErrorInfo> {
     let count = positive("replicas", value)?;
     // More than any `replica_max`.
-    Ok(u32::try_from(count).unwrap_or(u32::MAX))
+    Ok(count
+        .and_then(|count| u32::try_from(count).ok())
+        .unwrap_or(u32::MAX))
 }
 
-/// An integer of at least 1; `3.0` counts as one. What is larger than any setting is left to the values' own bounds.
+/// An integer of at least 1; `3.0` counts as one. None for one that is larger than any setting: it stays as it was written, for the values' own
+/// bounds to refuse.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "a whole number from 1 up to 2^53, which both types hold exactly"
 )]
-fn positive(key: &str, value: &Value) -> Result<u64, ErrorInfo> {
+fn positive(key: &str, value: &Value) -> Result<Option<u64>, ErrorInfo> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let number = match value {
         Value::Number(number) => number,
@@ -122,11 +128,11 @@ fn positive(key: &str, value: &Value) -> Result<u64, ErrorInfo> {
         }
     };
     if let Some(count) = number.as_u64().filter(|count| *count > 0) {
-        return Ok(count);
+        return Ok(Some(count));
     }
     match number.as_f64() {
-        Some(count) if count.fract() == 0.0 && (1.0..=EXACT).contains(&count) => Ok(count as u64),
-        Some(count) if count.fract() == 0.0 && count > EXACT => Ok(u64::MAX),
+        Some(count) if count.fract() == 0.0 && (1.0..=EXACT).contains(&count) => Ok(Some(count as u64)),
+        Some(count) if count.fract() == 0.0 && count > EXACT => Ok(None),
         Some(count) if count.fract() == 0.0 => {
             Err(wrong(key, format_args!("must be at least 1, not {number}")))
         }

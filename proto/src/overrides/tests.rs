@@ -102,6 +102,24 @@ fn seed_001_422_is_for_shapes() {
 }
 
 #[test]
+fn a_number_that_is_too_large_is_refused_as_it_was_written() {
+    for (key, value) in [("gguf_n_ctx", "1e30"), ("gguf_n_ctx", "18446744073709551616")] {
+        let error = parse(&format!("{{\"{key}\": {value}}}")).unwrap();
+        let error = error.check("llama_cpp", 4).unwrap_err();
+        assert!(
+            !error.message.contains("18446744073709551615"),
+            "{}",
+            error.message
+        );
+        assert!(
+            error.message.contains("must be at most 2147483647"),
+            "{}",
+            error.message
+        );
+    }
+}
+
+#[test]
 fn seed_001_400_is_for_values() {
     for (runtime, body) in [
         // The seed's own examples.

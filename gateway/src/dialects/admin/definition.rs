@@ -65,17 +65,24 @@ fn common(model: &Model, settings: &ModelSettings) -> Map<String, Value> {
             "enabled": model.enabled,
             "replicas": model.replicas.max(1),
             "replica_max": model.replica_max.max(1),
-            "target_inflight": target_inflight(settings),
+            "target_inflight": target_inflight(&model.runtime, settings),
             "environment": environment,
         }),
     );
     shown
 }
 
-/// Requests that may run at once per replica, as configured.
-pub(super) fn target_inflight(settings: &ModelSettings) -> u32 {
+/// Sequences of llama.cpp's engines where nothing is said (`muster-llama`, and what `llama-server` is started with).
+const LLAMA_SEQUENCES: u32 = 4;
+
+/// Requests that may run at once per replica, as configured; where nothing is said, the runtime's default, which the engine may have to lower.
+pub(super) fn target_inflight(runtime: &str, settings: &ModelSettings) -> u32 {
+    let llama = matches!(Backend::of(runtime), Backend::LlamaCpp | Backend::LlamaServer);
+    let flagged = || flag(&settings.args, &["-np", "--parallel"])?.parse().ok();
+    let default = if llama { LLAMA_SEQUENCES } else { 1 };
     match (settings.target_inflight, settings.sequences) {
-        (0, 0) => 1,
+        (0, 0) if llama => flagged().unwrap_or(default),
+        (0, 0) => default,
         (0, sequences) => sequences,
         (target, _) => target,
     }
@@ -196,6 +203,34 @@ mod tests {
             for key in table.keys().filter(|key| !key.ends_with("_bits")) {
                 assert!(shown.contains_key(key), "{runtime}: {key}");
             }
+        }
+    }
+
+    #[test]
+    fn what_runs_at_once_is_what_the_engine_will_do() {
+        let args = |words: &[&str]| ModelSettings {
+            args: words.iter().map(|word| (*word).to_owned()).collect(),
+            ..ModelSettings::default()
+        };
+        let targets = |target_inflight, sequences| ModelSettings {
+            target_inflight,
+            sequences,
+            ..ModelSettings::default()
+        };
+        for (runtime, settings, expected) in [
+            ("llama_cpp", ModelSettings::default(), 4),
+            ("llama_server", ModelSettings::default(), 4),
+            ("exllamav3", ModelSettings::default(), 1),
+            ("llama_cpp", args(&["-np", "8"]), 8),
+            ("llama_cpp", args(&["--parallel=2"]), 2),
+            ("llama_cpp", targets(0, 3), 3),
+            ("llama_cpp", targets(1, 3), 1),
+        ] {
+            assert_eq!(
+                target_inflight(runtime, &settings),
+                expected,
+                "{runtime} {settings:?}"
+            );
         }
     }
 

@@ -137,7 +137,7 @@ impl Row {
             Ok(0) | Err(_) => model.replicas.max(1),
             Ok(replicas) => replicas,
         };
-        let configured = target_inflight(&settings);
+        let configured = target_inflight(&model.runtime, &settings);
         let effective = live
             .iter()
             .map(|one| one.target_inflight)
