@@ -86,6 +86,22 @@ def receive_calls(client: ollama.Client, model: str) -> None:
     assert all(text in after.message.content for text in entry["expect"]), after
 
 
+def talk(client: ollama.Client) -> None:
+    whole = client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS)
+    assert whole.done and whole.done_reason in ("stop", "length"), whole
+    said = (whole.message.thinking or "") + whole.message.content
+    assert said and 1 <= whole.eval_count <= 8, whole
+    pieces = list(client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS, stream=True))
+    assert "".join((piece.message.thinking or "") + piece.message.content for piece in pieces) == said
+    assert pieces[-1].done and pieces[-1].eval_count == whole.eval_count, pieces[-1]
+    assert MODEL in [model.model for model in client.ps().models]
+
+    generated = client.generate(model=MODEL, prompt="Once upon a time", options=OPTIONS, raw=True)
+    assert generated.response, generated
+    pieces = client.generate(model=MODEL, prompt="Once upon a time", options=OPTIONS, raw=True, stream=True)
+    assert "".join(piece.response for piece in pieces) == generated.response
+
+
 def call_tools(client: ollama.Client) -> None:
     answered = MESSAGES + [
         {"role": "assistant", "tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]},
