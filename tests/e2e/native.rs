@@ -173,8 +173,7 @@ async fn seed_004_a_saved_cache_is_restored() {
     let model = Engine::LlamaServer.model("m", 1, &format!("llamacpp_args = {args:?}"));
     let stack = Stack::with(model).start().await;
     let http = stack.http();
-    let body =
-        json!({"prompt": "Once upon a time there was", "n_predict": 2, "temperature": 0, "id_slot": 0});
+    let body = json!({"model": "m", "prompt": "Once upon a time there was", "n_predict": 2, "temperature": 0, "id_slot": 0});
     let before = http.post("/completion", &body).await.ok();
     let act = async |prefix: &str, action: &str| {
         let path = format!("{prefix}/slots/0?action={action}");
@@ -189,6 +188,53 @@ async fn seed_004_a_saved_cache_is_restored() {
     let after = http.post("/completion", &body).await.ok();
     assert_eq!(after["content"], before["content"]);
     assert!(after["timings"]["cache_n"].as_u64() > Some(2), "{after}");
+}
+
+/// Seed 004, `GET /slots`: `params` are those of the request that runs there.
+#[tokio::test]
+async fn seed_004_a_slot_shows_what_its_request_asked_for() {
+    let model = Engine::LlamaCpp.model("m", 2, "llamacpp_args = \"--slots\"");
+    let stack = Stack::with(model).start().await;
+    let http = stack.http();
+    let more =
+        json!({"max_tokens": 400, "temperature": 0.25, "top_k": 7, "ignore_eos": true, "stop": ["never"]});
+    let mut stream = http.chat_stream("m", more).await;
+    stream.next().await.unwrap();
+    let slots = http.get("/slots").await.ok();
+    let (busy, idle): (Vec<_>, Vec<_>) = slots
+        .as_array()
+        .unwrap()
+        .iter()
+        .partition(|slot| slot["is_processing"] == true);
+    let params = |slot: &Value| {
+        let params = &slot["params"];
+        (
+            params["temperature"].clone(),
+            params["top_k"].clone(),
+            params["n_predict"].clone(),
+        )
+    };
+    assert_eq!((busy.len(), idle.len()), (1, 1), "{slots}");
+    assert_eq!(params(busy[0]), (json!(0.25), json!(7), json!(400)));
+    assert_eq!(busy[0]["params"]["stop"], json!(["never"]));
+    let (temperature, top_k, n_predict) = params(idle[0]);
+    assert!(
+        (temperature.as_f64().unwrap() - 0.8).abs() < 1e-6,
+        "{temperature}"
+    );
+    assert_eq!((top_k, n_predict), (json!(40), json!(-1)));
+    // Lists of models show what llama.cpp's own do.
+    let meta = http.get("/v1/models/m").await.ok()["meta"].clone();
+    for key in [
+        "vocab_type",
+        "n_vocab",
+        "n_ctx_train",
+        "n_embd",
+        "n_params",
+        "size",
+    ] {
+        assert!(meta[key].as_u64() > Some(0), "{key}: {meta}");
+    }
 }
 
 fn error(reply: &Reply, status: u16) -> Value {

@@ -217,6 +217,7 @@ impl Driver {
             capacity_bytes: view.capacity.get(),
             exclusive: false,
             index: None,
+            driver_version: String::new(),
         });
         v1::DeviceStatus {
             device: Some(device),

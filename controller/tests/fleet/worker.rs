@@ -318,6 +318,7 @@ pub(crate) fn device(id: &str, kind: v1::DeviceKind, capacity_bytes: u64) -> v1:
         capacity_bytes,
         exclusive: false,
         index: None,
+        driver_version: String::new(),
     }
 }
 

@@ -103,6 +103,9 @@ async fn seed_004_slots_of_an_engine_that_speaks_no_http() {
     );
     assert_eq!(slots[0]["next_token"]["n_decoded"], 7);
     assert_eq!(slots[1]["id_task"], -1);
+    // Those of the request that runs there; of nobody's, llama.cpp's own.
+    assert_eq!(slots[0]["params"]["n_predict"], 77);
+    assert_eq!(slots[1]["params"]["n_predict"], -1);
     // It can show them, not save them.
     let body = json!({"filename": "x.bin"});
     let (status, answer) = read(gateway.post("/slots/0?action=save", &body).await).await;

@@ -142,6 +142,8 @@ extern "C" int ms_model_info(const ms_model * m, ms_sink sink, void * user, char
         info["llama_cpp"]    = std::string(llama_version());
         info["n_vocab"]      = llama_vocab_n_tokens(m->vocab);
         info["n_ctx_train"]  = llama_model_n_ctx_train(m->model);
+        info["n_embd"]       = llama_model_n_embd(m->model);
+        info["vocab_type"]   = static_cast<int32_t>(llama_vocab_type(m->vocab));
         info["n_embd_out"]   = llama_model_n_embd_out(m->model);
         info["n_cls_out"]    = llama_model_n_cls_out(m->model);
         info["n_params"]     = llama_model_n_params(m->model);

@@ -24,6 +24,10 @@ pub(crate) struct ModelInfo {
     pub(crate) n_vocab: usize,
     /// Context length of the training.
     pub(crate) n_ctx_train: u32,
+    /// Width of the model.
+    pub(crate) n_embd: usize,
+    /// Kind of tokenizer, by llama.cpp's numbers.
+    pub(crate) vocab_type: u32,
     /// Length of an embedding.
     pub(crate) n_embd_out: usize,
     /// Outputs of a classification head.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use muster_proto::v1::ErrorInfo;
+use muster_proto::v1::{ErrorInfo, GenerateRequest};
 
 use crate::{chat::Chat, control::Control, model::Token, outbox::Outbox, sampler::Sampler};
 
@@ -55,6 +55,8 @@ pub(crate) struct GenerateParams {
     pub(crate) max_predict_ms: Option<u32>,
     /// Tokens gathered per event, at least 1.
     pub(crate) interval: u32,
+    /// The request as it came, without its input.
+    pub(crate) asked: Arc<GenerateRequest>,
 }
 
 /// Vectors or scores to compute.

@@ -1,12 +1,17 @@
 //! What the loop shows to the other threads: gauges for Describe, ticks and signs of life. Written by the loop alone, read by anyone, never waited for.
+//! What requests ask for is noted beside the loop, by who prepares them.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
 use crate::busy::Busy;
-use muster_proto::v1::{Alive, SequencePhase, SequenceState};
+use muster_proto::v1::{Alive, GenerateRequest, SequencePhase, SequenceState};
 
 /// Gauges of one sequence.
 #[derive(Debug, Default)]
@@ -41,6 +46,8 @@ pub(crate) struct Shared {
     parked: AtomicBool,
     busy: Busy,
     slots: Vec<SlotGauge>,
+    /// What was asked, by handle; it lives as long as its request does. Locked once per request and for a description, never by the loop.
+    asked: Mutex<HashMap<u64, Weak<GenerateRequest>>>,
 }
 
 fn narrow(value: usize) -> u32 {
@@ -59,6 +66,7 @@ impl Shared {
             parked: AtomicBool::new(false),
             busy: Busy::default(),
             slots: (0..sequences).map(|_| SlotGauge::default()).collect(),
+            asked: Mutex::default(),
         }
     }
 
@@ -133,9 +141,23 @@ impl Shared {
         }
     }
 
+    /// Notes what a request asks for, until it is dropped.
+    pub(crate) fn asked(&self, handle: u64, request: &Arc<GenerateRequest>) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.retain(|_, known| known.strong_count() > 0);
+        asked.insert(handle, Arc::downgrade(request));
+    }
+
+    fn request(&self, handle: u64) -> Option<GenerateRequest> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = asked.get(&handle)?.upgrade()?;
+        Some(GenerateRequest::clone(&request))
+    }
+
     pub(crate) fn sequences(&self) -> Vec<SequenceState> {
         let states = self.slots.iter().zip(0..).map(|(slot, id)| {
             let phase = i32::from(slot.phase.load(Relaxed));
+            let handle = slot.handle.load(Relaxed);
             SequenceState {
                 id,
                 phase: if phase == 0 {
@@ -146,9 +168,46 @@ impl Shared {
                 cached_tokens: slot.cached.load(Relaxed),
                 prompt_tokens: slot.prompt.load(Relaxed),
                 generated: slot.generated.load(Relaxed),
-                handle: slot.handle.load(Relaxed),
+                handle,
+                request: if handle == 0 { None } else { self.request(handle) },
             }
         });
         states.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_is_told_as_long_as_the_request_lives() {
+        let shared = Shared::new(1, 64);
+        let request = Arc::new(GenerateRequest {
+            max_tokens: Some(7),
+            ..GenerateRequest::default()
+        });
+        shared.asked(5, &request);
+        let shown = |handle| {
+            let view = SlotView {
+                phase: SequencePhase::Decode,
+                cached: 0,
+                prompt: 0,
+                generated: 0,
+                handle,
+            };
+            shared.set_slot(0, view);
+            shared.sequences().remove(0).request
+        };
+        assert_eq!(shown(5).and_then(|request| request.max_tokens), Some(7));
+        assert_eq!(shown(6), None);
+        assert_eq!(shown(0), None);
+        drop(request);
+        assert_eq!(shown(5), None);
+        // Nothing is kept of what has ended.
+        shared.asked(6, &Arc::default());
+        shared.asked(7, &Arc::default());
+        let known = shared.asked.lock().unwrap_or_else(PoisonError::into_inner).len();
+        assert_eq!(known, 1);
     }
 }

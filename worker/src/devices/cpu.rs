@@ -37,6 +37,7 @@ impl Cpu {
             capacity_bytes: pool.memory.capacity.0,
             exclusive: false,
             index: None,
+            driver_version: String::new(),
         };
         Ok(Self { device })
     }

@@ -70,6 +70,8 @@ impl Gpu {
             capacity_bytes: found.memory_info()?.total,
             exclusive: false,
             index: Some(found.index()?),
+            // For people only: a driver that does not say is no reason to do without the GPU.
+            driver_version: nvml.sys_driver_version().unwrap_or_default(),
         };
         let nvml = Arc::clone(nvml);
         Ok(Self { nvml, uuid, device })

@@ -106,6 +106,7 @@ impl Driver for Sim {
             capacity_bytes: self.capacity.0,
             exclusive: false,
             index: None,
+            driver_version: String::new(),
         }
     }
 

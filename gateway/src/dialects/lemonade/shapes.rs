@@ -14,7 +14,8 @@ pub(super) struct Done {
     message: String,
 }
 
-/// A model to load, and with what. What is not given is as saved for the model, else as defined, else as the command line says.
+/// A model to load, and with what. What is not given is as saved for the model, else as defined, else as the command line says. Keys of Lemonade's
+/// other recipes change nothing; any other key is refused.
 #[derive(ToSchema)]
 #[schema(as = LemonadeLoad, example = json!({"model_name": "llama-3.2-3b-instruct-GGUF", "ctx_size": 8192, "llamacpp_backend": "rocm", "llamacpp_args": "--flash-attn on --no-mmap"}))]
 pub(super) struct LoadBody {

@@ -7,7 +7,7 @@ use axum::{
     response::Response,
 };
 use http::StatusCode;
-use muster_proto::v1::{DeviceKind, DeviceStatus, WorkerStatus};
+use muster_proto::v1::{Device, DeviceKind, DeviceStatus, WorkerStatus};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -110,8 +110,15 @@ fn body(machine: &Machine, devices: &[DeviceStatus], workers: &[WorkerStatus], v
         let gpus = devices.iter().filter_map(|status| status.device.as_ref());
         let gpus = gpus.filter(|device| device.kind() == DeviceKind::Gpu && wanted(&device.name));
         let once = gpus.filter(|device| seen.insert(device.device_id.clone()));
-        once.map(|gpu| json!({"name": gpu.name, "memory_mb": gpu.capacity_bytes >> 20, "available": true}))
-            .collect()
+        let shown = |gpu: &Device| {
+            json!({
+                "name": gpu.name,
+                "memory_mb": gpu.capacity_bytes >> 20,
+                "driver_version": driver(gpu),
+                "available": true,
+            })
+        };
+        once.map(shown).collect()
     };
     let npu = devices.iter().filter_map(|status| status.device.as_ref());
     let npu = npu.into_iter().find(|device| device.kind() == DeviceKind::Npu);
@@ -126,11 +133,14 @@ fn body(machine: &Machine, devices: &[DeviceStatus], workers: &[WorkerStatus], v
             "threads": machine.threads,
             "available": true,
         },
-        "amd_igpu": {"name": null, "available": false},
+        "amd_igpu": {"name": null, "memory_mb": null, "driver_version": null, "available": false},
         "amd_dgpu": of(is_amd),
         "nvidia_dgpu": of(|name| !is_amd(name)),
         "npu": {
             "name": npu.map(|npu| npu.name.clone()),
+            "driver_version": npu.and_then(driver),
+            // No driver of ours tells it.
+            "power_mode": null,
             "available": npu.is_some(),
         },
     });
@@ -142,6 +152,11 @@ fn body(machine: &Machine, devices: &[DeviceStatus], workers: &[WorkerStatus], v
         info.insert("workers".into(), workers.into());
     }
     info.into()
+}
+
+/// The version of a device's driver, where its worker knows it.
+fn driver(device: &Device) -> Option<&str> {
+    Some(device.driver_version.as_str()).filter(|version| !version.is_empty())
 }
 
 fn is_amd(name: &str) -> bool {
@@ -193,8 +208,6 @@ fn worker(worker: &WorkerStatus) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::Device;
-
     use super::*;
 
     const CPUINFO: &str = "processor\t: 0\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 0\n\n\
@@ -216,6 +229,7 @@ mod tests {
                 kind: DeviceKind::Gpu.into(),
                 name: name.into(),
                 capacity_bytes: 512 << 20,
+                driver_version: "580.82".into(),
                 ..Device::default()
             }),
             ..DeviceStatus::default()
@@ -235,11 +249,12 @@ mod tests {
         assert_eq!(info["Physical Memory"], "32.0 GB");
         let cpu = json!({"name": "A CPU", "cores": 2, "threads": 3, "available": true});
         assert_eq!(info["devices"]["cpu"], cpu);
-        let gpu = |name: &str| json!([{"name": name, "memory_mb": 512, "available": true}]);
+        let gpu = |name: &str| json!([{"name": name, "memory_mb": 512, "driver_version": "580.82", "available": true}]);
         assert_eq!(info["devices"]["nvidia_dgpu"], gpu("NVIDIA H100"));
         assert_eq!(info["devices"]["amd_dgpu"], gpu("AMD Radeon"));
         assert_eq!(info["devices"]["amd_igpu"]["available"], false);
-        assert_eq!(info["devices"]["npu"]["available"], false);
+        let npu = json!({"name": null, "driver_version": null, "power_mode": null, "available": false});
+        assert_eq!(info["devices"]["npu"], npu);
         assert_eq!(info["hosts"][0]["devices"].as_array().unwrap().len(), 3);
         assert!(info.get("workers").is_none());
     }

@@ -26,7 +26,7 @@ pub(super) fn is_busy(sequence: &SequenceState) -> bool {
     }
 }
 
-/// The sequences as llama.cpp's slots; settings are those of a request that says nothing.
+/// The sequences as llama.cpp's slots, with the settings of what runs on them; else those of a request that says nothing.
 pub(super) fn slots(description: &EngineDescription) -> Vec<Value> {
     description
         .sequences
@@ -45,7 +45,10 @@ fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
         "is_processing": busy,
         "n_prompt_tokens": sequence.prompt_tokens,
         "n_prompt_tokens_cache": sequence.cached_tokens,
-        "params": generation_settings(&GenerateRequest::default()),
+        "params": match &sequence.request {
+            Some(request) => generation_settings(request),
+            None => generation_settings(&GenerateRequest::default()),
+        },
         // Nobody's prompt is shown to others.
         "prompt": "",
         "next_token": {

@@ -45,6 +45,9 @@ struct Model {
 /// llama.cpp's description of a loaded model.
 #[derive(Debug, Serialize)]
 struct Meta {
+    /// llama.cpp's number of the kind of tokenizer; absent where the engine does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vocab_type: Option<u32>,
     n_vocab: u32,
     n_ctx: u32,
     n_ctx_train: u32,
@@ -154,10 +157,13 @@ fn model(table: &Table, summary: &ModelSummary) -> Model {
             .any(|label| label == "hot" || label == "suggested"),
         labels: summary.labels.iter().map(label).collect(),
         meta: capabilities.map(|can| Meta {
+            vocab_type: can.vocabulary_type,
             n_vocab: can.vocabulary,
             n_ctx: can.context_length,
             n_ctx_train: can.train_context_length,
-            n_embd: Some(can.embedding_length).filter(|length| *length > 0),
+            n_embd: [can.hidden_length, can.embedding_length]
+                .into_iter()
+                .find(|length| *length > 0),
             n_params: can.parameters,
             size: summary.size_bytes,
         }),

@@ -143,7 +143,7 @@ fn serve(
     let description = describe(request, &model, &context, wanted, limits);
     let (commands, rx) = mpsc::channel(COMMANDS);
     let waker = Waker::new(Arc::clone(&shared), commands.clone());
-    let prepare = prepare::spawn(&model, limits, &commands, shared.busy())?;
+    let prepare = prepare::spawn(&model, limits, &commands, &shared)?;
     let alive = alive::start(Arc::clone(&shared))?;
     engine::start(EngineParts {
         model: Arc::clone(&model),
@@ -241,6 +241,8 @@ fn describe(
             },
             parameters: info.n_params,
             vocabulary: narrow(info.n_vocab),
+            hidden_length: narrow(info.n_embd),
+            vocabulary_type: Some(info.vocab_type),
         }),
         sequences: Vec::new(),
         iterations: 0,

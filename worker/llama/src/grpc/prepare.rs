@@ -15,7 +15,6 @@ use super::{
     infill,
 };
 use crate::{
-    busy::Busy,
     chat::Chat,
     control::Control,
     guard,
@@ -23,6 +22,7 @@ use crate::{
     model::{Model, Token, schema_to_grammar},
     request::{Command, EmbedJob, EmbedOutput, GenerateJob, GenerateParams, Job, Work},
     sampler::Sampler,
+    shared::Shared,
 };
 
 /// Requests that may wait to be prepared; the session stops reading beyond that.
@@ -46,17 +46,17 @@ pub(super) fn spawn(
     model: &Arc<Model>,
     limits: &Limits,
     commands: &mpsc::Sender<Command>,
-    busy: &Busy,
+    shared: &Arc<Shared>,
 ) -> std::io::Result<mpsc::Sender<Raw>> {
     let (tx, rx) = mpsc::channel::<Raw>(CAPACITY);
     let rx = Arc::new(Mutex::new(rx));
     for index in 0..THREADS {
-        let (model, limits, commands, rx, busy) = (
+        let (model, limits, commands, rx, shared) = (
             Arc::clone(model),
             limits.clone(),
             commands.clone(),
             Arc::clone(&rx),
-            busy.clone(),
+            Arc::clone(shared),
         );
         std::thread::Builder::new()
             .name(format!("prepare-{index}"))
@@ -65,8 +65,8 @@ pub(super) fn spawn(
                 loop {
                     let next = rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
                     let Some(raw) = next else { return };
-                    let job = busy.begin();
-                    let command = prepare(&model, &limits, raw);
+                    let job = shared.busy().begin();
+                    let command = prepare(&model, &limits, &shared, raw);
                     drop(job);
                     if commands.blocking_send(command).is_err() {
                         return;
@@ -77,14 +77,15 @@ pub(super) fn spawn(
     Ok(tx)
 }
 
-fn prepare(model: &Arc<Model>, limits: &Limits, raw: Raw) -> Command {
+fn prepare(model: &Arc<Model>, limits: &Limits, shared: &Shared, raw: Raw) -> Command {
     let (session, handle) = (raw.session, raw.start.handle);
     let work = match raw.start.work {
         _ if raw.control.is_cancelled() => Err(Code::Cancelled.error("the request was cancelled")),
         None => Err(invalid("work", "the request asks for nothing")),
-        Some(start::Work::Generate(request)) => {
-            generate(model, limits, &request).map(|job| Work::Generate(Box::new(job)))
-        }
+        Some(start::Work::Generate(request)) => generate(model, limits, request).map(|job| {
+            shared.asked(handle, &job.params.asked);
+            Work::Generate(Box::new(job))
+        }),
         Some(start::Work::Embed(request)) => embed(model, limits, &request).map(Work::Embed),
         Some(start::Work::Rerank(request)) => rerank(model, limits, &request).map(Work::Embed),
     };
@@ -103,11 +104,7 @@ fn prepare(model: &Arc<Model>, limits: &Limits, raw: Raw) -> Command {
     }
 }
 
-fn generate(
-    model: &Arc<Model>,
-    limits: &Limits,
-    request: &GenerateRequest,
-) -> Result<GenerateJob, ErrorInfo> {
+fn generate(model: &Arc<Model>, limits: &Limits, request: GenerateRequest) -> Result<GenerateJob, ErrorInfo> {
     if limits.role != Role::Generate {
         return Err(unsupported(
             "",
@@ -119,11 +116,11 @@ fn generate(
     if choices > guard::CHOICES {
         return Err(invalid("n", format!("`n` is larger than {}", guard::CHOICES)));
     }
-    let extra = convert::extra(request)?;
+    let extra = convert::extra(&request)?;
     let sampling = request.sampling.clone().unwrap_or_default();
     let mut spec = convert::sampling(model, limits, &sampling, &extra)?;
     spec.needs_candidates = request.post_sampling_probs;
-    let (grammar, schema) = convert::constraint(request)?;
+    let (grammar, schema) = convert::constraint(&request)?;
     let mut stops = request.stop.clone();
     let (prompt, chat) = match &request.input {
         None => return Err(invalid("prompt", "there is neither a chat nor a prompt")),
@@ -190,6 +187,10 @@ fn generate(
         } else {
             limits.interval.max(INTERVAL_UNSTREAMED)
         },
+        asked: Arc::new(GenerateRequest {
+            input: None,
+            ..request
+        }),
     };
     let chat = chat.filter(|chat| !chat.info().plain).map(Arc::new);
     Ok(GenerateJob {

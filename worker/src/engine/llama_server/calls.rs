@@ -169,6 +169,8 @@ pub(super) async fn description(
         embedding_length: if embed { meta.n_embd } else { 0 },
         parameters: meta.n_params,
         vocabulary: meta.n_vocab,
+        hidden_length: meta.n_embd,
+        vocabulary_type: meta.vocab_type,
     };
     let mut effective = settings.clone();
     effective.ctx_size = props.default_generation_settings.n_ctx;
@@ -228,6 +230,7 @@ struct Model {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Meta {
+    vocab_type: Option<u32>,
     n_vocab: u32,
     n_ctx_train: u32,
     n_embd: u32,
@@ -266,6 +269,8 @@ impl From<Slot> for SequenceState {
             prompt_tokens: slot.n_prompt_tokens,
             generated,
             handle: 0,
+            // What it shows on its own `/slots` is passed on as it is.
+            request: None,
         }
     }
 }

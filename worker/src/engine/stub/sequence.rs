@@ -292,6 +292,7 @@ impl Sequence {
             prompt_tokens: self.prompt_tokens,
             generated,
             handle: self.handle,
+            request: None,
         }
     }
 }
