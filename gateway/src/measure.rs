@@ -1,7 +1,7 @@
 //! What the benches measure, from outside the crate.
 
 use bytes::BytesMut;
-use muster_proto::v1::{Delta, Event, event::Kind};
+use muster_proto::v1::{Delta, Event, TokenLogprob, TopLogprob, event::Kind};
 
 use crate::{
     dialects::{anthropic, native, ollama, openai},
@@ -18,12 +18,13 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// A stream of this dialect: `chat`, `completion`, `response`, `message`, `ollama` or `native`.
+    /// A stream of this dialect: `chat`, `completion`, `response`, `message`, `ollama` or `native`; with `logprobs`, each token has its
+    /// probability and two alternatives, in dialects that show them.
     ///
     /// # Panics
     /// Never; other names are chats.
     #[must_use]
-    pub fn of(dialect: &str) -> Self {
+    pub fn of(dialect: &str, logprobs: bool) -> Self {
         let head = Head {
             id: "chatcmpl-01a1fde8-9a5a-77b2-9458-b198cfc4f48a".into(),
             model: "Qwen3-0.6B-GGUF".into(),
@@ -32,6 +33,7 @@ impl Chunks {
         let view = View {
             stream: true,
             choices: 1,
+            logprobs,
             ..View::default()
         };
         let render: Box<dyn Render> = match dialect {
@@ -50,6 +52,7 @@ impl Chunks {
         let event = Event {
             kind: Some(Kind::Delta(Delta {
                 content: " population".into(),
+                logprobs: if logprobs { vec![probability()] } else { Vec::new() },
                 ..Delta::default()
             })),
             extra_json: String::new(),
@@ -63,8 +66,32 @@ impl Chunks {
 
     /// Renders one chunk; returns its size in bytes.
     pub fn render(&mut self) -> usize {
-        self.out.clear();
-        self.render.event(self.event.clone(), &mut self.out);
-        self.out.len()
+        self.render_this(self.event.clone())
+    }
+
+    /// So many events as a worker sends them, to be given to [`render_this`](Self::render_this).
+    #[must_use]
+    pub fn events(&self, count: usize) -> Vec<Event> {
+        vec![self.event.clone(); count]
+    }
+
+    /// Renders one event and lets its frame go, as a body does; returns the frame's size in bytes.
+    pub fn render_this(&mut self, event: Event) -> usize {
+        self.render.event(event, &mut self.out);
+        self.out.split().freeze().len()
+    }
+}
+
+fn probability() -> TokenLogprob {
+    let other = |text: &'static str| TopLogprob {
+        token: 7,
+        bytes: text.into(),
+        logprob: -1.25,
+    };
+    TokenLogprob {
+        token: 5,
+        bytes: " population".into(),
+        logprob: -0.25,
+        top: vec![other(" population"), other(" people")],
     }
 }

@@ -55,6 +55,10 @@ pub(crate) trait BlockFrames {
     fn close(&mut self, index: usize, block: &Block, cut: bool, out: &mut BytesMut);
     /// The answer is complete.
     fn finish(&mut self, blocks: &[Block], end: &ChoiceFinished, finished: &Finished, out: &mut BytesMut);
+    /// Whether probabilities are shown again where a block ends, and so are to be kept.
+    fn keeps_logprobs(&self) -> bool {
+        false
+    }
     /// The answer failed.
     fn fail(&mut self, blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut);
 }
@@ -128,7 +132,9 @@ impl<B: BlockFrames> Blocks<B> {
             Block::Reasoning(held) => held.push_str(text),
             Block::Text(held) => {
                 held.text.push_str(text);
-                held.logprobs.extend_from_slice(logprobs);
+                if self.frames.keeps_logprobs() {
+                    held.logprobs.extend_from_slice(logprobs);
+                }
             }
             Block::Call(call) => call.arguments.push_str(text),
         }

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use bytes::BytesMut;
 use muster_proto::v1::{TokenLogprob, TopLogprob};
-use serde_json::{Map, Value};
 
 use super::json::{list, member, raw, value};
 
@@ -57,44 +56,68 @@ fn entry(out: &mut BytesMut, id: i32, bytes: &[u8], logprob: f32, post_sampling:
     }
 }
 
-/// The older form, gathered over a choice: parallel lists.
-#[derive(Debug, Default)]
-pub(crate) struct Legacy {
-    tokens: Vec<String>,
-    logprobs: Vec<f32>,
-    top: Vec<Value>,
-    offsets: Vec<usize>,
+/// Writes the older form: parallel lists. `offset` counts the characters before these tokens and moves on.
+pub(crate) fn legacy(out: &mut BytesMut, tokens: &[TokenLogprob], post_sampling: bool, offset: &mut usize) {
+    let log = |value: f32| finite(if post_sampling { value.ln() } else { value });
+    raw(out, "{\"tokens\":");
+    list(out, tokens, |out, token| value(out, &*text(&token.bytes)));
+    raw(out, ",\"token_logprobs\":");
+    list(out, tokens, |out, token| value(out, &log(token.logprob)));
+    raw(out, ",\"top_logprobs\":");
+    list(out, tokens, |out, token| top(out, &token.top, log));
+    raw(out, ",\"text_offset\":");
+    list(out, tokens, |out, token| {
+        value(out, offset);
+        *offset += text(&token.bytes).chars().count();
+    });
+    raw(out, "}");
 }
 
-impl Legacy {
-    /// Adds tokens; `offset` counts the characters before them and moves on.
-    pub(crate) fn add(&mut self, tokens: &[TokenLogprob], post_sampling: bool, offset: &mut usize) {
-        let log = |value: f32| finite(if post_sampling { value.ln() } else { value });
-        for token in tokens {
-            let text = text(&token.bytes).into_owned();
-            self.offsets.push(*offset);
-            *offset += text.chars().count();
-            self.tokens.push(text);
-            self.logprobs.push(log(token.logprob));
-            self.top.push(top(&token.top, log));
-        }
-    }
-
-    /// Writes the object.
-    pub(crate) fn write(&self, out: &mut BytesMut) {
-        raw(out, "{\"tokens\":");
-        value(out, &self.tokens);
-        member(out, "token_logprobs", &self.logprobs);
-        member(out, "top_logprobs", &self.top);
-        member(out, "text_offset", &self.offsets);
-        raw(out, "}");
-    }
-}
-
-fn top(top: &[TopLogprob], log: impl Fn(f32) -> f32) -> Value {
+/// Writes the alternatives by their text. Of several with the same text, which are parts of characters, the likeliest counts.
+fn top(out: &mut BytesMut, top: &[TopLogprob], log: impl Fn(f32) -> f32) {
     if top.is_empty() {
-        return Value::Null;
+        return raw(out, "null");
     }
-    let entry = |top: &TopLogprob| (text(&top.bytes).into_owned(), Value::from(log(top.logprob)));
-    Value::Object(top.iter().map(entry).collect::<Map<_, _>>())
+    let is_first = |index: usize, one: &TopLogprob| {
+        let mut before = top.iter().take(index);
+        !before.any(|other| text(&other.bytes) == text(&one.bytes))
+    };
+    raw(out, "{");
+    let kept = top
+        .iter()
+        .enumerate()
+        .filter(|(index, one)| is_first(*index, one));
+    for (count, (_, one)) in kept.enumerate() {
+        if count > 0 {
+            raw(out, ",");
+        }
+        value(out, &*text(&one.bytes));
+        raw(out, ":");
+        value(out, &log(one.logprob));
+    }
+    raw(out, "}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::recorded::logprob;
+
+    /// Two halves of characters look the same; a JSON object has each key once.
+    #[test]
+    fn alternatives_with_the_same_text_are_one() {
+        let mut token = logprob(5, b"a", -0.25, &[("a", -0.25), ("?", -1.0), ("?", -2.0)]);
+        for one in &mut token.top[1..] {
+            one.bytes = bytes::Bytes::from_static(&[0xc3]);
+        }
+        let mut out = BytesMut::new();
+        let mut offset = 4;
+        legacy(&mut out, &[token], false, &mut offset);
+        let shown: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(
+            shown["top_logprobs"][0],
+            serde_json::json!({"a": -0.25, "\u{fffd}": -1.0})
+        );
+        assert_eq!((&shown["text_offset"][0], offset), (&4.into(), 5));
+    }
 }

@@ -11,7 +11,7 @@ use crate::{
         Head,
         answer::{Answer, Choice},
         json::{list, member, number, raw, value},
-        logprobs::Legacy,
+        logprobs,
         stream::{Frames, Stream},
         usage,
     },
@@ -52,9 +52,8 @@ fn choice(out: &mut BytesMut, view: View, index: u32, echo: &str, choice: &Choic
     value(out, &[echo, &choice.reasoning, &choice.content].concat());
     raw(out, ",\"logprobs\":");
     if view.logprobs {
-        let mut legacy = Legacy::default();
-        legacy.add(&choice.logprobs, view.post_sampling, &mut echo.chars().count());
-        legacy.write(out);
+        let mut offset = echo.chars().count();
+        logprobs::legacy(out, &choice.logprobs, view.post_sampling, &mut offset);
     } else {
         raw(out, "null");
     }
@@ -124,11 +123,9 @@ impl Frames for Completion {
             self.open(out, delta.choice, &text);
         }
         if self.view.logprobs && !delta.logprobs.is_empty() {
-            let mut legacy = Legacy::default();
             let post_sampling = self.view.post_sampling;
-            legacy.add(&delta.logprobs, post_sampling, self.offset(delta.choice).0);
             raw(out, ",\"logprobs\":");
-            legacy.write(out);
+            logprobs::legacy(out, &delta.logprobs, post_sampling, self.offset(delta.choice).0);
         } else {
             raw(out, ",\"logprobs\":null");
         }

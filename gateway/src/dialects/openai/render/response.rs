@@ -367,6 +367,10 @@ impl BlockFrames for Response {
         self.whole(out, name, Status::Ended(end.reason, &usage), blocks);
     }
 
+    fn keeps_logprobs(&self) -> bool {
+        self.view.logprobs
+    }
+
     fn fail(&mut self, blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut) {
         self.whole(out, "response.failed", Status::Failed(error), blocks);
     }
