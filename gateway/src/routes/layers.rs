@@ -22,6 +22,8 @@ use super::reply::{self, Refusal};
 use crate::{metrics, render::error::Form};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Anthropic's name of it.
+const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 const LONGEST_ID: usize = 128;
 /// How long browsers may remember what a preflight said; Chrome caps it at two hours.
 const PREFLIGHT: Duration = Duration::from_secs(7200);
@@ -36,7 +38,7 @@ pub(super) fn wrap(router: Router) -> Router {
         .allow_origin(AnyOrigin)
         .allow_methods(AnyOrigin)
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([REQUEST_ID, RETRY_AFTER])
+        .expose_headers([REQUEST_ID, ANTHROPIC_ID, RETRY_AFTER])
         .max_age(PREFLIGHT);
     router
         .layer(CatchPanicLayer::custom(panicked))
@@ -78,6 +80,7 @@ async fn request_id(mut request: Request, next: Next) -> Response {
         .insert(RequestId(ours.as_ref().to_owned()));
     let mut response = next.run(request).await;
     if let Some(value) = theirs.or_else(|| HeaderValue::from_str(&ours).ok()) {
+        response.headers_mut().insert(ANTHROPIC_ID, value.clone());
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response

@@ -147,11 +147,16 @@ async fn other_origins_may_ask_and_request_ids_return() {
     let response = request.body("{}").send().await.unwrap();
     assert_eq!(
         response.headers()["access-control-expose-headers"],
-        "x-request-id,retry-after"
+        "x-request-id,request-id,retry-after"
     );
     let request = gateway
         .client
         .get(format!("{}/v1/models", gateway.url))
         .header("x-request-id", "mine");
-    assert_eq!(request.send().await.unwrap().headers()["x-request-id"], "mine");
+    let response = request.send().await.unwrap();
+    assert_eq!(response.headers()["x-request-id"], "mine");
+    // As Anthropic's clients know it.
+    let response = gateway.post("/v1/messages", &json!({})).await;
+    let headers = response.headers();
+    assert_eq!(headers["request-id"], headers["x-request-id"]);
 }
