@@ -2,6 +2,8 @@
 //!
 //! Each dialect documents its own routes (`Doc` beside them); what requests and answers look like is in [`schema`].
 
+pub(crate) mod answers;
+pub(crate) mod response;
 pub(crate) mod schema;
 
 use std::sync::{Arc, LazyLock};
@@ -11,6 +13,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use utoipa::{
     OpenApi,
+    openapi::path::Paths,
     openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
 };
 
@@ -39,12 +42,47 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
     let mut whole = Whole::openapi();
     muster_proto::VERSION.clone_into(&mut whole.info.version);
     whole.merge(dialects::document());
+    add_aliases(&mut whole.paths);
+    name_operations(&mut whole.paths);
     let components = whole.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     let key = ApiKey::Header(ApiKeyValue::new("x-api-key"));
     components.add_security_scheme("x-api-key", SecurityScheme::ApiKey(key));
     whole
+}
+
+/// Routes under a second name, with the first.
+const ALIASES: [(&str, &str); 5] = [
+    ("/v1/rerank", "/v1/reranking"),
+    ("/v1/reranker", "/v1/reranking"),
+    ("/completions", "/completion"),
+    ("/embeddings", "/embedding"),
+    ("/rerank", "/reranking"),
+];
+
+fn add_aliases(paths: &mut Paths) {
+    for (alias, path) in ALIASES {
+        if let Some(item) = paths.paths.get(path).cloned() {
+            paths.paths.insert(alias.to_owned(), item);
+        }
+    }
+}
+
+/// Gives every operation an id of its own: handlers of several dialects have the same name.
+fn name_operations(paths: &mut Paths) {
+    for (path, item) in &mut paths.paths {
+        let name = path.replace(|char: char| !char.is_ascii_alphanumeric(), "_");
+        for (method, operation) in [
+            ("get", &mut item.get),
+            ("post", &mut item.post),
+            ("delete", &mut item.delete),
+        ] {
+            if let Some(operation) = operation {
+                operation.operation_id = Some(format!("{method}{name}"));
+            }
+        }
+    }
 }
 
 static JSON: LazyLock<Bytes> = LazyLock::new(|| match document().to_json() {
@@ -102,6 +140,24 @@ mod tests {
                 assert!(operation["responses"].is_object(), "{method} {path}");
             }
         }
+    }
+
+    #[test]
+    fn aliases_are_routes_with_ids_of_their_own() {
+        let document = json();
+        for (alias, path) in ALIASES {
+            assert!(document["paths"][path].is_object(), "{path}");
+            assert!(document["paths"][alias].is_object(), "{alias}");
+        }
+        let operations = document["paths"].as_object().unwrap().values();
+        let operations = operations.flat_map(|item| item.as_object().unwrap().values());
+        let mut ids: Vec<_> = operations
+            .map(|operation| operation["operationId"].as_str().unwrap())
+            .collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all);
     }
 
     #[test]

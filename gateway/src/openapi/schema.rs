@@ -4,8 +4,13 @@
 
 #![allow(dead_code, reason = "read by the derive only")]
 
+use std::collections::HashMap;
+
+use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
+
+use super::answers::ChatCall;
 
 /// One of the server-sent events of a streamed answer.
 #[derive(ToSchema)]
@@ -34,7 +39,7 @@ pub(crate) struct ErrorBody {
     /// Key of the error catalogue, for example `unknown_model`.
     code: String,
     /// Numbers and names that belong to the code.
-    details: Option<Value>,
+    details: Option<HashMap<String, Value>>,
 }
 
 /// Anthropic's form of an error.
@@ -42,8 +47,16 @@ pub(crate) struct ErrorBody {
 pub(crate) struct MessageError {
     /// `error`.
     r#type: String,
-    /// `type` and `message`.
-    error: Value,
+    error: MessageErrorBody,
+}
+
+/// What is wrong.
+#[derive(ToSchema)]
+pub(crate) struct MessageErrorBody {
+    /// Anthropic's class of errors.
+    r#type: String,
+    /// One sentence for a person.
+    message: String,
 }
 
 /// Ollama's form of an error.
@@ -53,32 +66,140 @@ pub(crate) struct OllamaError {
     error: String,
 }
 
+/// A string or several that end the output.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Stop {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// A turn of a chat.
+#[derive(ToSchema)]
+pub(crate) struct ChatTurn {
+    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    role: String,
+    /// May be left out by an assistant's turn that only calls.
+    content: Option<ChatContent>,
+    /// What an assistant thought.
+    reasoning_content: Option<String>,
+    /// What an assistant called.
+    tool_calls: Option<Vec<ChatCall>>,
+    /// Which call a tool answers.
+    tool_call_id: Option<String>,
+    name: Option<String>,
+}
+
+/// What a turn says.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum ChatContent {
+    Text(String),
+    Parts(Vec<ChatPart>),
+}
+
+/// A part of what a turn says.
+#[derive(Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum ChatPart {
+    Text { text: String },
+    ImageUrl { image_url: ChatImage },
+    InputAudio { input_audio: ChatSound },
+}
+
+/// An image, for models that see.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ChatImage {
+    /// A data URL.
+    url: String,
+}
+
+/// Sound, for models that hear.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ChatSound {
+    /// Base64.
+    data: String,
+    /// `wav` or `mp3`.
+    format: String,
+}
+
+/// A tool that the model may use.
+#[derive(ToSchema)]
+pub(crate) struct ChatTool {
+    /// `function`.
+    r#type: String,
+    function: ChatFunction,
+}
+
+/// A function that the model may call.
+#[derive(ToSchema)]
+pub(crate) struct ChatFunction {
+    name: String,
+    description: Option<String>,
+    /// JSON schema of the arguments.
+    parameters: Option<Value>,
+    strict: Option<bool>,
+}
+
+/// `auto`, `none`, `required`, or one function.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum ChatToolChoice {
+    Mode(String),
+    One { r#type: String, function: ChatNamed },
+}
+
+/// A function's name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ChatNamed {
+    name: String,
+}
+
+/// What the output must look like.
+#[derive(ToSchema)]
+pub(crate) struct ResponseFormat {
+    /// `text`, `json_object` or `json_schema`.
+    r#type: String,
+    /// `name` and `schema`.
+    json_schema: Option<Value>,
+}
+
+/// What a stream shows.
+#[derive(ToSchema)]
+pub(crate) struct StreamOptions {
+    /// A last chunk with token counts.
+    include_usage: Option<bool>,
+}
+
 /// OpenAI's chat request, with llama.cpp's samplers.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": true}))]
 pub(crate) struct ChatRequest {
     /// Id in the catalogue.
     model: String,
-    /// Turns, oldest first; content is text or parts (`text`, `image_url`, `input_audio`).
-    messages: Vec<Value>,
+    /// Turns, oldest first.
+    messages: Vec<ChatTurn>,
     /// Server-sent events instead of one body.
     stream: Option<bool>,
-    /// `include_usage`: a last chunk with token counts.
-    stream_options: Option<Value>,
+    stream_options: Option<StreamOptions>,
     /// Functions the model may call.
-    tools: Option<Vec<Value>>,
-    /// `auto`, `none`, `required`, or one function.
-    tool_choice: Option<Value>,
+    tools: Option<Vec<ChatTool>>,
+    tool_choice: Option<ChatToolChoice>,
     /// Several calls in one answer.
     parallel_tool_calls: Option<bool>,
-    /// `text`, `json_object` or `json_schema`.
-    response_format: Option<Value>,
+    response_format: Option<ResponseFormat>,
+    /// A JSON schema that the output must follow, as with vLLM.
+    guided_json: Option<Value>,
+    /// llama.cpp's: a JSON schema that the output must follow.
+    json_schema: Option<Value>,
+    /// llama.cpp's: a grammar that the output must follow.
+    grammar: Option<String>,
     /// Most tokens to generate; excludes `max_completion_tokens`.
     max_tokens: Option<i64>,
     /// Most tokens to generate; excludes `max_tokens`.
     max_completion_tokens: Option<i64>,
-    /// A string or several that end the output.
-    stop: Option<Value>,
+    /// What ends the output.
+    stop: Option<Stop>,
     /// Number of choices, 1 to 128.
     n: Option<i64>,
     /// Probabilities of the tokens.
@@ -101,14 +222,14 @@ pub(crate) struct ChatRequest {
     frequency_penalty: Option<f64>,
     /// The same seed and request make the same answer.
     seed: Option<i64>,
-    /// Bias by token id.
-    logit_bias: Option<Value>,
+    /// Bias by token id or text.
+    logit_bias: Option<HashMap<String, f64>>,
     /// `none` switches thinking off; others go to the template.
     reasoning_effort: Option<String>,
     /// `default`, `enabled` or `disabled`.
     thinking: Option<Value>,
     /// Further arguments of the chat template.
-    chat_template_kwargs: Option<Value>,
+    chat_template_kwargs: Option<HashMap<String, Value>>,
     /// Who asks, for fairness between callers.
     user: Option<String>,
 }
@@ -133,8 +254,8 @@ pub(crate) struct CompletionRequest {
     logprobs: Option<Value>,
     /// Number of choices per prompt.
     n: Option<i64>,
-    /// A string or several that end the output.
-    stop: Option<Value>,
+    /// What ends the output.
+    stop: Option<Stop>,
     /// Randomness, at most 2.
     temperature: Option<f64>,
     /// The same seed and request make the same answer.
@@ -155,19 +276,6 @@ pub(crate) struct EmbeddingRequest {
     dimensions: Option<i64>,
 }
 
-/// A list of vectors.
-#[derive(ToSchema)]
-pub(crate) struct EmbeddingList {
-    /// `list`.
-    object: String,
-    /// `embedding`, `index` and `object` of each.
-    data: Vec<Value>,
-    /// As the client named it.
-    model: String,
-    /// `prompt_tokens` and `total_tokens`.
-    usage: Value,
-}
-
 /// A request for scores.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny-rerank", "query": "capital of France", "documents": ["Paris", "Berlin"]}))]
@@ -184,19 +292,6 @@ pub(crate) struct RerankRequest {
     return_documents: Option<bool>,
 }
 
-/// Scores.
-#[derive(ToSchema)]
-pub(crate) struct RerankList {
-    /// As the client named it.
-    model: String,
-    /// `list`.
-    object: String,
-    /// `index` and raw `relevance_score` of each.
-    results: Vec<Value>,
-    /// `prompt_tokens` and `total_tokens`.
-    usage: Value,
-}
-
 /// OpenAI's request for a response; nothing is stored.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny", "input": "Hello!", "stream": true}))]
@@ -206,7 +301,7 @@ pub(crate) struct ResponseRequest {
     /// Text, or items: messages, reasoning, function calls and their outputs.
     input: Option<Value>,
     /// Turns as in a chat, instead of `input`.
-    messages: Option<Vec<Value>>,
+    messages: Option<Vec<ChatTurn>>,
     /// What comes before everything else.
     instructions: Option<String>,
     /// Most tokens to generate.
@@ -223,10 +318,43 @@ pub(crate) struct ResponseRequest {
     reasoning: Option<Value>,
     /// `default`, `enabled` or `disabled`.
     thinking: Option<Value>,
+    /// Alternatives per token, 0 to 20; probabilities come with them.
+    top_logprobs: Option<i64>,
+    /// `message.output_text.logprobs`; `reasoning.encrypted_content` changes nothing.
+    include: Option<Vec<String>>,
+    /// Only `disabled`.
+    truncation: Option<String>,
+    /// Calls of built-in tools, of which there are none.
+    max_tool_calls: Option<i64>,
     /// Randomness, at most 2.
     temperature: Option<f64>,
     /// 0 to 1.
     top_p: Option<f64>,
+}
+
+/// A turn of Anthropic's.
+#[derive(ToSchema)]
+pub(crate) struct MessageTurn {
+    /// `user` or `assistant`.
+    role: String,
+    content: MessageContent,
+}
+
+/// Text, or blocks: `text`, `image`, `thinking`, `tool_use`, `tool_result`.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum MessageContent {
+    Text(String),
+    Blocks(Vec<Value>),
+}
+
+/// A function that the model may call.
+#[derive(ToSchema)]
+pub(crate) struct MessageTool {
+    name: String,
+    description: Option<String>,
+    /// JSON schema of the arguments.
+    input_schema: Option<Value>,
 }
 
 /// Anthropic's request for a message.
@@ -235,10 +363,10 @@ pub(crate) struct ResponseRequest {
 pub(crate) struct MessageRequest {
     /// Id in the catalogue.
     model: String,
-    /// Turns; content is text or blocks.
-    messages: Vec<Value>,
-    /// Text or blocks before everything else.
-    system: Option<Value>,
+    /// Turns, `user` and `assistant`.
+    messages: Vec<MessageTurn>,
+    /// Before everything else.
+    system: Option<MessageContent>,
     /// Most tokens to generate.
     max_tokens: Option<i64>,
     /// Strings that end the output.
@@ -246,7 +374,7 @@ pub(crate) struct MessageRequest {
     /// Server-sent events instead of one body.
     stream: Option<bool>,
     /// Functions the model may call.
-    tools: Option<Vec<Value>>,
+    tools: Option<Vec<MessageTool>>,
     /// `auto`, `any`, `tool` or `none`.
     tool_choice: Option<Value>,
     /// `enabled`, `adaptive` or `disabled`.

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// With so many tokens at most an answer is cut, or fails, after its text.
-const CUT: u32 = 1;
+pub(crate) const CUT: u32 = 1;
 const FAILS: u32 = 2;
 
 /// Reasoning, text with probabilities, and a call: everything an answer can hold.
@@ -86,7 +86,7 @@ fn everything(start: &Start) -> Vec<Tick> {
     vec![(events, true)]
 }
 
-async fn start() -> (Gateway, Controller, Worker) {
+pub(crate) async fn start() -> (Gateway, Controller, Worker) {
     let worker = Worker::start(everything).await;
     let routes = ["m", "e"].map(|model| worker.route(model, &format!("instance-{model}")));
     let (gateway, controller) = Gateway::with(routes.to_vec()).await;

@@ -14,6 +14,7 @@ mod cold;
 mod contract;
 mod controller;
 mod dialects;
+mod documented;
 mod ends;
 mod errors;
 mod gateway;

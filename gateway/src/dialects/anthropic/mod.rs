@@ -1,6 +1,7 @@
 //! Anthropic's Messages, under the same prefixes as OpenAI's routes (Anthropic API reference, version 2023-06-01).
 
 pub(crate) mod render;
+mod schema;
 pub(crate) mod translate;
 
 use std::sync::Arc;
@@ -11,8 +12,10 @@ use muster_proto::v1::{ApplyTemplateCall, Prompt, PromptPiece, TokenizeCall, pro
 use serde_json::json;
 use utoipa::OpenApi;
 
+use self::schema::{CountAnswer, MessageAnswer};
+
 use crate::{
-    openapi::schema,
+    openapi::schema::{MessageError, MessageRequest, StreamEvent},
     render::error::Form,
     routes::{
         App,
@@ -41,14 +44,14 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     path = "/v1/messages",
     tag = "Anthropic",
     summary = "Answer with a message",
-    request_body = schema::MessageRequest,
+    request_body = MessageRequest,
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (serde_json::Value = "application/json"),
-            (schema::StreamEvent = "text/event-stream"),
+            (MessageAnswer = "application/json"),
+            (StreamEvent = "text/event-stream"),
         )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::MessageError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::MessageError),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = MessageError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = MessageError),
     )
 )]
 async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -68,11 +71,11 @@ async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response,
     path = "/v1/messages/count_tokens",
     tag = "Anthropic",
     summary = "Count the tokens of a prompt, on a model that is loaded",
-    request_body = schema::MessageRequest,
+    request_body = MessageRequest,
     responses(
-        (status = 200, description = "`input_tokens`.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::MessageError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::MessageError),
+        (status = 200, description = "They are counted.", body = CountAnswer),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = MessageError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = MessageError),
     )
 )]
 async fn count_tokens(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {

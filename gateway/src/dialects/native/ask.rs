@@ -212,7 +212,7 @@ struct Vectors<'a> {
     summary = "Score documents against a query; `/rerank` is the same",
     request_body = openapi::RerankRequest,
     responses(
-        (status = 200, description = "Scores.", body = openapi::RerankList),
+        (status = 200, description = "Scores.", body = crate::openapi::answers::RerankList),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
     )

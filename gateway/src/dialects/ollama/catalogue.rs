@@ -8,6 +8,7 @@ use muster_proto::v1::{Capabilities, EngineDescription, ModelSummary, ModelType}
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::schema::{OllamaLoaded, OllamaShown, OllamaTags};
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
@@ -44,7 +45,7 @@ pub(super) fn takes_requests(app: &App, id: &str) -> bool {
     tag = "Ollama",
     summary = "Models that are here",
     responses(
-        (status = 200, description = "`models`.", body = serde_json::Value),
+        (status = 200, description = "The models.", body = OllamaTags),
     )
 )]
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {
@@ -63,7 +64,7 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {
     tag = "Ollama",
     summary = "Models that are loaded",
     responses(
-        (status = 200, description = "`models`.", body = serde_json::Value),
+        (status = 200, description = "The models.", body = OllamaLoaded),
     )
 )]
 pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
@@ -95,7 +96,7 @@ pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
     summary = "One model",
     request_body = schema::OllamaShowRequest,
     responses(
-        (status = 200, description = "What is known of it.", body = serde_json::Value),
+        (status = 200, description = "What is known of it.", body = OllamaShown),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
     )

@@ -6,6 +6,7 @@
 
 mod catalogue;
 pub(crate) mod render;
+mod schema;
 pub(crate) mod translate;
 
 use std::sync::Arc;
@@ -24,11 +25,17 @@ use muster_proto::{
 };
 use serde_json::json;
 
-use self::{render::Kind, translate::Wanted};
+use self::{
+    render::Kind,
+    schema::{
+        OllamaChatAnswer, OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaGenerateAnswer, OllamaVersion,
+    },
+    translate::Wanted,
+};
 use utoipa::OpenApi;
 
 use crate::{
-    openapi::schema,
+    openapi::schema as requests,
     render::error::Form,
     routes::{
         App,
@@ -93,7 +100,7 @@ async fn probe() -> &'static str {
     tag = "Ollama",
     summary = "The version of Ollama's API that is spoken",
     responses(
-        (status = 200, description = "`version`.", body = serde_json::Value),
+        (status = 200, description = "It.", body = OllamaVersion),
     )
 )]
 async fn version() -> Response {
@@ -105,14 +112,14 @@ async fn version() -> Response {
     path = "/api/chat",
     tag = "Ollama",
     summary = "Continue a conversation",
-    request_body = schema::OllamaChatRequest,
+    request_body = requests::OllamaChatRequest,
     responses(
         (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
-            (serde_json::Value = "application/json"),
-            (serde_json::Value = "application/x-ndjson"),
+            (OllamaChatAnswer = "application/json"),
+            (OllamaChatAnswer = "application/x-ndjson"),
         )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
     )
 )]
 async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -124,14 +131,14 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     path = "/api/generate",
     tag = "Ollama",
     summary = "Continue a text",
-    request_body = schema::OllamaGenerateRequest,
+    request_body = requests::OllamaGenerateRequest,
     responses(
         (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
-            (serde_json::Value = "application/json"),
-            (serde_json::Value = "application/x-ndjson"),
+            (OllamaGenerateAnswer = "application/json"),
+            (OllamaGenerateAnswer = "application/x-ndjson"),
         )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
     )
 )]
 async fn generate(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -186,11 +193,11 @@ async fn unload(app: &App, asked: &Asked, model: String) -> Result<(), ErrorInfo
     path = "/api/embed",
     tag = "Ollama",
     summary = "Turn texts into vectors",
-    request_body = schema::OllamaEmbedRequest,
+    request_body = requests::OllamaEmbedRequest,
     responses(
-        (status = 200, description = "`embeddings` in input order.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+        (status = 200, description = "Vectors in input order.", body = OllamaEmbedAnswer),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
     )
 )]
 async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -202,11 +209,11 @@ async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Re
     path = "/api/embeddings",
     tag = "Ollama",
     summary = "Turn one text into a vector",
-    request_body = schema::OllamaEmbeddingsRequest,
+    request_body = requests::OllamaEmbeddingsRequest,
     responses(
-        (status = 200, description = "`embedding`.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
+        (status = 200, description = "The vector.", body = OllamaEmbeddingsAnswer),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
     )
 )]
 async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {

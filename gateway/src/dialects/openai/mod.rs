@@ -21,7 +21,7 @@ use self::render::{
 use utoipa::OpenApi;
 
 use crate::{
-    openapi::schema,
+    openapi::{answers, response::ResponseAnswer, schema},
     render::error::Form,
     routes::{
         App,
@@ -60,7 +60,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     request_body = schema::ChatRequest,
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (serde_json::Value = "application/json"),
+            (answers::ChatAnswer = "application/json"),
             (schema::StreamEvent = "text/event-stream"),
         )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
@@ -87,7 +87,7 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     request_body = schema::CompletionRequest,
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (serde_json::Value = "application/json"),
+            (answers::CompletionAnswer = "application/json"),
             (schema::StreamEvent = "text/event-stream"),
         )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
@@ -124,7 +124,7 @@ async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Respon
     request_body = schema::ResponseRequest,
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (serde_json::Value = "application/json"),
+            (ResponseAnswer = "application/json"),
             (schema::StreamEvent = "text/event-stream"),
         )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
@@ -156,7 +156,7 @@ async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response
     summary = "Turn texts into vectors",
     request_body = schema::EmbeddingRequest,
     responses(
-        (status = 200, description = "Vectors in input order.", body = schema::EmbeddingList),
+        (status = 200, description = "Vectors in input order.", body = answers::EmbeddingList),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
     )
@@ -176,7 +176,7 @@ async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Respons
     summary = "Score documents against a query",
     request_body = schema::RerankRequest,
     responses(
-        (status = 200, description = "Scores.", body = schema::RerankList),
+        (status = 200, description = "Scores.", body = answers::RerankList),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
     )

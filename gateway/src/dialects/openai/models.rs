@@ -9,6 +9,7 @@ use axum::{
 use http::StatusCode;
 use muster_proto::{ErrorExt as _, v1::ModelSummary};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     dialects::lemonade::options,
@@ -23,8 +24,10 @@ use crate::{
     },
 };
 
-#[derive(Debug, Serialize)]
-struct Model {
+/// A model of the catalogue.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Model {
+    /// Id in the catalogue.
     id: String,
     object: &'static str,
     /// Unix time in seconds; stable over restarts.
@@ -43,7 +46,8 @@ struct Model {
 }
 
 /// llama.cpp's description of a loaded model.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ModelMeta)]
 struct Meta {
     /// llama.cpp's number of the kind of tokenizer; absent where the engine does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,8 +62,10 @@ struct Meta {
     size: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct List {
+/// Models of the catalogue.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ModelList)]
+pub(super) struct List {
     object: &'static str,
     data: Vec<Model>,
 }
@@ -78,7 +84,7 @@ pub(super) struct Show {
     summary = "Models that are here",
     params(("show_all" = Option<bool>, Query, description = "Also models whose files are not here.")),
     responses(
-        (status = 200, description = "`data`: the models.", body = serde_json::Value),
+        (status = 200, description = "The models.", body = List),
         (status = "4XX", description = "The query is wrong.", body = schema::Error),
     )
 )]
@@ -103,7 +109,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) 
     summary = "One model",
     params(("id" = String, Path, description = "Id in the catalogue.")),
     responses(
-        (status = 200, description = "The model.", body = serde_json::Value),
+        (status = 200, description = "The model.", body = Model),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
         (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
     )
