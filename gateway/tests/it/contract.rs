@@ -167,15 +167,15 @@ async fn responses_that_are_cut_or_fail_are_what_async_openai_reads() {
     let response: Response = whole(&gateway, path, body.clone()).await;
     assert_eq!(response.status, Status::Incomplete);
     assert_eq!((response.output.len(), response.completed_at), (2, None));
-    let text = |response: &Response| match &response.output[1] {
-        OutputItem::Message(message) => {
-            assert_eq!(message.status, OutputStatus::Incomplete);
-            match &message.content[0] {
-                OutputMessageContent::OutputText(text) => text.clone(),
-                OutputMessageContent::Refusal(refusal) => panic!("{refusal:?}"),
-            }
+    let text = |response: &Response| {
+        let OutputItem::Message(message) = &response.output[1] else {
+            panic!("{:?}", response.output[1]);
+        };
+        assert_eq!(message.status, OutputStatus::Incomplete);
+        match &message.content[0] {
+            OutputMessageContent::OutputText(text) => text.clone(),
+            OutputMessageContent::Refusal(refusal) => panic!("{refusal:?}"),
         }
-        other => panic!("{other:?}"),
     };
     let figures = text(&response).logprobs.unwrap();
     assert_eq!((figures.len(), figures[0].top_logprobs.len()), (1, 1));

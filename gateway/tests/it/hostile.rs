@@ -237,10 +237,7 @@ async fn bad_paths_and_queries_are_refused_in_json_at_every_route() {
                     .iter()
                     .fold(path.clone(), |path, part| path.replace(part, name))
             };
-            let names = NAMES
-                .map(|name| named(name))
-                .into_iter()
-                .filter(|_| path.contains('{'));
+            let names = NAMES.map(&named).into_iter().filter(|_| path.contains('{'));
             let queries = QUERIES.map(|query| format!("{}?{query}", named("m")));
             for target in names.chain(queries) {
                 let request = gateway

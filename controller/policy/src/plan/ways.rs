@@ -68,6 +68,7 @@ mod tests {
         let part = |bytes: &u64| NeedPart {
             kind: DeviceKind::Gpu,
             bytes: Bytes::new(*bytes),
+            share: None,
         };
         let parts: Vec<NeedPart> = bytes.iter().map(part).collect();
         let options: Vec<usize> = (0..devices).collect();

@@ -94,9 +94,7 @@ fn asks(value: &Value) -> bool {
 pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, ErrorInfo> {
     let mut body = oai::object(&request.extra_json);
     // llama.cpp's server ignores them.
-    let ignored = VLLMS
-        .iter()
-        .find(|key| body.get(**key).is_some_and(|value| asks(value)));
+    let ignored = VLLMS.iter().find(|key| body.get(**key).is_some_and(asks));
     if let Some(key) = ignored {
         return Err(unsupported(key));
     }
