@@ -136,7 +136,7 @@ fn completions() -> Vec<Try> {
         post(
             "… `echo`, `logprobs`, several prompts",
             path,
-            json!({"model": "m", "prompt": ["Once", [1, 2, 3]], "max_tokens": 2, "echo": true, "logprobs": 1}),
+            json!({"model": "m", "prompt": ["Once", [1, 2, 3]], "max_tokens": 2, "echo": true, "logprobs": true}),
             |reply| {
                 let choices = reply.json()["choices"].clone();
                 let text = choices[0]["text"].as_str().unwrap_or_default().to_owned();

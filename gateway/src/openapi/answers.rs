@@ -189,8 +189,8 @@ pub(crate) struct CompletionChoice {
 #[derive(ToSchema)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
-    /// Natural logarithms; null for a prompt's first token.
-    token_logprobs: Vec<Option<f64>>,
+    /// Natural logarithms; -9999 = impossible.
+    token_logprobs: Vec<f64>,
     /// Alternatives by their text; null where there are none.
     top_logprobs: Vec<Option<HashMap<String, f64>>>,
     /// Characters before each token.

@@ -250,7 +250,7 @@ pub(crate) struct CompletionRequest {
     stream: Option<bool>,
     /// Most tokens to generate.
     max_tokens: Option<i64>,
-    /// Alternatives per token, or whether to show probabilities at all.
+    /// Alternatives per token, or whether to show probabilities of the output at all. A number excludes `echo`.
     logprobs: Option<Value>,
     /// Number of choices per prompt.
     n: Option<i64>,

@@ -1,6 +1,9 @@
 //! `POST /v1/completions` (OpenAI's legacy completions; seeds 000 and 004).
 
-use muster_proto::v1::{ErrorInfo, GenerateRequest, Infill, Prompt, generate_request::Input};
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{ErrorInfo, GenerateRequest, Infill, Prompt, generate_request::Input},
+};
 
 use super::{CompletionCall, common};
 use crate::translate::{
@@ -45,7 +48,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
         max_tokens: max_tokens(&mut body)?,
         ..GenerateRequest::default()
     };
-    logprobs(&mut body, &mut work, &mut view)?;
+    logprobs(&mut body, echo.is_some(), &mut work, &mut view)?;
     switches(&mut body, &mut work, &mut view)?;
     work.extra_json = body.rest();
     let input = |prompt: Prompt| match suffix.as_deref() {
@@ -78,11 +81,21 @@ fn infill(field: &Field<'_>, prompt: &Prompt, suffix: &str) -> Result<Input, Err
     }
 }
 
-/// OpenAI's number, Lemonade's boolean (seed 000), llama.cpp's `n_probs`.
-fn logprobs(body: &mut Object<'_>, work: &mut GenerateRequest, view: &mut View) -> Result<(), ErrorInfo> {
+/// OpenAI's number, Lemonade's boolean (seed 000: of the output's tokens), llama.cpp's `n_probs`. With `echo`, OpenAI's lists begin with the
+/// prompt's tokens, whose probabilities no engine tells: lists without them would be taken for these.
+fn logprobs(
+    body: &mut Object<'_>,
+    echo: bool,
+    work: &mut GenerateRequest,
+    view: &mut View,
+) -> Result<(), ErrorInfo> {
     if let Some(field) = body.take("logprobs") {
         match field.kind() {
             Kind::Bool => work.logprobs = field.bool()?,
+            Kind::Number if echo => {
+                let message = "no runtime here tells the probabilities of a prompt's tokens, which a number with `echo` asks for; `true` asks for those of the output";
+                return Err(Code::UnsupportedByRuntime.error(message).with_param("logprobs"));
+            }
             Kind::Null | Kind::Number | Kind::String | Kind::Array | Kind::Object => {
                 work.top_logprobs = u32::try_from(field.integer(0, MAX_LOGPROBS)?).unwrap_or_default();
                 work.logprobs = true;
@@ -168,6 +181,8 @@ mod tests {
         assert_eq!(read("false"), (false, 0));
         assert_eq!(read("0"), (true, 0));
         assert_eq!(read("5"), (true, 5));
+        assert_eq!(read("true, \"echo\": true"), (true, 0));
+        assert_eq!(read("2, \"echo\": false"), (true, 2));
     }
 
     #[test]
@@ -179,6 +194,7 @@ mod tests {
             (r#""prompt": [[1, -1]]"#, "prompt[0][1]"),
             (r#""prompt": "a", "best_of": 2"#, "best_of"),
             (r#""prompt": "a", "logprobs": 99"#, "logprobs"),
+            (r#""prompt": "a", "logprobs": 0, "echo": true"#, "logprobs"),
         ] {
             assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
         }
