@@ -80,7 +80,7 @@ pub(super) struct NativeInfillRequest {
     input_suffix: String,
     /// Other files: `filename` and `text` of each.
     input_extra: Option<Vec<Value>>,
-    /// Text after the middle's mark.
+    /// What the middle begins with. It is read at the end of the prefix, before the suffix's mark, as llama.cpp's own server has it.
     prompt: Option<Value>,
     /// Most tokens to generate.
     n_predict: Option<i32>,
