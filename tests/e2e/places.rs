@@ -165,6 +165,51 @@ async fn replicas_take_requests_together_and_a_crashed_one_is_replaced() {
     eventually("it is replaced", LIMIT, two).await;
 }
 
+/// 24 equal conversations once landed on four idle replicas as 12, 7, 5 and 0.
+#[tokio::test]
+async fn a_conversation_returns_to_its_replica_and_different_ones_spread() {
+    let more = "replicas = 4\nstub.memory_mib = 20\nstub.tokens_per_second = 500";
+    let devices = [
+        "sim:one:30MiB",
+        "sim:two:30MiB",
+        "sim:three:30MiB",
+        "sim:four:30MiB",
+    ];
+    let stack = Stack::with(format!("{POLICY}{}", stub("four", more)))
+        .devices(&devices)
+        .start()
+        .await;
+    load(&stack, "four").await.unwrap();
+    let http = stack.http();
+    let say = async |text: String| {
+        let messages = json!([{"role": "user", "content": text}]);
+        let more = json!({"max_tokens": 2, "messages": messages});
+        assert!(!http.chat("four", more).await.chat_text().is_empty());
+    };
+    let touches = async || {
+        let mut counts = Vec::new();
+        for worker in 0..devices.len() {
+            let touch = stack.instance(worker, "four").await.touch;
+            counts.push(touch.unwrap_or_default().touch_seq);
+        }
+        counts
+    };
+    // How many of them took requests since `before`.
+    let used =
+        |before: &[u64], after: &[u64]| before.iter().zip(after).filter(|(one, two)| one != two).count();
+    let begun = touches().await;
+    for _ in 0..12 {
+        say("always the same".to_owned()).await;
+    }
+    let same = touches().await;
+    assert_eq!(used(&begun, &same), 1, "{begun:?} {same:?}");
+    for number in 0..24 {
+        say(format!("number {number}")).await;
+    }
+    let different = touches().await;
+    assert!(used(&same, &different) >= 3, "{same:?} {different:?}");
+}
+
 #[tokio::test]
 async fn replicas_that_cannot_all_be_there_are_not_loaded_at_all() {
     let stack = replicated("stub.memory_mib = 20\nstub.load_time_ms = 1500").await;
