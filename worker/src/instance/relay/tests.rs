@@ -164,6 +164,39 @@ fn a_request_passes_through_with_its_handle_and_credit() {
 }
 
 #[test]
+fn callers_take_turns_by_key_and_then_by_user() {
+    let (mut relay, session, instance) = rig(1, 8);
+    let from = |ticket: u64, key: &str, user: &str| {
+        let mut begin = session.begin(&instance, ticket, ticket, 3);
+        begin.start.fairness_key = key.to_owned();
+        begin.start.fairness_user = user.to_owned();
+        begin.start.request_id = ticket.to_string();
+        begin
+    };
+    let waiting = [
+        ("a", "x"),
+        ("a", "x"),
+        ("a", "y"),
+        ("a", "z"),
+        ("b", ""),
+        ("b", ""),
+    ];
+    for (ticket, (key, user)) in (1..).zip([("", "")].into_iter().chain(waiting)) {
+        relay.begin(from(ticket, key, user));
+    }
+    let mut order = Vec::new();
+    for seq in 1..=7 {
+        let start = started(&mut relay);
+        order.push(start.request_id);
+        let end = vec![Kind::Finished(Finished::default())];
+        relay
+            .tick(tick(seq, vec![sequence(start.handle, end, true)]))
+            .unwrap();
+    }
+    assert_eq!(order, ["1", "2", "6", "4", "7", "5", "3"]);
+}
+
+#[test]
 fn no_room_waits_and_retries_under_a_new_handle() {
     let (mut relay, mut session, instance) = rig(2, 4);
     relay.begin(session.begin(&instance, 1, 1, 3));
