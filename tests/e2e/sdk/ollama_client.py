@@ -36,8 +36,11 @@ def know(client: ollama.Client) -> None:
 
 
 def embed(client: ollama.Client) -> None:
+    client.generate(model="tiny-embed", keep_alive=0)
     one = client.embed(model="tiny-embed", input="Hello!")
+    assert 0 < one.load_duration <= one.total_duration, one
     two = client.embed(model="tiny-embed", input=["Hello!", "Goodbye!"])
+    assert two.load_duration == 0, two
     assert len(one.embeddings) == 1 and len(two.embeddings) == 2, two
     assert len(one.embeddings[0]) == len(two.embeddings[1]) > 1
     assert all(abs(a - b) < 1e-3 for a, b in zip(one.embeddings[0], two.embeddings[0], strict=True))

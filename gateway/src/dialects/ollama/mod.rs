@@ -230,13 +230,15 @@ async fn vectors(
     app: &App,
     asked: &Asked,
     wanted: translate::Vectors,
-    body: fn(&str, render::Lap, &crate::render::answer::Answer) -> Result<Bytes, ErrorInfo>,
+    body: fn(&str, render::Laps, &crate::render::answer::Answer) -> Result<Bytes, ErrorInfo>,
 ) -> Result<Response, Refusal> {
     let mut common = wanted.common;
     let name = std::mem::take(&mut common.model);
     common.model = catalogue::resolve(app, &name);
-    let lap = render::Lap::start();
+    let cold = !catalogue::takes_requests(app, &common.model);
+    let whole = render::Lap::start();
     let answers = asked.one(app, common, Work::Embed(wanted.work), 1).await?;
+    let load = if cold { whole.nanos() } else { 0 };
     let answer = run::gather(answers).await?;
-    Ok(reply::ok(body(&name, lap, &answer)?))
+    Ok(reply::ok(body(&name, render::Laps { whole, load }, &answer)?))
 }

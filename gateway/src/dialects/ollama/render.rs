@@ -46,6 +46,14 @@ impl Lap {
     }
 }
 
+/// How long a request for vectors takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Laps {
+    pub(crate) whole: Lap,
+    /// Nanoseconds until the model was loaded; 0 if it was.
+    pub(crate) load: u64,
+}
+
 /// The whole answer; `load` nanoseconds went by until the model was loaded.
 pub(crate) fn body(model: &str, kind: Kind, load: u64, answer: Answer) -> Bytes {
     let finished = answer.finished;
@@ -84,7 +92,7 @@ pub(crate) fn stream(model: String, kind: Kind, load: u64) -> Stream<Lines> {
 ///
 /// # Errors
 /// The model has a vector per token instead of one per input.
-pub(crate) fn embed(model: &str, lap: Lap, answer: &Answer) -> Result<Bytes, ErrorInfo> {
+pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, ErrorInfo> {
     let mut out = BytesMut::with_capacity(512);
     raw(&mut out, "{\"model\":");
     value(&mut out, model);
@@ -92,8 +100,8 @@ pub(crate) fn embed(model: &str, lap: Lap, answer: &Answer) -> Result<Bytes, Err
     list(&mut out, vectors(answer)?, |out, vector| {
         value(out, &vector.values)
     });
-    member(&mut out, "total_duration", &lap.nanos());
-    raw(&mut out, ",\"load_duration\":0");
+    member(&mut out, "total_duration", &laps.whole.nanos());
+    member(&mut out, "load_duration", &laps.load);
     let usage = answer.embedded.as_ref().and_then(|embedded| embedded.usage);
     member(
         &mut out,
@@ -108,7 +116,7 @@ pub(crate) fn embed(model: &str, lap: Lap, answer: &Answer) -> Result<Bytes, Err
 ///
 /// # Errors
 /// As for [`embed`].
-pub(crate) fn embeddings(_model: &str, _lap: Lap, answer: &Answer) -> Result<Bytes, ErrorInfo> {
+pub(crate) fn embeddings(_model: &str, _laps: Laps, answer: &Answer) -> Result<Bytes, ErrorInfo> {
     let mut out = BytesMut::with_capacity(512);
     raw(&mut out, "{\"embedding\":");
     match vectors(answer)?.first() {
