@@ -525,16 +525,25 @@ impl Sim {
     }
 
     pub(crate) fn fail_load(&mut self, id: &WorkerId, instance: &InstanceId, class: FailureClass) {
-        self.note_retry(id, instance);
+        self.note_retry(id, instance, Some(class));
         self.workers.get_mut(id).unwrap().lifecycle += 1;
         self.change(id, instance, |i| {
             i.life = Life::Failed(failure(class, "model_load_failed"))
         });
     }
 
-    fn note_retry(&mut self, id: &WorkerId, instance: &InstanceId) {
-        let model = self.workers[id].instances[instance].spec.model.clone();
-        self.retrying.insert(model, id.clone());
+    /// A first attempt whose engine fails is tried once more; any other end is none of that.
+    fn note_retry(&mut self, id: &WorkerId, instance: &InstanceId, class: Option<FailureClass>) {
+        let found = &self.workers[id].instances[instance];
+        if found.life != Life::Loading {
+            return;
+        }
+        let spec = Arc::clone(&found.spec);
+        if class == Some(FailureClass::EngineLoad) && spec.attempt == 1 {
+            self.retrying.insert(spec.model.clone(), id.clone());
+        } else {
+            self.retrying.remove(&spec.model);
+        }
     }
 
     pub(crate) fn crash(&mut self, id: &WorkerId, instance: &InstanceId) {
@@ -547,7 +556,7 @@ impl Sim {
 
     /// The worker begins to end an instance by itself: its engine failed, or somebody at the host wants it gone.
     pub(crate) fn begin_end(&mut self, id: &WorkerId, instance: &InstanceId, why: Option<WorkerFailure>) {
-        self.note_retry(id, instance);
+        self.note_retry(id, instance, why.as_ref().map(|failure| failure.class));
         self.change(id, instance, |i| {
             i.running = 0;
             i.life = Life::Unloading;
