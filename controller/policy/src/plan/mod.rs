@@ -1,7 +1,7 @@
 //! The load queue: one pass in order, in which every load decides anew what it claims, whom it evicts, and whether it starts (I5).
 //!
 //! ```text
-//!   for each load, first come first:
+//!   for each load, second attempts first (I7), then first come first:
 //!     candidates ──► room (who would have to go?) ──► best plan ──► claim ──► start | evict | wait | refuse
 //! ```
 //!
