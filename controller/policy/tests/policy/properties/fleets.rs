@@ -80,6 +80,27 @@ pub(super) fn fleet(config: Config) -> Sim {
     sim
 }
 
+/// One host with three devices, and models that are each bound to one of them: who waits for one device must not keep others from theirs.
+pub(super) fn bound_fleet(config: Config) -> Sim {
+    let mut sim = Sim::new(config);
+    sim.instant = false;
+    for n in 0..3 {
+        let id = format!("sim:{n}");
+        sim.join(facts(
+            &format!("w{n}"),
+            "h",
+            vec![device(&id, DeviceKind::Sim, 100)],
+        ));
+        for bytes in [60, 50, 30] {
+            sim.add_model(ModelSpec {
+                device: DeviceChoice::Device(id.as_str().into()),
+                ..model(&format!("m{n}-{bytes}"), ModelType::Llm, bytes)
+            });
+        }
+    }
+    sim
+}
+
 /// Two hosts with more than two GPUs for one worker and host RAM for all: models that are split, offloaded in part, bound to a device, a kind of
 /// device or a worker, and a group of three.
 pub(super) fn wide_fleet(config: Config) -> Sim {

@@ -9,7 +9,7 @@ use muster_policy::{Bytes, Event, FailureClass, IdleTtl, InstanceId, WorkerId};
 use proptest::prelude::*;
 
 use crate::sim::{Life, Sim, SimWorker, failure, limits, unlimited};
-use fleets::{configs, crowded_fleet, fleet, wide_fleet};
+use fleets::{bound_fleet, configs, crowded_fleet, fleet, wide_fleet};
 use ops::{ModelOp, Op, WorkerOp, crowded_op, op};
 
 fn choose<T: Clone>(from: impl IntoIterator<Item = T>, n: u8) -> Option<T> {
@@ -350,10 +350,10 @@ proptest! {
     #[test]
     fn loads_begin_by_the_clock_alone_though_some_requests_never_end(
         config in configs(),
-        which in 0_u8..3,
+        which in 0_u8..4,
         ops in prop::collection::vec(prop_oneof![op(), crowded_op()], 1..160),
     ) {
-        let mut sim = [fleet, crowded_fleet, wide_fleet][usize::from(which)](config);
+        let mut sim = [fleet, crowded_fleet, wide_fleet, bound_fleet][usize::from(which)](config);
         for op in &ops {
             sim.log.push(format!("== {op:?}"));
             apply(&mut sim, op);
