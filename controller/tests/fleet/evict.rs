@@ -2,7 +2,10 @@
 
 use muster_proto::v1;
 
-use crate::{Rig, TWO_MODELS, worker::Worker};
+use crate::{
+    Rig, TWO_MODELS,
+    worker::{DEVICE, Worker, device},
+};
 
 #[tokio::test]
 async fn a_second_model_takes_the_place_of_an_idle_one() {
@@ -81,4 +84,23 @@ async fn only_pinned_models_in_the_way_are_said_so() {
     let failure = client.ensure("a").await.failed().await;
     assert_eq!(failure.code, "slots_pinned");
     assert_eq!(failure.details["pinned"], "p");
+}
+
+#[tokio::test]
+async fn the_fleet_s_limit_evicts_on_another_host() {
+    let limits = "[policy]\nmax_loaded_models = -1\nmax_loaded_models_fleet = 1";
+    let rig = Rig::start(&TWO_MODELS.replace("[policy]", limits)).await;
+    let mut one = Worker::new("one");
+    one.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let mut two = Worker::new("two");
+    two.host = "larger".to_owned();
+    two.devices = vec![device(DEVICE, v1::DeviceKind::Cpu, 2 << 30)];
+    two.join(&rig.address()).await;
+    client.load("b").await.unwrap();
+    assert_eq!(client.model("a").await.status(), v1::ModelStatus::Unloaded);
+    assert_eq!(client.model("b").await.status(), v1::ModelStatus::Loaded);
+    assert_eq!((one.count("load"), two.count("load")), (1, 1));
+    assert_eq!((one.count("unload if idle"), two.count("unload if idle")), (1, 0));
 }

@@ -71,6 +71,7 @@ pub(crate) enum Loads {
 pub(crate) struct Worker {
     pub(crate) name: String,
     pub(crate) boot: String,
+    pub(crate) host: String,
     pub(crate) memory: Arc<Mutex<Memory>>,
     /// All of them can be used by all of its runtimes.
     pub(crate) devices: Vec<v1::Device>,
@@ -92,6 +93,7 @@ impl Worker {
         Self {
             name: name.to_owned(),
             boot: id::fresh().to_string(),
+            host: "host".to_owned(),
             memory: Arc::default(),
             devices: vec![device(DEVICE, v1::DeviceKind::Cpu, 1 << 30)],
             runtimes: vec!["stub", "llama_cpp"],
@@ -106,7 +108,7 @@ impl Worker {
         Hello {
             worker_id: self.name.clone(),
             boot_id: self.boot.clone(),
-            host_id: "host".to_owned(),
+            host_id: self.host.clone(),
             protocol_min: 1,
             protocol_max: 1,
             highest_epoch_seen: memory.highest_epoch,
