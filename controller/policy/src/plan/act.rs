@@ -70,8 +70,9 @@ impl Fleet {
         let exclusive = self
             .on_host(host)
             .any(|instance| instance.takes_load_slot() && instance.spec.attempt > 1);
-        if let Some(retry) = pass.retries.get(host).filter(|retry| **retry != load.id) {
-            taken.extend(self.queue.get(retry).map(|retry| retry.model.clone()));
+        let retry = self.first_retry(host, pass).filter(|retry| retry.id != load.id);
+        if let Some(retry) = retry {
+            taken.push(retry.model.clone());
             return taken;
         }
         if exclusive || taken.len() >= slots {

@@ -14,7 +14,7 @@ use crate::api::{
     DecisionKind, EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{InstanceState, Load, Standing};
+use crate::state::{Goal, InstanceState, Load, Standing};
 
 impl Fleet {
     /// Moves a retry on: empties the host, then starts.
@@ -27,7 +27,9 @@ impl Fleet {
         pass: &mut Pass,
         ids: &mut dyn IdSource,
     ) {
-        let first = pass.retries.get(host).is_none_or(|retry| *retry == load.id);
+        let first = self
+            .first_retry(host, pass)
+            .is_none_or(|retry| retry.id == load.id);
         let loading: Vec<ModelId> = self
             .on_host(host)
             .filter(|instance| {
@@ -67,6 +69,13 @@ impl Fleet {
                 self.load_failed_for_good(&load.model, &LoadError::Worker(failure.clone()));
             }
         }
+    }
+
+    /// The second attempt that has a host for itself. Of several the first; the next one if that ended in this pass.
+    pub(crate) fn first_retry(&self, host: &HostId, pass: &Pass) -> Option<&Load> {
+        let here = |load: &&Load| matches!(&load.goal, Goal::RetryAt { host: at, .. } if at == host);
+        pass.retries.get(host)?;
+        self.queue.values().find(here)
     }
 
     /// Evicts what is idle; returns the models that are still there.

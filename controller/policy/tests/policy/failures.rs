@@ -341,3 +341,42 @@ fn a_load_that_failed_is_tried_again_elsewhere_if_its_worker_takes_no_more_loads
     sim.finish_loads();
     assert!(sim.streams[&first].ready().is_some(), "{}", sim.tail());
 }
+
+/// Found by `loads_begin_by_the_clock_alone_though_some_requests_never_end`: the first of two second attempts was given up, and another load
+/// began before the other one had the host.
+#[test]
+fn the_next_second_attempt_has_the_host_when_the_first_is_given_up() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        max_concurrent_loads: std::num::NonZeroU32::new(2).unwrap(),
+        max_eviction_wait: Some(Duration::from_secs(3)),
+        max_drain: Some(Duration::from_secs(4)),
+        ..config()
+    });
+    for (worker, id) in [("w0", "sim:a"), ("w1", "sim:b")] {
+        sim.join(facts(worker, "h", vec![device(id, DeviceKind::Sim, 100)]));
+    }
+    for (id, on) in [
+        ("busy", "sim:a"),
+        ("first", "sim:a"),
+        ("second", "sim:b"),
+        ("later", "sim:b"),
+    ] {
+        let mut spec = model(id, ModelType::Llm, 20);
+        spec.device = DeviceChoice::Device(on.into());
+        sim.add_model(spec);
+    }
+    sim.use_model("busy");
+    let failing = ["first", "second"].map(|id| sim.open(id));
+    for (worker, instance) in sim.loading() {
+        sim.fail_load(&worker, &instance, FailureClass::EngineLoad);
+    }
+    let later = sim.open("later");
+    sim.advance(Duration::from_secs(8));
+    assert!(sim.streams[&failing[0]].failed().is_some(), "{}", sim.tail());
+    assert!(sim.streams[&failing[1]].failed().is_none() && sim.loading().is_empty());
+    sim.advance(Duration::from_secs(8));
+    assert!(sim.streams[&failing[1]].failed().is_some(), "{}", sim.tail());
+    sim.finish_loads();
+    assert!(sim.streams[&later].ready().is_some(), "{}", sim.tail());
+}
