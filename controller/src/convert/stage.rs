@@ -68,7 +68,20 @@ pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
             .with_detail("replicas", replicas)
             .with_detail("possible", possible),
         LoadError::NotDrained(model) => base.with_detail("model", model),
-        LoadError::NoWorker { model, waited } | LoadError::EvictionTimeout { model, waited } => base
+        LoadError::NoWorker {
+            model,
+            waited,
+            missing,
+        } => {
+            let info = base
+                .with_detail("model", model)
+                .with_detail("waited_ms", waited.as_millis());
+            match missing {
+                Some(runtime) => info.with_detail("missing_runtime", runtime),
+                None => info,
+            }
+        }
+        LoadError::EvictionTimeout { model, waited } => base
             .with_detail("model", model)
             .with_detail("waited_ms", waited.as_millis()),
         LoadError::WorkerLost(worker) | LoadError::NotLost(worker) => base.with_detail("worker_id", worker),
@@ -235,6 +248,7 @@ mod tests {
             LoadError::NoWorker {
                 model: model(),
                 waited: std::time::Duration::ZERO,
+                missing: Some("llama_server".into()),
             },
             LoadError::WorkerLost("w".into()),
             LoadError::Cancelled(model()),

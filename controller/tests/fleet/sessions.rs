@@ -344,6 +344,28 @@ async fn a_draining_worker_takes_no_loads() {
     assert_eq!(worker.count("load"), 1);
 }
 
+/// A runtime that is nowhere is named, not only waited for.
+#[tokio::test]
+async fn a_runtime_that_no_worker_has_is_named() {
+    let config = "
+[policy]
+settle = '100ms'
+worker_wait = '200ms'
+[models.x]
+checkpoint = 'a.gguf'
+runtime = 'llama_server'
+";
+    let rig = Rig::start(config).await;
+    std::fs::write(rig.path("a.gguf"), b"x").unwrap();
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let failure = rig.client().await.ensure("x").await.failed().await;
+    assert_eq!(failure.code, "no_worker");
+    let expected = "no worker that can host model 'x' joined within 200 ms; its runtime `llama_server` is on no worker that is here";
+    assert_eq!(failure.message, expected);
+    assert_eq!(failure.details["missing_runtime"], "llama_server");
+}
+
 #[tokio::test]
 async fn a_hold_survives_the_controller_if_its_gateway_comes_back() {
     let mut rig = Rig::start(TWO_MODELS).await;

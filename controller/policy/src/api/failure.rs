@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Refusal;
-use super::ids::{DeviceKey, ModelId, WorkerId};
+use super::ids::{DeviceKey, ModelId, RuntimeName, WorkerId};
 use super::units::Bytes;
 
 /// What a failure at the worker means to policy. The driver tells it from the error's code, never from its message.
@@ -50,7 +50,7 @@ pub enum LoadError {
     #[error("model '{0}' is loaded; unload it before loading it with other settings")]
     LoadedAlready(ModelId),
     /// It failed lately; automatic loads are refused for a while (I7).
-    #[error("model '{model}' failed to load and is not tried again for {} ms: {last}", retry_in.as_millis())]
+    #[error("model '{model}' failed to load and is not tried again for {}: {last}", span(*retry_in))]
     Failed {
         /// The model.
         model: ModelId,
@@ -93,12 +93,14 @@ pub enum LoadError {
         possible: u32,
     },
     /// No worker that could host it came in time.
-    #[error("no worker that can host model '{model}' joined within {} ms", waited.as_millis())]
+    #[error("no worker that can host model '{model}' joined within {}{}", span(*waited), lacks(missing.as_ref()))]
     NoWorker {
         /// The model.
         model: ModelId,
         /// How long was waited.
         waited: Duration,
+        /// Its runtime, if no worker that is here has it.
+        missing: Option<RuntimeName>,
     },
     /// The worker that hosted or loaded it was lost.
     #[error("worker '{0}' was lost")]
@@ -112,7 +114,7 @@ pub enum LoadError {
         reason: Refusal,
     },
     /// Room was being made, but those in the way did not finish their work in time (PROTOCOL 11).
-    #[error("model '{model}' waited {} ms for others to finish their work", waited.as_millis())]
+    #[error("model '{model}' waited {} for others to finish their work", span(*waited))]
     EvictionTimeout {
         /// The model.
         model: ModelId,
@@ -156,6 +158,20 @@ impl LoadError {
             Self::NotLost(_) => "worker_not_lost",
         }
     }
+}
+
+/// For people: whole seconds, or milliseconds below one.
+fn span(time: Duration) -> String {
+    match time.as_millis() {
+        ms @ 0..1000 => format!("{ms} ms"),
+        ms => format!("{} s", ms.div_ceil(1000)),
+    }
+}
+
+fn lacks(runtime: Option<&RuntimeName>) -> String {
+    runtime.map_or_else(String::new, |runtime| {
+        format!("; its runtime `{runtime}` is on no worker that is here")
+    })
 }
 
 fn place(device: Option<&DeviceKey>) -> String {

@@ -590,13 +590,7 @@ impl Fleet {
                 models,
                 short: shortage,
             } => {
-                let error = shortage.map_or_else(
-                    || LoadError::NoWorker {
-                        model: model.clone(),
-                        waited: self.config.worker_wait,
-                    },
-                    short,
-                );
+                let error = shortage.map_or_else(|| self.no_worker(&load.spec), short);
                 Stop::Ghosts { models, error }
             }
             Obstacle::Pinned(pinned) => Stop::Refused(LoadError::SlotsPinned { model, pinned }),

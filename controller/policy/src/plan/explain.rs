@@ -8,8 +8,8 @@ use super::obstacle::{Obstacle, Victim};
 use super::room::{Room, Wanted};
 use super::tenure::Tenure;
 use crate::api::{
-    Bytes, Explanation, LoadError, ModelId, ModelSpec, Moment, Obstruction, Origin, PartView, PlaceView,
-    Verdict, VictimStanding, VictimView,
+    Bytes, Explanation, ModelId, ModelSpec, Moment, Obstruction, Origin, PartView, PlaceView, Verdict,
+    VictimStanding, VictimView,
 };
 use crate::fleet::Fleet;
 use crate::ledger::{Host, ModelTag};
@@ -76,10 +76,7 @@ impl Fleet {
             Err(Stop::Claims(models)) => Verdict::WaitForClaims(models),
             Err(Stop::Ghosts { models, .. }) => Verdict::WaitForLost(models),
             Err(Stop::Refused(error)) => Verdict::Refuse(error),
-            Err(Stop::NobodyHere) => Verdict::Refuse(LoadError::NoWorker {
-                model: id.clone(),
-                waited: self.config.worker_wait,
-            }),
+            Err(Stop::NobodyHere) => Verdict::Refuse(self.no_worker(&load.spec)),
         }
     }
 

@@ -109,10 +109,7 @@ impl Fleet {
         } else if !ghosts.is_empty() {
             Stop::Ghosts {
                 models: ghosts,
-                error: LoadError::NoWorker {
-                    model: load.model.clone(),
-                    waited: self.config.worker_wait,
-                },
+                error: self.no_worker(&load.spec),
             }
         } else {
             Stop::Refused(LoadError::SlotsPinned {

@@ -23,7 +23,7 @@ mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, Moment, WaitReason};
+use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, ModelSpec, Moment, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Claim, Goal, InstanceState, Load, LoadId, Standing, Worker};
 use choose::Stop;
@@ -167,13 +167,20 @@ impl Fleet {
             Stop::Ghosts { models, error } => self.wait_stuck(load, WaitReason::Claim, models, &error, pass),
             Stop::Refused(error) => self.refuse_load(&load.model, &error),
             Stop::NobodyHere => {
-                let waited = self.config.worker_wait;
-                let error = LoadError::NoWorker {
-                    model: load.model.clone(),
-                    waited,
-                };
+                let error = self.no_worker(&load.spec);
                 self.wait_stuck(load, WaitReason::NoWorker, Vec::new(), &error, pass);
             }
+        }
+    }
+
+    /// Nobody came who could host a model.
+    fn no_worker(&self, spec: &ModelSpec) -> LoadError {
+        let mut here = self.workers.values();
+        let has = here.any(|worker| worker.facts.runtimes.contains_key(&spec.runtime));
+        LoadError::NoWorker {
+            model: spec.id.clone(),
+            waited: self.config.worker_wait,
+            missing: (!has).then(|| spec.runtime.clone()),
         }
     }
 
