@@ -1,7 +1,7 @@
 //! Flags of llama.cpp that both its server and our embedded engine take in `ModelSettings.args`.
 //!
 //! The controller decides by them which of the two can host a model (DECISIONS.md, Settings); `muster-llama` takes these and refuses all others.
-//! Controller and worker [check](check) them before a process is started for them.
+//! Controller and worker [check] them before a process is started for them.
 
 use crate::{Code, ErrorExt as _, v1::ErrorInfo};
 

@@ -33,6 +33,7 @@ mod shutdown;
 mod slow;
 mod surface;
 mod up;
+mod vision;
 
 /// Runs scenarios `async fn NAME(Engine)` through each runtime.
 macro_rules! for_each_runtime {

@@ -116,9 +116,9 @@ fn chats() -> Vec<Try> {
             },
         ),
         post(
-            "… images as content parts",
+            "… images as content parts, with an `mmproj`",
             path,
-            ask(json!({"messages": image})),
+            ask(json!({"model": "s", "messages": image})),
             |reply| is_list(&reply.json()["choices"], 1),
         ),
     ]
@@ -386,7 +386,13 @@ async fn column(engine: Engine) -> Vec<(&'static str, bool)> {
         Engine::LlamaCpp | Engine::Stub => "--slots --props".to_owned(),
     };
     let embeddings = "labels = [\"embeddings\"]";
+    let projector = match engine {
+        Engine::LlamaServer => format!("mmproj = {:?}", test_model("tiny-vision")),
+        // A model that needs it does not load.
+        Engine::LlamaCpp | Engine::Stub => String::new(),
+    };
     let models = [
+        engine.model("s", 1, &projector),
         engine.model("m", 2, &format!("llamacpp_args = {args:?}")),
         engine.serving(&test_model("tiny-infill"), "f", 1, ""),
         engine.serving(&test_model("tiny-embed"), "e", 1, embeddings),

@@ -18,6 +18,7 @@ import bert
 import gemma
 import llama
 import mamba
+import vision
 
 MODELS = {
     "tiny-chat.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat/3"),
@@ -25,6 +26,7 @@ MODELS = {
     "tiny-infill.gguf": lambda path: llama.write(path, llama.INFILL, seed="tiny-infill"),
     "tiny-swa.gguf": lambda path: gemma.write(path, seed="tiny-swa"),
     "tiny-mamba.gguf": lambda path: mamba.write(path, seed="tiny-mamba"),
+    "tiny-vision.gguf": lambda path: vision.write(path, seed="tiny-vision"),
     "tiny-embed.gguf": lambda path: bert.write(path, seed="tiny-embed", rerank=False),
     "tiny-rerank.gguf": lambda path: bert.write(path, seed="tiny-rerank", rerank=True),
     "bench-chat.gguf": lambda path: llama.write(path, llama.BENCH, seed="bench-chat"),

@@ -15,7 +15,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 impl Fleet {
     /// Notes when a model will have been idle for too long, if nothing happens to it.
     pub(crate) fn watch_idleness(&mut self, id: &ModelId) {
-        let due = self.idle_until(id);
+        let due = self.idle_until(id).map(|due| {
+            let over = due <= self.now && self.loads_run_beside_any_of(id);
+            if over { self.now + LOOK_AGAIN } else { due }
+        });
         let Some(model) = self.models.get_mut(id) else {
             return;
         };
@@ -125,6 +128,12 @@ impl Fleet {
         }
         self.touch_model(id);
         self.room_changed();
+    }
+
+    fn loads_run_beside_any_of(&self, id: &ModelId) -> bool {
+        let model = self.models.get(id);
+        let mut instances = model.into_iter().flat_map(|model| &model.instances);
+        instances.any(|instance| self.loads_run_beside(instance))
     }
 
     /// No unload begins on a device where a load runs (PROTOCOL 13).

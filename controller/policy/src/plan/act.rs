@@ -23,7 +23,8 @@ impl Fleet {
         let slot_taken_by = self.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
         let delay = match plan.ease {
             Ease::Wait => {
-                self.wait_for_busy(load, plan, pass);
+                let may_begin = slot_taken_by.is_empty() && self.loads_beside(plan).is_empty();
+                self.wait_for_busy(load, plan, may_begin, pass);
                 Some(Delay::Busy)
             }
             Ease::Free | Ease::Evict if !slot_taken_by.is_empty() => {
@@ -82,11 +83,11 @@ impl Fleet {
         }
     }
 
-    fn wait_for_busy(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) {
+    fn wait_for_busy(&mut self, load: &Load, plan: &Plan, may_begin: bool, pass: &mut Pass) {
         let busy = plan.victims.iter().filter(|victim| victim.tenure != Tenure::Idle);
         let blocked_by = busy.map(|victim| victim.model.clone()).collect();
         self.wait(load.id, WaitReason::Claim, blocked_by);
-        self.lose_patience(load, &plan.victims, pass);
+        self.lose_patience(load, &plan.victims, may_begin, pass);
     }
 
     /// Starts a load that needs no eviction, if its devices are at rest and it fits there as things are now. Says what keeps it from

@@ -16,7 +16,13 @@ use crate::state::{Asked, Exit, InstanceState, Load};
 
 impl Fleet {
     /// Quiesces the busy victims of a load that has waited for too long, and gives up if they do not finish.
-    pub(crate) fn lose_patience(&mut self, load: &Load, victims: &[Victim], pass: &mut Pass) {
+    pub(crate) fn lose_patience(
+        &mut self,
+        load: &Load,
+        victims: &[Victim],
+        may_begin: bool,
+        pass: &mut Pass,
+    ) {
         let since = load.blocked_since.unwrap_or(self.now);
         if let Some(queued) = self.queue.get_mut(&load.id) {
             queued.blocked_since = Some(since);
@@ -26,6 +32,10 @@ impl Fleet {
         };
         if since + limit > self.now {
             return pass.wake_at(since + limit);
+        }
+        if !may_begin {
+            // Quiesced for a load that cannot begin they would be resumed at once, to be quiesced again, for as long as the other load takes.
+            return self.drains(load, false, pass);
         }
         let mut finishing = false;
         for victim in victims {

@@ -130,7 +130,7 @@ impl Fleet {
             self.evict_one(load, victim, true, pass);
         }
         if !busy.is_empty() {
-            self.lose_patience(load, &busy, pass);
+            self.lose_patience(load, &busy, true, pass);
         }
         remaining
     }

@@ -306,7 +306,7 @@ fn digest(sim: &Sim) -> (Vec<String>, Vec<String>, Vec<(muster_policy::Moment, I
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 4000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 4000, max_shrink_time: 60_000, ..ProptestConfig::default() })]
 
     #[test]
     fn every_history_keeps_the_rules_and_ends(config in configs(), ops in prop::collection::vec(op(), 1..160)) {
