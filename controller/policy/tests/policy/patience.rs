@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use muster_policy::{
-    Config, Event, IdleTtl, InstanceId, LoadError, ModelState, ModelType, RouteState, Stage, UnloadHow,
+    Config, DeviceKind, Event, IdleTtl, InstanceId, LoadError, ModelSpec, ModelState, ModelType, RouteState,
+    Stage, UnloadHow,
 };
 
-use crate::sim::{Life, Sim, config, limits, model, unlimited};
+use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -348,4 +349,75 @@ fn workers_are_told_new_pins_and_times_and_echo_them() {
     sim.restart_controller();
     sim.connect(&"w".into());
     assert!(sim.workers[&"w".into()].down.is_empty(), "{}", sim.tail());
+}
+
+/// It once was resumed as soon as it was idle, since the slot was taken, and quiesced again as soon as it was not, a thousand times a second.
+#[test]
+fn nobody_is_hurried_out_for_a_load_that_could_not_begin() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        max_concurrent_loads: std::num::NonZeroU32::MIN,
+        ..impatient(None)
+    });
+    for (worker, gpu) in [("w0", "g0"), ("w1", "g1")] {
+        sim.join(facts(worker, "h", vec![device(gpu, DeviceKind::Gpu, 100)]));
+    }
+    let bound = |id: &str, worker: &str| ModelSpec {
+        workers: [worker.into()].into(),
+        ..model(id, ModelType::Llm, 60)
+    };
+    for (id, worker) in [("a", "w0"), ("b", "w0"), ("slow", "w1")] {
+        sim.add_model(bound(id, worker));
+    }
+    let busy = sim.use_model("a");
+    sim.open("slow");
+    let hold = sim.open("b");
+    let before = sim.events;
+    sim.advance(SECOND * 60);
+    assert!(sim.in_life(&Life::Quiesced).is_empty(), "{}", sim.tail());
+    assert!(
+        sim.events - before < 200,
+        "{} events\n{}",
+        sim.events - before,
+        sim.tail()
+    );
+    // The slot is free: now its patience is at an end.
+    sim.finish_loads();
+    sim.advance(SECOND);
+    assert_eq!(sim.routes[&busy].2, RouteState::Draining, "{}", sim.tail());
+    sim.end_all_requests();
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+/// A thousand looks a second, for as long as the load took.
+#[test]
+fn a_model_whose_time_is_over_waits_for_the_load_beside_it_without_haste() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: unlimited(),
+            ..config()
+        },
+        200,
+    );
+    sim.add_model(ModelSpec {
+        idle_ttl: IdleTtl::After(SECOND * 5),
+        ..model("over", ModelType::Llm, 60)
+    });
+    sim.add_model(model("slow", ModelType::Llm, 60));
+    sim.use_once("over");
+    sim.open("slow");
+    let before = sim.events;
+    sim.advance(SECOND * 60);
+    assert_eq!(sim.states[&"over".into()], ModelState::Loaded);
+    assert!(
+        sim.events - before < 200,
+        "{} events\n{}",
+        sim.events - before,
+        sim.tail()
+    );
+    sim.finish_loads();
+    sim.advance(SECOND * 2);
+    sim.finish_loads();
+    assert_eq!(sim.states[&"over".into()], ModelState::Unloaded, "{}", sim.tail());
 }

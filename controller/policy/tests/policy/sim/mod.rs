@@ -81,7 +81,7 @@ pub(crate) struct Sim {
     pub(crate) retrying: BTreeMap<ModelId, WorkerId>,
     /// Those of them that may be tried elsewhere: something changed about their worker or their files.
     pub(crate) unbound: BTreeSet<ModelId>,
-    events: u64,
+    pub(crate) events: u64,
     next_instance: u64,
     next_name: u64,
 }
