@@ -18,14 +18,15 @@ const MOST_TIMES: usize = 16_384;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 #[schema(as = LemonadeStats)]
 pub(crate) struct Last {
-    /// Seconds.
+    /// Seconds from the request to its first token.
     pub(crate) time_to_first_token: f64,
-    /// While generating.
+    /// Tokens per second, while generating.
     pub(crate) tokens_per_second: f64,
     /// Prompt tokens that were evaluated.
     pub(crate) input_tokens: u32,
+    /// Tokens that were generated.
     pub(crate) output_tokens: u32,
-    /// Seconds for each generated token.
+    /// Seconds that each generated token took; of a long answer the first 16384.
     pub(crate) decode_token_times: Vec<f64>,
     /// Prompt tokens, cached ones included.
     pub(crate) prompt_tokens: u32,

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 /// OpenAI's chat completion; fields of the engine's own may stand beside these.
 #[derive(ToSchema)]
 pub(crate) struct ChatAnswer {
+    /// Names the answer.
     id: String,
     /// `chat.completion`.
     object: String,
@@ -18,20 +19,26 @@ pub(crate) struct ChatAnswer {
     created: u64,
     /// As the client named it.
     model: String,
+    /// As many as `n` says.
     choices: Vec<ChatChoice>,
+    /// Token counts.
     usage: TokenUsage,
+    /// If the engine measured.
     timings: Option<TokenTimings>,
 }
 
 /// One of the answers to a chat.
 #[derive(ToSchema)]
 pub(crate) struct ChatChoice {
+    /// Which choice, from 0.
     index: u32,
+    /// What the model said.
     message: ChatReply,
     /// If they were asked for.
     logprobs: Option<ChatLogprobs>,
     /// Token ids, with llama.cpp's `return_tokens`.
     tokens: Option<Vec<i32>>,
+    /// Why it ended.
     finish_reason: FinishWord,
 }
 
@@ -44,21 +51,25 @@ pub(crate) struct ChatReply {
     content: Option<String>,
     /// What it thought.
     reasoning_content: Option<String>,
+    /// What it wants called.
     tool_calls: Option<Vec<ChatCall>>,
 }
 
 /// What the model wants called.
 #[derive(ToSchema)]
 pub(crate) struct ChatCall {
+    /// Names the call.
     id: String,
     /// `function`.
     r#type: String,
+    /// What is called.
     function: ChatCalled,
 }
 
 /// A function and what it is given.
 #[derive(ToSchema)]
 pub(crate) struct ChatCalled {
+    /// Of the function.
     name: String,
     /// JSON text.
     arguments: String,
@@ -67,12 +78,14 @@ pub(crate) struct ChatCalled {
 /// Probabilities of a chat's tokens.
 #[derive(ToSchema)]
 pub(crate) struct ChatLogprobs {
+    /// Of each token, in order.
     content: Vec<ChatToken>,
 }
 
 /// A token and what might have stood in its place.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChatToken {
+    /// Its text.
     token: String,
     /// Natural logarithm; -9999 = impossible.
     logprob: Option<f64>,
@@ -82,6 +95,7 @@ pub(crate) struct ChatToken {
     bytes: Vec<u32>,
     /// In the vocabulary, if the engine says.
     id: Option<i32>,
+    /// The likeliest, descending.
     top_logprobs: Option<Vec<ChatAlternative>>,
     /// Instead of `top_logprobs`, with `post_sampling_probs`.
     top_probs: Option<Vec<ChatAlternative>>,
@@ -90,12 +104,15 @@ pub(crate) struct ChatToken {
 /// A token that might have been.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChatAlternative {
+    /// Its text.
     token: String,
     /// Natural logarithm; -9999 = impossible.
     logprob: Option<f64>,
     /// After the samplers.
     prob: Option<f64>,
+    /// Of its text.
     bytes: Vec<u32>,
+    /// In the vocabulary, if the engine says.
     id: Option<i32>,
 }
 
@@ -116,7 +133,9 @@ pub(crate) struct TokenUsage {
     prompt_tokens: u32,
     /// Over all choices.
     completion_tokens: u32,
+    /// Both together.
     total_tokens: u64,
+    /// What of the prompt was read before.
     prompt_tokens_details: PromptDetails,
     /// Absent where the engine counted no reasoning.
     completion_tokens_details: Option<OutputDetails>,
@@ -125,40 +144,50 @@ pub(crate) struct TokenUsage {
 /// What of a prompt was read before.
 #[derive(ToSchema)]
 pub(crate) struct PromptDetails {
+    /// Tokens that were still there.
     cached_tokens: u32,
 }
 
 /// What of an answer was reasoning.
 #[derive(ToSchema)]
 pub(crate) struct OutputDetails {
+    /// Tokens of what the model thought.
     reasoning_tokens: u32,
 }
 
 /// llama.cpp's measurements (seed 004, `timings`).
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 pub(crate) struct TokenTimings {
     /// Prompt tokens that were in memory.
     cache_n: u32,
     /// Prompt tokens read.
     prompt_n: u32,
+    /// Milliseconds to read them.
     prompt_ms: f64,
+    /// Milliseconds for each.
     prompt_per_token_ms: f64,
+    /// Tokens per second.
     prompt_per_second: f64,
     /// Tokens generated.
     predicted_n: u32,
+    /// Milliseconds to generate them.
     predicted_ms: f64,
+    /// Milliseconds for each.
     predicted_per_token_ms: f64,
+    /// Tokens per second.
     predicted_per_second: f64,
     /// Time in the worker's queue, if any.
     queue_ms: Option<f64>,
     /// Tokens drafted, if any.
     draft_n: Option<u32>,
+    /// Tokens drafted that the model kept.
     draft_n_accepted: Option<u32>,
 }
 
 /// OpenAI's text completion; fields of the engine's own may stand beside these.
 #[derive(ToSchema)]
 pub(crate) struct CompletionAnswer {
+    /// Names the answer.
     id: String,
     /// `text_completion`.
     object: String,
@@ -168,13 +197,16 @@ pub(crate) struct CompletionAnswer {
     model: String,
     /// `n` for each prompt, in the prompts' order.
     choices: Vec<CompletionChoice>,
+    /// Token counts.
     usage: TokenUsage,
+    /// If the engine measured.
     timings: Option<TokenTimings>,
 }
 
 /// One continuation of a text.
 #[derive(ToSchema)]
 pub(crate) struct CompletionChoice {
+    /// Which choice, from 0.
     index: u32,
     /// With `echo`, the prompt before it.
     text: String,
@@ -182,12 +214,14 @@ pub(crate) struct CompletionChoice {
     logprobs: Option<CompletionLogprobs>,
     /// Token ids, with llama.cpp's `return_tokens`.
     tokens: Option<Vec<i32>>,
+    /// Why it ended.
     finish_reason: FinishWord,
 }
 
 /// Probabilities of a completion's tokens, in lists of the same length.
 #[derive(ToSchema)]
 pub(crate) struct CompletionLogprobs {
+    /// Their texts.
     tokens: Vec<String>,
     /// Natural logarithms; -9999 = impossible.
     token_logprobs: Vec<f64>,
@@ -202,9 +236,11 @@ pub(crate) struct CompletionLogprobs {
 pub(crate) struct EmbeddingList {
     /// `list`.
     object: String,
+    /// In input order.
     data: Vec<EmbeddingOne>,
     /// As the client named it.
     model: String,
+    /// Token counts.
     usage: PromptUsage,
 }
 
@@ -213,7 +249,9 @@ pub(crate) struct EmbeddingList {
 pub(crate) struct EmbeddingOne {
     /// `embedding`.
     object: String,
+    /// Which input, from 0.
     index: u32,
+    /// The vector.
     embedding: EmbeddingValues,
 }
 
@@ -229,7 +267,9 @@ pub(crate) enum EmbeddingValues {
 /// Token counts of work that generates nothing.
 #[derive(ToSchema)]
 pub(crate) struct PromptUsage {
+    /// Tokens of all inputs.
     prompt_tokens: u32,
+    /// The same.
     total_tokens: u32,
 }
 
@@ -242,6 +282,7 @@ pub(crate) struct RerankList {
     object: String,
     /// In input order; with `top_n` the best, descending.
     results: Vec<RerankOne>,
+    /// Token counts.
     usage: PromptUsage,
 }
 
@@ -259,5 +300,6 @@ pub(crate) struct RerankOne {
 /// A document.
 #[derive(ToSchema)]
 pub(crate) struct RerankDocument {
+    /// As it was sent.
     text: String,
 }

@@ -208,6 +208,79 @@ mod tests {
         assert!(streaming.contains(&"/v1/chat/completions") && streaming.contains(&"/v1/pull"));
     }
 
+    /// Every body that is JSON, with where it stands.
+    fn bodies(document: &Value) -> Vec<(String, &Value)> {
+        let mut found = Vec::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let answers = operation["responses"].as_object().unwrap();
+                let bodies = answers
+                    .iter()
+                    .map(|(status, answer)| (status.as_str(), &answer["content"]))
+                    .chain([("request", &operation["requestBody"]["content"])]);
+                for (which, content) in bodies {
+                    if let Some(body) = content.get("application/json") {
+                        found.push((format!("{method} {path} {which}"), &body["schema"]));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_body_has_a_type() {
+        // Nothing of it is read.
+        const FREE: [&str; 1] = ["post /props request"];
+        let document = json();
+        let bodies = bodies(&document);
+        assert!(bodies.len() > 100, "{}", bodies.len());
+        let untyped: Vec<_> = bodies
+            .iter()
+            .filter(|(name, schema)| {
+                !FREE.contains(&name.as_str()) && !schema.to_string().contains("\"$ref\"")
+            })
+            .collect();
+        assert!(untyped.is_empty(), "{untyped:#?}");
+    }
+
+    #[test]
+    fn every_field_says_what_it_is() {
+        fn fields<'a>(at: &str, schema: &'a Value, out: &mut Vec<(String, &'a Value)>) {
+            match schema {
+                Value::Object(parts) => {
+                    let named = parts.get("properties").and_then(Value::as_object);
+                    for (name, field) in named.into_iter().flatten() {
+                        out.push((format!("{at}.{name}"), field));
+                    }
+                    parts.values().for_each(|part| fields(at, part, out));
+                }
+                Value::Array(items) => items.iter().for_each(|item| fields(at, item, out)),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        /// What may be null says it of what it is otherwise.
+        fn says(field: &Value) -> bool {
+            let mut either = field["oneOf"].as_array().into_iter().flatten();
+            field["description"].is_string() || either.any(says)
+        }
+        let document = json();
+        let mut all = Vec::new();
+        for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+            all.push((name.clone(), schema));
+            fields(name, schema, &mut all);
+        }
+        assert!(all.len() > 300, "{}", all.len());
+        let silent: Vec<_> = all
+            .iter()
+            // The tag of an enum says which of its variants it is.
+            .filter(|(_, field)| field.get("enum").is_none() && field.get("const").is_none())
+            .filter(|(_, field)| !says(field))
+            .map(|(name, _)| name)
+            .collect();
+        assert!(silent.is_empty(), "{silent:#?}");
+    }
+
     #[test]
     fn the_page_needs_nothing_from_outside() {
         assert!(!PAGE.contains("http://") && !PAGE.contains("https://") && !PAGE.contains("//cdn"));

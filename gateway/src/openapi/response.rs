@@ -11,6 +11,7 @@ use super::answers::{ChatToken, OutputDetails, PromptDetails};
 /// OpenAI's response. What it repeats of the request stands as the client wrote it.
 #[derive(ToSchema)]
 pub(crate) struct ResponseAnswer {
+    /// Names the response.
     id: String,
     /// `response`.
     object: String,
@@ -18,13 +19,17 @@ pub(crate) struct ResponseAnswer {
     created_at: u64,
     /// Unix time in seconds, of a completed one.
     completed_at: Option<u64>,
+    /// How far it is.
     status: ResponseStatus,
     /// Always false.
     background: bool,
+    /// Why it failed, if it did.
     error: Option<ResponseFailure>,
+    /// Why it is not complete, if it is not.
     incomplete_details: Option<ResponseCut>,
     /// As the client named it.
     model: String,
+    /// In the order it was made.
     output: Vec<ResponseItem>,
     /// Always null: nothing is stored.
     previous_response_id: Option<String>,
@@ -32,20 +37,31 @@ pub(crate) struct ResponseAnswer {
     store: bool,
     /// `default`.
     service_tier: String,
+    /// As asked.
     instructions: Option<String>,
+    /// As asked.
     max_output_tokens: Option<i64>,
+    /// As asked.
     max_tool_calls: Option<i64>,
+    /// As asked: an object of texts.
     metadata: Value,
+    /// As asked; yes by default.
     parallel_tool_calls: bool,
+    /// As asked.
     reasoning: Value,
     /// Null = the model's own settings decide.
     temperature: Option<f64>,
+    /// As asked: what the output must look like.
     text: Value,
+    /// As asked; `auto` by default.
     tool_choice: Value,
+    /// As asked.
     tools: Vec<Value>,
     /// Null = the model's own settings decide.
     top_p: Option<f64>,
+    /// `disabled`.
     truncation: String,
+    /// As asked.
     user: Option<String>,
     /// Null until the end.
     usage: Option<ResponseUsage>,
@@ -84,25 +100,35 @@ pub(crate) struct ResponseCut {
 pub(crate) enum ResponseItem {
     /// What the model thought.
     Reasoning {
+        /// Names the item.
         id: String,
+        /// How far it is.
         status: ResponseStatus,
         /// Always empty: what it thought stands in `content`.
         summary: Vec<Value>,
+        /// Its text.
         content: Vec<ResponseThought>,
     },
     /// What it said.
     Message {
+        /// Names the item.
         id: String,
+        /// How far it is.
         status: ResponseStatus,
         /// `assistant`.
         role: String,
+        /// Its text.
         content: Vec<ResponseText>,
     },
     /// What it wants called.
     FunctionCall {
+        /// Names the item.
         id: String,
+        /// How far it is.
         status: ResponseStatus,
+        /// Names the call, for its output.
         call_id: String,
+        /// Of the function.
         name: String,
         /// JSON text.
         arguments: String,
@@ -114,6 +140,7 @@ pub(crate) enum ResponseItem {
 pub(crate) struct ResponseThought {
     /// `reasoning_text`.
     r#type: String,
+    /// What the model thought.
     text: String,
 }
 
@@ -122,6 +149,7 @@ pub(crate) struct ResponseThought {
 pub(crate) struct ResponseText {
     /// `output_text`.
     r#type: String,
+    /// What the model said.
     text: String,
     /// Always empty.
     annotations: Vec<Value>,
@@ -134,9 +162,12 @@ pub(crate) struct ResponseText {
 pub(crate) struct ResponseUsage {
     /// Cached ones included.
     input_tokens: u32,
+    /// What of the prompt was read before.
     input_tokens_details: PromptDetails,
+    /// Tokens generated.
     output_tokens: u32,
     /// `reasoning_tokens` is 0 also where the engine does not count them.
     output_tokens_details: OutputDetails,
+    /// Both together.
     total_tokens: u64,
 }

@@ -24,6 +24,7 @@ pub(crate) struct StreamEvent {
 /// OpenAI's form of an error.
 #[derive(ToSchema)]
 pub(crate) struct Error {
+    /// What is wrong.
     error: ErrorBody,
 }
 
@@ -40,30 +41,6 @@ pub(crate) struct ErrorBody {
     code: String,
     /// Numbers and names that belong to the code.
     details: Option<HashMap<String, Value>>,
-}
-
-/// Anthropic's form of an error.
-#[derive(ToSchema)]
-pub(crate) struct MessageError {
-    /// `error`.
-    r#type: String,
-    error: MessageErrorBody,
-}
-
-/// What is wrong.
-#[derive(ToSchema)]
-pub(crate) struct MessageErrorBody {
-    /// Anthropic's class of errors.
-    r#type: String,
-    /// One sentence for a person.
-    message: String,
-}
-
-/// Ollama's form of an error.
-#[derive(ToSchema)]
-pub(crate) struct OllamaError {
-    /// One sentence for a person.
-    error: String,
 }
 
 /// A string or several that end the output.
@@ -87,6 +64,7 @@ pub(crate) struct ChatTurn {
     tool_calls: Option<Vec<ChatCall>>,
     /// Which call a tool answers.
     tool_call_id: Option<String>,
+    /// Of the one who speaks.
     name: Option<String>,
 }
 
@@ -102,9 +80,18 @@ pub(crate) enum ChatContent {
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ChatPart {
-    Text { text: String },
-    ImageUrl { image_url: ChatImage },
-    InputAudio { input_audio: ChatSound },
+    Text {
+        /// Text.
+        text: String,
+    },
+    ImageUrl {
+        /// For models that see.
+        image_url: ChatImage,
+    },
+    InputAudio {
+        /// For models that hear.
+        input_audio: ChatSound,
+    },
 }
 
 /// An image, for models that see.
@@ -128,16 +115,20 @@ pub(crate) struct ChatSound {
 pub(crate) struct ChatTool {
     /// `function`.
     r#type: String,
+    /// What it is.
     function: ChatFunction,
 }
 
 /// A function that the model may call.
 #[derive(ToSchema)]
 pub(crate) struct ChatFunction {
+    /// The model calls it by this.
     name: String,
+    /// For the model.
     description: Option<String>,
     /// JSON schema of the arguments.
     parameters: Option<Value>,
+    /// Arguments follow `parameters` exactly.
     strict: Option<bool>,
 }
 
@@ -146,12 +137,18 @@ pub(crate) struct ChatFunction {
 #[serde(untagged)]
 pub(crate) enum ChatToolChoice {
     Mode(String),
-    One { r#type: String, function: ChatNamed },
+    One {
+        /// `function`.
+        r#type: String,
+        /// The one to call.
+        function: ChatNamed,
+    },
 }
 
 /// A function's name.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChatNamed {
+    /// Of one of `tools`.
     name: String,
 }
 
@@ -181,12 +178,15 @@ pub(crate) struct ChatRequest {
     messages: Vec<ChatTurn>,
     /// Server-sent events instead of one body.
     stream: Option<bool>,
+    /// What the stream shows.
     stream_options: Option<StreamOptions>,
     /// Functions the model may call.
     tools: Option<Vec<ChatTool>>,
+    /// Whether it has to call one of them.
     tool_choice: Option<ChatToolChoice>,
     /// Several calls in one answer.
     parallel_tool_calls: Option<bool>,
+    /// What the output must look like.
     response_format: Option<ResponseFormat>,
     /// A JSON schema that the output must follow, as with vLLM.
     guided_json: Option<Value>,
@@ -292,6 +292,13 @@ pub(crate) struct RerankRequest {
     return_documents: Option<bool>,
 }
 
+/// OpenAI's request to a model of type audio or image. Whatever else it has goes to the engine as it comes.
+#[derive(ToSchema)]
+pub(crate) struct MediaRequest {
+    /// Id in the catalogue.
+    model: String,
+}
+
 /// OpenAI's request for a response; nothing is stored.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny", "input": "Hello!", "stream": true}))]
@@ -330,122 +337,4 @@ pub(crate) struct ResponseRequest {
     temperature: Option<f64>,
     /// 0 to 1.
     top_p: Option<f64>,
-}
-
-/// A turn of Anthropic's.
-#[derive(ToSchema)]
-pub(crate) struct MessageTurn {
-    /// `user` or `assistant`.
-    role: String,
-    content: MessageContent,
-}
-
-/// Text, or blocks: `text`, `image`, `thinking`, `tool_use`, `tool_result`.
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub(crate) enum MessageContent {
-    Text(String),
-    Blocks(Vec<Value>),
-}
-
-/// A function that the model may call.
-#[derive(ToSchema)]
-pub(crate) struct MessageTool {
-    name: String,
-    description: Option<String>,
-    /// JSON schema of the arguments.
-    input_schema: Option<Value>,
-}
-
-/// Anthropic's request for a message.
-#[derive(ToSchema)]
-#[schema(example = json!({"model": "tiny", "max_tokens": 64, "messages": [{"role": "user", "content": "Hello!"}]}))]
-pub(crate) struct MessageRequest {
-    /// Id in the catalogue.
-    model: String,
-    /// Turns, `user` and `assistant`.
-    messages: Vec<MessageTurn>,
-    /// Before everything else.
-    system: Option<MessageContent>,
-    /// Most tokens to generate.
-    max_tokens: Option<i64>,
-    /// Strings that end the output.
-    stop_sequences: Option<Vec<String>>,
-    /// Server-sent events instead of one body.
-    stream: Option<bool>,
-    /// Functions the model may call.
-    tools: Option<Vec<MessageTool>>,
-    /// `auto`, `any`, `tool` or `none`.
-    tool_choice: Option<Value>,
-    /// `enabled`, `adaptive` or `disabled`.
-    thinking: Option<Value>,
-}
-
-/// Ollama's chat request.
-#[derive(ToSchema)]
-#[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}))]
-pub(crate) struct OllamaChatRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// Turns; none = only load the model.
-    messages: Option<Vec<Value>>,
-    /// Lines as they come; the default.
-    stream: Option<bool>,
-    /// Functions the model may call.
-    tools: Option<Vec<Value>>,
-    /// `json` or a JSON schema.
-    format: Option<Value>,
-    /// A switch, or `low`, `medium`, `high`.
-    think: Option<Value>,
-    /// `num_predict`, `stop`, `seed` and samplers.
-    options: Option<Value>,
-}
-
-/// Ollama's request for text.
-#[derive(ToSchema)]
-#[schema(example = json!({"model": "tiny", "prompt": "Hello!", "stream": false}))]
-pub(crate) struct OllamaGenerateRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// What the user says; none = only load the model.
-    prompt: Option<String>,
-    /// Text after a gap that is to be filled.
-    suffix: Option<String>,
-    /// What comes before.
-    system: Option<String>,
-    /// Not through the chat template.
-    raw: Option<bool>,
-    /// Lines as they come; the default.
-    stream: Option<bool>,
-    /// `json` or a JSON schema.
-    format: Option<Value>,
-    /// `num_predict`, `stop`, `seed` and samplers.
-    options: Option<Value>,
-}
-
-/// Ollama's request for vectors.
-#[derive(ToSchema)]
-pub(crate) struct OllamaEmbedRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// Text or several.
-    input: Value,
-    /// Shorten vectors to this length.
-    dimensions: Option<i64>,
-}
-
-/// Ollama's older request for one vector.
-#[derive(ToSchema)]
-pub(crate) struct OllamaEmbeddingsRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// The text.
-    prompt: String,
-}
-
-/// Names a model.
-#[derive(ToSchema)]
-pub(crate) struct OllamaShowRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
 }

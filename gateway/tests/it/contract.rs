@@ -33,7 +33,7 @@ pub(crate) const CUT: u32 = 1;
 const FAILS: u32 = 2;
 
 /// Reasoning, text with probabilities, and a call: everything an answer can hold.
-fn everything(start: &Start) -> Vec<Tick> {
+pub(crate) fn everything(start: &Start) -> Vec<Tick> {
     if let Some(Work::Embed(embed)) = &start.work {
         let vector = Vector { values: vec![0.5] };
         let embedding = Embedding {

@@ -32,6 +32,7 @@ pub(crate) struct Said {
     /// What operators see.
     pub(crate) catalogue: Vec<v1::Model>,
     pub(crate) devices: Vec<v1::DeviceStatus>,
+    pub(crate) workers: Vec<v1::WorkerStatus>,
     /// The answer to every load, once there is one.
     pub(crate) load: Option<Result<v1::Model, v1::ErrorInfo>>,
     /// Loads whose settings have this text fail so.
@@ -327,7 +328,8 @@ impl v1::control_server::Control for Service {
         &self,
         _: Request<v1::ListWorkersRequest>,
     ) -> Result<Response<v1::ListWorkersResponse>, Status> {
-        Ok(Response::new(v1::ListWorkersResponse::default()))
+        let workers = self.0.said.borrow().workers.clone();
+        Ok(Response::new(v1::ListWorkersResponse { workers }))
     }
     async fn forget_worker(
         &self,

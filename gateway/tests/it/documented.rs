@@ -1,5 +1,9 @@
 //! The document holds what is really answered: nothing is missing in it, and it promises nothing that does not come.
 
+mod admin;
+mod lemonade;
+mod native;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -9,14 +13,20 @@ use crate::{
     within,
 };
 
-/// The document, in which objects have no fields but those they name.
+/// The document; by default, one in which objects have no fields but those they name.
 struct Document(Value);
 
 impl Document {
     async fn of(gateway: &Gateway) -> Self {
-        let (status, mut document) = gateway.get("/openapi.json").await;
+        let mut document = Self::open(gateway).await;
+        close(&mut document.0["components"]["schemas"]);
+        document
+    }
+
+    /// The document as it is: objects may have further fields.
+    async fn open(gateway: &Gateway) -> Self {
+        let (status, document) = gateway.get("/openapi.json").await;
         assert_eq!(status, 200);
-        close(&mut document["components"]["schemas"]);
         Self(document)
     }
 
@@ -29,8 +39,9 @@ impl Document {
             .find_map(|key| responses.get(key))
             .unwrap_or_else(|| panic!("{method} {route} says nothing of {status}"));
         let schema = &response["content"][kind]["schema"];
+        let named = schema.get("items").unwrap_or(schema).get("$ref");
         assert!(
-            schema.get("$ref").is_some(),
+            named.is_some(),
             "{method} {route} has no type for {kind}: {schema}"
         );
         let mut schema = schema.clone();
@@ -43,16 +54,49 @@ impl Document {
     }
 }
 
-/// Forbids fields that are not named, where any are.
-fn close(schema: &mut Value) {
+/// Forbids fields that are not named, where any are; those of an object's parts (`allOf`) are fields of its own.
+fn close(schemas: &mut Value) {
+    let mut parts = Vec::new();
+    find_parts(schemas, &mut parts);
+    for (name, schema) in schemas.as_object_mut().unwrap() {
+        if !parts.contains(&format!("#/components/schemas/{name}")) {
+            close_one(schema);
+        }
+    }
+}
+
+/// References from within `allOf`.
+fn find_parts(schema: &Value, out: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => {
-            if fields.contains_key("properties") && !fields.contains_key("additionalProperties") {
-                fields.insert("additionalProperties".into(), false.into());
-            }
-            fields.values_mut().for_each(close);
+            let all = fields.get("allOf").and_then(Value::as_array);
+            let references = all.into_iter().flatten().filter_map(|part| part["$ref"].as_str());
+            out.extend(references.map(str::to_owned));
+            fields.values().for_each(|value| find_parts(value, out));
         }
-        Value::Array(items) => items.iter_mut().for_each(close),
+        Value::Array(items) => items.iter().for_each(|item| find_parts(item, out)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn close_one(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            let open = !fields.contains_key("additionalProperties");
+            if open && (fields.contains_key("properties") || fields.contains_key("allOf")) {
+                fields.insert("unevaluatedProperties".into(), false.into());
+            }
+            for (key, value) in fields {
+                match (key.as_str(), value) {
+                    ("allOf", Value::Array(parts)) => {
+                        let properties = parts.iter_mut().filter_map(|part| part.get_mut("properties"));
+                        properties.for_each(close_one);
+                    }
+                    (_, value) => close_one(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(close_one),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
@@ -73,10 +117,81 @@ async fn ask(gateway: &Gateway, method: &Method, path: &str, body: &Value) -> (u
     (status, kind, values.collect::<Result<_, _>>().unwrap())
 }
 
+/// A request, and the status of its answer.
+struct Case {
+    method: Method,
+    /// The path as the document has it.
+    route: &'static str,
+    path: String,
+    body: Value,
+    status: u16,
+}
+
+impl Case {
+    fn new(method: Method, route: &'static str, body: Value) -> Self {
+        let path = route.to_owned();
+        let status = 200;
+        Self {
+            method,
+            route,
+            path,
+            body,
+            status,
+        }
+    }
+
+    /// The real path, with query.
+    fn at(self, path: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            ..self
+        }
+    }
+
+    fn is(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+}
+
+fn get(route: &'static str) -> Case {
+    Case::new(Method::GET, route, Value::Null)
+}
+
+fn post(route: &'static str, body: Value) -> Case {
+    Case::new(Method::POST, route, body)
+}
+
+fn delete(route: &'static str) -> Case {
+    Case::new(Method::DELETE, route, Value::Null)
+}
+
+/// Holds every answer against the document.
+async fn check(gateway: &Gateway, cases: impl IntoIterator<Item = Case>) {
+    let document = Document::of(gateway).await;
+    let mut faults = Vec::new();
+    for case in cases {
+        let Case {
+            method,
+            route,
+            path,
+            body,
+            status,
+        } = case;
+        let (got, kind, answers) = ask(gateway, &method, &path, &body).await;
+        assert_eq!(got, status, "{method} {path} {body}: {answers:?}");
+        assert!(!answers.is_empty());
+        for answer in answers {
+            let found = document.faults(&method.as_str().to_lowercase(), route, status, &kind, &answer);
+            let told = |fault| format!("{method} {path} {status} {fault}");
+            faults.extend(found.into_iter().map(told));
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
 #[tokio::test]
 async fn answers_are_as_the_document_says() {
     let (gateway, _controller, _worker) = start().await;
-    let document = Document::of(&gateway).await;
     let messages = json!([{"role": "user", "content": "hi"}]);
     let tool = json!({"type": "function", "name": "f", "parameters": {"type": "object"}});
     let chat = json!({"model": "m", "messages": messages});
@@ -93,78 +208,44 @@ async fn answers_are_as_the_document_says() {
     let response = json!({"model": "m", "input": "hi", "tools": [tool], "top_logprobs": 1, "user": "u",
         "instructions": "be", "metadata": {"a": "b"}, "max_tool_calls": 2, "temperature": 0.5});
     let cut = json!({"model": "m", "input": "hi", "max_output_tokens": CUT});
-    let message = with(json!({"max_tokens": 9}));
-    let whole = with(json!({"stream": false}));
-    let lines = chat.clone();
     let text = json!({"model": "m", "prompt": "hi", "stream": false});
     let vectors = json!({"model": "e", "input": ["a", "b"]});
     let encoded = json!({"model": "e", "input": "a", "encoding_format": "base64"});
-    let none = Value::Null;
     let wrong = json!({"model": "x", "prompt": "", "input": "", "messages": messages, "max_tokens": 1});
-    let mut faults = Vec::new();
-    for (method, route, path, body, status) in [
-        (Method::POST, "/v1/chat/completions", "", &chat, 200),
-        (Method::POST, "/v1/chat/completions", "", &with(figures), 200),
-        (
-            Method::POST,
-            "/v1/chat/completions",
-            "",
-            &with(probabilities),
-            200,
-        ),
-        (Method::POST, "/v1/chat/completions", "", &wrong, 404),
-        (Method::POST, "/v1/completions", "", &completion, 200),
-        (Method::POST, "/v1/completions", "", &wrong, 404),
-        (Method::POST, "/v1/responses", "", &response, 200),
-        (Method::POST, "/v1/responses", "", &cut, 200),
-        (
-            Method::POST,
-            "/v1/responses",
-            "",
-            &json!({"model": "x", "input": "hi"}),
-            404,
-        ),
-        (Method::POST, "/v1/embeddings", "", &vectors, 200),
-        (Method::POST, "/v1/embeddings", "", &encoded, 200),
-        (Method::POST, "/v1/messages", "", &message, 200),
-        (Method::POST, "/v1/messages", "", &wrong, 404),
-        (Method::GET, "/v1/models", "", &none, 200),
-        (Method::GET, "/v1/models/{id}", "/v1/models/m", &none, 200),
-        (Method::GET, "/v1/models/{id}", "/v1/models/x", &none, 404),
-        (Method::POST, "/api/chat", "", &whole, 200),
-        (Method::POST, "/api/chat", "", &lines, 200),
-        (Method::POST, "/api/generate", "", &text, 200),
-        (Method::POST, "/api/embed", "", &vectors, 200),
-        (
-            Method::POST,
-            "/api/embeddings",
-            "",
-            &json!({"model": "e", "prompt": "a"}),
-            200,
-        ),
-        (Method::POST, "/api/chat", "", &wrong, 404),
-        (Method::GET, "/api/tags", "", &none, 200),
-        (Method::GET, "/api/ps", "", &none, 200),
-        (Method::POST, "/api/show", "", &json!({"model": "m"}), 200),
-        (Method::GET, "/api/version", "", &none, 200),
-    ] {
-        let path = if path.is_empty() { route } else { path };
-        let (got, kind, answers) = ask(&gateway, &method, path, body).await;
-        assert_eq!(got, status, "{method} {path} {body}: {answers:?}");
-        assert!(!answers.is_empty());
-        for answer in answers {
-            let found = document.faults(&method.as_str().to_lowercase(), route, status, &kind, &answer);
-            faults.extend(
-                found
-                    .into_iter()
-                    .map(|fault| format!("{method} {path} {status} {fault}")),
-            );
-        }
-    }
-    assert!(faults.is_empty(), "{faults:#?}");
+    let cases = [
+        post("/v1/chat/completions", chat.clone()),
+        post("/v1/chat/completions", with(figures)),
+        post("/v1/chat/completions", with(probabilities)),
+        post("/v1/chat/completions", wrong.clone()).is(404),
+        post("/v1/completions", completion),
+        post("/v1/completions", wrong.clone()).is(404),
+        post("/v1/responses", response),
+        post("/v1/responses", cut),
+        post("/v1/responses", json!({"model": "x", "input": "hi"})).is(404),
+        post("/v1/embeddings", vectors.clone()),
+        post("/v1/embeddings", encoded),
+        post("/v1/messages", with(json!({"max_tokens": 9}))),
+        post("/v1/messages", wrong.clone()).is(404),
+        post("/v1/messages/count_tokens", chat.clone()),
+        post("/v1/messages/count_tokens", wrong.clone()).is(404),
+        get("/v1/models"),
+        get("/v1/models/{id}").at("/v1/models/m"),
+        get("/v1/models/{id}").at("/v1/models/x").is(404),
+        post("/api/chat", with(json!({"stream": false}))),
+        post("/api/chat", chat.clone()),
+        post("/api/generate", text),
+        post("/api/embed", vectors),
+        post("/api/embeddings", json!({"model": "e", "prompt": "a"})),
+        post("/api/chat", wrong).is(404),
+        get("/api/tags"),
+        get("/api/ps"),
+        post("/api/show", json!({"model": "m"})),
+        get("/api/version"),
+    ];
+    check(&gateway, cases).await;
 }
 
-/// Else the test above could not fail.
+/// Else no test of these could fail.
 #[tokio::test]
 async fn what_the_document_does_not_say_is_found() {
     let (gateway, _controller, _worker) = start().await;
@@ -183,4 +264,22 @@ async fn what_the_document_does_not_say_is_found() {
     for part in ["mood", "tired", "prompt_tokens"] {
         assert!(faults.contains(part), "{part}: {faults}");
     }
+}
+
+/// Fields of a part are fields of the whole, and no others are.
+#[tokio::test]
+async fn what_is_put_together_of_parts_is_closed_too() {
+    let (gateway, controller, _worker) = start().await;
+    controller.say(|said| said.catalogue.push(muster_proto::v1::Model::default()));
+    let document = Document::of(&gateway).await;
+    let route = "/v1/admin/models";
+    let (status, kind, mut answers) = ask(&gateway, &Method::GET, route, &Value::Null).await;
+    let faults = |answer: &Value| document.faults("get", route, status, &kind, answer).join("\n");
+    let answer = &mut answers[0];
+    assert_eq!(faults(answer), "");
+    assert!(!answer["models"][0]["vram_estimate_method"].is_null());
+    answer["models"][0]["mood"] = "good".into();
+    assert!(faults(answer).contains("mood"));
+    answer["models"][0] = json!({});
+    assert!(faults(answer).contains("vram_estimate_source"));
 }

@@ -93,10 +93,13 @@ impl Models for Catalogue {
         request: Request<v1::SetModelOptionsRequest>,
     ) -> Result<Response<v1::SetModelOptionsResponse>, Status> {
         let v1::SetModelOptionsRequest { model, options_json } = request.into_inner();
-        let known = Some(known(&model)?);
+        let known = v1::Model {
+            options_json: options_json.clone(),
+            ..known(&model)?
+        };
         self.0
             .send_modify(|heard| heard.options.push((model, options_json)));
-        Ok(Response::new(v1::SetModelOptionsResponse { model: known }))
+        Ok(Response::new(v1::SetModelOptionsResponse { model: Some(known) }))
     }
 
     async fn list_variants(
@@ -105,7 +108,12 @@ impl Models for Catalogue {
     ) -> Result<Response<v1::ListVariantsResponse>, Status> {
         let listing = v1::HubListing {
             repo: request.into_inner().repo,
-            ..v1::HubListing::default()
+            mmproj_files: vec!["mmproj.gguf".to_owned()],
+            variants: vec![v1::HubVariant {
+                name: "Q4_0".to_owned(),
+                files: vec!["1-of-2.gguf".to_owned(), "2-of-2.gguf".to_owned()],
+                size_bytes: 382_000_000,
+            }],
         };
         Ok(Response::new(v1::ListVariantsResponse {
             listing: Some(listing),
@@ -132,7 +140,11 @@ impl Models for Catalogue {
         &self,
         _: Request<v1::ListAliasesRequest>,
     ) -> Result<Response<v1::ListAliasesResponse>, Status> {
-        Ok(Response::new(v1::ListAliasesResponse::default()))
+        let alias = v1::Alias {
+            alias: "gpt-4o".to_owned(),
+            model: "m".to_owned(),
+        };
+        Ok(Response::new(v1::ListAliasesResponse { aliases: vec![alias] }))
     }
 }
 

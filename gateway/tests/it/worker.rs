@@ -293,7 +293,7 @@ impl v1::inference_server::Inference for Service {
     async fn rerank(&self, _: Request<v1::RerankCall>) -> Result<Response<v1::RerankResult>, Status> {
         absent()
     }
-    /// A token for each word.
+    /// A token for each word, which stands for text in the first place and then for a part of a character.
     async fn tokenize(
         &self,
         call: Request<v1::TokenizeCall>,
@@ -305,9 +305,11 @@ impl v1::inference_server::Inference for Service {
             Some(v1::prompt_piece::Kind::Text(text)) => Some(text.split_whitespace().count()),
             Some(v1::prompt_piece::Kind::Tokens(_)) | None => None,
         });
+        let tokens = vec![7; words.sum()];
+        let pieces = [&b"w"[..], &b"\xC3"[..]].into_iter().cycle().take(tokens.len());
         Ok(Response::new(v1::TokenizeResult {
-            tokens: vec![7; words.sum()],
-            pieces: Vec::new(),
+            pieces: pieces.map(|piece| piece.to_vec().into()).collect(),
+            tokens,
         }))
     }
     async fn detokenize(
@@ -380,6 +382,10 @@ impl v1::inference_server::Inference for Service {
             ],
             chat_template: "{{ messages }}".into(),
             settings: Some(v1::ModelSettings {
+                lora: vec![v1::LoraAdapter {
+                    path: "/adapters/a.gguf".into(),
+                    scale: 0.5,
+                }],
                 args: self.0.args.lock().unwrap().clone(),
                 ..v1::ModelSettings::default()
             }),

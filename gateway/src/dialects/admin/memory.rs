@@ -13,6 +13,7 @@ use super::row::{self, Row};
 pub(super) struct GpuMemory {
     /// All GPUs of all workers, each once.
     gpus: Vec<Gpu>,
+    /// All models, in the order of their names, with what each takes or would take.
     models: Vec<row::Memory>,
     /// Why there are no GPUs.
     error: Option<&'static str>,
@@ -23,12 +24,17 @@ pub(super) struct GpuMemory {
 struct Gpu {
     /// The driver's number of it; its place among all GPUs if the driver gave none.
     index: u32,
+    /// As its driver names it.
     name: String,
+    /// Memory in use by whomever, in MiB.
     used_mib: u64,
+    /// All of its memory, in MiB.
     total_mib: u64,
+    /// Both in one text, for people.
     used_over_total: String,
     /// Beyond the seed, where there are several hosts.
     uuid: String,
+    /// The id of its host; beyond the seed.
     host: String,
 }
 

@@ -59,9 +59,11 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     surface(app, Access::Admin, Form::OpenAi, admin)
 }
 
+/// All models.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminModels)]
 struct List {
+    /// In the order of their names.
     models: Vec<Row>,
 }
 

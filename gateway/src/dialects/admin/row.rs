@@ -63,6 +63,7 @@ pub(super) struct Row {
     /// What this load set over the definition; a key with null is set as well.
     #[schema(value_type = Object)]
     load_override: Map<String, Value>,
+    /// What it accepts.
     capabilities: Capabilities,
     /// What is configured, with the keys of the backend.
     #[schema(value_type = Object)]
@@ -103,10 +104,15 @@ struct Capabilities {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminModelMemory)]
 pub(super) struct Memory {
+    /// Id in the catalogue.
     name: String,
+    /// As in the listing: `unloaded`, `loading`, `loaded`, `unloading` or `failed`.
     runtime_state: &'static str,
+    /// It takes requests.
     is_loaded: bool,
+    /// Requests that may run at once per replica, as configured.
     configured_target_inflight: u32,
+    /// Requests that do run at once per replica at most.
     effective_target_inflight: u32,
     #[serde(flatten)]
     vram: Vram,

@@ -12,10 +12,10 @@ use muster_proto::v1::{ApplyTemplateCall, Prompt, PromptPiece, TokenizeCall, pro
 use serde_json::json;
 use utoipa::OpenApi;
 
-use self::schema::{CountAnswer, MessageAnswer};
+use self::schema::{CountAnswer, MessageAnswer, MessageError, MessageRequest};
 
 use crate::{
-    openapi::schema::{MessageError, MessageRequest, StreamEvent},
+    openapi::schema::StreamEvent,
     render::error::Form,
     routes::{
         App,

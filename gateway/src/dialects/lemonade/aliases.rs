@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::Alias;
-use serde_json::{Map, Value, json};
 
-use super::load::{model_name, not_found};
-use super::shapes::AliasBody;
+use super::{
+    answers::{AliasGone, AliasSet, Aliases, LemonadeError, SUCCESS},
+    load::{model_name, not_found},
+    shapes::AliasBody,
+};
 use crate::{
-    openapi::schema,
     routes::{
         App,
         extract::Path,
@@ -26,17 +27,17 @@ use crate::{
     tag = "Lemonade",
     summary = "Further names of models",
     responses(
-        (status = 200, description = "`aliases`: the model of each.", body = serde_json::Value),
-        (status = "5XX", description = "The controller is away.", body = schema::Error),
+        (status = 200, description = "The model of each.", body = Aliases),
+        (status = "5XX", description = "The controller is away.", body = LemonadeError),
     )
 )]
 pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let aliases = app.dispatcher.fleet.models().aliases().await?;
-    let shown: Map<String, Value> = aliases
+    let aliases = aliases
         .into_iter()
-        .map(|Alias { alias, model }| (alias, model.into()))
+        .map(|Alias { alias, model }| (alias, model))
         .collect();
-    Ok(reply::value(StatusCode::OK, &json!({"aliases": shown})))
+    Ok(reply::value(StatusCode::OK, &Aliases { aliases }))
 }
 
 #[utoipa::path(
@@ -46,9 +47,9 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusa
     summary = "Give a model another name, or move that name to it",
     request_body = AliasBody,
     responses(
-        (status = 200, description = "It has it.", body = serde_json::Value),
-        (status = "4XX", description = "There is no such model, or the name is a model's own.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "It has it.", body = AliasSet),
+        (status = "4XX", description = "There is no such model, or the name is a model's own.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -59,7 +60,11 @@ pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked) -> Result<Res
         Some(target) => target,
         None => model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?,
     };
-    let shown = json!({"status": "success", "alias": alias, "model_name": model});
+    let shown = AliasSet {
+        status: SUCCESS,
+        alias: alias.clone(),
+        model_name: model.clone(),
+    };
     let set = app
         .dispatcher
         .fleet
@@ -77,9 +82,9 @@ pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked) -> Result<Res
     summary = "Take a further name of a model away",
     params(("alias" = String, Path, description = "The name.")),
     responses(
-        (status = 200, description = "It is gone.", body = serde_json::Value),
-        (status = "4XX", description = "There is no such name.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "It is gone.", body = AliasGone),
+        (status = "4XX", description = "There is no such name.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn delete(
@@ -89,6 +94,9 @@ pub(super) async fn delete(
     app.dispatcher.fleet.models().delete_alias(&alias).await?;
     Ok(reply::value(
         StatusCode::OK,
-        &json!({"status": "success", "alias": alias}),
+        &AliasGone {
+            status: SUCCESS,
+            alias,
+        },
     ))
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 
-use super::load::{model_name, not_found, success};
-use super::shapes::{DeleteBody, Done};
+use super::{
+    answers::{Done, LemonadeError},
+    load::{model_name, not_found, success},
+    shapes::DeleteBody,
+};
 use crate::{
-    openapi::schema,
     routes::{App, reply::Refusal, run::Asked},
     translate::object::{self, Object},
 };
@@ -20,8 +22,8 @@ use crate::{
     request_body = DeleteBody,
     responses(
         (status = 200, description = "It is deleted.", body = Done),
-        (status = "4XX", description = "There is no such model, or its files are not Muster's to remove.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = "4XX", description = "There is no such model, or its files are not Muster's to remove.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn delete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {

@@ -25,6 +25,7 @@ struct Health<'a> {
     checkpoint_loaded: Option<&'a str>,
     /// The model used last.
     model_loaded: Option<&'a str>,
+    /// Every model that is loaded.
     all_models_loaded: Vec<Loaded<'a>>,
 }
 
@@ -32,9 +33,11 @@ struct Health<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeLoaded)]
 struct Loaded<'a> {
+    /// Id in the catalogue.
     model_name: &'a str,
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
     checkpoint: &'a str,
-    /// Unix time in seconds.
+    /// Unix time in seconds; null before its first request.
     last_use: Option<f64>,
     /// `llm`, `embedding`, `reranking`, `audio` or `image`.
     r#type: &'static str,
@@ -60,7 +63,7 @@ fn last_use(summary: &ModelSummary) -> Option<f64> {
     tag = "Lemonade",
     summary = "What is loaded, always 200",
     responses(
-        (status = 200, description = "`status`, `model_loaded`, `all_models_loaded`.", body = Health),
+        (status = 200, description = "As the fleet stands now.", body = Health),
     )
 )]
 pub(super) async fn health(State(app): State<Arc<App>>) -> Response {

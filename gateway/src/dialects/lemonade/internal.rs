@@ -11,11 +11,12 @@ use muster_proto::{
     process::{self, LogLevel},
     v1::ErrorInfo,
 };
-use serde_json::json;
 
-use super::shapes::{LevelBody, PinBody, SetBody};
+use super::{
+    answers::{Config, LemonadeError, LevelSet, Pinned, SUCCESS, SettingsSet, Updated},
+    shapes::{LevelBody, PinBody, SetBody},
+};
 use crate::{
-    openapi::schema,
     routes::{
         App,
         reply::{self, Refusal},
@@ -32,16 +33,20 @@ use crate::{
     summary = "Change the log level of this gateway",
     request_body = LevelBody,
     responses(
-        (status = 200, description = "It is changed.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "It is changed.", body = LevelSet),
+        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn log_level(asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let level = level(&body.need("level")?)?;
     process::set_log_level(level);
-    let answer = json!({"status": "success", "level": level.as_str(), "message": format!("Log level set to: {level}")});
+    let answer = LevelSet {
+        status: SUCCESS,
+        level: level.as_str(),
+        message: format!("Log level set to: {level}"),
+    };
     Ok(reply::value(StatusCode::OK, &answer))
 }
 
@@ -56,17 +61,17 @@ fn level(field: &Field<'_>) -> Result<LogLevel, ErrorInfo> {
     tag = "Lemonade",
     summary = "Settings of this gateway",
     responses(
-        (status = 200, description = "They are.", body = serde_json::Value),
+        (status = 200, description = "As they are now.", body = Config),
     )
 )]
 pub(super) async fn config(State(app): State<Arc<App>>) -> Response {
     let autoload = app.dispatcher.autoload;
-    let config = json!({
-        "log_level": process::log_level().as_str(),
-        "autoload": autoload.on,
-        "lock_autoload": autoload.locked,
-        "max_body_bytes": app.max_body,
-    });
+    let config = Config {
+        log_level: process::log_level().as_str(),
+        autoload: autoload.on,
+        lock_autoload: autoload.locked,
+        max_body_bytes: app.max_body,
+    };
     reply::value(StatusCode::OK, &config)
 }
 
@@ -78,9 +83,9 @@ pub(super) async fn config(State(app): State<Arc<App>>) -> Response {
     summary = "Change settings of this gateway, all or none",
     request_body = SetBody,
     responses(
-        (status = 200, description = "What was changed.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "What was changed.", body = SettingsSet),
+        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn set(asked: Asked) -> Result<Response, Refusal> {
@@ -91,15 +96,16 @@ pub(super) async fn set(asked: Asked) -> Result<Response, Refusal> {
     if let Some(key) = unknown.keys().next() {
         return Err(object::invalid(key, "cannot be set while the gateway runs").into());
     }
-    let mut updated = serde_json::Map::new();
     if let Some(level) = level {
         process::set_log_level(level);
-        updated.insert("log_level".into(), level.as_str().into());
     }
-    Ok(reply::value(
-        StatusCode::OK,
-        &json!({"status": "success", "updated": updated}),
-    ))
+    let answer = SettingsSet {
+        status: SUCCESS,
+        updated: Updated {
+            log_level: level.map(LogLevel::as_str),
+        },
+    };
+    Ok(reply::value(StatusCode::OK, &answer))
 }
 
 /// Pins or unpins a model.
@@ -110,9 +116,9 @@ pub(super) async fn set(asked: Asked) -> Result<Response, Refusal> {
     summary = "Keep a model from being evicted, or no longer",
     request_body = PinBody,
     responses(
-        (status = 200, description = "It is.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "It is.", body = Pinned),
+        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn pin(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -124,6 +130,10 @@ pub(super) async fn pin(State(app): State<Arc<App>>, asked: Asked) -> Result<Res
     let pinned = body.need("pinned")?.bool()?;
     let model = app.dispatcher.fleet.control().pin(&name, pinned).await;
     let model = model.map_err(super::load::not_found)?;
-    let answer = json!({"status": "success", "model_name": name, "pinned": model.pinned});
+    let answer = Pinned {
+        status: SUCCESS,
+        model_name: name,
+        pinned: model.pinned,
+    };
     Ok(reply::value(StatusCode::OK, &answer))
 }

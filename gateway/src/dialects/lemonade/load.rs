@@ -11,14 +11,14 @@ use muster_proto::{
     overrides::Overrides,
     v1::{ErrorInfo, LoadModelRequest, Model, ModelStatus, UnloadModelRequest},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
+    answers::{Done, LemonadeError, SUCCESS},
     options, reload,
-    shapes::{Done, LoadBody, UnloadBody},
+    shapes::{LoadBody, UnloadBody},
 };
 use crate::{
-    openapi::schema,
     routes::{
         App,
         reply::{self, Refusal},
@@ -143,8 +143,8 @@ pub(super) fn model_name(body: &mut Object<'_>) -> Result<Option<String>, ErrorI
     request_body = LoadBody,
     responses(
         (status = 200, description = "It is loaded as asked.", body = Done),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -201,8 +201,8 @@ impl Wanted {
     request_body(content = Option<UnloadBody>, description = "May be absent."),
     responses(
         (status = 200, description = "It is unloaded.", body = Done),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -260,11 +260,19 @@ pub(super) fn not_found(error: ErrorInfo) -> ErrorInfo {
 
 /// The seed's answer to all that went well.
 pub(super) fn success(message: &str) -> Response {
-    reply::value(StatusCode::OK, &json!({"status": "success", "message": message}))
+    reply::value(
+        StatusCode::OK,
+        &Done {
+            status: SUCCESS,
+            message,
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn wanted(body: &Value) -> Result<Wanted, ErrorInfo> {

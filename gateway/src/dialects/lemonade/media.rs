@@ -18,7 +18,7 @@ use muster_proto::{
 
 use crate::{
     dispatch::{check_kind, unknown_model},
-    openapi::schema,
+    openapi::schema::{self, MediaRequest},
     routes::{App, extract::Path, passed, reply::Refusal, run::Asked},
     translate::{
         self,
@@ -46,7 +46,10 @@ const ROUTES: [(&str, &[&str]); 1] = [("llama_server", &["/v1/audio/transcriptio
     tag = "OpenAI",
     summary = "Transcribe, translate or speak with a model of type audio, where its runtime can",
     params(("task" = String, Path, description = "`transcriptions`, `translations` or `speech`.")),
-    request_body(content = serde_json::Value, description = "As OpenAI has it: a form with the sound, or for `speech` a JSON object. `model` is required."),
+    request_body(description = "As OpenAI has it: a form with the sound, or for `speech` a JSON object.", content(
+        (MediaRequest = "multipart/form-data"),
+        (MediaRequest = "application/json"),
+    )),
     responses(
         (status = 200, description = "As the engine answers."),
         (status = "4XX", description = "The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.", body = schema::Error),
@@ -77,7 +80,10 @@ pub(super) async fn audio(
     tag = "OpenAI",
     summary = "Draw, edit or vary images with a model of type image, where its runtime can",
     params(("task" = String, Path, description = "`generations`, `edits` or `variations`.")),
-    request_body(content = serde_json::Value, description = "As OpenAI has it: a JSON object, or a form with the image. `model` is required."),
+    request_body(description = "As OpenAI has it: a JSON object, or a form with the image.", content(
+        (MediaRequest = "application/json"),
+        (MediaRequest = "multipart/form-data"),
+    )),
     responses(
         (status = 200, description = "As the engine answers."),
         (status = "4XX", description = "The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.", body = schema::Error),

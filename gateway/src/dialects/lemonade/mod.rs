@@ -1,8 +1,10 @@
 //! Lemonade's own routes (seed 000). Errors carry its shape and OpenAI's in one body (DECISIONS.md, Lemonade).
 
 mod aliases;
+mod answers;
 mod delete;
 mod health;
+mod info;
 mod internal;
 mod load;
 mod media;

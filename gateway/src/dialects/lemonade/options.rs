@@ -12,10 +12,12 @@ use muster_proto::{
 };
 use serde_json::{Map, Value, json};
 
-use super::load::{backend_device, is_llama_cpp, not_found};
-use super::shapes::OptionsBody;
+use super::{
+    answers::{LemonadeError, LoadOptions, ModelOptions},
+    load::{backend_device, is_llama_cpp, not_found},
+    shapes::OptionsBody,
+};
 use crate::{
-    openapi::schema,
     routes::{
         App,
         extract::Path,
@@ -71,17 +73,16 @@ fn saved(model: &Model) -> Map<String, Value> {
 }
 
 /// A load's body that makes of a model what `settings` say.
-fn load_body(model: &Model, settings: &ModelSettings, backend: &Value) -> Value {
-    let ctx_size = match settings.ctx_size {
-        0 => json!(-1),
-        size => json!(size),
-    };
-    json!({
-        "model_name": model.id,
-        "ctx_size": ctx_size,
-        "llamacpp_args": shell_words::join(&settings.args),
-        "llamacpp_backend": backend,
-    })
+fn load_body(model: &Model, settings: &ModelSettings, backend: &str) -> LoadOptions {
+    LoadOptions {
+        model_name: model.id.clone(),
+        ctx_size: match settings.ctx_size {
+            0 => -1,
+            size => size.into(),
+        },
+        llamacpp_args: shell_words::join(&settings.args),
+        llamacpp_backend: backend.to_owned(),
+    }
 }
 
 /// A model without what is saved for it.
@@ -90,16 +91,16 @@ fn defaults(model: &Model) -> ModelSettings {
     settings.cloned().unwrap_or_default()
 }
 
-fn shown(model: &Model) -> Value {
+fn shown(model: &Model) -> ModelOptions {
     let effective = model.settings.clone().unwrap_or_default();
-    view(model, &saved(model), &effective)
+    view(model, saved(model), &effective)
 }
 
 /// As [`shown`], if `options` were saved.
 ///
 /// # Errors
 /// As saving them: `invalid_load_request`.
-fn preview(model: &Model, options: &Map<String, Value>) -> Result<Value, ErrorInfo> {
+fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, ErrorInfo> {
     let mut settings = options.clone();
     if let Some(backend) = settings.remove("llamacpp_backend") {
         let known = backend
@@ -116,21 +117,20 @@ fn preview(model: &Model, options: &Map<String, Value>) -> Result<Value, ErrorIn
     Overrides::from_json(&model.runtime, &text)?.apply(&mut effective)?;
     let mut view = view(model, options, &effective);
     // What is saved is still what was.
-    view["saved"] = saved(model).into();
+    view.saved = saved(model);
     Ok(view)
 }
 
-fn view(model: &Model, options: &Map<String, Value>, effective: &ModelSettings) -> Value {
-    let none = json!("");
-    let backend = options.get("llamacpp_backend").unwrap_or(&none);
-    json!({
-        "model_name": model.id,
-        "recipe": model.recipe,
-        "saved": options,
-        "effective": load_body(model, effective, backend),
-        "defaults": load_body(model, &defaults(model), &none),
-        "resolved_ctx_size": resolved(model, effective),
-    })
+fn view(model: &Model, options: Map<String, Value>, effective: &ModelSettings) -> ModelOptions {
+    let backend = options.get("llamacpp_backend").and_then(Value::as_str);
+    ModelOptions {
+        model_name: model.id.clone(),
+        recipe: model.recipe.clone(),
+        effective: load_body(model, effective, backend.unwrap_or_default()),
+        defaults: load_body(model, &defaults(model), ""),
+        resolved_ctx_size: resolved(model, effective),
+        saved: options,
+    }
 }
 
 /// The context a load would have; none where its size is automatic and nothing that is loaded tells it.
@@ -157,9 +157,9 @@ fn resolved(model: &Model, effective: &ModelSettings) -> Option<u32> {
     summary = "Options saved for a model's loads, and what they make of it",
     params(("id" = String, Path, description = "Id in the catalogue.")),
     responses(
-        (status = 200, description = "`saved`, `effective`, `defaults`.", body = serde_json::Value),
-        (status = "4XX", description = "There is no such model.", body = schema::Error),
-        (status = "5XX", description = "The controller is away.", body = schema::Error),
+        (status = 200, description = "They are.", body = ModelOptions),
+        (status = "4XX", description = "There is no such model.", body = LemonadeError),
+        (status = "5XX", description = "The controller is away.", body = LemonadeError),
     )
 )]
 pub(in crate::dialects) async fn show(app: &App, id: &str) -> Result<Response, Refusal> {
@@ -181,9 +181,9 @@ pub(in crate::dialects) async fn show(app: &App, id: &str) -> Result<Response, R
     params(("id" = String, Path, description = "Id in the catalogue.")),
     request_body = OptionsBody,
     responses(
-        (status = 200, description = "As they are now; with `dry_run`, `effective` as it would be.", body = serde_json::Value),
-        (status = "4XX", description = "There is no such model, or an option is not for it.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "As they are now; with `dry_run`, `effective` as it would be.", body = ModelOptions),
+        (status = "4XX", description = "There is no such model, or an option is not for it.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn set(
@@ -197,7 +197,7 @@ pub(super) async fn set(
     let model = fleet.control().model(id).await.map_err(not_found)?;
     if dry {
         // Checked as when it is saved; nothing is kept.
-        let preview = preview(&model, &merged(&model, changes))?;
+        let preview = preview(&model, merged(&model, changes))?;
         return Ok(reply::value(StatusCode::OK, &preview));
     }
     let text = Value::Object(merged(&model, changes)).to_string();
@@ -212,9 +212,9 @@ pub(super) async fn set(
     summary = "Take all saved options of a model away",
     params(("id" = String, Path, description = "Id in the catalogue.")),
     responses(
-        (status = 200, description = "As they are now.", body = serde_json::Value),
-        (status = "4XX", description = "There is no such model.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "As they are now.", body = ModelOptions),
+        (status = "4XX", description = "There is no such model.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn reset(
@@ -232,6 +232,10 @@ mod tests {
     use muster_proto::v1::{Capabilities, Instance, InstanceSpec, InstanceStatus};
 
     use super::*;
+
+    fn json(options: ModelOptions) -> Value {
+        serde_json::to_value(options).unwrap()
+    }
 
     fn change(body: &Value) -> Result<Map<String, Value>, ErrorInfo> {
         changes(body.to_string().as_bytes()).map(|(changes, _)| changes)
@@ -275,7 +279,7 @@ mod tests {
             definition: Some(settings(0, &["-fa", "on"])),
             ..Model::default()
         };
-        let shown = shown(&model);
+        let shown = json(shown(&model));
         assert_eq!(
             shown["effective"],
             json!({"model_name": "m", "ctx_size": 8192, "llamacpp_args": "-fa on", "llamacpp_backend": ""})
@@ -297,7 +301,7 @@ mod tests {
             definition: Some(ModelSettings::default()),
             ..Model::default()
         };
-        let dry = |body: Value| preview(&model, &merged(&model, change(&body).unwrap()));
+        let dry = |body: Value| preview(&model, merged(&model, change(&body).unwrap())).map(json);
         let shown =
             dry(json!({"ctx_size": 512, "llamacpp_backend": "cpu", "llamacpp_args": "-t 2"})).unwrap();
         assert_eq!(
@@ -343,9 +347,9 @@ mod tests {
             }],
             ..Model::default()
         };
-        assert_eq!(shown(&automatic(0))["resolved_ctx_size"], 4096);
-        assert_eq!(shown(&automatic(512))["resolved_ctx_size"], Value::Null);
-        assert_eq!(shown(&Model::default())["resolved_ctx_size"], Value::Null);
+        assert_eq!(shown(&automatic(0)).resolved_ctx_size, Some(4096));
+        assert_eq!(shown(&automatic(512)).resolved_ctx_size, None);
+        assert_eq!(shown(&Model::default()).resolved_ctx_size, None);
     }
 
     #[test]

@@ -12,10 +12,11 @@ use muster_proto::v1::{ErrorInfo, FetchProgress, HubListing, PullModelRequest, p
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::shapes::{Done, PullBody};
 use super::{
+    answers::{Done, LemonadeError, Variant, Variants},
     load::{model_name, not_found, success},
     register,
+    shapes::PullBody,
 };
 use crate::{
     fleet::models::Pull,
@@ -75,8 +76,8 @@ impl Wanted {
             (Done = "application/json"),
             (schema::StreamEvent = "text/event-stream"),
         )),
-        (status = "4XX", description = "The request is wrong, or the hub has no such files.", body = schema::Error),
-        (status = "5XX", description = "The files cannot be downloaded.", body = schema::Error),
+        (status = "4XX", description = "The request is wrong, or the hub has no such files.", body = LemonadeError),
+        (status = "5XX", description = "The files cannot be downloaded.", body = LemonadeError),
     )
 )]
 pub(super) async fn pull(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -165,9 +166,9 @@ pub(super) struct Which {
     summary = "GGUF variants of a repository of the hub",
     params(("checkpoint" = String, Query, description = "`ORG/NAME`.")),
     responses(
-        (status = 200, description = "`variants`: the usual ones first, five at most.", body = serde_json::Value),
-        (status = "4XX", description = "There is no such repository.", body = schema::Error),
-        (status = "5XX", description = "The hub cannot be asked.", body = schema::Error),
+        (status = 200, description = "The usual ones first, five at most.", body = Variants),
+        (status = "4XX", description = "There is no such repository.", body = LemonadeError),
+        (status = "5XX", description = "The hub cannot be asked.", body = LemonadeError),
     )
 )]
 pub(super) async fn variants(
@@ -179,11 +180,10 @@ pub(super) async fn variants(
     }
     let repo = which.checkpoint.split(':').next().unwrap_or_default();
     let listing = app.dispatcher.fleet.models().variants(repo).await?;
-    Ok(reply::value(StatusCode::OK, &listed(&which.checkpoint, listing)))
+    Ok(reply::value(StatusCode::OK, &listed(which.checkpoint, listing)))
 }
 
-fn listed(checkpoint: &str, listing: HubListing) -> Value {
-    let name = listing.repo.rsplit('/').next().unwrap_or_default().to_owned();
+fn listed(checkpoint: String, listing: HubListing) -> Variants {
     let lower = listing.repo.to_ascii_lowercase();
     let mut labels = Vec::new();
     if !listing.mmproj_files.is_empty() {
@@ -194,28 +194,21 @@ fn listed(checkpoint: &str, listing: HubListing) -> Value {
     } else if lower.contains("embed") {
         labels.push("embeddings");
     }
-    let variants: Vec<Value> = listing
-        .variants
-        .into_iter()
-        .take(SHOWN)
-        .map(|variant| {
-            json!({
-                "name": variant.name,
-                "primary_file": variant.files.first(),
-                "sharded": variant.files.len() > 1,
-                "files": variant.files,
-                "size_bytes": variant.size_bytes,
-            })
-        })
-        .collect();
-    json!({
-        "checkpoint": checkpoint,
-        "recipe": "llamacpp",
-        "suggested_name": name,
-        "suggested_labels": labels,
-        "mmproj_files": listing.mmproj_files,
-        "variants": variants,
-    })
+    let variants = listing.variants.into_iter().take(SHOWN).map(|variant| Variant {
+        name: variant.name,
+        primary_file: variant.files.first().cloned(),
+        sharded: variant.files.len() > 1,
+        files: variant.files,
+        size_bytes: variant.size_bytes,
+    });
+    Variants {
+        checkpoint,
+        recipe: "llamacpp",
+        suggested_name: listing.repo.rsplit('/').next().unwrap_or_default().to_owned(),
+        suggested_labels: labels,
+        mmproj_files: listing.mmproj_files,
+        variants: variants.collect(),
+    }
 }
 
 #[cfg(test)]
@@ -303,7 +296,7 @@ mod tests {
                 })
                 .collect(),
         };
-        let shown = listed("org/Bge-Reranker-GGUF", listing);
+        let shown = serde_json::to_value(listed("org/Bge-Reranker-GGUF".into(), listing)).unwrap();
         assert_eq!(shown["suggested_name"], "Bge-Reranker-GGUF");
         assert_eq!(shown["suggested_labels"], json!(["vision", "reranking"]));
         assert_eq!(shown["variants"].as_array().unwrap().len(), SHOWN);

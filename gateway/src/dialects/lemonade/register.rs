@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::{ErrorInfo, ModelDefinition};
-use serde_json::json;
 
-use super::load::model_name;
-use super::shapes::RegisterBody;
+use super::{
+    answers::{LemonadeError, Registered, RegisteredModel, SUCCESS},
+    load::model_name,
+    shapes::RegisterBody,
+};
 use crate::{
-    openapi::schema,
     routes::{
         App,
         reply::{self, Refusal},
@@ -84,9 +85,9 @@ pub(super) fn definition(model: String, body: &mut Object<'_>) -> Result<ModelDe
     summary = "Register a user's model, or change it; nothing is downloaded",
     request_body = RegisterBody,
     responses(
-        (status = 200, description = "It is registered.", body = serde_json::Value),
-        (status = "4XX", description = "The definition is wrong.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "It is registered.", body = Registered),
+        (status = "4XX", description = "The definition is wrong.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn register(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -94,19 +95,24 @@ pub(super) async fn register(State(app): State<Arc<App>>, asked: Asked) -> Resul
     let name = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
     let definition = definition(name, &mut body)?;
     let model = app.dispatcher.fleet.models().register(definition).await?;
-    let shown = json!({
-        "status": "success",
-        "model_name": model.id,
-        "canonical_model_name": model.id,
-        "model": {"id": model.id, "recipe": model.recipe, "checkpoint": model.checkpoint, "downloaded": model.downloaded},
-    });
+    let shown = Registered {
+        status: SUCCESS,
+        model_name: model.id.clone(),
+        canonical_model_name: model.id.clone(),
+        model: RegisteredModel {
+            id: model.id,
+            recipe: model.recipe,
+            checkpoint: model.checkpoint,
+            downloaded: model.downloaded,
+        },
+    };
     Ok(reply::value(StatusCode::OK, &shown))
 }
 
 #[cfg(test)]
 mod tests {
     use muster_proto::{Code, ErrorExt as _};
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 

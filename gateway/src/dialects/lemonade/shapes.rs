@@ -1,18 +1,8 @@
-//! What Lemonade's requests and short answers look like, for the document only: requests are read by hand.
+//! What Lemonade's requests look like, for the document only: they are read by hand.
 
 #![allow(dead_code, reason = "read by the derive only")]
 
 use utoipa::ToSchema;
-
-/// It is done.
-#[derive(ToSchema)]
-#[schema(as = LemonadeDone, example = json!({"status": "success", "message": "Loaded model: Qwen2.5-0.5B-Instruct-CPU"}))]
-pub(super) struct Done {
-    /// `success`.
-    status: String,
-    /// What was done.
-    message: String,
-}
 
 /// A model to load, and with what. What is not given is as saved for the model, else as defined, else as the command line says. Keys of Lemonade's
 /// other recipes change nothing; any other key is refused.

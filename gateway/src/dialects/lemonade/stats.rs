@@ -16,7 +16,7 @@ use crate::{
     tag = "Lemonade",
     summary = "How the last request performed",
     responses(
-        (status = 200, description = "`time_to_first_token`, `tokens_per_second`, `input_tokens`, `output_tokens`, `decode_token_times`, `prompt_tokens`, `cache_tokens`.", body = Last),
+        (status = 200, description = "The last request's figures.", body = Last),
     )
 )]
 pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {

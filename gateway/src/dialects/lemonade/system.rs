@@ -9,14 +9,14 @@ use axum::{
 use http::StatusCode;
 use muster_proto::v1::{Device, DeviceKind, DeviceStatus, WorkerStatus};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
 
-use crate::{
-    openapi::schema,
-    routes::{
-        App,
-        reply::{self, Refusal},
-    },
+use super::{
+    answers::LemonadeError,
+    info::{self, Cpu, Devices, Gpu, Host, HostDevice, Info, Integrated, Npu, Runtime},
+};
+use crate::routes::{
+    App,
+    reply::{self, Refusal},
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -31,9 +31,9 @@ pub(super) struct Show {
     summary = "The machine and every host of the fleet",
     params(("verbose" = Option<bool>, Query, description = "Workers and runtimes too.")),
     responses(
-        (status = 200, description = "`OS Version`, `Processor`, `Physical Memory`, `devices`, `hosts`.", body = serde_json::Value),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::Error),
-        (status = "5XX", description = "It could not be done.", body = schema::Error),
+        (status = 200, description = "As far as it is known.", body = Info),
+        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
+        (status = "5XX", description = "It could not be done.", body = LemonadeError),
     )
 )]
 pub(super) async fn info(
@@ -104,54 +104,52 @@ impl Machine {
     }
 }
 
-fn body(machine: &Machine, devices: &[DeviceStatus], workers: &[WorkerStatus], verbose: bool) -> Value {
-    let of = |wanted: fn(&str) -> bool| -> Vec<Value> {
+fn body<'a>(
+    machine: &'a Machine,
+    devices: &'a [DeviceStatus],
+    workers: &'a [WorkerStatus],
+    verbose: bool,
+) -> Info<'a> {
+    let of = |wanted: fn(&str) -> bool| -> Vec<Gpu<'a>> {
         let mut seen = BTreeSet::new();
         let gpus = devices.iter().filter_map(|status| status.device.as_ref());
         let gpus = gpus.filter(|device| device.kind() == DeviceKind::Gpu && wanted(&device.name));
-        let once = gpus.filter(|device| seen.insert(device.device_id.clone()));
-        let shown = |gpu: &Device| {
-            json!({
-                "name": gpu.name,
-                "memory_mb": gpu.capacity_bytes >> 20,
-                "driver_version": driver(gpu),
-                "available": true,
-            })
+        let once = gpus.filter(|device| seen.insert(&device.device_id));
+        let shown = |gpu: &'a Device| Gpu {
+            name: &gpu.name,
+            memory_mb: gpu.capacity_bytes >> 20,
+            driver_version: driver(gpu),
+            available: true,
         };
         once.map(shown).collect()
     };
     let npu = devices.iter().filter_map(|status| status.device.as_ref());
     let npu = npu.into_iter().find(|device| device.kind() == DeviceKind::Npu);
-    let mut info = Map::new();
-    info.insert("OS Version".into(), machine.os.clone().into());
-    info.insert("Processor".into(), machine.processor.clone().into());
-    info.insert("Physical Memory".into(), machine.memory().into());
-    let found = json!({
-        "cpu": {
-            "name": machine.processor,
-            "cores": machine.cores,
-            "threads": machine.threads,
-            "available": true,
+    Info {
+        os: &machine.os,
+        processor: &machine.processor,
+        memory: machine.memory(),
+        devices: Devices {
+            cpu: Cpu {
+                name: &machine.processor,
+                cores: machine.cores,
+                threads: machine.threads,
+                available: true,
+            },
+            amd_igpu: Integrated::default(),
+            amd_dgpu: of(is_amd),
+            nvidia_dgpu: of(|name| !is_amd(name)),
+            npu: Npu {
+                name: npu.map(|npu| npu.name.as_str()),
+                driver_version: npu.and_then(driver),
+                power_mode: None,
+                available: npu.is_some(),
+            },
         },
-        "amd_igpu": {"name": null, "memory_mb": null, "driver_version": null, "available": false},
-        "amd_dgpu": of(is_amd),
-        "nvidia_dgpu": of(|name| !is_amd(name)),
-        "npu": {
-            "name": npu.map(|npu| npu.name.clone()),
-            "driver_version": npu.and_then(driver),
-            // No driver of ours tells it.
-            "power_mode": null,
-            "available": npu.is_some(),
-        },
-    });
-    info.insert("devices".into(), found);
-    info.insert("hosts".into(), hosts(devices, workers));
-    if verbose {
-        info.insert("Muster Version".into(), muster_proto::VERSION.into());
-        let workers: Vec<_> = workers.iter().map(worker).collect();
-        info.insert("workers".into(), workers.into());
+        hosts: hosts(devices, workers),
+        version: verbose.then_some(muster_proto::VERSION),
+        workers: verbose.then(|| workers.iter().map(worker).collect()),
     }
-    info.into()
 }
 
 /// The version of a device's driver, where its worker knows it.
@@ -164,50 +162,49 @@ fn is_amd(name: &str) -> bool {
 }
 
 /// Devices by host.
-fn hosts(devices: &[DeviceStatus], workers: &[WorkerStatus]) -> Value {
-    let mut hosts: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+fn hosts<'a>(devices: &'a [DeviceStatus], workers: &'a [WorkerStatus]) -> Vec<Host<'a>> {
+    let mut hosts: BTreeMap<&str, Vec<HostDevice<'a>>> = BTreeMap::new();
     for worker in workers {
         hosts.entry(&worker.host_id).or_default();
     }
     for status in devices {
         let Some(device) = &status.device else { continue };
-        let kind = match device.kind() {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Gpu => "gpu",
-            DeviceKind::Npu => "npu",
-            DeviceKind::Sim => "sim",
-            DeviceKind::Unspecified => "unknown",
+        let shown = HostDevice {
+            id: &device.device_id,
+            kind: match device.kind() {
+                DeviceKind::Cpu => "cpu",
+                DeviceKind::Gpu => "gpu",
+                DeviceKind::Npu => "npu",
+                DeviceKind::Sim => "sim",
+                DeviceKind::Unspecified => "unknown",
+            },
+            name: &device.name,
+            memory_mb: device.capacity_bytes >> 20,
         };
-        let shown = json!({
-            "id": device.device_id,
-            "kind": kind,
-            "name": device.name,
-            "memory_mb": device.capacity_bytes >> 20,
-        });
         hosts.entry(&status.host_id).or_default().push(shown);
     }
-    let hosts = hosts
-        .into_iter()
-        .map(|(host, devices)| json!({"host": host, "devices": devices}));
-    hosts.collect()
+    let hosts = hosts.into_iter();
+    hosts.map(|(host, devices)| Host { host, devices }).collect()
 }
 
-fn worker(worker: &WorkerStatus) -> Value {
-    let runtimes = worker
-        .runtimes
-        .iter()
-        .map(|runtime| json!({"name": runtime.name, "version": runtime.version}));
-    json!({
-        "id": worker.worker_id,
-        "host": worker.host_id,
-        "connected": worker.connected,
-        "version": worker.version,
-        "runtimes": runtimes.collect::<Vec<_>>(),
-    })
+fn worker(worker: &WorkerStatus) -> info::Worker<'_> {
+    let runtimes = worker.runtimes.iter().map(|runtime| Runtime {
+        name: &runtime.name,
+        version: &runtime.version,
+    });
+    info::Worker {
+        id: &worker.worker_id,
+        host: &worker.host_id,
+        connected: worker.connected,
+        version: &worker.version,
+        runtimes: runtimes.collect(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     const CPUINFO: &str = "processor\t: 0\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 0\n\n\
@@ -219,6 +216,10 @@ mod tests {
             os: "Linux-6.1".into(),
             ..Machine::parse(CPUINFO, "MemTotal:       33554432 kB\nMemFree: 1 kB\n")
         }
+    }
+
+    fn shown(devices: &[DeviceStatus], workers: &[WorkerStatus], verbose: bool) -> Value {
+        serde_json::to_value(body(&machine(), devices, workers, verbose)).unwrap()
     }
 
     fn gpu(id: &str, name: &str) -> DeviceStatus {
@@ -243,7 +244,7 @@ mod tests {
             gpu("a", "NVIDIA H100"),
             gpu("b", "AMD Radeon"),
         ];
-        let info = body(&machine(), &devices, &[], false);
+        let info = shown(&devices, &[], false);
         assert_eq!(info["OS Version"], "Linux-6.1");
         assert_eq!(info["Processor"], "A CPU");
         assert_eq!(info["Physical Memory"], "32.0 GB");
@@ -265,7 +266,7 @@ mod tests {
             worker_id: "w".into(),
             ..WorkerStatus::default()
         };
-        let info = body(&machine(), &[], &[worker], true);
+        let info = shown(&[], &[worker], true);
         assert_eq!(info["workers"][0]["id"], "w");
         assert!(info["Muster Version"].is_string());
     }

@@ -32,7 +32,7 @@ use crate::{
     request_body = schema::NativeCompletionRequest,
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (schema::NativeCompletion = "application/json"),
+            (schema::NativeCompletions = "application/json"),
             (StreamEvent = "text/event-stream"),
         )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
@@ -55,7 +55,7 @@ pub(super) async fn complete(
     request_body = schema::NativeInfillRequest,
     responses(
         (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (schema::NativeCompletion = "application/json"),
+            (schema::NativeCompletions = "application/json"),
             (StreamEvent = "text/event-stream"),
         )),
         (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),

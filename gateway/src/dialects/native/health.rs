@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{
     schema,
+    shapes::NativeHealth,
     which::{Asking, Which},
 };
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
     summary = "Whether the gateway, or with `model` that model, takes requests",
     params(("model" = Option<String>, Query, description = "Id in the catalogue.")),
     responses(
-        (status = 200, description = "It does.", body = serde_json::Value),
+        (status = 200, description = "It does.", body = NativeHealth),
         (status = 400, description = "The query is wrong.", body = schema::NativeError),
         (status = 503, description = "The gateway is shutting down, or the model is not loaded: `Loading model`.", body = schema::NativeError),
     )
@@ -54,7 +55,7 @@ pub(super) fn unavailable(message: &str) -> Response {
     tag = "llama.cpp",
     summary = "The process answers",
     responses(
-        (status = 200, description = "It does.", body = serde_json::Value),
+        (status = 200, description = "It does.", body = NativeHealth),
     )
 )]
 pub(super) async fn liveness() -> Response {

@@ -10,6 +10,7 @@ mod props;
 mod router;
 mod schema;
 mod settings;
+mod shapes;
 mod which;
 
 use std::sync::Arc;

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use super::{
     health, props, schema,
+    shapes::{Adapter, AdapterScale, NativeSlot, SlotDone, SlotFile},
     which::{Asking, Which},
 };
 use crate::{
@@ -130,7 +131,7 @@ fn unsupported(path: &str) -> ErrorInfo {
         ("fail_on_no_slot" = Option<String>, Query, description = "503 where none is free."),
     ),
     responses(
-        (status = 200, description = "`id`, `is_processing`, `params`, `next_token` of each.", body = Vec<serde_json::Value>),
+        (status = 200, description = "Each of them, in order.", body = Vec<NativeSlot>),
         (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
         (status = "5XX", description = "501 where it is switched off; 503 where none is free.", body = schema::NativeError),
     )
@@ -160,7 +161,7 @@ pub(super) async fn slots(
     path = "/slots/{id}",
     tag = "llama.cpp",
     summary = "Save, restore or erase a sequence's cache; only a llama-server with `--slot-save-path` can save and restore",
-    request_body = serde_json::Value,
+    request_body = SlotFile,
     params(
         ("id" = u32, Path, description = "Number of the sequence, from 0."),
         ("action" = String, Query, description = "`save`, `restore` or `erase`."),
@@ -168,7 +169,7 @@ pub(super) async fn slots(
         ("instance" = Option<String>, Query, description = "One of several replicas."),
     ),
     responses(
-        (status = 200, description = "What was done.", body = serde_json::Value),
+        (status = 200, description = "What was done.", body = SlotDone),
         (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
         (status = "5XX", description = "501 where it is switched off or the runtime cannot.", body = schema::NativeError),
     )
@@ -217,7 +218,7 @@ fn is_bare(name: &str) -> bool {
         ("instance" = Option<String>, Query, description = "One of several replicas."),
     ),
     responses(
-        (status = 200, description = "`id`, `path` and `scale` of each.", body = Vec<serde_json::Value>),
+        (status = 200, description = "Each of them, in order.", body = Vec<Adapter>),
         (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
         (status = "5XX", description = "The engine did not answer.", body = schema::NativeError),
     )
@@ -242,13 +243,13 @@ pub(super) async fn adapters(
     path = "/lora-adapters",
     tag = "llama.cpp",
     summary = "Set the scales of LoRA adapters for all requests that name none; a llama-server only",
-    request_body = Vec<serde_json::Value>,
+    request_body = Vec<AdapterScale>,
     params(
         ("model" = Option<String>, Query, description = "Id in the catalogue; the only one that is loaded need not be named."),
         ("instance" = Option<String>, Query, description = "One of several replicas."),
     ),
     responses(
-        (status = 200, description = "They are set, until the model is loaded anew.", body = serde_json::Value),
+        (status = 200, description = "They are set, until the model is loaded anew.", body = schema::RouterDone),
         (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
         (status = "5XX", description = "501 where the runtime cannot.", body = schema::NativeError),
     )

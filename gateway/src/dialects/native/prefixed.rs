@@ -15,6 +15,7 @@ use super::{
     ask,
     pass::{self, About},
     schema,
+    shapes::{NativeSlot, SlotDone, SlotFile},
     which::{Asking, Which},
 };
 use crate::{
@@ -59,7 +60,7 @@ fn or_recent(named: Option<String>, app: &App) -> Option<String> {
         ("fail_on_no_slot" = Option<String>, Query, description = "503 where none is free."),
     ),
     responses(
-        (status = 200, description = "`id`, `is_processing`, `params`, `next_token` of each.", body = Vec<serde_json::Value>),
+        (status = 200, description = "Each of them, in order.", body = Vec<NativeSlot>),
         (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
         (status = "5XX", description = "501 where it is switched off; 503 where none is free.", body = schema::NativeError),
     )
@@ -77,7 +78,7 @@ pub(super) async fn slots(
     path = "/v1/slots/{id}",
     tag = "llama.cpp",
     summary = "As `/slots/{id}`, of the llama.cpp model used last unless one is named",
-    request_body = serde_json::Value,
+    request_body = SlotFile,
     params(
         ("id" = u32, Path, description = "Number of the sequence, from 0."),
         ("action" = String, Query, description = "`save`, `restore` or `erase`."),
@@ -85,7 +86,7 @@ pub(super) async fn slots(
         ("instance" = Option<String>, Query, description = "One of several replicas."),
     ),
     responses(
-        (status = 200, description = "What was done.", body = serde_json::Value),
+        (status = 200, description = "What was done.", body = SlotDone),
         (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
         (status = "5XX", description = "501 where it is switched off or the runtime cannot.", body = schema::NativeError),
     )

@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use muster_proto::v1::{EngineDescription, GenerateRequest, SequencePhase, SequenceState};
 use serde_json::{Value, json};
 
-use super::{pass::About, schema, settings::generation_settings, which::Asking};
+use super::{pass::About, schema, settings::generation_settings, shapes::Props, which::Asking};
 use crate::routes::{
     App,
     reply::{self, Refusal},
@@ -79,7 +79,7 @@ fn speculative(description: &EngineDescription) -> bool {
         ("instance" = Option<String>, Query, description = "One of several replicas."),
     ),
     responses(
-        (status = 200, description = "As llama.cpp shows them.", body = schema::Props),
+        (status = 200, description = "As llama.cpp shows them.", body = Props),
         (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
         (status = "5XX", description = "The engine did not answer.", body = schema::NativeError),
     )
@@ -116,7 +116,7 @@ pub(super) async fn get(
     path = "/props",
     tag = "llama.cpp",
     summary = "Change properties; llama.cpp knows none yet. Off unless its `llamacpp_args` say `--props`",
-    request_body = serde_json::Value,
+    request_body(content = Option<serde_json::Value>, description = "Nothing of it is read."),
     params(
         ("model" = Option<String>, Query, description = "Id in the catalogue; the only one that is loaded need not be named."),
         ("instance" = Option<String>, Query, description = "One of several replicas."),

@@ -2,12 +2,17 @@
 
 #![allow(dead_code, reason = "read by the derive only")]
 
+use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
+
+use super::shapes::GenerationSettings;
+use crate::openapi::answers::{ChatToken, TokenTimings};
 
 /// llama.cpp's form of an error.
 #[derive(ToSchema)]
 pub(super) struct NativeError {
+    /// What is wrong.
     error: NativeErrorBody,
 }
 
@@ -88,8 +93,17 @@ pub(super) struct NativeInfillRequest {
     stream: Option<bool>,
 }
 
-/// llama.cpp's answer, and each event of its streams as far as it knows the fields then.
-#[derive(ToSchema)]
+/// One answer; of several prompts a list of them, in their order.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum NativeCompletions {
+    One(Box<NativeCompletion>),
+    Several(Vec<NativeCompletion>),
+}
+
+/// llama.cpp's answer, and each event of its streams as far as it knows the fields then. With `response_fields`, those alone: what stands deeper
+/// comes under its whole path, for example `generation_settings/n_predict`.
+#[derive(Serialize, ToSchema)]
 pub(super) struct NativeCompletion {
     /// Which prompt, from 0.
     index: Option<u32>,
@@ -97,18 +111,22 @@ pub(super) struct NativeCompletion {
     content: Option<String>,
     /// Token ids, if asked for or streamed.
     tokens: Option<Vec<i32>>,
+    /// Number of the sequence that made it; -1 = not known.
+    id_slot: Option<i64>,
     /// False while the output goes on.
     stop: Option<bool>,
     /// Id in the catalogue.
     model: Option<String>,
-    /// What was read.
+    /// What was read: text, or as it came.
     prompt: Option<Value>,
     /// Settings, defaults filled in.
-    generation_settings: Option<Value>,
+    generation_settings: Option<GenerationSettings>,
     /// `none`, `eos`, `limit` or `word`.
     stop_type: Option<String>,
-    /// The string that ended the output.
+    /// The string that ended the output; empty if none did.
     stopping_word: Option<String>,
+    /// The output has a line break.
+    has_new_line: Option<bool>,
     /// Tokens generated.
     tokens_predicted: Option<u32>,
     /// Tokens of the prompt.
@@ -118,9 +136,24 @@ pub(super) struct NativeCompletion {
     /// The context ran out.
     truncated: Option<bool>,
     /// Probabilities, if asked for.
-    completion_probabilities: Option<Vec<Value>>,
-    /// Counts and times.
-    timings: Option<Value>,
+    completion_probabilities: Option<Vec<ChatToken>>,
+    /// Counts and times; null if the engine measured none.
+    timings: Option<TokenTimings>,
+    /// How much of the prompt is read; in a stream, with `return_progress`.
+    prompt_progress: Option<NativeProgress>,
+}
+
+/// How much of a prompt is read.
+#[derive(Serialize, ToSchema)]
+pub(super) struct NativeProgress {
+    /// Its tokens.
+    total: u32,
+    /// Those that were still there.
+    cache: u32,
+    /// Those that are read, with the ones that were still there.
+    processed: u32,
+    /// Milliseconds since reading began.
+    time_ms: f64,
 }
 
 /// A request for tokens.
@@ -142,8 +175,29 @@ pub(super) struct TokenizeRequest {
 /// Tokens.
 #[derive(ToSchema)]
 pub(super) struct Tokens {
-    /// Ids; with pieces, objects of `id` and `piece` (text, or bytes where it is none).
-    tokens: Vec<Value>,
+    /// In the order of the text.
+    tokens: Vec<NativeToken>,
+}
+
+/// A token: its id, or with `with_pieces` an object.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum NativeToken {
+    Id(i32),
+    Piece {
+        /// In the vocabulary.
+        id: i32,
+        /// What it stands for.
+        piece: NativePiece,
+    },
+}
+
+/// What a token stands for: text, or bytes where it is a part of a character.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum NativePiece {
+    Text(String),
+    Bytes(Vec<u8>),
 }
 
 /// A request for the text of tokens.
@@ -205,21 +259,6 @@ pub(super) struct NativeEmbedding {
     embedding: Vec<Vec<f32>>,
 }
 
-/// What an engine shows of itself.
-#[derive(ToSchema)]
-pub(super) struct Props {
-    /// As in a completion's `generation_settings`.
-    default_generation_settings: Value,
-    /// Sequences.
-    total_slots: u32,
-    /// File of the model.
-    model_path: String,
-    /// The model's template.
-    chat_template: String,
-    /// Version of the engine.
-    build_info: String,
-}
-
 /// Names a model.
 #[derive(ToSchema)]
 pub(super) struct RouterRequest {
@@ -239,6 +278,34 @@ pub(super) struct RouterDone {
 pub(super) struct RouterList {
     /// `list`.
     object: String,
-    /// `id`, `in_cache`, `path`, `status` of each.
-    data: Vec<Value>,
+    /// In the order of their ids.
+    data: Vec<RouterModel>,
+}
+
+/// A model as llama.cpp's router lists it.
+#[derive(ToSchema)]
+pub(super) struct RouterModel {
+    /// Id in the catalogue.
+    id: String,
+    /// `model`.
+    object: String,
+    /// `llamacpp`.
+    owned_by: String,
+    /// When it came into the catalogue, in Unix seconds.
+    created: i64,
+    /// Its files are here.
+    in_cache: bool,
+    /// Its file; from the hub, `ORG/NAME:VARIANT`.
+    path: String,
+    /// How it stands.
+    status: RouterStatus,
+}
+
+/// How a model stands.
+#[derive(ToSchema)]
+pub(super) struct RouterStatus {
+    /// `unloaded`, `loading` or `loaded`.
+    value: String,
+    /// True if the last load failed; absent otherwise.
+    failed: Option<bool>,
 }

@@ -8,11 +8,10 @@ use muster_proto::v1::{Capabilities, EngineDescription, ModelSummary, ModelType}
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::schema::{OllamaLoaded, OllamaShown, OllamaTags};
+use super::schema::{self, OllamaLoaded, OllamaShown, OllamaTags};
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
-    openapi::schema,
     routes::{
         App,
         reply::{self, Refusal},

@@ -35,7 +35,6 @@ use self::{
 use utoipa::OpenApi;
 
 use crate::{
-    openapi::schema as requests,
     render::error::Form,
     routes::{
         App,
@@ -112,14 +111,14 @@ async fn version() -> Response {
     path = "/api/chat",
     tag = "Ollama",
     summary = "Continue a conversation",
-    request_body = requests::OllamaChatRequest,
+    request_body = schema::OllamaChatRequest,
     responses(
         (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
             (OllamaChatAnswer = "application/json"),
             (OllamaChatAnswer = "application/x-ndjson"),
         )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
     )
 )]
 async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -131,14 +130,14 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     path = "/api/generate",
     tag = "Ollama",
     summary = "Continue a text",
-    request_body = requests::OllamaGenerateRequest,
+    request_body = schema::OllamaGenerateRequest,
     responses(
         (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
             (OllamaGenerateAnswer = "application/json"),
             (OllamaGenerateAnswer = "application/x-ndjson"),
         )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
     )
 )]
 async fn generate(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -193,11 +192,11 @@ async fn unload(app: &App, asked: &Asked, model: String) -> Result<(), ErrorInfo
     path = "/api/embed",
     tag = "Ollama",
     summary = "Turn texts into vectors",
-    request_body = requests::OllamaEmbedRequest,
+    request_body = schema::OllamaEmbedRequest,
     responses(
         (status = 200, description = "Vectors in input order.", body = OllamaEmbedAnswer),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
     )
 )]
 async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
@@ -209,11 +208,11 @@ async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Re
     path = "/api/embeddings",
     tag = "Ollama",
     summary = "Turn one text into a vector",
-    request_body = requests::OllamaEmbeddingsRequest,
+    request_body = schema::OllamaEmbeddingsRequest,
     responses(
         (status = 200, description = "The vector.", body = OllamaEmbeddingsAnswer),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = requests::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = requests::OllamaError),
+        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
+        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
     )
 )]
 async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {

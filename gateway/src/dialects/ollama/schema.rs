@@ -1,4 +1,4 @@
-//! What Ollama's answers look like, for the document only; tests hold what is written against it.
+//! What Ollama's requests and answers look like, for the document only: requests are read by hand, and tests hold what is written against it.
 
 #![allow(dead_code, reason = "read by the derive only")]
 
@@ -12,7 +12,9 @@ use utoipa::ToSchema;
 pub(super) struct OllamaChatAnswer {
     /// As the client named it.
     model: String,
+    /// RFC 3339.
     created_at: String,
+    /// What the model said; in a stream the next piece of it.
     message: OllamaMessage,
     /// The last line.
     done: bool,
@@ -37,22 +39,27 @@ pub(super) struct OllamaChatAnswer {
 pub(super) struct OllamaMessage {
     /// `assistant`.
     role: String,
+    /// Text; empty if it only calls.
     content: String,
     /// What it thought.
     thinking: Option<String>,
+    /// What it wants called.
     tool_calls: Option<Vec<OllamaCall>>,
 }
 
 /// What the model wants called.
 #[derive(ToSchema)]
 pub(super) struct OllamaCall {
+    /// Names the call.
     id: String,
+    /// What is called.
     function: OllamaCalled,
 }
 
 /// A function and what it is given.
 #[derive(ToSchema)]
 pub(super) struct OllamaCalled {
+    /// Of the function.
     name: String,
     /// An object.
     arguments: Value,
@@ -63,7 +70,9 @@ pub(super) struct OllamaCalled {
 pub(super) struct OllamaGenerateAnswer {
     /// As the client named it.
     model: String,
+    /// RFC 3339.
     created_at: String,
+    /// Text; in a stream the next piece of it.
     response: String,
     /// What it thought.
     thinking: Option<String>,
@@ -103,12 +112,14 @@ pub(super) struct OllamaEmbedAnswer {
 /// One vector.
 #[derive(ToSchema)]
 pub(super) struct OllamaEmbeddingsAnswer {
+    /// Of the prompt.
     embedding: Vec<f64>,
 }
 
 /// Models that are here.
 #[derive(ToSchema)]
 pub(super) struct OllamaTags {
+    /// In the order of their ids.
     models: Vec<OllamaModel>,
 }
 
@@ -119,29 +130,37 @@ pub(super) struct OllamaModel {
     name: String,
     /// The same.
     model: String,
+    /// When it came into the catalogue, RFC 3339.
     modified_at: String,
     /// Bytes of its files.
     size: u64,
     /// Names the entry and changes with it; no hash of the files.
     digest: String,
+    /// What kind of model it is.
     details: OllamaDetails,
 }
 
 /// What kind of model.
 #[derive(ToSchema)]
 pub(super) struct OllamaDetails {
+    /// Always empty.
     parent_model: String,
+    /// `gguf`.
     format: String,
+    /// The architecture where it is known, else the runtime.
     family: String,
+    /// The same, in a list.
     families: Vec<String>,
     /// For example `4.3B`; empty while it is not loaded.
     parameter_size: String,
+    /// Always empty.
     quantization_level: String,
 }
 
 /// Models that are loaded.
 #[derive(ToSchema)]
 pub(super) struct OllamaLoaded {
+    /// In the order of their ids.
     models: Vec<OllamaLoadedModel>,
 }
 
@@ -152,13 +171,17 @@ pub(super) struct OllamaLoadedModel {
     name: String,
     /// The same.
     model: String,
+    /// When it came into the catalogue, RFC 3339.
     modified_at: String,
     /// Bytes of its files.
     size: u64,
+    /// Names the entry and changes with it; no hash of the files.
     digest: String,
+    /// What kind of model it is.
     details: OllamaDetails,
     /// Bytes on GPUs.
     size_vram: u64,
+    /// Always in the year 9999: only policy unloads.
     expires_at: String,
     /// Tokens that one request may use.
     context_length: u32,
@@ -167,11 +190,17 @@ pub(super) struct OllamaLoadedModel {
 /// What is known of a model.
 #[derive(ToSchema)]
 pub(super) struct OllamaShown {
+    /// Always empty.
     modelfile: String,
+    /// Always empty.
     parameters: String,
+    /// In Jinja.
     template: String,
+    /// As its file says; empty if it does not.
     license: String,
+    /// When it came into the catalogue, RFC 3339.
     modified_at: String,
+    /// What kind of model it is.
     details: OllamaDetails,
     /// `completion`, `tools`, `vision`, `thinking`, `embedding`.
     capabilities: Vec<String>,
@@ -182,5 +211,82 @@ pub(super) struct OllamaShown {
 /// The version of Ollama's API.
 #[derive(ToSchema)]
 pub(super) struct OllamaVersion {
+    /// Of the API that is answered, not of Muster.
     version: String,
+}
+
+/// Ollama's form of an error.
+#[derive(ToSchema)]
+pub(super) struct OllamaError {
+    /// One sentence for a person.
+    error: String,
+}
+
+/// Ollama's chat request.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}))]
+pub(super) struct OllamaChatRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// Turns; none = only load the model.
+    messages: Option<Vec<Value>>,
+    /// Lines as they come; the default.
+    stream: Option<bool>,
+    /// Functions the model may call.
+    tools: Option<Vec<Value>>,
+    /// `json` or a JSON schema.
+    format: Option<Value>,
+    /// A switch, or `low`, `medium`, `high`.
+    think: Option<Value>,
+    /// `num_predict`, `stop`, `seed` and samplers.
+    options: Option<Value>,
+}
+
+/// Ollama's request for text.
+#[derive(ToSchema)]
+#[schema(example = json!({"model": "tiny", "prompt": "Hello!", "stream": false}))]
+pub(super) struct OllamaGenerateRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// What the user says; none = only load the model.
+    prompt: Option<String>,
+    /// Text after a gap that is to be filled.
+    suffix: Option<String>,
+    /// What comes before.
+    system: Option<String>,
+    /// Not through the chat template.
+    raw: Option<bool>,
+    /// Lines as they come; the default.
+    stream: Option<bool>,
+    /// `json` or a JSON schema.
+    format: Option<Value>,
+    /// `num_predict`, `stop`, `seed` and samplers.
+    options: Option<Value>,
+}
+
+/// Ollama's request for vectors.
+#[derive(ToSchema)]
+pub(super) struct OllamaEmbedRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// Text or several.
+    input: Value,
+    /// Shorten vectors to this length.
+    dimensions: Option<i64>,
+}
+
+/// Ollama's older request for one vector.
+#[derive(ToSchema)]
+pub(super) struct OllamaEmbeddingsRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
+    /// The text.
+    prompt: String,
+}
+
+/// Names a model.
+#[derive(ToSchema)]
+pub(super) struct OllamaShowRequest {
+    /// Id in the catalogue; `:latest` may be added.
+    model: String,
 }

@@ -29,18 +29,26 @@ use crate::{
 pub(super) struct Model {
     /// Id in the catalogue.
     id: String,
+    /// `model`.
     object: &'static str,
     /// Unix time in seconds; stable over restarts.
     created: i64,
+    /// `lemonade`.
     owned_by: &'static str,
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
     checkpoint: String,
+    /// Software and kind of device, for example `llamacpp`.
     recipe: String,
     /// Gigabytes (10^9 bytes).
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<f64>,
+    /// Its files are here.
     downloaded: bool,
+    /// One of those to try first.
     suggested: bool,
+    /// For example `vision`, `embeddings`, `reranking`.
     labels: Vec<String>,
+    /// While it is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<Meta>,
 }
@@ -52,13 +60,18 @@ struct Meta {
     /// llama.cpp's number of the kind of tokenizer; absent where the engine does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     vocab_type: Option<u32>,
+    /// Tokens in the vocabulary.
     n_vocab: u32,
+    /// Tokens that one request may use.
     n_ctx: u32,
+    /// Tokens that it was trained with.
     n_ctx_train: u32,
     /// Absent where the engine does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     n_embd: Option<u32>,
+    /// Weights.
     n_params: u64,
+    /// Bytes of its files.
     size: u64,
 }
 
@@ -66,7 +79,9 @@ struct Meta {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelList)]
 pub(super) struct List {
+    /// `list`.
     object: &'static str,
+    /// In the order of their ids.
     data: Vec<Model>,
 }
 

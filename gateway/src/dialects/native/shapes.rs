@@ -1,0 +1,249 @@
+//! What llama.cpp shows of an engine (seed 004), for the document only: these answers are written by hand, or by a `llama-server` itself, whose
+//! version may show more than the seed knows. Tests hold what is written here against it.
+
+#![allow(dead_code, reason = "read by the derive only")]
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// It takes requests.
+#[derive(ToSchema)]
+pub(super) struct NativeHealth {
+    /// `ok`.
+    status: String,
+}
+
+/// What an engine is set to.
+#[derive(ToSchema)]
+pub(super) struct Props {
+    /// The settings of a request that says nothing.
+    default_generation_settings: NativeSlot,
+    /// Sequences that it works on at once.
+    total_slots: u32,
+    /// Id in the catalogue.
+    model_alias: Option<String>,
+    /// File of the model; from the hub, `ORG/NAME:VARIANT`.
+    model_path: String,
+    /// What it takes beside text.
+    modalities: Option<NativeModalities>,
+    /// The model's template, in Jinja.
+    chat_template: String,
+    /// Name and version of the engine.
+    build_info: String,
+}
+
+/// Kinds of input beside text.
+#[derive(ToSchema)]
+pub(super) struct NativeModalities {
+    /// Images.
+    vision: bool,
+    /// Sound.
+    audio: bool,
+}
+
+/// A sequence of an engine. In `props` a `llama-server` shows `n_ctx` and `params` alone.
+#[derive(ToSchema)]
+pub(super) struct NativeSlot {
+    /// Its number, from 0.
+    id: Option<u32>,
+    /// Number of the request that it serves; -1 = none.
+    id_task: Option<i64>,
+    /// Tokens that there is room for.
+    n_ctx: u32,
+    /// A draft model runs beside the model.
+    speculative: Option<bool>,
+    /// It serves a request.
+    is_processing: Option<bool>,
+    /// Tokens of the prompt.
+    n_prompt_tokens: Option<u32>,
+    /// Tokens of the prompt that were still there.
+    n_prompt_tokens_cache: Option<u32>,
+    /// Tokens of the prompt read so far; of a `llama-server` only.
+    n_prompt_tokens_processed: Option<u32>,
+    /// Settings of the request, defaults filled in. A `llama-server` shows none before its first request.
+    params: Option<GenerationSettings>,
+    /// Always empty: nobody's prompt is shown to others.
+    prompt: Option<String>,
+    /// How far it is.
+    next_token: Option<NativeNextTokens>,
+}
+
+/// As seed 004 has it, or in a list, as today's `llama-server` has it.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum NativeNextTokens {
+    One(NativeNextToken),
+    Several(Vec<NativeNextToken>),
+}
+
+/// How far a sequence is.
+#[derive(Serialize, ToSchema)]
+pub(super) struct NativeNextToken {
+    /// More will come.
+    has_next_token: bool,
+    /// The text so far has a line break.
+    has_new_line: bool,
+    /// Tokens that may still come; -1 = no limit.
+    n_remain: i64,
+    /// Tokens generated.
+    n_decoded: u32,
+    /// The string that ended the output; empty if none did.
+    stopping_word: Option<String>,
+}
+
+/// What a request comes to: its own settings, and llama.cpp's defaults for what it does not say. Of its own slots a `llama-server` leaves some out.
+#[derive(Serialize, ToSchema)]
+pub(super) struct GenerationSettings {
+    /// Id in the catalogue; in a completion only.
+    model: Option<String>,
+    /// Tokens that there is room for; in a completion only.
+    n_ctx: Option<u32>,
+    /// The same seed and request make the same answer; 4294967295 = any.
+    seed: i64,
+    /// Randomness; 0 or less = greedy.
+    temperature: f64,
+    /// How far the temperature moves with the entropy; 0 = not.
+    dynatemp_range: f64,
+    /// How the entropy moves it.
+    dynatemp_exponent: f64,
+    /// The k likeliest tokens only; 0 = all.
+    top_k: i32,
+    /// Likeliest tokens of this probability together; 1 = all.
+    top_p: f64,
+    /// Tokens of this probability relative to the likeliest; 0 = all.
+    min_p: f64,
+    /// Tokens within so many standard deviations of the likeliest; -1 = all.
+    top_n_sigma: f64,
+    /// Chance that the likeliest tokens are cut off; 0 = never.
+    xtc_probability: f64,
+    /// Probability from which on they may be.
+    xtc_threshold: f64,
+    /// Locally typical tokens of this probability together; 1 = all.
+    typical_p: f64,
+    /// Tokens that the penalties look back; 0 = none, -1 = the whole context.
+    repeat_last_n: i32,
+    /// For tokens that stand there; 1 = none.
+    repeat_penalty: f64,
+    /// For tokens that stand there at all; 0 = none.
+    presence_penalty: f64,
+    /// For each time that they stand there; 0 = none.
+    frequency_penalty: f64,
+    /// Strength of the penalty for repeated sequences; 0 = none.
+    dry_multiplier: f64,
+    /// How it grows with their length.
+    dry_base: f64,
+    /// Tokens that may be repeated without it.
+    dry_allowed_length: i32,
+    /// Tokens that it looks back; 0 = none, -1 = the whole context.
+    dry_penalty_last_n: i32,
+    /// Texts at which a repeated sequence ends.
+    dry_sequence_breakers: Option<Vec<String>>,
+    /// 0 = off, 1 or 2 = this version of Mirostat.
+    mirostat: i32,
+    /// Its target entropy.
+    mirostat_tau: f64,
+    /// Its learning rate.
+    mirostat_eta: f64,
+    /// Pairs of a token id or text, and a number or false (never).
+    logit_bias: Option<Vec<Value>>,
+    /// Fewest tokens that a sampler leaves; 0 = one.
+    min_keep: i32,
+    /// Tokens of the prompt kept when the context is shifted; Muster never shifts: 0.
+    n_keep: i32,
+    /// Tokens dropped when the context is shifted; Muster never shifts: 0.
+    n_discard: i32,
+    /// Of a `llama-server` only: adapters for this request. Else empty: they are as the model was loaded.
+    lora: Vec<AdapterScale>,
+    /// It does not end where the model says so.
+    ignore_eos: bool,
+    /// Strings that end the output.
+    stop: Option<Vec<String>>,
+    /// As `n_predict`.
+    max_tokens: i64,
+    /// Most tokens to generate; -1 = until the context is full.
+    n_predict: i64,
+    /// Probabilities of so many tokens in each place.
+    n_probs: u32,
+    /// Probabilities after the samplers.
+    post_sampling_probs: bool,
+    /// The answer comes as server-sent events.
+    stream: bool,
+    /// Times in each of them.
+    timings_per_token: bool,
+    /// Use what is left of earlier prompts.
+    cache_prompt: Option<bool>,
+    /// Token ids beside the text.
+    return_tokens: Option<bool>,
+    /// The sequence that was asked for; -1 = any.
+    id_slot: Option<i64>,
+    /// Fewest blanks at the start of a line, in an infill.
+    n_indent: Option<u32>,
+    /// Most milliseconds to generate after the first line break; 0 = no limit.
+    t_max_predict_ms: Option<u64>,
+    /// The grammar that the output must follow; empty = none.
+    grammar: Option<String>,
+    /// The JSON schema that the output must follow, if one was given.
+    json_schema: Option<Value>,
+    /// The samplers, in their order.
+    samplers: Vec<String>,
+}
+
+/// A file to save a sequence's cache to, or to restore it from; to erase, nothing.
+#[derive(ToSchema)]
+#[schema(example = json!({"filename": "chat-1.bin"}))]
+pub(super) struct SlotFile {
+    /// Its bare name, in the folder of `--slot-save-path`.
+    filename: Option<String>,
+}
+
+/// What was done to a sequence's cache.
+#[derive(ToSchema)]
+pub(super) struct SlotDone {
+    /// Number of the sequence.
+    id_slot: u32,
+    /// The file that was saved to or restored from.
+    filename: Option<String>,
+    /// Tokens that were saved.
+    n_saved: Option<u64>,
+    /// Bytes that were written.
+    n_written: Option<u64>,
+    /// Tokens that were restored.
+    n_restored: Option<u64>,
+    /// Bytes that were read.
+    n_read: Option<u64>,
+    /// Tokens that were erased.
+    n_erased: Option<u64>,
+    /// How long it took to save or restore.
+    timings: Option<SlotTimes>,
+}
+
+/// How long it took.
+#[derive(ToSchema)]
+pub(super) struct SlotTimes {
+    /// Milliseconds to save.
+    save_ms: Option<f64>,
+    /// Milliseconds to restore.
+    restore_ms: Option<f64>,
+}
+
+/// A LoRA adapter of a loaded model; a `llama-server` may show more of it.
+#[derive(ToSchema)]
+pub(super) struct Adapter {
+    /// Its number, from 0.
+    id: u32,
+    /// Its file.
+    path: String,
+    /// How much of it is applied; 0 = none, 1 = all.
+    scale: f64,
+}
+
+/// How much of a LoRA adapter is applied.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"id": 0, "scale": 0.5}))]
+pub(super) struct AdapterScale {
+    /// Its number, from 0.
+    id: u32,
+    /// 0 = none, 1 = all.
+    scale: f64,
+}
