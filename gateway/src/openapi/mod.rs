@@ -245,6 +245,32 @@ mod tests {
     }
 
     #[test]
+    fn every_example_is_of_its_type() {
+        let document = json();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let mut examples = 0;
+        for (name, schema) in schemas {
+            let Some(example) = schema.get("example") else {
+                continue;
+            };
+            let mut schema = schema.clone();
+            schema["components"] = document["components"].clone();
+            let validator = jsonschema::draft202012::new(&schema).unwrap();
+            let wrong: Vec<_> = validator
+                .iter_errors(example)
+                .map(|error| error.to_string())
+                .collect();
+            assert!(wrong.is_empty(), "{name}: {wrong:?}");
+            let named = schema["properties"].as_object().unwrap();
+            for key in example.as_object().unwrap().keys() {
+                assert!(named.contains_key(key), "{name}: {key}");
+            }
+            examples += 1;
+        }
+        assert!(examples > 20, "{examples}");
+    }
+
+    #[test]
     fn every_field_says_what_it_is() {
         fn fields<'a>(at: &str, schema: &'a Value, out: &mut Vec<(String, &'a Value)>) {
             match schema {

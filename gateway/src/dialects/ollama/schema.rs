@@ -181,7 +181,7 @@ pub(super) struct OllamaLoadedModel {
     details: OllamaDetails,
     /// Bytes on GPUs.
     size_vram: u64,
-    /// Always in the year 9999: only policy unloads.
+    /// Always in the year 9999: when it will be unloaded is not known.
     expires_at: String,
     /// Tokens that one request may use.
     context_length: u32,
