@@ -101,6 +101,7 @@ impl Fleet {
         for id in self.turns_in_queue() {
             if let Some(load) = self.queue.get(&id).cloned() {
                 self.decide(&load, &mut pass, ids);
+                self.give_way(id, &pass);
                 self.note_claim(id, pass.claimed.take());
             }
         }

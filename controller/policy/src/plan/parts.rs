@@ -1,9 +1,13 @@
 //! All or nothing: a group of replicas begins to load only if every one of them has a place (PROTOCOL 14).
+//!
+//! A group that has begun may find an earlier load before it again, whose worker was away: the two would wait for each other for ever, one
+//! for the other's room and the other for the group to be whole. The later one, which is the group, gives way.
 
 use super::Pass;
 use super::choose::Stop;
+use crate::api::{DecisionKind, InstanceId, WaitReason};
 use crate::fleet::Fleet;
-use crate::state::{Claim, Delay, Load};
+use crate::state::{Claim, Delay, Load, LoadId, Standing};
 
 impl Fleet {
     /// Looks for places for all parts that a group still lacks, one beside the other; says what keeps it from them.
@@ -41,5 +45,29 @@ impl Fleet {
             trial.claims.entry(claim.host.clone()).or_default().push(claim);
         }
         Ok(())
+    }
+
+    /// Unloads withheld parts of a group that cannot go on, if an earlier load waits for their room. A load slot it would get in a moment.
+    pub(super) fn give_way(&mut self, id: LoadId, pass: &Pass) {
+        let Some(load) = self.queue.get(&id) else {
+            return;
+        };
+        let (Some(group), Standing::Waiting { reason, .. }) = (&load.group, &load.standing) else {
+            return;
+        };
+        if *reason == WaitReason::LoadSlot {
+            return;
+        }
+        let in_the_way = |part: &InstanceId| {
+            let withheld = self.instances.get(part).is_some_and(|found| !found.published);
+            let mut claims = pass.claims.values().flatten();
+            withheld && claims.any(|claim| claim.victims.contains(part)) && !self.loads_run_beside(part)
+        };
+        let parts = self.ready_members(&load.model, group);
+        let parts: Vec<InstanceId> = parts.into_iter().filter(in_the_way).collect();
+        for part in parts {
+            self.decided_on(DecisionKind::GroupTornDown, &part);
+            self.tear_down(&part);
+        }
     }
 }

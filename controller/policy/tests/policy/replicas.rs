@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_policy::{Config, DeviceKind, FailureClass, LoadError, ModelState, ModelType, RouteState};
 
-use crate::sim::{Life, Sim, config, device, facts, model, unlimited};
+use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
 /// A host with two devices, a worker each, and a model of two replicas.
 fn twins(bytes: u64) -> Sim {
@@ -255,4 +255,43 @@ fn a_withheld_replica_goes_only_when_no_load_runs_beside_it() {
         "{}",
         sim.tail()
     );
+}
+
+/// Found by `every_history_of_a_wide_fleet_keeps_the_rules_and_ends`: a load whose worker came back waited for the withheld part of a group
+/// that had begun meanwhile, and the group for its claim.
+#[test]
+fn a_group_that_has_begun_gives_way_to_an_earlier_load_whose_worker_comes_back() {
+    let mut sim = twins(40);
+    sim.config.limits = limits(1);
+    sim.restart_controller();
+    for id in ["w0", "w1"] {
+        sim.connect(&id.into());
+    }
+    sim.join(facts("w2", "h", vec![device("sim:c", DeviceKind::Sim, 100)]));
+    sim.add_model(muster_policy::ModelSpec {
+        device: muster_policy::DeviceChoice::Device("sim:c".into()),
+        ..model("earlier", ModelType::Llm, 40)
+    });
+    sim.lose(&"w2".into());
+    let earlier = sim.open("earlier");
+    let group = sim.open("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.connect(&"w2".into());
+    sim.finish_load(&worker, &first);
+    sim.deliver_all();
+    assert!(
+        sim.decisions
+            .iter()
+            .any(|d| d.starts_with("group_torn_down twins")),
+        "{}",
+        sim.tail()
+    );
+    sim.finish_loads();
+    assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
+    assert!(sim.streams[&group].ready().is_none(), "one model at a time");
+    sim.close(&earlier);
+    sim.advance(Duration::from_secs(1));
+    sim.finish_loads();
+    assert!(sim.streams[&group].ready().is_some(), "{}", sim.tail());
+    assert_eq!(sim.routes.len(), 2);
 }
