@@ -323,6 +323,7 @@ impl Fleet {
                 .filter(|load| load.origin == Origin::Preload)
             {
                 preload.origin = Origin::Auto;
+                self.forget_memo(load);
                 self.room_changed();
             }
             return;

@@ -47,6 +47,8 @@ pub(crate) struct Resident {
     pub(super) turns: Option<Moment>,
     pub(crate) parts: SmallVec<[Part; 2]>,
     takes_load_slot: bool,
+    /// It is on its way out and finishes work first, for as long as that takes.
+    pub(crate) drains: bool,
 }
 
 /// What an instance has on one device.
@@ -331,6 +333,7 @@ impl Fleet {
             turns: [tenure_until, worth_until].into_iter().flatten().min(),
             parts,
             takes_load_slot: instance.takes_load_slot(),
+            drains: instance.going() && instance.works(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::candidates::{Candidate, Nowhere, Place};
 use super::obstacle::{Obstacle, Shortage, Victim};
 use super::room::{Room, Wanted};
 use super::tenure::Tenure;
-use crate::api::{LoadError, ModelId, WorkerId};
+use crate::api::{LoadError, ModelId, Origin, WorkerId};
 use crate::config::Placement;
 use crate::fleet::Fleet;
 use crate::ledger::{Host, ModelTag, RuntimeNumber};
@@ -58,6 +58,7 @@ struct PlanKey {
     /// A gateway just could not reach this worker.
     avoided: bool,
     need: usize,
+    /// Room that somebody leaves who works there still comes no sooner than that of a busy victim.
     ease: Ease,
     /// Another replica of the model is on one of its devices.
     doubled: bool,
@@ -557,10 +558,12 @@ impl Fleet {
             let taken = self.slot_taken_by(question.load, &host.id, &room.victims(), question.pass);
             !taken.is_empty()
         };
+        // A preload evicts nobody, so that it waits.
+        let drains = room.drains() && question.load.origin != Origin::Preload;
         PlanKey {
             avoided,
             need: place.need,
-            ease: ease_of(room),
+            ease: if drains { Ease::Wait } else { ease_of(room) },
             doubled: room.doubles(),
             slot_taken: !calm && slot_taken(),
             worth: room

@@ -225,6 +225,15 @@ impl<'a> Room<'a> {
         })
     }
 
+    /// Somebody on its way out finishes work on one of the place's devices.
+    pub(crate) fn drains(&self) -> bool {
+        let mut draining = self.host.residents.iter().filter(|resident| resident.drains);
+        draining.any(|resident| {
+            let mut parts = self.place.parts.iter();
+            parts.any(|&(space, _)| resident.part_on(space).is_some())
+        })
+    }
+
     fn evict(&mut self, index: usize, rule: EvictionRule) {
         self.victims.push((index, rule));
     }

@@ -45,13 +45,18 @@ impl Fleet {
     /// An operator joins a load that was begun for a request: it no longer depends on that (I8).
     fn make_explicit(&mut self, id: &ModelId) {
         let Some(model) = self.models.get(id) else { return };
-        if let Some(load) = model.queued.and_then(|load| self.queue.get_mut(&load)) {
+        let queued = model.queued;
+        if let Some(load) = queued.and_then(|load| self.queue.get_mut(&load)) {
             load.origin = Origin::Admin;
         }
         for instance in &model.instances {
             if let Some(load) = self.instances.get_mut(instance).and_then(Instance::load_mut) {
                 load.origin = Origin::Admin;
             }
+        }
+        if let Some(load) = queued {
+            self.forget_memo(load);
+            self.room_changed();
         }
         self.touch_model(id);
     }

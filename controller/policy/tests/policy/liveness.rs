@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, InstanceId, ModelType, WorkerId};
+use muster_policy::{Config, DeviceKind, Event, InstanceId, ModelState, ModelType, UnloadHow, WorkerId};
 
-use crate::sim::{Sim, config, limits, model};
+use crate::sim::{Sim, config, device, facts, limits, model, unlimited};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -80,4 +80,45 @@ fn a_load_that_waits_for_one_instance_takes_another_that_was_used_meanwhile_and_
     sim.advance(SECOND / 2);
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+/// Two devices: on one an instance finishes work on its way out, on the other one is idle.
+fn one_drains_and_one_is_idle() -> (Sim, InstanceId, InstanceId) {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.join(facts("w1", "h", vec![device("sim:b", DeviceKind::Sim, 100)]));
+    for (id, bytes) in [("drains", 70), ("idle", 90), ("new", 50)] {
+        sim.add_model(model(id, ModelType::Llm, bytes));
+    }
+    let drains = sim.use_model("drains");
+    let idle = sim.use_once("idle");
+    sim.advance(SECOND);
+    sim.unload("drains", UnloadHow::Drain);
+    (sim, drains, idle)
+}
+
+/// Found by `loads_begin_by_the_clock_alone_though_some_requests_never_end`: room that a drain leaves some day passed for free.
+#[test]
+fn a_load_takes_the_place_of_an_idle_instance_rather_than_that_of_one_that_drains() {
+    let (mut sim, drains, idle) = one_drains_and_one_is_idle();
+    let hold = sim.open("new");
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    assert!(sim.worker_of(&drains).is_some() && sim.worker_of(&idle).is_none());
+}
+
+#[test]
+fn a_preload_waits_for_a_drain_since_it_evicts_nobody_until_an_operator_wants_it() {
+    let (mut sim, drains, idle) = one_drains_and_one_is_idle();
+    sim.event(Event::PreloadRequested { model: "new".into() });
+    sim.advance(SECOND);
+    assert_eq!(sim.states[&"new".into()], ModelState::Loading, "{}", sim.tail());
+    assert!(sim.loading().is_empty() && sim.worker_of(&idle).is_some());
+    sim.load("new");
+    sim.finish_loads();
+    assert_eq!(sim.states[&"new".into()], ModelState::Loaded, "{}", sim.tail());
+    assert!(sim.worker_of(&drains).is_some() && sim.worker_of(&idle).is_none());
 }
