@@ -370,6 +370,9 @@ proptest! {
             apply(&mut sim, op);
         }
         sim.run_out();
+        // What has been idle for too long beside a load is looked at once a second; a new controller does so at once.
+        sim.advance(Duration::from_secs(1));
+        sim.run_out();
         sim.withhold_samples = false;
         for id in sim.workers.keys().cloned().collect::<Vec<_>>() {
             sim.flush_touches(&id);
