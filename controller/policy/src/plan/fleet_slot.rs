@@ -54,12 +54,17 @@ impl Fleet {
         let claiming = |claim: &&Claim| claim.kind == load.spec.kind;
         let claimed: BTreeSet<&ModelId> = claims().filter(claiming).map(|claim| &claim.model).collect();
         let promised: BTreeSet<&InstanceId> = claims().flat_map(|claim| &claim.victims).collect();
-        let goes =
-            |id: &InstanceId| promised.contains(id) || plan.victims.iter().any(|victim| victim.id == *id);
+        // A group that has begun goes on with the slot that it has.
+        let group = load.spec.replicas.get() > 1;
+        let own = |resident: &Resident| group && resident.model.id == load.model;
+        let goes = |resident: &Resident| {
+            promised.contains(&resident.id) && !own(resident)
+                || plan.victims.iter().any(|victim| victim.id == resident.id)
+        };
         let mut there: BTreeMap<&ModelId, Copies<'_>> = BTreeMap::new();
         let hosts = self.ledger.slots().filter_map(|slot| self.ledger.host(slot));
         for resident in hosts.flat_map(|host| &host.residents) {
-            if resident.kind == load.spec.kind && !resident.going() && !goes(&resident.id) {
+            if resident.kind == load.spec.kind && !resident.going() && !goes(resident) {
                 there.entry(&resident.model.id).or_default().0.push(resident);
             }
         }

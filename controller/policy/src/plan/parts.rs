@@ -1,11 +1,12 @@
 //! All or nothing: a group of replicas begins to load only if every one of them has a place (PROTOCOL 14).
 //!
-//! A group that has begun may find an earlier load before it again, whose worker was away: the two would wait for each other for ever, one
-//! for the other's room and the other for the group to be whole. The later one, which is the group, gives way.
+//! A group that has begun may find an earlier load before it again, whose worker was away. It goes on with the slot that it has; but where
+//! that load has claimed the memory that the group still lacks, and waits for the memory that the group has, the two would wait for each
+//! other for ever. Then the group, which is the later one, gives way.
 
 use super::Pass;
 use super::choose::Stop;
-use crate::api::{DecisionKind, InstanceId, WaitReason};
+use crate::api::{InstanceId, WaitReason};
 use crate::fleet::Fleet;
 use crate::state::{Claim, Delay, Load, LoadId, Standing};
 
@@ -17,6 +18,9 @@ impl Fleet {
         let serves = group.is_some_and(|group| self.group_serves(&load.model, group));
         if size < 2 || serves {
             return Ok(());
+        }
+        if let Some(first) = load.gave_way_to.and_then(|first| self.queue.get(&first)) {
+            return Err(Stop::Claims(vec![first.model.clone()]));
         }
         let ready = group.map_or(0, |group| self.ready_members(&load.model, group).len());
         let ready = u32::try_from(ready).unwrap_or(u32::MAX);
@@ -47,7 +51,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Unloads withheld parts of a group that cannot go on, if an earlier load waits for their room. A load slot it would get in a moment.
+    /// Unloads withheld parts of a group that only claims keep from going on, if an earlier load waits for their room. It begins anew once
+    /// that load has left the queue, and not before: whom a load claims as victims depends on who is there.
     pub(super) fn give_way(&mut self, id: LoadId, pass: &Pass) {
         let Some(load) = self.queue.get(&id) else {
             return;
@@ -55,19 +60,29 @@ impl Fleet {
         let (Some(group), Standing::Waiting { reason, .. }) = (&load.group, &load.standing) else {
             return;
         };
-        if *reason == WaitReason::LoadSlot {
+        let claims_alone = match &pass.claimed {
+            Some(claim) => claim.delay == Delay::Claims,
+            None => *reason == WaitReason::Claim && load.stuck_since.is_none(),
+        };
+        if !claims_alone {
             return;
         }
-        let in_the_way = |part: &InstanceId| {
-            let withheld = self.instances.get(part).is_some_and(|found| !found.published);
+        let waiting_for = |part: &InstanceId| {
             let mut claims = pass.claims.values().flatten();
-            withheld && claims.any(|claim| claim.victims.contains(part)) && !self.loads_run_beside(part)
+            let claim = claims.find(|claim| claim.victims.contains(part))?;
+            self.models.get(&claim.model)?.queued
         };
         let parts = self.ready_members(&load.model, group);
-        let parts: Vec<InstanceId> = parts.into_iter().filter(in_the_way).collect();
-        for part in parts {
-            self.decided_on(DecisionKind::GroupTornDown, &part);
+        let parts: Vec<(InstanceId, LoadId)> = parts
+            .into_iter()
+            .filter(|part| self.may_be_torn_down(part))
+            .filter_map(|part| waiting_for(&part).map(|first| (part, first)))
+            .collect();
+        for (part, first) in parts {
             self.tear_down(&part);
+            if let Some(load) = self.queue.get_mut(&id) {
+                load.gave_way_to = Some(first);
+            }
         }
     }
 }

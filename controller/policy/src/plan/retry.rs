@@ -10,9 +10,7 @@ use super::Pass;
 use super::choose::{Ease, Stop};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
-use crate::api::{
-    DecisionKind, EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId,
-};
+use crate::api::{EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId};
 use crate::fleet::Fleet;
 use crate::state::{Goal, InstanceState, Load, Standing};
 
@@ -123,7 +121,6 @@ impl Fleet {
             remaining.push(instance.spec.model.clone());
         }
         for id in &withheld {
-            self.decided_on(DecisionKind::GroupTornDown, id);
             self.tear_down(id);
         }
         for victim in &victims {

@@ -18,6 +18,13 @@ pub(crate) struct Wanted<'a> {
     pub(crate) spec: &'a ModelSpec,
 }
 
+impl Wanted<'_> {
+    /// Another replica of the model.
+    fn sibling(&self, resident: &Resident) -> bool {
+        self.spec.replicas.get() > 1 && resident.model == self.model
+    }
+}
+
 /// A place on a host as one load sees it after all earlier claims.
 pub(crate) struct Room<'a> {
     config: &'a Config,
@@ -25,7 +32,8 @@ pub(crate) struct Room<'a> {
     wanted: &'a Wanted<'a>,
     place: &'a Place,
     claims: &'a [Claim],
-    /// Residents that go for earlier claims, beside those on their way out.
+    /// Residents that go for earlier claims, beside those on their way out. Replicas of the model itself are counted as staying: a group
+    /// that has begun goes on with the slot that it has, and takes no room of its own.
     promised: SmallVec<[usize; 4]>,
     victims: SmallVec<[(usize, EvictionRule); 4]>,
 }
@@ -57,9 +65,9 @@ impl<'a> Room<'a> {
                 .residents
                 .binary_search_by(|resident| resident.id.cmp(victim));
             let leaves = |index: &usize| {
-                host.residents
-                    .get(*index)
-                    .is_some_and(|resident| !matches!(resident.tenure, Tenure::Going | Tenure::Ghost))
+                host.residents.get(*index).is_some_and(|resident| {
+                    !matches!(resident.tenure, Tenure::Going | Tenure::Ghost) && !wanted.sibling(resident)
+                })
             };
             promised.extend(found.ok().filter(leaves));
         }
@@ -193,7 +201,7 @@ impl<'a> Room<'a> {
     fn sort(&self, test: impl Fn(&Resident) -> bool) -> Residents {
         let mut sorted = Residents::default();
         for (index, resident) in self.staying().filter(|(_, resident)| test(resident)) {
-            if self.sibling(resident) {
+            if self.wanted.sibling(resident) {
                 sorted.siblings.push(resident.model.id.clone());
                 continue;
             }
@@ -207,10 +215,6 @@ impl<'a> Room<'a> {
         sorted
     }
 
-    fn sibling(&self, resident: &Resident) -> bool {
-        self.wanted.spec.replicas.get() > 1 && resident.model == self.wanted.model
-    }
-
     /// Another replica of the model is, or will be, on one of the place's devices.
     pub(crate) fn doubles(&self) -> bool {
         if self.wanted.spec.replicas.get() < 2 {
@@ -221,7 +225,7 @@ impl<'a> Room<'a> {
             self.claims_of(space).any(|claim| own(&claim))
                 || self
                     .staying()
-                    .any(|(_, resident)| self.sibling(resident) && resident.part_on(space).is_some())
+                    .any(|(_, resident)| self.wanted.sibling(resident) && resident.part_on(space).is_some())
         })
     }
 
@@ -401,7 +405,7 @@ impl<'a> Room<'a> {
                 let movable = matches!(
                     resident.tenure,
                     Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. }
-                ) && !self.sibling(resident);
+                ) && !self.wanted.sibling(resident);
                 if !movable || resident.part_on(space).is_none() {
                     continue;
                 }

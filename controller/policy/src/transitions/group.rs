@@ -16,7 +16,7 @@ use crate::api::{
     Command, DecisionKind, Group, InstanceId, LoadError, ModelId, ModelSpec, Moment, Origin, UnloadMode,
 };
 use crate::fleet::{Fleet, Phase};
-use crate::state::{Asked, InstanceState, Load};
+use crate::state::{Asked, Instance, InstanceState, Load};
 
 impl Fleet {
     /// A part of a group is ready.
@@ -78,21 +78,26 @@ impl Fleet {
                 .and_then(|found| found.spec.group.clone());
             if group.is_some_and(|group| self.group_serves(id, &group)) {
                 self.publish(id, &[instance]);
-            } else if !self.loads_run_beside(&instance) {
+            } else if self.may_be_torn_down(&instance) {
                 // Else it is looked at again in a while (`expire`): no unload begins beside a load.
-                self.decided_on(DecisionKind::GroupTornDown, &instance);
                 self.tear_down(&instance);
             }
         }
     }
 
+    /// It is withheld, no command is outstanding there, and no load runs beside it.
+    pub(crate) fn may_be_torn_down(&self, id: &InstanceId) -> bool {
+        let free = |instance: &Instance| !instance.published && instance.pending.is_none();
+        self.instances.get(id).is_some_and(free) && !self.loads_run_beside(id)
+    }
+
     /// Unloads a withheld instance; nothing runs there. Waits for an outstanding command.
     pub(crate) fn tear_down(&mut self, id: &InstanceId) {
-        let Some(instance) = self
-            .instances
-            .get_mut(id)
-            .filter(|instance| instance.pending.is_none())
-        else {
+        if self.instances.get(id).is_none_or(|found| found.pending.is_some()) {
+            return;
+        }
+        self.decided_on(DecisionKind::GroupTornDown, id);
+        let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
         instance.state = InstanceState::Evicting { quiesced: false };

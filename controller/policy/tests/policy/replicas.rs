@@ -257,10 +257,10 @@ fn a_withheld_replica_goes_only_when_no_load_runs_beside_it() {
     );
 }
 
-/// Found by `every_history_of_a_wide_fleet_keeps_the_rules_and_ends`: a load whose worker came back waited for the withheld part of a group
-/// that had begun meanwhile, and the group for its claim.
+/// Found by `every_history_of_a_wide_fleet_keeps_the_rules_and_ends`: a load whose worker came back waited for the slot of a group that had
+/// begun meanwhile, and the group for its claim.
 #[test]
-fn a_group_that_has_begun_gives_way_to_an_earlier_load_whose_worker_comes_back() {
+fn a_group_that_has_begun_goes_on_with_the_slot_that_an_earlier_load_waits_for() {
     let mut sim = twins(40);
     sim.config.limits = limits(1);
     sim.restart_controller();
@@ -278,20 +278,103 @@ fn a_group_that_has_begun_gives_way_to_an_earlier_load_whose_worker_comes_back()
     let (worker, first) = sim.loading().remove(0);
     sim.connect(&"w2".into());
     sim.finish_load(&worker, &first);
-    sim.deliver_all();
-    assert!(
-        sim.decisions
-            .iter()
-            .any(|d| d.starts_with("group_torn_down twins")),
-        "{}",
-        sim.tail()
-    );
+    sim.finish_loads();
+    assert!(sim.streams[&group].ready().is_some(), "{}", sim.tail());
+    assert!(sim.streams[&earlier].ready().is_none(), "one model at a time");
+    sim.close(&group);
+    sim.advance(Duration::from_secs(1));
     sim.finish_loads();
     assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
-    assert!(sim.streams[&group].ready().is_none(), "one model at a time");
+}
+
+/// As before, but it is memory that the two wait for.
+#[test]
+fn a_group_that_has_begun_gives_way_to_an_earlier_load_whose_worker_comes_back() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: unlimited(),
+            ..config()
+        },
+        100,
+    );
+    let mut twins = model("twins", ModelType::Llm, 40);
+    twins.replicas = NonZeroU32::new(2).unwrap();
+    sim.add_model(twins);
+    let (here, shared) = sim
+        .workers
+        .values()
+        .map(|worker| (worker.facts.host.clone(), worker.facts.devices.clone()))
+        .next()
+        .unwrap();
+    sim.join(facts("beside", here.as_str(), shared));
+    sim.add_model(muster_policy::ModelSpec {
+        workers: ["beside".into()].into(),
+        ..model("earlier", ModelType::Llm, 90)
+    });
+    sim.lose(&"beside".into());
+    let earlier = sim.open("earlier");
+    let group = sim.open("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.connect(&"beside".into());
+    sim.finish_load(&worker, &first);
+    sim.deliver_all();
+    let torn_down = |sim: &Sim| {
+        let all = sim.decisions.iter();
+        all.filter(|d| d.starts_with("group_torn_down twins")).count()
+    };
+    assert_eq!(torn_down(&sim), 1, "{}", sim.tail());
+    sim.finish_loads();
+    assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
+    assert!(sim.streams[&group].ready().is_none(), "there is room for one");
     sim.close(&earlier);
     sim.advance(Duration::from_secs(1));
     sim.finish_loads();
     assert!(sim.streams[&group].ready().is_some(), "{}", sim.tail());
-    assert_eq!(sim.routes.len(), 2);
+    assert_eq!((sim.routes.len(), torn_down(&sim)), (2, 1));
+}
+
+/// Found by `every_history_of_a_wide_fleet_keeps_the_rules_and_ends`: a group that only waited for work to end was torn down and begun
+/// without end.
+#[test]
+fn a_group_that_waits_for_work_to_end_gives_way_to_nobody() {
+    let mut sim = Sim::new(Config {
+        limits: limits(2),
+        ..config()
+    });
+    sim.join(facts("w0", "h0", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.join(facts("w1", "h0", vec![device("sim:b", DeviceKind::Sim, 30)]));
+    sim.join(facts("w2", "h1", vec![device("sim:c", DeviceKind::Sim, 100)]));
+    let bound = |id: &str, device: &str, bytes| muster_policy::ModelSpec {
+        device: muster_policy::DeviceChoice::Device(device.into()),
+        ..model(id, ModelType::Llm, bytes)
+    };
+    sim.add_model(bound("busy", "sim:a", 70));
+    sim.add_model(bound("busy-too", "sim:c", 90));
+    sim.add_model(bound("earlier", "sim:a", 95));
+    let mut twins = model("twins", ModelType::Llm, 20);
+    twins.replicas = NonZeroU32::new(2).unwrap();
+    sim.add_model(twins);
+    let busy = sim.use_model("busy");
+    let busy_too = sim.use_model("busy-too");
+    let earlier = sim.open("earlier");
+    let group = sim.open("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.finish_load(&worker, &first);
+    sim.advance(Duration::from_secs(1));
+    // Now the first replica is the one used least recently of the earlier load's host.
+    assert!(sim.start_request(&"w0".into(), &busy));
+    sim.flush_touches(&"w0".into());
+    sim.advance(Duration::from_secs(1));
+    assert_eq!(sim.loads.len(), 3, "{}", sim.tail());
+    assert_eq!(sim.worker_of(&first), Some(worker), "{}", sim.tail());
+    sim.end_request(&busy_too);
+    sim.advance(Duration::from_secs(1));
+    sim.finish_loads();
+    assert!(sim.streams[&group].ready().is_some(), "{}", sim.tail());
+    sim.close(&group);
+    sim.end_request(&busy);
+    sim.end_request(&busy);
+    sim.advance(Duration::from_secs(1));
+    sim.finish_loads();
+    assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
 }
