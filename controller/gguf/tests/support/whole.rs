@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use muster_gguf::{
-    CacheType, Error, Facts, Gguf, Header, Model,
+    CacheType, Error, Facts, Gguf, Header, Kind, Model,
     memory::{self, Settings},
 };
 
@@ -30,7 +30,10 @@ pub(crate) fn all(bytes: &[u8], len: u64) -> Result<(), Error> {
         .map(|tensor| tensor.bytes)
         .fold(0, u64::saturating_add);
     assert!(sum <= len, "tensors of {sum} bytes in a file of {len}");
-    Facts::read(&gguf)?;
+    if Facts::read(&gguf)?.kind == Kind::Part {
+        // A projector or an adapter: no model, nothing to load by itself.
+        return Ok(());
+    }
     let model = Model::read(&gguf)?;
     let most = model.layers.len() as u64 + 1;
     for offloaded in [0, 1, most / 2, most, u64::MAX] {
