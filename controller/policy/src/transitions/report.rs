@@ -368,6 +368,7 @@ impl Fleet {
         };
         Load {
             attempt: spec.attempt,
+            group: spec.group.clone(),
             ..Load::new(self.new_load_id(), model_spec, spec.origin)
         }
     }
@@ -405,7 +406,11 @@ impl Fleet {
             spec_hash: spec.spec_hash.clone(),
             pinned: spec.pinned,
             idle_ttl: spec.idle_ttl.map_or(IdleTtl::Never, IdleTtl::After),
-            replicas: NonZeroU32::MIN,
+            replicas: spec
+                .group
+                .as_ref()
+                .and_then(|group| NonZeroU32::new(group.size))
+                .unwrap_or(NonZeroU32::MIN),
             workers: BTreeSet::new(),
         }
     }

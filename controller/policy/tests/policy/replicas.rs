@@ -378,3 +378,27 @@ fn a_group_that_waits_for_work_to_end_gives_way_to_nobody() {
     sim.finish_loads();
     assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
 }
+
+/// Found by `every_history_keeps_the_rules_and_ends`: a part found loading was taken for a model of one instance, and stayed withheld.
+#[test]
+fn a_part_that_comes_back_loading_with_its_worker_goes_if_nobody_completes_its_group() {
+    let mut sim = twins(40);
+    let mut overrides = sim.catalogue[&"twins".into()].clone();
+    overrides.needs = model("twins", ModelType::Llm, 61).needs;
+    overrides.spec_hash = "overridden".into();
+    let call = sim.load_with("twins", Some(overrides));
+    let (worker, part) = sim.loading().remove(0);
+    sim.lose(&worker);
+    assert!(sim.replies[&call].is_err(), "{}", sim.tail());
+    sim.connect(&worker);
+    sim.use_model("other");
+    sim.advance(Duration::from_secs(2));
+    sim.finish_loads();
+    assert_eq!(sim.worker_of(&part), None, "{}", sim.tail());
+    assert_eq!(
+        sim.states[&"twins".into()],
+        ModelState::Unloaded,
+        "{}",
+        sim.tail()
+    );
+}
