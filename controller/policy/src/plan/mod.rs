@@ -135,7 +135,14 @@ impl Fleet {
         } = &load.goal
         {
             if self.workers.get(worker).is_some_and(Worker::takes_loads) {
-                return self.decide_retry(load, host, worker, failure, pass, ids);
+                let first = |fleet: &Self, pass: &Pass| fleet.first_retry(host, pass).map(|retry| retry.id);
+                let before = first(self, pass);
+                self.decide_retry(load, host, worker, failure, pass, ids);
+                if before != first(self, pass) {
+                    // Its end opens the host to the loads after it, in this pass already.
+                    self.ledger.host_changed(host);
+                }
+                return;
             }
             self.retry_elsewhere(load.id);
         }
