@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use muster_proto::v1::{GenerateRequest, ModelSettings, SequencePhase, event, start::Work};
 use support::{Engine, all_idle, completion, settings, until};
 
+/// On a machine that does other work as well; the 200 ms of a quiet one are measured end to end (`tests/e2e/disconnect.rs`).
+const SOON: Duration = Duration::from_secs(1);
+
 #[tokio::test]
 async fn cancelling_frees_the_sequence_in_prefill_and_in_decode() {
     let mut engine = Engine::with(ModelSettings {
@@ -22,11 +25,7 @@ async fn cancelling_frees_the_sequence_in_prefill_and_in_decode() {
     let answer = stream.answer().await;
     assert_eq!(answer.code(), "cancelled");
     until(&mut engine, "idle after a cancel in decode", all_idle).await;
-    assert!(
-        begun.elapsed() < Duration::from_millis(200),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     // in prefill: a prompt that takes many ticks
     let stream = session
         .generate(completion(&"long prompt ".repeat(1200), 10))
@@ -43,11 +42,7 @@ async fn cancelling_frees_the_sequence_in_prefill_and_in_decode() {
     assert_eq!(answer.code(), "cancelled");
     assert_eq!(answer.choices.len(), 0, "it was cancelled before any output");
     until(&mut engine, "idle after a cancel in prefill", all_idle).await;
-    assert!(
-        begun.elapsed() < Duration::from_millis(200),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
