@@ -20,19 +20,22 @@ impl Fleet {
         if load.origin == Origin::Preload && plan.ease != Ease::Free {
             return self.refuse_load(&load.model, &LoadError::NoRoomToPreload(load.model.clone()));
         }
-        let slot_taken_by = self.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
         let delay = match plan.ease {
             Ease::Wait => {
-                let may_begin = slot_taken_by.is_empty() && self.loads_beside(plan).is_empty();
-                self.wait_for_busy(load, plan, may_begin, pass);
+                self.wait_for_busy(load, plan, pass);
                 Some(Delay::Busy)
             }
-            Ease::Free | Ease::Evict if !slot_taken_by.is_empty() => {
-                self.wait(load.id, WaitReason::LoadSlot, slot_taken_by);
-                Some(Delay::Loads)
+            Ease::Free | Ease::Evict => {
+                let slot_taken_by = self.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
+                if !slot_taken_by.is_empty() {
+                    self.wait(load.id, WaitReason::LoadSlot, slot_taken_by);
+                    Some(Delay::Loads)
+                } else if plan.ease == Ease::Free {
+                    self.start_if_clear(load, &plan.candidate, pass, ids)
+                } else {
+                    Some(self.evict_all(load, plan, pass))
+                }
             }
-            Ease::Free => self.start_if_clear(load, &plan.candidate, pass, ids),
-            Ease::Evict => Some(self.evict_all(load, plan, pass)),
         };
         if let Some(delay) = delay {
             let claim = Claim {
@@ -83,10 +86,14 @@ impl Fleet {
         }
     }
 
-    fn wait_for_busy(&mut self, load: &Load, plan: &Plan, may_begin: bool, pass: &mut Pass) {
+    fn wait_for_busy(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) {
         let busy = plan.victims.iter().filter(|victim| victim.tenure != Tenure::Idle);
         let blocked_by = busy.map(|victim| victim.model.clone()).collect();
         self.wait(load.id, WaitReason::Claim, blocked_by);
+        let may_begin = |fleet: &Self, pass: &Pass| {
+            let taken = fleet.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
+            taken.is_empty() && fleet.loads_beside(plan).is_empty()
+        };
         self.lose_patience(load, &plan.victims, may_begin, pass);
     }
 

@@ -15,12 +15,13 @@ use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, InstanceState, Load};
 
 impl Fleet {
-    /// Quiesces the busy victims of a load that has waited for too long, and gives up if they do not finish.
+    /// Quiesces the busy victims of a load that has waited for too long, and gives up if they do not finish. `may_begin` says whether the load
+    /// could begin once they are gone; it is asked only when the time has come.
     pub(crate) fn lose_patience(
         &mut self,
         load: &Load,
         victims: &[Victim],
-        may_begin: bool,
+        may_begin: impl FnOnce(&Self, &Pass) -> bool,
         pass: &mut Pass,
     ) {
         let since = load.blocked_since.unwrap_or(self.now);
@@ -33,7 +34,7 @@ impl Fleet {
         if since + limit > self.now {
             return pass.wake_at(since + limit);
         }
-        if !may_begin {
+        if !may_begin(self, pass) {
             // Quiesced for a load that cannot begin they would be resumed at once, to be quiesced again, for as long as the other load takes.
             return self.drains(load, false, pass);
         }

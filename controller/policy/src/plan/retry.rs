@@ -127,7 +127,7 @@ impl Fleet {
             self.evict_one(load, victim, true, pass);
         }
         if !busy.is_empty() {
-            self.lose_patience(load, &busy, true, pass);
+            self.lose_patience(load, &busy, |_, _| true, pass);
         }
         remaining
     }
