@@ -110,7 +110,7 @@ impl<T> Owner<T> {
 pub(crate) struct Admission<T> {
     keys: Turns<Owner<T>>,
     /// What the engine had no room for, the oldest first.
-    returned: VecDeque<(Rank, T)>,
+    returned: VecDeque<T>,
     queued: usize,
     /// Number of the last request that came.
     serial: u64,
@@ -197,7 +197,7 @@ impl<T> Admission<T> {
             return None;
         }
         let item = match self.returned.pop_front() {
-            Some((_, item)) => item,
+            Some(item) => item,
             None => self.keys.next(Owner::next)?.item,
         };
         self.queued -= 1;
@@ -207,10 +207,10 @@ impl<T> Admission<T> {
 
     /// The engine had no room for a request that [`Self::next`] gave out: it goes before all others, and nothing starts until
     /// [`Self::finished`] or [`Self::unblock`]. It had been admitted, so no limit applies, and its key has paid for it.
-    pub(crate) fn put_back(&mut self, rank: &Rank, item: T) {
+    pub(crate) fn put_back(&mut self, item: T) {
         self.running = self.running.saturating_sub(1);
         self.blocked = true;
-        self.returned.push_front((rank.clone(), item));
+        self.returned.push_front(item);
         self.queued += 1;
     }
 
@@ -227,8 +227,8 @@ impl<T> Admission<T> {
 
     /// Takes the waiting request that `wanted` picks out of the queue.
     pub(crate) fn remove(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
-        let item = match self.returned.iter().position(|(_, item)| wanted(item)) {
-            Some(index) => self.returned.remove(index).map(|(_, item)| item),
+        let item = match self.returned.iter().position(&wanted) {
+            Some(index) => self.returned.remove(index),
             None => self.remove_from_line(&wanted),
         }?;
         self.queued -= 1;
@@ -248,21 +248,18 @@ impl<T> Admission<T> {
 
     /// The waiting request that `wanted` picks.
     pub(crate) fn find_mut(&mut self, wanted: impl Fn(&T) -> bool) -> Option<&mut T> {
-        let returned = self.returned.iter_mut().map(|(_, item)| item);
         let users = self
             .keys
             .lines_mut()
             .flat_map(|(_, owner)| owner.users.lines_mut());
         let lines = users.flat_map(|(_, line)| line.values_mut());
-        returned.chain(lines).find(|item| wanted(item))
+        self.returned.iter_mut().chain(lines).find(|item| wanted(item))
     }
 
     /// Empties the queue.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.queued = 0;
-        let returned = std::mem::take(&mut self.returned)
-            .into_iter()
-            .map(|(_, item)| item);
+        let returned = std::mem::take(&mut self.returned).into_iter();
         let owners = std::mem::take(&mut self.keys).into_lines();
         let lines = owners.flat_map(|owner| owner.users.into_lines());
         returned.chain(lines.flat_map(BTreeMap::into_values))

@@ -78,7 +78,6 @@ struct Job {
     attempt: u64,
     /// None once the caller has its terminal event; the engine may still be at it.
     reply: Option<Reply>,
-    rank: Rank,
     /// Kept until the engine has taken it.
     start: Option<Box<Start>>,
     /// Events the engine may still send.
@@ -203,7 +202,6 @@ impl Relay {
             ticket,
             attempt: 0,
             reply: Some(reply),
-            rank: rank.clone(),
             credit: start.credit.into(),
             metered: matches!(start.work, Some(Work::Generate(_))),
             start: Some(Box::new(start)),
@@ -448,8 +446,7 @@ impl Relay {
 
     fn no_room(&mut self, ticket: u64) {
         if let Some(job) = self.running.remove(&ticket) {
-            let rank = job.rank.clone();
-            self.admission.put_back(&rank, job);
+            self.admission.put_back(job);
         }
     }
 }

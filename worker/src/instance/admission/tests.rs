@@ -150,12 +150,11 @@ fn half_full_means_a_fair_share() {
 #[test]
 fn no_room_keeps_the_place_and_waits_for_a_change() {
     let mut queue = Admission::new(4, 4);
-    let one = rank("", 0);
     offer(&mut queue, "", 1).unwrap();
     offer(&mut queue, "", 2).unwrap();
     assert_eq!(queue.next(), Some(1));
     assert_eq!(queue.next(), Some(2));
-    queue.put_back(&one, 2);
+    queue.put_back(2);
     assert_eq!(offer(&mut queue, "", 3), Some(2));
     assert_eq!(queue.next(), None);
     queue.finished();
@@ -313,7 +312,7 @@ proptest! {
                 }
                 Step::Finish => if running.pop().is_some() { queue.finished(); ended += 1; },
                 Step::PutBack => if let Some((rank, item)) = running.pop() {
-                    queue.put_back(&rank.clone(), (rank, item));
+                    queue.put_back((rank, item));
                 },
                 Step::Unblock => queue.unblock(),
                 Step::RemoveFirst => ended += usize::from(queue.remove(|_| true).is_some()),
