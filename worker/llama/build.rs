@@ -1,12 +1,15 @@
 //! Compiles the C++ shim against the headers that ship inside the `llama-cpp-sys-2` package.
 use std::error::Error;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+
+mod sources;
 
 const UNITS: [&str; 4] = ["model", "context", "sampler", "chat"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let llama = llama_cpp_dir()?;
+    let built = std::env::var_os("DEP_LLAMA_GGML_CMAKE_DIR")
+        .ok_or("llama-cpp-sys-2 doesn't say where it installed ggml")?;
+    let llama = sources::compiled_from(Path::new(&built))?;
     let mut build = cc::Build::new();
     build
         .cpp(true)
@@ -31,33 +34,4 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=shim");
     println!("cargo:rerun-if-env-changed=MUSTER_PORTABLE");
     Ok(())
-}
-
-/// The `llama.cpp` folder of the package, asked of cargo (the `links` metadata doesn't carry it).
-fn llama_cpp_dir() -> Result<PathBuf, Box<dyn Error>> {
-    let cargo = std::env::var("CARGO")?;
-    let target = std::env::var("TARGET")?;
-    let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--offline",
-            "--filter-platform",
-            &target,
-        ])
-        .output()?;
-    if !output.status.success() {
-        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let manifest = metadata["packages"]
-        .as_array()
-        .and_then(|packages| packages.iter().find(|p| p["name"] == "llama-cpp-sys-2"))
-        .and_then(|p| p["manifest_path"].as_str())
-        .ok_or("llama-cpp-sys-2 is not among the dependencies")?;
-    let dir = Path::new(manifest)
-        .parent()
-        .ok_or("a manifest without a folder")?;
-    Ok(dir.join("llama.cpp"))
 }
