@@ -31,12 +31,13 @@ impl Fleet {
         wake
     }
 
-    /// Sends the next command if none is outstanding.
+    /// Sends the next command if none is outstanding, and if it is known what became of the last one: what cannot be sent would be asked for
+    /// again and again. A report explains it, or the next session does.
     fn next_command(&mut self, id: &InstanceId) {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
-        if instance.pending.is_some() || instance.lost() {
+        if instance.pending.is_some() || instance.lost() || instance.doubtful_since.is_some() {
             return;
         }
         match &mut instance.state {

@@ -2,7 +2,9 @@
 
 mod decisions;
 
-use crate::api::{Bytes, Decision, DecisionKind, DeviceKey, Effect, HostId, InstanceId, ModelId, ModelType};
+use crate::api::{
+    Bytes, Decision, DecisionKind, DeviceKey, Effect, HostId, InstanceId, ModelId, ModelType, WorkerId,
+};
 use crate::fleet::{Fleet, Phase};
 use crate::state::Place;
 use decisions::{commanded, least_recently_used};
@@ -105,6 +107,9 @@ pub enum Violation {
     /// A queued load that nobody waits for.
     #[error("I8: nobody waits for the queued load of {0}")]
     Abandoned(ModelId),
+    /// A command that nobody can carry out: without a session there is nobody to send it to (PROTOCOL 3).
+    #[error("a command to worker {0}, which has no session")]
+    NoSession(WorkerId),
     /// Policy's own books do not agree.
     #[error("inconsistent: {0}")]
     Inconsistent(String),
@@ -120,8 +125,14 @@ pub fn check(fleet: &Fleet, effects: &[Effect]) -> Result<(), Vec<Violation>> {
     for (number, effect) in effects.iter().enumerate() {
         match effect {
             Effect::Command {
-                instance, command, ..
+                worker,
+                instance,
+                command,
+                id: _,
             } => {
+                if !fleet.connected(worker) {
+                    found.push(Violation::NoSession(worker.clone()));
+                }
                 if let Some(instance) = fleet.instances.get(instance) {
                     let later = effects.get(number + 1..).unwrap_or_default();
                     commanded(fleet, instance, (command, later), &mut found);

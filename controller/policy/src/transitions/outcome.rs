@@ -158,8 +158,8 @@ impl Fleet {
         }
     }
 
-    /// Nobody knows: reservation and slot stay until a report tells (PROTOCOL 3).
-    fn unknown(&mut self, id: &InstanceId, asked: &Asked) {
+    /// Nobody knows: reservation and slot stay, and nothing more is asked of it, until a report tells (PROTOCOL 3).
+    pub(super) fn unknown(&mut self, id: &InstanceId, asked: &Asked) {
         let now = self.now;
         if let Some(instance) = self.instances.get_mut(id) {
             instance.doubtful_since.get_or_insert(now);

@@ -39,7 +39,7 @@ impl Fleet {
                 }
             }
         }
-        // Commands of the old session will not be answered any more; the report says what became of them.
+        // Commands of the old session will not be answered any more; the report says what became of them, and then they are due again.
         for instance in &known {
             self.forget_pending(instance);
         }
@@ -82,10 +82,11 @@ impl Fleet {
             | InstanceState::Quiesced { .. }
             | InstanceState::Resuming => Was::Routable,
             InstanceState::Loading { .. }
-            | InstanceState::Cancelling { .. }
+            | InstanceState::Cancelling { unload: None, .. }
             | InstanceState::Opaque
             | InstanceState::Leaving(Exit::Worker(_)) => Was::NotRoutable,
-            InstanceState::Leaving(Exit::ToSend(_) | Exit::Operator | Exit::Wanted) => Was::Condemned,
+            InstanceState::Cancelling { unload: Some(_), .. }
+            | InstanceState::Leaving(Exit::ToSend(_) | Exit::Operator | Exit::Wanted) => Was::Condemned,
             InstanceState::Lost(was) => *was,
         };
         let before = std::mem::replace(&mut instance.state, InstanceState::Lost(was));
@@ -221,7 +222,7 @@ impl Fleet {
         }
     }
 
-    /// The session in which an outstanding command was sent is over.
+    /// The session in which an outstanding command was sent is over: nobody knows what became of it.
     fn forget_pending(&mut self, id: &InstanceId) {
         if let Some(pending) = self
             .instances
@@ -229,6 +230,7 @@ impl Fleet {
             .and_then(|instance| instance.pending.take())
         {
             self.commands.remove(&pending.id);
+            self.unknown(id, &pending.asked);
         }
     }
 }

@@ -206,6 +206,70 @@ fn an_unknown_outcome_keeps_the_reservation_until_a_report_explains_it() {
     );
 }
 
+/// Seen on the running product: the controller asked a worker whose session was over to release a hold, or to cancel a load, 100,000 times a
+/// second and for ever, because an unknown outcome made the same command due again at once.
+#[test]
+fn a_command_that_cannot_be_sent_is_not_asked_for_again_before_something_changes() {
+    let mute = |sim: &mut Sim| sim.workers.get_mut(&"w".into()).unwrap().mute = true;
+    let back = |sim: &mut Sim| {
+        sim.lose(&"w".into());
+        sim.connect(&"w".into());
+    };
+
+    // A hold to be released, of a loading instance and of a ready one.
+    for ready in [false, true] {
+        let mut sim = Sim::one_device(config(), 100);
+        sim.add_model(model("a", ModelType::Llm, 10));
+        let hold = sim.open("a");
+        if ready {
+            sim.finish_loads();
+        }
+        mute(&mut sim);
+        sim.close(&hold);
+        back(&mut sim);
+        sim.finish_loads();
+        let holds = |sim: &Sim| {
+            sim.workers[&"w".into()]
+                .instances
+                .values()
+                .map(|i| i.holds.len())
+                .sum::<usize>()
+        };
+        assert_eq!(holds(&sim), 0, "released after all: {}", sim.tail());
+    }
+
+    // A load to be cancelled, or sent.
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.open("a");
+    mute(&mut sim);
+    sim.unload("a", muster_policy::UnloadHow::DrainOrCancel);
+    sim.lose(&"w".into());
+    sim.connect(&"w".into());
+    sim.run_out();
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded, "{}", sim.tail());
+    mute(&mut sim);
+    let hold = sim.open("a");
+    back(&mut sim);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+/// A session that is fenced by the next one of the same boot takes its commands along; what they were for is asked for again.
+#[test]
+fn what_was_outstanding_in_a_fenced_session_is_asked_for_again_in_the_next() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.open("a");
+    sim.instant = false;
+    sim.unload("a", muster_policy::UnloadHow::DrainOrCancel);
+    sim.instant = true;
+    // `connect` drops what was on its way.
+    sim.connect(&"w".into());
+    sim.finish_exits();
+    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded, "{}", sim.tail());
+}
+
 #[test]
 fn a_worker_that_leaves_in_order_leaves_nothing() {
     let mut sim = Sim::one_device(config(), 100);

@@ -214,6 +214,10 @@ fn apply_to_worker(sim: &mut Sim, n: u8, op: WorkerOp) {
                 sim.event(Event::GhostGone { instance });
             }
         }
+        WorkerOp::Mute => {
+            let worker = sim.workers.get_mut(&id).unwrap();
+            worker.mute = worker.connected;
+        }
         // Operators who forget a worker that still runs get what they asked for; the checks of the truth would not.
         WorkerOp::Forget => {
             if let Some(id) = away(sim, |worker| worker.instances.is_empty()) {

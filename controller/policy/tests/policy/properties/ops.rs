@@ -54,6 +54,8 @@ pub(super) enum WorkerOp {
     Drain(bool),
     /// An engine of a lost worker ends, which a live worker sees.
     GhostGone,
+    /// Its session takes no more commands, and is not known to be lost yet.
+    Mute,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +86,7 @@ fn worker_op() -> impl Strategy<Value = WorkerOp> {
         1 => Just(WorkerOp::Forget),
         2 => any::<bool>().prop_map(WorkerOp::Drain),
         2 => Just(WorkerOp::GhostGone),
+        2 => Just(WorkerOp::Mute),
     ]
 }
 

@@ -82,9 +82,16 @@ pub(crate) struct Sim {
     /// Those of them that may be tried elsewhere: something changed about their worker or their files.
     pub(crate) unbound: BTreeSet<ModelId>,
     pub(crate) events: u64,
+    /// Commands that could not be sent: nobody knows what became of them, as policy hears before anything else happens.
+    unsent: Vec<muster_policy::CommandId>,
+    /// How many such answers follow from each other at the moment.
+    rounds: usize,
     next_instance: u64,
     next_name: u64,
 }
+
+/// Rounds of follow-up events within one input; the driver's bound is the same.
+const MAX_ROUNDS: usize = 8;
 
 pub(crate) fn config() -> Config {
     Config {
@@ -190,6 +197,8 @@ impl Sim {
             retrying: BTreeMap::new(),
             unbound: BTreeSet::new(),
             events: 0,
+            unsent: Vec::new(),
+            rounds: 0,
             next_instance: 0,
             next_name: 0,
         }
@@ -225,6 +234,7 @@ impl Sim {
         let worker = self.workers.get_mut(id).unwrap();
         worker.connected = true;
         worker.known = true;
+        worker.mute = false;
         worker.down.clear();
         worker.up.clear();
         let facts = worker.facts.clone();
@@ -458,9 +468,25 @@ impl Sim {
             self.take(effect);
         }
         checked.unwrap_or_else(|broken| panic!("{broken:?}\n{}", self.tail()));
+        self.answer_unsent();
         if self.instant {
             self.deliver_all();
         }
+    }
+
+    /// As the driver does, within the same input.
+    fn answer_unsent(&mut self) {
+        let unsent = std::mem::take(&mut self.unsent);
+        self.rounds += usize::from(!unsent.is_empty());
+        assert!(
+            self.rounds <= MAX_ROUNDS,
+            "what cannot be sent is asked for again at once\n{}",
+            self.tail()
+        );
+        for id in &unsent {
+            self.event(Self::outcome(*id, Outcome::Unknown));
+        }
+        self.rounds -= usize::from(!unsent.is_empty());
     }
 
     fn brief(line: &str) -> String {
@@ -579,11 +605,12 @@ impl Sim {
                 .is_some_and(|spec| spec.pinned);
             assert!(!pinned, "I6: policy evicts a pinned model\n{}", self.tail());
         }
-        self.workers
-            .get_mut(worker)
-            .unwrap()
-            .down
-            .push_back((id, instance, command));
+        let found = self.workers.get_mut(worker).unwrap();
+        if found.mute {
+            self.unsent.push(id);
+        } else {
+            found.down.push_back((id, instance, command));
+        }
     }
 
     /// Delivers everything in both directions until nothing moves.
@@ -639,6 +666,13 @@ impl Sim {
     /// Brings everything to an end: sessions, loads, unloads, requests. Asserts that every waiter ends (liveness).
     pub(crate) fn run_out(&mut self) {
         self.instant = true;
+        let mute = self
+            .workers
+            .values()
+            .filter(|worker| worker.connected && worker.mute);
+        for id in mute.map(|worker| worker.facts.id.clone()).collect::<Vec<_>>() {
+            self.lose(&id);
+        }
         for _ in 0..400 {
             let lost: Vec<WorkerId> = self
                 .workers

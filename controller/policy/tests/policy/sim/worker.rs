@@ -57,6 +57,8 @@ pub(crate) struct SimWorker {
     /// It has joined the current controller.
     pub(crate) known: bool,
     pub(crate) resync: bool,
+    /// Its session takes no commands any more, which policy has not heard yet.
+    pub(crate) mute: bool,
     pub(crate) instances: BTreeMap<InstanceId, SimInstance>,
     pub(crate) down: VecDeque<(CommandId, InstanceId, Command)>,
     pub(crate) up: VecDeque<(Moment, Event)>,
@@ -71,6 +73,7 @@ impl SimWorker {
             connected: false,
             known: false,
             resync: false,
+            mute: false,
             instances: BTreeMap::new(),
             down: VecDeque::new(),
             up: VecDeque::new(),
