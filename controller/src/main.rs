@@ -26,6 +26,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on {}", options.listen))?;
     let mut controller = Controller::start(config, &options.state_dir, listener).await?;
+    // Ends with the runtime.
+    tokio::spawn(process::show_life(controller.life().clone()));
     process::notify_ready(controller.address());
     tokio::select! {
         signal = process::shutdown_signal() => signal?,

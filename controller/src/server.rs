@@ -11,6 +11,7 @@ use std::{
 
 use muster_proto::{
     DESCRIPTORS, MAX_MESSAGE_BYTES,
+    life::{BEAT_EVERY, Life},
     net::{self, Address, Listener},
     v1::{
         control_server::{self, ControlServer},
@@ -20,7 +21,7 @@ use muster_proto::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic_health::server::HealthReporter;
+use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     config::Config,
@@ -38,6 +39,7 @@ pub struct Controller {
     address: Address,
     stop: CancellationToken,
     health: HealthReporter,
+    life: Life,
     tasks: TaskTracker,
     driver: JoinHandle<()>,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
@@ -58,6 +60,9 @@ pub enum ServerError {
     /// Serving failed.
     #[error("serving failed")]
     Serve(#[from] tonic::transport::Error),
+    /// A part without which the controller is of no use.
+    #[error("a part of the controller ended by itself: {0}")]
+    Ended(String),
     /// A task of ours panicked.
     #[error("a task failed")]
     Task(#[from] tokio::task::JoinError),
@@ -82,7 +87,8 @@ impl Controller {
         let pins = state.pins()?;
         let own = state.own()?;
         tracing::info!(%address, epoch, workers_expected = expected.len(), models = config.models.len(), "controller starts");
-        let writer = Writer::spawn(state, roster);
+        let life = Life::default();
+        let writer = Writer::spawn(state, roster, &life);
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let start = Start {
@@ -95,18 +101,22 @@ impl Controller {
             own,
             writer,
             stop: stop.clone(),
+            life: life.clone(),
         };
         let (driver, handle) = Driver::new(start);
         let driver = tokio::spawn(driver.run());
         let health = HealthReporter::new();
-        health.set_serving::<ControlServer<ControlService>>().await;
-        health.set_serving::<ModelsServer<ModelsService>>().await;
-        health.set_serving::<FleetServer<FleetService>>().await;
+        set_health(&health, true).await;
+        tokio::spawn(
+            life.part("health")
+                .run(tell_health(health.clone(), life.clone(), stop.clone())),
+        );
         let server = tokio::spawn(serve(listener, handle, &health, tasks.clone(), stop.clone())?);
         Ok(Self {
             address,
             stop,
             health,
+            life,
             tasks,
             driver,
             server,
@@ -119,14 +129,21 @@ impl Controller {
         &self.address
     }
 
-    /// Resolves when the driver or the server has ended by itself, which is a failure.
+    /// Whether it is alive, for its supervisor.
+    #[must_use]
+    pub fn life(&self) -> &Life {
+        &self.life
+    }
+
+    /// Resolves when a part of it has ended by itself, which is a failure.
     ///
     /// # Errors
     /// Why it ended.
     pub async fn failed(&mut self) -> Result<(), ServerError> {
         tokio::select! {
-            ended = &mut self.driver => ended.map_err(ServerError::from),
+            biased;
             ended = &mut self.server => ended?.map_err(ServerError::from),
+            name = self.life.ended() => Err(ServerError::Ended(name)),
         }
     }
 
@@ -135,12 +152,9 @@ impl Controller {
     /// # Errors
     /// A task had failed.
     pub async fn shutdown(self) -> Result<(), ServerError> {
-        self.health
-            .set_not_serving::<ControlServer<ControlService>>()
-            .await;
-        self.health.set_not_serving::<ModelsServer<ModelsService>>().await;
-        self.health.set_not_serving::<FleetServer<FleetService>>().await;
+        self.life.leaving();
         self.stop.cancel();
+        set_health(&self.health, false).await;
         self.tasks.close();
         let tracked = async {
             if self.driver.is_finished() {
@@ -160,6 +174,35 @@ impl Controller {
             }
         }
         driver.map_err(ServerError::from)
+    }
+}
+
+/// Health as it really is: while the driver stands still, nothing here serves.
+async fn tell_health(health: HealthReporter, life: Life, stop: CancellationToken) {
+    let mut told = true;
+    while timeout(BEAT_EVERY, stop.cancelled()).await.is_err() {
+        let alive = life.still().is_none();
+        if alive != told {
+            told = alive;
+            set_health(&health, alive).await;
+        }
+    }
+}
+
+async fn set_health(health: &HealthReporter, serving: bool) {
+    let status = if serving {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    };
+    for service in [
+        control_server::SERVICE_NAME,
+        models_server::SERVICE_NAME,
+        fleet_server::SERVICE_NAME,
+        // The server as a whole.
+        "",
+    ] {
+        health.set_service_status(service, status).await;
     }
 }
 

@@ -32,7 +32,7 @@ mod translate;
 
 use std::time::Duration;
 
-use muster_proto::process;
+use muster_proto::{life::Life, process};
 use tokio_util::sync::CancellationToken;
 
 pub use self::options::Options;
@@ -48,12 +48,14 @@ const FIRST_ROUTES: Duration = Duration::from_secs(1);
 /// Serves until SIGTERM or SIGINT, then drains. Runs on the control thread's `current_thread` runtime.
 ///
 /// # Errors
-/// The address cannot be bound or must not be without a key, a key file cannot be read, or signals cannot be handled.
+/// The address cannot be bound or must not be without a key, a key file cannot be read, signals cannot be handled, or a part of the gateway ended
+/// by itself.
 pub async fn run(options: Options) -> std::io::Result<()> {
     let stop = CancellationToken::new();
     let fleet = Fleet::new(&options.controller, options.load_wait());
-    // Ends with the runtime, that is, with the process.
-    tokio::spawn(std::sync::Arc::clone(&fleet).follow());
+    let life = Life::default();
+    // Ends with the runtime, that is, with the process; and the process with it.
+    tokio::spawn(life.part("routes").run(std::sync::Arc::clone(&fleet).follow()));
     let settings = Settings {
         max_body: options.max_body(),
         bodies: Budget::new(options.max_bodies()),
@@ -62,13 +64,28 @@ pub async fn run(options: Options) -> std::io::Result<()> {
         autoload: options.autoload(),
         stats: std::sync::Arc::default(),
     };
-    let threads = Threads::start(&options.listen, options.threads(), &fleet, &settings, &stop).await?;
+    let threads = Threads::start(
+        &options.listen,
+        options.threads(),
+        &fleet,
+        &settings,
+        (&stop, &life),
+    )
+    .await?;
     // Ready all the same if the controller is away: its routes come when it does.
     drop(tokio::time::timeout(FIRST_ROUTES, fleet.tried()).await);
     tracing::info!(address = %threads.address(), controller = %options.controller, "listening");
+    tokio::spawn(process::show_life(life.clone()));
     process::notify_ready(threads.address());
-    process::shutdown_signal().await?;
+    tokio::select! {
+        signal = process::shutdown_signal() => signal?,
+        part = life.ended() => {
+            let error = format!("a part of the gateway ended by itself: {part}");
+            return Err(std::io::Error::other(error));
+        }
+    }
     tracing::info!("shutting down");
+    life.leaving();
     process::notify_stopping();
     stop.cancel();
     threads.ended().await;

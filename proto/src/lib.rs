@@ -33,6 +33,7 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 pub mod error;
 pub mod hub;
 pub mod id;
+pub mod life;
 pub mod llamacpp;
 pub mod net;
 pub mod oai;

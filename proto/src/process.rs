@@ -2,14 +2,16 @@
 
 use std::{
     io,
+    os::{linux::net::SocketAddrExt as _, unix::net},
     str::FromStr,
     sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::net::Address;
+use crate::{life::Life, net::Address};
 
 /// Levels of `--log-level`; Lemonade's names (seed 000).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,6 +136,47 @@ pub fn notify_ready(address: &Address) {
 /// Tells the supervisor that this process is on its way out.
 pub fn notify_stopping() {
     notify(&[sd_notify::NotifyState::Stopping]);
+}
+
+/// Tells the supervisor that this process lives, as long as all its parts do, four times in the time after which it would be given up
+/// (`$WATCHDOG_USEC`; systemd's `WatchdogSec`, `muster up --watchdog`). Without a watchdog only the log says what stands still.
+pub async fn show_life(life: Life) {
+    let watchdog = sd_notify::watchdog_enabled();
+    let pause = watchdog.unwrap_or(DEFAULT_WATCHDOG) / 4;
+    loop {
+        match life.still() {
+            Some(part) => tracing::error!(part, "stands still"),
+            None if watchdog.is_some() => pat(),
+            None => {}
+        }
+        tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
+    }
+}
+
+/// What the pause between two looks comes from where nobody watches.
+const DEFAULT_WATCHDOG: Duration = Duration::from_secs(20);
+
+/// `WATCHDOG=1`, without ever waiting: a supervisor that stands still itself must not stop us.
+fn pat() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let sent = || {
+        let bytes = path.as_encoded_bytes();
+        let address = match bytes.strip_prefix(b"@") {
+            Some(name) => net::SocketAddr::from_abstract_name(name)?,
+            None => net::SocketAddr::from_pathname(&path)?,
+        };
+        let socket = net::UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        socket.send_to_addr(b"WATCHDOG=1\n", &address)
+    };
+    match sent() {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+            tracing::warn!(%error, "could not show the supervisor that this process lives");
+        }
+        Ok(_) | Err(_) => {}
+    }
 }
 
 fn notify(states: &[sd_notify::NotifyState<'_>]) {

@@ -20,6 +20,7 @@ mod demo_draft;
 mod demo_tools;
 mod disconnect;
 mod errors;
+mod frozen;
 mod kills;
 mod memory;
 mod minilm;

@@ -217,6 +217,38 @@ async fn a_crashed_child_comes_back_where_it_was() {
     }
 }
 
+/// A process that hangs ended nothing and restarted nothing: only one that died did.
+#[tokio::test]
+async fn a_child_that_shows_no_sign_of_life_is_killed_and_started_again() {
+    let up = Up::start(&Engine::Stub.model("m", 1, ""), &["--watchdog", "4"]).await;
+    up.http().chat("m", json!({"max_tokens": 2})).await.ok();
+    for binary in ["muster-controller", "muster-worker", "muster-gateway"] {
+        let stopped = up.child(binary);
+        processes::signal(stopped, Signal::STOP);
+        let again = async || {
+            let tree = processes::descendants(up.running.pid());
+            let other = |pid: &&u32| **pid != stopped && processes::command_line(**pid).contains(binary);
+            if !processes::alive(stopped) && tree.iter().any(|pid| other(&pid)) {
+                Ok(())
+            } else {
+                Err("it is as it was")
+            }
+        };
+        let ((), took) = eventually(&format!("another {binary}"), LIMIT, again).await;
+        println!("{binary}: replaced after {took:?}");
+    }
+    let answers = async || {
+        let reply = up.http().chat("m", json!({"max_tokens": 2})).await;
+        let health = up.http().get("/health").await.ok();
+        if reply.status == 200 && health["controller"] == "ok" {
+            Ok(())
+        } else {
+            Err((reply.text, health))
+        }
+    };
+    eventually("everything serves again", LIMIT, answers).await;
+}
+
 #[tokio::test]
 async fn two_do_not_share_a_state_directory() {
     let up = Up::start("", &[]).await;

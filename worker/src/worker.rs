@@ -11,8 +11,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use muster_proto::{
     id::{self, BootId, HostId, WorkerId},
+    life::Life,
     net::{self, Address, Listener},
-    process::{notify_ready, notify_stopping, shutdown_signal},
+    process::{notify_ready, notify_stopping, show_life, shutdown_signal},
     v1::{
         Unload, UnloadMode,
         command::Kind as Order,
@@ -100,17 +101,22 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         leave: leave.clone(),
     };
     // Both end with the runtime; neither holds anything that must be put away.
-    let monitor = tokio::spawn(monitor::run(Arc::clone(&ground)));
-    let fleet = tokio::spawn(fleet.run());
+    let life = Life::default();
+    let monitor = tokio::spawn(life.part("monitor").run(monitor::run(Arc::clone(&ground))));
+    let fleet = tokio::spawn(life.part("fleet").run(fleet.run()));
     tokio::select! {
         () = tried.cancelled() => notify_ready(&address),
         ended = &mut server => return ended?.context("the server failed"),
+        part = life.ended() => anyhow::bail!("a part of the worker ended by itself: {part}"),
     }
+    tokio::spawn(show_life(life.clone()));
     tracing::info!(%address, "ready");
     tokio::select! {
         signal = shutdown_signal() => signal?,
         ended = &mut server => return ended?.context("the server failed"),
+        part = life.ended() => anyhow::bail!("a part of the worker ended by itself: {part}"),
     }
+    life.leaving();
     notify_stopping();
     tracing::info!("draining");
     health

@@ -86,7 +86,7 @@ impl Driver {
             self.prune = true;
         }
         if self.sessions.send(worker, id, wire) == Sent::No {
-            self.pending.push_back(Event::Outcome {
+            self.feed(Event::Outcome {
                 id,
                 outcome: Outcome::Unknown,
             });

@@ -9,6 +9,7 @@ use muster_policy::{HoldId, RequestId};
 use muster_proto::{
     Code, ErrorExt,
     id::{self, SessionId},
+    life::Life,
     v1,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -62,6 +63,7 @@ pub(crate) struct Handle {
     events: broadcast::Sender<v1::FleetEvent>,
     timing: Timing,
     stop: CancellationToken,
+    life: Life,
 }
 
 /// An open `EnsureLoaded` stream: while it lives, the hold does.
@@ -136,6 +138,7 @@ impl Handle {
         events: &broadcast::Sender<v1::FleetEvent>,
         timing: Timing,
         stop: CancellationToken,
+        life: &Life,
     ) -> Self {
         let (epoch, events) = (epoch.subscribe(), events.clone());
         Self {
@@ -145,7 +148,13 @@ impl Handle {
             events,
             timing,
             stop,
+            life: life.clone(),
         }
+    }
+
+    /// Whether the driver goes on.
+    pub(crate) fn alive(&self) -> bool {
+        self.life.still().is_none()
     }
 
     /// Times of sessions and streams.
@@ -323,7 +332,14 @@ mod tests {
         let (lanes, mut inbox) = lanes();
         let (epoch, events) = (watch::Sender::new(1), broadcast::Sender::new(1));
         let timing = Timing::default();
-        let handle = Handle::new(lanes, &epoch, &events, timing, CancellationToken::new());
+        let handle = Handle::new(
+            lanes,
+            &epoch,
+            &events,
+            timing,
+            CancellationToken::new(),
+            &Life::default(),
+        );
         let name = |n: usize| SessionId::from(n.to_string());
         let mut open: Vec<_> = (0..SESSIONS).map(|n| handle.session(name(n)).unwrap()).collect();
         assert_eq!(handle.workers().capacity(), WORKERS);

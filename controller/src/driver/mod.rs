@@ -8,11 +8,12 @@
 //!  gRPC calls      ──► asks ────┘     └──────── follow-up events ──────────┘
 //! ```
 //!
-//! Invariants: the driver never awaits a send; every effect is carried out before the next event; what changed for watchers is published
-//! once per input.
+//! Invariants: the driver never awaits a send; every effect is carried out before the next event; one input is bounded work ([`agenda`]); what
+//! changed for watchers is published once per input.
 //!
 //! Architecture invariant: no decision about the fleet is made here or in the executor; whoever wants one changes policy.
 
+mod agenda;
 mod calls;
 mod executor;
 mod explain;
@@ -29,19 +30,24 @@ mod sessions;
 mod workers;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     time::{Duration, SystemTime},
 };
 
 use muster_policy::{Event, Fleet, ModelId, Moment, WorkerFacts};
-use muster_proto::{id, v1};
+use muster_proto::{
+    id,
+    life::{BEAT_EVERY, Life, Part},
+    v1,
+};
 use tokio::{
     sync::{broadcast, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    agenda::{Agenda, Round},
     calls::{Calls, Ensures},
     ghosts::Ghosts,
     handle::Handle,
@@ -62,6 +68,9 @@ use crate::{
 
 /// Events that a watcher of `WatchEvents` may be behind.
 const EVENT_RING: usize = 1024;
+
+/// The least time between two looks at the clock, whatever policy asks for: timers come before calls.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// How often watchers of routes hear that a model was used.
 const TELL_USE: Duration = Duration::from_secs(1);
@@ -87,6 +96,8 @@ pub(crate) struct Start {
     pub(crate) writer: Writer,
     /// Ends the driver.
     pub(crate) stop: CancellationToken,
+    /// Whether the process is alive: not without the driver.
+    pub(crate) life: Life,
 }
 
 /// The task's state.
@@ -116,7 +127,9 @@ pub(crate) struct Driver {
     writer: Writer,
     stats: Stats,
     wake: Option<Moment>,
-    pending: VecDeque<Event>,
+    /// When the last timer went off.
+    woken: Instant,
+    agenda: Agenda<Event>,
     /// Models whose summaries are to be looked at again.
     changed_models: BTreeSet<String>,
     /// Models that were only used: told every now and then, use is too frequent for watchers.
@@ -125,6 +138,7 @@ pub(crate) struct Driver {
     prune: bool,
     inbox: Inbox,
     stop: CancellationToken,
+    part: Part,
 }
 
 /// Counters since the start.
@@ -145,6 +159,8 @@ enum Input {
     End(id::SessionId),
     Closing(inbox::Closing),
     Wake,
+    PutOff,
+    Beat,
     Look,
     Looked(Looked),
     Files,
@@ -165,6 +181,7 @@ impl Driver {
             own,
             writer,
             stop,
+            life,
         } = start;
         let mut catalogue = Catalogue::new(std::mem::take(&mut config.models));
         models::restore(&mut catalogue, &own, &config, writer.path());
@@ -175,7 +192,7 @@ impl Driver {
         let (lanes, inbox) = handle::lanes();
         let epoch_sender = watch::Sender::new(epoch);
         let events = broadcast::Sender::new(EVENT_RING);
-        let handle = Handle::new(lanes, &epoch_sender, &events, config.timing, stop.clone());
+        let handle = Handle::new(lanes, &epoch_sender, &events, config.timing, stop.clone(), &life);
         let mut fleet = Fleet::new(config.policy.clone(), expected, Moment::START);
         fleet.remember_leavers(leavers);
         let driver = Self {
@@ -201,13 +218,15 @@ impl Driver {
             writer,
             stats: Stats::default(),
             wake: None,
-            pending: VecDeque::new(),
+            woken: Instant::now(),
+            agenda: Agenda::default(),
             changed_models: BTreeSet::new(),
             used_models: BTreeSet::new(),
             used_told: Moment::START,
             prune: false,
             inbox,
             stop,
+            part: life.part("driver"),
         };
         (driver, handle)
     }
@@ -216,14 +235,22 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         self.begin();
         loop {
+            self.part.beat();
             match self.next().await {
                 Input::Worker(message) => self.session_said(message),
                 Input::End(session) => self.session_ended(&session),
                 Input::Closing(closing) => self.closed(&closing),
                 Input::Wake => {
                     self.wake = None;
+                    self.woken = Instant::now();
                     self.feed(Event::Tick);
                 }
+                Input::PutOff => {
+                    for event in self.agenda.take_up() {
+                        self.feed(event);
+                    }
+                }
+                Input::Beat => {}
                 Input::Look => self.look_at_ghosts(),
                 Input::Looked(looked) => self.looked(looked),
                 Input::Files => self.files_due(),
@@ -236,7 +263,11 @@ impl Driver {
     }
 
     async fn next(&mut self) -> Input {
-        let wake = self.wake.map(|at| self.started + at.since_start());
+        let earliest = self.woken + SHORTEST_SLEEP;
+        let wake = self
+            .wake
+            .map(|at| (self.started + at.since_start()).max(earliest));
+        let put_off = self.agenda.due();
         let look = self.ghosts.next_look();
         let files = self.pulls.due();
         tokio::select! {
@@ -246,10 +277,12 @@ impl Driver {
             Some(message) = self.inbox.workers.recv() => Input::Worker(message),
             Some(closing) = self.inbox.closings.recv() => Input::Closing(closing),
             () = at(wake) => Input::Wake,
+            () = at(put_off) => Input::PutOff,
             () = at(look) => Input::Look,
             looked = self.looks.looked() => Input::Looked(looked),
             () = at(files) => Input::Files,
             Some(ask) = self.inbox.asks.recv() => Input::Ask(ask),
+            () = sleep(BEAT_EVERY) => Input::Beat,
             else => Input::Stop,
         }
     }
@@ -329,26 +362,41 @@ impl Driver {
         convert::timestamp(self.started_wall, moment)
     }
 
-    /// Gives policy an event, carries out what it wants, and does the same for what follows from that.
+    /// Gives policy an event, carries out what it wants, and does the same for what follows from that. While effects are carried out it only
+    /// notes the event.
     fn feed(&mut self, event: Event) {
-        self.pending.push_back(event);
-        while let Some(event) = self.pending.pop_front() {
-            tracing::trace!(?event, "policy event");
-            let now = self.now();
-            let effects = self
-                .fleet
-                .step(now, event, &mut || muster_policy::InstanceId::new(id::fresh()));
-            // Far too slow for a large fleet; the tests run such a build.
-            if cfg!(debug_assertions)
-                && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)
-            {
-                tracing::error!(?broken, "an invariant of policy is broken");
+        if !self.agenda.add(event) {
+            return;
+        }
+        loop {
+            match self.agenda.round(Instant::now()) {
+                Round::Events(events) => events.into_iter().for_each(|event| self.step(event)),
+                Round::Done => return,
+                Round::PutOff(events) => {
+                    tracing::error!(events, "too much follows from one input; the rest is put off");
+                    debug_assert!(events == 0, "one input is bounded work");
+                    return;
+                }
             }
-            self.stats.policy_steps += 1;
-            for effect in effects {
-                tracing::trace!(?effect, "policy effect");
-                self.carry_out(effect);
-            }
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        tracing::trace!(?event, "policy event");
+        let now = self.now();
+        let effects = self
+            .fleet
+            .step(now, event, &mut || muster_policy::InstanceId::new(id::fresh()));
+        // Far too slow for a large fleet; the tests run such a build.
+        if cfg!(debug_assertions)
+            && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)
+        {
+            tracing::error!(?broken, "an invariant of policy is broken");
+        }
+        self.stats.policy_steps += 1;
+        for effect in effects {
+            tracing::trace!(?effect, "policy effect");
+            self.carry_out(effect);
         }
     }
 

@@ -4,10 +4,11 @@
 //!   join, no session of this worker ──────────────► open
 //!   join, same boot ──► the old one is fenced ────► open
 //!   join, other boot ─► occupied ─► (closed or silent for a ping) ─► open
-//!   open ── task ended · goodbye · fenced ────────► closed: what it had outstanding is unknown
+//!   open ── task ended · goodbye · fenced ────────► closed: policy hears of it before anything else
 //! ```
 //!
-//! Invariant: a message of a session that is not in this table does not exist.
+//! Invariants: a message of a session that is not in this table does not exist; policy commands only workers that are in this table. So what a
+//! closed session had outstanding needs no outcome: policy forgets it with the session.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -73,18 +74,21 @@ impl Sessions {
         self.by_worker.len()
     }
 
-    /// Ends a session; what comes of it now does not count any more. Returns the commands that nobody will answer.
-    pub(super) fn close(&mut self, worker: &WorkerId) -> Vec<CommandId> {
+    /// Ends a session; what comes of it now does not count any more. Policy must hear that the worker is lost, has left or has joined anew
+    /// before it is asked anything else.
+    pub(super) fn close(&mut self, worker: &WorkerId) {
         let Some(session) = self.by_worker.remove(worker) else {
-            return Vec::new();
+            return;
         };
         self.workers.remove(&session.id);
         session.end.cancel();
-        session.outstanding.into_values().collect()
     }
 
     /// Sends a command of policy, without ever waiting.
     pub(super) fn send(&mut self, worker: &WorkerId, id: CommandId, command: v1::Command) -> Sent {
+        if self.of(worker).is_none() {
+            tracing::error!(%worker, "policy commands a worker without a session");
+        }
         let wire_id = command.command_id.clone();
         let sent = self.ask(worker, command);
         if let Some(session) = self.by_worker.get_mut(worker).filter(|_| sent == Sent::Yes) {

@@ -1,6 +1,6 @@
 //! What worker sessions bring: joins with their fencing, reports, outcomes, ends (PROTOCOL.md 3, 5).
 
-use muster_policy::{Event, Outcome, WorkerId};
+use muster_policy::{Event, WorkerId};
 use muster_proto::{Code, PROTOCOL_VERSION, id::SessionId, v1};
 
 use super::{
@@ -34,8 +34,7 @@ impl Driver {
         }
         if let Some(worker) = self.sessions.worker(session) {
             tracing::warn!(%worker, "session lost");
-            self.end_session(&worker);
-            self.lost(worker);
+            self.lost(&worker);
         }
     }
 
@@ -88,6 +87,8 @@ impl Driver {
             self.catalogue_changed();
         }
         self.feed(Event::WorkerJoined { facts, report });
+        // Orders of a session that this one fenced.
+        self.files_lost(&worker);
         self.take_note(noted);
         self.prune = true;
         // It may see engines of workers that are lost.
@@ -121,9 +122,11 @@ impl Driver {
                 };
             }
             tracing::info!(worker = %facts.id, old = %old.id, new = %session, same_boot, "session replaced");
-            self.end_session(&facts.id);
-            if !same_boot {
-                self.lost(facts.id);
+            if same_boot {
+                // It joins at once: what its instances are is not in doubt for a moment.
+                self.close_session(&facts.id);
+            } else {
+                self.lost(&facts.id);
             }
         }
         JoinAnswer::Accepted(self.epoch.subscribe())
@@ -172,10 +175,11 @@ impl Driver {
             Kind::Files(news) => self.files_said(worker, news),
             Kind::Goodbye(goodbye) => {
                 tracing::info!(%worker, reason = goodbye.reason, "worker left");
-                self.end_session(worker);
+                self.close_session(worker);
                 self.feed(Event::WorkerLeft {
                     worker: worker.clone(),
                 });
+                self.files_lost(worker);
                 self.files_gone(worker);
                 self.writer.away(worker, true);
                 self.prune = true;
@@ -213,22 +217,20 @@ impl Driver {
         }
     }
 
-    fn lost(&mut self, worker: WorkerId) {
-        self.writer.away(&worker, false);
-        self.feed(Event::WorkerLost { worker });
+    fn lost(&mut self, worker: &WorkerId) {
+        self.close_session(worker);
+        self.writer.away(worker, false);
+        self.feed(Event::WorkerLost {
+            worker: worker.clone(),
+        });
+        self.files_lost(worker);
         self.ghosts.begin();
     }
 
-    /// Closes a session; what it had not answered, nobody knows.
-    fn end_session(&mut self, worker: &WorkerId) {
+    /// Closes a session; policy is told by the caller, at once.
+    fn close_session(&mut self, worker: &WorkerId) {
         self.mirror.disconnected(worker.as_str());
-        for id in self.sessions.close(worker) {
-            self.feed(Event::Outcome {
-                id,
-                outcome: Outcome::Unknown,
-            });
-        }
-        self.files_lost(worker);
+        self.sessions.close(worker);
     }
 }
 

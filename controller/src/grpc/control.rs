@@ -5,6 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use futures::stream;
 use muster_proto::{
     Code, ErrorExt,
+    life::BEAT_EVERY,
     v1::{self, control_server::Control, ensure_loaded_event, load_model_event, route_update},
 };
 use tokio::{
@@ -342,7 +343,8 @@ impl Watch {
                 self.at = (part.epoch, part.version);
                 return Ok(part);
             }
-            match timeout(self.handle.timing().heartbeat_every, self.steps.recv()).await {
+            let pause = self.handle.timing().heartbeat_every.min(BEAT_EVERY);
+            match timeout(pause, self.steps.recv()).await {
                 Ok(Ok(Step::Delta(update))) => {
                     self.at = (update.epoch, update.version);
                     return Ok(v1::RouteUpdate::clone(&update));
@@ -352,6 +354,9 @@ impl Watch {
                     *self = Self::open(self.handle.clone()).await?
                 }
                 Ok(Err(RecvError::Closed)) => return Err(stopping()),
+                Err(_) if !self.handle.alive() => {
+                    return Err(Status::unavailable("the controller's driver stands still"));
+                }
                 Err(_) => {
                     let (epoch, version) = self.at;
                     let kind = Some(route_update::Kind::Heartbeat(v1::Heartbeat {}));

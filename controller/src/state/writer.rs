@@ -7,6 +7,7 @@
 use std::{path::Path, sync::Arc, time::SystemTime};
 
 use muster_policy::{WorkerFacts, WorkerId};
+use muster_proto::life::Life;
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::{Own, Pins, Roster, StateDir, StateError};
@@ -66,14 +67,14 @@ impl Saving {
 
 impl Writer {
     /// Starts the task; `roster` is what is on disk.
-    pub(crate) fn spawn(state: StateDir, roster: Roster) -> Self {
+    pub(crate) fn spawn(state: StateDir, roster: Roster, life: &Life) -> Self {
         let state = Arc::new(state);
         let (sender, receiver) = watch::channel(Pending::default());
         let (done, written) = watch::channel(Written {
             turn: 0,
             failed: None,
         });
-        let task = tokio::spawn(write(Arc::clone(&state), receiver, done));
+        let task = tokio::spawn(life.part("writer").run(write(Arc::clone(&state), receiver, done)));
         Self {
             state,
             roster,
@@ -225,7 +226,11 @@ mod tests {
     async fn a_pin_is_told_to_be_on_disk_only_when_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
-        let writer = Writer::spawn(StateDir::open(&path).unwrap(), Roster::default());
+        let writer = Writer::spawn(
+            StateDir::open(&path).unwrap(),
+            Roster::default(),
+            &Life::default(),
+        );
         let one = Pins::from([("a".to_owned(), true)]);
         writer.pins(&one).done().await.unwrap();
         let two = Pins::from([("a".to_owned(), false)]);
@@ -240,7 +245,11 @@ mod tests {
     async fn a_pin_that_cannot_be_written_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
-        let writer = Writer::spawn(StateDir::open(&path).unwrap(), Roster::default());
+        let writer = Writer::spawn(
+            StateDir::open(&path).unwrap(),
+            Roster::default(),
+            &Life::default(),
+        );
         std::fs::remove_dir_all(&path).unwrap();
         let saving = writer.pins(&Pins::from([("a".to_owned(), true)]));
         let failed = saving.done().await.unwrap_err().unwrap();

@@ -7,7 +7,7 @@ use muster_proto::{
 
 use crate::{
     Rig, TWO_MODELS,
-    worker::{Memory, Worker},
+    worker::{Loads, Memory, Worker},
 };
 
 #[tokio::test]
@@ -184,6 +184,59 @@ async fn a_silent_worker_is_lost_in_time() {
             route.is_some_and(|route| route.state() == RouteState::Suspect)
         })
         .await;
+}
+
+/// Once the controller then asked for the same command for ever, at full speed, and did nothing else any more: the session had ended before
+/// policy heard so, and each command that found none was due again at once.
+#[tokio::test]
+async fn a_worker_that_hangs_with_commands_outstanding_does_not_freeze_the_controller() {
+    let rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    let mut client = rig.client().await;
+    for (loads, model) in [(Loads::Ready, "a"), (Loads::Stay, "b")] {
+        worker.join(&rig.address()).await;
+        worker.memory.lock().unwrap().loads = loads.clone();
+        let mut wish = client.ensure(model).await;
+        let begun = |memory: &Memory| {
+            let mut specs = memory
+                .instances
+                .values()
+                .filter_map(|status| status.spec.as_ref());
+            specs.any(|spec| spec.model_id == model)
+        };
+        worker.until("it loads", begun).await;
+        if matches!(loads, Loads::Ready) {
+            wish.ready().await;
+        }
+        let instance = worker.instance(model);
+        let open = worker.fall_silent();
+        // The caller gives up: its hold is to be released, by a worker that answers nothing any more.
+        drop(wish);
+        let lost = async |mut client: crate::Client| {
+            loop {
+                let workers = client
+                    .0
+                    .list_workers(v1::ListWorkersRequest {})
+                    .await
+                    .unwrap()
+                    .into_inner()
+                    .workers;
+                if workers.iter().all(|worker| !worker.connected) {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(crate::LIMIT, lost(client.clone()))
+            .await
+            .expect("the controller answers, and tells that the worker is lost");
+        drop(open);
+        // What was outstanding is asked for again once it is back.
+        worker.join(&rig.address()).await;
+        let released = |memory: &Memory| memory.instances[&instance].hold_ids.is_empty();
+        worker.until("the hold is released after all", released).await;
+        worker.cut().await;
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use muster_proto::{net::Address, process::LogLevel};
@@ -167,7 +167,7 @@ pub(crate) struct UpOptions {
     /// critical, error, warning, info, debug or trace
     #[arg(long, value_name = "L", env = "MUSTER_LOG_LEVEL", default_value = "info")]
     pub(crate) log_level: LogLevel,
-    /// Longest wait, in seconds, for running requests at the end
+    /// Longest wait, in seconds, for running requests at the end: of the gateway, and then of each worker
     #[arg(
         long,
         value_name = "SECONDS",
@@ -175,6 +175,17 @@ pub(crate) struct UpOptions {
         default_value_t = 30
     )]
     pub(crate) drain_timeout: u64,
+
+    /// Kill and restart a process that shows no sign of life for so long, because it hangs or was stopped; 0 = never.
+    #[arg(long, value_name = "SECONDS", env = "MUSTER_WATCHDOG", default_value_t = 30)]
+    pub(crate) watchdog: u64,
+}
+
+impl UpOptions {
+    /// How long a process may show no sign of life; none = for ever.
+    pub(crate) fn watchdog(&self) -> Option<Duration> {
+        (self.watchdog > 0).then(|| Duration::from_secs(self.watchdog))
+    }
 }
 
 /// `muster pull`.

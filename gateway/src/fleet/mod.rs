@@ -51,6 +51,22 @@ impl Epochs {
     }
 }
 
+/// Whether the controller speaks. Loaded models are served all the same (DESIGN.md, idea 1); nothing new is loaded without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ControllerContact)]
+pub(crate) enum Contact {
+    /// It has not spoken yet.
+    #[default]
+    Connecting,
+    /// It speaks.
+    Ok,
+    /// It cannot be reached, or it refuses.
+    Unreachable,
+    /// It can be reached and says nothing: it hangs, or is stopped.
+    NotAnswering,
+}
+
 /// A client of the controller.
 #[derive(Clone, Debug)]
 struct Controller {
@@ -71,6 +87,8 @@ impl Controller {
 #[derive(Debug)]
 pub(crate) struct Fleet {
     table: ArcSwap<Table>,
+    /// Whether the controller speaks.
+    contact: ArcSwap<Contact>,
     /// Counts changes of the table; 0 until the controller was first tried.
     changes: signal::Sender<u64>,
     wishes: Arc<Wishes>,
@@ -88,6 +106,7 @@ impl Fleet {
         };
         Arc::new(Self {
             table: ArcSwap::default(),
+            contact: ArcSwap::default(),
             changes: signal::Sender::new(0),
             wishes: Wishes::new(controller.clone(), load_wait, tokio::runtime::Handle::current()),
             controller,
@@ -102,6 +121,11 @@ impl Fleet {
     /// The table as it is now.
     pub(crate) fn table(&self) -> Guard<Arc<Table>> {
         self.table.load()
+    }
+
+    /// Whether the controller speaks, as of now.
+    pub(crate) fn contact(&self) -> Contact {
+        **self.contact.load()
     }
 
     /// Wishes for models that are not loaded.

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use muster_proto::v1::WatchRoutesRequest;
+use tokio::time::timeout;
 use tonic::Status;
 
-use super::{Fleet, table::Tracker};
+use super::{Contact, Fleet, table::Tracker};
 
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
+/// How long a controller may say nothing: its driver sends a heartbeat each second.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Runs until the runtime ends.
 pub(super) async fn follow(fleet: &Fleet) {
@@ -21,10 +24,12 @@ pub(super) async fn follow(fleet: &Fleet) {
             retry = FIRST_RETRY;
             away = false;
         }
-        let reason = result.err().map_or_else(
-            || "the stream ended".to_owned(),
-            |status| status.message().to_owned(),
-        );
+        let (contact, reason) = match result {
+            Ok(()) => (Contact::Unreachable, "the stream ended".to_owned()),
+            Err(Away::Said(status)) => (Contact::Unreachable, status.message().to_owned()),
+            Err(Away::Silent) => (Contact::NotAnswering, format!("it said nothing for {SILENCE:?}")),
+        };
+        fleet.contact.store(contact.into());
         if away {
             tracing::debug!(%reason, "the controller is still away");
         } else {
@@ -41,23 +46,33 @@ pub(super) async fn follow(fleet: &Fleet) {
     }
 }
 
+/// Why a stream is over.
+enum Away {
+    /// It broke, or was refused.
+    Said(Status),
+    /// Nothing was said for too long.
+    Silent,
+}
+
+impl From<Status> for Away {
+    fn from(status: Status) -> Self {
+        Self::Said(status)
+    }
+}
+
 /// One stream; `heard` says that the controller sent something acceptable.
-async fn stream(fleet: &Fleet, heard: &mut bool) -> Result<(), Status> {
+async fn stream(fleet: &Fleet, heard: &mut bool) -> Result<(), Away> {
     let request = WatchRoutesRequest {
         gateway_id: (&fleet.controller.gateway_id).into(),
     };
-    let mut updates = fleet
-        .controller
-        .client()
-        .watch_routes(request)
-        .await?
-        .into_inner();
+    let mut client = fleet.controller.client();
+    let mut updates = spoken(client.watch_routes(request)).await?.into_inner();
     let mut tracker = Tracker::resume(&fleet.table());
-    while let Some(update) = updates.message().await? {
+    while let Some(update) = spoken(updates.message()).await? {
         let epoch = update.epoch;
         let stale = || Status::failed_precondition(format!("a controller of the older epoch {epoch} speaks"));
         if !fleet.controller.epochs.admit(epoch) {
-            return Err(stale());
+            return Err(stale().into());
         }
         let changed = tracker.apply(update).map_err(|_| stale())?;
         if changed {
@@ -66,7 +81,18 @@ async fn stream(fleet: &Fleet, heard: &mut bool) -> Result<(), Status> {
             }
             fleet.publish(Some(tracker.table().clone()));
         }
+        if !*heard {
+            fleet.contact.store(Contact::Ok.into());
+        }
         *heard = true;
     }
     Ok(())
+}
+
+/// What the controller says next, if it says anything.
+async fn spoken<T>(words: impl Future<Output = Result<T, Status>>) -> Result<T, Away> {
+    match timeout(SILENCE, words).await {
+        Ok(said) => Ok(said?),
+        Err(_) => Err(Away::Silent),
+    }
 }

@@ -15,7 +15,10 @@ mod stall;
 
 use std::{collections::HashSet, io, sync::Arc, thread, time::Duration};
 
-use muster_proto::net::Address;
+use muster_proto::{
+    life::{Life, Part},
+    net::Address,
+};
 use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -48,7 +51,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads that listen on `address` until `stop`, then drain.
+    /// Starts `count` threads that listen on `address` until `stop`, then drain. Each is a part of the gateway's life.
     ///
     /// # Errors
     /// The address is taken or not permitted, or a thread cannot be started.
@@ -57,7 +60,7 @@ impl Threads {
         count: usize,
         fleet: &Arc<Fleet>,
         settings: &Settings,
-        stop: &CancellationToken,
+        (stop, life): (&CancellationToken, &Life),
     ) -> io::Result<Self> {
         let (listeners, address) = listen::listeners(address, count)?;
         let mut ends = Vec::new();
@@ -68,13 +71,15 @@ impl Threads {
                 fleet: Arc::clone(fleet),
                 settings: settings.clone(),
                 stop: stop.clone(),
+                sessions: life.part(format!("sessions-{index}")),
             };
+            let part = life.part(format!("io-{index}"));
             thread::Builder::new()
                 .name(format!("io-{index}"))
                 .spawn(move || {
                     // Dropped at the end of the thread, however that comes about: this is the signal.
                     let _ended = ended;
-                    thread.run(listener, listening);
+                    thread.run(listener, listening, part);
                 })?;
             listens
                 .await
@@ -102,28 +107,33 @@ struct Thread {
     fleet: Arc<Fleet>,
     settings: Settings,
     stop: CancellationToken,
+    /// Of the task that keeps sessions open.
+    sessions: Part,
 }
 
 impl Thread {
-    fn run(self, listener: listen::Unbound, listening: oneshot::Sender<io::Result<()>>) {
+    fn run(self, listener: listen::Unbound, listening: oneshot::Sender<io::Result<()>>, part: Part) {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return drop(listening.send(Err(error))),
         };
-        runtime.block_on(async {
+        runtime.block_on(part.run(async {
             let listener = match listener.bind().await {
                 Ok(listener) => listener,
                 Err(error) => return drop(listening.send(Err(error))),
             };
             drop(listening.send(Ok(())));
             self.serve(listener).await;
-        });
+        }));
     }
 
     async fn serve(self, listener: muster_proto::net::Listener) {
         let pool = Arc::new(Pool::default());
         // Ends with the runtime.
-        tokio::spawn(warm(Arc::clone(&self.fleet), Arc::clone(&pool)));
+        tokio::spawn(
+            self.sessions
+                .run(warm(Arc::clone(&self.fleet), Arc::clone(&pool))),
+        );
         let router = routes::router(Arc::new(App {
             dispatcher: Dispatcher {
                 fleet: self.fleet,

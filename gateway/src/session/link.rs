@@ -11,8 +11,25 @@ use tonic::{Status, transport::Channel};
 
 use super::{Outbox, Session};
 
+/// Closes the session when its task ends, however that comes about: a session that nobody serves must not look open.
+struct Closing(Arc<Session>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let lost = self.0.close();
+        if lost > 0 {
+            tracing::error!(
+                addresses = self.0.addresses.join(","),
+                lost,
+                "a worker session's task was lost"
+            );
+        }
+    }
+}
+
 /// Runs a session to its end. The task ends with the session's connection or its runtime; either way all its requests see that they are lost.
 pub(super) async fn run(session: Arc<Session>) {
+    let _closing = Closing(Arc::clone(&session));
     let status = match serve(&session).await {
         Ok(()) => Status::ok(""),
         Err(status) => status,

@@ -371,6 +371,11 @@ async fn seed_000_example_of_health() {
     assert_eq!(status, 200);
     // Beyond the seed, as Lemonade of today has it.
     assert!(health.as_object_mut().unwrap().remove("version").is_some());
+    // Ours.
+    assert_eq!(
+        health.as_object_mut().unwrap().remove("controller"),
+        Some(json!("ok"))
+    );
     let expected = json!({
         "status": "ok",
         "checkpoint_loaded": llm,

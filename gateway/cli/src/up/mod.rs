@@ -42,6 +42,8 @@ use crate::{args::UpOptions, failure::Failure, output::Output};
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a child's first readiness.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a child that has drained for as long as it may still has to do: it cuts what is left, and says so.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long a child may take to die once it is killed.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
@@ -206,9 +208,9 @@ impl Fleet {
         Ok(Addresses { http, grpc })
     }
 
-    /// Stops everything in order; another signal, or the deadline, turns asking into killing.
+    /// Stops everything in order. Each group has its own time, so that a gateway whose streams take long costs no worker its life; another
+    /// signal turns asking into killing, for all that is left.
     async fn drain(&mut self, signals: &mut Signals, timeout: Duration) {
-        let deadline = tokio::time::Instant::now() + timeout;
         let mut urgency = Urgency::Term;
         for group in [&mut self.gateway, &mut self.workers, &mut self.controller] {
             for process in group.iter() {
@@ -217,13 +219,15 @@ impl Fleet {
             if urgency == Urgency::Term {
                 let why = tokio::select! {
                     () = all_ended(group) => continue,
-                    () = signals.next() => "asked again",
-                    () = tokio::time::sleep_until(deadline) => "the drain took too long",
+                    () = signals.next() => {
+                        urgency = Urgency::Kill;
+                        "asked again"
+                    }
+                    () = tokio::time::sleep(timeout + LAST_WORDS) => "the drain took too long",
                 };
                 tracing::warn!(why, "killing what still runs");
-                urgency = Urgency::Kill;
                 for process in group.iter() {
-                    process.stop(urgency);
+                    process.stop(Urgency::Kill);
                 }
             }
             if tokio::time::timeout(KILL_GRACE, all_ended(group)).await.is_err() {

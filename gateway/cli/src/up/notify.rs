@@ -14,6 +14,8 @@ pub(crate) struct NotifySocket(UnixDatagram);
 pub(crate) struct Message {
     /// It is ready.
     pub(crate) ready: bool,
+    /// It lives.
+    pub(crate) alive: bool,
     /// Where it really listens.
     pub(crate) address: Option<Address>,
 }
@@ -42,6 +44,7 @@ fn parse(text: &str) -> Message {
     for line in text.lines() {
         match line.split_once('=') {
             Some(("READY", "1")) => message.ready = true,
+            Some(("WATCHDOG", "1")) => message.alive = true,
             Some(("MUSTER_ADDRESS", address)) => message.address = address.parse().ok(),
             _ => {}
         }
@@ -58,6 +61,7 @@ mod tests {
         let message = parse("MUSTER_ADDRESS=127.0.0.1:17\nREADY=1\n");
         assert!(message.ready);
         assert_eq!(message.address, Some(Address::Tcp("127.0.0.1:17".to_owned())));
-        assert_eq!(parse("STATUS=warming up\nWATCHDOG=1"), Message::default());
+        assert_eq!(parse("STATUS=warming up"), Message::default());
+        assert!(parse("WATCHDOG=1\n").alive);
     }
 }

@@ -103,6 +103,7 @@ impl Plan {
                     args.extend(["--device".into(), device.into()]);
                 }
                 args.extend(["--name".into(), name.clone().into()]);
+                args.extend(["--drain-timeout".into(), self.drain_seconds()]);
                 // One for all: workers of a host share it.
                 args.extend(["--run-dir".into(), self.directories.run().into()]);
                 if let Some(path) = &self.options.llama_server {
@@ -117,7 +118,12 @@ impl Plan {
     pub(crate) fn gateway(&self, controller: &Address) -> Spec {
         let mut args = self.common();
         args.extend(["--controller".into(), controller.to_string().into()]);
+        args.extend(["--drain-seconds".into(), self.drain_seconds()]);
         self.spec("gateway", GATEWAY, args, self.options.http.clone(), true)
+    }
+
+    fn drain_seconds(&self) -> OsString {
+        self.options.drain_timeout.to_string().into()
     }
 
     fn common(&self) -> Vec<OsString> {
@@ -131,6 +137,7 @@ impl Plan {
             args,
             listen,
             keeps_address: keeps,
+            watchdog: self.options.watchdog(),
             notify: self.directories.run().join(format!("{name}.ready")),
             width: self.width,
         }

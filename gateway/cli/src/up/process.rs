@@ -3,6 +3,7 @@
 //! ```text
 //!   starting ──READY=1──► ready ──exit──► backoff ──► starting …
 //!      └─exit before the first READY──► failed
+//!     ready ──no sign of life for so long──► killed ──exit──► backoff …
 //!   any ──stop(Term)──► stopping ──exit──► ended        stop(Kill) at any time
 //! ```
 //!
@@ -22,7 +23,7 @@ use tokio::{
     process::{Child, Command},
     sync::watch,
     task::JoinHandle,
-    time::Instant,
+    time::{Instant, Interval, MissedTickBehavior, interval},
 };
 
 use super::{UpError, logs, notify::NotifySocket};
@@ -48,6 +49,8 @@ pub(crate) struct Spec {
     pub(crate) listen: Address,
     /// Restarts listen where the first start did.
     pub(crate) keeps_address: bool,
+    /// How long it may show no sign of life once it is ready; none = for ever.
+    pub(crate) watchdog: Option<Duration>,
     /// Path of its readiness socket.
     pub(crate) notify: PathBuf,
     /// Width of the column of names in the log.
@@ -200,11 +203,17 @@ async fn live(
             .map(|pipe| logs::forward(&spec.name, spec.width, pipe)),
     );
     let mut ready_since = None;
+    let mut watchdog = Watchdog::new(spec.watchdog);
     let status = loop {
         tokio::select! {
+            // What it has said is read before its silence counts: this process may have stood still itself.
+            biased;
             status = child.wait() => break status?,
             message = socket.recv() => {
                 let message = message?;
+                if message.ready || message.alive {
+                    watchdog.heard();
+                }
                 if message.ready {
                     ready_since = Some(Instant::now());
                     let address = message.address.unwrap_or_else(|| spec.listen.clone());
@@ -214,6 +223,11 @@ async fn live(
                     }
                     life.send_replace(Life::Ready(address));
                 }
+            }
+            () = watchdog.silent(), if *asked.borrow() == Urgency::Run => {
+                tracing::error!(name = spec.name, silent_for = ?spec.watchdog, "a process shows no sign of life; killing it");
+                watchdog = Watchdog::new(None);
+                signal(&child, Urgency::Kill);
             }
             changed = asked.changed() => {
                 // A dropped handle is the strongest wish.
@@ -233,6 +247,50 @@ async fn live(
         why: describe(status),
         ready_for: ready_since.map(|since| since.elapsed()),
     })
+}
+
+/// Looks in one span of silence. Looks and not a clock: one that comes late, because this process or the box stood still, is one look all the same.
+const LOOKS: u32 = 4;
+
+/// Counts how long a child has been silent, from its readiness on.
+struct Watchdog {
+    looks: Option<Interval>,
+    since_heard: u32,
+    ready: bool,
+}
+
+impl Watchdog {
+    fn new(limit: Option<Duration>) -> Self {
+        let looks = limit.map(|limit| {
+            let mut looks = interval(limit / LOOKS);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            looks
+        });
+        Self {
+            looks,
+            since_heard: 0,
+            ready: false,
+        }
+    }
+
+    fn heard(&mut self) {
+        self.ready = true;
+        self.since_heard = 0;
+    }
+
+    /// Resolves when it has been silent for too long.
+    async fn silent(&mut self) {
+        let Some(looks) = &mut self.looks else {
+            return std::future::pending().await;
+        };
+        loop {
+            looks.tick().await;
+            self.since_heard += u32::from(self.ready);
+            if self.since_heard > LOOKS {
+                return;
+            }
+        }
+    }
 }
 
 fn signal(child: &Child, urgency: Urgency) {
@@ -261,6 +319,10 @@ fn spawn(spec: &Spec) -> io::Result<Child> {
         .env("NOTIFY_SOCKET", &spec.notify)
         .env_remove("WATCHDOG_USEC")
         .env_remove("WATCHDOG_PID")
+        .envs(
+            spec.watchdog
+                .map(|limit| ("WATCHDOG_USEC", limit.as_micros().to_string())),
+        )
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    fleet::table::is_loaded,
+    fleet::{Contact, table::is_loaded},
     routes::{App, reply},
 };
 
@@ -21,6 +21,8 @@ struct Health<'a> {
     status: &'static str,
     /// Muster's.
     version: &'static str,
+    /// Whether the controller speaks; loaded models are served without it.
+    controller: Contact,
     /// Of the model used last.
     checkpoint_loaded: Option<&'a str>,
     /// The model used last.
@@ -78,6 +80,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
     let health = Health {
         status: "ok",
         version: muster_proto::VERSION,
+        controller: app.dispatcher.fleet.contact(),
         checkpoint_loaded: latest.map(|summary| summary.checkpoint.as_str()),
         model_loaded: latest.map(|summary| summary.id.as_str()),
         all_models_loaded: loaded.iter().map(|summary| row(summary)).collect(),

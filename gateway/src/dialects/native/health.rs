@@ -16,7 +16,7 @@ use crate::{
     routes::{App, reply},
 };
 
-/// The gateway's own readiness; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
+/// The gateway's own readiness, with what it hears from the controller; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
 #[utoipa::path(
     get,
     path = "/health",
@@ -38,7 +38,10 @@ pub(super) async fn readiness(State(app): State<Arc<App>>, Asking(which): Asking
         Some(model) if !table.model(&model).is_some_and(|summary| is_loaded(summary)) => {
             unavailable("Loading model")
         }
-        Some(_) | None => reply::value(StatusCode::OK, &json!({"status": "ok"})),
+        Some(_) | None => {
+            let controller = app.dispatcher.fleet.contact();
+            reply::value(StatusCode::OK, &json!({"status": "ok", "controller": controller}))
+        }
     }
 }
 

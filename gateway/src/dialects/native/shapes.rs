@@ -7,11 +7,15 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::fleet::Contact;
+
 /// It takes requests.
 #[derive(ToSchema)]
 pub(super) struct NativeHealth {
     /// `ok`.
     status: String,
+    /// Whether the controller speaks; loaded models are served without it. Not on `/live`.
+    controller: Option<Contact>,
 }
 
 /// What an engine is set to.
