@@ -1,135 +1,149 @@
-//! How many sequences to decode in one call. Pure: learns from the times of the calls it has chosen.
+//! How many sequences to decode in one call. Pure: chosen once, from calls that were timed at load.
 //!
 //! On most machines one call for all is best: the weights are read once. On CPUs with small models it need not be: a matrix product of a few rows
-//! can cost more than as many products of one row. So the first rounds try both, and the better one is kept, looked at again from time to time.
+//! can cost more than as many products of one row. Measured once at load, on a machine that does nothing else for this model; requests are no place to try.
 
 /// A split must be this much quicker than one call.
 const GAIN: f64 = 0.85;
 /// Calls slower than this are never split: such models read their weights once per call.
-const SLOW_MICROS: f64 = 40_000.0;
-/// Rounds between two looks at the way not taken.
-const LOOK_AGAIN: u64 = 512;
-/// Weight of a new time.
-const WEIGHT: f64 = 0.25;
+pub(crate) const SLOW_MICROS: f64 = 40_000.0;
 
-/// Learned times of calls.
+/// Size of each call, by number of ready sequences.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grouping {
-    /// Microseconds of a call for n sequences, at index n; 0 = never seen.
-    cost: Vec<f64>,
-    rounds: u64,
+    /// At index n; beyond the end, one call for all.
+    sizes: Vec<usize>,
+}
+
+/// A timed call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    /// Sequences that generated one token each.
+    pub(crate) sequences: usize,
+    /// What the call took.
+    pub(crate) micros: f64,
+}
+
+/// The numbers of sequences to time for an engine of so many, smallest first.
+pub(crate) fn sizes(sequences: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(1_usize), |size| size.checked_mul(2))
+        .take_while(move |size| *size < sequences)
+        .chain((sequences > 0).then_some(sequences))
 }
 
 impl Grouping {
-    /// Size of each call for `n` ready sequences.
-    pub(crate) fn size(&mut self, n: usize) -> usize {
-        if n <= 1 {
-            return n.max(1);
-        }
-        let whole = self.known(n);
-        if whole == 0.0 || whole > SLOW_MICROS {
-            return n;
-        }
-        if self.known(1) == 0.0 {
-            return 1;
-        }
-        self.rounds += 1;
-        let best = (1..n)
-            .filter_map(|size| self.total(n, size).map(|time| (time, size)))
-            .min_by(|a, b| a.0.total_cmp(&b.0))
-            .filter(|(time, _)| *time < whole * GAIN)
-            .map_or(n, |(_, size)| size);
-        if !self.rounds.is_multiple_of(LOOK_AGAIN) {
-            return best;
-        }
-        if best == n { 1 } else { n }
+    /// Chooses from calls, smallest first; what lies between two is taken to lie on a line. More sequences than were timed go into one call.
+    pub(crate) fn new(timed: &[Timed]) -> Self {
+        let most = timed.last().map_or(0, |call| call.sequences);
+        let sizes = (0..=most).map(|n| best(timed, n)).collect();
+        Self { sizes }
     }
 
-    /// A call for `n` sequences took `micros`.
-    pub(crate) fn learn(&mut self, n: usize, micros: u64) {
-        if self.cost.len() <= n {
-            self.cost.resize(n + 1, 0.0);
-        }
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let sample = (micros as f64).max(1.0);
-        let known = self.cost[n];
-        self.cost[n] = if known == 0.0 {
-            sample
-        } else {
-            // one slow call says more about the machine than about the size
-            known + (sample.min(known * 3.0) - known) * WEIGHT
-        };
+    /// Size of each call for `n` ready sequences; at least 1.
+    pub(crate) fn size(&self, n: usize) -> usize {
+        self.sizes.get(n).copied().unwrap_or(n).max(1)
     }
+}
 
-    fn known(&self, n: usize) -> f64 {
-        self.cost.get(n).copied().unwrap_or(0.0)
-    }
+fn best(timed: &[Timed], n: usize) -> usize {
+    let Some(whole) = cost(timed, n).filter(|whole| *whole <= SLOW_MICROS) else {
+        return n;
+    };
+    timed
+        .iter()
+        .map(|call| call.sequences)
+        .take_while(|size| *size < n)
+        .filter_map(|size| {
+            #[expect(clippy::cast_precision_loss, reason = "a number of sequences")]
+            let calls = (n / size) as f64;
+            Some((calls.mul_add(cost(timed, size)?, cost(timed, n % size)?), size))
+        })
+        .min_by(|one, other| one.0.total_cmp(&other.0))
+        .filter(|(time, _)| *time < whole * GAIN)
+        .map_or(n, |(_, size)| size)
+}
 
-    /// Time of `n` sequences in calls of `size`, if all its calls are known.
-    fn total(&self, n: usize, size: usize) -> Option<f64> {
-        let (each, rest) = (
-            self.known(size),
-            if n.is_multiple_of(size) {
-                0.0
-            } else {
-                self.known(n % size)
-            },
-        );
-        if each == 0.0 || (rest == 0.0 && !n.is_multiple_of(size)) {
-            return None;
-        }
-        #[expect(clippy::cast_precision_loss, reason = "a number of sequences")]
-        let calls = (n / size) as f64;
-        Some(calls * each + rest)
+/// Time of a call for `n` sequences, between the timed ones; `None` beyond them.
+fn cost(timed: &[Timed], n: usize) -> Option<f64> {
+    if n == 0 {
+        return Some(0.0);
     }
+    let above = timed.iter().position(|call| call.sequences >= n)?;
+    let high = timed[above];
+    let Some(low) = above.checked_sub(1).map(|below| timed[below]) else {
+        return (high.sequences == n).then_some(high.micros);
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a number of sequences")]
+    let share = (n - low.sequences) as f64 / (high.sequences - low.sequences) as f64;
+    Some(share.mul_add(high.micros - low.micros, low.micros))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Runs rounds of `n` sequences on a machine whose calls take `time`; returns how often each size was chosen last.
-    fn settle(n: usize, time: impl Fn(usize) -> u64) -> usize {
-        let mut grouping = Grouping::default();
-        let mut last = 0;
-        for _ in 0..100 {
-            last = grouping.size(n);
-            let (calls, rest) = (n / last, n % last);
-            (0..calls).for_each(|_| grouping.learn(last, time(last)));
-            if rest > 0 {
-                grouping.learn(rest, time(rest));
-            }
-        }
-        last
+    fn timed(sequences: usize, time: impl Fn(usize) -> f64) -> Grouping {
+        let calls: Vec<Timed> = sizes(sequences)
+            .map(|sequences| Timed {
+                sequences,
+                micros: time(sequences),
+            })
+            .collect();
+        Grouping::new(&calls)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a test's number")]
+    fn float(n: usize) -> f64 {
+        n as f64
     }
 
     #[test]
     fn where_calls_cost_about_the_same_there_is_one() {
-        for n in 1..20 {
-            assert_eq!(settle(n, |size| 1000 + 10 * size as u64), n);
+        let grouping = timed(20, |size| 1000.0 + 10.0 * float(size));
+        for n in 1..40 {
+            assert_eq!(grouping.size(n), n);
         }
     }
 
     #[test]
     fn where_small_calls_are_dear_they_are_split() {
-        let time = |size| if size == 1 { 1100 } else { 4000 + 300 * size as u64 };
-        assert_eq!(settle(4, time), 1);
-        assert_eq!(settle(16, time), 16);
+        let grouping = timed(16, |size| {
+            if size == 1 {
+                1100.0
+            } else {
+                4000.0 + 300.0 * float(size)
+            }
+        });
+        assert_eq!(grouping.size(4), 1);
+        assert_eq!(grouping.size(3), 1);
+        assert_eq!(grouping.size(16), 16);
     }
 
     #[test]
-    fn slow_models_are_not_experimented_with() {
-        let mut grouping = Grouping::default();
-        grouping.learn(8, 100_000);
+    fn slow_models_are_not_split() {
+        let grouping = timed(8, |size| if size == 1 { 10_000.0 } else { 100_000.0 });
         assert_eq!(grouping.size(8), 8);
     }
 
     #[test]
-    fn the_way_not_taken_is_looked_at_again() {
-        let mut grouping = Grouping::default();
-        grouping.learn(4, 9000);
-        grouping.learn(1, 1000);
-        let looks = (0..2 * LOOK_AGAIN).filter(|_| grouping.size(4) == 4).count();
-        assert_eq!(looks, 2);
+    fn what_was_not_timed_is_one_call() {
+        let grouping = Grouping::new(&[]);
+        for n in 1..10 {
+            assert_eq!(grouping.size(n), n);
+        }
+        let grouping = Grouping::new(&[Timed {
+            sequences: 1,
+            micros: 5.0,
+        }]);
+        assert_eq!((grouping.size(1), grouping.size(2)), (1, 2));
+        assert_eq!(sizes(6).collect::<Vec<_>>(), [1, 2, 4, 6]);
+        assert_eq!((sizes(1).collect::<Vec<_>>(), sizes(0).count()), (vec![1], 0));
+    }
+
+    /// It was tried again every 512 rounds: a batch of sixteen as sixteen calls, in the middle of sixteen people's answers.
+    #[test]
+    fn requests_are_no_experiment() {
+        let grouping = timed(16, |size| 5000.0 + 100.0 * float(size));
+        assert!((0..5000).all(|_| grouping.size(16) == 16));
     }
 }

@@ -22,6 +22,7 @@ mod guard;
 mod limits;
 mod model;
 mod outbox;
+mod pace;
 mod parse;
 mod pick;
 mod plan;

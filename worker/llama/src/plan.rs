@@ -67,46 +67,6 @@ pub(crate) fn plan(wants: &mut [Want], bounds: Bounds, parts: &mut Vec<Part>) {
     parts.sort_unstable_by_key(|part| part.seq);
 }
 
-/// How fast prompts are read, and how many tokens of them fit a time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PrefillPace {
-    micros_per_token: f64,
-}
-
-impl PrefillPace {
-    /// Learns from one decode that read `tokens` prompt tokens in `micros`.
-    pub(crate) fn learn(&mut self, tokens: usize, micros: u64) {
-        if tokens < 8 {
-            return; // dominated by the fixed cost
-        }
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let sample = micros as f64 / tokens as f64;
-        self.micros_per_token = if self.micros_per_token == 0.0 {
-            sample
-        } else if sample > self.micros_per_token {
-            // prompts get slower as they get longer: believe bad news at once
-            sample
-        } else {
-            self.micros_per_token * 0.75 + sample * 0.25
-        };
-    }
-
-    /// Tokens that take about `micros`, within `least..=most`.
-    pub(crate) fn fit(&self, micros: u32, least: usize, most: usize) -> usize {
-        if self.micros_per_token == 0.0 {
-            return least.max(most / 4).min(most);
-        }
-        let tokens = f64::from(micros) / self.micros_per_token;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "clamped; a float cast saturates"
-        )]
-        let tokens = tokens as usize;
-        tokens.clamp(least.min(most), most)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -158,15 +118,6 @@ mod tests {
             parts,
             vec![Part { seq: 0, tokens: 56 }, Part { seq: 1, tokens: 200 }]
         );
-    }
-
-    #[test]
-    fn pace_fits_a_time() {
-        let mut pace = PrefillPace::default();
-        pace.learn(100, 10_000);
-        assert_eq!(pace.fit(50_000, 32, 2048), 500);
-        assert_eq!(pace.fit(50, 32, 2048), 32);
-        assert_eq!(pace.fit(u32::MAX, 32, 2048), 2048);
     }
 
     proptest! {

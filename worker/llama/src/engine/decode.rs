@@ -18,22 +18,17 @@ impl Engine {
     /// Decodes `self.parts`.
     pub(super) fn decode_planned(&mut self, started: Instant) {
         let parts = std::mem::take(&mut self.parts);
-        let prompts: usize = parts
-            .iter()
-            .filter(|part| part.tokens > 1)
-            .map(|part| part.tokens)
-            .sum();
-        if prompts > 0 {
+        let tokens: usize = parts.iter().map(|part| part.tokens).sum();
+        if tokens > parts.len() {
             self.decode_parts(&parts);
             let micros = micros_since(started);
-            self.pace.learn(prompts, micros);
-            tracing::trace!(prompts, sequences = parts.len(), micros, "read prompts");
+            self.pace.read(tokens, micros);
+            tracing::trace!(tokens, sequences = parts.len(), micros, "read prompts");
         } else {
             for call in parts.chunks(self.grouping.size(parts.len())) {
-                let begun = Instant::now();
                 self.decode_parts(call);
-                self.grouping.learn(call.len(), micros_since(begun));
             }
+            self.pace.generated(parts.len(), micros_since(started));
         }
         self.parts = parts;
     }

@@ -42,22 +42,15 @@ use crate::{
     group::Grouping,
     model::Model,
     outbox::Outbox,
+    pace::Pace,
     parse,
-    plan::{Bounds, Part, PrefillPace, Want, plan},
+    plan::{Bounds, Part, Want, plan},
     request::Command,
     shared::{Shared, SlotView},
     waker::Waker,
 };
 use embed::EmbedRun;
 use slot::{Request, Slot, WaitingChoice};
-
-/// Time a tick may spend on prompts while others generate, in microseconds.
-const BESIDE_MICROS: u32 = 25_000;
-/// Time a tick may spend on prompts alone, in microseconds: bounds how late a cancel is seen.
-const ALONE_MICROS: u32 = 60_000;
-/// Fewest prompt tokens per tick, so that prompts advance on slow machines too.
-const LEAST_ALONE: usize = 32;
-const LEAST_BESIDE: usize = 16;
 
 /// The loop's state.
 #[derive(Debug)]
@@ -82,7 +75,7 @@ pub(crate) struct Engine {
     parse: parse::Queue,
     shared: Arc<Shared>,
     waker: Waker,
-    pace: PrefillPace,
+    pace: Pace,
     grouping: Grouping,
     /// Counts ticks, for ages and LRU.
     clock: u64,
@@ -109,7 +102,8 @@ pub(crate) struct EngineParts {
     pub(crate) parse: parse::Queue,
     pub(crate) shared: Arc<Shared>,
     pub(crate) waker: Waker,
-    pub(crate) pace: PrefillPace,
+    pub(crate) pace: Pace,
+    pub(crate) grouping: Grouping,
 }
 
 /// Samplers' lazy grammars search with `std::regex`, which recurses per character.
@@ -150,7 +144,7 @@ impl Engine {
             shared: parts.shared,
             waker: parts.waker,
             pace: parts.pace,
-            grouping: Grouping::default(),
+            grouping: parts.grouping,
             clock: 0,
             broken: 0,
             batch: Batch::default(),
@@ -280,10 +274,11 @@ impl Engine {
             }
         }
         let batch = self.context.info().n_batch as usize;
+        let riders = self.wants.iter().filter(|want| want.decode).count();
         let bounds = Bounds {
             batch,
-            prefill_beside: self.pace.fit(BESIDE_MICROS, LEAST_BESIDE, batch),
-            prefill_alone: self.pace.fit(ALONE_MICROS, LEAST_ALONE, batch),
+            prefill_beside: self.pace.beside(riders, batch),
+            prefill_alone: self.pace.alone(batch),
         };
         plan(&mut self.wants, bounds, &mut self.parts);
     }

@@ -1,10 +1,6 @@
 //! Loading: model, context, warm-up, and the threads that serve it.
 
-use std::{
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{path::Path, sync::Arc, time::Instant};
 
 use muster_proto::{
     Code,
@@ -15,16 +11,16 @@ use tokio::sync::mpsc;
 use super::{
     prepare::{self, Raw},
     settings,
+    warm::{self, Warmed},
 };
 use crate::{
     alive,
-    context::{self, Batch, Context, DecodeError},
+    context::{self, Context},
     engine::{self, EngineParts},
     ffi::NativeError,
     limits::{Limits, Role},
     model::Model,
     parse,
-    plan::PrefillPace,
     request::Command,
     shared::Shared,
     waker::Waker,
@@ -32,10 +28,6 @@ use crate::{
 
 /// Commands that may wait for the loop; senders wait beyond that.
 const COMMANDS: usize = 1024;
-/// One token on one thread in less than this: more threads don't pay.
-const QUICK: Duration = Duration::from_millis(4);
-/// The warm-up prompt on one thread in less than this: more threads don't pay.
-const QUICK_PROMPT: Duration = Duration::from_millis(20);
 
 /// A loaded model and how to reach its threads.
 #[derive(Debug)]
@@ -103,10 +95,10 @@ pub(super) fn load(
             Code::InvalidLoadRequest.error("this model remembers nothing of a text: it cannot write one")
         );
     }
-    let pace = warm_up(&model, &mut context, &mut wanted)
+    let warmed = warm::up(&model, &mut context, &mut wanted)
         .map_err(|error| Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}")))?;
     tell(LoadPhase::Warmup, 1.0);
-    serve(request, model, context, &wanted, &limits, pace)
+    serve(request, model, context, &wanted, &limits, warmed)
         .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
 }
 
@@ -136,7 +128,7 @@ fn serve(
     context: Context,
     wanted: &settings::Wanted,
     limits: &Limits,
-    pace: PrefillPace,
+    warmed: Warmed,
 ) -> std::io::Result<Loaded> {
     let info = context.info();
     let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
@@ -154,7 +146,8 @@ fn serve(
         parse: parse::start(shared.busy().clone())?,
         shared: Arc::clone(&shared),
         waker: waker.clone(),
-        pace,
+        pace: warmed.pace,
+        grouping: warmed.grouping,
     })?;
     Ok(Loaded {
         model,
@@ -254,69 +247,4 @@ fn describe(
             String::new()
         },
     }
-}
-
-/// The first decodes: touch the weights, learn the pace of prompts, and find out whether more threads help (on tiny models they hurt).
-fn warm_up(
-    model: &Model,
-    context: &mut Context,
-    wanted: &mut settings::Wanted,
-) -> Result<PrefillPace, DecodeError> {
-    let token = [model.info().bos, model.info().eos, 0]
-        .into_iter()
-        .find(|token| *token >= 0)
-        .unwrap_or(0);
-    let mut batch = Batch::default();
-    let prompt = (context.info().n_ubatch as usize)
-        .min(context.info().n_ctx as usize / 2)
-        .clamp(1, 32);
-    let mut decode = |context: &mut Context, tokens: usize, threads: u32| -> Result<Duration, DecodeError> {
-        let threads = i32::try_from(threads).unwrap_or(1);
-        context.set_threads(threads, threads);
-        batch.clear();
-        for pos in 0..tokens {
-            batch.push(
-                token,
-                i32::try_from(pos).unwrap_or(0),
-                0,
-                wanted.role != Role::Generate || pos + 1 == tokens,
-            );
-        }
-        context.forget(0);
-        let begun = Instant::now();
-        context.decode(&batch)?;
-        Ok(begun.elapsed())
-    };
-    let mut best = wanted.settings.threads;
-    let mut best_batch = wanted.settings.threads_batch;
-    let mut prompt_time = Duration::MAX;
-    if wanted.choose_threads && best > 1 {
-        // where one thread is quick, others only wait for each other and take the cores from everything else
-        decode(context, 1, 1)?;
-        if decode(context, 1, 1)? < QUICK {
-            best = 1;
-            prompt_time = decode(context, prompt, 1)?;
-            if prompt_time < QUICK_PROMPT {
-                best_batch = 1;
-            }
-        }
-        tracing::info!(
-            threads = best,
-            threads_batch = best_batch,
-            "chose threads by trying"
-        );
-    }
-    if prompt_time == Duration::MAX {
-        prompt_time = decode(context, prompt, best_batch)?;
-    }
-    let mut pace = PrefillPace::default();
-    pace.learn(prompt, u64::try_from(prompt_time.as_micros()).unwrap_or(u64::MAX));
-    context.clear();
-    wanted.settings.threads = best;
-    wanted.settings.threads_batch = best_batch;
-    context.set_threads(
-        i32::try_from(best).unwrap_or(1),
-        i32::try_from(best_batch).unwrap_or(1),
-    );
-    Ok(pace)
 }

@@ -7,5 +7,6 @@ mod prepare;
 mod service;
 mod session;
 mod settings;
+mod warm;
 
 pub(crate) use service::EngineService;
