@@ -16,6 +16,9 @@ from pathlib import Path
 
 import bert
 import gemma
+import gpt_oss
+import granite
+import lfm2
 import llama
 import mamba
 import vision
@@ -26,6 +29,9 @@ MODELS = {
     "tiny-infill.gguf": lambda path: llama.write(path, llama.INFILL, seed="tiny-infill"),
     "tiny-swa.gguf": lambda path: gemma.write(path, seed="tiny-swa"),
     "tiny-mamba.gguf": lambda path: mamba.write(path, seed="tiny-mamba"),
+    "tiny-lfm2.gguf": lambda path: lfm2.write(path, seed="tiny-lfm2"),
+    "tiny-granite.gguf": lambda path: granite.write(path, seed="tiny-granite"),
+    "tiny-gpt-oss.gguf": lambda path: gpt_oss.write(path, seed="tiny-gpt-oss"),
     "tiny-vision.gguf": lambda path: vision.write(path, seed="tiny-vision"),
     "tiny-embed.gguf": lambda path: bert.write(path, seed="tiny-embed", rerank=False),
     "tiny-rerank.gguf": lambda path: bert.write(path, seed="tiny-rerank", rerank=True),

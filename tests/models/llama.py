@@ -26,7 +26,7 @@ class Shape:
     feed_forward: int
     vocabulary: int | None
     kind: GGMLQuantizationType
-    context: int = 4096
+    context: int = 32768
     infill: bool = False
 
 

@@ -28,6 +28,8 @@ LAUNCHER = os.environ["MUSTER_TEST_LLAMA_SERVER"]
 ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "tests" / "models" / "demo"
 GENERATE = Path(__file__).parent.parent / "models" / "generate.py"
+# Models whose memories differ: windows, experts and sinks, recurrent states, both.
+KINDS = ("tiny-swa.gguf", "tiny-gpt-oss.gguf", "tiny-mamba.gguf", "tiny-lfm2.gguf", "tiny-granite.gguf")
 TOOL = {
     "type": "function",
     "function": {
@@ -126,7 +128,7 @@ class Models(unittest.TestCase):
             self.assertEqual(server.post("/detokenize", {"tokens": tokens})["content"], text)
 
     def test_greedy_text_is_long_and_depends_on_the_prompt_only(self) -> None:
-        for model in ("tiny-chat.gguf", "tiny-chat-b.gguf", "tiny-swa.gguf", "tiny-mamba.gguf"):
+        for model in ("tiny-chat.gguf", "tiny-chat-b.gguf", *KINDS):
             with self.subTest(model), Server(model) as server:
                 ask = lambda prompt: server.post("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 100})
                 first, other, again = ask("the sun and"), ask("a house in"), ask("the sun and")

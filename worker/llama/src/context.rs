@@ -53,6 +53,8 @@ pub(crate) struct ContextInfo {
 pub(crate) enum DecodeError {
     /// No cells for this batch; the memory is as before.
     NoRoom,
+    /// Something in the batch is wrong (a position, a token); the memory is as before.
+    Refused,
     /// Something broke; parts of the batch may be in the memory: re-read the positions.
     Broken(i32),
 }
@@ -210,6 +212,7 @@ impl Context {
         match code {
             0 => Ok(()),
             1 => Err(DecodeError::NoRoom),
+            -1 => Err(DecodeError::Refused),
             code => Err(DecodeError::Broken(code)),
         }
     }

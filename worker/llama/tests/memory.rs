@@ -20,8 +20,8 @@ use muster_gguf::{
     CacheType, Gguf, Model,
     memory::{self, Demand, Settings},
 };
-use muster_proto::v1::{EmbedRequest, ModelSettings, ModelType};
-use support::{Engine, token_prompt};
+use muster_proto::v1::{EmbedRequest, GenerateRequest, ModelSettings, ModelType, generate_request::Input};
+use support::{Engine, completion, token_prompt};
 
 const MIB: f64 = 1024.0 * 1024.0;
 /// Largest error allowed, as a share of what was allocated.
@@ -284,4 +284,33 @@ async fn the_buffer_of_results_grows_as_computed() {
         grown > growth / 10 * 9 && grown < growth + graph + (32 << 20),
         "{grown} of {growth}"
     );
+}
+
+/// 32 states were kept of each sequence, and two reserved.
+#[tokio::test]
+async fn states_that_are_set_aside_take_no_more_than_is_reserved_for_them() {
+    let wanted = ModelSettings {
+        sequences: 2,
+        batch_size: 256,
+        ubatch_size: 256,
+        ..llm(4096)
+    };
+    let mut loaded = load(&shapes::mamba(12, 1000), wanted).await;
+    let kept = loaded.demand.host.kept;
+    assert!(kept > 4 << 20, "{kept}");
+    let mut session = loaded.engine.session().await;
+    let mut before = None;
+    // a conversation that goes on and on: each turn ends a little further, and leaves a state to go back to
+    for turn in 0..16 {
+        let request = GenerateRequest {
+            input: Some(Input::Prompt(token_prompt(vec![3; 32 + 8 * turn]))),
+            ..completion("", 2)
+        };
+        let answer = session.run(request).await;
+        assert_eq!(answer.code(), "", "{:?}", answer.failed);
+        assert_eq!(answer.usage().cached_tokens > 0, turn > 0, "{turn}");
+        let now = loaded.engine.anonymous();
+        let grown = now.saturating_sub(*before.get_or_insert(now));
+        assert!(grown < kept + (8 << 20), "{grown} of {kept} at turn {turn}");
+    }
 }

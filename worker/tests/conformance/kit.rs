@@ -201,6 +201,56 @@ pub(crate) async fn streams_stay_separate(
     assert!(refused <= 1, "{refused} of 65 were refused with 64 sequences");
 }
 
+/// Prompts that share beginnings of any length, longer than the windows of the generated models, in an order that goes back and forth.
+fn histories() -> Vec<String> {
+    let words =
+        "the house of the people was near the water and every day the children went there to hear a story ";
+    let story = |n: usize| -> String { words.split_inclusive(' ').cycle().take(n).collect() };
+    let lengths = [300, 150, 299, 20, 301, 0, 220, 300];
+    let prompts = (0..2).flat_map(|round| lengths.map(|n| format!("{}then number {n} of {round}", story(n))));
+    prompts
+        .chain([format!("{}then number 300 of 0", story(300))])
+        .collect()
+}
+
+/// Whatever an engine did before and does beside, an answer is what an engine says that has seen nothing else.
+pub(crate) async fn what_came_before_does_not_show(subject: Subject) {
+    let bench = Bench::new();
+    let fresh = |prompt: &str| GenerateRequest {
+        cache_prompt: Some(false),
+        ..tokens(prompt, 12)
+    };
+    let mut alone = subject.talk(&bench).await;
+    let mut expected = Vec::new();
+    for prompt in histories() {
+        let handle = alone.generate(fresh(&prompt), 100).await;
+        let got = alone.finish(handle).await;
+        assert_eq!(got.code(), None, "{:?}", got.terminals());
+        expected.push(got.text());
+    }
+    drop(alone);
+    let mut talk = subject.talk(&bench).await;
+    for company in [1, 4] {
+        let mut other = 0;
+        for (prompts, expected) in histories().chunks(company).zip(expected.chunks(company)) {
+            let mut handles = Vec::new();
+            for prompt in prompts {
+                handles.push(talk.generate(tokens(prompt, 12), 100).await);
+            }
+            for (handle, expected) in handles.into_iter().zip(expected) {
+                let got = talk.finish(handle).await;
+                assert_eq!(got.code(), None, "{:?}", got.terminals());
+                other += usize::from(got.text() != *expected);
+            }
+        }
+        // Who is in a batch with whom changes roundings, and so, rarely, a word.
+        assert!(
+            other * 8 <= expected.len(),
+            "{other} answers are others in a company of {company}"
+        );
+    }
+}
+
 macro_rules! conforms {
     ($subject:expr) => {
         #[tokio::test]

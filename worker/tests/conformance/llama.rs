@@ -43,6 +43,28 @@ fn many_sequences() -> ModelSettings {
     }
 }
 
+/// Every kind of memory, without the roundings of flash attention and half precision.
+fn of_kind(model_name: &str) -> ModelSettings {
+    ModelSettings {
+        checkpoint: model(model_name),
+        flash_attention: "off".into(),
+        cache_type_k: "f32".into(),
+        cache_type_v: "f32".into(),
+        threads: 1,
+        ..chat_settings()
+    }
+}
+
+/// Plain attention, windows (one with experts and sinks), recurrent states, and both.
+const KINDS: [fn() -> ModelSettings; 6] = [
+    || of_kind("tiny-chat"),
+    || of_kind("tiny-swa"),
+    || of_kind("tiny-gpt-oss"),
+    || of_kind("tiny-mamba"),
+    || of_kind("tiny-lfm2"),
+    || of_kind("tiny-granite"),
+];
+
 /// A model that takes a while to read a prompt, in small batches; on one thread, since several wait for each other on a busy machine.
 fn slow_reader() -> ModelSettings {
     ModelSettings {
@@ -102,6 +124,17 @@ mod llama_server {
     crate::kit::conforms!(LLAMA_SERVER);
 
     #[tokio::test]
+    async fn what_came_before_does_not_show_with_any_kind_of_memory() {
+        for settings in super::KINDS {
+            let subject = Subject {
+                settings,
+                ..LLAMA_SERVER
+            };
+            crate::kit::what_came_before_does_not_show(subject).await;
+        }
+    }
+
+    #[tokio::test]
     async fn a_cancel_in_prefill_frees_the_sequence() {
         let bound = std::time::Duration::from_secs(1);
         super::a_cancel_in_prefill_frees_the_sequence(LLAMA_SERVER, bound).await;
@@ -125,6 +158,17 @@ mod llama_cpp {
     use super::{LLAMA_CPP, Subject, many_sequences, named, own, streams_stay_separate};
 
     crate::kit::conforms!(LLAMA_CPP);
+
+    #[tokio::test]
+    async fn what_came_before_does_not_show_with_any_kind_of_memory() {
+        for settings in super::KINDS {
+            let subject = Subject {
+                settings,
+                ..LLAMA_CPP
+            };
+            crate::kit::what_came_before_does_not_show(subject).await;
+        }
+    }
 
     #[tokio::test]
     async fn a_cancel_in_prefill_frees_the_sequence() {

@@ -26,9 +26,8 @@ const PER_TOKEN: u64 = 256;
 const CONTEXT: u64 = 512 * MIB;
 const MIB: u64 = 1024 * 1024;
 const FLOAT: u64 = 4;
-/// States kept per sequence where a cache cannot be cut at any place (windows, recurrent states): engines keep up to 32 of long
-/// conversations, two of most (the last user message, and the end). What more they keep is for `observed` to say.
-pub const CHECKPOINTS: u64 = 2;
+/// States set aside per sequence, on average, where a cache cannot be cut at any place (windows, recurrent states). See [`set_aside`].
+const CHECKPOINTS: u64 = 2;
 
 /// How a model is loaded: llama.cpp's context parameters, every default filled in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +67,7 @@ pub struct Place {
     pub output: u64,
     /// What that buffer grows by with the largest call (host only).
     pub growth: u64,
-    /// States of sequences set aside, to go back to (host only; see [`CHECKPOINTS`]).
+    /// States of sequences set aside, to go back to (host only; see [`set_aside`]).
     pub kept: u64,
     /// The process itself, or the driver's context.
     pub overhead: u64,
@@ -147,7 +146,7 @@ pub fn demand(model: &Model, settings: &Settings, offloaded: u64) -> Demand {
     demand.host.output = compute::output(model, settings, settings.sequences);
     demand.host.growth =
         compute::output(model, settings, settings.results).saturating_sub(demand.host.output);
-    demand.host.kept = kept(model, settings);
+    demand.host.kept = set_aside(model, settings);
     demand.host.overhead = PROCESS
         .saturating_add(PER_TOKEN.saturating_mul(model.vocabulary))
         .saturating_add(compute::scratch(model, settings));
@@ -198,11 +197,12 @@ fn cache(model: &Model, settings: &Settings, layer: &Layer) -> u64 {
     keys.saturating_add(values).saturating_add(states)
 }
 
-/// Bytes of the states set aside for all sequences.
-fn kept(model: &Model, settings: &Settings) -> u64 {
+/// Bytes that the states which an engine sets aside for all sequences may take: what is reserved for them, and the bound that `muster-llama` keeps.
+/// The largest state (a lone sequence's, which may fill the cells of all windows) fits at least [`CHECKPOINTS`] times.
+#[must_use]
+pub fn set_aside(model: &Model, settings: &Settings) -> u64 {
     let one = Settings {
         sequences: 1,
-        ubatch: 0,
         ..*settings
     };
     let partial = |layer: &Layer| match layer {

@@ -59,12 +59,12 @@ fn windows_hold_what_all_sequences_see() {
         ..settings(32_768)
     };
     assert_eq!(on_host(&model, &full).host.cache, 6 * 32_768 * cell);
-    // Full caches can be cut anywhere; windows are set aside as well.
+    // Full caches can be cut anywhere; windows are set aside as well, with what a graph run adds to them: 1000 + 512, up to the next 256.
     assert_eq!(on_host(&model, &full).host.kept, 0);
-    assert_eq!(
-        on_host(&model, &settings(32_768)).host.kept,
-        5 * 1024 * cell * 4 * 2
-    );
+    let kept = on_host(&model, &settings(32_768)).host.kept;
+    assert_eq!(kept, 5 * 1536 * cell * 4 * 2);
+    // A lone sequence fills the cells of all four: its state fits twice all the same.
+    assert!(kept >= 2 * 5 * 4608 * cell);
 }
 
 #[test]

@@ -167,83 +167,44 @@ impl Engine {
 
     /// Puts a choice on a sequence and keeps what its memory has of the prompt; returns how much.
     fn occupy(&mut self, picked: Pick, prompt: &Arc<Vec<Token>>, run: Box<Run>) -> usize {
-        let n_past = match picked.donor {
-            Some((donor, len)) => self.take_over(donor, picked.seq, len, prompt.len()),
-            None => self.keep_prefix(picked.seq, picked.own, prompt.len()),
-        };
-        let clock = self.clock;
+        // at least one token of the prompt must be read for its logits
+        let most = prompt.len() - 1;
+        match picked.donor {
+            Some((donor, len)) => self.take_over(donor, picked.seq, len.min(most)),
+            None => self.keep_prefix(picked.seq, picked.own.min(most)),
+        }
         let slot = &mut self.slots[picked.seq];
         slot.tokens.clear();
         slot.tokens.extend_from_slice(prompt);
-        slot.n_past = n_past;
-        slot.last_used = clock;
+        slot.last_used = self.clock;
         slot.run = Some(run);
-        n_past
+        let kept = slot.held.len();
+        self.checkpoints.drop_beyond(slot.held.seq(), kept);
+        kept
     }
 
     /// Shares another sequence's beginning.
-    fn take_over(&mut self, donor: usize, to: usize, len: usize, prompt_len: usize) -> usize {
-        let (from_seq, to_seq) = (self.slots[donor].seq, self.slots[to].seq);
-        self.context.forget(to_seq);
-        self.context.share(from_seq, to_seq);
-        let keep = len.min(prompt_len - 1);
-        if self.context.forget_from(to_seq, keep) {
-            keep
-        } else {
-            self.context.forget(to_seq);
-            0
-        }
-    }
-
-    /// Cuts a sequence's memory down to a common prefix; returns what is left. At least one token of the prompt must be read for its logits.
-    fn keep_prefix(&mut self, index: usize, own: usize, prompt_len: usize) -> usize {
-        let seq = self.slots[index].seq;
-        let mut keep = own.min(prompt_len - 1);
-        if keep == 0 {
-            self.context.forget(seq);
-            self.slots[index].checkpoints.clear();
-            return 0;
-        }
-        if self.needs_checkpoints && keep < self.slots[index].n_past {
-            keep = self.restore_checkpoint(index, keep);
-        }
-        if keep > 0 && !self.context.forget_from(seq, keep) {
-            self.context.forget(seq);
-            keep = 0;
-        }
-        self.slots[index]
-            .checkpoints
-            .retain(|checkpoint| checkpoint.n_past <= keep);
-        keep
-    }
-
-    /// Goes back to the newest checkpoint at or before `keep` tokens; returns where that is (0 = nothing usable).
-    fn restore_checkpoint(&mut self, index: usize, keep: usize) -> usize {
-        let slot = &self.slots[index];
-        let seq = slot.seq;
-        // a window that still reaches back far enough needs no checkpoint
-        let info = self.model.info();
-        if !info.recurrent && !info.hybrid {
-            let needed = keep.saturating_sub(info.n_swa as usize);
-            if usize::try_from(self.context.first_position(seq))
-                .is_ok_and(|first| first < needed || first == 0)
-            {
-                return keep;
-            }
-        }
-        let Some(checkpoint) = slot
-            .checkpoints
-            .iter()
-            .rev()
-            .find(|checkpoint| checkpoint.n_past <= keep)
-        else {
-            return 0;
+    fn take_over(&mut self, donor: usize, to: usize, len: usize) {
+        let Ok([from, to]) = self.slots.get_disjoint_mut([donor, to]) else {
+            return;
         };
-        let n_past = checkpoint.n_past;
-        if self.context.load_state(seq, &checkpoint.data) {
-            n_past
+        let context = &mut self.context;
+        if from.held.reaches_back_to(context, len, self.reach) {
+            to.held.share(context, &from.held, len);
         } else {
-            0
+            to.held.forget(context);
+        }
+    }
+
+    /// Cuts a sequence's memory down to a common prefix, or to the newest checkpoint in it.
+    fn keep_prefix(&mut self, index: usize, len: usize) {
+        let (held, context) = (&mut self.slots[index].held, &mut self.context);
+        if held.reaches_back_to(context, len, self.reach) {
+            return held.cut(context, len);
+        }
+        match self.checkpoints.newest(held.seq(), len, self.clock) {
+            Some(checkpoint) => held.restore(context, checkpoint.len, &checkpoint.data),
+            None => held.forget(context),
         }
     }
 

@@ -4,15 +4,13 @@ use std::time::Instant;
 
 use muster_proto::Code;
 
-use super::{Engine, slot::Checkpoint};
+use super::{Engine, checkpoints::Checkpoint};
 use crate::{context::DecodeError, plan::Part};
 
 /// Decodes that may break in a row before the requests in the batch are failed.
 const PATIENCE: u32 = 3;
 /// Tokens before a prompt's end where a checkpoint is taken: chats differ in the last few (the generation prompt).
 const CHECKPOINT_BEFORE_END: usize = 4;
-/// Checkpoints kept per sequence.
-const CHECKPOINTS: usize = 32;
 
 impl Engine {
     /// Decodes `self.parts`.
@@ -58,6 +56,7 @@ impl Engine {
                         return;
                     }
                 }
+                Err(DecodeError::Refused) => return self.isolate(parts),
                 Err(DecodeError::Broken(code)) => return self.recover(code, parts),
             }
         }
@@ -76,18 +75,20 @@ impl Engine {
             if run.preempted {
                 continue;
             }
-            let mut to = (slot.n_past + part.tokens).min(slot.tokens.len());
-            if self.needs_checkpoints && run.first_token.is_none() {
+            slot.held.agrees(&mut self.context);
+            let from = slot.held.len();
+            let mut to = (from + part.tokens).min(slot.tokens.len());
+            if self.checkpoints.wanted() && run.first_token.is_none() {
                 // stop where a checkpoint is wanted
                 let at = run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END);
-                if slot.n_past < at && at < to {
+                if from < at && at < to {
                     to = at;
                 }
             }
-            for index in slot.n_past..to {
+            for index in from..to {
                 let output = index + 1 == slot.tokens.len();
                 let pos = i32::try_from(index).unwrap_or(i32::MAX);
-                let at = self.batch.push(slot.tokens[index], pos, slot.seq, output);
+                let at = self.batch.push(slot.tokens[index], pos, slot.held.seq(), output);
                 if output {
                     self.outputs.push((part.seq, at));
                 }
@@ -101,12 +102,12 @@ impl Engine {
         let clock = self.clock;
         for slot in &mut self.slots {
             if slot.planned > 0 {
-                slot.n_past = slot.planned;
+                slot.held.grown_to(slot.planned);
                 slot.planned = 0;
                 slot.last_used = clock;
             }
         }
-        if self.needs_checkpoints {
+        if self.checkpoints.wanted() {
             self.take_checkpoints();
         }
         self.report_progress();
@@ -119,47 +120,53 @@ impl Engine {
 
     fn take_checkpoints(&mut self) {
         for slot in &mut self.slots {
+            let (seq, len) = (slot.held.seq(), slot.held.len());
             let wanted = slot.run.as_ref().is_some_and(|run| {
-                run.first_token.is_none()
-                    && slot.n_past == run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END)
+                run.first_token.is_none() && len == run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END)
             });
-            let known = slot
-                .checkpoints
-                .last()
-                .is_some_and(|last| last.n_past == slot.n_past);
-            if !wanted || known || slot.n_past == 0 {
+            if !wanted || len == 0 || self.checkpoints.has(seq, len) {
                 continue;
             }
-            if let Some(data) = self.context.save_state(slot.seq) {
-                if slot.checkpoints.len() == CHECKPOINTS {
-                    slot.checkpoints.remove(0);
-                }
-                slot.checkpoints.push(Checkpoint {
-                    n_past: slot.n_past,
+            if let Some(data) = self.context.save_state(seq) {
+                self.checkpoints.keep(Checkpoint {
+                    seq,
+                    len,
                     data,
+                    used: self.clock,
                 });
             }
         }
     }
 
-    /// A decode broke: earlier parts of the batch may have been applied, so positions are read again (ENGINE.md 4).
+    /// llama.cpp took nothing of a batch because something in it is wrong: each sequence alone, so that only the one at fault ends.
+    fn isolate(&mut self, parts: &[Part]) {
+        if let [part] = parts {
+            let slot = &mut self.slots[part.seq];
+            slot.held.forget(&mut self.context);
+            let Some(run) = &slot.run else { return };
+            let handle = run.handle;
+            tracing::error!(handle, "llama.cpp refused a sequence");
+            return self.fail(
+                handle,
+                Code::RuntimeError.error("llama.cpp could not decode (code -1)"),
+            );
+        }
+        for part in parts {
+            self.decode_parts(std::slice::from_ref(part));
+        }
+    }
+
+    /// A decode broke: earlier parts of the batch may have been applied, and logits are lost (ENGINE.md 4).
     fn recover(&mut self, code: i32, parts: &[Part]) {
         self.broken += 1;
         tracing::error!(code, in_a_row = self.broken, "a decode broke");
         for part in parts {
             let slot = &mut self.slots[part.seq];
             slot.planned = 0;
-            let held = usize::try_from(self.context.last_position(slot.seq) + 1).unwrap_or(0);
-            // logits of what was decoded are lost: the last token must be read again
-            let keep = held.min(slot.n_past);
-            if self.context.forget_from(slot.seq, keep) {
-                slot.n_past = keep;
-            } else {
-                self.context.forget(slot.seq);
-                slot.n_past = 0;
-            }
+            let before = slot.held.len();
+            slot.held.cut(&mut self.context, before);
         }
-        if self.broken >= PATIENCE || code == -1 {
+        if self.broken >= PATIENCE {
             self.broken = 0;
             let handles: Vec<u64> = parts
                 .iter()

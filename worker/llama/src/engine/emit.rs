@@ -160,7 +160,7 @@ impl Engine {
     pub(super) fn finish(&mut self, index: usize, ending: &Ending) {
         let slot = &mut self.slots[index];
         let Some(mut run) = slot.run.take() else { return };
-        slot.tokens.truncate(slot.n_past);
+        slot.rest();
         run.text.finish(&mut run.pending.text);
         let handle = run.handle;
         let mut end = ending.event(run.choice, run.generated);
@@ -210,8 +210,7 @@ impl Engine {
                 if let Some(run) = slot.run.take() {
                     lanes.extend(run.lane);
                 }
-                slot.planned = 0;
-                slot.tokens.truncate(slot.n_past);
+                slot.rest();
             }
         }
         let waiting = std::mem::take(&mut self.waiting);
@@ -250,7 +249,7 @@ impl Engine {
                 let progress = PromptProgress {
                     total: narrow(run.prompt_len),
                     cached: narrow(request.cached),
-                    processed: narrow(slot.n_past.min(run.prompt_len)),
+                    processed: narrow(slot.held.len().min(run.prompt_len)),
                     elapsed_ms: millis(request.started, Instant::now()),
                 };
                 reports.push((run.handle, progress));

@@ -74,22 +74,21 @@ impl Engine {
         while let Some(waiting) = self.waiting.iter().position(|choice| choice.run.handle == handle) {
             let idle = (0..self.slots.len())
                 .filter(|i| self.slots[*i].run.is_none())
-                .min_by_key(|i| (self.slots[*i].n_past > 0, self.slots[*i].last_used));
+                .min_by_key(|i| (self.slots[*i].held.len() > 0, self.slots[*i].last_used));
             let Some(index) = idle else { return };
             let Some(choice) = self.waiting.remove(waiting) else {
                 return;
             };
-            let (from, to) = (self.slots[parent].seq, self.slots[index].seq);
-            self.context.forget(to);
-            self.context.share(from, to);
-            let clock = self.clock;
-            let slot = &mut self.slots[index];
+            let Ok([from, slot]) = self.slots.get_disjoint_mut([parent, index]) else {
+                return;
+            };
+            slot.held
+                .share(&mut self.context, &from.held, choice.prompt.len());
             slot.tokens.clear();
             slot.tokens.extend_from_slice(&choice.prompt);
-            slot.n_past = choice.prompt.len();
-            slot.checkpoints.clear();
-            slot.last_used = clock;
+            slot.last_used = self.clock;
             slot.run = Some(choice.run);
+            self.checkpoints.drop_beyond(slot.held.seq(), 0);
             self.sample_one(index, at);
         }
     }

@@ -18,12 +18,16 @@
 //! more than making it.
 
 mod admit;
+mod checkpoints;
 mod decode;
 mod embed;
 mod emit;
 mod generate;
+mod held;
 mod preempt;
 mod slot;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -49,8 +53,10 @@ use crate::{
     shared::{Shared, SlotView},
     waker::Waker,
 };
+use checkpoints::Checkpoints;
 use embed::EmbedRun;
-use slot::{Request, Slot, WaitingChoice};
+use held::Reach;
+use slot::{Request, Run, Slot, WaitingChoice};
 
 /// The loop's state.
 #[derive(Debug)]
@@ -61,8 +67,10 @@ pub(crate) struct Engine {
     max_tokens: usize,
     /// Cells may be shared between sequences (plain attention only).
     may_share: bool,
-    /// Checkpoints are needed to reuse prefixes (windows, recurrent states).
-    needs_checkpoints: bool,
+    /// How far back the memory goes by itself.
+    reach: Reach,
+    /// States to go back to where it does not.
+    checkpoints: Checkpoints,
     slots: Vec<Slot>,
     requests: HashMap<u64, Request>,
     /// Choices beyond the first that have no sequence yet.
@@ -98,6 +106,8 @@ pub(crate) struct EngineParts {
     pub(crate) context: Context,
     pub(crate) max_tokens: usize,
     pub(crate) swa_full: bool,
+    /// Bytes that saved states may take.
+    pub(crate) set_aside: usize,
     pub(crate) rx: mpsc::Receiver<Command>,
     pub(crate) parse: parse::Queue,
     pub(crate) shared: Arc<Shared>,
@@ -129,7 +139,13 @@ impl Engine {
         let slots = (0..parts.context.info().n_seq_max).map(Slot::new).collect();
         Self {
             may_share: !windows && !recurrent && parts.context.info().has_memory,
-            needs_checkpoints: windows || recurrent,
+            reach: match info.n_swa {
+                _ if recurrent => Reach::Nowhere,
+                0 => Reach::Any,
+                // with full caches too: llama.cpp takes cells outside the window whenever it comes by one
+                window => Reach::Window(window as usize),
+            },
+            checkpoints: Checkpoints::new(parts.set_aside),
             model: parts.model,
             context: parts.context,
             max_tokens: parts.max_tokens,
@@ -255,7 +271,7 @@ impl Engine {
             let Some(request) = self.requests.get_mut(&run.handle) else {
                 continue;
             };
-            let mut tokens = slot.tokens.len() - slot.n_past;
+            let mut tokens = slot.unread();
             if run.preempted || tokens == 0 {
                 continue;
             }
@@ -294,13 +310,21 @@ impl Engine {
         }
     }
 
-    /// Cells that neither running sequences hold nor waiting output has been promised.
+    /// Cells for newcomers: those that no sequence with work holds or has been promised. Those that a preempted one needs to come back are kept for it,
+    /// or a stream of short requests would keep it out for ever.
     fn free_cells(&self) -> usize {
+        self.cells_beside(|_| true)
+    }
+
+    /// Cells that are left beside the sequences whose runs `count`.
+    fn cells_beside(&self, count: impl Fn(&Run) -> bool) -> usize {
         let total = self.context.info().n_ctx as usize;
         let used: usize = self
             .slots
             .iter()
-            .filter_map(|slot| slot.run.as_ref().map(|run| slot.tokens.len() + run.reserve()))
+            .filter_map(|slot| slot.run.as_deref().map(|run| (slot, run)))
+            .filter(|(_, run)| count(run))
+            .map(|(slot, run)| slot.tokens.len() + run.reserve())
             .sum();
         total.saturating_sub(used)
     }
@@ -318,7 +342,7 @@ impl Engine {
             let view = match &slot.run {
                 None => SlotView {
                     phase: SequencePhase::Idle,
-                    cached: slot.n_past,
+                    cached: slot.held.len(),
                     prompt: 0,
                     generated: 0,
                     handle: 0,
@@ -335,7 +359,7 @@ impl Engine {
                     };
                     SlotView {
                         phase,
-                        cached: slot.n_past,
+                        cached: slot.held.len(),
                         prompt: run.prompt_len,
                         generated: run.generated,
                         handle: run.handle,

@@ -12,13 +12,12 @@ impl Engine {
         let idle = self
             .slots
             .iter_mut()
-            .filter(|slot| slot.run.is_none() && slot.n_past > 0)
+            .filter(|slot| slot.run.is_none() && slot.held.len() > 0)
             .min_by_key(|slot| slot.last_used);
         let Some(slot) = idle else { return false };
-        self.context.forget(slot.seq);
+        slot.held.forget(&mut self.context);
         slot.tokens.clear();
-        slot.n_past = 0;
-        slot.checkpoints.clear();
+        self.checkpoints.drop_beyond(slot.held.seq(), 0);
         true
     }
 
@@ -29,7 +28,7 @@ impl Engine {
             slot.run
                 .as_ref()
                 .filter(|run| !run.preempted)
-                .map(|run| (run.age, slot.seq))
+                .map(|run| (run.age, slot.held.seq()))
         };
         let wanting = parts.first().map(|part| part.seq);
         let victim = (0..self.slots.len())
@@ -43,10 +42,9 @@ impl Engine {
             return false;
         }
         let slot = &mut self.slots[victim];
-        self.context.forget(slot.seq);
-        slot.n_past = 0;
+        slot.held.forget(&mut self.context);
         slot.planned = 0;
-        slot.checkpoints.clear();
+        self.checkpoints.drop_beyond(slot.held.seq(), 0);
         if let Some(run) = &mut slot.run {
             tracing::info!(
                 handle = run.handle,
@@ -75,8 +73,10 @@ impl Engine {
                 .slots
                 .iter()
                 .any(|slot| slot.run.as_ref().is_some_and(|run| !run.preempted));
-            let need = self.slots[index].tokens.len() + COMEBACK;
-            if !alone && need > self.free_cells() {
+            let slot = &self.slots[index];
+            let ahead = slot.run.as_ref().map_or(0, |run| run.reserve().min(COMEBACK));
+            // the preempted hold nothing: neither this one nor those that come back after it
+            if !alone && slot.tokens.len() + ahead > self.cells_beside(|run| !run.preempted) {
                 return;
             }
             if let Some(run) = &mut self.slots[index].run {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use muster_proto::v1::TokenLogprob;
 
+use super::held::Held;
 use crate::{
     control::Control,
     model::Token,
@@ -20,46 +21,43 @@ pub(super) const RESERVE: usize = 256;
 /// One sequence of the context (llama.cpp's slot).
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Sequence id.
-    pub(super) seq: i32,
-    /// What is in memory (the first `n_past`) and what is to come.
+    /// What is in memory.
+    pub(super) held: Held,
+    /// What is in memory (the first of them) and what is to come.
     pub(super) tokens: Vec<Token>,
-    /// Tokens in memory.
-    pub(super) n_past: usize,
     /// Tokens that will be in memory after the decode that is being built; 0 = not part of it.
     pub(super) planned: usize,
     /// Tick of the last use.
     pub(super) last_used: u64,
-    /// States to go back to, oldest first; only for memories that can't forget a part.
-    pub(super) checkpoints: Vec<Checkpoint>,
     /// What runs on it; `None` = idle.
     pub(super) run: Option<Box<Run>>,
-}
-
-/// A saved state.
-#[derive(Debug)]
-pub(super) struct Checkpoint {
-    /// Tokens in memory when it was saved.
-    pub(super) n_past: usize,
-    pub(super) data: Vec<u8>,
 }
 
 impl Slot {
     pub(super) fn new(seq: u32) -> Self {
         Self {
-            seq: i32::try_from(seq).unwrap_or(i32::MAX),
+            held: Held::new(i32::try_from(seq).unwrap_or(i32::MAX)),
             tokens: Vec::new(),
-            n_past: 0,
             planned: 0,
             last_used: 0,
-            checkpoints: Vec::new(),
             run: None,
         }
     }
 
     /// What its memory holds.
     pub(super) fn cached(&self) -> &[Token] {
-        &self.tokens[..self.n_past]
+        &self.tokens[..self.held.len()]
+    }
+
+    /// Tokens that are to be read.
+    pub(super) fn unread(&self) -> usize {
+        self.tokens.len() - self.held.len()
+    }
+
+    /// What runs is over: what its memory holds stays.
+    pub(super) fn rest(&mut self) {
+        self.planned = 0;
+        self.tokens.truncate(self.held.len());
     }
 }
 

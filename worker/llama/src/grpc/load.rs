@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
+use muster_gguf::{CacheType, Gguf, memory};
 use muster_proto::{
     Code,
     v1::{Capabilities, EngineDescription, EngineLoadRequest, ErrorInfo, LoadPhase, LoadProgress},
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     alive,
-    context::{self, Context},
+    context::{self, Context, ContextInfo},
     engine::{self, EngineParts},
     ffi::NativeError,
     limits::{Limits, Role},
@@ -133,6 +134,7 @@ fn serve(
     let info = context.info();
     let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
     let description = describe(request, &model, &context, wanted, limits);
+    let set_aside = set_aside(wanted, info);
     let (commands, rx) = mpsc::channel(COMMANDS);
     let waker = Waker::new(Arc::clone(&shared), commands.clone());
     let prepare = prepare::spawn(&model, limits, &commands, &shared)?;
@@ -142,6 +144,7 @@ fn serve(
         context,
         max_tokens: limits.context,
         swa_full: wanted.settings.swa_full,
+        set_aside,
         rx,
         parse: parse::start(shared.busy().clone())?,
         shared: Arc::clone(&shared),
@@ -158,6 +161,34 @@ fn serve(
         waker,
         alive,
     })
+}
+
+/// Bytes that saved states may take: exactly what an estimate reserves for them. Of a file that is not understood there is no estimate, and nothing is saved.
+fn set_aside(wanted: &settings::Wanted, info: &ContextInfo) -> usize {
+    let given = &wanted.settings;
+    let read = Gguf::open(Path::new(&given.checkpoint)).and_then(|file| muster_gguf::Model::read(&file));
+    let cache = |name: &str| CacheType::named(name).unwrap_or(CacheType::F16);
+    match read {
+        Ok(model) => {
+            let settings = memory::Settings {
+                cells: info.n_ctx.into(),
+                sequences: info.n_seq_max.into(),
+                ubatch: info.n_ubatch.into(),
+                outputs: info.n_seq_max.into(),
+                results: info.n_seq_max.into(),
+                vectors: wanted.role != Role::Generate,
+                keys: cache(&given.cache_type_k),
+                values: cache(&given.cache_type_v),
+                flash: given.flash_attention != "off",
+                full_windows: given.swa_full,
+            };
+            usize::try_from(memory::set_aside(&model, &settings)).unwrap_or(usize::MAX)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no states are saved: the file's header is not understood");
+            0
+        }
+    }
 }
 
 fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits {
