@@ -30,6 +30,7 @@ static common_chat_templates_inputs read_inputs(const ms_model * m, const char *
     in.json_schema      = j.value("json_schema", "");
     in.reasoning_format = common_reasoning_format_from_name(j.value("reasoning_format", "deepseek"));
     in.enable_thinking  = j.value<bool>("enable_thinking", true);
+    in.use_jinja        = !m->builtin;
     in.parallel_tool_calls = j.value<bool>("parallel_tool_calls", m->parallel_calls);
     if (j.contains("kwargs")) {
         for (const auto & item : j.at("kwargs").items()) {
@@ -39,6 +40,10 @@ static common_chat_templates_inputs read_inputs(const ms_model * m, const char *
     if (j.value<bool>("continue_final_message", false)) {
         in.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
         in.add_generation_prompt  = false;
+    }
+    const bool tools = !in.tools.empty() && in.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+    if (m->builtin && (tools || in.continue_final_message != COMMON_CHAT_CONTINUATION_NONE)) {
+        throw std::invalid_argument("the chat template given by name knows no tools and continues no answers");
     }
     return in;
 }

@@ -47,6 +47,7 @@ struct ms_model {
     const llama_vocab *       vocab = nullptr;
     common_chat_templates_ptr templates;
     std::string               template_error;         // why there are no templates
+    bool                      builtin        = false; // the template is a name: llama.cpp's own code writes chats
     bool                      specialised    = false; // `common` reads the template's answers with a hand-written parser
     bool                      thinking       = false; // the template knows enable_thinking
     bool                      parallel_calls = false; // the template knows several tool calls at once

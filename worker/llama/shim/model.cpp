@@ -74,8 +74,24 @@ static bool is_specialised(const std::string & source, const std::string & bos, 
     }
 }
 
+// Whether this is a name of llama.cpp's own templates (`--chat-template NAME`). Of these `common` knows chatml as a template; the others are code in
+// llama.cpp that writes chats and knows neither tools nor thinking.
+static bool is_builtin(const std::string & name) {
+    std::vector<const char *> names((size_t) llama_chat_builtin_templates(nullptr, 0));
+    llama_chat_builtin_templates(names.data(), names.size());
+    return std::any_of(names.begin(), names.end(), [&](const char * known) { return name == known; });
+}
+
 static void read_templates(ms_model & m, const char * override) {
+    const std::string given = override;
+    m.builtin       = given != "chatml" && is_builtin(given);
+    if (!given.empty() && given != "chatml" && !m.builtin && given.find('{') == std::string::npos) {
+        throw std::invalid_argument("`" + given + "` is neither a template nor the name of one that llama.cpp has");
+    }
     m.templates     = common_chat_templates_init(m.model, override);
+    if (m.builtin) {
+        return;
+    }
     const auto * t  = m.templates.get();
     const auto text = [&](llama_token token) { return token < 0 ? std::string() : common_token_to_piece(m.vocab, token, true); };
     const auto bos  = text(llama_vocab_bos(m.vocab));
@@ -165,7 +181,6 @@ extern "C" int ms_model_info(const ms_model * m, ms_sink sink, void * user, char
         info["fim_mid"]      = llama_vocab_fim_mid(m->vocab);
         info["fim_rep"]      = llama_vocab_fim_rep(m->vocab);
         info["fim_sep"]      = llama_vocab_fim_sep(m->vocab);
-        info["no_rope"]      = llama_model_rope_type(m->model) == LLAMA_ROPE_TYPE_NONE;
         info["thinking"]     = m->thinking;
         info["chat"]         = m->templates != nullptr;
         info["template"]     = m->templates ? common_chat_templates_source(m->templates.get()) : std::string();
@@ -173,7 +188,7 @@ extern "C" int ms_model_info(const ms_model * m, ms_sink sink, void * user, char
         const char * rerank  = llama_model_chat_template(m->model, "rerank");
         info["rerank_template"] = std::string(rerank != nullptr ? rerank : "");
         bool tools = false;
-        if (m->templates) {
+        if (m->templates && !m->builtin) {
             const auto caps = common_chat_templates_get_caps(m->templates.get());
             const auto it   = caps.find("supports_tools");
             tools = it != caps.end() && it->second;

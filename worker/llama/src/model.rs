@@ -40,7 +40,6 @@ pub(crate) struct ModelInfo {
     pub(crate) has_encoder: bool,
     pub(crate) has_decoder: bool,
     pub(crate) diffusion: bool,
-    pub(crate) no_rope: bool,
     pub(crate) bos: Token,
     pub(crate) eos: Token,
     pub(crate) sep: Token,

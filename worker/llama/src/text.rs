@@ -31,6 +31,8 @@ pub(crate) struct TextStream {
     unsent: String,
     /// Columns of white space at the beginning of the current line; `None` once other text came or in the first line.
     indent: Option<usize>,
+    /// Where in `unsent` the current line begins, as long as it is all white space.
+    line: usize,
     cut: Option<Cut>,
 }
 
@@ -72,6 +74,7 @@ impl TextStream {
         let send = self.unsent.len() - keep;
         out.push_str(&self.unsent[..send]);
         self.unsent.drain(..send);
+        self.line = self.line.saturating_sub(send);
         self.cut
     }
 
@@ -88,6 +91,11 @@ impl TextStream {
     /// The stop string of a cut.
     pub(crate) fn stop(&self, index: usize) -> &str {
         self.stops.get(index).map_or("", String::as_str)
+    }
+
+    /// Whether no character is cut.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.pending.is_empty()
     }
 
     /// Bytes held back, the cut character's included.
@@ -133,18 +141,17 @@ impl TextStream {
         if self.min_indent == 0 {
             return None;
         }
-        let mut line_start = searched;
         for (at, char) in self.unsent[searched..].char_indices() {
             match (char, self.indent) {
                 ('\n', _) => {
                     self.indent = Some(0);
-                    line_start = searched + at + 1;
+                    self.line = searched + at + 1;
                 }
                 (' ' | '\t', Some(columns)) => self.indent = Some(columns + 1),
                 (_, Some(columns)) => {
                     self.indent = None;
                     if columns < self.min_indent {
-                        return Some(line_start.max(searched));
+                        return Some(self.line);
                     }
                 }
                 (_, None) => {}
@@ -153,13 +160,14 @@ impl TextStream {
         None
     }
 
-    /// How many bytes at the end of `unsent` may be the beginning of a stop string.
+    /// How many bytes at the end of `unsent` may be the beginning of a stop string, or of a line that is cut.
     fn held(&self) -> usize {
-        self.stops
-            .iter()
-            .map(|stop| overlap(&self.unsent, stop))
-            .max()
-            .unwrap_or(0)
+        let stop = self.stops.iter().map(|stop| overlap(&self.unsent, stop)).max();
+        let line = match self.indent {
+            Some(columns) if columns < self.min_indent => self.unsent.len() - self.line,
+            Some(_) | None => 0,
+        };
+        stop.unwrap_or(0).max(line)
     }
 }
 
@@ -252,7 +260,52 @@ mod tests {
         assert_eq!(out, "f(\n    a\n");
     }
 
+    #[test]
+    fn white_space_of_a_line_that_is_cut_is_not_leaked_when_it_came_as_its_own_token() {
+        let pieces: [&[u8]; 10] = [b"f(", b"\n", b"  ", b"  a", b"\n", b" ", b"\n", b" ", b" ", b"b"];
+        let mut stream = TextStream::new(vec![], 4);
+        let mut out = String::new();
+        let cuts: Vec<Option<Cut>> = pieces.iter().map(|piece| stream.push(piece, &mut out)).collect();
+        assert_eq!(cuts.last(), Some(&Some(Cut::Indent)));
+        assert_eq!(cuts.iter().filter(|cut| cut.is_some()).count(), 1);
+        stream.finish(&mut out);
+        assert_eq!(out, "f(\n    a\n \n");
+        // at the end of the text it is sent
+        let mut stream = TextStream::new(vec![], 4);
+        let mut out = String::new();
+        stream.push(b"f(\n  ", &mut out);
+        assert_eq!(out, "f(\n");
+        stream.finish(&mut out);
+        assert_eq!(out, "f(\n  ");
+    }
+
     proptest! {
+        #[test]
+        fn how_a_text_is_cut_into_tokens_does_not_change_where_its_indent_ends_it(
+            text in "[ab \n\t]{0,40}", cuts in prop::collection::vec(0_usize..41, 0..12),
+        ) {
+            let whole = {
+                let mut stream = TextStream::new(vec![], 2);
+                let mut out = String::new();
+                let cut = stream.push(text.as_bytes(), &mut out);
+                stream.finish(&mut out);
+                (out, cut)
+            };
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            cuts.push(text.len());
+            cuts.sort_unstable();
+            let mut stream = TextStream::new(vec![], 2);
+            let (mut out, mut cut, mut from) = (String::new(), None, 0);
+            for to in cuts {
+                cut = stream.push(&text.as_bytes()[from..to], &mut out);
+                from = to;
+                prop_assert!(whole.0.starts_with(&out), "{:?} of {:?}", out, whole.0);
+                if cut.is_some() { break; }
+            }
+            stream.finish(&mut out);
+            prop_assert_eq!((out, cut), whole);
+        }
+
         #[test]
         fn nothing_is_lost_or_leaked(text in "[abc☃é]{0,40}", stops in prop::collection::vec("[abc☃]{1,4}", 0..4), cuts in prop::collection::vec(0_usize..120, 0..12)) {
             let bytes = text.as_bytes();

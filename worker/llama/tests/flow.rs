@@ -402,3 +402,48 @@ async fn the_end_of_a_session_cancels_what_runs_and_another_may_come() {
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert!(*session.alives.lock().unwrap() >= 2, "signs of life");
 }
+
+/// They were read in order, and a start that the preparing threads had no place for held up everything behind it.
+#[tokio::test]
+async fn cancels_are_seen_behind_more_starts_than_can_be_prepared() {
+    let mut engine = Engine::with(ModelSettings {
+        ctx_size: 4096,
+        ..settings("tiny-chat.gguf")
+    })
+    .await;
+    let mut session = engine.session().await;
+    let mut running = session
+        .start(Work::Generate(completion("On and on", 3000)), 2)
+        .await;
+    running.first_delta().await;
+    // each takes a while to read, and is found too long then
+    let long = "a little too long ".repeat(3000);
+    let mut starts = Vec::new();
+    for _ in 0..600 {
+        starts.push(session.generate(completion(&long, 1)).await);
+    }
+    session.cancel(running.handle).await;
+    assert_eq!(running.answer().await.code(), "cancelled");
+    let by_now = starts.iter_mut().filter_map(support::Stream::failed_by_now);
+    let codes: Vec<String> = by_now.collect();
+    let read = codes
+        .iter()
+        .filter(|code| *code == "context_length_exceeded")
+        .count();
+    let refused = codes.iter().filter(|code| *code == "no_room").count();
+    assert_eq!(read + refused, codes.len(), "{codes:?}");
+    assert!(
+        read < 150,
+        "{read} were read before the cancel, {refused} were refused"
+    );
+    // once those are read there is a place again
+    let begun = Instant::now();
+    let code = loop {
+        let answer = session.run(completion("Still here", 1)).await;
+        if answer.code() != "no_room" || begun.elapsed() > support::SOON {
+            break answer.code().to_owned();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(code, "");
+}

@@ -377,6 +377,11 @@ async fn contradictory_sizes_do_not_load_and_do_not_abort() {
             chat_template: "{% for %}".into(),
             ..settings("tiny-chat.gguf")
         },
+        // neither a template nor the name of one: every chat would be this word
+        ModelSettings {
+            args: vec!["--chat-template".into(), "chatlm".into()],
+            ..settings("tiny-chat.gguf")
+        },
     ] {
         let mut engine = Engine::bare().await;
         let error = engine.try_load(settings.clone()).await.expect_err("nonsense");

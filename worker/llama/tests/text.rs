@@ -480,3 +480,102 @@ async fn time_runs_out_only_at_a_new_line() {
     let answer = limited(r#"root ::= "a"+"#, 200).await;
     assert_eq!(answer.usage().completion_tokens, 200);
 }
+
+#[tokio::test]
+async fn a_character_that_is_begun_is_finished() {
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let mut session = engine.session().await;
+    // three bytes, each of them a token: the vocabulary has no piece for it
+    for (limit, text) in [(1, "☃"), (2, "☃"), (3, "☃"), (4, "☃☃"), (6, "☃☃")] {
+        let request = GenerateRequest {
+            constraint: Some(Constraint::Grammar("root ::= \"☃\"+".to_owned())),
+            ..completion("Snow:", limit)
+        };
+        let answer = session.run(request).await;
+        assert_eq!(answer.text(), text, "n_predict {limit}");
+        assert_eq!(answer.end().stop(), StopKind::Limit);
+        assert_eq!(answer.usage().completion_tokens, limit.next_multiple_of(3));
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_is_cut_for_its_indent_leaves_no_white_space_behind() {
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let mut session = engine.session().await;
+    let request = GenerateRequest {
+        constraint: Some(Constraint::Grammar(
+            r#"root ::= "f(" "\n" "    " "a" "\n" "  " "b" "x"+"#.to_owned(),
+        )),
+        min_indent: 4,
+        ..completion("Once", 60)
+    };
+    let answer = session.run(request).await;
+    assert_eq!(answer.text(), "f(\n    a\n");
+    assert_eq!(answer.end().stop(), StopKind::Limit);
+}
+
+/// llama-server caps it as well: beyond, a model writes nonsense, and some architectures read past the end of a table.
+#[tokio::test]
+async fn a_context_longer_than_the_model_was_trained_on_is_capped() {
+    // of 4096
+    for file in ["tiny-swa.gguf", "tiny-mamba.gguf"] {
+        let mut engine = Engine::with(muster_proto::v1::ModelSettings {
+            ctx_size: 16_384,
+            ..settings(file)
+        })
+        .await;
+        let capabilities = engine.description.capabilities.clone().unwrap();
+        assert_eq!(capabilities.train_context_length, 4096);
+        assert_eq!(capabilities.context_length, 4096, "{file}");
+        let mut session = engine.session().await;
+        let answer = session.run(completion(&"too long ".repeat(3000), 4)).await;
+        assert_eq!(answer.code(), "context_length_exceeded");
+        assert_eq!(answer.failed.unwrap().details["context_length"], "4096");
+    }
+}
+
+/// llama.cpp's own names of templates, as its `--chat-template` takes them.
+#[tokio::test]
+async fn a_chat_template_is_named_or_given() {
+    use muster_proto::v1::{ApplyTemplateCall, generate_request::Input};
+    for (template, expected) in [
+        (
+            "chatml",
+            "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            "llama3",
+            "<|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>",
+        ),
+        (
+            "gemma",
+            "<start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n",
+        ),
+        ("{{ messages[0].content }}!", "Hello!"),
+    ] {
+        let mut engine = Engine::with(muster_proto::v1::ModelSettings {
+            args: vec!["--chat-template".into(), template.into()],
+            ..settings("tiny-chat.gguf")
+        })
+        .await;
+        let request = chat("Hello", 8);
+        let Some(Input::Chat(messages)) = request.input.clone() else {
+            panic!("no chat")
+        };
+        let call = ApplyTemplateCall {
+            chat: Some(messages),
+            ..Default::default()
+        };
+        let prompt = engine
+            .client
+            .apply_template(call)
+            .await
+            .unwrap()
+            .into_inner()
+            .prompt;
+        assert!(prompt.contains(expected), "{template}: {prompt:?}");
+        let mut session = engine.session().await;
+        let answer = session.run(request).await;
+        assert_eq!(answer.usage().completion_tokens, 8, "{template}");
+    }
+}

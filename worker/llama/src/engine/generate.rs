@@ -19,6 +19,9 @@ use crate::{
     thought::Mark,
 };
 
+/// Most tokens that finish a character: its bytes but the first.
+const CHARACTER: u32 = 3;
+
 /// Why a choice is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -176,7 +179,13 @@ fn ending(
         Some(Cut::Indent) => return Some(Ending::Limit),
         None => {}
     }
-    if run.params.max_tokens.is_some_and(|max| run.generated >= max) {
+    // a character that is begun is finished, or its bytes would be of no use (ENGINE.md 15)
+    let cut_short = |max| run.text.is_whole() || run.generated >= max + CHARACTER;
+    if run
+        .params
+        .max_tokens
+        .is_some_and(|max| run.generated >= max && cut_short(max))
+    {
         return Some(Ending::Limit);
     }
     let late = run

@@ -192,30 +192,25 @@ fn set_aside(wanted: &settings::Wanted, info: &ContextInfo) -> usize {
 }
 
 fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits {
-    let info = model.info();
-    let mut most = context.info().n_ctx;
-    if info.no_rope && info.n_ctx_train > 0 && !info.recurrent {
-        // positions are a table of the training's length; llama.cpp would read past it
-        most = most.min(info.n_ctx_train);
-    }
+    let trained = model.info().n_ctx_train;
     // llama.cpp rounds the context up; the user's number is what one request may use
-    let asked = most.min(wanted.settings.ctx_size) as usize;
+    let mut most = context.info().n_ctx.min(wanted.settings.ctx_size);
+    if trained > 0 && most > trained {
+        // as llama-server does: cells beyond serve other sequences
+        tracing::warn!(
+            asked = most,
+            trained,
+            "one request gets no longer a context than the model was trained on"
+        );
+        most = trained;
+    }
+    let most = most as usize;
     Limits {
         role: wanted.role,
-        context: asked,
-        input: asked
-            .min(context.info().n_ubatch as usize)
-            .min(train_limit(info.n_ctx_train)),
+        context: most,
+        input: most.min(context.info().n_ubatch as usize),
         batch: context.info().n_batch as usize,
         interval: wanted.settings.stream_interval.max(1),
-    }
-}
-
-const fn train_limit(n_ctx_train: u32) -> usize {
-    if n_ctx_train == 0 {
-        usize::MAX
-    } else {
-        n_ctx_train as usize
     }
 }
 

@@ -319,6 +319,21 @@ impl Stream {
             .expect("the session lives")
     }
 
+    /// The code of the error it has ended with by now, if it has.
+    pub(crate) fn failed_by_now(&mut self) -> Option<String> {
+        match self.events.try_recv() {
+            Ok((
+                Event {
+                    kind: Some(event::Kind::Failed(error)),
+                    ..
+                },
+                true,
+            )) => Some(error.code),
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => None,
+        }
+    }
+
     /// The next event if one comes within a time in which one would have come.
     pub(crate) async fn quiet_for(&mut self, time: Duration) -> bool {
         tokio::time::timeout(time, self.events.recv()).await.is_err()
