@@ -20,5 +20,5 @@ mod routes;
 mod server;
 mod state;
 
-pub use server::{Controller, ServerError};
+pub use server::{Controller, Doors, ServerError};
 pub use state::StateError;

@@ -1,16 +1,20 @@
 //! `muster-controller`: see the library.
 
-use anyhow::Context as _;
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use muster_controller::{
-    Controller,
+    Controller, Doors,
     config::{Config, Options},
 };
-use muster_proto::{net::Listener, process};
+use muster_proto::{
+    process,
+    trust::{Door, KeyOptions, place},
+};
 
 fn main() -> anyhow::Result<()> {
-    let options = Options::parse();
+    let matches = Options::command().get_matches();
+    let options = Options::from_arg_matches(&matches)?;
     process::init_logging(options.log_level);
+    KeyOptions::warn_of_command_line(&matches);
     // One task owns the fleet and the rest only moves messages: one thread is enough, and switches least.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -22,13 +26,11 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let limits = options.limits().map_err(anyhow::Error::msg)?;
     let defaults = options.defaults().map_err(anyhow::Error::msg)?;
     let config = Config::load(&options.config, limits, &defaults)?;
-    let listener = Listener::bind(&options.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", options.listen))?;
-    let mut controller = Controller::start(config, &options.state_dir, listener).await?;
+    let doors = doors(&options).await?;
+    let mut controller = Controller::start(config, &options.state_dir, doors).await?;
     // Ends with the runtime.
     tokio::spawn(process::show_life(controller.life().clone()));
-    process::notify_ready(controller.address());
+    process::notify_ready(controller.operators().unwrap_or_else(|| controller.address()));
     tokio::select! {
         signal = process::shutdown_signal() => signal?,
         ended = controller.failed() => {
@@ -40,4 +42,18 @@ async fn run(options: Options) -> anyhow::Result<()> {
     tracing::info!("shutting down");
     process::notify_stopping();
     Ok(controller.shutdown().await?)
+}
+
+async fn doors(options: &Options) -> anyhow::Result<Doors> {
+    let keys = options.keys.read()?;
+    let token = options.token.read()?;
+    if options.listen == place::controller() {
+        place::private_dir(&place::runtime_dir())?;
+    }
+    let parts = Door::parts(&options.listen, token.as_ref(), &keys).await?;
+    let operators = match options.operators() {
+        Some(address) => Some(Door::operators(&address, &keys).await?),
+        None => None,
+    };
+    Ok(Doors { parts, operators })
 }

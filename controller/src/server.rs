@@ -4,7 +4,6 @@
 //! unloaded on the way out: the fleet goes on without us) → streams end → connections close → state is written.
 
 use std::{
-    io,
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -12,14 +11,18 @@ use std::{
 use muster_proto::{
     DESCRIPTORS, MAX_MESSAGE_BYTES,
     life::{BEAT_EVERY, Life},
-    net::{self, Address, Listener},
+    net::Address,
+    trust::Door,
     v1::{
         control_server::{self, ControlServer},
         fleet_server::{self, FleetServer},
         models_server::{self, ModelsServer},
     },
 };
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
@@ -30,19 +33,40 @@ use crate::{
     state::{Expiry, StateDir, StateError, Writer},
 };
 
+/// What a controller serves, to whom it may.
+const SERVICES: [&str; 4] = [
+    control_server::SERVICE_NAME,
+    fleet_server::SERVICE_NAME,
+    models_server::SERVICE_NAME,
+    tonic_health::pb::health_server::SERVICE_NAME,
+];
+
 /// How long connections may take to close at the end.
 const CLOSING: Duration = Duration::from_secs(5);
+
+/// Where a controller is reached.
+#[derive(Debug)]
+pub struct Doors {
+    /// By workers and gateways.
+    pub parts: Door,
+    /// By operators, beside that.
+    pub operators: Option<Door>,
+}
+
+type Served = Result<(), tonic::transport::Error>;
 
 /// A controller at work. Dropped without [`Controller::shutdown`], it ends with the runtime.
 #[derive(Debug)]
 pub struct Controller {
     address: Address,
+    operators: Option<Address>,
     stop: CancellationToken,
     health: HealthReporter,
     life: Life,
     tasks: TaskTracker,
     driver: JoinHandle<()>,
-    server: JoinHandle<Result<(), tonic::transport::Error>>,
+    /// One for each door.
+    servers: JoinSet<Served>,
 }
 
 /// Why a controller does not start or ends badly.
@@ -51,9 +75,6 @@ pub enum ServerError {
     /// The state directory is of no use.
     #[error("the state directory cannot be used")]
     State(#[from] StateError),
-    /// The socket does not tell its address.
-    #[error("the listening address is unknown")]
-    Address(#[source] io::Error),
     /// Reflection could not be set up.
     #[error("reflection cannot be served")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -69,12 +90,13 @@ pub enum ServerError {
 }
 
 impl Controller {
-    /// Starts a controller on a bound socket.
+    /// Starts a controller on bound sockets.
     ///
     /// # Errors
     /// The state directory is of no use or taken by another controller.
-    pub async fn start(config: Config, state_dir: &Path, listener: Listener) -> Result<Self, ServerError> {
-        let address = listener.address().map_err(ServerError::Address)?;
+    pub async fn start(config: Config, state_dir: &Path, doors: Doors) -> Result<Self, ServerError> {
+        let address = doors.parts.address().clone();
+        let operators = doors.operators.as_ref().map(|door| door.address().clone());
         let state = StateDir::open(state_dir)?;
         let epoch = state.raise_epoch(0)?;
         let mut roster = state.roster()?;
@@ -86,7 +108,7 @@ impl Controller {
         let observed = state.observed()?;
         let pins = state.pins()?;
         let own = state.own()?;
-        tracing::info!(%address, epoch, workers_expected = expected.len(), models = config.models.len(), "controller starts");
+        tracing::info!(%address, operators = ?operators.as_ref().map(ToString::to_string), epoch, workers_expected = expected.len(), models = config.models.len(), "controller starts");
         let life = Life::default();
         let writer = Writer::spawn(state, roster, &life);
         let stop = CancellationToken::new();
@@ -111,22 +133,32 @@ impl Controller {
             life.part("health")
                 .run(tell_health(health.clone(), life.clone(), stop.clone())),
         );
-        let server = tokio::spawn(serve(listener, handle, &health, tasks.clone(), stop.clone())?);
+        let mut servers = JoinSet::new();
+        for door in [Some(doors.parts), doors.operators].into_iter().flatten() {
+            servers.spawn(serve(door, handle.clone(), &health, tasks.clone(), stop.clone())?);
+        }
         Ok(Self {
             address,
+            operators,
             stop,
             health,
             life,
             tasks,
             driver,
-            server,
+            servers,
         })
     }
 
-    /// Where it really listens.
+    /// Where workers and gateways really come in.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Where operators really come in, if they have a door of their own.
+    #[must_use]
+    pub fn operators(&self) -> Option<&Address> {
+        self.operators.as_ref()
     }
 
     /// Whether it is alive, for its supervisor.
@@ -142,7 +174,7 @@ impl Controller {
     pub async fn failed(&mut self) -> Result<(), ServerError> {
         tokio::select! {
             biased;
-            ended = &mut self.server => ended?.map_err(ServerError::from),
+            Some(ended) = self.servers.join_next() => ended?.map_err(ServerError::from),
             name = self.life.ended() => Err(ServerError::Ended(name)),
         }
     }
@@ -151,7 +183,7 @@ impl Controller {
     ///
     /// # Errors
     /// A task had failed.
-    pub async fn shutdown(self) -> Result<(), ServerError> {
+    pub async fn shutdown(mut self) -> Result<(), ServerError> {
         self.life.leaving();
         self.stop.cancel();
         set_health(&self.health, false).await;
@@ -165,13 +197,10 @@ impl Controller {
         };
         let driver = tracked.await;
         self.tasks.wait().await;
-        let mut server = self.server;
-        match timeout(CLOSING, &mut server).await {
-            Ok(served) => served??,
-            Err(_) => {
-                tracing::warn!("connections did not close in time");
-                server.abort();
-            }
+        match timeout(CLOSING, all_served(&mut self.servers)).await {
+            Ok(served) => served?,
+            // They are aborted with the set.
+            Err(_) => tracing::warn!("connections did not close in time"),
         }
         driver.map_err(ServerError::from)
     }
@@ -206,24 +235,30 @@ async fn set_health(health: &HealthReporter, serving: bool) {
     }
 }
 
-/// The server's future; everything that can fail is set up before it runs.
+async fn all_served(servers: &mut JoinSet<Served>) -> Result<(), ServerError> {
+    while let Some(served) = servers.join_next().await {
+        served??;
+    }
+    Ok(())
+}
+
+/// A server's future; everything that can fail is set up before it runs. The door says which of the services it offers.
 fn serve(
-    listener: Listener,
+    door: Door,
     handle: Handle,
     health: &HealthReporter,
     tasks: TaskTracker,
     stop: CancellationToken,
-) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + use<>, ServerError> {
+) -> Result<impl Future<Output = Served> + use<>, ServerError> {
     let reflection = || {
-        tonic_reflection::server::Builder::configure()
+        let builder = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            // What is served here, not all that the files define.
-            .with_service_name(control_server::SERVICE_NAME)
-            .with_service_name(fleet_server::SERVICE_NAME)
-            .with_service_name(models_server::SERVICE_NAME)
-            .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        // What is served here, not all that the files define.
+        let offered = SERVICES.into_iter().filter(|service| door.offers(service));
+        offered.fold(builder, tonic_reflection::server::Builder::with_service_name)
     };
+    let (v1, v1alpha) = (reflection().build_v1()?, reflection().build_v1alpha()?);
     let health_service = tonic_health::server::HealthService::from_health_reporter(health.clone());
     let control = ControlServer::new(ControlService::new(handle.clone()))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -234,10 +269,11 @@ fn serve(
     let fleet = FleetServer::new(FleetService::new(handle, tasks))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let router = net::server()
+    let (mut server, listener) = door.open();
+    let router = server
         .add_service(tonic_health::pb::health_server::HealthServer::new(health_service))
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?)
+        .add_service(v1)
+        .add_service(v1alpha)
         .add_service(control)
         .add_service(models)
         .add_service(fleet);

@@ -17,6 +17,10 @@ const BINARY: &str = env!("CARGO_BIN_EXE_muster-controller");
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn start(dir: &Path, config: &str, more: &[&str]) -> (Child, UnixDatagram) {
+    start_at(&dir.join("controller.sock"), dir, config, more)
+}
+
+fn start_at(at: &Path, dir: &Path, config: &str, more: &[&str]) -> (Child, UnixDatagram) {
     let path = dir.join("config.toml");
     std::fs::write(&path, config).unwrap();
     let socket = dir.join("notify");
@@ -28,7 +32,9 @@ fn start(dir: &Path, config: &str, more: &[&str]) -> (Child, UnixDatagram) {
         .arg(path)
         .arg("--state-dir")
         .arg(dir.join("state"))
-        .args(["--listen", "127.0.0.1:0"])
+        .arg("--listen")
+        .arg(format!("unix:{}", at.display()))
+        .args(["--operators", "127.0.0.1:0"])
         .args(more)
         .env("NOTIFY_SOCKET", socket)
         .stderr(Stdio::piped())
@@ -54,8 +60,9 @@ fn it_says_where_it_listens_and_ends_on_sigterm() {
         .find_map(|line| line.strip_prefix("MUSTER_ADDRESS="))
         .unwrap();
     std::net::TcpStream::connect(address).unwrap();
+    std::os::unix::net::UnixStream::connect(dir.path().join("controller.sock")).unwrap();
     // The same state directory is taken.
-    let (second, _) = start(dir.path(), "", &[]);
+    let (second, _) = start_at(&dir.path().join("second.sock"), dir.path(), "", &[]);
     let output = second.wait_with_output().unwrap();
     assert!(!output.status.success());
     assert!(

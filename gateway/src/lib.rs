@@ -32,7 +32,7 @@ mod translate;
 
 use std::time::Duration;
 
-use muster_proto::{life::Life, process};
+use muster_proto::{life::Life, process, trust::Credentials};
 use tokio_util::sync::CancellationToken;
 
 pub use self::options::Options;
@@ -52,7 +52,8 @@ const FIRST_ROUTES: Duration = Duration::from_secs(1);
 /// by itself.
 pub async fn run(options: Options) -> std::io::Result<()> {
     let stop = CancellationToken::new();
-    let fleet = Fleet::new(&options.controller, options.load_wait());
+    let credentials = Credentials::from(options.token.read()?.as_ref());
+    let fleet = Fleet::new(&options.controller, &credentials, options.load_wait());
     let life = Life::default();
     // Ends with the runtime, that is, with the process; and the process with it.
     tokio::spawn(life.part("routes").run(std::sync::Arc::clone(&fleet).follow()));
@@ -61,6 +62,7 @@ pub async fn run(options: Options) -> std::io::Result<()> {
         bodies: Budget::new(options.max_bodies()),
         drain: options.drain(),
         keys: std::sync::Arc::new(options.keys()?),
+        credentials,
         autoload: options.autoload(),
         stats: std::sync::Arc::default(),
     };

@@ -1,11 +1,14 @@
 //! `muster-gateway`: see the library.
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use muster_gateway::Options;
+use muster_proto::trust::KeyOptions;
 
 fn main() -> anyhow::Result<()> {
-    let options = Options::parse();
+    let matches = Options::command().get_matches();
+    let options = Options::from_arg_matches(&matches)?;
     muster_proto::process::init_logging(options.log_level);
+    KeyOptions::warn_of_command_line(&matches);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

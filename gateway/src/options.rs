@@ -1,11 +1,15 @@
 //! The command line.
 
-use std::{fs, io, net::ToSocketAddrs as _, num::NonZeroUsize, path::PathBuf, thread, time::Duration};
+use std::{io, num::NonZeroUsize, thread, time::Duration};
 
 use clap::Parser;
-use muster_proto::{net::Address, process::LogLevel};
+use muster_proto::{
+    net::Address,
+    process::LogLevel,
+    trust::{KeyOptions, Keys, TokenOptions, place},
+};
 
-use crate::{dispatch::autoload::Autoload, routes::access::Keys};
+use crate::dispatch::autoload::Autoload;
 
 /// Below the limit of one internal message, since an encoded request is hardly larger than its JSON.
 const MAX_BODY_BYTES: i64 = 60 << 20;
@@ -14,8 +18,8 @@ const MAX_BODY_BYTES: i64 = 60 << 20;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-gateway", version, max_term_width = 100)]
 pub struct Options {
-    /// Where the controller is: HOST:PORT or unix:PATH.
-    #[arg(long, env = "MUSTER_GATEWAY_CONTROLLER", default_value = "127.0.0.1:8100")]
+    /// Where the controller listens for our own processes: unix:PATH, or HOST:PORT with --token-file.
+    #[arg(long, env = "MUSTER_GATEWAY_CONTROLLER", default_value_t = place::controller())]
     pub controller: Address,
 
     /// Where to listen for HTTP: HOST:PORT (port 0 = any free one) or unix:PATH.
@@ -35,38 +39,13 @@ pub struct Options {
     #[arg(long, env = "MUSTER_GATEWAY_MAX_BODIES_BYTES", default_value_t = 256 << 20)]
     pub max_bodies_bytes: u64,
 
-    /// Keys of users; with one, every request but /health and /live needs it. Several are separated by commas.
-    #[arg(
-        long,
-        env = "MUSTER_API_KEY",
-        hide_env_values = true,
-        value_delimiter = ',',
-        value_name = "KEY"
-    )]
-    pub api_key: Vec<String>,
+    /// Who may ask.
+    #[command(flatten)]
+    pub keys: KeyOptions,
 
-    /// Files with further keys of users, one a line.
-    #[arg(long, env = "MUSTER_API_KEY_FILE", value_delimiter = ',', value_name = "FILE")]
-    pub api_key_file: Vec<PathBuf>,
-
-    /// Keys for loading, unloading, pulling, deleting and configuring [default: the users' keys].
-    #[arg(
-        long,
-        env = "MUSTER_ADMIN_API_KEY",
-        hide_env_values = true,
-        value_delimiter = ',',
-        value_name = "KEY"
-    )]
-    pub admin_api_key: Vec<String>,
-
-    /// Files with further admin keys, one a line.
-    #[arg(
-        long,
-        env = "MUSTER_ADMIN_API_KEY_FILE",
-        value_delimiter = ',',
-        value_name = "FILE"
-    )]
-    pub admin_api_key_file: Vec<PathBuf>,
+    /// Between our processes on several machines.
+    #[command(flatten)]
+    pub token: TokenOptions,
 
     /// Whether a request loads its model when it is not loaded: on or off. A model's own `autoload` wins over this, and a request's
     /// `?autoload=` over both.
@@ -137,10 +116,8 @@ impl Options {
     /// # Errors
     /// A key file cannot be read or holds no key, or nobody needs a key although others than this machine can ask.
     pub(crate) fn keys(&self) -> io::Result<Keys> {
-        let user = all(&self.api_key, &self.api_key_file)?;
-        let admin = all(&self.admin_api_key, &self.admin_api_key_file)?;
-        let keys = Keys::new(user, admin);
-        if keys.guard_users() || self.allow_no_api_key || is_local(&self.listen)? {
+        let keys = self.keys.read()?;
+        if keys.guard_users() || self.allow_no_api_key || self.listen.is_local()? {
             return Ok(keys);
         }
         let message = format!(
@@ -161,30 +138,6 @@ pub(crate) fn on_off(text: &str) -> Option<bool> {
         "on" | "true" | "1" => Some(true),
         "off" | "false" | "0" => Some(false),
         _ => None,
-    }
-}
-
-/// Keys as given and those in files.
-fn all(given: &[String], files: &[PathBuf]) -> io::Result<Vec<String>> {
-    let mut keys = given.to_vec();
-    for file in files {
-        let wrong = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-        let text = fs::read_to_string(file).map_err(wrong)?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let before = keys.len();
-        keys.extend(lines.map(str::to_owned));
-        if keys.len() == before {
-            return Err(wrong(io::Error::other("there is no key in it")));
-        }
-    }
-    Ok(keys)
-}
-
-/// Whether only this machine can reach an address.
-fn is_local(address: &Address) -> io::Result<bool> {
-    match address {
-        Address::Unix(_) => Ok(true),
-        Address::Tcp(text) => Ok(text.to_socket_addrs()?.all(|address| address.ip().is_loopback())),
     }
 }
 
@@ -213,17 +166,5 @@ mod tests {
             // An admin key does not keep strangers from asking.
             assert!(user_keys(&["--listen", open, "--admin-api-key", "k"]).is_err());
         }
-    }
-
-    #[test]
-    fn keys_come_from_files_too_and_an_empty_file_is_a_mistake() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("keys");
-        fs::write(&file, "\n  one \ntwo\n").unwrap();
-        let given = all(&["zero".into()], std::slice::from_ref(&file)).unwrap();
-        assert_eq!(given, ["zero", "one", "two"]);
-        fs::write(&file, " \n").unwrap();
-        assert!(all(&[], std::slice::from_ref(&file)).is_err());
-        assert!(all(&[], &[directory.path().join("none")]).is_err());
     }
 }

@@ -3,7 +3,9 @@
 //! * [`v1`]: generated messages, clients and servers.
 //! * [`id`]: newtypes of identities. [`units`]: bytes.
 //! * [`error`]: the one error catalogue, code ⇄ gRPC status ⇄ HTTP status.
+//! * [`native`]: what of an engine's own HTTP is passed on.
 //! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20).
+//! * [`trust`]: who may call what, and what callers show.
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
 //! * [`overrides`]: settings for one load (seed 001), checked and folded into a definition.
@@ -35,11 +37,13 @@ pub mod hub;
 pub mod id;
 pub mod life;
 pub mod llamacpp;
+pub mod native;
 pub mod net;
 pub mod oai;
 pub mod overrides;
 pub mod process;
 pub mod trace;
+pub mod trust;
 pub mod units;
 
 pub use error::{Code, ErrorExt};

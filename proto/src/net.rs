@@ -1,4 +1,4 @@
-//! Addresses, and the one place where internal channels get their settings (PROTOCOL.md 20).
+//! Addresses, and the one place where internal channels get their settings (PROTOCOL.md 20). Who may use them is [`crate::trust`]'s business.
 //!
 //! h2 charges small unread DATA frames against the connection window and ends the *whole connection* when it runs out, and counts resets over a
 //! connection's life. So all internal channels have large, never adaptive windows and no such counters. Back-pressure of one client is credits
@@ -7,26 +7,34 @@
 use std::{
     fmt,
     io::{self, ErrorKind},
-    net::SocketAddr,
+    net::{SocketAddr, ToSocketAddrs as _},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     pin::Pin,
     str::FromStr,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use hyper_util::rt::TokioIo;
+use rustix::process::geteuid;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 use tokio_stream::Stream;
-use tonic::transport::{Channel, Endpoint, Server, Uri, server::Connected};
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Channel as Bare, Endpoint, Server, Uri, server::Connected},
+};
+
+use crate::trust::{Credentials, Peer};
 
 /// Connection window of internal channels, in bytes; below 32 MiB h2 cuts streams that tick often.
 pub const CONNECTION_WINDOW: u32 = 64 << 20;
 /// Stream window of internal channels, in bytes.
 pub const STREAM_WINDOW: u32 = 16 << 20;
+const ROOT: u32 = 0;
 const RESET_STREAMS: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -67,6 +75,19 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// Whether only this machine can reach it.
+    ///
+    /// # Errors
+    /// Its name means nothing here.
+    pub fn is_local(&self) -> io::Result<bool> {
+        match self {
+            Self::Unix(_) => Ok(true),
+            Self::Tcp(text) => Ok(text.to_socket_addrs()?.all(|address| address.ip().is_loopback())),
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -82,30 +103,67 @@ pub enum Listener {
     /// TCP, with Nagle's algorithm off on every accepted connection.
     Tcp(TcpListener),
     /// A unix socket; its file is removed when the listener is dropped.
-    Unix(UnixListener, SocketFile),
+    Unix(UnixListener, SocketFile, Callers),
 }
 
-/// Removes a socket's file at the end.
+/// Who may connect to a unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callers {
+    /// Processes of this user, and root's.
+    Own,
+    /// Whoever may open its file.
+    Anyone,
+}
+
+/// Removes a socket's file at the end, unless it is another's by now.
 #[derive(Debug)]
-pub struct SocketFile(PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    mark: Mark,
+}
+
+/// Tells a file from a later one of the same path; numbers of inodes are used again.
+type Mark = (u64, Option<SystemTime>);
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            mark: Self::mark(path)?,
+        })
+    }
+
+    fn mark(path: &Path) -> io::Result<Mark> {
+        let found = std::fs::symlink_metadata(path)?;
+        Ok((found.ino(), found.created().ok()))
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Nothing can be done about a failure, and a stale file is replaced at the next bind.
-        drop(std::fs::remove_file(&self.0));
+        if Self::mark(&self.path).is_ok_and(|mark| mark == self.mark) {
+            // Nothing can be done about a failure, and a stale file is replaced at the next bind.
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 
 impl Listener {
-    /// Binds `address`. A socket file that nobody serves any more is replaced.
+    /// Binds `address`. A socket file that nobody serves any more is replaced. `callers` is about unix sockets.
     ///
     /// # Errors
     /// The address is taken, unreachable or not permitted.
-    pub async fn bind(address: &Address) -> io::Result<Self> {
-        match address {
-            Address::Tcp(text) => Ok(Self::Tcp(TcpListener::bind(text).await?)),
-            Address::Unix(path) => Ok(Self::Unix(bind_unix(path).await?, SocketFile(path.clone()))),
+    pub async fn bind(address: &Address, callers: Callers) -> io::Result<Self> {
+        let path = match address {
+            Address::Tcp(text) => return Ok(Self::Tcp(TcpListener::bind(text).await?)),
+            Address::Unix(path) => path,
+        };
+        let listener = bind_unix(path).await?;
+        let file = SocketFile::of(path)?;
+        if callers == Callers::Own {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         }
+        Ok(Self::Unix(listener, file, callers))
     }
 
     /// The address really bound (port 0 replaced).
@@ -115,7 +173,7 @@ impl Listener {
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
-            Self::Unix(_, file) => Ok(Address::Unix(file.0.clone())),
+            Self::Unix(_, file, _) => Ok(Address::Unix(file.path.clone())),
         }
     }
 
@@ -130,7 +188,12 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Socket::Tcp(stream, Some(peer)))
             }
-            Self::Unix(listener, _) => Ok(Socket::Unix(listener.accept().await?.0)),
+            Self::Unix(listener, _, callers) => loop {
+                let stream = listener.accept().await?.0;
+                if admits(*callers, &stream) {
+                    return Ok(Socket::Unix(stream));
+                }
+            },
         }
     }
 }
@@ -143,11 +206,31 @@ impl Stream for Listener {
             Self::Tcp(listener) => std::task::ready!(listener.poll_accept(cx)).and_then(|(stream, peer)| {
                 stream.set_nodelay(true).map(|()| Socket::Tcp(stream, Some(peer)))
             }),
-            Self::Unix(listener, _) => {
-                std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| Socket::Unix(stream))
-            }
+            Self::Unix(listener, _, callers) => loop {
+                match std::task::ready!(listener.poll_accept(cx)) {
+                    Ok((stream, _)) if !admits(*callers, &stream) => {}
+                    accepted => break accepted.map(|(stream, _)| Socket::Unix(stream)),
+                }
+            },
         };
         Poll::Ready(Some(socket))
+    }
+}
+
+fn admits(callers: Callers, stream: &UnixStream) -> bool {
+    let admitted = callers == Callers::Anyone || peer(stream) == Peer::Own;
+    if !admitted {
+        tracing::warn!(peer = ?stream.peer_cred(), "another user's process knocked at a socket of ours");
+    }
+    admitted
+}
+
+/// Who is at the other end; unknown counts as a stranger.
+fn peer(stream: &UnixStream) -> Peer {
+    let own = geteuid().as_raw();
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == own || peer.uid() == ROOT => Peer::Own,
+        Ok(_) | Err(_) => Peer::Stranger,
     }
 }
 
@@ -156,7 +239,11 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == ErrorKind::AddrInUse => match UnixStream::connect(path).await {
             Ok(_) => Err(error),
             Err(_) => {
-                std::fs::remove_file(path)?;
+                // Its listener may just have removed it.
+                match std::fs::remove_file(path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
                 UnixListener::bind(path)
             }
         },
@@ -174,10 +261,10 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Connects to `address`, Nagle's algorithm off.
+    /// Connects to `address`, Nagle's algorithm off. A unix socket that another user serves is no place for what we have to say.
     ///
     /// # Errors
-    /// Nobody listens there, or the network says no.
+    /// Nobody listens there, the wrong one does, or the network says no.
     pub async fn connect(address: &Address) -> io::Result<Self> {
         match address {
             Address::Tcp(text) => {
@@ -186,18 +273,26 @@ impl Socket {
                 let peer = stream.peer_addr().ok();
                 Ok(Self::Tcp(stream, peer))
             }
-            Address::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                // Root trusts whom it is told to, for example a service that has a user of its own.
+                if peer(&stream) == Peer::Stranger && !geteuid().is_root() {
+                    let message = format!("{} is served by another user", path.display());
+                    return Err(io::Error::new(ErrorKind::PermissionDenied, message));
+                }
+                Ok(Self::Unix(stream))
+            }
         }
     }
 }
 
 impl Connected for Socket {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
+    fn connect_info(&self) -> Peer {
         match self {
-            Self::Tcp(_, peer) => *peer,
-            Self::Unix(_) => None,
+            Self::Tcp(_, _) => Peer::Stranger,
+            Self::Unix(stream) => peer(stream),
         }
     }
 }
@@ -249,9 +344,8 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A gRPC server with the settings of internal channels. Serve it with [`Listener`] as `incoming`.
-#[must_use]
-pub fn server() -> Server {
+/// A gRPC server with the settings of internal channels; [`crate::trust::Door`] puts its rule around it.
+pub(crate) fn server() -> Server {
     Server::builder()
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -263,10 +357,17 @@ pub fn server() -> Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
-/// A client endpoint with the settings of internal channels.
-fn endpoint() -> Endpoint {
-    // The authority is never dialled: `channel` brings its own connector.
-    Endpoint::from_static("http://muster.internal")
+/// A channel between our processes; shows on a network who we are.
+pub type Channel = InterceptedService<Bare, Credentials>;
+
+/// A client endpoint with the settings of internal channels. Its authority is never dialled: `connector` knows where to.
+fn endpoint(address: &Address) -> Endpoint {
+    let inside = || Endpoint::from_static("http://muster.internal");
+    let endpoint = match address {
+        Address::Tcp(text) => Endpoint::from_shared(format!("http://{text}")).unwrap_or_else(|_| inside()),
+        Address::Unix(_) => inside(),
+    };
+    endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -278,18 +379,33 @@ fn endpoint() -> Endpoint {
         .keep_alive_while_idle(true)
 }
 
+/// What is shown at `address`.
+fn shown(address: &Address, credentials: &Credentials) -> Credentials {
+    match address {
+        Address::Tcp(_) => credentials.clone(),
+        Address::Unix(_) => Credentials::none(),
+    }
+}
+
 /// A channel that connects at the first call and reconnects by itself.
 #[must_use]
-pub fn channel_lazy(address: &Address) -> Channel {
-    endpoint().connect_with_connector_lazy(connector(address))
+pub fn channel_lazy(address: &Address, credentials: &Credentials) -> Channel {
+    let bare = endpoint(address).connect_with_connector_lazy(connector(address));
+    InterceptedService::new(bare, shown(address, credentials))
 }
 
 /// A channel that is connected now.
 ///
 /// # Errors
 /// Nobody listens there, or the network says no.
-pub async fn channel(address: &Address) -> Result<Channel, tonic::transport::Error> {
-    endpoint().connect_with_connector(connector(address)).await
+pub async fn channel(
+    address: &Address,
+    credentials: &Credentials,
+) -> Result<Channel, tonic::transport::Error> {
+    let bare = endpoint(address)
+        .connect_with_connector(connector(address))
+        .await?;
+    Ok(InterceptedService::new(bare, shown(address, credentials)))
 }
 
 type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<Socket>>> + Send>>;
@@ -330,9 +446,11 @@ mod tests {
         let path = std::env::temp_dir().join(format!("muster-net-{}.sock", std::process::id()));
         let address = Address::Unix(path.clone());
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let live = Listener::bind(&address).await.unwrap();
+        let live = Listener::bind(&address, Callers::Own).await.unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         assert_eq!(
-            Listener::bind(&address).await.unwrap_err().kind(),
+            Listener::bind(&address, Callers::Own).await.unwrap_err().kind(),
             ErrorKind::AddrInUse
         );
         drop(live);

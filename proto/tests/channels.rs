@@ -11,7 +11,10 @@ use std::{
 
 use futures::future::join_all;
 use http::{Request, Response, uri::PathAndQuery};
-use muster_proto::net::{self, Address, Listener};
+use muster_proto::{
+    net::{self, Address, Channel},
+    trust::{Credentials, Door, Keys, Token},
+};
 use tokio::{sync::watch, time::timeout};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{
@@ -19,7 +22,6 @@ use tonic::{
     body::Body,
     client,
     server::{self, NamedService, ServerStreamingService},
-    transport::Channel,
 };
 use tonic_prost::ProstCodec;
 use tower::Service;
@@ -86,14 +88,15 @@ impl Service<Request<Body>> for Ticks {
 async fn connected() -> (Channel, watch::Sender<bool>) {
     let (open, gate) = watch::channel(false);
     let wanted: Address = "127.0.0.1:0".parse().unwrap();
-    let listener = Listener::bind(&wanted).await.unwrap();
-    let address = listener.address().unwrap();
-    tokio::spawn(
-        net::server()
-            .add_service(Ticks { gate })
-            .serve_with_incoming(listener),
-    );
-    (net::channel(&address).await.unwrap(), open)
+    let token = Token::new(&["0123456789abcdef".to_owned()]).unwrap();
+    let door = Door::parts(&wanted, Some(&token), &Keys::default())
+        .await
+        .unwrap();
+    let address = door.address().clone();
+    let (mut server, listener) = door.open();
+    tokio::spawn(server.add_service(Ticks { gate }).serve_with_incoming(listener));
+    let credentials = Credentials::from(Some(&token));
+    (net::channel(&address, &credentials).await.unwrap(), open)
 }
 
 async fn watch(channel: &Channel, ticks: i64) -> Result<Streaming<Tick>, Status> {

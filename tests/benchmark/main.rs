@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use muster_proto::{
     net,
+    trust::Credentials,
     v1::{GetModelRequest, control_client::ControlClient},
 };
 use serde_json::json;
@@ -202,7 +203,7 @@ async fn swaps(arguments: &Arguments) -> anyhow::Result<()> {
             "[policy]\nmax_loaded_models = 1\n[models.a]\ncheckpoint = {first:?}\nruntime = {runtime:?}\nctx_size = 2048\nparallel = 1\n[models.b]\ncheckpoint = {second:?}\nruntime = {runtime:?}\nctx_size = 2048\nparallel = 1\n"
         );
         let stack = Stack::muster(&stack::binaries()?, &arguments.llama_server, &config).await?;
-        let mut control = ControlClient::new(net::channel(&stack.grpc.parse()?).await?);
+        let mut control = ControlClient::new(net::channel(&stack.grpc.parse()?, &Credentials::none()).await?);
         let mut connection = Connection::open(&stack.http).await?;
         let (mut whole, mut loads, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..SWAPS {
@@ -233,10 +234,7 @@ async fn swaps(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn load_time(
-    control: &mut ControlClient<tonic::transport::Channel>,
-    model: &str,
-) -> anyhow::Result<Duration> {
+async fn load_time(control: &mut ControlClient<net::Channel>, model: &str) -> anyhow::Result<Duration> {
     let answer = control
         .get_model(GetModelRequest {
             model: model.to_owned(),

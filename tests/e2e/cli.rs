@@ -14,7 +14,7 @@ impl Cli<'_> {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binaries::find("muster"));
         command
-            .env("MUSTER_CONTROLLER", self.0.controller_address().to_string())
+            .env("MUSTER_CONTROLLER", self.0.socket().to_string())
             .args(args)
             .stdin(Stdio::null());
         command
@@ -122,7 +122,7 @@ async fn a_chat_on_a_terminal_survives_ctrl_c() {
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/chat_terminal.py"));
     command
         .arg(binaries::find("muster"))
-        .arg(stack.controller_address().to_string())
+        .arg(stack.socket().to_string())
         .arg("m");
     let output = tokio::task::spawn_blocking(move || command.output().unwrap())
         .await

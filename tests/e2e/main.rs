@@ -10,6 +10,7 @@
 )]
 
 mod admin;
+mod attacks;
 mod chat;
 mod cli;
 mod clients;

@@ -427,7 +427,7 @@ async fn the_command_pulls_and_deletes() {
     let muster = async |words: &[&str]| {
         let mut command = tokio::process::Command::new(muster_tests::binaries::find("muster"));
         command
-            .args(["--controller", &stack.controller_address().to_string()])
+            .args(["--controller", &stack.socket().to_string()])
             .args(words);
         let output = command.output().await.unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();

@@ -16,20 +16,27 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A busy test machine may take longer than the half second that `tests/bench` reports.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-struct Up {
-    running: Running,
-    http: Address,
-    state: PathBuf,
-    _directory: tempfile::TempDir,
+pub(crate) struct Up {
+    pub(crate) running: Running,
+    pub(crate) http: Address,
+    pub(crate) state: PathBuf,
+    pub(crate) directory: tempfile::TempDir,
 }
 
 impl Up {
     async fn start(config: &str, args: &[&str]) -> Self {
+        Self::start_as(config, args, &[]).await
+    }
+
+    /// With this environment too.
+    pub(crate) async fn start_as(config: &str, args: &[&str], environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::Builder::new().prefix("mu").tempdir().unwrap();
         let file = directory.path().join("muster.toml");
         fs::write(&file, config).unwrap();
         let state = directory.path().join("s");
-        let mut running = Running::start("up", command(&state, &file, args), directory.path());
+        let mut command = command(&state, &file, args);
+        command.envs(environment.iter().copied());
+        let mut running = Running::start("up", command, directory.path());
         let started = Instant::now();
         let http = running.ready().await;
         let took = started.elapsed();
@@ -39,8 +46,15 @@ impl Up {
             running,
             http,
             state,
-            _directory: directory,
+            directory,
         }
+    }
+
+    /// What it said of itself when it was ready.
+    pub(crate) fn greeting(&self) -> Value {
+        let said = self.running.log();
+        let line = said.lines().find(|line| line.starts_with('{'));
+        serde_json::from_str(line.expect("a line of JSON")).unwrap()
     }
 
     fn http(&self) -> Http {
@@ -88,12 +102,7 @@ async fn all_gone(pids: &[u32]) {
 async fn it_answers_and_sigterm_leaves_no_child() {
     let mut up = Up::start(&Engine::Stub.model("m", 1, ""), &[]).await;
     up.http().chat("m", json!({"max_tokens": 2})).await.ok();
-    let said = up.running.log();
-    let line = said
-        .lines()
-        .find(|line| line.starts_with('{'))
-        .expect("a line of JSON");
-    let greeting: Value = serde_json::from_str(line).unwrap();
+    let greeting = up.greeting();
     assert_eq!(greeting["http"], up.http.to_string());
     assert_eq!(greeting["models"], json!(["m"]));
     let tree = processes::descendants(up.running.pid());

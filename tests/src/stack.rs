@@ -8,7 +8,8 @@ use std::{
 
 use muster_proto::{
     MAX_MESSAGE_BYTES,
-    net::{self, Address},
+    net::{self, Address, Channel},
+    trust::Credentials,
     v1::{
         DescribeRequest, DescribeResponse, GetModelRequest, GetStatsRequest, GetStatsResponse,
         InstanceStatus, Model, ModelStatus, control_client::ControlClient, host_client::HostClient,
@@ -16,7 +17,6 @@ use muster_proto::{
     },
 };
 use tempfile::TempDir;
-use tonic::transport::Channel;
 
 use crate::{binaries, http::Http, processes::Running, wait::eventually};
 
@@ -155,18 +155,19 @@ impl Stack {
         let mut command = match role {
             Role::Controller => {
                 let mut command = Command::new(binaries::find("muster-controller"));
-                command.args(["--listen", &self.controller_address.to_string()]);
+                command.args(["--listen", &self.socket().to_string()]);
+                command.args(["--operators", &self.controller_address.to_string()]);
                 command.arg("--config").arg(base.join("muster.toml"));
                 command.arg("--state-dir").arg(base.join("state"));
                 command
             }
             Role::Worker(number) => {
                 let mut command = Command::new(binaries::find("muster-worker"));
-                command.args(["--listen", "127.0.0.1:0", "--name", &format!("w{number}")]);
+                command.args(["--name", &format!("w{number}")]);
                 for device in self.devices[number].split(',') {
                     command.args(["--device", device]);
                 }
-                command.args(["--controller", &self.controller_address.to_string()]);
+                command.args(["--controller", &self.socket().to_string()]);
                 command.arg("--run-dir").arg(base.join("run"));
                 // Never the cache, the hub or the account of whoever runs the tests.
                 command
@@ -184,7 +185,7 @@ impl Stack {
             Role::Gateway => {
                 let mut command = Command::new(binaries::find("muster-gateway"));
                 command.args(["--listen", &self.gateway_address.to_string()]);
-                command.args(["--controller", &self.controller_address.to_string()]);
+                command.args(["--controller", &self.socket().to_string()]);
                 command.args(&self.gateway_args);
                 command
             }
@@ -227,10 +228,16 @@ impl Stack {
         Http::new(&self.gateway_address)
     }
 
-    /// Where the controller listens.
+    /// Where the controller's operators come in.
     #[must_use]
     pub fn controller_address(&self) -> &Address {
         &self.controller_address
+    }
+
+    /// Where the controller listens for workers and gateways.
+    #[must_use]
+    pub fn socket(&self) -> Address {
+        Address::Unix(self.path("controller.sock"))
     }
 
     /// Where the gateway listens.
@@ -260,20 +267,26 @@ impl Stack {
     /// The controller's operator API.
     #[must_use]
     pub fn control(&self) -> ControlClient<Channel> {
-        ControlClient::new(net::channel_lazy(&self.controller_address))
+        ControlClient::new(net::channel_lazy(&self.socket(), &Credentials::none()))
     }
 
     /// A worker's operator API.
     #[must_use]
     pub fn host(&self, number: usize) -> HostClient<Channel> {
-        HostClient::new(net::channel_lazy(&self.worker_addresses[number]))
+        HostClient::new(net::channel_lazy(
+            &self.worker_addresses[number],
+            &Credentials::none(),
+        ))
     }
 
     /// A worker's inference API.
     #[must_use]
     pub fn inference(&self, number: usize) -> InferenceClient<Channel> {
-        InferenceClient::new(net::channel_lazy(&self.worker_addresses[number]))
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        InferenceClient::new(net::channel_lazy(
+            &self.worker_addresses[number],
+            &Credentials::none(),
+        ))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// A model as the controller sees it.

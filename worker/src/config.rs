@@ -3,7 +3,12 @@
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, Subcommand};
-use muster_proto::{net::Address, process::LogLevel, units::Bytes};
+use muster_proto::{
+    net::Address,
+    process::LogLevel,
+    trust::{TokenOptions, place},
+    units::Bytes,
+};
 
 use crate::{engine::stub::StubArgs, keeper::KeeperArgs, procfs};
 
@@ -37,23 +42,17 @@ pub(crate) enum Other {
 /// Flags of a worker.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkerArgs {
-    /// Controller to join: HOST:PORT or unix:PATH
-    #[arg(
-        long,
-        env = "MUSTER_CONTROLLER",
-        default_value = "127.0.0.1:8100",
-        value_name = "ADDR"
-    )]
+    /// Controller to join: unix:PATH, or HOST:PORT with --token-file
+    #[arg(long, env = "MUSTER_CONTROLLER", default_value_t = place::controller(), value_name = "ADDR")]
     pub(crate) controller: Address,
 
-    /// Where to serve gateways: HOST:PORT (port 0 = any) or unix:PATH
-    #[arg(
-        long,
-        env = "MUSTER_WORKER_LISTEN",
-        default_value = "127.0.0.1:0",
-        value_name = "ADDR"
-    )]
-    pub(crate) listen: Address,
+    /// Where to serve gateways: unix:PATH, or HOST:PORT (port 0 = any) with --token-file [default: a socket in its run directory]
+    #[arg(long, env = "MUSTER_WORKER_LISTEN", value_name = "ADDR")]
+    pub(crate) listen: Option<Address>,
+
+    /// Between our processes on several machines
+    #[command(flatten)]
+    pub(crate) token: TokenOptions,
 
     /// Where gateways reach this worker, if not at the address it listens on; may be repeated
     #[arg(
@@ -77,7 +76,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "MUSTER_WORKER_NAME", value_name = "WORKER_ID")]
     pub(crate) name: Option<String>,
 
-    /// Directory for sockets and records, shared by the workers of a host [default: muster in $XDG_RUNTIME_DIR or a temporary directory]
+    /// Directory for sockets and records, shared by the workers of a host [default: muster in $XDG_RUNTIME_DIR, root's in /run]
     #[arg(long, env = "MUSTER_WORKER_RUN_DIR", value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
@@ -146,12 +145,7 @@ impl WorkerArgs {
 
     /// The directory shared by the workers of a host.
     pub(crate) fn run_dir(&self) -> PathBuf {
-        self.run_dir
-            .clone()
-            .unwrap_or_else(|| match std::env::var_os("XDG_RUNTIME_DIR") {
-                Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("muster"),
-                _ => std::env::temp_dir().join(format!("muster-{}", rustix::process::getuid().as_raw())),
-            })
+        self.run_dir.clone().unwrap_or_else(place::runtime_dir)
     }
 
     /// The times after which something counts as stuck.

@@ -12,8 +12,9 @@ use anyhow::Context as _;
 use muster_proto::{
     id::{self, BootId, HostId, WorkerId},
     life::Life,
-    net::{self, Address, Listener},
+    net::Address,
     process::{notify_ready, notify_stopping, show_life, shutdown_signal},
+    trust::{Credentials, Door, Keys},
     v1::{
         Unload, UnloadMode,
         command::Kind as Order,
@@ -41,6 +42,8 @@ use crate::{
     session::Sessions,
 };
 
+/// File name of a worker's socket in its own directory.
+const SOCKET: &str = "worker.sock";
 /// Time an engine has between TERM and KILL.
 const ENGINE_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for engines that were killed, for the goodbye, and for sessions to be read to their end.
@@ -66,7 +69,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let ground = Arc::new(Ground {
         board: Arc::new(Board::new()),
         devices,
-        runtimes: engine::runtimes(&engine_config(&args, own_dir)?),
+        runtimes: engine::runtimes(&engine_config(&args, own_dir.clone())?),
         patience: args.patience(),
         files: Desk::new(HubConfig::read(|name| std::env::var(name).ok())),
         around: watch::Sender::new(Surroundings::default()),
@@ -79,10 +82,14 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let instances = TaskTracker::new();
     let registry = Arc::new(Registry::new(identity, Arc::clone(&ground), instances.clone()));
 
-    let listener = Listener::bind(&args.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.listen))?;
-    let address = listener.address()?;
+    let token = args.token.read()?;
+    let wanted = args
+        .listen
+        .clone()
+        .unwrap_or_else(|| Address::Unix(own_dir.join(SOCKET)));
+    // Operators talk to the controller: no key opens this door.
+    let door = Door::parts(&wanted, token.as_ref(), &Keys::default()).await?;
+    let address = door.address().clone();
     let addresses = if args.advertise.is_empty() {
         vec![address.clone()]
     } else {
@@ -90,11 +97,12 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     };
     let sessions = Sessions::default();
     let stop = CancellationToken::new();
-    let (health, mut server) = serve(&registry, &sessions, &addresses, listener, stop.clone()).await?;
+    let (health, mut server) = serve(&registry, &sessions, &addresses, door, stop.clone()).await?;
 
     let (tried, leave) = (CancellationToken::new(), CancellationToken::new());
     let fleet = Fleet {
         controller: args.controller.clone(),
+        credentials: Credentials::from(token.as_ref()),
         addresses,
         registry: Arc::clone(&registry),
         tried: tried.clone(),
@@ -154,7 +162,7 @@ async fn serve(
     registry: &Arc<Registry>,
     sessions: &Sessions,
     addresses: &[Address],
-    listener: Listener,
+    door: Door,
     stop: CancellationToken,
 ) -> anyhow::Result<(Health, JoinHandle<anyhow::Result<()>>)> {
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -171,7 +179,8 @@ async fn serve(
             .with_service_name(inference_server::SERVICE_NAME)
             .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
     };
-    let router = net::server()
+    let (mut server, listener) = door.open();
+    let router = server
         .add_service(grpc::inference::server(Arc::clone(registry), sessions.clone()))
         .add_service(grpc::host::server(
             Arc::clone(registry),

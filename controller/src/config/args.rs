@@ -4,9 +4,16 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use muster_policy::{Limit, Limits};
-use muster_proto::{net::Address, process::LogLevel};
+use muster_proto::{
+    net::Address,
+    process::LogLevel,
+    trust::{KeyOptions, TokenOptions, place},
+};
 
 use super::{Defaults, policy::limits_of};
+
+/// Where operators look for the controller.
+const OPERATORS: &str = "127.0.0.1:8100";
 
 /// Muster's control plane: catalogue, policy, worker sessions.
 #[derive(Debug, Clone, Parser)]
@@ -15,14 +22,19 @@ pub struct Options {
     /// Configuration file (TOML); several are merged, later ones win.
     #[arg(long = "config", value_name = "FILE", env = "MUSTER_CONTROLLER_CONFIG")]
     pub config: Vec<PathBuf>,
-    /// Where to listen: HOST:PORT or unix:PATH.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        default_value = "127.0.0.1:8100",
-        env = "MUSTER_CONTROLLER_LISTEN"
-    )]
+    /// Where workers and gateways come in: unix:PATH, or HOST:PORT with --token-file; there operators come in too.
+    #[arg(long, value_name = "ADDR", default_value_t = place::controller(), env = "MUSTER_CONTROLLER_LISTEN")]
     pub listen: Address,
+    /// Where operators come in, with `muster` or grpcurl: HOST:PORT, unix:PATH or none. With keys they need the admin key.
+    /// [default: 127.0.0.1:8100 beside a unix socket, else none]
+    #[arg(long, value_name = "ADDR", env = "MUSTER_CONTROLLER_OPERATORS", value_parser = operators)]
+    pub operators: Option<Operators>,
+    /// Whose orders are obeyed.
+    #[command(flatten)]
+    pub keys: KeyOptions,
+    /// Between our processes on several machines.
+    #[command(flatten)]
+    pub token: TokenOptions,
     /// Directory for the epoch, the roster and what was learned about memory.
     #[arg(long, value_name = "DIR", env = "MUSTER_CONTROLLER_STATE_DIR")]
     pub state_dir: PathBuf,
@@ -49,11 +61,40 @@ pub struct Options {
     pub log_level: LogLevel,
 }
 
+/// The operators' door, as the command line has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operators {
+    /// There is none.
+    None,
+    /// It is here.
+    At(Address),
+}
+
+fn operators(text: &str) -> Result<Operators, String> {
+    match text {
+        "none" => Ok(Operators::None),
+        _ => text
+            .parse()
+            .map(Operators::At)
+            .map_err(|error| format!("{error}, or none")),
+    }
+}
+
 /// Limits of the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitsArg(pub(super) Limits);
 
 impl Options {
+    /// Where operators come in beside the parts' door.
+    #[must_use]
+    pub fn operators(&self) -> Option<Address> {
+        match (&self.operators, &self.listen) {
+            (Some(Operators::At(address)), _) => Some(address.clone()),
+            (None, Address::Unix(_)) => Some(Address::Tcp(OPERATORS.to_owned())),
+            (Some(Operators::None), _) | (None, Address::Tcp(_)) => None,
+        }
+    }
+
     /// What models fall back to.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What the controller shows without any worker, and its other services.
 
-use muster_proto::{Code, ErrorExt as _, net::channel, v1};
+use muster_proto::{Code, ErrorExt as _, net::channel, trust::Credentials, v1};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -169,7 +169,7 @@ async fn a_model_that_left_the_catalogue_is_unknown_to_all_that_ask_though_it_is
 #[tokio::test]
 async fn health_and_reflection_are_served() {
     let rig = Rig::start(TWO_MODELS).await;
-    let channel = channel(&rig.address()).await.unwrap();
+    let channel = channel(&rig.address(), &Credentials::none()).await.unwrap();
     let mut health = HealthClient::new(channel.clone());
     for service in ["", "muster.v1.Control", "muster.v1.Fleet"] {
         let request = HealthCheckRequest {

@@ -3,14 +3,14 @@
 
 use muster_proto::{
     Code, ErrorExt as _, MODEL_FILES,
-    net::channel,
+    net::{Channel, channel},
+    trust::Credentials,
     v1::{
         self, FilesOrder, HubCheckpoint, files_order::Kind as Order, models_client::ModelsClient,
         pull_model_event, worker_message::Kind as Up,
     },
 };
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
 use crate::{
     Client, LIMIT, Rig, TWO_MODELS,
@@ -42,7 +42,7 @@ fn worker(name: &str) -> Worker {
 }
 
 async fn models(rig: &Rig) -> Models {
-    ModelsClient::new(channel(&rig.address()).await.unwrap())
+    ModelsClient::new(channel(&rig.address(), &Credentials::none()).await.unwrap())
 }
 
 fn fetches(memory: &Memory) -> Vec<&FilesOrder> {

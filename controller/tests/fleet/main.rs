@@ -24,17 +24,18 @@ mod worker;
 
 use std::{path::PathBuf, time::Duration};
 
-use muster_controller::{Controller, config::Config};
+use muster_controller::{Controller, Doors, config::Config};
 use muster_proto::{
     id,
-    net::{Address, Listener, channel},
+    net::{Address, Channel, channel},
+    trust::{Credentials, Door, Keys},
     v1::{
         self, EnsureLoadedEvent, EnsureLoadedRequest, RouteUpdate, control_client::ControlClient,
         ensure_loaded_event::Kind as Stage, route_update,
     },
 };
 use tokio::time::timeout;
-use tonic::{Streaming, transport::Channel};
+use tonic::Streaming;
 
 /// How long anything may take; a test that gets there has failed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
@@ -85,9 +86,14 @@ impl Rig {
             &muster_controller::config::Defaults::default(),
         )
         .unwrap();
-        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let socket = Address::Unix(self.path("controller.sock"));
+        let parts = Door::parts(&socket, None, &Keys::default()).await.unwrap();
+        let doors = Doors {
+            parts,
+            operators: None,
+        };
         self.controller = Some(
-            Controller::start(config, &self.path("state"), listener)
+            Controller::start(config, &self.path("state"), doors)
                 .await
                 .unwrap(),
         );
@@ -104,7 +110,9 @@ impl Rig {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        Client(ControlClient::new(channel(&self.address()).await.unwrap()))
+        Client(ControlClient::new(
+            channel(&self.address(), &Credentials::none()).await.unwrap(),
+        ))
     }
 }
 

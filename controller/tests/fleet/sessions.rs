@@ -2,6 +2,7 @@
 
 use muster_proto::{
     Code, ErrorExt as _,
+    trust::Credentials,
     v1::{self, RouteState, route_update, worker_message::Kind as Up},
 };
 
@@ -465,7 +466,9 @@ async fn a_dead_gateway_holds_nothing() {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let channel = muster_proto::net::channel(&address).await.unwrap();
+            let channel = muster_proto::net::channel(&address, &Credentials::none())
+                .await
+                .unwrap();
             let client = v1::control_client::ControlClient::new(channel);
             let mut wish = crate::Client(client).ensure_as("wish", "a").await;
             wish.ready().await;

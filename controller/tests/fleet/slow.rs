@@ -16,7 +16,7 @@ fn patient() -> String {
 
 /// A client whose connection takes next to nothing that it does not read.
 async fn slow(rig: &Rig) -> ControlClient<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", rig.address())).unwrap();
+    let endpoint = Endpoint::from_shared(rig.address().to_string()).unwrap();
     let channel = endpoint.initial_stream_window_size(1024).connect().await.unwrap();
     ControlClient::new(channel)
 }

@@ -9,6 +9,7 @@ use std::{
 use muster_proto::{
     id,
     net::{Address, channel},
+    trust::Credentials,
     v1::{
         self, Command, ControllerMessage, Hello, WorkerMessage, WorkerReport, command::Kind as Order,
         controller_message::Kind as Down, fleet_client::FleetClient, outcome::Kind as Out,
@@ -141,7 +142,7 @@ impl Worker {
 
     /// Opens a session; the first answer that is not a welcome is the error.
     pub(crate) async fn try_join(&mut self, address: &Address) -> Result<(), ControllerMessage> {
-        let mut client = FleetClient::new(channel(address).await.unwrap());
+        let mut client = FleetClient::new(channel(address, &Credentials::none()).await.unwrap());
         let (out, messages) = mpsc::channel(64);
         let hello = WorkerMessage {
             seq: 1,

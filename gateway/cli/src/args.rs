@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
-use muster_proto::{net::Address, process::LogLevel};
+use muster_proto::{net::Address, process::LogLevel, trust::KeyOptions};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 controller not reachable, 4 no such model, 130 interrupted.";
@@ -12,15 +12,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 controller not reachable, 4 no su
 #[derive(Debug, Parser)]
 #[command(name = "muster", version, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// Where the controller listens: HOST:PORT or unix:PATH
-    #[arg(
-        long,
-        global = true,
-        env = "MUSTER_CONTROLLER",
-        default_value = "127.0.0.1:8100",
-        value_name = "ADDR"
-    )]
-    pub(crate) controller: Address,
+    /// Where the controller listens: unix:PATH or HOST:PORT [default: the socket of this user's `muster up`, else 127.0.0.1:8100]
+    #[arg(long, global = true, env = "MUSTER_CONTROLLER", value_name = "ADDR")]
+    pub(crate) controller: Option<Address>,
+    /// File with the admin key, for a controller at HOST:PORT that wants one; MUSTER_KEY holds the key itself
+    #[arg(long, global = true, env = "MUSTER_KEY_FILE", value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
     /// Print JSON (the messages of muster.v1, one per line) instead of tables
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -125,7 +122,7 @@ pub(crate) struct UpOptions {
         default_value = "127.0.0.1:8000"
     )]
     pub(crate) http: Address,
-    /// Where the controller listens for gRPC: HOST:PORT or unix:PATH
+    /// Where operators reach the controller by gRPC: HOST:PORT or unix:PATH
     #[arg(
         long,
         value_name = "ADDR",
@@ -133,6 +130,9 @@ pub(crate) struct UpOptions {
         default_value = "127.0.0.1:8100"
     )]
     pub(crate) grpc: Address,
+    /// Who may ask, over HTTP and gRPC
+    #[command(flatten)]
+    pub(crate) keys: KeyOptions,
     /// Where state is kept [default: $XDG_STATE_HOME/muster or ~/.local/state/muster]
     #[arg(long, value_name = "DIR", env = "MUSTER_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,

@@ -154,6 +154,10 @@ const ADVICE: &[(&[Code], &str)] = &[
         &[Code::FileNotFound],
         "check `checkpoint` in the configuration; `muster models` shows it",
     ),
+    (
+        &[Code::Unauthenticated, Code::Forbidden],
+        "show the admin key: --key-file FILE or MUSTER_KEY; the user whom the controller runs as needs none",
+    ),
     (&[Code::QueueFull], "it is busy; try again in a moment"),
     (
         &[

@@ -18,7 +18,7 @@ mod up;
 
 use std::{io::Write as _, process::ExitCode};
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use muster_proto::v1;
 
 use crate::{
@@ -27,14 +27,15 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // One thread for everything: `up` relies on it, because children die with the thread that started them.
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::from)
         .and_then(|runtime| {
-            let result = runtime.block_on(run(cli));
+            let result = runtime.block_on(run(cli, &matches));
             // A thread that still waits in a read from the terminal must not keep the program.
             runtime.shutdown_background();
             result
@@ -49,11 +50,14 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(cli: Cli) -> Result<(), Failure> {
+async fn run(cli: Cli, matches: &ArgMatches) -> Result<(), Failure> {
     let output = output::Output::new(cli.json);
-    let controller = client::Controller::new(cli.controller);
+    let controller = client::Controller::new(cli.controller, cli.key_file);
     match cli.command {
-        Command::Up(options) => up::run(*options, output).await,
+        Command::Up(options) => {
+            let given = matches.subcommand_matches("up").unwrap_or(matches);
+            up::run(*options, given, output).await
+        }
         Command::Models => commands::models::list(&controller, output).await,
         Command::Ps => commands::models::running(&controller, output).await,
         Command::Load {

@@ -4,13 +4,14 @@
 use futures::{Stream, StreamExt as _};
 use muster_proto::{
     Code, ErrorExt as _,
+    net::Channel,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult,
         EngineDescription, ErrorInfo, InstanceRef, NativeCall, NativeChunk, Route, TokenizeCall,
         TokenizeResult, inference_client::InferenceClient,
     },
 };
-use tonic::{Response, Status, transport::Channel};
+use tonic::{Response, Status};
 
 use super::{Dispatcher, pick, unknown_model};
 use crate::fleet::table::state_error;

@@ -4,13 +4,14 @@
 
 use muster_proto::{
     Code, ErrorExt as _, MAX_MESSAGE_BYTES,
+    net::Channel,
     v1::{
         DeviceStatus, ErrorInfo, ExplainLoadRequest, GetModelRequest, ListDevicesRequest, ListModelsRequest,
         ListWorkersRequest, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest,
         WorkerStatus, control_client::ControlClient, load_model_event::Kind,
     },
 };
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 
 use crate::translate::LONGEST_NAME;
 

@@ -345,7 +345,7 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{id::GatewayId, net};
+    use muster_proto::{id::GatewayId, net, trust::Credentials};
 
     use super::*;
 
@@ -355,7 +355,7 @@ mod tests {
 
     fn wishes_of(longest: Option<Duration>) -> Arc<Wishes> {
         let controller = Controller {
-            channel: net::channel_lazy(&"unix:/nowhere".parse().unwrap()),
+            channel: net::channel_lazy(&"unix:/nowhere".parse().unwrap(), &Credentials::none()),
             gateway_id: GatewayId::from(id::fresh()),
             epochs: Arc::default(),
         };

@@ -29,11 +29,11 @@ use arc_swap::{ArcSwap, Guard};
 use muster_proto::{
     MAX_MESSAGE_BYTES,
     id::{self, GatewayId},
-    net::{self, Address},
+    net::{self, Address, Channel},
+    trust::Credentials,
     v1::control_client::ControlClient,
 };
 use tokio::sync::watch as signal;
-use tonic::transport::Channel;
 
 use self::{control::Control, ensure::Wishes, models::Models, table::Table};
 
@@ -98,9 +98,13 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Connects to the controller when first needed. Must be called on the control thread's runtime, which runs all its tasks.
     /// `load_wait`: how long a request waits for a model that is not loaded; none = as long as it takes.
-    pub(crate) fn new(controller: &Address, load_wait: Option<Duration>) -> Arc<Self> {
+    pub(crate) fn new(
+        controller: &Address,
+        credentials: &Credentials,
+        load_wait: Option<Duration>,
+    ) -> Arc<Self> {
         let controller = Controller {
-            channel: net::channel_lazy(controller),
+            channel: net::channel_lazy(controller, credentials),
             gateway_id: GatewayId::from(id::fresh()),
             epochs: Arc::default(),
         };

@@ -4,6 +4,7 @@
 
 use muster_proto::{
     MAX_MESSAGE_BYTES,
+    net::Channel,
     v1::{
         Alias, DeleteAliasRequest, DeleteModelRequest, DeleteModelResponse, ErrorInfo, HubListing,
         ListAliasesRequest, ListVariantsRequest, Model, ModelDefinition, PullModelEvent, PullModelRequest,
@@ -11,7 +12,7 @@ use muster_proto::{
         pull_model_event::Kind,
     },
 };
-use tonic::{Streaming, transport::Channel};
+use tonic::Streaming;
 
 use super::control::{away, error, shown};
 

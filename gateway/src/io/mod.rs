@@ -18,6 +18,7 @@ use std::{collections::HashSet, io, sync::Arc, thread, time::Duration};
 use muster_proto::{
     life::{Life, Part},
     net::Address,
+    trust::{Credentials, Keys},
 };
 use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,7 +26,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     dispatch::{Dispatcher, autoload::Autoload},
     fleet::Fleet,
-    routes::{self, App, access::Keys, budget::Budget},
+    routes::{self, App, budget::Budget},
     session::Pool,
     stats::Stats,
 };
@@ -38,6 +39,8 @@ pub(crate) struct Settings {
     /// How long streams may go on after the end was asked for.
     pub(crate) drain: Duration,
     pub(crate) keys: Arc<Keys>,
+    /// What workers are shown.
+    pub(crate) credentials: Credentials,
     pub(crate) autoload: Autoload,
     pub(crate) stats: Arc<Stats>,
 }
@@ -128,7 +131,7 @@ impl Thread {
     }
 
     async fn serve(self, listener: muster_proto::net::Listener) {
-        let pool = Arc::new(Pool::default());
+        let pool = Arc::new(Pool::new(self.settings.credentials.clone()));
         // Ends with the runtime.
         tokio::spawn(
             self.sessions

@@ -1,7 +1,6 @@
 //! Who may ask: a user key and an admin key, or nobody needs one.
 //!
-//! One key serves everything unless there is an admin key (DECISIONS.md, Lemonade); the admin key serves everything. Keys are kept as digests,
-//! and every comparison takes the same time whatever is sent.
+//! What keys are and which opens what is the same for HTTP and gRPC: [`muster_proto::trust`].
 //!
 //! Where nobody needs a key, a browser on this machine would lend its rights to every page it shows: any of them can send a simple POST here. So
 //! what changes something is then refused to pages of other origins, which browsers name truthfully.
@@ -14,9 +13,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderMap, HeaderValue, header, uri::Authority};
-use muster_proto::{Code, v1::ErrorInfo};
+use muster_proto::{
+    Code,
+    trust::{Holder, Keys, Need, sent},
+    v1::ErrorInfo,
+};
 use sha2::{Digest as _, Sha256};
-use subtle::{Choice, ConstantTimeEq as _};
 
 use super::reply::Refusal;
 
@@ -54,123 +56,43 @@ pub(crate) struct Caller {
     pub(crate) administers: bool,
 }
 
-/// The keys that are accepted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Keys {
-    user: Vec<[u8; 32]>,
-    admin: Vec<[u8; 32]>,
-}
-
-impl Keys {
-    /// Keys of users and of administrators; empty ones are left out.
-    pub(crate) fn new<U, A>(user: U, admin: A) -> Self
-    where
-        U: IntoIterator<Item: AsRef<str>>,
-        A: IntoIterator<Item: AsRef<str>>,
-    {
-        Self {
-            user: digests(user),
-            admin: digests(admin),
-        }
+/// Decides on a request.
+///
+/// # Errors
+/// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted, or if nobody needs a key and the caller is too far away.
+fn admit(
+    keys: &Keys,
+    access: Access,
+    peer: Peer,
+    headers: &HeaderMap,
+    authority: Option<&str>,
+) -> Result<(), ErrorInfo> {
+    let nobody = !keys.guard_changes();
+    let changes = matches!(access, Access::Admin | Access::Internal);
+    if nobody && changes && is_foreign(headers, authority) {
+        return Err(Code::Forbidden.error("without a key pages of other origins may not ask this"));
     }
-
-    /// Whether inference needs a key.
-    pub(crate) fn guard_users(&self) -> bool {
-        !self.user.is_empty()
-    }
-
-    /// Decides on a request.
-    ///
-    /// # Errors
-    /// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted, or if nobody needs a key and the caller is too far away.
-    fn admit(
-        &self,
-        access: Access,
-        peer: Peer,
-        headers: &HeaderMap,
-        authority: Option<&str>,
-    ) -> Result<(), ErrorInfo> {
-        let nobody = self.user.is_empty() && self.admin.is_empty();
-        let changes = matches!(access, Access::Admin | Access::Internal);
-        if nobody && changes && is_foreign(headers, authority) {
-            return Err(Code::Forbidden.error("without a key pages of other origins may not ask this"));
+    match access {
+        Access::Open => Ok(()),
+        Access::User => keys.check(Need::User, sent(headers)),
+        Access::Internal if nobody && peer == Peer::Elsewhere => {
+            Err(Code::Forbidden.error("without an admin key only this machine may ask this"))
         }
-        let open = match access {
-            Access::Open => true,
-            Access::User => self.user.is_empty(),
-            Access::Admin => nobody,
-            Access::Internal if nobody && peer == Peer::Elsewhere => {
-                return Err(Code::Forbidden.error("without an admin key only this machine may ask this"));
-            }
-            Access::Internal => nobody,
-        };
-        if open {
-            return Ok(());
-        }
-        let Some(key) = sent(headers) else {
-            return Err(Code::Unauthenticated.error("an API key is needed: Authorization: Bearer KEY"));
-        };
-        let sent: [u8; 32] = Sha256::digest(key).into();
-        let user = is_one_of(&sent, &self.user);
-        let admin = is_one_of(&sent, &self.admin);
-        match access {
-            Access::Admin | Access::Internal if self.admin.is_empty() && user => Ok(()),
-            Access::Admin | Access::Internal if user && !admin => {
-                Err(Code::Forbidden.error("this needs the admin key"))
-            }
-            Access::User if user => Ok(()),
-            Access::Open | Access::User | Access::Admin | Access::Internal if admin => Ok(()),
-            Access::Open | Access::User | Access::Admin | Access::Internal => {
-                Err(Code::Unauthenticated.error("the API key is wrong"))
-            }
-        }
+        Access::Admin | Access::Internal => keys.check(Need::Admin, sent(headers)),
     }
 }
 
-impl Keys {
-    /// The sender of a request that was let in. Where there is an admin key, only who has it goes before others.
-    fn caller(&self, headers: &HeaderMap, authority: Option<&str>) -> Caller {
-        let digest: Option<[u8; 32]> = sent(headers).map(|key| Sha256::digest(key).into());
-        let is = |keys: &[[u8; 32]]| digest.is_some_and(|digest| is_one_of(&digest, keys));
-        let (user, admin) = (is(&self.user), is(&self.admin));
-        let known = digest.filter(|_| user || admin);
-        let start = known.iter().flat_map(|digest| digest.iter().take(8));
-        Caller {
-            key: start.map(|byte| format!("{byte:02x}")).collect(),
-            may_hurry: admin || self.admin.is_empty(),
-            administers: self
-                .admit(Access::Admin, Peer::Elsewhere, headers, authority)
-                .is_ok(),
-        }
+/// The sender of a request that was let in. Where there is an admin key, only who has it goes before others.
+fn caller(keys: &Keys, headers: &HeaderMap, authority: Option<&str>) -> Caller {
+    let key = sent(headers);
+    let Holder { user, admin } = keys.holder(key);
+    let known = key.filter(|_| user || admin).map(Sha256::digest);
+    let start = known.iter().flat_map(|digest| digest.iter().take(8));
+    Caller {
+        key: start.map(|byte| format!("{byte:02x}")).collect(),
+        may_hurry: admin || !keys.guard_admins(),
+        administers: admit(keys, Access::Admin, Peer::Elsewhere, headers, authority).is_ok(),
     }
-}
-
-fn digests<I: IntoIterator<Item: AsRef<str>>>(keys: I) -> Vec<[u8; 32]> {
-    let digest = |key: &str| Sha256::digest(key.as_bytes()).into();
-    keys.into_iter()
-        .filter(|key| !key.as_ref().is_empty())
-        .map(|key| digest(key.as_ref()))
-        .collect()
-}
-
-/// Compares with all of them, whichever is right.
-fn is_one_of(sent: &[u8; 32], keys: &[[u8; 32]]) -> bool {
-    let none = Choice::from(0);
-    keys.iter()
-        .fold(none, |found, key| found | key.ct_eq(sent))
-        .into()
-}
-
-/// OpenAI's `Authorization: Bearer`, Anthropic's and llama.cpp's `x-api-key`.
-fn sent(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let bearer = bearer.and_then(|value| {
-        let (scheme, key) = value.split_at_checked(7)?;
-        scheme
-            .eq_ignore_ascii_case(b"bearer ")
-            .then_some(key.trim_ascii())
-    });
-    bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes))
 }
 
 /// Whether a page of another origin sent this; `authority` is what HTTP/2 has in place of `Host`. Origins without a host (`null`) are foreign.
@@ -190,9 +112,9 @@ fn is_foreign(headers: &HeaderMap, authority: Option<&str>) -> bool {
 pub(super) async fn check(access: Access, keys: Arc<Keys>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
     let authority = request.uri().authority().map(Authority::as_str);
-    match keys.admit(access, peer, request.headers(), authority) {
+    match admit(&keys, access, peer, request.headers(), authority) {
         Ok(()) => {
-            let caller = keys.caller(request.headers(), authority);
+            let caller = caller(&keys, request.headers(), authority);
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -217,7 +139,7 @@ mod tests {
             headers.insert(header, value.parse().unwrap());
         }
         let peer = Peer::Elsewhere;
-        keys.admit(access, peer, &headers, None)
+        admit(keys, access, peer, &headers, None)
             .err()
             .map(|error| error.kind())
     }
@@ -287,7 +209,7 @@ mod tests {
         let caller = |keys: &Keys, key: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-api-key", key.parse().unwrap());
-            keys.caller(&headers, None)
+            caller(keys, &headers, None)
         };
         let keys = Keys::new(["u", "v"], ["a"]);
         let [u, v, a] = ["u", "v", "a"].map(|key| caller(&keys, key));
@@ -306,7 +228,7 @@ mod tests {
             if !key.is_empty() {
                 headers.insert("x-api-key", key.parse().unwrap());
             }
-            let verdict = keys.admit(Access::Internal, peer, &headers, None);
+            let verdict = admit(keys, Access::Internal, peer, &headers, None);
             verdict.err().map(|error| error.kind())
         };
         let open = Keys::new(NONE, NONE);
@@ -331,7 +253,7 @@ mod tests {
             if authority.is_none() {
                 headers.insert("host", "localhost:8000".parse().unwrap());
             }
-            let verdict = keys.admit(access, Peer::Here, &headers, authority);
+            let verdict = admit(keys, access, Peer::Here, &headers, authority);
             verdict.err().map(|error| error.kind())
         };
         let open = Keys::new(NONE, NONE);

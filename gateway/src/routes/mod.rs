@@ -25,14 +25,10 @@ use axum::{
     middleware,
     response::{IntoResponse as _, Response},
 };
-use muster_proto::{Code, v1::ErrorInfo};
+use muster_proto::{Code, trust::Keys, v1::ErrorInfo};
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    access::{Access, Keys},
-    budget::Budget,
-    reply::Refusal,
-};
+use self::{access::Access, budget::Budget, reply::Refusal};
 use crate::{dialects, dispatch::Dispatcher, render::error::Form, stats::Stats};
 
 /// What handlers of one I/O thread work with.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{Router, body::Body};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use muster_proto::net::Address;
+use muster_proto::{net::Address, trust::Credentials};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -22,7 +22,7 @@ fn alone(stopping: &CancellationToken) -> Router {
     let nowhere = Address::Unix("/nonexistent/controller.sock".into());
     router(Arc::new(App {
         dispatcher: Dispatcher {
-            fleet: Fleet::new(&nowhere, None),
+            fleet: Fleet::new(&nowhere, &Credentials::none(), None),
             pool: Arc::new(Pool::default()),
             autoload: Autoload::default(),
         },

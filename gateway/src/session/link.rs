@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use muster_proto::{
     MAX_MESSAGE_BYTES,
-    net::{self, Address},
+    net::{self, Address, Channel},
+    trust::Credentials,
     v1::{inference_client::InferenceClient, session_message},
 };
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 
 use super::{Outbox, Session};
 
@@ -28,9 +29,9 @@ impl Drop for Closing {
 }
 
 /// Runs a session to its end. The task ends with the session's connection or its runtime; either way all its requests see that they are lost.
-pub(super) async fn run(session: Arc<Session>) {
+pub(super) async fn run(session: Arc<Session>, credentials: Credentials) {
     let _closing = Closing(Arc::clone(&session));
-    let status = match serve(&session).await {
+    let status = match serve(&session, &credentials).await {
         Ok(()) => Status::ok(""),
         Err(status) => status,
     };
@@ -43,8 +44,8 @@ pub(super) async fn run(session: Arc<Session>) {
     }
 }
 
-async fn serve(session: &Arc<Session>) -> Result<(), Status> {
-    let channel = dial(&session.addresses).await?;
+async fn serve(session: &Arc<Session>, credentials: &Credentials) -> Result<(), Status> {
+    let channel = dial(&session.addresses, credentials).await?;
     let mut client = InferenceClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -72,7 +73,7 @@ fn whole(error: &dyn std::error::Error) -> String {
 }
 
 /// Connects to the first address that answers; they are sorted best first.
-async fn dial(addresses: &[String]) -> Result<Channel, Status> {
+async fn dial(addresses: &[String], credentials: &Credentials) -> Result<Channel, Status> {
     let mut last = Status::unavailable("the worker has no address");
     for text in addresses {
         let address: Address = match text.parse() {
@@ -82,7 +83,7 @@ async fn dial(addresses: &[String]) -> Result<Channel, Status> {
                 continue;
             }
         };
-        match net::channel(&address).await {
+        match net::channel(&address, credentials).await {
             Ok(channel) => return Ok(channel),
             Err(error) => last = Status::unavailable(format!("{address}: {}", whole(&error))),
         }

@@ -7,10 +7,10 @@ use std::{
 
 use muster_proto::{
     Code, MAX_MESSAGE_BYTES,
-    net::{self, Address},
+    net::{self, Address, Channel},
+    trust::Credentials,
     v1::{ErrorInfo, inference_client::InferenceClient},
 };
-use tonic::transport::Channel;
 
 use super::{Session, link};
 
@@ -21,9 +21,19 @@ pub(crate) struct Pool {
     clients: Mutex<HashMap<String, InferenceClient<Channel>>>,
     /// Touched by one thread only and never held across an await: a std mutex is enough.
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// What workers are shown.
+    credentials: Credentials,
 }
 
 impl Pool {
+    /// No session is open yet.
+    pub(crate) fn new(credentials: Credentials) -> Self {
+        Self {
+            credentials,
+            ..Self::default()
+        }
+    }
+
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -36,7 +46,7 @@ impl Pool {
             Some(session) if !session.is_closed() => Arc::clone(session),
             Some(_) | None => {
                 let session = Arc::new(Session::new(addresses.to_vec()));
-                tokio::spawn(link::run(Arc::clone(&session)));
+                tokio::spawn(link::run(Arc::clone(&session), self.credentials.clone()));
                 sessions.insert(key, Arc::clone(&session));
                 session
             }
@@ -59,7 +69,7 @@ impl Pool {
         }
         let address: Option<Address> = addresses.iter().find_map(|text| text.parse().ok());
         let address = address.ok_or_else(|| Code::WorkerLost.error("the worker has no address"))?;
-        let client = InferenceClient::new(net::channel_lazy(&address))
+        let client = InferenceClient::new(net::channel_lazy(&address, &self.credentials))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         clients.insert(addresses.join(","), client.clone());

@@ -7,7 +7,8 @@ use std::{
 
 use muster_proto::{
     Code, ErrorExt as _,
-    net::{self, Address, Listener},
+    net::Address,
+    trust::{Door, Keys},
     v1::{
         self, control_server::ControlServer, ensure_loaded_event, load_model_event,
         models_server::ModelsServer, route_update,
@@ -104,7 +105,7 @@ pub(crate) struct Controller {
 
 impl Controller {
     pub(crate) async fn start(said: Said) -> Self {
-        Self::start_at(&"127.0.0.1:0".parse().unwrap(), said).await
+        Self::start_at(&crate::socket(), said).await
     }
 
     pub(crate) async fn start_at(address: &Address, said: Said) -> Self {
@@ -117,9 +118,9 @@ impl Controller {
         let (service, address) = (Arc::clone(&state), address.clone());
         let heard = state.heard.clone();
         let bound = process.runtime().spawn(async move {
-            let listener = Listener::bind(&address).await.unwrap();
-            let address = listener.address().unwrap();
-            let server = net::server()
+            let door = Door::parts(&address, None, &Keys::default()).await.unwrap();
+            let (mut server, listener) = door.open();
+            let server = server
                 .add_service(ControlServer::new(Service(service)))
                 .add_service(ModelsServer::new(Catalogue::new(heard)));
             tokio::spawn(server.serve_with_incoming(listener));

@@ -39,6 +39,12 @@ async fn within<T>(what: impl Future<Output = T>) -> T {
         .expect("nothing happened in time")
 }
 
+/// A place for a scripted process to listen at.
+fn socket() -> muster_proto::net::Address {
+    let name = format!("mg-{}.sock", muster_proto::id::fresh());
+    muster_proto::net::Address::Unix(std::env::temp_dir().join(name))
+}
+
 /// A runtime of its own for a scripted process: dropping it cuts all its connections, as a kill would.
 #[derive(Debug)]
 struct Process(Option<tokio::runtime::Runtime>);

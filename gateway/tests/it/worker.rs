@@ -7,7 +7,8 @@ use std::{
 
 use muster_proto::{
     Code, ErrorExt as _,
-    net::{self, Address, Listener},
+    net::Address,
+    trust::{Door, Keys},
     v1::{self, event::Kind, inference_server::InferenceServer, session_command, session_message},
 };
 use serde_json::json;
@@ -89,9 +90,10 @@ impl Worker {
         let process = Process::new();
         let service = Arc::clone(&state);
         let bound = process.runtime().spawn(async move {
-            let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-            let address = listener.address().unwrap();
-            let server = net::server().add_service(InferenceServer::new(Service(service)));
+            let address = crate::socket();
+            let door = Door::parts(&address, None, &Keys::default()).await.unwrap();
+            let (mut server, listener) = door.open();
+            let server = server.add_service(InferenceServer::new(Service(service)));
             tokio::spawn(server.serve_with_incoming(listener));
             address
         });

@@ -39,8 +39,9 @@ use anyhow::Context as _;
 use clap::Parser;
 use muster_proto::{
     MAX_MESSAGE_BYTES,
-    net::{self, Address, Listener},
+    net::Address,
     process::{self, LogLevel},
+    trust::{Door, Keys},
     v1::engine_server::EngineServer,
 };
 
@@ -48,7 +49,7 @@ use muster_proto::{
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// Where to serve the Engine service: unix:PATH or HOST:PORT.
+    /// Where to serve the Engine service: unix:PATH, for processes of the same user.
     #[arg(long, env = "MUSTER_LLAMA_LISTEN")]
     listen: Address,
     /// How much to log: critical, error, warning, info, debug or trace.
@@ -85,15 +86,13 @@ fn restart_with_environment() -> anyhow::Result<()> {
 }
 
 async fn serve(address: Address) -> anyhow::Result<()> {
-    let listener = Listener::bind(&address)
-        .await
-        .with_context(|| format!("listen on {address}"))?;
-    let address = listener.address()?;
+    let door = Door::parts(&address, None, &Keys::default()).await?;
     let service = grpc::EngineService::default();
-    let server = EngineServer::new(service.clone())
+    let engine = EngineServer::new(service.clone())
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    process::notify_ready(&address);
+    process::notify_ready(door.address());
+    let (mut server, listener) = door.open();
     let stopping = {
         let service = service.clone();
         async move {
@@ -102,8 +101,8 @@ async fn serve(address: Address) -> anyhow::Result<()> {
             service.stop().await;
         }
     };
-    net::server()
-        .add_service(server)
+    server
+        .add_service(engine)
         .serve_with_incoming_shutdown(listener, stopping)
         .await
         .context("serve")

@@ -17,7 +17,8 @@ use futures::{
 };
 use muster_proto::{
     Code, ErrorExt as _, MAX_MESSAGE_BYTES, VERSION,
-    net::{self, Address},
+    net::{self, Address, Channel},
+    trust::Credentials,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, DeviceKind,
         EngineDescribeRequest, EngineDescription, EngineLoadRequest, ErrorInfo, LoadPhase, NativeCall,
@@ -27,7 +28,7 @@ use muster_proto::{
 };
 use tokio::{net::UnixDatagram, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming, transport::Channel};
+use tonic::{Status, Streaming};
 
 use super::{
     EngineCalls, EngineConfig, EngineLink, EngineProcess, Launch, LaunchError, RunningEngine, Runtime, files,
@@ -148,7 +149,7 @@ async fn connect(address: &Address, ready: &UnixDatagram) -> Client {
     let mut backoff = BACKOFF_FIRST;
     let mut buffer = [0; 512];
     loop {
-        if let Ok(channel) = net::channel(address).await {
+        if let Ok(channel) = net::channel(address, &Credentials::none()).await {
             return EngineClient::new(channel)
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES);

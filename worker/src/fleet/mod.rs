@@ -15,7 +15,7 @@ mod session;
 use std::{sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use muster_proto::net::Address;
+use muster_proto::{net::Address, trust::Credentials};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 pub(crate) struct Fleet {
     /// Where the controller is.
     pub(crate) controller: Address,
+    /// What it is shown.
+    pub(crate) credentials: Credentials,
     /// Where gateways reach this worker.
     pub(crate) addresses: Vec<Address>,
     /// The instances.
@@ -45,6 +47,7 @@ impl Fleet {
         let mut handler = Handler::new(Arc::clone(&self.registry));
         let mut highest_epoch = 0;
         let mut number = 0;
+        let mut said = false;
         loop {
             let mut delays = ExponentialBuilder::default()
                 .with_min_delay(BACKOFF.0)
@@ -60,6 +63,11 @@ impl Fleet {
                 match result {
                     Ok(()) => return,
                     Err(error) if joined => tracing::warn!(%error, "the controller's session ended"),
+                    // Trying again helps as soon as somebody has put it right.
+                    Err(error) if error.is_refusal() && !said => {
+                        said = true;
+                        tracing::error!(%error, controller = %self.controller, "the controller does not let this worker join");
+                    }
                     Err(error) => tracing::debug!(%error, controller = %self.controller, "could not join"),
                 }
                 if self.leave.is_cancelled() {

@@ -58,6 +58,14 @@ pub(crate) enum SessionError {
     NoWelcome,
 }
 
+impl SessionError {
+    /// Whether this was the wrong door, or the wrong token.
+    pub(super) fn is_refusal(&self) -> bool {
+        use tonic::Code::{PermissionDenied, Unauthenticated};
+        matches!(self, Self::Broken(status) if matches!(status.code(), PermissionDenied | Unauthenticated))
+    }
+}
+
 /// One attempt at a session.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
@@ -118,7 +126,7 @@ impl<'a> Session<'a> {
     }
 
     async fn join(self) -> Result<Joined<'a>> {
-        let channel = net::channel(&self.fleet.controller).await?;
+        let channel = net::channel(&self.fleet.controller, &self.fleet.credentials).await?;
         let mut client = FleetClient::new(channel)
             .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES)
             .max_encoding_message_size(muster_proto::MAX_MESSAGE_BYTES);

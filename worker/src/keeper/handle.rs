@@ -34,6 +34,7 @@ use tokio::{
 use super::{
     MARK,
     dir::PrivateDir,
+    environment::inherited,
     proc,
     protocol::{Exit, Order, Report},
     record::Record,
@@ -62,7 +63,7 @@ pub(crate) struct EngineCommand {
     pub(crate) program: PathBuf,
     /// Its arguments.
     pub(crate) args: Vec<OsString>,
-    /// Added to the worker's own environment.
+    /// Added to what of the worker's own environment engines may know.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// Time between TERM and KILL when the engine is asked to stop.
     pub(crate) grace: Duration,
@@ -271,10 +272,8 @@ fn spawn_keeper(command: &EngineCommand) -> io::Result<(Child, UnixStream)> {
         .arg("--")
         .arg(&command.program)
         .args(&command.args)
-        // The worker's own supervisor must not hear from engines.
-        .env_remove("NOTIFY_SOCKET")
-        .env_remove("WATCHDOG_USEC")
-        .env_remove("WATCHDOG_PID")
+        .env_clear()
+        .envs(inherited())
         .envs(command.environment.iter().map(|(key, value)| (key, value)))
         .env(MARK, &command.instance)
         .stdin(OwnedFd::from(theirs))

@@ -12,13 +12,14 @@
 //! inherits orphans of the tree: "no child left" means that the tree is gone. If the keeper itself is killed, the engine dies by its parent
 //! death signal and the worker ends the rest: every process of the tree carries `MUSTER_INSTANCE` in its environment.
 //!
-//! * [`child`]: the keeper process. [`handle`]: the worker's side. [`sweep()`]: leftovers of an earlier boot.
+//! * [`child`]: the keeper process. [`handle`]: the worker's side. [`inherited`]: its environment. [`sweep()`]: leftovers of an earlier boot.
 //!
 //! Architecture invariant: nothing in here knows what an engine is or speaks; it keeps any command.
 
 mod cgroup;
 mod child;
 mod dir;
+mod environment;
 mod handle;
 mod proc;
 mod protocol;
@@ -27,6 +28,7 @@ mod sweep;
 
 pub(crate) use child::{KeeperArgs, run};
 pub(crate) use dir::PrivateDir;
+pub(crate) use environment::inherited;
 pub(crate) use handle::{EngineCommand, Kept, StartError, start};
 pub(crate) use sweep::sweep;
 

@@ -14,7 +14,8 @@ use std::{
 use futures::{Stream, StreamExt as _};
 use muster_proto::{
     id,
-    net::{self, Address, Listener},
+    net::Address,
+    trust::{Door, DoorError, Keys},
     v1::{
         Command, ControllerMessage, DeviceSample, Goodbye, Hello, InstanceState, InstanceStatus, Outcome,
         Welcome, WorkerMessage, WorkerReport,
@@ -166,22 +167,25 @@ impl View {
 impl Controller {
     pub(crate) async fn start(address: &Address, epoch: u64) -> Self {
         // The one before it at the same address may take a moment to go.
-        let listener = timeout(PATIENCE, async {
+        let door = timeout(PATIENCE, async {
             loop {
-                match Listener::bind(address).await {
-                    Err(error) if error.kind() == ErrorKind::AddrInUse => tokio::task::yield_now().await,
+                match Door::parts(address, None, &Keys::default()).await {
+                    Err(DoorError::Bind { source, .. }) if source.kind() == ErrorKind::AddrInUse => {
+                        tokio::task::yield_now().await;
+                    }
                     bound => return bound.unwrap(),
                 }
             }
         });
-        let listener = listener.await.expect("the address stays taken");
-        let address = listener.address().unwrap();
+        let door = door.await.expect("the address stays taken");
+        let address = door.address().clone();
         let (sender, sessions) = mpsc::channel(8);
         let service = FleetServer::new(Service {
             epoch,
             sessions: sender,
         });
-        let server = net::server().add_service(service).serve_with_incoming(listener);
+        let (mut server, listener) = door.open();
+        let server = server.add_service(service).serve_with_incoming(listener);
         let server = tokio::spawn(async move { server.await.unwrap() });
         Self {
             address,

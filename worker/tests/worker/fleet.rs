@@ -4,6 +4,7 @@ use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use muster_proto::{
     net,
+    trust::Credentials,
     v1::{
         AckTombstone, CancelLoad, InstanceState, Load, NativeCall, RefusedReason, command::Kind as Order,
         inference_client::InferenceClient, outcome::Kind as Answer,
@@ -210,7 +211,11 @@ impl CopiedFree for Option<&muster_proto::v1::DeviceSample> {
 async fn work_beside_the_sessions_touches_and_a_look_does_not() {
     let rig = Rig::start(&[]).await;
     let instance = rig.load(stub("m", |_, _| {})).await;
-    let mut client = InferenceClient::new(net::channel(&rig.worker.address).await.unwrap());
+    let mut client = InferenceClient::new(
+        net::channel(&rig.worker.address, &Credentials::none())
+            .await
+            .unwrap(),
+    );
     let mut ask = async |work| {
         let call = NativeCall {
             instance: Some(instance.clone()),

@@ -9,7 +9,8 @@ use std::{
 };
 
 use muster_proto::{
-    net::{self, Address},
+    net::{self, Address, Channel},
+    trust::Credentials,
     v1::{
         Cancel, Credit, ErrorInfo, Event, Finished, GenerateRequest, InstanceRef, Prompt, PromptPiece,
         SessionCommand, SessionMessage, Start, event::Kind, generate_request::Input,
@@ -19,7 +20,6 @@ use muster_proto::{
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 
 use crate::rig::PATIENCE;
 
@@ -44,7 +44,7 @@ pub(crate) struct Stream {
 pub(crate) type Ended = Result<Finished, ErrorInfo>;
 
 pub(crate) async fn client(address: &Address) -> InferenceClient<Channel> {
-    InferenceClient::new(net::channel(address).await.unwrap())
+    InferenceClient::new(net::channel(address, &Credentials::none()).await.unwrap())
         .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES)
 }
 

@@ -1,13 +1,14 @@
 //! The worker as an operator sees it: `Host`, health and reflection.
 
 use muster_proto::{
-    Code, ErrorExt as _, net,
+    Code, ErrorExt as _,
+    net::{self, Channel},
+    trust::Credentials,
     v1::{
         DescribeRequest, DrainRequest, ErrorInfo, HostUnloadRequest, InstanceState, TokenizeCall, UnloadMode,
         host_client::HostClient,
     },
 };
-use tonic::transport::Channel;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -27,7 +28,9 @@ use crate::{
 const FOREVER: u32 = 1 << 19;
 
 async fn channel(rig: &Rig) -> Channel {
-    net::channel(&rig.worker.address).await.unwrap()
+    net::channel(&rig.worker.address, &Credentials::none())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]

@@ -124,7 +124,7 @@ pub(crate) async fn wait_until(what: &str, limit: Duration, mut met: impl FnMut(
 impl Rig {
     pub(crate) async fn start(flags: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("mstr").tempdir().unwrap();
-        let mut controller = Controller::start(&"127.0.0.1:0".parse().unwrap(), 1).await;
+        let mut controller = Controller::start(&Address::Unix(dir.path().join("controller.sock")), 1).await;
         let worker = Worker::start(dir.path(), &controller.address, flags).await;
         let session = controller.session().await;
         Self {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use muster_proto::{
     net,
+    trust::Credentials,
     v1::{
         DescribeRequest, Hold, InstanceSpec, InstanceState, Quiesce, RefusedReason, Resume, SetAttributes,
         Unload, UnloadMode, command::Kind as Order, host_client::HostClient, outcome::Kind as Answer,
@@ -121,7 +122,7 @@ async fn a_hold_runs_out_when_controller_and_its_gateway_are_gone() {
         session,
     } = rig;
     drop((session, controller));
-    let mut host = HostClient::new(net::channel(&worker.address).await.unwrap());
+    let mut host = HostClient::new(net::channel(&worker.address, &Credentials::none()).await.unwrap());
     let mut holds = async || {
         let described = host
             .describe(DescribeRequest { engines: false })

@@ -31,7 +31,7 @@ pub(crate) async fn ask(
     loop {
         let (hold, route) = route(controller, &conversation.options.model, avoid.clone()).await?;
         let instance = route.instance.clone().unwrap_or_default();
-        match generate(conversation, &route, hold, shown).await? {
+        match generate(controller, conversation, &route, hold, shown).await? {
             Ended::Answered(answer) => return Ok(answer),
             Ended::Refused(_) if avoid.len() + 1 < ATTEMPTS => avoid.push(instance.instance_id),
             Ended::Refused(failure) => return Err(failure),
@@ -83,6 +83,7 @@ async fn route(
 }
 
 async fn generate(
+    controller: &Controller,
     conversation: &Conversation,
     route: &Route,
     hold: Streaming<EnsureLoadedEvent>,
@@ -90,10 +91,11 @@ async fn generate(
 ) -> Result<Ended, Failure> {
     let instance = route.instance.clone().unwrap_or_default();
     let peer = format!("worker {}", instance.worker_id);
-    let mut client = match client::worker(&instance.worker_id, &route.addresses).await {
-        Ok(client) => client,
-        Err(failure) => return Ok(Ended::Refused(failure)),
-    };
+    let mut client =
+        match client::worker(&instance.worker_id, &route.addresses, &controller.credentials()?).await {
+            Ok(client) => client,
+            Err(failure) => return Ok(Ended::Refused(failure)),
+        };
     let call = GenerateCall {
         instance: Some(instance),
         model: route.model_id.clone(),

@@ -57,6 +57,13 @@ impl Directories {
     }
 }
 
+/// The run directory of a `muster up` that uses the state directory of the environment; none if there never was one.
+pub(crate) fn expected_run_dir() -> Option<PathBuf> {
+    let told = std::env::var_os("MUSTER_STATE_DIR").filter(|dir| !dir.is_empty());
+    let state = told.map_or_else(default_state_dir, |dir| Ok(dir.into())).ok()?;
+    Some(run_dir(&state.canonicalize().ok()?))
+}
+
 fn default_state_dir() -> Result<PathBuf, UpError> {
     let set = |name| {
         std::env::var_os(name)

@@ -19,14 +19,18 @@ mod plan;
 mod ports;
 mod process;
 
+pub(crate) use directories::expected_run_dir as run_dir;
+
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
 
+use clap::ArgMatches;
 use muster_proto::{
     net::{self, Address},
     process::{init_logging, notify_ready, notify_stopping},
+    trust::{Credentials, KeyOptions},
     v1::{ListModelsRequest, Model, ModelType, control_client::ControlClient},
 };
 use serde_json::json;
@@ -156,9 +160,10 @@ impl UpError {
 }
 
 /// Runs everything until Ctrl-C or SIGTERM.
-pub(crate) async fn run(options: UpOptions, output: Output) -> Result<(), Failure> {
+pub(crate) async fn run(options: UpOptions, given: &ArgMatches, output: Output) -> Result<(), Failure> {
     let started = Instant::now();
     init_logging(options.log_level);
+    KeyOptions::warn_of_command_line(given);
     let mut signals = Signals::install()?;
     let drain_timeout = Duration::from_secs(options.drain_timeout);
     let plan = Plan::new(options)?;
@@ -186,7 +191,10 @@ pub(crate) async fn run(options: UpOptions, output: Output) -> Result<(), Failur
 /// Where the running fleet is reached.
 struct Addresses {
     http: Address,
+    /// For operators.
     grpc: Address,
+    /// The controller's, for our own processes.
+    socket: Address,
 }
 
 /// The children, in the order in which they are stopped.
@@ -201,11 +209,12 @@ impl Fleet {
     async fn start(&mut self, plan: &Plan) -> Result<Addresses, UpError> {
         self.controller.push(Process::start(plan.controller()));
         let grpc = first_ready(&mut self.controller).await?;
+        let socket = plan.socket();
         self.workers
-            .extend(plan.workers(&grpc).into_iter().map(Process::start));
-        self.gateway.push(Process::start(plan.gateway(&grpc)));
+            .extend(plan.workers(&socket).into_iter().map(Process::start));
+        self.gateway.push(Process::start(plan.gateway(&socket)));
         let (http, _) = tokio::try_join!(first_ready(&mut self.gateway), first_ready(&mut self.workers))?;
-        Ok(Addresses { http, grpc })
+        Ok(Addresses { http, grpc, socket })
     }
 
     /// Stops everything in order. Each group has its own time, so that a gateway whose streams take long costs no worker its life; another
@@ -294,18 +303,19 @@ impl Signals {
 
 /// Says where everything is, and what to try.
 async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Result<(), Failure> {
-    let all = models(&addresses.grpc).await;
+    let all = models(&addresses.socket).await;
     let models: Vec<&str> = all.iter().map(|model| model.id.as_str()).collect();
-    let Addresses { http, grpc } = addresses;
+    let Addresses { http, grpc, socket } = addresses;
     if output.is_json() {
         return output.line(json!({
             "http": http.to_string(),
             "grpc": grpc.to_string(),
+            "socket": socket.to_string(),
             "models": models,
             "ready_seconds": took.as_secs_f64(),
         }));
     }
-    let (base, socket) = match http {
+    let (base, through) = match http {
         Address::Tcp(text) => (format!("http://{}", dialable(text)), String::new()),
         Address::Unix(path) => (
             "http://localhost".to_owned(),
@@ -320,10 +330,10 @@ async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Resu
         models.join(", ")
     };
     output.line(format_args!(
-        "muster is ready after {:.2} s\n  HTTP    {base}/v1{}\n  gRPC    {grpc}\n  models  {listed}\n  try     curl -N{socket} {base}/v1/chat/completions \
+        "muster is ready after {:.2} s\n  HTTP    {base}/v1{}\n  gRPC    {grpc}\n  models  {listed}\n  try     curl -N{through} {base}/v1/chat/completions \
          -H 'content-type: application/json' -d '{{\"model\":\"{model}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'",
         took.as_secs_f64(),
-        if socket.is_empty() { String::new() } else { format!("  (on {http})") },
+        if through.is_empty() { String::new() } else { format!("  (on {http})") },
     ))
 }
 
@@ -338,8 +348,8 @@ fn dialable(listen: &str) -> String {
 }
 
 /// The catalogue's ids; empty if the controller does not say, which is no reason to stop.
-async fn models(grpc: &Address) -> Vec<Model> {
-    let mut client = ControlClient::new(net::channel_lazy(grpc))
+async fn models(socket: &Address) -> Vec<Model> {
+    let mut client = ControlClient::new(net::channel_lazy(socket, &Credentials::none()))
         .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES);
     let asked = client.list_models(ListModelsRequest::default());
     match tokio::time::timeout(GREETING_TIMEOUT, asked).await {

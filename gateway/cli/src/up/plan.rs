@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_proto::net::Address;
+use muster_proto::{net::Address, trust::place};
 
 use super::{UpError, catalogue, directories::Directories, ports, process::Spec};
 use crate::args::UpOptions;
@@ -63,7 +63,7 @@ impl Plan {
         })
     }
 
-    /// The controller; it keeps its port over restarts, because everything else dials it.
+    /// The controller; it keeps operators' port over restarts.
     pub(crate) fn controller(&self) -> Spec {
         let mut args = self.common();
         for path in &self.configs {
@@ -88,10 +88,27 @@ impl Plan {
         // Joined to its flag, since its value begins with a dash.
         let llamacpp_args = self.options.llamacpp_args.as_ref();
         args.extend(llamacpp_args.map(|words| format!("--llamacpp-args={words}").into()));
-        self.spec("controller", CONTROLLER, args, self.options.grpc.clone(), true)
+        args.extend(["--listen".into(), self.socket().to_string().into()]);
+        let grpc = self.options.grpc.clone();
+        Spec {
+            listen_flag: "--operators",
+            secrets: self.secrets(),
+            ..self.spec("controller", CONTROLLER, args, grpc, true)
+        }
     }
 
-    /// One worker per `--device`, which owns all that it names, `A+B`. Gateways learn a worker's port from the controller, so it may change.
+    /// Where the controller listens for the others.
+    pub(crate) fn socket(&self) -> Address {
+        Address::Unix(self.directories.run().join(place::CONTROLLER_SOCKET))
+    }
+
+    /// What only those get who check keys.
+    fn secrets(&self) -> Vec<(&'static str, OsString)> {
+        let set = |(_, value): &(_, OsString)| !value.is_empty();
+        self.options.keys.environment().into_iter().filter(set).collect()
+    }
+
+    /// One worker per `--device`, which owns all that it names, `A+B`. Gateways learn its socket from the controller.
     pub(crate) fn workers(&self, controller: &Address) -> Vec<Spec> {
         self.devices
             .iter()
@@ -109,7 +126,8 @@ impl Plan {
                 if let Some(path) = &self.options.llama_server {
                     args.extend(["--llama-server".into(), path.into()]);
                 }
-                self.spec(&name, WORKER, args, Address::Tcp("127.0.0.1:0".to_owned()), false)
+                let socket = self.directories.run().join(format!("{name}.sock"));
+                self.spec(&name, WORKER, args, Address::Unix(socket), false)
             })
             .collect()
     }
@@ -119,7 +137,10 @@ impl Plan {
         let mut args = self.common();
         args.extend(["--controller".into(), controller.to_string().into()]);
         args.extend(["--drain-seconds".into(), self.drain_seconds()]);
-        self.spec("gateway", GATEWAY, args, self.options.http.clone(), true)
+        Spec {
+            secrets: self.secrets(),
+            ..self.spec("gateway", GATEWAY, args, self.options.http.clone(), true)
+        }
     }
 
     fn drain_seconds(&self) -> OsString {
@@ -135,7 +156,9 @@ impl Plan {
             name: name.to_owned(),
             program: self.binaries.join(binary),
             args,
+            listen_flag: "--listen",
             listen,
+            secrets: Vec::new(),
             keeps_address: keeps,
             watchdog: self.options.watchdog(),
             notify: self.directories.run().join(format!("{name}.ready")),

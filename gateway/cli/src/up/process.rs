@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::net::Address;
+use muster_proto::{net::Address, trust::KeyOptions};
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 use tokio::{
     process::{Child, Command},
@@ -43,10 +43,14 @@ pub(crate) struct Spec {
     pub(crate) name: String,
     /// The binary.
     pub(crate) program: PathBuf,
-    /// Its arguments but `--listen`.
+    /// Its arguments but the address below.
     pub(crate) args: Vec<OsString>,
+    /// The flag that says where it should listen.
+    pub(crate) listen_flag: &'static str,
     /// Where it should listen.
     pub(crate) listen: Address,
+    /// Keys, by the names of their variables: command lines are for everybody to read.
+    pub(crate) secrets: Vec<(&'static str, OsString)>,
     /// Restarts listen where the first start did.
     pub(crate) keeps_address: bool,
     /// How long it may show no sign of life once it is ready; none = for ever.
@@ -314,7 +318,7 @@ fn spawn(spec: &Spec) -> io::Result<Child> {
     let mut command = Command::new(&spec.program);
     command
         .args(&spec.args)
-        .arg("--listen")
+        .arg(spec.listen_flag)
         .arg(spec.listen.to_string())
         .env("NOTIFY_SOCKET", &spec.notify)
         .env_remove("WATCHDOG_USEC")
@@ -329,6 +333,10 @@ fn spawn(spec: &Spec) -> io::Result<Child> {
         // A terminal's Ctrl-C reaches only `muster up`, which then stops its children in order.
         .process_group(0)
         .kill_on_drop(true);
+    for name in KeyOptions::VARIABLES {
+        command.env_remove(name);
+    }
+    command.envs(spec.secrets.iter().cloned());
     die_with_parent(&mut command);
     command.spawn()
 }

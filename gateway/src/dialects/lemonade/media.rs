@@ -12,8 +12,8 @@ use axum::{extract::State, response::Response};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use memchr::memmem;
 use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, ModelSummary, ModelType, NativeCall},
+    Code, ErrorExt as _, native,
+    v1::{ErrorInfo, ModelType, NativeCall},
 };
 
 use crate::{
@@ -37,8 +37,6 @@ const IMAGES: [(&str, &str); 3] = [
     ("edits", "edit images"),
     ("variations", "vary images"),
 ];
-/// Routes that engines have, by runtime.
-const ROUTES: [(&str, &[&str]); 1] = [("llama_server", &["/v1/audio/transcriptions"])];
 
 #[utoipa::path(
     post,
@@ -151,7 +149,7 @@ fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Res
         return Err(unknown_model(model));
     };
     check_kind(summary, kind, does)?;
-    if has_route(summary, path) {
+    if native::passes(&summary.runtime, "POST", path) {
         return Ok(summary.id.clone());
     }
     let message = format!(
@@ -159,11 +157,6 @@ fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Res
         summary.runtime
     );
     Err(Code::UnsupportedByRuntime.error(message).with_param("model"))
-}
-
-fn has_route(summary: &ModelSummary, path: &str) -> bool {
-    let runtime = ROUTES.iter().find(|(runtime, _)| *runtime == summary.runtime);
-    runtime.is_some_and(|(_, paths)| paths.contains(&path))
 }
 
 fn content_type(headers: &HeaderMap) -> String {
@@ -245,16 +238,5 @@ mod tests {
         for broken in [&FORM[..20], b"", b"--xX", b"--xX\r\n\r\n", b"--xX--"] {
             assert_eq!(form_model(broken, "xX").unwrap_err().param, "model");
         }
-    }
-
-    #[test]
-    fn a_runtime_is_asked_only_for_routes_it_has() {
-        let on = |runtime: &str| ModelSummary {
-            runtime: runtime.into(),
-            ..ModelSummary::default()
-        };
-        assert!(has_route(&on("llama_server"), "/v1/audio/transcriptions"));
-        assert!(!has_route(&on("llama_server"), "/v1/images/generations"));
-        assert!(!has_route(&on("llama_cpp"), "/v1/audio/transcriptions"));
     }
 }

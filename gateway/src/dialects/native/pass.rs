@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use muster_proto::{
-    Code,
+    Code, native,
     v1::{EngineDescription, ErrorInfo, ModelSummary, NativeCall},
 };
 use serde::Deserialize;
@@ -89,7 +89,7 @@ impl Engine {
 
     /// Its own answer; `path` with query.
     pub(super) async fn pass(mut self, method: Method, path: &str, body: Bytes) -> Result<Response, Refusal> {
-        if !self.speaks_http() {
+        if !native::passes(&self.summary.runtime, method.as_str(), path) {
             return Err(unsupported(path).into());
         }
         let call = NativeCall {

@@ -19,7 +19,9 @@ use std::{
 };
 
 use muster_proto::{
-    MAX_MESSAGE_BYTES, net,
+    MAX_MESSAGE_BYTES,
+    net::{self, Channel},
+    trust::Credentials,
     v1::{
         Cancel, Chat, ChatMessage, ContentPart, Credit, EmbedRequest, EngineDescribeRequest,
         EngineDescription, EngineLoadRequest, ErrorInfo, Event, GenerateRequest, ModelSettings, ModelType,
@@ -30,7 +32,6 @@ use muster_proto::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 
 /// A deadline no passing test comes near.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -115,7 +116,9 @@ impl Engine {
         socket
             .recv(&mut buffer)
             .expect("the engine says that it is ready");
-        let channel = net::channel(&address.parse().unwrap()).await.unwrap();
+        let channel = net::channel(&address.parse().unwrap(), &Credentials::none())
+            .await
+            .unwrap();
         let client = EngineClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);

@@ -10,6 +10,8 @@ use muster_proto::{
 };
 use tokio::{process::Command, time::timeout};
 
+use crate::keeper;
+
 /// Concurrent sequences, unless the settings say otherwise.
 const SEQUENCES: u32 = 4;
 /// Total cells, unless the settings say otherwise; llama-server lowers it to the model's own context.
@@ -120,6 +122,8 @@ pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Res
     }
     let help = Command::new(program)
         .arg("--help")
+        .env_clear()
+        .envs(keeper::inherited())
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();

@@ -7,7 +7,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 use muster_proto::{
-    Code, ErrorExt as _,
+    Code, ErrorExt as _, native,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
         EngineDescription, ErrorInfo, ModelSettings, ModelType, NativeCall, NativeChunk, SequencePhase,
@@ -105,8 +105,9 @@ impl EngineCalls for Calls {
                     .with_param(param)
             };
             let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| wrong("method"))?;
-            if !call.path.starts_with('/') {
-                return Err(wrong("path"));
+            if !native::passes("llama_server", &call.method, &call.path) {
+                let message = format!("{} {} of llama_server is not passed on", call.method, call.path);
+                return Err(Code::UnsupportedByRuntime.error(message));
             }
             let mut request = http.request(method, &call.path).body(call.body);
             if !call.content_type.is_empty() {

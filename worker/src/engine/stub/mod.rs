@@ -15,8 +15,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use muster_proto::{
     MAX_MESSAGE_BYTES,
-    net::{self, Address, Listener},
+    net::Address,
     process,
+    trust::{Door, Keys},
     v1::engine_server::EngineServer,
 };
 
@@ -44,15 +45,14 @@ pub(crate) fn run(args: &StubArgs) -> ExitCode {
 }
 
 async fn serve(args: &StubArgs) -> anyhow::Result<()> {
-    let listener = Listener::bind(&args.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.listen))?;
-    process::notify_ready(&listener.address()?);
+    let door = Door::parts(&args.listen, None, &Keys::default()).await?;
+    process::notify_ready(door.address());
+    let (mut server, listener) = door.open();
     let service = EngineServer::new(service::Stub::default())
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tokio::select! {
-        served = net::server().add_service(service).serve_with_incoming(listener) => Ok(served?),
+        served = server.add_service(service).serve_with_incoming(listener) => Ok(served?),
         // Whatever runs is cancelled: the worker drained it before.
         asked = process::shutdown_signal() => Ok(asked?),
     }
