@@ -128,6 +128,10 @@ extern "C" void ms_set_threads(ms_context * c, int32_t threads, int32_t threads_
     llama_set_n_threads(c->ctx, threads, threads_batch);
 }
 
+extern "C" void ms_set_stop(ms_context * c, ms_stop stop, void * user) noexcept {
+    llama_set_abort_callback(c->ctx, stop, user);
+}
+
 extern "C" int ms_decode(ms_context * c, int32_t n, const int32_t * tokens, const int32_t * pos, const int32_t * seq, const int8_t * output) noexcept {
     try {
         for (int32_t i = 0; i < n; i++) {

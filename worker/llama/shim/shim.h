@@ -6,6 +6,7 @@
 //  - inputs were checked by the Rust side (guard.rs): a GGML_ASSERT can't be caught.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +36,8 @@ typedef int (*ms_progress)(float fraction, void * user);
 // level: 1 debug, 2 info, 3 warning, 4 error
 typedef void (*ms_log)(int level, const char * text);
 typedef void (*ms_abort)(const char * message);
+// asked between the steps of a graph, on the thread that decodes; true gives the decode up
+typedef bool (*ms_stop)(void * user);
 
 void ms_init(ms_log log, ms_abort on_abort) noexcept;
 
@@ -57,6 +60,8 @@ int  ms_context_new(ms_model * model, const char * params_json, ms_context ** ou
 void ms_context_free(ms_context * ctx) noexcept;
 int  ms_context_info(const ms_context * ctx, ms_sink sink, void * user, char * error) noexcept;
 void ms_set_threads(ms_context * ctx, int32_t threads, int32_t threads_batch) noexcept;
+// `stop` may be asked during any decode (by CPU and Metal; other devices do not ask)
+void ms_set_stop(ms_context * ctx, ms_stop stop, void * user) noexcept;
 // llama_decode's own codes; -1000 if it threw. One sequence per token; `output` marks tokens whose logits are wanted.
 int  ms_decode(ms_context * ctx, int32_t n, const int32_t * tokens, const int32_t * pos, const int32_t * seq, const int8_t * output) noexcept;
 int  ms_seq_rm(ms_context * ctx, int32_t seq, int32_t p0, int32_t p1) noexcept; // 1 = removed

@@ -1,13 +1,18 @@
 //! The context: KV cache, decode, outputs. Owned by the loop's thread.
 #![expect(unsafe_code, reason = "calls into the shim")]
 
-use std::{ffi::CString, path::Path, sync::Arc};
+use std::{
+    ffi::{CString, c_void},
+    path::Path,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    control::Control,
     ffi::{self, ErrorText, NativeError, RawContext, append},
-    model::{Model, Token, c_string, collect, path_string},
+    model::{GIVING_UP, Model, Token, c_string, collect, path_string},
 };
 
 /// A sequence id: 0 to `n_seq_max` − 1.
@@ -55,6 +60,8 @@ pub(crate) enum DecodeError {
     NoRoom,
     /// Something in the batch is wrong (a position, a token); the memory is as before.
     Refused,
+    /// Nobody wants it any more ([`Context::stop_when_cancelled`]); parts of the batch may be in the memory: re-read the positions.
+    GivenUp,
     /// Something broke; parts of the batch may be in the memory: re-read the positions.
     Broken(i32),
 }
@@ -127,6 +134,19 @@ pub(crate) struct Context {
     raw: *mut RawContext,
     info: ContextInfo,
     model: Arc<Model>,
+    /// Whom the running decode is for. Not a `Box`: llama.cpp has the pointer too.
+    stop: *mut Vec<Arc<Control>>,
+}
+
+/// Asked by llama.cpp between the steps of a graph, on the thread that decodes.
+extern "C" fn all_cancelled(user: *mut c_void) -> bool {
+    // SAFETY: `user` is `Context::stop`, and during a decode nobody changes what it points at.
+    let whom = unsafe { &*user.cast_const().cast::<Vec<Arc<Control>>>() };
+    let stop = !whom.is_empty() && whom.iter().all(|control| control.is_cancelled());
+    if stop {
+        GIVING_UP.store(true, Relaxed);
+    }
+    stop
 }
 
 // SAFETY: llama.cpp's context has no thread affinity; it must only not be used by two threads at once, and `Context` is not `Sync`.
@@ -136,6 +156,8 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: made by ms_context_new, freed once, before the model (`self.model` is dropped after this body).
         unsafe { ffi::ms_context_free(self.raw) }
+        // SAFETY: made by `Box::into_raw`, and llama.cpp's pointer to it is gone with the context.
+        drop(unsafe { Box::from_raw(self.stop) });
     }
 }
 
@@ -165,7 +187,17 @@ impl Context {
             |json| serde_json::from_slice(&json).map_err(|error| NativeError::Failed(error.to_string())),
         );
         match info {
-            Ok(info) => Ok(Self { raw, info, model }),
+            Ok(info) => {
+                let stop: *mut Vec<Arc<Control>> = Box::into_raw(Box::default());
+                // SAFETY: `raw` was just made, and `stop` lives longer.
+                unsafe { ffi::ms_set_stop(raw, all_cancelled, stop.cast()) };
+                Ok(Self {
+                    raw,
+                    info,
+                    model,
+                    stop,
+                })
+            }
             Err(error) => {
                 // SAFETY: just made, nobody else has it.
                 unsafe { ffi::ms_context_free(raw) };
@@ -186,6 +218,14 @@ impl Context {
     pub(crate) fn set_threads(&mut self, threads: i32, threads_batch: i32) {
         // SAFETY: the context lives and is ours.
         unsafe { ffi::ms_set_threads(self.raw, threads, threads_batch) }
+    }
+
+    /// Whom the next decode is for: it is given up as soon as all of them are cancelled. Nobody: it runs to its end.
+    pub(crate) fn stop_when_cancelled(&mut self, whom: impl Iterator<Item = Arc<Control>>) {
+        // SAFETY: as in `decode`: no decode is running, that needs `&mut self`.
+        let stop = unsafe { &mut *self.stop };
+        stop.clear();
+        stop.extend(whom);
     }
 
     /// Decodes a batch.
@@ -209,9 +249,13 @@ impl Context {
                 batch.output.as_ptr(),
             )
         };
+        // SAFETY: `stop` was made by `new` and is freed by `drop`; llama.cpp reads it only during a decode.
+        unsafe { (*self.stop).clear() };
+        GIVING_UP.store(false, Relaxed);
         match code {
             0 => Ok(()),
             1 => Err(DecodeError::NoRoom),
+            2 => Err(DecodeError::GivenUp),
             -1 => Err(DecodeError::Refused),
             code => Err(DecodeError::Broken(code)),
         }

@@ -27,6 +27,7 @@ pub(crate) type Sink = extern "C" fn(*mut c_void, *const u8, usize);
 pub(crate) type Progress = extern "C" fn(f32, *mut c_void) -> c_int;
 pub(crate) type Log = extern "C" fn(c_int, *const c_char);
 pub(crate) type Abort = extern "C" fn(*const c_char);
+pub(crate) type Stop = extern "C" fn(*mut c_void) -> bool;
 
 /// What one sampling step gives (`ms_sampled`).
 #[repr(C)]
@@ -114,6 +115,7 @@ unsafe extern "C" {
         error: *mut c_char,
     ) -> c_int;
     pub(crate) fn ms_set_threads(ctx: *mut RawContext, threads: i32, threads_batch: i32);
+    pub(crate) fn ms_set_stop(ctx: *mut RawContext, stop: Stop, user: *mut c_void);
     pub(crate) fn ms_decode(
         ctx: *mut RawContext,
         n: i32,

@@ -5,7 +5,10 @@ use std::{
     collections::BTreeMap,
     ffi::{CStr, CString, c_char, c_int, c_void},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use serde::Deserialize;
@@ -89,6 +92,9 @@ impl std::fmt::Debug for Model {
     }
 }
 
+/// A decode is being given up because nobody wants it any more. A process has one context.
+pub(crate) static GIVING_UP: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn on_log(level: c_int, text: *const c_char) {
     // SAFETY: llama.cpp passes a NUL-terminated text that lives during the call.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
@@ -97,6 +103,8 @@ extern "C" fn on_log(level: c_int, text: *const c_char) {
         return;
     }
     match level {
+        // it complains of a decode that it was asked to give up
+        _ if GIVING_UP.load(Relaxed) => tracing::trace!(target: "llama_cpp", "{text}"),
         1 => tracing::trace!(target: "llama_cpp", "{text}"),
         2 => tracing::debug!(target: "llama_cpp", "{text}"),
         3 => tracing::info!(target: "llama_cpp", "{text}"),

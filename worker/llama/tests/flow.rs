@@ -45,6 +45,38 @@ async fn cancelling_frees_the_sequence_in_prefill_and_in_decode() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
+/// A call reads whole physical batches, which takes seconds where a model is slow: a cancel must not wait for the end of one.
+#[tokio::test]
+async fn a_cancel_in_the_middle_of_a_call_gives_the_call_up() {
+    let mut engine = Engine::with(ModelSettings {
+        ctx_size: 8192,
+        batch_size: 4096,
+        ubatch_size: 4096,
+        ..settings("bench-chat.gguf")
+    })
+    .await;
+    let mut session = engine.session().await;
+    let stream = session
+        .generate(completion(&"long prompt ".repeat(1000), 10))
+        .await;
+    until(&mut engine, "the first call", |d| d.iterations > 0).await;
+    session.cancel(stream.handle).await;
+    let answer = stream.answer().await;
+    assert_eq!(answer.code(), "cancelled");
+    until(&mut engine, "idle after a cancel", all_idle).await;
+    let cached: u32 = engine
+        .describe()
+        .await
+        .sequences
+        .iter()
+        .map(|s| s.cached_tokens)
+        .sum();
+    assert_eq!(cached, 0, "the call was read to its end");
+    // and what follows is as it would have been
+    let answer = session.run(completion("Afterwards", 5)).await;
+    assert_eq!(answer.usage().completion_tokens, 5);
+}
+
 #[tokio::test]
 async fn nothing_is_decoded_at_zero_credit() {
     let mut engine = Engine::with(settings("tiny-chat.gguf")).await;

@@ -1,6 +1,6 @@
 //! One planned decode: build the batch, run it, sample where there are logits, make room where there is none.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use muster_proto::Code;
 
@@ -20,7 +20,10 @@ impl Engine {
         if tokens > parts.len() {
             self.decode_parts(&parts);
             let micros = micros_since(started);
-            self.pace.read(tokens, micros);
+            // what was given up says nothing about what it costs
+            if !self.any_cancelled() {
+                self.pace.read(tokens, micros);
+            }
             tracing::trace!(tokens, sequences = parts.len(), micros, "read prompts");
         } else {
             for call in parts.chunks(self.grouping.size(parts.len())) {
@@ -37,6 +40,13 @@ impl Engine {
             self.build(parts);
             if self.batch.is_empty() {
                 return;
+            }
+            if self.batch.len() > parts.len() {
+                let whom = parts
+                    .iter()
+                    .filter_map(|part| self.requests.get(&self.slots[part.seq].run.as_ref()?.handle))
+                    .map(|request| Arc::clone(&request.control));
+                self.context.stop_when_cancelled(whom);
             }
             match self.context.decode(&self.batch) {
                 Ok(()) => {
@@ -57,6 +67,7 @@ impl Engine {
                     }
                 }
                 Err(DecodeError::Refused) => return self.isolate(parts),
+                Err(DecodeError::GivenUp) => return self.give_up(parts),
                 Err(DecodeError::Broken(code)) => return self.recover(code, parts),
             }
         }
@@ -153,6 +164,21 @@ impl Engine {
         }
         for part in parts {
             self.decode_parts(std::slice::from_ref(part));
+        }
+    }
+
+    /// Everybody a decode was for has gone: what it did not begin is kept.
+    fn give_up(&mut self, parts: &[Part]) {
+        for part in parts {
+            let slot = &mut self.slots[part.seq];
+            slot.planned = 0;
+            if self.checkpoints.wanted() {
+                // a state that can't be rolled back may be half of the one, half of the other token
+                slot.held.forget(&mut self.context);
+            } else {
+                let before = slot.held.len();
+                slot.held.cut(&mut self.context, before);
+            }
         }
     }
 
