@@ -22,6 +22,8 @@ pub(crate) struct Sample {
     pub(crate) frames: u64,
     /// Generated tokens as the server counts them; 0 if it does not say.
     pub(crate) tokens: u64,
+    /// The prompt's, likewise.
+    pub(crate) prompt_tokens: u64,
 }
 
 /// What a run of many requests showed.
@@ -135,8 +137,13 @@ impl Connection {
     /// Posts a streamed chat completion and reads it to its end. llama-server closes a connection after each stream without saying so: then it is
     /// opened again and the clock starts anew, so that no path pays for connecting.
     pub(crate) async fn chat(&mut self, body: &str) -> anyhow::Result<Sample> {
+        self.watch(body, &mut |_| {}).await
+    }
+
+    /// The same; `seen` hears of frames as they come, several at once if they came together.
+    pub(crate) async fn watch(&mut self, body: &str, seen: &mut impl FnMut(u64)) -> anyhow::Result<Sample> {
         for _ in 0..2 {
-            if let Some(sample) = self.try_chat(body).await? {
+            if let Some(sample) = self.try_chat(body, seen).await? {
                 return Ok(sample);
             }
             *self = Self::open(&self.host).await?;
@@ -145,7 +152,7 @@ impl Connection {
     }
 
     /// `None` if the connection was closed before the answer began.
-    async fn try_chat(&mut self, body: &str) -> anyhow::Result<Option<Sample>> {
+    async fn try_chat(&mut self, body: &str, seen: &mut impl FnMut(u64)) -> anyhow::Result<Option<Sample>> {
         let request = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             self.host,
@@ -178,9 +185,14 @@ impl Connection {
             if first.is_none() && has_text(&tail) {
                 first = Some(begun.elapsed());
             }
-            frames += find_all(&tail, b"data: ", kept.saturating_sub(5));
+            let new = find_all(&tail, b"data: ", kept.saturating_sub(5));
+            frames += new;
+            if first.is_some() && new > 0 {
+                seen(new);
+            }
             if tail.ends_with(b"\r\n0\r\n\r\n") {
-                let tokens = completion_tokens(&tail);
+                let tokens = count(&tail, b"\"completion_tokens\":");
+                let prompt_tokens = count(&tail, b"\"prompt_tokens\":");
                 let done = find_all(&tail, b"data: [DONE]", 0);
                 let first = first.context("no text came")?;
                 return Ok(Some(Sample {
@@ -188,6 +200,7 @@ impl Connection {
                     whole: begun.elapsed(),
                     frames: frames - done,
                     tokens,
+                    prompt_tokens,
                 }));
             }
             if first.is_some() && tail.len() > 4096 {
@@ -211,8 +224,8 @@ fn find_all(bytes: &[u8], what: &[u8], from: usize) -> u64 {
     memchr::memmem::find_iter(&bytes[from.min(bytes.len())..], what).count() as u64
 }
 
-fn completion_tokens(tail: &[u8]) -> u64 {
-    let key = b"\"completion_tokens\":";
+/// The last number after `key`; 0 if there is none.
+fn count(tail: &[u8], key: &[u8]) -> u64 {
     let Some(at) = memchr::memmem::rfind(tail, key) else {
         return 0;
     };
@@ -231,7 +244,8 @@ mod tests {
     fn the_scanner_reads_frames_tokens_and_text() {
         let body = b"data: {\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}\n\ndata: {\"content\":\"x\"}\n\ndata: {\"usage\":{\"completion_tokens\": 42}}\n\ndata: [DONE]\n\n";
         assert_eq!(find_all(body, b"data: ", 0), 4);
-        assert_eq!(completion_tokens(body), 42);
+        assert_eq!(count(body, b"\"completion_tokens\":"), 42);
+        assert_eq!(count(body, b"\"prompt_tokens\":"), 0);
         assert!(has_text(body));
         assert!(!has_text(&body[..50]));
     }

@@ -1,9 +1,12 @@
 //! `tests/bench`: what Muster costs, as ratios against baselines in the same run, on this machine.
 //!
-//! Rows: real llama.cpp server directly, through Muster with `llama_server`, Muster with `llama_cpp`; model swaps; `stub` against a direct HTTP mock.
+//! Rows: real llama.cpp server directly, through Muster with `llama_server`, Muster with `llama_cpp`; prompts of several lengths, alone and beside streams;
+//! four engines at once; model swaps; `stub` against a direct HTTP mock.
 
 mod client;
 mod mock;
+mod prompts;
+mod several;
 mod stack;
 
 use std::{
@@ -43,8 +46,18 @@ struct Arguments {
     /// Rounds per row; the best round counts, so that a busy machine harms all rows alike.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only these parts: engines, swap, stub.
-    #[arg(long, value_delimiter = ',', default_value = "engines,swap,stub")]
+    /// Lengths of the prompts whose reading is timed.
+    #[arg(long, value_delimiter = ',', default_value = "512,4096,16384")]
+    prompt_tokens: Vec<usize>,
+    /// Prompts of each length.
+    #[arg(long, default_value_t = 10)]
+    repeats: usize,
+    /// Only these parts: engines, prompts, several, swap, stub.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "engines,prompts,several,swap,stub"
+    )]
     only: Vec<String>,
 }
 
@@ -74,6 +87,12 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     let wants = |part: &str| arguments.only.iter().any(|only| only == part);
     if wants("engines") {
         engines(arguments).await?;
+    }
+    if wants("prompts") {
+        prompts::measure(arguments).await?;
+    }
+    if wants("several") {
+        several::measure(arguments).await?;
     }
     if wants("swap") {
         swaps(arguments).await?;
@@ -108,12 +127,17 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
+/// llama-server's flags, equal to the settings of our engine.
+fn engines_flags(context: usize) -> Vec<String> {
+    let flags = "-np 16 -t 2 -tb 2 -b 2048 -ub 512 -kvu --fit off --cache-ram 0 -ctxcp 0 --jinja --no-webui --log-disable";
+    let context = ["-c".to_owned(), context.to_string()];
+    context
+        .into_iter()
+        .chain(flags.split(' ').map(str::to_owned))
+        .collect()
+}
+
 async fn engines(arguments: &Arguments) -> anyhow::Result<()> {
-    let flags: Vec<String> =
-        "-c 8192 -np 16 -t 2 -tb 2 -b 2048 -ub 512 -kvu --fit off --cache-ram 0 -ctxcp 0 --jinja --no-webui --log-disable"
-            .split(' ')
-            .map(str::to_owned)
-            .collect();
     let config = |runtime: &str| {
         format!(
             "[models.bench]\ncheckpoint = {:?}\nruntime = {runtime:?}\nctx_size = 8192\nparallel = 16\nthreads = 2\nbatch_size = 2048\nubatch_size = 512\n",
@@ -121,7 +145,7 @@ async fn engines(arguments: &Arguments) -> anyhow::Result<()> {
         )
     };
     let binaries = stack::binaries()?;
-    let direct = Stack::llama_server(&arguments.llama_server, &arguments.model, &flags).await?;
+    let direct = Stack::llama_server(&arguments.llama_server, &arguments.model, &engines_flags(8192)).await?;
     let through = Stack::muster(&binaries, &arguments.llama_server, &config("llama_server")).await?;
     let own = Stack::muster(&binaries, &arguments.llama_server, &config("llama_cpp")).await?;
     let rows = [

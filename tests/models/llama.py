@@ -38,7 +38,7 @@ ATTENTION_SHARPNESS, ATTENTION_GAIN = 2.0, 0.6
 
 TINY = Shape(64, 2, 4, 2, 32, 160, None, GGMLQuantizationType.F32)
 INFILL = replace(TINY, infill=True)
-BENCH = Shape(512, 8, 8, 2, 64, 1408, 8192, GGMLQuantizationType.Q8_0)
+BENCH = Shape(512, 8, 8, 2, 64, 1408, 32768, GGMLQuantizationType.Q8_0)
 
 
 def write(path: Path, shape: Shape, seed: str) -> None:
