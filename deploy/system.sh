@@ -87,7 +87,7 @@ have_cmake() {
 
 # A C++ compiler with the library's headers for C++17; clang alone, or g++ without libstdc++, is none.
 have_cxx() {
-	printf '#include <filesystem>\n#include <optional>\n' | c++ -std=c++17 -fsyntax-only -x c++ - 2>/dev/null && have_command cc
+	printf '#include <filesystem>\n' | c++ -std=c++17 -E -x c++ - >/dev/null 2>&1 && have_command cc
 }
 
 have_command() {
@@ -135,6 +135,10 @@ missing_for_build() {
 missing_for_tests() {
 	have_python || printf '%s\n' python3 python3-venv
 	have_command curl || echo curl
+	# Advisories come as a git repository.
+	have_command git || echo git
+	# `kill` as a program; the shell has one of its own.
+	[[ -n $(type -P kill) ]] || echo procps
 }
 
 # require_rust COMMAND CHECKOUT: distributions' own are too old, so it is the user's to install.
@@ -157,7 +161,7 @@ require() {
 		echo "missing (Debian's names): $packages. Install them with your package manager, then run $command again." >&2
 		return 1
 	fi
-	if (($(id -u) != 0)); then
+	if ! can_install; then
 		echo "missing: $packages. Run this, then $command again:" >&2
 		echo "  sudo $update && sudo $install" >&2
 		return 1
@@ -171,6 +175,11 @@ require() {
 	fi
 }
 
+can_install() {
+	(($(id -u) == 0)) && have_command apt-get
+}
+
+# What the functions name, as one line.
 missing_of() {
 	local part packages=
 	for part; do

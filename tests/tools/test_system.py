@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -18,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 SYSTEM = ROOT / "deploy" / "system.sh"
 LIBRARY = bytes.fromhex("7f454c4602") + b"made up"
 # What a bare Debian has.
-BARE = ("bash", "cat", "dirname", "grep", "head", "od", "readlink", "sed", "sh", "sort", "tr")
+BARE = "awk bash cat chmod dirname env find grep head mkdir od readlink sed sh sleep sort tail tr wc".split()
 
 
 class System(unittest.TestCase):
@@ -205,6 +207,113 @@ class Packages(System):
         self.file("usr/lib/llvm-14/lib/clang/14.0.6/include/stddef.h", b"")
         done = self.run_in("require", "deploy/up", "missing_for_build")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class Up(System):
+    """`deploy/up` with made-up tools: cargo makes a `muster` that says how it was called."""
+
+    CARGO = """
+case $1 in
+--version) echo cargo 1.95.0; exit ;;
+fetch) exit ;;
+esac
+while [ "$1" != --target-dir ]; do shift; done
+printf '   Compiling one v1.0.0\\n   Compiling two v1.0.0\\n' >&2
+mkdir -p "$2/release"
+printf '#!/bin/sh\\necho "muster $*"; echo "home ${CARGO_HOME:-} ${XDG_STATE_HOME:-}"\\n' >"$2/release/muster"
+chmod +x "$2/release/muster"
+"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.command("cmake", "echo cmake version 3.25.1")
+        for name in ("make", "cc", "rustc"):
+            self.command(name, "")
+        self.command("c++", "cat >/dev/null")
+        self.command("cargo", self.CARGO)
+        self.file("etc/ssl/certs/ca-certificates.crt")
+        self.file("usr/lib/llvm-14/lib/libclang.so")
+        self.file("usr/lib/llvm-14/lib/clang/14.0.6/include/stddef.h", b"")
+        self.checkout = self.file("a check out/Cargo.toml", b'rust-version = "1.95"\n').parent
+        for name in ("up", "system.sh"):
+            path = self.file(f"a check out/deploy/{name}", (ROOT / "deploy" / name).read_bytes())
+            path.chmod(0o755)
+        self.model = self.file("a check out/deploy/models/demo.gguf")
+        self.home = self.root / "home"
+        self.home.mkdir()
+        self.environment["HOME"] = str(self.home)
+
+    def up(self, *words: str, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [self.checkout / "deploy/up", *words],
+            env={**self.environment, **environment},
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def test_a_path_with_spaces(self) -> None:
+        done = self.up("--http", "127.0.0.1:1")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout.splitlines()[0], f"muster up --model {self.model} --http 127.0.0.1:1")
+        self.assertIn("Compiling one", (self.checkout / "target/up.log").read_text())
+
+    def test_models_that_the_caller_names_are_the_only_ones(self) -> None:
+        self.assertEqual(self.up("--model", "x.gguf").stdout.splitlines()[0], "muster up --model x.gguf")
+
+    def test_a_target_folder_of_the_callers(self) -> None:
+        self.assertEqual(self.up(CARGO_TARGET_DIR="else where").returncode, 0)
+        self.assertTrue((self.root / "else where/release/muster").exists())
+        self.assertFalse((self.checkout / "target").exists())
+
+    def test_a_checkout_that_cannot_be_written(self) -> None:
+        (self.checkout / "target").write_text("")
+        self.assertEqual(self.up().returncode, 0)
+        self.assertTrue((self.home / ".cache/muster/target/release/muster").exists())
+        self.file("home/.cache/muster2", b"")
+        done = self.up(XDG_CACHE_HOME=str(self.home / ".cache/muster2"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("CARGO_TARGET_DIR=FOLDER deploy/up", done.stderr)
+
+    def test_without_a_home_packages_and_state_lie_beside_what_is_built(self) -> None:
+        target = self.checkout / "target"
+        for home in ("", "/nowhere/at/all"):
+            done = self.up(HOME=home)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(done.stdout.splitlines()[1], f"home {target}/cargo {target}/state")
+        self.assertEqual(self.up().stdout.splitlines()[1].strip(), "home")
+
+    def test_a_build_that_fails_shows_the_end_of_its_log(self) -> None:
+        self.command("cargo", 'case $1 in --version) echo cargo 1.95.0; exit ;; esac; echo "error: nothing works" >&2; exit 101')
+        done = self.up()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: nothing works\ndeploy/up: building (once, some minutes): failed after", done.stderr)
+
+    def test_a_long_build_says_how_far_it_is(self) -> None:
+        self.command("cargo", self.CARGO + "sleep 4")
+        done = self.up()
+        lines = done.stderr.splitlines()
+        self.assertEqual((done.returncode, len(lines)), (0, 2), done.stderr)
+        self.assertEqual(lines[0], "deploy/up: building (once, some minutes) …")
+        self.assertRegex(lines[1], r"^deploy/up: building \(once, some minutes\): \d+ s$")
+
+    def test_an_interrupt_ends_what_cargo_started(self) -> None:
+        compile = """sh -c 'echo $$ >"$SYSTEM_ROOT/compiler"; exec sleep 60'; true"""
+        self.command("cargo", f"case $1 in --version) echo cargo 1.95.0; exit ;; esac; {compile}")
+        process = subprocess.Popen([self.checkout / "deploy/up"], env=self.environment, stderr=subprocess.PIPE, text=True)
+        compiler = self.root / "compiler"
+        deadline = time.monotonic() + 30
+        while not (compiler.exists() and compiler.read_text().strip()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=30), 130)
+        process.stderr.close()
+        child = Path("/proc") / compiler.read_text().strip()
+        while child.exists() and "Z" not in (child / "stat").read_text().rsplit(")", 1)[1] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(child.exists() and "sleep" in (child / "cmdline").read_text())
 
 
 if __name__ == "__main__":
