@@ -4,7 +4,7 @@ use std::path::Path;
 
 mod sources;
 
-const UNITS: [&str; 4] = ["model", "context", "sampler", "chat"];
+const UNITS: [&str; 5] = ["model", "context", "sampler", "chat", "locks"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let built = std::env::var_os("DEP_LLAMA_GGML_CMAKE_DIR")

@@ -6,7 +6,11 @@
 //!           ─► Goodbye ─► sessions closed ─► exit          (PROTOCOL.md 23)
 //! ```
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use muster_proto::{
@@ -69,7 +73,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let ground = Arc::new(Ground {
         board: Arc::new(Board::new()),
         devices,
-        runtimes: engine::runtimes(&engine_config(&args, own_dir.clone())?),
+        runtimes: engine::runtimes(&engine_config(&args, &shared_dir, own_dir.clone())?),
         patience: args.patience(),
         files: Desk::new(HubConfig::read(|name| std::env::var(name).ok())),
         around: watch::Sender::new(Surroundings::default()),
@@ -143,7 +147,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn engine_config(args: &WorkerArgs, run_dir: PathBuf) -> anyhow::Result<EngineConfig> {
+fn engine_config(args: &WorkerArgs, shared_dir: &Path, run_dir: PathBuf) -> anyhow::Result<EngineConfig> {
     let worker = std::env::current_exe().context("this program's own path is unknown")?;
     let muster_llama = args
         .engine_llama
@@ -151,6 +155,7 @@ fn engine_config(args: &WorkerArgs, run_dir: PathBuf) -> anyhow::Result<EngineCo
         .unwrap_or_else(|| worker.with_file_name("muster-llama"));
     Ok(EngineConfig {
         run_dir,
+        cores: shared_dir.join("cores"),
         worker,
         muster_llama,
         llama_server: args.llama_server.clone(),

@@ -41,6 +41,11 @@ typedef bool (*ms_stop)(void * user);
 
 void ms_init(ms_log log, ms_abort on_abort) noexcept;
 
+// takes (or gives up) a range of a file; 0 if another open file has it
+int  ms_range_lock(int fd, int64_t start, int64_t len, int take) noexcept;
+// a range that another open file has within this one; 0 if there is none
+int  ms_range_locked(int fd, int64_t start, int64_t len, int64_t * found, int64_t * found_len) noexcept;
+
 int  ms_model_load(const char * path, const char * params_json, const char * chat_template, ms_progress progress, void * user,
                    ms_model ** out, char * error) noexcept;
 void ms_model_free(ms_model * model) noexcept;

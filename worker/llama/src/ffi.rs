@@ -1,6 +1,6 @@
 //! The C interface of the shim (`shim/shim.h`), declared by hand, and how errors and bytes cross it.
 //!
-//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::sampler`] and [`crate::chat`] use this module; nothing in it is safe to call alone.
+//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::sampler`], [`crate::chat`] and [`crate::cores`] use this module; nothing in it is safe to call alone.
 #![expect(unsafe_code, reason = "the boundary to C++")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -45,6 +45,15 @@ pub(crate) struct Sampled {
 
 unsafe extern "C" {
     pub(crate) fn ms_init(log: Log, on_abort: Abort);
+
+    pub(crate) fn ms_range_lock(fd: c_int, start: i64, len: i64, take: c_int) -> c_int;
+    pub(crate) fn ms_range_locked(
+        fd: c_int,
+        start: i64,
+        len: i64,
+        found: *mut i64,
+        found_len: *mut i64,
+    ) -> c_int;
 
     pub(crate) fn ms_model_load(
         path: *const c_char,

@@ -43,6 +43,7 @@ pub(crate) struct Shared {
     running: AtomicU32,
     free_sequences: AtomicU32,
     free_cells: AtomicU32,
+    threads: AtomicU32,
     parked: AtomicBool,
     busy: Busy,
     slots: Vec<SlotGauge>,
@@ -63,6 +64,7 @@ impl Shared {
             running: AtomicU32::new(0),
             free_sequences: AtomicU32::new(narrow(sequences)),
             free_cells: AtomicU32::new(cells),
+            threads: AtomicU32::new(0),
             parked: AtomicBool::new(false),
             busy: Busy::default(),
             slots: (0..sequences).map(|_| SlotGauge::default()).collect(),
@@ -103,6 +105,15 @@ impl Shared {
 
     pub(crate) fn free_cells(&self) -> u32 {
         self.free_cells.load(Relaxed)
+    }
+
+    pub(crate) fn set_threads(&self, threads: u32) {
+        self.threads.store(threads, Relaxed);
+    }
+
+    /// Threads of the largest graph runs; 0 before the first.
+    pub(crate) fn threads(&self) -> u32 {
+        self.threads.load(Relaxed)
     }
 
     pub(crate) fn iterations(&self) -> u64 {

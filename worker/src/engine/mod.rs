@@ -14,7 +14,7 @@ mod native;
 mod started;
 pub(crate) mod stub;
 
-use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -34,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct EngineConfig {
     /// Directory for the engines' private directories; swept and locked by [`crate::keeper::sweep`].
     pub(crate) run_dir: PathBuf,
+    /// File in which the engines of this host meet to share its cores, whichever worker started them.
+    pub(crate) cores: PathBuf,
     /// `muster-worker` itself, whose hidden subcommands are the keeper and the stub engine.
     pub(crate) worker: PathBuf,
     /// The embedded engine, `muster-llama`.
@@ -46,23 +48,17 @@ pub(crate) struct EngineConfig {
 
 /// All runtimes of this build; [`Runtime::info`] says which are installed.
 pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
-    let listen: &[&str] = &["--listen"];
-    let stub: &[&str] = &["stub-engine", "--listen"];
-    let words = |words: &[&str]| words.iter().map(OsString::from).collect();
+    let llama = vec!["--cores".into(), config.cores.clone().into(), "--listen".into()];
+    let stub = vec!["stub-engine".into(), "--listen".into()];
     vec![
         Arc::new(native::Native::new(
             "llama_cpp",
             config.muster_llama.clone(),
-            words(listen),
+            llama,
             config,
         )),
         Arc::new(llama_server::LlamaServer::new(config)),
-        Arc::new(native::Native::new(
-            "stub",
-            config.worker.clone(),
-            words(stub),
-            config,
-        )),
+        Arc::new(native::Native::new("stub", config.worker.clone(), stub, config)),
     ]
 }
 

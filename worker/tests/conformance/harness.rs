@@ -42,6 +42,7 @@ impl Bench {
         let dir = tempfile::Builder::new().prefix("mstr").tempdir().unwrap();
         let config = EngineConfig {
             run_dir: dir.path().to_owned(),
+            cores: dir.path().join("cores"),
             worker: env!("CARGO_BIN_EXE_muster-worker").into(),
             muster_llama: muster_llama(),
             llama_server: std::env::var_os("MUSTER_TEST_LLAMA_SERVER")

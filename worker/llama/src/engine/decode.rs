@@ -26,7 +26,8 @@ impl Engine {
             }
             tracing::trace!(tokens, sequences = parts.len(), micros, "read prompts");
         } else {
-            for call in parts.chunks(self.grouping.size(parts.len())) {
+            let grouping = &self.grouping[usize::from(self.allotted > 1)];
+            for call in parts.chunks(grouping.size(parts.len())) {
                 self.decode_parts(call);
             }
             self.pace.generated(parts.len(), micros_since(started));

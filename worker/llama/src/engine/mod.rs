@@ -43,6 +43,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     context::{Batch, Context},
+    cores::Cores,
     group::Grouping,
     model::Model,
     outbox::Outbox,
@@ -84,7 +85,13 @@ pub(crate) struct Engine {
     shared: Arc<Shared>,
     waker: Waker,
     pace: Pace,
-    grouping: Grouping,
+    /// By one thread, and by all that are wanted.
+    grouping: [Grouping; 2],
+    cores: Cores,
+    /// Threads of one-token and of larger graph runs, if all are to be had.
+    threads: (u32, u32),
+    /// Threads to be had now.
+    allotted: u32,
     /// Counts ticks, for ages and LRU.
     clock: u64,
     /// Decodes that broke in a row.
@@ -113,7 +120,10 @@ pub(crate) struct EngineParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) waker: Waker,
     pub(crate) pace: Pace,
-    pub(crate) grouping: Grouping,
+    pub(crate) grouping: [Grouping; 2],
+    pub(crate) cores: Cores,
+    /// Threads of one-token and of larger graph runs.
+    pub(crate) threads: (u32, u32),
 }
 
 /// Samplers' lazy grammars search with `std::regex`, which recurses per character.
@@ -161,6 +171,9 @@ impl Engine {
             waker: parts.waker,
             pace: parts.pace,
             grouping: parts.grouping,
+            cores: parts.cores,
+            threads: parts.threads,
+            allotted: 0,
             clock: 0,
             broken: 0,
             batch: Batch::default(),
@@ -194,6 +207,7 @@ impl Engine {
         let command = if missed {
             None
         } else {
+            self.cores.idle();
             Some(self.rx.blocking_recv())
         };
         self.shared.set_parked(false);
@@ -249,6 +263,7 @@ impl Engine {
         if work {
             self.shared.begin_iteration();
             let started = Instant::now();
+            self.use_threads(started);
             if !self.parts.is_empty() {
                 self.decode_planned(started);
             }
@@ -259,6 +274,20 @@ impl Engine {
         self.publish();
         self.flush();
         work
+    }
+
+    /// As many threads as this engine may have now.
+    fn use_threads(&mut self, now: Instant) {
+        let allotted = self.cores.busy(now);
+        if allotted == self.allotted {
+            return;
+        }
+        self.allotted = allotted;
+        let narrow = |threads: u32| i32::try_from(threads.min(allotted)).unwrap_or(1);
+        let (threads, threads_batch) = self.threads;
+        self.context.set_threads(narrow(threads), narrow(threads_batch));
+        self.shared.set_threads(threads_batch.min(allotted));
+        tracing::debug!(allotted, "threads");
     }
 
     fn plan(&mut self) {

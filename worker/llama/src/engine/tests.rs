@@ -10,6 +10,7 @@ use crate::{
     busy::Busy,
     context::{Context, ContextParams},
     control::Control,
+    cores::Cores,
     group::Grouping,
     model::{self, Mapping, Model},
     outbox::{Message, Outbox},
@@ -70,7 +71,9 @@ impl Bench {
             shared: Arc::clone(&shared),
             waker: Waker::new(Arc::clone(&shared), commands),
             pace: Pace::new(256),
-            grouping: Grouping::default(),
+            grouping: [Grouping::default(), Grouping::default()],
+            cores: Cores::new(None, 1, 1, true),
+            threads: (1, 1),
         });
         let outbox = Outbox::new(tx, shared);
         assert!(engine.handle(Command::Attach { session: 1, outbox }));

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     alive,
     context::{self, Context, ContextInfo},
+    cores::Cores,
     engine::{self, EngineParts},
     ffi::NativeError,
     limits::{Limits, Role},
@@ -53,6 +54,7 @@ fn failed(error: NativeError) -> ErrorInfo {
 /// Loads; blocks. `report` gets the progress and stops the load by returning false.
 pub(super) fn load(
     request: &EngineLoadRequest,
+    cores: Option<&Path>,
     report: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<Loaded, ErrorInfo> {
     let started = Instant::now();
@@ -99,7 +101,14 @@ pub(super) fn load(
     let warmed = warm::up(&model, &mut context, &mut wanted)
         .map_err(|error| Code::ModelLoadFailed.error(format!("the first decode failed: {error:?}")))?;
     tell(LoadPhase::Warmup, 1.0);
-    serve(request, model, context, &wanted, &limits, warmed)
+    let (threads, threads_batch) = (wanted.settings.threads, wanted.settings.threads_batch);
+    let cores = Cores::new(
+        cores,
+        settings::cores(),
+        threads.max(threads_batch),
+        !wanted.choose_threads,
+    );
+    serve(request, model, context, &wanted, &limits, warmed, cores)
         .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
 }
 
@@ -130,6 +139,7 @@ fn serve(
     wanted: &settings::Wanted,
     limits: &Limits,
     warmed: Warmed,
+    cores: Cores,
 ) -> std::io::Result<Loaded> {
     let info = context.info();
     let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
@@ -151,6 +161,8 @@ fn serve(
         waker: waker.clone(),
         pace: warmed.pace,
         grouping: warmed.grouping,
+        cores,
+        threads: (wanted.settings.threads, wanted.settings.threads_batch),
     })?;
     Ok(Loaded {
         model,

@@ -1,8 +1,11 @@
 //! The service itself: at most one model and one session at a time.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use muster_proto::{
@@ -47,11 +50,21 @@ pub(crate) struct EngineService {
     state: Arc<Mutex<State>>,
     in_session: Arc<AtomicBool>,
     sessions: Arc<AtomicU64>,
+    /// Where the engines of this host meet to share its cores.
+    cores: Option<PathBuf>,
     /// Becomes true when the process is asked to end.
     stopping: watch::Sender<bool>,
 }
 
 impl EngineService {
+    /// An engine without a model; it meets the others of this host in the file `cores`.
+    pub(crate) fn new(cores: Option<PathBuf>) -> Self {
+        Self {
+            cores,
+            ..Self::default()
+        }
+    }
+
     fn loaded(&self) -> Result<Arc<Loaded>, Status> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Ready(loaded) => Ok(Arc::clone(loaded)),
@@ -88,7 +101,7 @@ impl EngineService {
             .name("load".to_owned())
             .spawn(move || {
                 let send = |kind| tx.blocking_send(Ok(EngineLoadEvent { kind: Some(kind) })).is_ok();
-                let result = load::load(&request, &mut |progress| {
+                let result = load::load(&request, service.cores.as_deref(), &mut |progress| {
                     send(engine_load_event::Kind::Progress(progress))
                 });
                 match result {
@@ -107,6 +120,9 @@ impl EngineService {
         Ok(())
     }
 }
+
+/// Where a description says how many threads are used now.
+const THREADS: &str = "muster_llama.threads";
 
 /// Frees the session's place at its end, however it ends.
 struct Place(Arc<AtomicBool>);
@@ -191,11 +207,14 @@ impl Engine for EngineService {
         _request: Request<EngineDescribeRequest>,
     ) -> Result<Response<EngineDescription>, Status> {
         let description = match self.loaded() {
-            Ok(loaded) => EngineDescription {
-                sequences: loaded.shared.sequences(),
-                iterations: loaded.shared.iterations(),
-                ..loaded.description.clone()
-            },
+            Ok(loaded) => {
+                let mut description = loaded.description.clone();
+                description.sequences = loaded.shared.sequences();
+                description.iterations = loaded.shared.iterations();
+                let threads = loaded.shared.threads().to_string();
+                description.metadata.insert(THREADS.to_owned(), threads);
+                description
+            }
             Err(_) => EngineDescription {
                 engine: format!("muster-llama {}", muster_proto::VERSION),
                 ..EngineDescription::default()

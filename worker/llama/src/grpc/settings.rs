@@ -31,6 +31,12 @@ pub(super) struct Wanted {
     pub(super) mapping: Mapping,
 }
 
+/// Cores this process may use at a time: its affinity and its cgroup's quota are respected.
+pub(super) fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores).unwrap_or(1)
+}
+
 fn bad(message: impl Into<String>) -> ErrorInfo {
     Code::InvalidLoadRequest.error(message)
 }
@@ -208,8 +214,7 @@ impl Wanted {
         guard::context(s.ctx_size, s.batch_size, s.ubatch_size, s.sequences)
             .map_err(|refusal| bad(refusal.message))?;
         if s.threads == 0 {
-            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            s.threads = u32::try_from(cores).unwrap_or(1);
+            s.threads = cores();
         }
         if s.threads > 512 || s.threads_batch > 512 {
             return Err(bad("more than 512 threads"));

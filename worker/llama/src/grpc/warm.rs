@@ -25,7 +25,8 @@ const GROUPS: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Warmed {
     pub(super) pace: Pace,
-    pub(super) grouping: Grouping,
+    /// By one thread, and by all that are wanted.
+    pub(super) grouping: [Grouping; 2],
 }
 
 /// Decodes for the first time; `wanted` then says how many threads are used.
@@ -55,10 +56,16 @@ pub(super) fn up(model: &Model, context: &mut Context, wanted: &mut Wanted) -> R
         let tokens = tokens.min(trial.room);
         pace.read(tokens, micros(trial.prompt(tokens, threads_batch)?));
     }
-    let mut grouping = Grouping::default();
+    let mut grouping = [Grouping::default(), Grouping::default()];
     if wanted.role == Role::Generate {
         pace.generated(1, micros(trial.sequences(1, threads, threads_batch)?));
-        grouping = trial.grouping(threads, threads_batch)?;
+        let one = trial.grouping(1, 1)?;
+        let all = if threads.max(threads_batch) > 1 {
+            trial.grouping(threads, threads_batch)?
+        } else {
+            one.clone()
+        };
+        grouping = [one, all];
     }
     trial.context.clear();
     trial.set_threads(threads, threads_batch);

@@ -101,13 +101,19 @@ impl Engine {
 
     /// Starts a process that writes its log from `level` on to `log`.
     pub(crate) async fn logging(level: &str, log: Stdio) -> Self {
+        Self::start(&["--log-level", level], log).await
+    }
+
+    /// Starts a process with these arguments besides its address.
+    pub(crate) async fn start(args: &[&str], log: Stdio) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let notify = dir.path().join("notify");
         let socket = UnixDatagram::bind(&notify).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();
         let address = format!("unix:{}", dir.path().join("engine").display());
         let child = Command::new(env!("CARGO_BIN_EXE_muster-llama"))
-            .args(["--listen", &address, "--log-level", level])
+            .args(["--listen", &address])
+            .args(args)
             .env("NOTIFY_SOCKET", &notify)
             .stderr(log)
             .spawn()
@@ -160,6 +166,12 @@ impl Engine {
             .await
             .unwrap()
             .into_inner()
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// SIGTERM.
