@@ -36,6 +36,7 @@ pub mod error;
 pub mod hub;
 pub mod id;
 pub mod life;
+pub mod limits;
 pub mod llamacpp;
 pub mod native;
 pub mod net;

@@ -5,6 +5,10 @@
 #include "ggml.h"
 #include "log.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 static ms_log g_log = nullptr;
 
 extern "C" void ms_init(ms_log log, ms_abort on_abort) noexcept {
@@ -157,6 +161,11 @@ extern "C" int ms_model_info(const ms_model * m, ms_sink sink, void * user, char
         info["description"]  = std::string(desc);
         info["llama_cpp"]    = std::string(llama_version());
         info["n_vocab"]      = llama_vocab_n_tokens(m->vocab);
+        size_t longest = 1;
+        for (llama_token t = 0, n = llama_vocab_n_tokens(m->vocab); t < n; t++) {
+            longest = std::max(longest, strlen(llama_vocab_get_text(m->vocab, t)));
+        }
+        info["longest_piece"] = longest;
         info["n_ctx_train"]  = llama_model_n_ctx_train(m->model);
         info["n_embd"]       = llama_model_n_embd(m->model);
         info["vocab_type"]   = static_cast<int32_t>(llama_vocab_type(m->vocab));
@@ -244,6 +253,12 @@ extern "C" int ms_detokenize(const ms_model * m, const int32_t * tokens, size_t 
         ms_emit(sink, user, common_detokenize(m->vocab, std::vector<llama_token>(tokens, tokens + n), true));
         return MS_OK;
     });
+}
+
+extern "C" void ms_give_back(void) noexcept {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 extern "C" int ms_is_eog(const ms_model * m, int32_t token) noexcept {

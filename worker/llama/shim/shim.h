@@ -56,6 +56,8 @@ int  ms_tokenize(const ms_model * model, const char * text, size_t len, int add_
 // writes at most `cap` bytes, returns the length or a negative needed length; token must be in the vocabulary
 int  ms_piece(const ms_model * model, int32_t token, int special, char * out, int32_t cap) noexcept;
 int  ms_detokenize(const ms_model * model, const int32_t * tokens, size_t n, ms_sink sink, void * user, char * error) noexcept;
+// gives memory that was freed back to the system; takes a while
+void ms_give_back(void) noexcept;
 int  ms_is_eog(const ms_model * model, int32_t token) noexcept;
 int  ms_schema_to_grammar(const char * schema_json, ms_sink sink, void * user, char * error) noexcept;
 

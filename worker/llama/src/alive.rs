@@ -1,11 +1,12 @@
-//! Signs of life from a thread of its own, so that a loop stuck in a decode is told apart from a dead process (PROTOCOL.md 12).
+//! Signs of life from a thread of its own, so that a loop stuck in a decode is told apart from a dead process (PROTOCOL.md 12). It also gives memory back
+//! to the system after something large, in nobody's way.
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
-use crate::{outbox::Outbox, shared::Shared};
+use crate::{model::give_memory_back, outbox::Outbox, shared::Shared};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -49,6 +50,9 @@ pub(crate) fn start(shared: Arc<Shared>) -> std::io::Result<Beat> {
             while !guard.stop {
                 if let Some(outbox) = &guard.outbox {
                     outbox.alive(shared.alive());
+                }
+                if shared.gives_back() {
+                    give_memory_back();
                 }
                 guard = changed
                     .wait_timeout(guard, EVERY)

@@ -96,6 +96,7 @@ unsafe extern "C" {
         user: *mut c_void,
         error: *mut c_char,
     ) -> c_int;
+    pub(crate) fn ms_give_back();
     pub(crate) fn ms_schema_to_grammar(
         schema_json: *const c_char,
         sink: Sink,

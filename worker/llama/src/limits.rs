@@ -16,11 +16,36 @@ pub(crate) struct Limits {
     pub(crate) context: usize,
     /// Most tokens of one input for embeddings.
     pub(crate) input: usize,
+    /// Most bytes of text that the context can hold, and of one input: whatever is longer is refused unread.
+    pub(crate) context_text: usize,
+    pub(crate) input_text: usize,
+    /// An input gives a vector for each of its tokens (pooling `none`).
+    pub(crate) vector_per_token: bool,
     /// Logical batch, for infill's shares.
     pub(crate) batch: usize,
     /// Tokens gathered per event of a stream.
     pub(crate) interval: u32,
 }
+
+/// Texts up to this size are read whatever the context: tokenizers that drop white space or take any word for one token fit more into it than its tokens spell.
+const ALWAYS_READ: usize = 1 << 20;
+
+/// Most bytes of text that may fit `tokens` tokens of at most `longest` bytes.
+pub(crate) fn text(tokens: usize, longest: usize) -> usize {
+    tokens.saturating_mul(longest).max(ALWAYS_READ)
+}
+
+/// A request of this size has a text that takes a while to tokenize, and much memory: one at a time, and not on the way of others.
+pub(crate) const LARGE: usize = 256 << 10;
+
+/// Most bytes of text that are tokenized for their own sake (`/tokenize`).
+pub(crate) const TOKENIZE_TEXT: usize = 4 << 20;
+
+/// Most tokens that are made text for their own sake (`/detokenize`).
+pub(crate) const DETOKENIZE_TOKENS: usize = 1 << 20;
+
+/// Most bytes of an answer in one message, or of a prompt that is shown.
+pub(crate) const ANSWER: usize = muster_proto::MAX_MESSAGE_BYTES / 2;
 
 /// Tokens gathered per event for a caller that reads no stream.
 pub(crate) const INTERVAL_UNSTREAMED: u32 = 32;

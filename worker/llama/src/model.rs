@@ -25,6 +25,8 @@ pub(crate) struct ModelInfo {
     pub(crate) llama_cpp: String,
     /// Vocabulary size.
     pub(crate) n_vocab: usize,
+    /// Bytes of the longest piece, as the file spells it: no token stands for more bytes of text.
+    pub(crate) longest_piece: usize,
     /// Context length of the training.
     pub(crate) n_ctx_train: u32,
     /// Width of the model.
@@ -301,6 +303,12 @@ impl Model {
             .copied()
             .find(|token| usize::try_from(*token).map_or(true, |token| token >= self.info.n_vocab))
     }
+}
+
+/// Gives memory that was freed back to the system: the allocator keeps it otherwise, and tokenizing takes some hundred times a text's size.
+pub(crate) fn give_memory_back() {
+    // SAFETY: takes and changes nothing but the allocator's own lists, under its locks.
+    unsafe { ffi::ms_give_back() }
 }
 
 /// The GBNF grammar of a JSON schema.

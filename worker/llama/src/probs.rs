@@ -2,6 +2,8 @@
 //!
 //! Source: seed 004 (`n_probs`), ENGINE.md 16. The module knows neither llama.cpp nor the wire.
 
+use std::{cmp::Ordering, collections::BinaryHeap};
+
 use crate::model::Token;
 
 /// Log-probabilities of the chosen token and of the likeliest ones.
@@ -33,21 +35,41 @@ pub(crate) fn from_logits(logits: &[f32], chosen: Token, n_top: usize) -> Probab
     Probabilities { chosen, top }
 }
 
-/// The `n` largest logits, descending; ties by id. One pass, with a short sorted list.
+/// The `n` largest logits, descending; ties by id. One pass with a heap of the best, whose worst is on top: most logits cost one comparison.
 fn top(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
-    let mut best: Vec<(Token, f32)> = Vec::with_capacity(n.min(logits.len()) + 1);
-    if n == 0 {
-        return best;
-    }
+    let mut best: BinaryHeap<Worst> = BinaryHeap::with_capacity(n.min(logits.len()));
     for (token, logit) in (0..).zip(logits.iter().copied()) {
-        if logit.is_nan() || (best.len() == n && best.last().is_some_and(|worst| logit <= worst.1)) {
+        if logit.is_nan() {
             continue;
         }
-        let at = best.partition_point(|other| other.1 >= logit);
-        best.insert(at, (token, logit));
-        best.truncate(n);
+        if best.len() < n {
+            best.push(Worst(token, logit));
+        } else if let Some(mut worst) = best.peek_mut()
+            && logit > worst.1
+        {
+            *worst = Worst(token, logit);
+        }
     }
-    best
+    let sorted = best.into_sorted_vec().into_iter();
+    sorted.map(|Worst(token, logit)| (token, logit)).collect()
+}
+
+/// A token and its logit; the greater the worse, and of equals the later one is worse.
+#[derive(PartialEq)]
+struct Worst(Token, f32);
+
+impl Eq for Worst {}
+
+impl PartialOrd for Worst {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Worst {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.1.total_cmp(&self.1).then(self.0.cmp(&other.0))
+    }
 }
 
 #[cfg(test)]
@@ -55,6 +77,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// It was quadratic: a list of 110,000, kept in order by moving most of it for each.
+    #[test]
+    fn all_of_a_large_vocabulary_is_a_matter_of_sorting() {
+        const VOCABULARY: i32 = 1_000_000;
+        // ascending, so that each is better than all before it
+        let counted = std::iter::successors(Some(0.0_f32), |logit| Some(logit + 1.0));
+        let logits: Vec<f32> = counted.zip(0..VOCABULARY).map(|(logit, _)| logit).collect();
+        for n in [1, 1000, logits.len(), usize::MAX] {
+            let best = top(&logits, n);
+            assert_eq!(best.len(), n.min(logits.len()));
+            assert_eq!(best[0].0, VOCABULARY - 1);
+            assert!(best.is_sorted_by_key(|one| std::cmp::Reverse(one.0)));
+        }
+        assert_eq!(
+            top(&[1.0, f32::NAN, 1.0, 2.0, 1.0], 3),
+            [(3, 2.0), (0, 1.0), (2, 1.0)]
+        );
+        assert_eq!(top(&[1.0], 0), []);
+    }
 
     proptest! {
         #[test]

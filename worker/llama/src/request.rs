@@ -64,6 +64,8 @@ pub(crate) struct GenerateParams {
 pub(crate) struct EmbedJob {
     pub(crate) inputs: Vec<Vec<Token>>,
     pub(crate) output: EmbedOutput,
+    /// Bytes that the results take.
+    pub(crate) bytes: usize,
 }
 
 /// What becomes of the vectors.

@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     free_cells: AtomicU32,
     threads: AtomicU32,
     parked: AtomicBool,
+    /// How many times memory is still to be given back to the system.
+    to_give_back: AtomicU8,
     busy: Busy,
     slots: Vec<SlotGauge>,
     /// What was asked, by handle; it lives as long as its request does. Locked once per request and for a description, never by the loop.
@@ -66,6 +68,7 @@ impl Shared {
             free_cells: AtomicU32::new(cells),
             threads: AtomicU32::new(0),
             parked: AtomicBool::new(false),
+            to_give_back: AtomicU8::new(0),
             busy: Busy::default(),
             slots: (0..sequences).map(|_| SlotGauge::default()).collect(),
             asked: Mutex::default(),
@@ -128,6 +131,19 @@ impl Shared {
     /// Whether the loop needs a wake-up.
     pub(crate) fn is_parked(&self) -> bool {
         self.parked.load(SeqCst)
+    }
+
+    /// Something large is over: what it took is given back soon. Twice, since its last pieces may still be on their way out.
+    pub(crate) fn had_large(&self) {
+        self.to_give_back.store(2, Relaxed);
+    }
+
+    /// Whether to give memory back now.
+    pub(crate) fn gives_back(&self) -> bool {
+        let left = self
+            .to_give_back
+            .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        left.is_ok()
     }
 
     /// Work of the other threads.

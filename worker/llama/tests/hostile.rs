@@ -87,6 +87,11 @@ fn out_of_range(vocabulary: i32) -> Vec<GenerateRequest> {
             ..completion("x", 4)
         },
         GenerateRequest {
+            logprobs: true,
+            top_logprobs: 1001,
+            ..completion("x", 4)
+        },
+        GenerateRequest {
             id_slot: Some(99),
             ..completion("x", 4)
         },
@@ -468,4 +473,104 @@ async fn a_prompt_in_one_batch_with_the_most_sequences_fits() {
     for stream in streams {
         assert_eq!(stream.answer().await.usage().completion_tokens, 12);
     }
+}
+
+/// Tokenizing takes some hundred times a text's size; what is longer than the whole context could spell is refused before that.
+#[tokio::test]
+async fn texts_that_cannot_fit_are_refused_unread_and_memory_comes_back() {
+    const MIB: u64 = 1 << 20;
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let mut session = engine.session().await;
+    assert_eq!(session.run(completion("warm", 4)).await.code(), "");
+    let huge = "there is no end to it ".repeat(30 << 20 >> 5);
+    let before = engine.anonymous();
+    for request in [completion(&huge, 4), chat(&huge, 4)] {
+        let answer = session.run(request).await;
+        assert_eq!(answer.code(), "context_length_exceeded");
+        let details = answer.failed.unwrap().details;
+        assert!(details.contains_key("prompt_bytes"), "{details:?}");
+    }
+    let call = |text: &str| muster_proto::v1::TokenizeCall {
+        content: Some(support::text_prompt(text)),
+        ..Default::default()
+    };
+    let refused = engine.client.tokenize(call(&huge)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+    let tokens = vec![300; 2 << 20];
+    let refused = engine
+        .client
+        .detokenize(muster_proto::v1::DetokenizeCall {
+            tokens,
+            ..Default::default()
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+    // what is read, since it might fit: a request, and for its own sake
+    let large = &huge[..1_000_000];
+    let answer = session.run(completion(large, 4)).await;
+    assert_eq!(answer.code(), "context_length_exceeded");
+    let result = engine.client.tokenize(call(large)).await.unwrap().into_inner();
+    assert!(result.tokens.len() > 100_000);
+    drop(result);
+    // the session's buffers for messages stay as large as the largest was
+    let grown = |engine: &Engine| engine.anonymous().saturating_sub(before) / MIB;
+    let begun = std::time::Instant::now();
+    while grown(&engine) > 100 {
+        assert!(begun.elapsed() < support::SOON, "{} MiB stay", grown(&engine));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(session.run(completion("still here", 4)).await.code(), "");
+}
+
+/// Large texts have a thread of their own: whoever came behind two of them waited for both.
+#[tokio::test]
+async fn a_short_request_does_not_wait_for_large_ones() {
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let mut session = engine.session().await;
+    let large = "it is read since it might fit ".repeat(33_000);
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        slow.push(session.generate(completion(&large, 1)).await);
+    }
+    let answer = session.run(completion("short", 1)).await;
+    assert_eq!(answer.code(), "");
+    let done = slow.iter_mut().filter_map(support::Stream::failed_by_now).count();
+    assert!(done < 3, "all the large ones came first");
+    for stream in slow.into_iter().skip(done) {
+        assert_eq!(stream.answer().await.code(), "context_length_exceeded");
+    }
+}
+
+/// Probabilities of the whole vocabulary, for a caller of no stream, from all sequences at once: one message of a tick had them all.
+#[tokio::test]
+async fn probabilities_of_many_tokens_come_in_messages_of_bounded_size() {
+    let mut engine = Engine::with(ModelSettings {
+        sequences: 16,
+        ctx_size: 8192,
+        ..settings("bench-chat.gguf")
+    })
+    .await;
+    let mut session = engine.session().await;
+    let mut streams = Vec::new();
+    for i in 0..16 {
+        let request = GenerateRequest {
+            logprobs: true,
+            top_logprobs: 1000,
+            stream: false,
+            ..completion(&format!("{i} of many"), 40)
+        };
+        streams.push(session.generate(request).await);
+    }
+    for stream in streams {
+        let answer = stream.answer().await;
+        assert_eq!(answer.usage().completion_tokens, 40);
+        let logprobs = &answer.choices[0].logprobs;
+        assert_eq!(logprobs.len(), 40);
+        assert!(logprobs.iter().all(|one| one.top.len() == 1000));
+        // a thousand alternatives are an event: 32 tokens of them were one
+        assert!(answer.deltas >= 40, "{} events", answer.deltas);
+    }
+    let largest = *session.largest.lock().unwrap();
+    assert!(largest < 8 << 20, "a message of {largest} bytes");
 }

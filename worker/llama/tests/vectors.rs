@@ -191,3 +191,27 @@ async fn documents_get_raw_scores_in_input_order() {
         "unsupported_by_runtime"
     );
 }
+
+/// A vector for each token, of as many inputs as fit a message: what is more is refused before it is computed, and it was sent whole.
+#[tokio::test]
+async fn vectors_that_no_message_could_carry_are_refused_before_they_are_computed() {
+    let mut engine = Engine::with(ModelSettings {
+        pooling: "none".into(),
+        ..embedding()
+    })
+    .await;
+    let mut session = engine.session().await;
+    let width = engine.description.capabilities.unwrap().embedding_length as usize;
+    let of = |count: usize| EmbedRequest {
+        inputs: vec![token_prompt(vec![7; 500]); count],
+        ..Default::default()
+    };
+    let answer = session.embed(of(3)).await.embedded.unwrap();
+    assert_eq!(answer.embeddings.len(), 3);
+    assert_eq!(answer.embeddings[2].vectors.len(), 500);
+    let most = muster_proto::limits::VECTOR_BYTES / (500 * width * 4);
+    let answer = session.embed(of(most + 1)).await;
+    assert_eq!(answer.code(), "invalid_request", "{:?}", answer.failed);
+    assert_eq!(session.embed(of(1)).await.code(), "");
+    assert!(engine.is_running());
+}

@@ -397,10 +397,14 @@ impl Relay {
         let mut bulky = false;
         for event in &sequence.events {
             match &event.kind {
-                Some(Kind::Delta(_) | Kind::Progress(_)) => job.credit = job.credit.saturating_sub(1),
+                Some(Kind::Delta(delta)) => {
+                    job.credit = job.credit.saturating_sub(1);
+                    bulky |= !delta.logprobs.is_empty();
+                }
+                Some(Kind::Progress(_)) => job.credit = job.credit.saturating_sub(1),
                 Some(Kind::Embedded(_) | Kind::Reranked(_)) => bulky = true,
-                Some(Kind::Admitted(_) | Kind::ChoiceFinished(_) | Kind::Finished(_) | Kind::Failed(_))
-                | None => {}
+                Some(Kind::ChoiceFinished(end)) => bulky |= !end.prompt.is_empty(),
+                Some(Kind::Admitted(_) | Kind::Finished(_) | Kind::Failed(_)) | None => {}
             }
         }
         if !sequence.finished {

@@ -45,7 +45,7 @@ struct Inner {
     ready: Vec<SequenceEvents>,
     open: FxHashMap<u64, Route>,
     reader: Option<Waker>,
-    /// Vectors or scores are among `ready`: they leave one by one, so that no message grows past the limit.
+    /// Vectors, scores or probabilities are among `ready`: they leave one by one, so that no message grows past the limit.
     bulky: bool,
     /// Nobody reads any more.
     abandoned: bool,

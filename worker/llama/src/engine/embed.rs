@@ -7,6 +7,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use muster_proto::{
     Code,
+    limits::VECTOR_BYTES,
     v1::{
         Admitted, EmbedResult, Embedding, Event, Finished, RerankResult, SequenceEvents, Timings, Usage,
         Vector, event,
@@ -28,6 +29,7 @@ pub(super) struct EmbedRun {
     pub(super) control: Arc<Control>,
     inputs: Vec<Vec<Token>>,
     output: EmbedOutput,
+    bytes: usize,
     /// Inputs given to a decode.
     next: usize,
     /// Vectors per input.
@@ -37,10 +39,13 @@ pub(super) struct EmbedRun {
 
 /// Requests for vectors that may run at once; beyond that the worker queues.
 const RUNS: usize = 64;
+/// Bytes of results that they may hold together.
+const RESULTS: usize = 4 * VECTOR_BYTES;
 
 impl Engine {
     pub(super) fn start_embed(&mut self, handle: u64, control: Arc<Control>, job: EmbedJob) {
-        if self.embeds.len() >= RUNS {
+        let held: usize = self.embeds.iter().map(|run| run.bytes).sum();
+        if self.embeds.len() >= RUNS || held + job.bytes > RESULTS {
             return self.refuse(handle, Code::NoRoom.error("too many requests run"));
         }
         let admitted = Event {
@@ -68,6 +73,7 @@ impl Engine {
             results: vec![Vec::new(); job.inputs.len()],
             inputs: job.inputs,
             output,
+            bytes: job.bytes,
             next: 0,
             started: Instant::now(),
         });

@@ -76,7 +76,7 @@ impl Engine {
         if slot
             .run
             .as_ref()
-            .is_none_or(|run| run.pending.count < run.params.interval)
+            .is_none_or(|run| !run.pending.is_due(run.params.interval))
         {
             return;
         }

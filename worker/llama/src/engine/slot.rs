@@ -109,6 +109,17 @@ pub(super) struct Pending {
     pub(super) count: u32,
 }
 
+/// Alternatives of tokens after which an event is sent, though it is not due: they outweigh everything else in it.
+const ALTERNATIVES: usize = 1000;
+
+impl Pending {
+    /// Whether it is to be sent, with so many tokens per event.
+    pub(super) fn is_due(&self, interval: u32) -> bool {
+        let told = self.logprobs.first().map_or(0, |one| one.top.len()) * self.logprobs.len();
+        self.count >= interval || told >= ALTERNATIVES
+    }
+}
+
 /// A choice without a sequence.
 #[derive(Debug)]
 pub(super) struct WaitingChoice {

@@ -3,8 +3,8 @@
 use muster_proto::{
     Code, ErrorExt as _, oai,
     v1::{
-        Chat, ContentPart, ErrorInfo, GenerateRequest, Prompt, Sampling, ToolChoiceMode, content_part,
-        generate_request, logit_bias, prompt_piece, tool_choice,
+        Chat, ContentPart, ErrorInfo, GenerateRequest, Prompt, PromptPiece, Sampling, ToolChoiceMode,
+        content_part, generate_request, logit_bias, prompt_piece, tool_choice,
     },
 };
 use serde_json::{Value, value::RawValue};
@@ -51,6 +51,9 @@ const UNSUPPORTED: [&str; 11] = [
     "multimodal_data",
 ];
 
+/// Longest text whose tokens are biased.
+const BIAS_TEXT: usize = 1024;
+
 pub(crate) fn invalid(param: &str, message: impl Into<String>) -> ErrorInfo {
     Code::InvalidRequest.error(message).with_param(param)
 }
@@ -70,6 +73,44 @@ pub(crate) fn native(param: &'static str) -> impl Fn(NativeError) -> ErrorInfo {
         NativeError::Failed(message) => Code::RuntimeError.error(message),
         NativeError::DeadEnd => invalid(param, error.to_string()),
     }
+}
+
+/// Refuses a text that is longer than all tokens there is room for could spell, before it is read.
+pub(crate) fn check_text(bytes: usize, most: usize, room: usize, param: &str) -> Result<(), ErrorInfo> {
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Code::ContextLengthExceeded
+        .error(format!(
+            "the prompt has {bytes} bytes of text, {room} tokens spell at most {most}"
+        ))
+        .with_param(param)
+        .with_detail("prompt_bytes", bytes)
+        .with_detail("context_length", room))
+}
+
+/// Bytes of text in a prompt.
+pub(crate) fn text_bytes(prompt: &Prompt) -> usize {
+    let text = |piece: &PromptPiece| match &piece.kind {
+        Some(prompt_piece::Kind::Text(text)) => text.len(),
+        Some(prompt_piece::Kind::Tokens(_)) | None => 0,
+    };
+    prompt.pieces.iter().map(text).sum()
+}
+
+/// Bytes of text in a chat.
+pub(crate) fn chat_bytes(chat: &Chat) -> usize {
+    let text = |part: &ContentPart| match &part.kind {
+        Some(content_part::Kind::Text(text)) => text.len(),
+        Some(
+            content_part::Kind::ImageUrl(_)
+            | content_part::Kind::InputAudio(_)
+            | content_part::Kind::OtherJson(_),
+        )
+        | None => 0,
+    };
+    let parts = chat.messages.iter().flat_map(|message| &message.parts);
+    parts.map(text).sum()
 }
 
 /// Text and token ids, tokenized; special tokens are added before a beginning text as the vocabulary says.
@@ -199,6 +240,10 @@ pub(crate) fn sampling(
         let tokens = match &bias.target {
             None => continue,
             Some(logit_bias::Target::Token(token)) => vec![*token],
+            Some(logit_bias::Target::Text(text)) if text.len() > BIAS_TEXT => {
+                let message = format!("a biased text is longer than {BIAS_TEXT} bytes");
+                return Err(invalid("logit_bias", message));
+            }
             Some(logit_bias::Target::Text(text)) => {
                 model.tokenize(text, false, false).map_err(native("logit_bias"))?
             }

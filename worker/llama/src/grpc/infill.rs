@@ -4,7 +4,7 @@
 
 use muster_proto::v1::{ErrorInfo, Infill};
 
-use super::convert::{native, prompt, unsupported};
+use super::convert::{check_text, native, prompt, text_bytes, unsupported};
 use crate::{
     limits::Limits,
     model::{Model, Token},
@@ -25,10 +25,15 @@ pub(super) fn tokens(
         return Err(unsupported("infill", "the model has no tokens for infill"));
     }
     let text = |text: &str, param: &'static str| model.tokenize(text, false, false).map_err(native(param));
-    let mut prefix = text(&infill.prefix, "input_prefix")?;
-    let mut suffix = text(&infill.suffix, "input_suffix")?;
+    // of longer texts only the part next to the gap is used: the rest is not read
+    let most = limits.context_text;
+    let mut prefix = text(end(&infill.prefix, most), "input_prefix")?;
+    let mut suffix = text(beginning(&infill.suffix, most), "input_suffix")?;
     let middle = match &infill.middle {
-        Some(middle) => prompt(model, middle, "prompt", false, true)?,
+        Some(middle) => {
+            check_text(text_bytes(middle), most, limits.context, "prompt")?;
+            prompt(model, middle, "prompt", false, true)?
+        }
         None => Vec::new(),
     };
     let mut files = Vec::new();
@@ -48,7 +53,7 @@ pub(super) fn tokens(
         } else {
             files.append(&mut text(SNIPPET, "input_extra")?);
         }
-        files.append(&mut text(&file.text, "input_extra")?);
+        files.append(&mut text(end(&file.text, most), "input_extra")?);
     }
     if info.fim_sep >= 0 {
         files.push(info.fim_sep);
@@ -72,4 +77,15 @@ pub(super) fn tokens(
     tokens.append(&mut suffix);
     tokens.push(info.fim_mid);
     Ok(tokens)
+}
+
+/// The last `most` bytes of a text, or a few less.
+fn end(text: &str, most: usize) -> &str {
+    let from = text.len().saturating_sub(most);
+    &text[text.ceil_char_boundary(from)..]
+}
+
+/// The first `most` bytes of a text, or a few less.
+fn beginning(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }

@@ -10,7 +10,7 @@ use muster_proto::{
 use tokio::sync::mpsc;
 
 use super::{
-    prepare::{self, Raw},
+    prepare::{self, Desk},
     settings,
     warm::{self, Warmed},
 };
@@ -20,7 +20,7 @@ use crate::{
     cores::Cores,
     engine::{self, EngineParts},
     ffi::NativeError,
-    limits::{Limits, Role},
+    limits::{self, Limits, Role},
     model::Model,
     parse,
     request::Command,
@@ -37,7 +37,7 @@ pub(super) struct Loaded {
     pub(super) model: Arc<Model>,
     pub(super) description: EngineDescription,
     pub(super) commands: mpsc::Sender<Command>,
-    pub(super) prepare: mpsc::Sender<Raw>,
+    pub(super) prepare: Desk,
     pub(super) shared: Arc<Shared>,
     pub(super) waker: Waker,
     pub(super) alive: alive::Beat,
@@ -217,10 +217,15 @@ fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits
         most = trained;
     }
     let most = most as usize;
+    let input = most.min(context.info().n_ubatch as usize);
+    let longest = model.info().longest_piece;
     Limits {
         role: wanted.role,
         context: most,
-        input: most.min(context.info().n_ubatch as usize),
+        input,
+        context_text: limits::text(most, longest),
+        input_text: limits::text(input, longest),
+        vector_per_token: context.info().pooling == "none",
         batch: context.info().n_batch as usize,
         interval: wanted.settings.stream_interval.max(1),
     }

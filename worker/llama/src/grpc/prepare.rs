@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use muster_proto::{
     Code, ErrorExt as _,
+    limits::{TOP_LOGPROBS, VECTOR_BYTES},
     v1::{EmbedRequest, ErrorInfo, GenerateRequest, RerankRequest, Start, generate_request, start},
 };
-use tokio::sync::mpsc;
+use prost::Message as _;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 use super::{
     convert::{self, invalid, native, refusal, unsupported},
@@ -18,16 +20,19 @@ use crate::{
     chat::Chat,
     control::Control,
     guard,
-    limits::{INTERVAL_UNSTREAMED, Limits, Role},
+    limits::{ANSWER, INTERVAL_UNSTREAMED, LARGE, Limits, Role},
     model::{Model, Token, schema_to_grammar},
     request::{Command, EmbedJob, EmbedOutput, GenerateJob, GenerateParams, Job, Work},
     sampler::Sampler,
     shared::Shared,
 };
 
-/// Requests that may wait to be prepared; the session stops reading beyond that.
+/// Requests that may wait to be prepared; beyond that a start is refused.
 const CAPACITY: usize = 256;
-const THREADS: usize = 2;
+/// Large ones that may.
+const LARGE_CAPACITY: usize = 4;
+/// Threads for those that are not large, and the one for those that are: it takes the memory that tokenizing takes once, and nobody waits behind it.
+const THREADS: [&str; 3] = ["prepare-0", "prepare-1", "prepare-large"];
 const STACK_BYTES: usize = 256 << 20;
 
 /// A request on its way to the loop.
@@ -38,7 +43,27 @@ pub(super) struct Raw {
     pub(super) control: Arc<Control>,
 }
 
-/// Starts the preparing threads; they end when the sender is dropped.
+/// Where requests are prepared.
+#[derive(Debug)]
+pub(super) struct Desk {
+    small: mpsc::Sender<Raw>,
+    large: mpsc::Sender<Raw>,
+}
+
+impl Desk {
+    /// Hands a request in; never waits.
+    ///
+    /// # Errors
+    /// There is no place for it now, or the threads are gone.
+    pub(super) fn hand_in(&self, raw: Raw) -> Result<(), TrySendError<()>> {
+        let large = raw.start.encoded_len() > LARGE;
+        let place = if large { &self.large } else { &self.small }.try_reserve()?;
+        place.send(raw);
+        Ok(())
+    }
+}
+
+/// Starts the preparing threads; they end when the desk is dropped.
 ///
 /// # Errors
 /// A thread can't be started.
@@ -47,19 +72,21 @@ pub(super) fn spawn(
     limits: &Limits,
     commands: &mpsc::Sender<Command>,
     shared: &Arc<Shared>,
-) -> std::io::Result<mpsc::Sender<Raw>> {
-    let (tx, rx) = mpsc::channel::<Raw>(CAPACITY);
-    let rx = Arc::new(Mutex::new(rx));
-    for index in 0..THREADS {
-        let (model, limits, commands, rx, shared) = (
+) -> std::io::Result<Desk> {
+    let (small, rx_small) = mpsc::channel::<Raw>(CAPACITY);
+    let (large, rx_large) = mpsc::channel::<Raw>(LARGE_CAPACITY);
+    let (rx_small, rx_large) = (Arc::new(Mutex::new(rx_small)), Arc::new(Mutex::new(rx_large)));
+    for (index, name) in THREADS.into_iter().enumerate() {
+        let large = index + 1 == THREADS.len();
+        let rx = Arc::clone(if large { &rx_large } else { &rx_small });
+        let (model, limits, commands, shared) = (
             Arc::clone(model),
             limits.clone(),
             commands.clone(),
-            Arc::clone(&rx),
             Arc::clone(shared),
         );
         std::thread::Builder::new()
-            .name(format!("prepare-{index}"))
+            .name(name.to_owned())
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 loop {
@@ -67,6 +94,9 @@ pub(super) fn spawn(
                     let Some(raw) = next else { return };
                     let job = shared.busy().begin();
                     let command = prepare(&model, &limits, &shared, raw);
+                    if large {
+                        shared.had_large();
+                    }
                     drop(job);
                     if commands.blocking_send(command).is_err() {
                         return;
@@ -74,7 +104,7 @@ pub(super) fn spawn(
                 }
             })?;
     }
-    Ok(tx)
+    Ok(Desk { small, large })
 }
 
 fn prepare(model: &Arc<Model>, limits: &Limits, shared: &Shared, raw: Raw) -> Command {
@@ -116,37 +146,22 @@ fn generate(model: &Arc<Model>, limits: &Limits, request: GenerateRequest) -> Re
     if choices > guard::CHOICES {
         return Err(invalid("n", format!("`n` is larger than {}", guard::CHOICES)));
     }
+    if request.top_logprobs > TOP_LOGPROBS {
+        return Err(invalid(
+            "n_probs",
+            format!("no more than {TOP_LOGPROBS} alternatives of a token are told"),
+        ));
+    }
     let extra = convert::extra(&request)?;
     let sampling = request.sampling.clone().unwrap_or_default();
     let mut spec = convert::sampling(model, limits, &sampling, &extra)?;
     spec.needs_candidates = request.post_sampling_probs;
     let (grammar, schema) = convert::constraint(&request)?;
     let mut stops = request.stop.clone();
-    let (prompt, chat) = match &request.input {
-        None => return Err(invalid("prompt", "there is neither a chat nor a prompt")),
-        Some(generate_request::Input::Chat(chat)) => {
-            let spec = convert::chat(
-                model,
-                chat,
-                (&grammar, &schema),
-                &request.reasoning_format,
-                &extra,
-            )?;
-            let (chat, text) = Chat::apply(model, &spec).map_err(native("messages"))?;
-            stops.extend(chat.info().additional_stops.iter().cloned());
-            (
-                model.tokenize(&text, true, true).map_err(native("messages"))?,
-                Some(chat),
-            )
-        }
-        Some(generate_request::Input::Prompt(prompt)) => (
-            convert::prompt(model, prompt, "prompt", prompt.add_special.unwrap_or(true), true)?,
-            None,
-        ),
-        Some(generate_request::Input::Infill(input)) => {
-            (infill::tokens(model, limits, input, request.max_tokens)?, None)
-        }
-    };
+    let (prompt, chat) = input(model, limits, &request, (&grammar, &schema), &extra)?;
+    if let Some(chat) = &chat {
+        stops.extend(chat.info().additional_stops.iter().cloned());
+    }
     let prompt = check_prompt(model, limits, prompt)?;
     if !chat.as_ref().is_some_and(|chat| chat.info().has_grammar) {
         if !schema.is_empty() {
@@ -175,7 +190,7 @@ fn generate(model: &Arc<Model>, limits: &Limits, request: GenerateRequest) -> Re
         return_progress: request.return_progress,
         timings_per_token: request.timings_per_token,
         shown_prompt: if request.return_prompt {
-            shown(model, &prompt)
+            shown(model, &prompt)?
         } else {
             String::new()
         },
@@ -201,13 +216,50 @@ fn generate(model: &Arc<Model>, limits: &Limits, request: GenerateRequest) -> Re
     })
 }
 
+/// The prompt's tokens; of a chat also how its answer is read.
+fn input(
+    model: &Model,
+    limits: &Limits,
+    request: &GenerateRequest,
+    constraint: (&str, &str),
+    extra: &serde_json::Map<String, serde_json::Value>,
+) -> Result<(Vec<Token>, Option<Chat>), ErrorInfo> {
+    let check = |bytes, param| convert::check_text(bytes, limits.context_text, limits.context, param);
+    match &request.input {
+        None => Err(invalid("prompt", "there is neither a chat nor a prompt")),
+        Some(generate_request::Input::Chat(chat)) => {
+            // a template may leave some of it out, but hardly that much
+            check(convert::chat_bytes(chat), "messages")?;
+            let spec = convert::chat(model, chat, constraint, &request.reasoning_format, extra)?;
+            let (chat, text) = Chat::apply(model, &spec).map_err(native("messages"))?;
+            check(text.len(), "messages")?;
+            let tokens = model.tokenize(&text, true, true).map_err(native("messages"))?;
+            Ok((tokens, Some(chat)))
+        }
+        Some(generate_request::Input::Prompt(prompt)) => {
+            check(convert::text_bytes(prompt), "prompt")?;
+            let special = prompt.add_special.unwrap_or(true);
+            Ok((convert::prompt(model, prompt, "prompt", special, true)?, None))
+        }
+        Some(generate_request::Input::Infill(input)) => {
+            Ok((infill::tokens(model, limits, input, request.max_tokens)?, None))
+        }
+    }
+}
+
 /// What the model sees, special tokens included.
-fn shown(model: &Model, prompt: &[Token]) -> String {
-    let bytes: Vec<u8> = prompt
-        .iter()
-        .flat_map(|token| model.piece(*token, true))
-        .collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+fn shown(model: &Model, prompt: &[Token]) -> Result<String, ErrorInfo> {
+    let mut bytes = Vec::new();
+    for token in prompt {
+        bytes.append(&mut model.piece(*token, true));
+        if bytes.len() > ANSWER {
+            return Err(invalid(
+                "return_prompt",
+                format!("the prompt has more than {ANSWER} bytes: it can't be shown"),
+            ));
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A prompt must have a token and leave room for one.
@@ -251,19 +303,36 @@ fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<Embed
         ));
     }
     let mut inputs = Vec::with_capacity(request.inputs.len());
+    let mut bytes_of_vectors = 0;
     for input in &request.inputs {
+        let bytes = convert::text_bytes(input);
+        convert::check_text(bytes, limits.input_text, limits.input, "input")?;
         let tokens = convert::prompt(model, input, "input", input.add_special.unwrap_or(true), true)?;
         if tokens.is_empty() {
             return Err(invalid("input", "an input has no tokens"));
         }
         check_input(limits, &tokens, "input")?;
+        let vectors = if limits.vector_per_token { tokens.len() } else { 1 };
+        bytes_of_vectors += vectors * model.info().n_embd_out * size_of::<f32>();
+        if bytes_of_vectors > VECTOR_BYTES {
+            return Err(invalid(
+                "input",
+                format!(
+                    "the vectors of these inputs take more than {VECTOR_BYTES} bytes: ask for fewer at once"
+                ),
+            ));
+        }
         inputs.push(tokens);
     }
     let output = EmbedOutput::Vectors {
         normalize: request.normalize.unwrap_or(2),
         dimensions,
     };
-    Ok(EmbedJob { inputs, output })
+    Ok(EmbedJob {
+        inputs,
+        output,
+        bytes: bytes_of_vectors,
+    })
 }
 
 fn check_input(limits: &Limits, tokens: &[Token], param: &str) -> Result<(), ErrorInfo> {
@@ -290,11 +359,14 @@ fn rerank(model: &Model, limits: &Limits, request: &RerankRequest) -> Result<Emb
     }
     let mut inputs = Vec::with_capacity(request.documents.len());
     for document in &request.documents {
+        let bytes = request.query.len().saturating_add(document.len());
+        convert::check_text(bytes, limits.input_text, limits.input, "documents")?;
         let tokens = rerank_tokens(model, &request.query, document)?;
         check_input(limits, &tokens, "documents")?;
         inputs.push(tokens);
     }
     Ok(EmbedJob {
+        bytes: inputs.len() * model.info().n_cls_out.max(1) * size_of::<f32>(),
         inputs,
         output: EmbedOutput::Scores,
     })

@@ -16,7 +16,8 @@ use muster_proto::{
         TokenizeCall, TokenizeResult, engine_load_event, engine_server::Engine,
     },
 };
-use tokio::sync::{mpsc, watch};
+use prost::Message;
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -27,6 +28,7 @@ use super::{
 };
 use crate::{
     chat::Chat,
+    limits::{ANSWER, DETOKENIZE_TOKENS, LARGE, TOKENIZE_TEXT},
     outbox::{CAPACITY, Outbox},
     request::Command,
 };
@@ -44,8 +46,11 @@ enum State {
     Failed,
 }
 
+/// Texts that are tokenized, made or rendered for their own sake at once: those that are not large.
+const SMALL: usize = 4;
+
 /// The `Engine` service.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct EngineService {
     state: Arc<Mutex<State>>,
     in_session: Arc<AtomicBool>,
@@ -54,14 +59,22 @@ pub(crate) struct EngineService {
     cores: Option<PathBuf>,
     /// Becomes true when the process is asked to end.
     stopping: watch::Sender<bool>,
+    /// Places for work on texts, and the one for large ones.
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
 }
 
 impl EngineService {
     /// An engine without a model; it meets the others of this host in the file `cores`.
     pub(crate) fn new(cores: Option<PathBuf>) -> Self {
         Self {
+            state: Arc::default(),
+            in_session: Arc::default(),
+            sessions: Arc::default(),
             cores,
-            ..Self::default()
+            stopping: watch::Sender::default(),
+            small: Arc::new(Semaphore::new(SMALL)),
+            large: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -88,6 +101,36 @@ impl EngineService {
             loaded.alive.stop();
             drop(loaded.commands.send(Command::Stop).await);
         }
+    }
+
+    /// Does work that takes only the processor on another thread, large ones one after the other, and gives their memory back.
+    async fn beside<T: Message + 'static>(
+        &self,
+        large: bool,
+        work: impl FnOnce(&Loaded) -> Result<T, ErrorInfo> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let loaded = self.loaded()?;
+        let places = if large { &self.large } else { &self.small };
+        let place = Arc::clone(places).acquire_owned().await;
+        let place = place.map_err(|error| Code::Internal.error(error.to_string()).into_status())?;
+        let work = move || {
+            let _job = loaded.shared.busy().begin();
+            let result = work(&loaded).and_then(|result| match result.encoded_len() {
+                bytes if bytes > ANSWER => Err(Code::BodyTooLarge.error(format!(
+                    "the answer has {bytes} bytes: more than {ANSWER} are not sent in one piece"
+                ))),
+                _ => Ok(result),
+            });
+            if large {
+                loaded.shared.had_large();
+            }
+            drop(place);
+            result
+        };
+        let result = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| blocking_failed(&error))?;
+        result.map(Response::new).map_err(ErrorInfo::into_status)
     }
 
     /// Loads on a thread of its own and reports into `tx`.
@@ -224,63 +267,61 @@ impl Engine for EngineService {
     }
 
     async fn tokenize(&self, request: Request<TokenizeCall>) -> Result<Response<TokenizeResult>, Status> {
-        let loaded = self.loaded()?;
         let call = request.into_inner();
-        let work = move || -> Result<TokenizeResult, ErrorInfo> {
-            let _job = loaded.shared.busy().begin();
-            let content = call.content.unwrap_or_default();
-            let tokens = convert::prompt(
-                &loaded.model,
-                &content,
-                "content",
-                call.add_special,
-                call.parse_special,
-            )?;
-            let pieces = tokens
-                .iter()
-                .map(|token| loaded.model.piece(*token, true).into())
-                .collect();
+        let content = call.content.unwrap_or_default();
+        let bytes = convert::text_bytes(&content);
+        if bytes > TOKENIZE_TEXT {
+            self.loaded()?.shared.had_large();
+            let message =
+                format!("the text has {bytes} bytes: at most {TOKENIZE_TEXT} are tokenized at once");
+            return Err(Code::BodyTooLarge
+                .error(message)
+                .with_param("content")
+                .into_status());
+        }
+        let work = move |loaded: &Loaded| {
+            let model = &loaded.model;
+            let tokens = convert::prompt(model, &content, "content", call.add_special, call.parse_special)?;
+            let piece = |token: &i32| model.piece(*token, true).into();
+            let pieces = tokens.iter().map(piece).collect();
             Ok(TokenizeResult { tokens, pieces })
         };
-        let result = tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| blocking_failed(&error))?;
-        result.map(Response::new).map_err(ErrorInfo::into_status)
+        self.beside(bytes > LARGE, work).await
     }
 
     async fn detokenize(
         &self,
         request: Request<DetokenizeCall>,
     ) -> Result<Response<DetokenizeResult>, Status> {
-        let loaded = self.loaded()?;
         let tokens = request.into_inner().tokens;
-        let work = move || -> Result<DetokenizeResult, ErrorInfo> {
-            let _job = loaded.shared.busy().begin();
+        let count = tokens.len();
+        if count > DETOKENIZE_TOKENS {
+            self.loaded()?.shared.had_large();
+            let message = format!("{count} tokens: at most {DETOKENIZE_TOKENS} are made text at once");
+            return Err(Code::BodyTooLarge
+                .error(message)
+                .with_param("tokens")
+                .into_status());
+        }
+        let work = move |loaded: &Loaded| {
             convert::check_tokens(&loaded.model, &tokens, "tokens")?;
             let text = loaded.model.detokenize(&tokens).map_err(native("tokens"))?;
             Ok(DetokenizeResult { text })
         };
-        let result = tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| blocking_failed(&error))?;
-        result.map(Response::new).map_err(ErrorInfo::into_status)
+        self.beside(count > LARGE, work).await
     }
 
     async fn apply_template(
         &self,
         request: Request<ApplyTemplateCall>,
     ) -> Result<Response<ApplyTemplateResult>, Status> {
-        let loaded = self.loaded()?;
         let chat = request.into_inner().chat.unwrap_or_default();
-        let work = move || -> Result<ApplyTemplateResult, ErrorInfo> {
-            let _job = loaded.shared.busy().begin();
+        let large = convert::chat_bytes(&chat) > LARGE;
+        let work = move |loaded: &Loaded| {
             let spec = convert::chat(&loaded.model, &chat, ("", ""), "", &serde_json::Map::new())?;
             let (_, prompt) = Chat::apply(&loaded.model, &spec).map_err(native("messages"))?;
             Ok(ApplyTemplateResult { prompt })
         };
-        let result = tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| blocking_failed(&error))?;
-        result.map(Response::new).map_err(ErrorInfo::into_status)
+        self.beside(large, work).await
     }
 }

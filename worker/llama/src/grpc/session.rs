@@ -109,7 +109,7 @@ fn begin(loaded: &Loaded, session: u64, requests: &mut HashMap<u64, Arc<Control>
         start,
         control: Arc::clone(&control),
     };
-    match loaded.prepare.try_send(raw) {
+    match loaded.prepare.hand_in(raw) {
         Ok(()) => {
             requests.insert(handle, control);
             Handled::Done

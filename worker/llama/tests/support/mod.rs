@@ -30,6 +30,7 @@ use muster_proto::{
         session_command, session_message, start,
     },
 };
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -214,6 +215,8 @@ pub(crate) struct Session {
     pub(crate) alives: Arc<Mutex<u64>>,
     /// What the last sign of life said of the longest work.
     pub(crate) busy: Arc<Mutex<Duration>>,
+    /// Bytes of the largest tick.
+    pub(crate) largest: Arc<Mutex<usize>>,
 }
 
 /// One request's events.
@@ -234,6 +237,7 @@ impl Session {
         let ticks: Arc<Mutex<Vec<usize>>> = Arc::default();
         let alives: Arc<Mutex<u64>> = Arc::default();
         let busy: Arc<Mutex<Duration>> = Arc::default();
+        let largest: Arc<Mutex<usize>> = Arc::default();
         let session = Self {
             commands,
             waiters: Arc::clone(&waiters),
@@ -241,6 +245,7 @@ impl Session {
             ticks: Arc::clone(&ticks),
             alives: Arc::clone(&alives),
             busy: Arc::clone(&busy),
+            largest: Arc::clone(&largest),
         };
         tokio::spawn(async move {
             let mut last = 0;
@@ -255,6 +260,10 @@ impl Session {
                     }
                 };
                 assert_eq!(tick.seq, last + 1, "ticks have no gaps");
+                {
+                    let mut largest = largest.lock().unwrap();
+                    *largest = tick.encoded_len().max(*largest);
+                }
                 last = tick.seq;
                 ticks.lock().unwrap().push(tick.sequences.len());
                 for sequence in tick.sequences {
