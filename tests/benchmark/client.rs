@@ -165,12 +165,12 @@ impl Connection {
         let mut tail = Vec::new();
         let (mut frames, mut first) = (0, None);
         loop {
-            let count = match self.stream.read(&mut self.buffer).await {
+            let read = match self.stream.read(&mut self.buffer).await {
                 Ok(0) if tail.is_empty() => return Ok(None),
                 Err(_) if tail.is_empty() => return Ok(None),
                 other => other?,
             };
-            if count == 0 {
+            if read == 0 {
                 bail!(
                     "the server closed the connection: {}",
                     String::from_utf8_lossy(&tail)
@@ -178,7 +178,7 @@ impl Connection {
             }
             // Frames are counted in what was kept of the last read and in the new bytes.
             let kept = tail.len();
-            tail.extend_from_slice(&self.buffer[..count]);
+            tail.extend_from_slice(&self.buffer[..read]);
             if frames == 0 && first.is_none() && !tail.starts_with(b"HTTP/1.1 200") {
                 bail!("refused: {}", String::from_utf8_lossy(&tail));
             }

@@ -137,7 +137,7 @@ impl Streams {
                     let Ok(mut connection) = Connection::open(&address).await else {
                         return;
                     };
-                    let answer = connection.watch(&body, &mut |frames| {
+                    let mut seen = |frames| {
                         let now = Instant::now();
                         match last.replace(now) {
                             None => started.set(started.get() + usize::from(round == 0)),
@@ -148,8 +148,8 @@ impl Streams {
                                 gaps.extend((1..frames).map(|_| Duration::ZERO));
                             }
                         }
-                    });
-                    if answer.await.is_err() {
+                    };
+                    if connection.watch(&body, &mut seen).await.is_err() {
                         return;
                     }
                 }
@@ -190,7 +190,7 @@ async fn beside(address: &str, streams: usize, tokens: usize, salt: usize) -> an
                 );
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            drop(running.p99());
+            let _of_the_warm_up = running.p99();
             tokio::time::sleep(WATCH).await;
             let without = running.p99();
             let mut samples = Vec::new();
