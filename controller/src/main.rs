@@ -19,7 +19,10 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(run(options))
+    let ended = runtime.block_on(run(options));
+    // A look at a disk that hangs is not waited for.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn run(options: Options) -> anyhow::Result<()> {

@@ -98,19 +98,22 @@ impl Controller {
         let address = doors.parts.address().clone();
         let operators = doors.operators.as_ref().map(|door| door.address().clone());
         let state = StateDir::open(state_dir)?;
-        let epoch = state.raise_epoch(0)?;
-        let mut roster = state.roster()?;
+        let (epoch, epoch_kept) = state.begin_epoch();
+        let mut roster = state.roster();
         let expiry = Expiry {
             left: config.policy.absent_counts,
             lost: config.timing.roster_ttl,
         };
         let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
-        let observed = state.observed()?;
+        let observed = state.observed();
         let pins = state.pins()?;
         let own = state.own()?;
         tracing::info!(%address, operators = ?operators.as_ref().map(ToString::to_string), epoch, workers_expected = expected.len(), models = config.models.len(), "controller starts");
         let life = Life::default();
         let writer = Writer::spawn(state, roster, &life);
+        if !epoch_kept {
+            writer.epoch(epoch);
+        }
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let start = Start {

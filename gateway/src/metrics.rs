@@ -9,7 +9,7 @@ use prometheus::{
     Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder, core::Collector,
 };
 
-use crate::fleet::table::Table;
+use crate::fleet::{Contact, table::Table};
 
 /// Seconds; from a stub's first token to a load from a slow disk.
 const BUCKETS: [f64; 15] = [
@@ -153,14 +153,32 @@ pub(crate) fn waited(model: &str, ok: bool, took: Duration) {
 }
 
 /// Everything, as text.
-pub(crate) fn text(table: &Table) -> String {
+pub(crate) fn text(table: &Table, health: (Contact, usize)) -> String {
     let mut out = Vec::new();
     if let Err(error) = TextEncoder::new().encode(&METRICS.registry.gather(), &mut out) {
         tracing::error!(%error, "could not write metrics");
     }
     let mut out = String::from_utf8(out).unwrap_or_default();
     gauges(table, &mut out);
+    controller(health, &mut out);
     out
+}
+
+fn controller((contact, troubles): (Contact, usize), out: &mut String) {
+    let name = "muster_controller_answers";
+    head(
+        out,
+        name,
+        "1 if the controller speaks; loaded models are served without it.",
+    );
+    line(out, name, &[], u8::from(contact == Contact::Ok));
+    let name = "muster_controller_troubles";
+    head(
+        out,
+        name,
+        "What the controller cannot do at the moment; `/health` says what.",
+    );
+    line(out, name, &[], troubles);
 }
 
 fn gauges(table: &Table, out: &mut String) {
@@ -214,6 +232,10 @@ fn head(out: &mut String, name: &str, help: &str) {
 
 fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
     out.push_str(name);
+    if labels.is_empty() {
+        let _ = writeln!(out, " {value}");
+        return;
+    }
     for (index, (key, label)) in labels.iter().enumerate() {
         out.push(if index == 0 { '{' } else { ',' });
         out.push_str(key);
@@ -248,7 +270,14 @@ mod tests {
         ended("names", Some(&usage));
         ended("names", None);
         waited("names", true, Duration::from_secs(2));
-        let text = text(&Table::default());
+        let text = text(&Table::default(), (Contact::NotAnswering, 1));
+        let controller = ["muster_controller_answers 0", "muster_controller_troubles 1"];
+        assert!(
+            controller
+                .iter()
+                .all(|line| text.lines().any(|found| found == *line)),
+            "{text}"
+        );
         for wanted in [
             "muster_prompt_tokens_total{model=\"names\"} 9\n",
             "muster_cached_prompt_tokens_total{model=\"names\"} 4\n",

@@ -32,6 +32,7 @@ pub mod v1 {
 /// Encoded `FileDescriptorSet` of `muster.v1` and its imports, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+pub mod disk;
 pub mod error;
 pub mod hub;
 pub mod id;

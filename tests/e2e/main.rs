@@ -20,6 +20,7 @@ mod demo;
 mod demo_draft;
 mod demo_tools;
 mod disconnect;
+mod disk;
 mod errors;
 mod frozen;
 mod kills;

@@ -69,7 +69,7 @@ impl Up {
     }
 }
 
-fn command(state: &Path, config: &Path, args: &[&str]) -> Command {
+pub(crate) fn command(state: &Path, config: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(binaries::find("muster"));
     command.args([
         "up",

@@ -66,5 +66,9 @@ fn work(args: WorkerArgs) -> anyhow::Result<()> {
             builder
         }
     };
-    builder.enable_all().build()?.block_on(worker::run(args))
+    let runtime = builder.enable_all().build()?;
+    let ended = runtime.block_on(worker::run(args));
+    // A look at a disk that hangs is not waited for.
+    runtime.shutdown_background();
+    ended
 }

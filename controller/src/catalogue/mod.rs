@@ -10,7 +10,6 @@ mod places;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use muster_gguf::Kind;
@@ -44,9 +43,6 @@ pub(crate) struct Catalogue {
 /// The one saved option that is no setting of an engine (seed 000, `load`).
 const BACKEND: &str = "llamacpp_backend";
 
-/// Headers are read at start for so long; the others follow beside the driver, in its first look.
-const START_BUDGET: Duration = Duration::from_millis(250);
-
 /// One model.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
@@ -72,17 +68,11 @@ pub(crate) struct Entry {
 pub(crate) const SERVER: &str = "llama_server";
 
 impl Catalogue {
-    /// Takes the configured models, in their order.
+    /// Takes the configured models, in their order. Their files are not looked at yet.
     pub(crate) fn new(models: Vec<ModelEntry>) -> Self {
-        let begun = Instant::now();
         let entry = |model: ModelEntry| {
             let place = Arc::new(FilePlace::of(&model, None));
-            let details = if begun.elapsed() < START_BUDGET {
-                place.details()
-            } else {
-                None
-            };
-            Entry::new(model, place, details)
+            Entry::new(model, place)
         };
         let mut catalogue = Self {
             entries: models.into_iter().map(entry).collect(),
@@ -103,12 +93,12 @@ impl Catalogue {
         self.entries.get_mut(*self.places.get(id)?)
     }
 
-    /// Takes a model in, in the place of one of the same id; blocks no longer than a look at one file.
+    /// Takes a model in, in the place of one of the same id; its files are not looked at yet.
     pub(crate) fn insert(&mut self, model: ModelEntry) {
         let place = Arc::new(FilePlace::of(&model, None));
         let entry = Entry {
             server: self.server,
-            ..Entry::new(model, place, None)
+            ..Entry::new(model, place)
         };
         match self.entry_mut(&entry.model.id.clone()) {
             Some(old) => *old = entry,
@@ -176,7 +166,10 @@ impl Catalogue {
             };
             if known != files {
                 entry.place = Arc::new(FilePlace::of(&entry.model, files));
-                entry.files = Files::at(&entry.place);
+                entry.files = Files {
+                    created: entry.files.created,
+                    ..Files::unseen(&entry.place)
+                };
                 entry.details = None;
                 news = true;
             }
@@ -260,23 +253,21 @@ impl Catalogue {
 }
 
 impl Entry {
-    fn new(mut model: ModelEntry, place: Arc<FilePlace>, details: Option<Arc<Details>>) -> Self {
+    fn new(mut model: ModelEntry, place: Arc<FilePlace>) -> Self {
         model.settings.r#type = convert::model_type(model.kind).into();
         let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
-        let mut entry = Self {
+        Self {
             definition: model.settings.clone(),
             device: model.device.clone(),
             options: String::new(),
             workers: BTreeSet::new(),
-            files: Files::at(&place),
+            files: Files::unseen(&place),
             place,
             model,
             spec_hash,
-            details,
+            details: None,
             server: false,
-        };
-        entry.learn_kind();
-        entry
+        }
     }
 
     /// Where no label says what kind of work the model does, its file's header does, and the label is added: an encoder is never asked to write.

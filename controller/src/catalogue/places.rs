@@ -83,23 +83,36 @@ impl FilePlace {
         }
     }
 
-    /// Looks at a model's files; blocks while the disk does.
-    pub(crate) fn look(self: &Arc<Self>) -> Seen {
+    /// Looks at a model's files, and into them if `headers`; blocks while the disk does.
+    pub(crate) fn look(self: &Arc<Self>, headers: bool) -> Seen {
+        let reader = self.reader.as_ref().filter(|_| headers);
         Seen {
             place: Arc::clone(self),
             files: Files::at(self),
-            details: self.details(),
+            details: reader.and_then(Reader::read),
         }
-    }
-
-    pub(super) fn details(&self) -> Option<Arc<Details>> {
-        self.reader.as_ref().and_then(Reader::read)
     }
 }
 
 impl Files {
+    /// What is known without a look: a file that somebody named is taken to be there.
+    pub(super) fn unseen(place: &FilePlace) -> Self {
+        let (size, present) = match &place.source {
+            Source::Nothing | Source::Path(_) => (0, true),
+            Source::Hub(cached) => (
+                cached.as_ref().map_or(0, |files| files.size_bytes),
+                cached.is_some(),
+            ),
+        };
+        Self {
+            size,
+            created: place.registered.unwrap_or(SystemTime::UNIX_EPOCH),
+            present,
+        }
+    }
+
     /// Looks at a model's files; blocks while the disk does.
-    pub(super) fn at(place: &FilePlace) -> Self {
+    fn at(place: &FilePlace) -> Self {
         let configured = || match place.registered {
             Some(at) => at,
             None => modified(&std::fs::metadata(&place.defined_in).ok()),

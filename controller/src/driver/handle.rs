@@ -64,6 +64,7 @@ pub(crate) struct Handle {
     timing: Timing,
     stop: CancellationToken,
     life: Life,
+    troubles: watch::Receiver<Vec<String>>,
 }
 
 /// An open `EnsureLoaded` stream: while it lives, the hold does.
@@ -138,7 +139,7 @@ impl Handle {
         events: &broadcast::Sender<v1::FleetEvent>,
         timing: Timing,
         stop: CancellationToken,
-        life: &Life,
+        (life, troubles): (&Life, watch::Receiver<Vec<String>>),
     ) -> Self {
         let (epoch, events) = (epoch.subscribe(), events.clone());
         Self {
@@ -149,12 +150,18 @@ impl Handle {
             timing,
             stop,
             life: life.clone(),
+            troubles,
         }
     }
 
     /// Whether the driver goes on.
     pub(crate) fn alive(&self) -> bool {
         self.life.still().is_none()
+    }
+
+    /// What the controller cannot do at the moment, in words.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.troubles.borrow().clone()
     }
 
     /// Times of sessions and streams.
@@ -338,7 +345,7 @@ mod tests {
             &events,
             timing,
             CancellationToken::new(),
-            &Life::default(),
+            (&Life::default(), watch::channel(Vec::new()).1),
         );
         let name = |n: usize| SessionId::from(n.to_string());
         let mut open: Vec<_> = (0..SESSIONS).map(|n| handle.session(name(n)).unwrap()).collect();

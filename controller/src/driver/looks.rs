@@ -5,31 +5,68 @@
 //!                          (one at a time)  └ late ─► call answered with what is known; the look goes on
 //! ```
 //!
-//! Invariant: a call is answered by a look that began after it came, or by what is known when looks take too long.
+//! Invariants: a call is answered by a look that began after it came, or by what is known when looks take too long; one look is under way at
+//! most, so that a mount that hangs costs one thread; the driver itself never touches a file.
 
 use std::time::Duration;
 
 use tokio::{
+    sync::watch,
     task::{JoinHandle, spawn_blocking},
     time::{Instant, sleep_until},
 };
 
-use super::{Driver, inbox::Ask};
-use crate::catalogue::{FilePlace, Seen};
+use super::{
+    Driver,
+    inbox::{Ask, PullState, Reply},
+};
+use crate::{
+    catalogue::{FilePlace, Seen},
+    state::Saving,
+};
+use muster_proto::{Code, v1};
 
 /// How long a call waits for a look.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
+
+/// Headers are read before the start for so long; the others follow beside the driver, in the next look.
+const START_BUDGET: Duration = Duration::from_millis(250);
 
 /// The look under way, and who waits.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     running: Option<Look>,
     /// Waiting for the look under way.
-    waiting: Vec<Ask>,
+    waiting: Vec<Later>,
     /// Came after it began: waiting for the next.
-    next: Vec<Ask>,
+    next: Vec<Later>,
     /// Files have changed since it began.
     again: bool,
+}
+
+/// What is to be done once the files have been looked at.
+#[derive(Debug)]
+pub(super) enum Later {
+    /// Answer a call.
+    Ask(Ask),
+    /// Show a model that was just registered.
+    Registered {
+        /// Its id.
+        id: String,
+        /// When its registration is on disk.
+        saving: Saving,
+        /// Who waits.
+        reply: Reply<(v1::Model, Saving)>,
+    },
+    /// Tell who wants the files of a model that is no hub's whether they are there.
+    Local {
+        /// Its id.
+        id: String,
+        /// Where it is.
+        checkpoint: String,
+        /// Who waits.
+        listener: watch::Sender<PullState>,
+    },
 }
 
 #[derive(Debug)]
@@ -62,16 +99,44 @@ impl Looks {
 }
 
 impl Driver {
-    /// Answers a call once the files have been looked at.
-    pub(super) fn look_first(&mut self, ask: Ask) {
+    /// Does something once the files have been looked at.
+    pub(super) fn look_first(&mut self, later: Later) {
         match &self.looks.running {
-            Some(look) if look.late => self.answer(ask),
-            Some(_) => self.looks.next.push(ask),
+            Some(look) if look.late => self.go_on(later),
+            Some(_) => self.looks.next.push(later),
             None => {
-                self.looks.waiting.push(ask);
+                self.looks.waiting.push(later);
                 self.begin_look();
             }
         }
+    }
+
+    fn go_on(&mut self, later: Later) {
+        match later {
+            Later::Ask(ask) => self.answer(ask),
+            // Those that have gone meanwhile are no failure.
+            Later::Registered { id, saving, reply } => {
+                drop(reply.send(self.known(&id).map(|model| (model, saving))));
+            }
+            Later::Local {
+                id,
+                checkpoint,
+                listener,
+            } => {
+                let there = self.catalogue.get(&id).is_none_or(|entry| entry.files().present);
+                let missing =
+                    || Code::FileNotFound.error(format!("{checkpoint} is a local file, and is not there"));
+                let result = if there { Ok(()) } else { Err(missing()) };
+                listener.send_replace(PullState::Done(result));
+            }
+        }
+    }
+
+    /// Looks at the files before anything else is done, unless that takes long.
+    pub(super) async fn first_look(&mut self) {
+        self.look(START_BUDGET);
+        let looked = self.looks.looked().await;
+        self.looked(looked);
     }
 
     /// Looks at the files as they are now, for nobody in particular.
@@ -83,11 +148,19 @@ impl Driver {
         }
     }
 
-    pub(super) fn begin_look(&mut self) {
+    fn begin_look(&mut self) {
+        self.look(Duration::MAX);
+    }
+
+    fn look(&mut self, headers_for: Duration) {
         self.looks.again = false;
         let places = self.catalogue.places();
+        let begun = Instant::now();
         self.looks.running = Some(Look {
-            task: spawn_blocking(move || places.iter().map(FilePlace::look).collect()),
+            task: spawn_blocking(move || {
+                let look = |place| FilePlace::look(place, begun.elapsed() < headers_for);
+                places.iter().map(look).collect()
+            }),
             until: Instant::now() + LOOK_WAIT,
             late: false,
         });
@@ -95,7 +168,7 @@ impl Driver {
 
     /// Takes over what was seen, and answers who waited for it.
     pub(super) fn looked(&mut self, looked: Looked) {
-        let mut asks = std::mem::take(&mut self.looks.waiting);
+        let mut later = std::mem::take(&mut self.looks.waiting);
         match looked {
             Looked::Done(files) => {
                 self.looks.running = None;
@@ -111,11 +184,11 @@ impl Driver {
                 if let Some(look) = &mut self.looks.running {
                     look.late = true;
                 }
-                asks.append(&mut self.looks.next);
+                later.append(&mut self.looks.next);
             }
         }
-        for ask in asks {
-            self.answer(ask);
+        for later in later {
+            self.go_on(later);
         }
     }
 }

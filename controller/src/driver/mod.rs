@@ -52,7 +52,7 @@ use self::{
     ghosts::Ghosts,
     handle::Handle,
     inbox::{Ask, Inbox, Order, Query},
-    looks::{Looked, Looks},
+    looks::{Later, Looked, Looks},
     mirror::Mirror,
     pulls::Pulls,
     sessions::Sessions,
@@ -192,7 +192,14 @@ impl Driver {
         let (lanes, inbox) = handle::lanes();
         let epoch_sender = watch::Sender::new(epoch);
         let events = broadcast::Sender::new(EVENT_RING);
-        let handle = Handle::new(lanes, &epoch_sender, &events, config.timing, stop.clone(), &life);
+        let handle = Handle::new(
+            lanes,
+            &epoch_sender,
+            &events,
+            config.timing,
+            stop.clone(),
+            (&life, writer.troubles()),
+        );
         let mut fleet = Fleet::new(config.policy.clone(), expected, Moment::START);
         fleet.remember_leavers(leavers);
         let driver = Self {
@@ -233,6 +240,7 @@ impl Driver {
 
     /// Runs until stopped, then writes what is unwritten.
     pub(crate) async fn run(mut self) {
+        self.first_look().await;
         self.begin();
         loop {
             self.part.beat();
@@ -291,7 +299,7 @@ impl Driver {
     fn begin(&mut self) {
         self.catalogue_changed();
         if self.catalogue.unread() {
-            self.begin_look();
+            self.look_again();
         }
         let enabled = |entry: &&crate::catalogue::Entry| entry.model().enabled;
         let preload: Vec<ModelId> = self
@@ -319,7 +327,9 @@ impl Driver {
                 order: Order::Load(_),
                 ..
             }
-            | Ask::Query(Query::Models(..) | Query::Model(..) | Query::Explain(..)) => self.look_first(ask),
+            | Ask::Query(Query::Models(..) | Query::Model(..) | Query::Explain(..)) => {
+                self.look_first(Later::Ask(ask))
+            }
             Ask::Ensure { .. }
             | Ask::Call {
                 order: Order::Unload(_) | Order::Forget(_),

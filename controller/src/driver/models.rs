@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::{
     Driver,
     inbox::{Ask, Models, Order, PullState, Query, Removed, Reply},
+    looks::Later,
 };
 use crate::{
     catalogue::Catalogue,
@@ -86,7 +87,7 @@ impl Driver {
     pub(super) fn models(&mut self, models: Models) {
         match models {
             Models::Pull(request, listener) => self.pull_model(request, listener),
-            Models::Register(definition, reply) => answer(reply, self.register(&definition)),
+            Models::Register(definition, reply) => self.register(&definition, reply),
             Models::RemoveFiles(id, reply) => self.remove_model_files(&id, reply),
             Models::Remove(id, reply) => answer(reply, self.remove(&id)),
             Models::SetOptions(request, reply) => answer(reply, self.set_options(&request)),
@@ -232,11 +233,15 @@ impl Driver {
         Ok((name, registration, model))
     }
 
-    fn register(&mut self, definition: &ModelDefinition) -> Result<(v1::Model, Saving), ErrorInfo> {
-        let (name, registration, model) = self.defined(definition)?;
-        let id = model.id.to_string();
-        let saving = self.put(name, registration, model);
-        Ok((self.known(&id)?, saving))
+    fn register(&mut self, definition: &ModelDefinition, reply: Reply<(v1::Model, Saving)>) {
+        match self.defined(definition) {
+            Ok((name, registration, model)) => {
+                let id = model.id.to_string();
+                let saving = self.put(name, registration, model);
+                self.look_first(Later::Registered { id, saving, reply });
+            }
+            Err(error) => answer(reply, Err(error)),
+        }
     }
 
     fn put(&mut self, name: String, registration: Registration, model: ModelEntry) -> Saving {
@@ -405,7 +410,7 @@ impl Driver {
         self.feed(Event::CatalogueChanged { models });
     }
 
-    fn known(&self, id: &str) -> Result<v1::Model, ErrorInfo> {
+    pub(super) fn known(&self, id: &str) -> Result<v1::Model, ErrorInfo> {
         self.model(id).ok_or_else(|| unknown_model(id))
     }
 }

@@ -269,6 +269,7 @@ impl Driver {
             ensures: self.stats.ensures,
             workers: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
             policy_steps: self.stats.policy_steps,
+            troubles: self.writer.troubles().borrow().clone(),
         }
     }
 }

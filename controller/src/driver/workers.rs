@@ -12,6 +12,7 @@ use super::{
 use crate::{
     catalogue::SERVER,
     convert::report::{facts, outcome, report},
+    state,
 };
 
 impl Driver {
@@ -109,9 +110,9 @@ impl Driver {
             );
             return JoinAnswer::Rejected(Code::InvalidRequest.error(text));
         }
-        if let Err(error) = self.outbid(hello.highest_epoch_seen) {
-            tracing::error!(error = ?error, "the epoch cannot be raised");
-            return JoinAnswer::Rejected(Code::Internal.error("the controller cannot write its epoch"));
+        if let Err(error) = self.outbid(&facts.id, hello.highest_epoch_seen) {
+            tracing::error!(%error, "a worker is refused");
+            return JoinAnswer::Rejected(error);
         }
         if let Some(old) = self.sessions.of(&facts.id) {
             let same_boot = old.boot == hello.boot_id;
@@ -132,13 +133,21 @@ impl Driver {
         JoinAnswer::Accepted(self.epoch.subscribe())
     }
 
-    /// A worker that has seen a higher epoch than ours would refuse us: raise it (PROTOCOL.md 5).
-    fn outbid(&mut self, seen: u64) -> Result<(), crate::state::StateError> {
+    /// A worker that has seen a higher epoch than ours would refuse us: raise it (PROTOCOL.md 5). One that no controller can have had is
+    /// refused: believed once, it would leave nothing to count on from.
+    fn outbid(&mut self, worker: &WorkerId, seen: u64) -> Result<(), v1::ErrorInfo> {
         let mine = *self.epoch.borrow();
-        if seen <= mine {
+        let Some(epoch) = state::outbid(mine, seen) else {
+            let text = format!(
+                "worker {worker} says that it has seen a controller of the epoch {seen}, which none can have had beside this one of {mine}: restart the \
+                 worker, which forgets it"
+            );
+            return Err(Code::InvalidRequest.error(text));
+        };
+        if epoch == mine {
             return Ok(());
         }
-        let epoch = self.writer.raise_epoch(seen)?;
+        self.writer.epoch(epoch);
         tracing::warn!(
             mine,
             seen,

@@ -10,7 +10,7 @@ use muster_proto::{
 };
 use tokio::{
     sync::broadcast::{self, error::RecvError},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout_at},
 };
 use tonic::{Request, Response, Status};
 
@@ -324,6 +324,8 @@ struct Watch {
     snapshot: VecDeque<v1::RouteUpdate>,
     steps: broadcast::Receiver<Step>,
     at: (u64, u64),
+    /// A heartbeat comes however much else is said: it tells what nothing else does.
+    heartbeat_due: Instant,
 }
 
 impl Watch {
@@ -334,6 +336,7 @@ impl Watch {
             snapshot: snapshot.into(),
             steps,
             at: (0, 0),
+            heartbeat_due: Instant::now(),
         })
     }
 
@@ -343,8 +346,7 @@ impl Watch {
                 self.at = (part.epoch, part.version);
                 return Ok(part);
             }
-            let pause = self.handle.timing().heartbeat_every.min(BEAT_EVERY);
-            match timeout(pause, self.steps.recv()).await {
+            match timeout_at(self.heartbeat_due, self.steps.recv()).await {
                 Ok(Ok(Step::Delta(update))) => {
                     self.at = (update.epoch, update.version);
                     return Ok(v1::RouteUpdate::clone(&update));
@@ -359,7 +361,10 @@ impl Watch {
                 }
                 Err(_) => {
                     let (epoch, version) = self.at;
-                    let kind = Some(route_update::Kind::Heartbeat(v1::Heartbeat {}));
+                    self.heartbeat_due =
+                        Instant::now() + self.handle.timing().heartbeat_every.min(BEAT_EVERY);
+                    let troubles = self.handle.troubles();
+                    let kind = Some(route_update::Kind::Heartbeat(v1::Heartbeat { troubles }));
                     return Ok(v1::RouteUpdate { epoch, version, kind });
                 }
             }

@@ -143,6 +143,8 @@ impl Session {
         let spoken = |feature: &&String| *feature == MODEL_FILES;
         let features = hello.features.iter().filter(spoken).cloned().collect();
         self.epoch = Some(self.admitted(hello, commands).await?);
+        // A driver that was busy is not the worker's silence.
+        self.pulse.beat();
         let timing = self.handle.timing();
         let welcome = Welcome {
             session_id: self.id.to_string(),
@@ -208,8 +210,8 @@ impl Session {
                     Ok(None) => return Ok(()),
                     Err(status) => return Err(Ended::Broken(status)),
                 },
-                () = pulse.pinged() => self.send(Down::Heartbeat(Heartbeat {})).await?,
-                _ = beats.tick() => self.send(Down::Heartbeat(Heartbeat {})).await?,
+                () = pulse.pinged() => self.send(Down::Heartbeat(Heartbeat::default())).await?,
+                _ = beats.tick() => self.send(Down::Heartbeat(Heartbeat::default())).await?,
                 () = sleep_until(silent_at) => return Err(Ended::Silent(timing.lost_after)),
             }
         }

@@ -9,8 +9,10 @@
 //! DIR/user_models.json, model_options.json, aliases.json    see `own`
 //! ```
 //!
-//! Every file is replaced as a whole and atomically. A file that cannot be understood stops the start: guessing an epoch would let two
-//! controllers believe they are the newer one.
+//! Every file is replaced as a whole and atomically. Serving needs none of them: what cannot be written is kept in memory, said in health, and
+//! written when there is room (`writer`). What the controller made for itself and cannot be understood any more is set aside as `NAME.damaged`;
+//! only what an operator or a user wrote stops the start. An epoch that cannot be read or written is replaced by the time, which is higher than
+//! any that was counted, and rises over restarts.
 
 mod own;
 mod roster;
@@ -18,11 +20,14 @@ mod writer;
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, TryLockError},
+    fs::{self, DirBuilder, File, TryLockError},
     io::{self, Write as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
+use muster_proto::disk::no_room;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub(crate) use own::{Own, Registration};
@@ -38,7 +43,23 @@ pub(crate) type Pins = BTreeMap<String, bool>;
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
-    _lock: File,
+    /// None if there was no room for it.
+    _lock: Option<File>,
+}
+
+/// How far a worker's word may raise the epoch: more than the time that stands in for one can be ahead of a counted one, and so little that
+/// 2^31 lies and not one would use the numbers up.
+const FURTHEST_JUMP: u64 = 1 << 32;
+
+/// An epoch of which nothing is left to count on from: only a lie can have brought it about.
+const ABSURD: u64 = 1 << 62;
+
+/// The epoch after those of this controller and those that a worker has seen; none if what it says it saw is absurd.
+pub(crate) fn outbid(mine: u64, seen: u64) -> Option<u64> {
+    if seen <= mine {
+        return Some(mine);
+    }
+    (seen - mine <= FURTHEST_JUMP && seen < ABSURD).then(|| seen + 1)
 }
 
 /// Why the state directory is of no use.
@@ -55,8 +76,11 @@ pub enum StateError {
     /// Another process holds it.
     #[error("{} is in use by another controller", .0.display())]
     InUse(PathBuf),
-    /// A file is not what this version writes.
-    #[error("{} cannot be understood", path.display())]
+    /// A file that somebody wrote is not what this version writes.
+    #[error(
+        "{0} cannot be understood: repair it, or start without what it holds: mv {0} {0}.damaged",
+        path.display()
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -74,46 +98,73 @@ const OPTIONS: &str = "model_options.json";
 const ALIASES: &str = "aliases.json";
 
 impl StateDir {
-    /// Creates the directory if it is missing, and locks it.
+    /// Creates the directory if it is missing, and locks it. Without room for that it is of no use, and all is kept in memory.
     ///
     /// # Errors
     /// Another controller has it, or the operating system refuses.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| StateError::Io { path, source }
-        };
-        fs::create_dir_all(path).map_err(failed(path))?;
         let lock_path = path.join("lock");
-        let lock = File::create(&lock_path).map_err(failed(&lock_path))?;
+        let create = || {
+            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            File::create(&lock_path)
+        };
+        // A file system that takes no writes takes locks all the same.
+        let lock = create().or_else(|error| File::open(&lock_path).map_err(|_| error));
+        let lock = match lock {
+            Ok(lock) => lock,
+            Err(error) if no_room(&error) => {
+                tracing::warn!(path = %path.display(), %error, "no room for state: all of it is kept in memory only");
+                return Ok(Self {
+                    path: path.to_owned(),
+                    _lock: None,
+                });
+            }
+            Err(source) => {
+                return Err(StateError::Io {
+                    path: lock_path,
+                    source,
+                });
+            }
+        };
         match lock.try_lock() {
             Ok(()) => Ok(Self {
                 path: path.to_owned(),
-                _lock: lock,
+                _lock: Some(lock),
             }),
             Err(TryLockError::WouldBlock) => Err(StateError::InUse(path.to_owned())),
-            Err(TryLockError::Error(source)) => Err(failed(&lock_path)(source)),
+            Err(TryLockError::Error(source)) => Err(StateError::Io {
+                path: lock_path,
+                source,
+            }),
         }
     }
 
-    /// Raises the epoch to at least `seen + 1`, writes it, and returns it.
+    /// The epoch of this start, written unless there is no room, which the second value says.
+    pub(crate) fn begin_epoch(&self) -> (u64, bool) {
+        let counted: Option<u64> = self.cache(EPOCH, |epoch| *epoch < ABSURD);
+        let next = counted.map_or_else(now_in_seconds, |counted| counted + 1);
+        match self.save_epoch(next) {
+            Ok(()) => (next, true),
+            Err(error) => {
+                let timed = next.max(now_in_seconds());
+                tracing::warn!(error = ?error, epoch = timed, "the epoch cannot be written; the time stands in for it");
+                (timed, false)
+            }
+        }
+    }
+
+    /// Writes the epoch.
     ///
     /// # Errors
-    /// The epoch cannot be read or written.
-    pub(crate) fn raise_epoch(&self, seen: u64) -> Result<u64, StateError> {
-        let persisted: u64 = self.read(EPOCH)?;
-        let epoch = persisted.max(seen).saturating_add(1);
-        self.write(EPOCH, &epoch)?;
-        Ok(epoch)
+    /// It cannot be written.
+    pub(crate) fn save_epoch(&self, epoch: u64) -> Result<(), StateError> {
+        self.write(EPOCH, &epoch)
     }
 
     /// The workers known.
-    ///
-    /// # Errors
-    /// The roster cannot be read.
-    pub(crate) fn roster(&self) -> Result<Roster, StateError> {
-        let entries: Vec<roster::Entry> = self.read(ROSTER)?;
-        Ok(entries.into_iter().collect())
+    pub(crate) fn roster(&self) -> Roster {
+        let entries: Option<Vec<roster::Entry>> = self.cache(ROSTER, |_| true);
+        entries.into_iter().flatten().collect()
     }
 
     /// Writes the workers known.
@@ -125,11 +176,8 @@ impl StateDir {
     }
 
     /// Memory seen in use.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub(crate) fn observed(&self) -> Result<Observed, StateError> {
-        self.read(OBSERVED)
+    pub(crate) fn observed(&self) -> Observed {
+        self.cache(OBSERVED, |_| true).unwrap_or_default()
     }
 
     /// Writes memory seen in use.
@@ -190,6 +238,24 @@ impl StateDir {
         &self.path
     }
 
+    /// What the controller can do without: none if it is of no use; then it is set aside.
+    fn cache<T: DeserializeOwned + Default>(&self, name: &str, sane: impl FnOnce(&T) -> bool) -> Option<T> {
+        let why = match self.read::<T>(name) {
+            Ok(value) if sane(&value) => return Some(value),
+            Ok(_) => "what it says cannot be".to_owned(),
+            Err(StateError::Malformed { source, .. }) => source.to_string(),
+            Err(error) => {
+                tracing::warn!(error = ?error, "state cannot be read; starting without it");
+                return None;
+            }
+        };
+        let path = self.path.join(name);
+        let aside = self.path.join(damaged(name));
+        let moved = fs::rename(&path, &aside).is_ok();
+        tracing::warn!(path = %path.display(), why, moved, aside = %aside.display(), "a damaged file is set aside; starting without it");
+        None
+    }
+
     fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, StateError> {
         let path = self.path.join(name);
         let text = match fs::read(&path) {
@@ -218,6 +284,17 @@ impl StateDir {
     }
 }
 
+/// Where a damaged file goes.
+fn damaged(name: &str) -> String {
+    format!("{name}.damaged")
+}
+
+/// The time as an epoch: above any that was counted from 0, and below the next start's.
+fn now_in_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 #[cfg(test)]
 mod tests {
     use muster_policy::{Bytes, DeviceFacts, DeviceKind, Exclusivity, WorkerFacts};
@@ -244,10 +321,31 @@ mod tests {
     fn the_epoch_rises_over_restarts_and_over_what_was_seen() {
         let dir = tempfile::tempdir().unwrap();
         let open = || StateDir::open(dir.path()).unwrap();
-        assert_eq!(open().raise_epoch(0).unwrap(), 1);
-        assert_eq!(open().raise_epoch(0).unwrap(), 2);
-        assert_eq!(open().raise_epoch(10).unwrap(), 11);
-        assert_eq!(open().raise_epoch(0).unwrap(), 12);
+        assert_eq!(open().begin_epoch(), (1, true));
+        assert_eq!(open().begin_epoch(), (2, true));
+        open().save_epoch(outbid(2, 10).unwrap()).unwrap();
+        assert_eq!(open().begin_epoch(), (12, true));
+        assert_eq!(outbid(12, 7), Some(12));
+    }
+
+    /// One hello with 2^64 - 1 once ended all fencing, over restarts too.
+    #[test]
+    fn an_absurd_epoch_raises_nothing_and_is_set_aside_where_it_was_kept() {
+        for absurd in [u64::MAX, u64::MAX - 1, 12 + FURTHEST_JUMP + 1] {
+            assert_eq!(outbid(12, absurd), None, "{absurd}");
+        }
+        // No lie by steps of what is allowed gets to where nothing is left.
+        assert_eq!(outbid(ABSURD - 10, ABSURD + 10), None);
+        // A controller that lost its state is told the time that stood in for an epoch.
+        assert_eq!(outbid(1, now_in_seconds()), Some(now_in_seconds() + 1));
+
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(EPOCH), u64::MAX.to_string()).unwrap();
+        let before = now_in_seconds();
+        let (epoch, kept) = StateDir::open(dir.path()).unwrap().begin_epoch();
+        assert!(kept && (before..before + 1000).contains(&epoch), "{epoch}");
+        assert!(dir.path().join("epoch.json.damaged").exists());
+        assert_eq!(StateDir::open(dir.path()).unwrap().begin_epoch().0, epoch + 1);
     }
 
     #[test]
@@ -263,20 +361,45 @@ mod tests {
     fn the_roster_survives() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(&dir.path().join("new/deep")).unwrap();
-        assert_eq!(state.roster().unwrap(), Roster::default());
+        assert_eq!(state.roster(), Roster::default());
         let mut roster = Roster::default();
         roster.put(worker("a"));
         roster.put(worker("b"));
-        roster.away(&"b".into(), true, std::time::SystemTime::now());
+        roster.away(&"b".into(), true, SystemTime::now());
         state.save_roster(&roster).unwrap();
-        assert_eq!(state.roster().unwrap(), roster);
+        assert_eq!(state.roster(), roster);
     }
 
     #[test]
-    fn a_broken_file_stops_the_start() {
+    fn a_damaged_cache_is_set_aside_and_what_somebody_wrote_stops_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
-        fs::write(dir.path().join(EPOCH), "seven").unwrap();
-        assert!(matches!(state.raise_epoch(0), Err(StateError::Malformed { .. })));
+        for name in [EPOCH, ROSTER, OBSERVED, PINS, MODELS, OPTIONS, ALIASES] {
+            fs::write(dir.path().join(name), "{ seven").unwrap();
+        }
+        assert!(state.begin_epoch().0 > 1_000_000_000);
+        assert_eq!(state.roster(), Roster::default());
+        assert_eq!(state.observed(), Observed::default());
+        for name in [EPOCH, ROSTER, OBSERVED] {
+            let aside = fs::read_to_string(dir.path().join(damaged(name))).unwrap();
+            assert_eq!(aside, "{ seven");
+        }
+        let said = state.pins().unwrap_err().to_string();
+        assert!(
+            said.contains(&format!("mv {0} {0}.damaged", dir.path().join(PINS).display())),
+            "{said}"
+        );
+        assert!(state.own().is_err());
+    }
+
+    #[test]
+    fn state_that_has_no_room_is_kept_in_memory() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert!(no_room(&full) && !no_room(&io::ErrorKind::PermissionDenied.into()));
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&dir.path().join("state")).unwrap();
+        fs::remove_dir_all(state.path()).unwrap();
+        let (epoch, kept) = state.begin_epoch();
+        assert!(!kept && epoch > 1_000_000_000, "{epoch}");
     }
 }

@@ -1,17 +1,24 @@
 //! Writes roster, observations, pins and what users made in the background, so that the driver never waits for a disk.
 //!
 //! Only the newest value counts: a `watch` channel holds one, and what was overtaken is never written. When the handle is dropped, what is
-//! still unwritten is written and the task ends. A failed write is logged and repeated with the next change; losing the roster only makes
-//! the next start settle without it. Who must know whether it is on disk ([`Writer::pins`]) waits for its turn to be over.
+//! still unwritten is written and the task ends. What cannot be written is said in health ([`Writer::troubles`]) and tried again now and then, until
+//! there is room. Who must know whether it is on disk ([`Writer::pins`]) waits for its turn to be over.
 
-use std::{path::Path, sync::Arc, time::SystemTime};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use muster_policy::{WorkerFacts, WorkerId};
 use muster_proto::life::Life;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use super::{Own, Pins, Roster, StateDir, StateError};
 use crate::estimate::Observed;
+
+/// Pause before what could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Handle of the task.
 #[derive(Debug)]
@@ -20,11 +27,13 @@ pub(crate) struct Writer {
     roster: Roster,
     sender: watch::Sender<Pending>,
     written: watch::Receiver<Written>,
+    troubles: watch::Receiver<Vec<String>>,
     task: JoinHandle<()>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Pending {
+    epoch: Option<u64>,
     roster: Option<Roster>,
     observed: Option<Observed>,
     pins: Option<Pins>,
@@ -74,12 +83,15 @@ impl Writer {
             turn: 0,
             failed: None,
         });
-        let task = tokio::spawn(life.part("writer").run(write(Arc::clone(&state), receiver, done)));
+        let (say, troubles) = watch::channel(Vec::new());
+        let work = write(Arc::clone(&state), receiver, (done, say));
+        let task = tokio::spawn(life.part("writer").run(work));
         Self {
             state,
             roster,
             sender,
             written,
+            troubles,
             task,
         }
     }
@@ -143,12 +155,14 @@ impl Writer {
         }
     }
 
-    /// Raises the epoch, at once: nothing may be said under an epoch that a restart could repeat.
-    ///
-    /// # Errors
-    /// The epoch cannot be written.
-    pub(crate) fn raise_epoch(&self, seen: u64) -> Result<u64, StateError> {
-        self.state.raise_epoch(seen)
+    /// Writes the epoch. A restart that comes before that is outbid anew by whoever heard it.
+    pub(crate) fn epoch(&self, epoch: u64) {
+        self.sender.send_modify(|pending| pending.epoch = Some(epoch));
+    }
+
+    /// What could not be written so far, in words.
+    pub(crate) fn troubles(&self) -> watch::Receiver<Vec<String>> {
+        self.troubles.clone()
     }
 
     /// Writes what is unwritten and ends the task.
@@ -165,57 +179,87 @@ impl Writer {
     }
 }
 
-async fn write(state: Arc<StateDir>, mut receiver: watch::Receiver<Pending>, done: watch::Sender<Written>) {
+async fn write(
+    state: Arc<StateDir>,
+    mut receiver: watch::Receiver<Pending>,
+    (done, say): (watch::Sender<Written>, watch::Sender<Vec<String>>),
+) {
     let mut on_disk = Pending::default();
-    while receiver.changed().await.is_ok() {
+    let mut failing = false;
+    loop {
+        tokio::select! {
+            changed = receiver.changed() => if changed.is_err() { return },
+            () = sleep(RETRY), if failing => {}
+        }
         let pending = receiver.borrow_and_update().clone();
-        let (state, new) = (Arc::clone(&state), pending.clone());
-        let old = on_disk.clone();
-        let saved = match tokio::task::spawn_blocking(move || save(&state, &old, &new)).await {
+        let turn = pending.turn;
+        let (state, old) = (Arc::clone(&state), on_disk.clone());
+        let (saved, failed) = match tokio::task::spawn_blocking(move || save(&state, old, &pending)).await {
             Ok(saved) => saved,
             Err(error) => {
                 tracing::error!(%error, "the state writer was ended");
                 continue;
             }
         };
-        let turn = pending.turn;
-        let failed = match saved {
-            Ok(()) => {
-                on_disk = pending;
-                None
+        on_disk = saved;
+        let failed = failed.map(Arc::new);
+        match &failed {
+            Some(error) if !failing => {
+                tracing::error!(error = ?error, "state could not be written; it is kept in memory until there is room");
             }
-            Err(error) => {
-                tracing::error!(error = ?error, "state could not be written");
-                Some(Arc::new(error))
-            }
-        };
-        // Nobody waiting is no failure.
+            Some(error) => tracing::debug!(error = ?error, "state still cannot be written"),
+            None if failing => tracing::info!("state is written again"),
+            None => {}
+        }
+        failing = failed.is_some();
+        let trouble = failed.as_deref().map(|error| {
+            let cause =
+                std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
+            format!("state is kept in memory only, since {error}{cause}")
+        });
+        // Nobody waiting is no failure, here and below.
+        say.send_if_modified(|said| {
+            let new: Vec<String> = trouble.into_iter().collect();
+            let news = *said != new;
+            *said = new;
+            news
+        });
         done.send_replace(Written { turn, failed });
     }
 }
 
-/// Writes what differs from what is on disk.
-fn save(state: &StateDir, old: &Pending, new: &Pending) -> Result<(), StateError> {
-    fn changed<'a, T: PartialEq>(old: &Option<T>, new: &'a Option<T>) -> Option<&'a T> {
-        new.as_ref().filter(|new| old.as_ref() != Some(*new))
-    }
-    if let Some(pins) = changed(&old.pins, &new.pins) {
-        state.save_pins(pins)?;
-    }
-    if let Some(own) = changed(&old.own, &new.own) {
-        match &old.own {
-            Some(old) => state.save_own(old, own)?,
-            // What is on disk is what was read at the start.
-            None => state.save_own(&state.own()?, own)?,
+/// Writes what differs from what is on disk; what is there then, and the first of what could not be written.
+fn save(state: &StateDir, mut disk: Pending, new: &Pending) -> (Pending, Option<StateError>) {
+    fn put<T: PartialEq + Clone>(
+        disk: &mut Option<T>,
+        new: &Option<T>,
+        write: impl FnOnce(Option<&T>, &T) -> Result<(), StateError>,
+    ) -> Option<StateError> {
+        let changed = new.as_ref().filter(|new| disk.as_ref() != Some(*new))?;
+        match write(disk.as_ref(), changed) {
+            Ok(()) => {
+                *disk = Some(changed.clone());
+                None
+            }
+            Err(error) => Some(error),
         }
     }
-    if let Some(roster) = changed(&old.roster, &new.roster) {
-        state.save_roster(roster)?;
-    }
-    if let Some(observed) = changed(&old.observed, &new.observed) {
-        state.save_observed(observed)?;
-    }
-    Ok(())
+    let failures = [
+        put(&mut disk.epoch, &new.epoch, |_, epoch| state.save_epoch(*epoch)),
+        put(&mut disk.pins, &new.pins, |_, pins| state.save_pins(pins)),
+        put(&mut disk.own, &new.own, |old, own| match old {
+            Some(old) => state.save_own(old, own),
+            // What is on disk is what was read at the start.
+            None => state.save_own(&state.own()?, own),
+        }),
+        put(&mut disk.roster, &new.roster, |_, roster| {
+            state.save_roster(roster)
+        }),
+        put(&mut disk.observed, &new.observed, |_, observed| {
+            state.save_observed(observed)
+        }),
+    ];
+    (disk, failures.into_iter().flatten().next())
 }
 
 #[cfg(test)]
@@ -242,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pin_that_cannot_be_written_is_told() {
+    async fn what_cannot_be_written_is_told_and_written_when_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let writer = Writer::spawn(
@@ -250,9 +294,26 @@ mod tests {
             Roster::default(),
             &Life::default(),
         );
+        let mut troubles = writer.troubles();
         std::fs::remove_dir_all(&path).unwrap();
-        let saving = writer.pins(&Pins::from([("a".to_owned(), true)]));
-        let failed = saving.done().await.unwrap_err().unwrap();
+        let pins = Pins::from([("a".to_owned(), true)]);
+        let failed = writer.pins(&pins).done().await.unwrap_err().unwrap();
         assert!(failed.to_string().contains("pins.json"), "{failed}");
+        writer.epoch(7);
+        let told = troubles
+            .wait_for(|troubles| !troubles.is_empty())
+            .await
+            .unwrap()
+            .clone();
+        assert!(
+            told[0].contains("memory") && told[0].contains("cannot be used"),
+            "{told:?}"
+        );
+
+        std::fs::create_dir(&path).unwrap();
+        troubles.wait_for(Vec::is_empty).await.unwrap();
+        let state = StateDir::open(&path).unwrap();
+        assert_eq!(state.pins().unwrap(), pins);
+        assert_eq!(state.begin_epoch(), (8, true));
     }
 }

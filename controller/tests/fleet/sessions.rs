@@ -287,6 +287,24 @@ async fn another_process_waits_until_the_old_session_is_over() {
     assert_eq!(workers[0].boot_id, new.boot);
 }
 
+/// One hello with 2^64 - 1 once ended all fencing for good.
+#[tokio::test]
+async fn a_worker_with_an_absurd_epoch_is_refused_and_poisons_nothing() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.memory.lock().unwrap().highest_epoch = u64::MAX;
+    let refusal = worker.try_join(&rig.address()).await.unwrap_err();
+    let Some(v1::controller_message::Kind::Rejected(error)) = refusal.kind else {
+        panic!("{refusal:?}")
+    };
+    assert!(error.message.contains("restart the worker"), "{error}");
+    assert_eq!(rig.client().await.stats().await.epoch, 1);
+    worker.memory.lock().unwrap().highest_epoch = 0;
+    worker.join(&rig.address()).await;
+    rig.restart().await;
+    assert_eq!(rig.client().await.stats().await.epoch, 2);
+}
+
 #[tokio::test]
 async fn a_worker_that_saw_a_newer_controller_raises_the_epoch() {
     let mut rig = Rig::start(TWO_MODELS).await;

@@ -133,3 +133,32 @@ async fn a_slow_watcher_of_routes_gets_a_new_snapshot() {
     };
     timeout(LIMIT, gone).await.unwrap();
 }
+
+/// Files were once looked at before anything else began, and whenever a model was registered: a mount that hung kept the controller from starting,
+/// and lost it all its workers.
+#[tokio::test]
+async fn a_disk_that_hangs_keeps_the_controller_neither_from_starting_nor_from_its_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    // Whoever opens it to read waits for somebody who writes, as whoever reads from a mount that hangs.
+    let hung = dir.path().join("hung.gguf");
+    let made = std::process::Command::new("mkfifo").arg(&hung).status().unwrap();
+    assert!(made.success());
+    let config = format!(
+        "{TWO_MODELS}\n[models.h]\nruntime = 'llama_cpp'\ncheckpoint = '{}'\nmemory_mib = 1\n",
+        hung.display()
+    );
+    let rig = timeout(LIMIT, Rig::start(&config)).await.expect("it starts");
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let work = async {
+        client.load("a").await.unwrap();
+        assert_eq!(client.model("h").await.status(), v1::ModelStatus::Unloaded);
+        client.ensure("b").await.ready().await;
+    };
+    timeout(LIMIT, work).await.expect("everything else goes on");
+    // Ends the look, which the runtime would wait for, and lets no other begin to hang.
+    let writer = std::fs::OpenOptions::new().write(true).open(&hung).unwrap();
+    std::fs::remove_file(&hung).unwrap();
+    drop(writer);
+}

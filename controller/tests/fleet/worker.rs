@@ -350,7 +350,7 @@ impl Actor {
         loop {
             let message = tokio::select! {
                 _ = beats.tick() => {
-                    self.send(Up::Heartbeat(v1::Heartbeat {})).await;
+                    self.send(Up::Heartbeat(v1::Heartbeat::default())).await;
                     continue;
                 }
                 message = incoming.message() => message,

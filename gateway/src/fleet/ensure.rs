@@ -251,7 +251,20 @@ enum Ended {
 }
 
 /// Runs a wish until all its waiters are gone. If the task were dropped, its waiters would see the state's sender go.
+/// Fails a wish whose task panics: nobody else would tell those who wait.
+struct Pursued<'a>(&'a Wish);
+
+impl Drop for Pursued<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = Code::Internal.error("the load of the model is not followed any more");
+            self.0.state.send_replace(State::Failed(Box::new(error)));
+        }
+    }
+}
+
 async fn pursue(controller: Controller, wish: Arc<Wish>) {
+    let _pursued = Pursued(&wish);
     tokio::select! {
         () = wish.unwanted.cancelled() => {}
         () = insist(&controller, &wish) => {}

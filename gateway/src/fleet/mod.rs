@@ -89,6 +89,8 @@ pub(crate) struct Fleet {
     table: ArcSwap<Table>,
     /// Whether the controller speaks.
     contact: ArcSwap<Contact>,
+    /// What the controller said it cannot do.
+    troubles: ArcSwap<Vec<String>>,
     /// Counts changes of the table; 0 until the controller was first tried.
     changes: signal::Sender<u64>,
     wishes: Arc<Wishes>,
@@ -111,6 +113,7 @@ impl Fleet {
         Arc::new(Self {
             table: ArcSwap::default(),
             contact: ArcSwap::default(),
+            troubles: ArcSwap::default(),
             changes: signal::Sender::new(0),
             wishes: Wishes::new(controller.clone(), load_wait, tokio::runtime::Handle::current()),
             controller,
@@ -130,6 +133,11 @@ impl Fleet {
     /// Whether the controller speaks, as of now.
     pub(crate) fn contact(&self) -> Contact {
         **self.contact.load()
+    }
+
+    /// What the controller last said it cannot do, in words.
+    pub(crate) fn troubles(&self) -> Arc<Vec<String>> {
+        self.troubles.load_full()
     }
 
     /// Wishes for models that are not loaded.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_proto::v1::WatchRoutesRequest;
+use muster_proto::v1::{WatchRoutesRequest, route_update};
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -73,6 +73,11 @@ async fn stream(fleet: &Fleet, heard: &mut bool) -> Result<(), Away> {
         let stale = || Status::failed_precondition(format!("a controller of the older epoch {epoch} speaks"));
         if !fleet.controller.epochs.admit(epoch) {
             return Err(stale().into());
+        }
+        if let Some(route_update::Kind::Heartbeat(heartbeat)) = &update.kind
+            && **fleet.troubles.load() != heartbeat.troubles
+        {
+            fleet.troubles.store(heartbeat.troubles.clone().into());
         }
         let changed = tracker.apply(update).map_err(|_| stale())?;
         if changed {

@@ -235,7 +235,7 @@ impl Joined<'_> {
                     }
                 }
                 () = sleep_until(report_due.unwrap_or(silence_ends).into()), if report_due.is_some() => self.report().await?,
-                () = sleep_until(heartbeat_due.into()) => self.say(Up::Heartbeat(Heartbeat {})).await?,
+                () = sleep_until(heartbeat_due.into()) => self.say(Up::Heartbeat(Heartbeat::default())).await?,
                 () = sleep_until(silence_ends.into()) => return Err(SessionError::Silent(self.lost_after)),
                 () = self.fleet.leave.cancelled() => return self.goodbye().await,
             }

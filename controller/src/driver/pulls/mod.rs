@@ -41,6 +41,7 @@ use tokio::{
 use super::{
     Driver,
     inbox::{Ask, Order, PullState, Removed},
+    looks::Later,
     sessions::Sent,
 };
 use crate::{config::ModelEntry, convert::model::kind_of};
@@ -207,8 +208,11 @@ impl Driver {
     /// An operator wants a model's files; the model is in the catalogue, or about to change to these files.
     pub(super) fn pull_files(&mut self, model: &ModelEntry, listener: watch::Sender<PullState>) {
         let Some(checkpoint) = model.hub.clone() else {
-            listener.send_replace(PullState::Done(self.local_files(model)));
-            return;
+            return self.look_first(Later::Local {
+                id: model.id.to_string(),
+                checkpoint: model.checkpoint.to_string(),
+                listener,
+            });
         };
         self.pulls.failed.remove(&checkpoint);
         let pull = self.pull(&checkpoint, model);
@@ -218,16 +222,6 @@ impl Driver {
         }
         pull.listeners.push(listener);
         self.start_pull(&checkpoint);
-    }
-
-    /// Whether the files of a model that is not the hub's are there.
-    fn local_files(&self, model: &ModelEntry) -> Result<(), ErrorInfo> {
-        let entry = self.catalogue.get(&model.id);
-        if entry.is_none_or(|entry| entry.files().present) {
-            return Ok(());
-        }
-        let error = format!("{} is a local file, and is not there", model.checkpoint);
-        Err(Code::FileNotFound.error(error))
     }
 
     /// Gives a waiting pull to a worker, if one is able.
@@ -328,7 +322,7 @@ impl Driver {
         for ask in pull.waiting {
             match result {
                 // Once the files' headers have been read: how much memory it takes is known only then.
-                Ok(()) => self.look_first(ask),
+                Ok(()) => self.look_first(Later::Ask(ask)),
                 Err(error) => fail(&ask, error, epoch),
             }
         }

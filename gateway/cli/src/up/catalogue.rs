@@ -28,12 +28,12 @@ struct Entry {
     recipe: &'static str,
 }
 
-/// Writes the configuration for `models` into `state`; `None` if there are no models.
-pub(crate) fn generate(state: &Path, models: &[PathBuf]) -> Result<Option<PathBuf>, UpError> {
+/// Writes the configuration for `models` into the run directory, which needs no disk; `None` if there are no models.
+pub(crate) fn generate(run: &Path, models: &[PathBuf]) -> Result<Option<PathBuf>, UpError> {
     if models.is_empty() {
         return Ok(None);
     }
-    let path = state.join(FILE);
+    let path = run.join(FILE);
     let text = format!("{HEAD}{}", toml::to_string(&catalogue(models)?)?);
     let write = || {
         let mut file = AtomicWriteFile::open(&path)?;

@@ -1,4 +1,5 @@
-//! Where `muster up` keeps things: the state directory, locked, and a run directory whose path is short enough for unix sockets.
+//! Where `muster up` keeps things: the state directory, locked, and a run directory in memory whose path is short enough for unix sockets. Only the
+//! first is on a disk, and nothing that serves waits for it.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -11,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_proto::disk::no_room;
 use rustix::fs::{FlockOperation, flock};
 
 use super::UpError;
@@ -31,14 +33,20 @@ impl Directories {
     /// Makes and locks them.
     pub(crate) fn open(state_dir: Option<PathBuf>) -> Result<Self, UpError> {
         let state = state_dir.map_or_else(default_state_dir, Ok)?;
-        private_dir(&state)?;
-        let state = state.canonicalize().map_err(at(&state))?;
-        let lock = lock(&state)?;
+        if let Err(error) = private_dir(&state) {
+            go_on_without_room(error)?;
+        }
+        // One that could not be made is the same by any name.
+        let state = state.canonicalize().unwrap_or(state);
         let run = run_dir(&state);
         private_dir(&run)?;
         if fs::metadata(&run).map_err(at(&run))?.uid() != rustix::process::getuid().as_raw() {
             return Err(UpError::Foreign(run));
         }
+        let lock = lock(&state, &state).or_else(|error| {
+            go_on_without_room(error)?;
+            lock(&run, &state)
+        })?;
         Ok(Self {
             state,
             run,
@@ -76,20 +84,24 @@ fn default_state_dir() -> Result<PathBuf, UpError> {
         .ok_or(UpError::NoHome)
 }
 
+/// Where sockets go: in memory if that can be, so that serving needs no disk. The name is that of the state directory, and stable, so that workers
+/// find what a killed predecessor left behind.
 fn run_dir(state: &Path) -> PathBuf {
-    let beside = state.join("run");
-    if beside.as_os_str().as_bytes().len() <= RUN_DIR_BYTES {
-        return beside;
-    }
-    // Stable, so that workers find what a killed predecessor left behind.
+    let user = rustix::process::getuid().as_raw();
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
-    let name = format!(
-        "muster-{}-{:08x}",
-        rustix::process::getuid().as_raw(),
-        hasher.finish() >> 32
-    );
-    Path::new("/tmp").join(name)
+    let name = format!("muster-{user}-{:08x}", hasher.finish() >> 32);
+    let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let bases = [
+        session.map(PathBuf::from),
+        Some(format!("/run/user/{user}").into()),
+        Some("/dev/shm".into()),
+    ];
+    let runs = bases.into_iter().flatten().filter(|base| base.is_dir());
+    let mut short = runs
+        .map(|base| base.join(&name))
+        .filter(|run| run.as_os_str().as_bytes().len() <= RUN_DIR_BYTES);
+    short.next().unwrap_or_else(|| Path::new("/tmp").join(&name))
 }
 
 fn private_dir(path: &Path) -> Result<(), UpError> {
@@ -100,8 +112,20 @@ fn private_dir(path: &Path) -> Result<(), UpError> {
         .map_err(at(path))
 }
 
-fn lock(state: &Path) -> Result<File, UpError> {
-    let path = state.join("up.lock");
+/// A disk that has no room costs what would have been kept there, and no more.
+fn go_on_without_room(error: UpError) -> Result<(), UpError> {
+    if let UpError::Path { path, source } = &error
+        && no_room(source)
+    {
+        tracing::warn!(path = %path.display(), %source, "no room for state: it is kept in memory only");
+        return Ok(());
+    }
+    Err(error)
+}
+
+/// Takes the lock of a state directory, which lies there or, without room, in the run directory.
+fn lock(place: &Path, state: &Path) -> Result<File, UpError> {
+    let path = place.join("up.lock");
     let mut file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -123,7 +147,10 @@ fn lock(state: &Path) -> Result<File, UpError> {
         file.rewind()?;
         writeln!(file, "{}", std::process::id())
     };
-    write(&mut file).map_err(at(&path))?;
+    // Without room for it only the message to another one is poorer.
+    if let Err(error) = write(&mut file) {
+        tracing::warn!(path = %path.display(), %error, "cannot write who uses the state directory");
+    }
     Ok(file)
 }
 
@@ -150,11 +177,18 @@ mod tests {
         Directories::open(Some(base.path().join("state"))).unwrap();
     }
 
+    /// No model could be loaded with a full state directory, since sockets and the engines' records lay in it.
     #[test]
-    fn run_directories_are_short() {
+    fn run_directories_are_short_and_need_no_disk_of_ours() {
         let long = Path::new("/").join("x".repeat(100));
-        assert!(run_dir(&long).as_os_str().len() <= RUN_DIR_BYTES);
-        assert_eq!(run_dir(&long), run_dir(&long));
-        assert_eq!(run_dir(Path::new("/a")), Path::new("/a/run"));
+        for state in [&long, Path::new("/a")] {
+            let run = run_dir(state);
+            assert!(
+                run.as_os_str().len() <= RUN_DIR_BYTES && !run.starts_with(state),
+                "{run:?}"
+            );
+            assert_eq!(run_dir(state), run);
+        }
+        assert_ne!(run_dir(&long), run_dir(Path::new("/a")));
     }
 }

@@ -39,7 +39,7 @@ impl Plan {
         }
         let directories = Directories::open(options.state_dir.clone())?;
         let mut configs = options.configs.clone();
-        configs.extend(catalogue::generate(directories.state(), &options.models)?);
+        configs.extend(catalogue::generate(directories.run(), &options.models)?);
         ports::check("the gateway", "--http", &options.http)?;
         ports::check("the controller", "--grpc", &options.grpc)?;
         let devices = if options.devices.is_empty() {

@@ -23,6 +23,8 @@ struct Health<'a> {
     version: &'static str,
     /// Whether the controller speaks; loaded models are served without it.
     controller: Contact,
+    /// What the controller cannot do at the moment, in words: state that it could not write, for example.
+    troubles: Vec<String>,
     /// Of the model used last.
     checkpoint_loaded: Option<&'a str>,
     /// The model used last.
@@ -81,6 +83,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
         status: "ok",
         version: muster_proto::VERSION,
         controller: app.dispatcher.fleet.contact(),
+        troubles: app.dispatcher.fleet.troubles().to_vec(),
         checkpoint_loaded: latest.map(|summary| summary.checkpoint.as_str()),
         model_loaded: latest.map(|summary| summary.id.as_str()),
         all_models_loaded: loaded.iter().map(|summary| row(summary)).collect(),

@@ -39,8 +39,9 @@ pub(super) async fn readiness(State(app): State<Arc<App>>, Asking(which): Asking
             unavailable("Loading model")
         }
         Some(_) | None => {
-            let controller = app.dispatcher.fleet.contact();
-            reply::value(StatusCode::OK, &json!({"status": "ok", "controller": controller}))
+            let (controller, troubles) = (app.dispatcher.fleet.contact(), app.dispatcher.fleet.troubles());
+            let own = json!({"status": "ok", "controller": controller, "troubles": *troubles});
+            reply::value(StatusCode::OK, &own)
         }
     }
 }

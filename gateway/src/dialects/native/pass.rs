@@ -286,7 +286,9 @@ pub(super) async fn counters(
     Asking(query): Asking<About>,
 ) -> Result<Response, Refusal> {
     if query.model.is_none() {
-        let mut response = Response::new(metrics::text(&app.dispatcher.fleet.table()).into());
+        let fleet = &app.dispatcher.fleet;
+        let health = (fleet.contact(), fleet.troubles().len());
+        let mut response = Response::new(metrics::text(&fleet.table(), health).into());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         return Ok(response);

@@ -16,6 +16,8 @@ pub(super) struct NativeHealth {
     status: String,
     /// Whether the controller speaks; loaded models are served without it. Not on `/live`.
     controller: Option<Contact>,
+    /// What the controller cannot do at the moment, in words: state that it could not write, for example. Not on `/live`.
+    troubles: Option<Vec<String>>,
 }
 
 /// What an engine is set to.
