@@ -1,7 +1,9 @@
 //! Our requests as llama-server's JSON. What it cannot do is refused here, never dropped.
 
 use muster_proto::{
-    Code, ErrorExt as _, oai,
+    Code, ErrorExt as _,
+    limits::TOP_LOGPROBS,
+    oai,
     v1::{
         Chat, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, Sampling, content_part,
         generate_request::{Constraint, Input},
@@ -72,6 +74,15 @@ impl Media {
     }
 }
 
+/// Refuses more alternatives per token than a request may ask for: the server's own bound is the vocabulary.
+fn check_alternatives(request: &GenerateRequest) -> Result<(), ErrorInfo> {
+    if request.top_logprobs <= TOP_LOGPROBS {
+        return Ok(());
+    }
+    let message = format!("no more than {TOP_LOGPROBS} alternatives of a token are told");
+    Err(Code::InvalidRequest.error(message).with_param("n_probs"))
+}
+
 /// Options of vLLM's that llama.cpp's server does not know.
 const VLLMS: [&str; 6] = [
     "guided_choice",
@@ -92,6 +103,7 @@ fn asks(value: &Value) -> bool {
 /// # Errors
 /// `unsupported_by_runtime` or `invalid_request`, naming the parameter.
 pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, ErrorInfo> {
+    check_alternatives(request)?;
     let mut body = oai::object(&request.extra_json);
     // llama.cpp's server ignores them.
     let ignored = VLLMS.iter().find(|key| body.get(**key).is_some_and(asks));
@@ -390,6 +402,24 @@ mod tests {
             json!(["a", 1, 2, "b"])
         );
         assert_eq!(prompt_value(&prompt(vec![tokens(&[1])])), json!([1]));
+    }
+
+    #[test]
+    fn no_more_alternatives_are_asked_for_than_anybody_may_hold() {
+        let request = |top_logprobs| GenerateRequest {
+            input: Some(Input::Prompt(prompt(vec![text("x")]))),
+            top_logprobs,
+            ..Default::default()
+        };
+        assert_eq!(
+            generate(&request(TOP_LOGPROBS), 1).unwrap().body["n_probs"],
+            TOP_LOGPROBS
+        );
+        let error = generate(&request(TOP_LOGPROBS + 1), 1).unwrap_err();
+        assert_eq!(
+            (error.code.as_str(), error.param.as_str()),
+            ("invalid_request", "n_probs")
+        );
     }
 
     #[test]
