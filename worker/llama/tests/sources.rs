@@ -1,4 +1,6 @@
 //! How the build script finds llama.cpp's sources, on made-up builds.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "../sources.rs"]
 mod sources;
 

@@ -40,8 +40,11 @@ pub(crate) struct Load {
 impl Bench {
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("mstr").tempdir().unwrap();
+        // The file that engines of a host share is beside it: in it nothing may be left.
+        let run_dir = dir.path().join("run");
+        std::fs::create_dir(&run_dir).unwrap();
         let config = EngineConfig {
-            run_dir: dir.path().to_owned(),
+            run_dir,
             cores: dir.path().join("cores"),
             worker: env!("CARGO_BIN_EXE_muster-worker").into(),
             muster_llama: muster_llama(),

@@ -55,7 +55,7 @@ pub(super) struct NativeCompletionRequest {
     min_p: Option<f64>,
     /// The same seed and request make the same answer; -1 = any.
     seed: Option<i64>,
-    /// Probabilities of so many tokens in each place.
+    /// Probabilities of so many tokens in each place, at most 1000.
     n_probs: Option<u32>,
     /// Probabilities after the samplers.
     post_sampling_probs: Option<bool>,
