@@ -108,13 +108,14 @@ impl Stack {
 
     async fn ready(&mut self, probe: &str, log: &Path) -> anyhow::Result<()> {
         let url = format!("http://{}{probe}", self.http);
+        let client = muster_tests::http::client();
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status}:\n{}", std::fs::read_to_string(log)?);
             }
-            match reqwest::get(&url).await {
+            match client.get(&url).send().await {
                 Ok(answer) if answer.status() != 503 => return Ok(()),
                 _ if begun.elapsed() > Duration::from_secs(60) => {
                     bail!("not ready after a minute:\n{}", std::fs::read_to_string(log)?)

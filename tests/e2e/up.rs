@@ -207,7 +207,7 @@ async fn a_crashed_child_comes_back_where_it_was() {
         // A fresh client each time: the old connections died with the gateway.
         let answers = async || {
             let again = up.http().base().to_owned();
-            let client = reqwest::Client::builder().no_proxy().build().unwrap();
+            let client = muster_tests::http::client();
             let body = muster_tests::http::chat_body("m", false, json!({"max_tokens": 2})).to_string();
             let response = client
                 .post(format!("{again}/v1/chat/completions"))

@@ -19,6 +19,21 @@ pub struct Http {
     client: reqwest::Client,
 }
 
+/// A client without connections, and without proxies.
+///
+/// # Panics
+/// It cannot be made.
+#[must_use]
+pub fn client() -> reqwest::Client {
+    // reqwest chooses none by itself; only the first counts.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    reqwest::Client::builder()
+        .no_proxy()
+        .tcp_nodelay(true)
+        .build()
+        .expect("a client can be made")
+}
+
 impl Http {
     /// Nothing is dialled yet.
     ///
@@ -26,14 +41,9 @@ impl Http {
     /// No client can be made.
     #[must_use]
     pub fn new(address: &Address) -> Self {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .tcp_nodelay(true)
-            .build()
-            .expect("a client can be made");
         Self {
             base: format!("http://{address}"),
-            client,
+            client: client(),
         }
     }
 

@@ -29,6 +29,7 @@ mod keeper;
 mod monitor;
 mod procfs;
 mod session;
+mod tls;
 mod worker;
 
 use std::process::ExitCode;

@@ -53,6 +53,8 @@ impl Gateway {
                 break format!("http://{address}");
             }
         };
+        // reqwest chooses none by itself; only the first counts.
+        rustls::crypto::ring::default_provider().install_default().ok();
         Self {
             url,
             child,

@@ -17,6 +17,7 @@ use reqwest::{
 use serde::Deserialize;
 
 use super::{HubConfig, cache::is_etag, select::RepoFile};
+use crate::tls;
 
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -71,7 +72,7 @@ impl Remote {
     /// No client can be made, for want of TLS.
     pub(super) fn new(config: HubConfig) -> Result<Self, ErrorInfo> {
         let build = |policy: Policy| {
-            let builder = Client::builder()
+            let builder = tls::client()
                 .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(CONNECT)
                 .read_timeout(SILENCE)

@@ -17,6 +17,8 @@ mod engine;
 #[allow(dead_code, unused_imports, reason = "main.rs uses what the kit does not")]
 #[path = "../../src/keeper/mod.rs"]
 mod keeper;
+#[path = "../../src/tls.rs"]
+mod tls;
 
 mod harness;
 mod keeping;

@@ -7,6 +7,8 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
+use crate::tls;
+
 /// A client of one server; cheap to clone.
 ///
 /// Every request has a connection of its own: llama-server closes the connection after each streamed answer without saying so beforehand (its content
@@ -23,7 +25,7 @@ impl Http {
     /// # Errors
     /// The client cannot be built.
     pub(super) fn new(socket: &Path, key: &str) -> Result<Self, reqwest::Error> {
-        let client = reqwest::Client::builder()
+        let client = tls::client()
             .unix_socket(socket)
             .no_proxy()
             // Nothing is encrypted on a unix socket: certificates of the system need not be read for it.
