@@ -9,6 +9,7 @@
 //!    config ─► catalogue ─► driver (owns muster_policy::Fleet) ─► state (epoch, roster, observed memory)
 //!                              └─ convert: wire ⇄ policy
 //! ```
+#![forbid(unsafe_code)]
 
 mod catalogue;
 pub mod config;

@@ -12,6 +12,7 @@
 //! * `dispatch` finds an instance; `session` is the one stream to each worker; `fleet` follows the controller.
 //!
 //! Architecture invariant: the controller is not on the way of a request whose model is loaded.
+#![forbid(unsafe_code)]
 
 mod answers;
 mod body;

@@ -1,4 +1,5 @@
 //! `muster-gateway`: see the library.
+#![forbid(unsafe_code)]
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 use muster_gateway::Options;

@@ -13,6 +13,7 @@
 //! * [`process`]: logging, readiness over sd_notify and the shutdown signal, alike in every process.
 //!
 //! Architecture invariant: this crate knows no policy, no device and no engine.
+#![forbid(unsafe_code)]
 
 pub mod v1 {
     //! Generated from `proto/muster/v1/*.proto`; the comments there are the documentation.

@@ -9,6 +9,7 @@
 //!
 //! Architecture invariant: tests reach the processes through their public doors only (command line, HTTP, gRPC, signals); no crate of theirs is linked
 //! but the wire's.
+#![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

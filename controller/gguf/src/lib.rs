@@ -15,6 +15,7 @@
 //! mount that goes away) ends the *controller* by SIGBUS, and a header is read once, front to back, so a map would save nothing.
 //!
 //! Architecture invariant: the crate knows no wire types, no devices and no policy.
+#![forbid(unsafe_code)]
 
 mod error;
 mod facts;

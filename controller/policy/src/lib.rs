@@ -4,6 +4,7 @@
 //! carries effects out and feeds what came of them back as events.
 //!
 //! Architecture invariant: this crate reads no clock, no randomness, no environment and does no I/O; `now` and new ids are handed in.
+#![forbid(unsafe_code)]
 
 mod announce;
 mod api;
