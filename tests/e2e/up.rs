@@ -161,6 +161,27 @@ async fn a_second_ctrl_c_does_not_wait() {
     all_gone(&tree).await;
 }
 
+/// All parts shared one deadline: a gateway whose streams took long got the workers killed.
+#[tokio::test]
+async fn a_drain_that_takes_long_gets_nobody_killed() {
+    let mut up = Up::start(
+        &Engine::Stub.model("m", 1, "stub.tokens_per_second = 1"),
+        &["--drain-timeout", "1"],
+    )
+    .await;
+    let mut stream = up.http().chat_stream("m", json!({"max_tokens": 600})).await;
+    stream.chunks(&mut muster_tests::Chat::default(), 1).await;
+    let tree = processes::descendants(up.running.pid());
+    up.running.terminate();
+    assert!(up.running.ended(LIMIT).await.success());
+    all_gone(&tree).await;
+    let said = up.running.log();
+    assert!(
+        !said.contains("killing what still runs"),
+        "each part had its own time"
+    );
+}
+
 /// What a bare file is for, its header says.
 #[tokio::test]
 async fn a_bare_embedding_model_gives_vectors_and_is_not_suggested_for_a_chat() {
