@@ -11,6 +11,7 @@
 
 mod admin;
 mod attacks;
+mod attacks_http;
 mod chat;
 mod cli;
 mod clients;

@@ -74,10 +74,10 @@ async fn a_load_that_fails_in_the_engine_brings_back_what_was_loaded() {
     load(&stack, json!({"model_name": "m", "ctx_size": 512}))
         .await
         .ok();
-    let body = json!({"model_name": "m", "ctx_size": 640, "llamacpp_args": "--chat-template-file /nowhere", "save_options": true});
+    let body =
+        json!({"model_name": "m", "ctx_size": 640, "llamacpp_args": "-b 4 -np 8", "save_options": true});
     let error = load(&stack, body).await.error(400);
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("/nowhere"), "{message}");
     assert!(
         message.ends_with("m is loaded again as it was before"),
         "{message}"

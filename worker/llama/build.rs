@@ -31,6 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         build.file(format!("shim/{unit}.cpp"));
     }
     build.compile("muster_llama_shim");
+    // For the test that reads which flags there are.
+    println!("cargo:rustc-env=MUSTER_LLAMA_CPP={}", llama.display());
     println!("cargo:rerun-if-changed=shim");
     println!("cargo:rerun-if-env-changed=MUSTER_PORTABLE");
     Ok(())

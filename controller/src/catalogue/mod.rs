@@ -318,7 +318,8 @@ impl Entry {
                 )
             }
         };
-        let options = Overrides::from_json(&self.model.runtime, &Value::Object(fields).to_string())?;
+        // They are for a server too that no worker has yet: saved ones are read before any worker comes.
+        let options = Overrides::from_json(self.host(), &Value::Object(fields).to_string())?;
         let mut settings = self.definition.clone();
         options.apply(&mut settings)?;
         // They are a part of what the model is, not of one load.
@@ -355,7 +356,7 @@ impl Entry {
     /// `invalid_load_request`: the model's runtime does not take them.
     pub(crate) fn overridden(&self, override_json: &str) -> Result<Self, ErrorInfo> {
         let mut entry = self.clone();
-        Overrides::from_json(&entry.model.runtime, override_json)?.apply(&mut entry.model.settings)?;
+        Overrides::from_json(entry.runtime(), override_json)?.apply(&mut entry.model.settings)?;
         // Where a setting came from does not change what it needs: estimates are shared.
         let effective = ModelSettings {
             load_override_json: String::new(),
@@ -365,15 +366,25 @@ impl Entry {
         Ok(entry)
     }
 
-    /// The runtime that hosts it: as configured, but llama.cpp's own server where there is a projector, an adapter, a draft model or a flag that
-    /// our engine cannot honour, the entry leaves the choice to us, and a worker has that server (DECISIONS.md, Settings). Else our engine refuses
-    /// it by name.
+    /// The runtime that hosts it: the one that its definition [wants](Self::host), where a worker has llama.cpp's own server or none is wanted.
+    /// Else our engine refuses it by name.
     pub(crate) fn runtime(&self) -> &str {
-        let open = self.server && !self.model.runtime_given && self.model.runtime == "llama_cpp";
-        let settings = &self.model.settings;
+        if self.server {
+            self.host()
+        } else {
+            &self.model.runtime
+        }
+    }
+
+    /// The runtime that its definition wants: as configured, but llama.cpp's own server where there is a projector, an adapter, a draft model or a
+    /// flag that our engine cannot honour, and the entry leaves the choice to us (DECISIONS.md, Settings). What requests set, saved or for one
+    /// load, has no say in it.
+    fn host(&self) -> &str {
+        let open = !self.model.runtime_given && self.model.runtime == "llama_cpp";
+        let given = &self.definition;
         let beyond = || {
-            llamacpp::beyond_embedded(&settings.args).is_some()
-                || !(settings.mmproj.is_empty() && settings.lora.is_empty() && settings.draft.is_empty())
+            llamacpp::beyond_embedded(&given.args).is_some()
+                || !(given.mmproj.is_empty() && given.lora.is_empty() && given.draft.is_empty())
         };
         if open && beyond() {
             SERVER

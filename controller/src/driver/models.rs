@@ -50,7 +50,8 @@ pub(super) fn restore(catalogue: &mut Catalogue, own: &Own, config: &Config, sta
     }
 }
 
-/// A model out of its registration, by the rules of the configuration.
+/// A model out of its registration, by the rules of the configuration, but of the hub's files only: requests register models, and where on this
+/// machine files are is the configuration's to say (DECISIONS.md, Trust).
 fn parse(
     id: &str,
     registration: &Registration,
@@ -78,8 +79,46 @@ fn parse(
             .error(format!("{id}: {}", wrong.join("; ")))
             .with_param(key.unwrap_or_default())
     })?;
+    of_the_hub(&model, registration)?;
     model.registered = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(registration.registered));
     Ok(model)
+}
+
+/// Whether a registered model is made of files of the hub, or of FastFlowLM's own.
+fn of_the_hub(model: &ModelEntry, registration: &Registration) -> Result<(), ErrorInfo> {
+    let wrong = |key: &str, given: &str, want: &str| {
+        let error = format!("`{given}` is {want}: only the configuration names files of this machine");
+        Err(Code::InvalidRequest.error(error).with_param(key))
+    };
+    let checkpoint = &registration.checkpoint;
+    let known = match &model.hub {
+        Some(_) => true,
+        None => model.runtime == "flm" && model.file.is_none() && is_tag(checkpoint),
+    };
+    if !known {
+        return wrong(
+            "checkpoint",
+            checkpoint,
+            "no checkpoint of the hub (ORG/NAME:VARIANT)",
+        );
+    }
+    let projector = model.hub.as_ref().map_or("", |hub| hub.mmproj.as_str());
+    if model.settings.mmproj != projector {
+        return wrong(
+            "mmproj",
+            &registration.mmproj,
+            "no file of the checkpoint's repository",
+        );
+    }
+    Ok(())
+}
+
+/// Whether a text is a tag of FastFlowLM's (`llama3.2:1b`): no path and no flag.
+fn is_tag(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '_' | '-'))
 }
 
 impl Driver {
@@ -222,14 +261,6 @@ impl Driver {
             registered: known.unwrap_or_else(|| now.map_or(0, |since| since.as_secs())),
         };
         let model = parse(id, &registration, &self.config, self.writer.path())?;
-        let local = model.hub.is_none() && model.file.is_some();
-        if local && !Path::new(&definition.checkpoint).is_absolute() {
-            let error = format!(
-                "`{}` is neither a checkpoint of the hub (ORG/NAME:VARIANT) nor an absolute path",
-                definition.checkpoint
-            );
-            return Err(Code::InvalidRequest.error(error).with_param("checkpoint"));
-        }
         Ok((name, registration, model))
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Own {
 /// A model as a user registered it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Registration {
-    /// `ORG/NAME:VARIANT`, `ORG/NAME` or an absolute path.
+    /// `ORG/NAME:VARIANT`, `ORG/NAME`, or a tag of FastFlowLM's.
     pub(crate) checkpoint: String,
     /// Lemonade's recipe.
     pub(crate) recipe: String,

@@ -17,7 +17,7 @@ use crate::{
     worker::{Fetches, Memory, Worker, cached},
 };
 
-type Models = ModelsClient<Channel>;
+pub(crate) type Models = ModelsClient<Channel>;
 
 /// Two stubs, and two models that are files of one repository.
 fn config() -> String {
@@ -41,7 +41,7 @@ fn worker(name: &str) -> Worker {
     worker
 }
 
-async fn models(rig: &Rig) -> Models {
+pub(crate) async fn models(rig: &Rig) -> Models {
     ModelsClient::new(channel(&rig.address(), &Credentials::none()).await.unwrap())
 }
 

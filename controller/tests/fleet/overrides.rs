@@ -5,7 +5,7 @@ use muster_proto::{
     v1::{self, ErrorInfo},
 };
 
-use crate::{Client, Rig, worker::Worker};
+use crate::{Client, Rig, files::models, worker::Worker};
 
 const MODEL: &str = "
 [policy]
@@ -164,11 +164,118 @@ draft = 'a.gguf'
     let loaded = client.load("beyond").await.unwrap();
     assert_eq!(ran_on(&loaded), "llama_server");
     client.unload("beyond", false).await.unwrap();
-    // Arguments of one load count as well.
-    let loaded = load(&mut client, r#"{"llamacpp_args": "--numa distribute"}"#)
-        .await
-        .unwrap();
-    assert_eq!(ran_on(&loaded), "llama_server");
-    client.unload("a", false).await.unwrap();
+    // A request's arguments choose nothing, for one load as little as saved; where the configuration chose, they are for that server.
+    let mut api = models(&rig).await;
+    for args in ["--numa distribute", "--temp 0.5"] {
+        let json = format!(r#"{{"llamacpp_args": "{args}"}}"#);
+        let error = load(&mut client, &json).await.unwrap_err();
+        let save = v1::SetModelOptionsRequest {
+            model: "a".into(),
+            options_json: json,
+        };
+        let saved = api.set_model_options(save).await.unwrap_err();
+        for error in [error, ErrorInfo::from_status(&saved)] {
+            assert_eq!(error.kind(), Code::InvalidLoadRequest, "{args}");
+            let flag = args.split(' ').next().unwrap_or_default();
+            assert!(error.message.contains(flag), "{}", error.message);
+        }
+    }
+    assert_eq!(runtime(&mut client, "a").await, "llama_cpp");
     assert_eq!(ran_on(&load(&mut client, "").await.unwrap()), "llama_cpp");
+    let hot = v1::LoadModelRequest {
+        model: "beyond".into(),
+        override_json: r#"{"llamacpp_args": "--temp 0.5"}"#.into(),
+        ..v1::LoadModelRequest::default()
+    };
+    let loaded = client.load_as(hot).await.unwrap();
+    assert_eq!(ran_on(&loaded), "llama_server");
+    let status = loaded.instances[0].status.clone().unwrap();
+    let args = status.spec.unwrap().settings.unwrap().args;
+    assert_eq!(args, ["--numa", "distribute", "--temp", "0.5"]);
+}
+
+/// Issue 10, 3.2: every way by which a request could name a file, an address, a tool or a log. Nothing is loaded, kept or registered for it.
+#[tokio::test]
+async fn no_request_names_a_file_of_this_machine() {
+    let config = format!("{MODEL}[models.mine]\ncheckpoint = 'a.gguf'\nrecipe = 'llamacpp'\n");
+    let rig = Rig::start(&config).await;
+    std::fs::write(rig.path("a.gguf"), b"x").unwrap();
+    let mut worker = Worker::new("w");
+    worker.runtimes.push("llama_server");
+    worker.join(&rig.address()).await;
+    let (mut client, mut api) = (rig.client().await, models(&rig).await);
+    for args in [
+        "--chat-template-file /etc/passwd",
+        "--grammar-file /etc/passwd",
+        "--log-file /tmp/x",
+        "--tools all",
+        "--slots",
+    ] {
+        let json = format!(r#"{{"llamacpp_args": "{args}"}}"#);
+        let load = v1::LoadModelRequest {
+            model: "mine".into(),
+            override_json: json.clone(),
+            ..v1::LoadModelRequest::default()
+        };
+        let explain = v1::ExplainLoadRequest {
+            model: "mine".into(),
+            anew: true,
+            override_json: json.clone(),
+            ..v1::ExplainLoadRequest::default()
+        };
+        let save = v1::SetModelOptionsRequest {
+            model: "mine".into(),
+            options_json: json,
+        };
+        for status in [
+            client.load_as(load).await.unwrap_err(),
+            client.0.explain_load(explain).await.unwrap_err(),
+            api.set_model_options(save).await.unwrap_err(),
+        ] {
+            let error = ErrorInfo::from_status(&status);
+            assert_eq!(error.kind(), Code::InvalidLoadRequest, "{args}");
+            assert!(!error.message.contains("root:"), "{}", error.message);
+        }
+    }
+    for (checkpoint, mmproj, recipe, param) in [
+        ("/etc/passwd", "", "llamacpp", "checkpoint"),
+        ("/etc", "", "vllm", "checkpoint"),
+        ("relative.gguf", "", "llamacpp", "checkpoint"),
+        ("/etc/passwd", "", "ryzenai-llm", "checkpoint"),
+        ("--flag", "", "flm", "checkpoint"),
+        ("o/n:Q4_0", "/etc/passwd", "llamacpp", "mmproj"),
+        ("o/n:Q4_0", "../../etc/passwd", "llamacpp", "mmproj"),
+    ] {
+        let definition = v1::ModelDefinition {
+            model: "user.theirs".into(),
+            checkpoint: checkpoint.into(),
+            mmproj: mmproj.into(),
+            recipe: recipe.into(),
+            ..v1::ModelDefinition::default()
+        };
+        let register = v1::RegisterModelRequest {
+            definition: Some(definition.clone()),
+        };
+        let pull = v1::PullModelRequest {
+            model: "user.theirs".into(),
+            definition: Some(definition),
+        };
+        let registered = api.register_model(register).await.unwrap_err();
+        let pulled = api.pull_model(pull).await.unwrap_err();
+        for status in [registered, pulled] {
+            let error = ErrorInfo::from_status(&status);
+            assert_eq!(
+                (error.kind(), error.param.as_str()),
+                (Code::InvalidRequest, param),
+                "{checkpoint} {mmproj}: {}",
+                error.message
+            );
+        }
+    }
+    let shown = client.model("mine").await;
+    assert_eq!(
+        (shown.runtime.as_str(), shown.options_json.as_str()),
+        ("llama_cpp", "")
+    );
+    assert_eq!(worker.count("load"), 0);
 }

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::refused;
-use crate::v1::{ErrorInfo, ModelSettings};
+use crate::{
+    llamacpp,
+    v1::{ErrorInfo, ModelSettings},
+};
 
 /// Flags of `llama-server` behind seed 001's keys, each with its other names.
 const FLAGS: [(&str, &[&str]); 4] = [
@@ -22,12 +25,15 @@ const FLAGS: [(&str, &[&str]); 4] = [
 pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -> Result<(), ErrorInfo> {
     // First, since it replaces the words that flags are added to.
     if let Some(Value::String(args)) = fields.get("llamacpp_args") {
-        settings.args = shell_words::split(args).map_err(|error| {
+        let words = shell_words::split(args).map_err(|error| {
             refused(
                 "llamacpp_args",
                 format_args!("cannot be split into words: {error}"),
             )
         })?;
+        // What only the configuration sets, a request takes away no more than it adds it.
+        let (_, configured) = llamacpp::split(&settings.args);
+        settings.args = configured.into_iter().chain(words).collect();
     }
     for (key, value) in fields {
         match key.as_str() {

@@ -1,6 +1,9 @@
 //! Settings for one load (seed 001, `POST /v1/admin/models/{model_name}/load`): which keys there are, what they may hold, and what they
 //! change. The validators are written from the seed's text, not from `load_constraints`: the service accepts more than a UI offers.
 //!
+//! Whoever loads sets numbers, enums and names of checkpoints; paths, addresses, keys, tools and logs come from the configuration
+//! (DECISIONS.md, Trust). Every way in ends here: the keys are a closed list, and flags are judged by [`crate::llamacpp`]'s table.
+//!
 //! ```text
 //!  body ── schema ──► Draft ── values(runtime) ──► Overrides ── apply ──► ModelSettings
 //!            422                  400 invalid_load_request
@@ -131,6 +134,15 @@ impl Overrides {
             return String::new();
         }
         Value::Object(self.0.clone()).to_string()
+    }
+
+    /// Whether what a load set over a definition (`ModelSettings.load_override_json`) has only flags that requests may say. Asked again where an
+    /// engine's command line is made, so that no mistake on the way becomes a file or a shell.
+    ///
+    /// # Errors
+    /// `invalid_load_request`, naming the flag.
+    pub fn check_again(load_override_json: &str) -> Result<(), ErrorInfo> {
+        values::flags(&schema::object(load_override_json.as_bytes())?).map(drop)
     }
 
     /// Folds them into a definition, and notes them in its `load_override_json`.

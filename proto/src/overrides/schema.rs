@@ -66,7 +66,7 @@ pub(super) fn wire(json: &str) -> Result<Draft, ErrorInfo> {
     })
 }
 
-fn object(body: &[u8]) -> Result<Map<String, Value>, ErrorInfo> {
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ErrorInfo> {
     if body.trim_ascii().is_empty() {
         return Ok(Map::new());
     }

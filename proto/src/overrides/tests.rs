@@ -286,6 +286,32 @@ fn overrides_replace_flags_of_llama_server() {
 }
 
 #[test]
+fn flags_of_a_request_leave_those_of_the_configuration() {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+    let mut settings = ModelSettings {
+        args: words("--slots -t 4 --chat-template-file x"),
+        ..ModelSettings::default()
+    };
+    let args = Overrides::from_json("llama_cpp", r#"{"llamacpp_args": "-b 64"}"#).unwrap();
+    args.apply(&mut settings).unwrap();
+    assert_eq!(settings.args, words("--slots --chat-template-file x -b 64"));
+}
+
+#[test]
+fn names_are_no_paths_and_no_flags() {
+    for (key, good) in [
+        ("vllm_kv_cache_dtype", "fp8_e4m3"),
+        ("vllm_speculative_method", "mlp_speculator"),
+        ("vllm_speculative_model", "google/gemma-4-26B-A4B-it-assistant"),
+    ] {
+        assert!(check("vllm", &json!({key: good})).is_ok(), "{key}");
+        for bad in ["/etc/passwd", "../x", "--flag", "a b", "./m", "~/m"] {
+            assert!(check("vllm", &json!({key: bad})).is_err(), "{key} {bad}");
+        }
+    }
+}
+
+#[test]
 fn the_wire_takes_lemonades_options_too() {
     let read = |runtime, json: Value| Overrides::from_json(runtime, &json.to_string());
     let own = |runtime| read(runtime, json!({"ctx_size": 8192})).unwrap().to_json();
@@ -304,6 +330,11 @@ fn the_wire_takes_lemonades_options_too() {
         let error = read("llama_cpp", json!({"llamacpp_args": args})).unwrap_err();
         assert_eq!(error.kind(), Code::InvalidLoadRequest, "{args}");
     }
+    // A request's flag chooses no other runtime.
+    let beyond = json!({"llamacpp_args": "--temp 0.5"});
+    assert!(read("llama_server", beyond.clone()).is_ok());
+    let error = read("llama_cpp", beyond).unwrap_err();
+    assert!(error.message.contains("`--temp`"), "{}", error.message);
     assert!(read("vllm", json!({"llamacpp_args": "-v"})).is_err());
     // No 422 here: the other end is a program.
     assert_eq!(

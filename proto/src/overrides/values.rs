@@ -3,38 +3,16 @@
 use serde_json::{Map, Value};
 
 use super::{Backend, Overrides, refused};
-use crate::v1::ErrorInfo;
+use crate::{
+    hub::is_repo,
+    llamacpp::{self, CACHE_TYPES, SWITCH},
+    v1::ErrorInfo,
+};
 
-/// GGML's names of cache types (seed 001, `gguf_type_k`).
-pub(super) const CACHE_TYPES: [&str; 9] = [
-    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1",
-];
 /// Bits of an ExLlamaV3 cache.
 const BITS: std::ops::RangeInclusive<u64> = 2..=8;
 /// Cells are counted in 32 bits with a sign in llama.cpp and vLLM.
 const MOST_TOKENS: u64 = i32::MAX as u64;
-/// Flags of llama.cpp's server that `llamacpp_args` must not hold.
-const MANAGED: [&str; 19] = [
-    "-m",
-    "--model",
-    "--port",
-    "--host",
-    "-c",
-    "--ctx-size",
-    "-ngl",
-    "--gpu-layers",
-    "--n-gpu-layers",
-    "-mm",
-    "--mmproj",
-    "--embedding",
-    "--embeddings",
-    "--rerank",
-    "--reranking",
-    "--api-key",
-    "--api-key-file",
-    "-a",
-    "--alias",
-];
 const QUANT: &str = "exllama_cache_quant";
 const K_BITS: &str = "exllama_cache_k_bits";
 const V_BITS: &str = "exllama_cache_v_bits";
@@ -48,6 +26,7 @@ pub(super) fn check(backend: Backend, mut fields: Map<String, Value>) -> Result<
         }
         one(key, value)?;
     }
+    args(backend, &fields)?;
     bits(&mut fields)?;
     Ok(Overrides(fields))
 }
@@ -106,7 +85,7 @@ fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
         }
         "vllm_kv_cache_memory_bytes" => at_most(key, value, i64::MAX.unsigned_abs()),
         "llama_server_spec_draft_n_max" => at_most(key, value, 6),
-        "gguf_flash_attn" => one_of(key, value, &["on", "off", "auto"]),
+        "gguf_flash_attn" => one_of(key, value, &SWITCH),
         "gguf_type_k" | "gguf_type_v" => one_of(key, value, &CACHE_TYPES),
         "llama_server_spec_type" => one_of(key, value, &["draft-mtp"]),
         "llama_server_spec_draft_p_min" => match value.as_f64() {
@@ -117,13 +96,20 @@ fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
             Some(_) | None => Ok(()),
         },
         // vLLM itself knows which it supports (seed 001: any dtype string it supports).
-        "vllm_kv_cache_dtype" | "vllm_speculative_method" | "vllm_speculative_model" => {
-            match value.as_str() {
-                Some(text) if text.trim().is_empty() => Err(refused(key, "must not be empty")),
-                Some(_) | None => Ok(()),
+        "vllm_kv_cache_dtype" | "vllm_speculative_method" => match value.as_str() {
+            Some(text) if !is_name(text) => {
+                Err(refused(key, "must be a name: letters, digits, `_`, `-` and `.`"))
             }
-        }
-        "llamacpp_args" => args(key, value),
+            Some(_) | None => Ok(()),
+        },
+        // The seed takes local paths here as well; those come from the configuration only (DECISIONS.md, Trust).
+        "vllm_speculative_model" => match value.as_str() {
+            Some(text) if !is_repo(text) => Err(refused(
+                key,
+                "must be a checkpoint of the hub, ORG/NAME: only the configuration names files",
+            )),
+            Some(_) | None => Ok(()),
+        },
         QUANT => match value.as_str() {
             Some(text) if quant(text).is_none() => {
                 let message = format_args!(
@@ -160,18 +146,31 @@ fn one_of(key: &str, value: &Value, words: &[&str]) -> Result<(), ErrorInfo> {
     }
 }
 
-/// Arguments for llama.cpp must not repeat what is managed for them (seed 000, `llamacpp_args`).
-fn args(key: &str, value: &Value) -> Result<(), ErrorInfo> {
-    let words = shell_words::split(value.as_str().unwrap_or_default());
-    let words = words.map_err(|error| refused(key, format_args!("cannot be split into words: {error}")))?;
-    let managed = |word: &&String| MANAGED.contains(&word.split('=').next().unwrap_or_default());
-    match words.iter().find(managed) {
-        Some(flag) => Err(refused(
-            key,
-            format_args!("must not hold `{flag}`, which Muster sets itself"),
-        )),
-        None => Ok(()),
+/// A word that is no flag and no path.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
+}
+
+/// Arguments for llama.cpp are of the list of what requests may say, and the runtime takes them: a request never chooses another.
+fn args(backend: Backend, fields: &Map<String, Value>) -> Result<(), ErrorInfo> {
+    let words = flags(fields)?;
+    match backend {
+        Backend::LlamaCpp => llamacpp::check(&words),
+        Backend::LlamaServer | Backend::ExLlamaV3 | Backend::Vllm | Backend::Other => Ok(()),
     }
+}
+
+/// The words of `llamacpp_args`, all of which a request may say.
+pub(super) fn flags(fields: &Map<String, Value>) -> Result<Vec<String>, ErrorInfo> {
+    const KEY: &str = "llamacpp_args";
+    let given = fields.get(KEY).and_then(Value::as_str).unwrap_or_default();
+    let words = shell_words::split(given)
+        .map_err(|error| refused(KEY, format_args!("cannot be split into words: {error}")))?;
+    llamacpp::requested(&words)?;
+    Ok(words)
 }
 
 /// Bits of K and V.

@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use muster_proto::{
     Code, ErrorExt as _,
     hub::HubName,
+    overrides::Overrides,
     v1::{
         ErrorInfo, InstanceState, LoadPhase, LoadProgress, ModelSettings, RefusedReason, UnloadMode,
         command::Kind as Order,
@@ -149,8 +150,9 @@ fn located(mut settings: ModelSettings, runtime: &str, cache: &Cache) -> Result<
     Ok(settings)
 }
 
-/// Typed causes before the spawn (DECISIONS.md): the files a load names must be there.
+/// Typed causes before the spawn (DECISIONS.md): the files a load names must be there, and what a request set is a request's to set.
 fn check(settings: &ModelSettings) -> Result<(), ErrorInfo> {
+    Overrides::check_again(&settings.load_override_json)?;
     let lora = settings.lora.iter().map(|adapter| adapter.path.as_str());
     let files = [&settings.checkpoint, &settings.mmproj, &settings.draft].map(String::as_str);
     for file in files.into_iter().chain(lora) {
@@ -357,6 +359,17 @@ mod tests {
         let error = check(&settings).unwrap_err();
         assert_eq!(error.kind(), Code::FileNotFound);
         assert_eq!(error.details["path"], "/nowhere/x.gguf");
+    }
+
+    #[test]
+    fn what_a_request_may_not_say_starts_nothing_whoever_let_it_through() {
+        let settings = |json: &str| ModelSettings {
+            load_override_json: json.to_owned(),
+            ..ModelSettings::default()
+        };
+        check(&settings(r#"{"gguf_n_ctx":512,"llamacpp_args":"-t 2"}"#)).unwrap();
+        let error = check(&settings(r#"{"llamacpp_args":"--log-file /tmp/x"}"#)).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidLoadRequest);
     }
 
     #[test]

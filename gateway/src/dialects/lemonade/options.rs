@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::{
-    Code, ErrorExt as _,
+    Code, ErrorExt as _, llamacpp,
     overrides::Overrides,
     v1::{ErrorInfo, Model, ModelSettings},
 };
@@ -80,7 +80,8 @@ fn load_body(model: &Model, settings: &ModelSettings, backend: &str) -> LoadOpti
             0 => -1,
             size => size.into(),
         },
-        llamacpp_args: shell_words::join(&settings.args),
+        // The configuration's own stay whatever a load says, and are not for everybody's eyes.
+        llamacpp_args: shell_words::join(llamacpp::split(&settings.args).0),
         llamacpp_backend: backend.to_owned(),
     }
 }
@@ -276,7 +277,7 @@ mod tests {
             recipe: "llamacpp".into(),
             options_json: r#"{"ctx_size":8192}"#.into(),
             settings: Some(settings(8192, &["-fa", "on"])),
-            definition: Some(settings(0, &["-fa", "on"])),
+            definition: Some(settings(0, &["--log-file", "/srv/log", "-fa", "on"])),
             ..Model::default()
         };
         let shown = json(shown(&model));
@@ -284,7 +285,13 @@ mod tests {
             shown["effective"],
             json!({"model_name": "m", "ctx_size": 8192, "llamacpp_args": "-fa on", "llamacpp_backend": ""})
         );
-        assert_eq!(shown["defaults"]["ctx_size"], -1);
+        assert_eq!(
+            (
+                &shown["defaults"]["ctx_size"],
+                &shown["defaults"]["llamacpp_args"]
+            ),
+            (&json!(-1), &json!("-fa on"))
+        );
         assert_eq!(shown["saved"], json!({"ctx_size": 8192}));
     }
 

@@ -30,7 +30,7 @@ pub(super) struct LoadBody {
 pub(super) struct PullBody {
     /// Id in the catalogue.
     model_name: String,
-    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub; only the configuration names files.
     checkpoint: Option<String>,
     /// Software and kind of device, for example `llamacpp`.
     recipe: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct PullBody {
 pub(super) struct RegisterBody {
     /// Id in the catalogue.
     model_name: String,
-    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub; only the configuration names files.
     checkpoint: Option<String>,
     /// Software and kind of device, for example `llamacpp`.
     recipe: Option<String>,

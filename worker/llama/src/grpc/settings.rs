@@ -290,12 +290,20 @@ mod tests {
 
     #[test]
     fn exactly_the_flags_that_the_controller_counts_on_are_honoured() {
-        use muster_proto::llamacpp::{ALONE, WITH_VALUE, beyond_embedded, check};
+        use muster_proto::llamacpp::{FLAGS, Takes, beyond_embedded, check};
         let checked = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             check(&words).is_ok()
         };
-        for flag in WITH_VALUE {
+        let ours = || FLAGS.iter().filter(|flag| flag.ours);
+        let names = |alone: bool| {
+            let wanted = move |takes: Takes| (takes == Takes::Nothing) == alone;
+            ours()
+                .filter(move |flag| wanted(flag.takes))
+                .flat_map(|flag| flag.names)
+                .copied()
+        };
+        for flag in names(false) {
             // A file that is not there is another matter.
             let refused = fold_all(&[flag, "1"])
                 .err()
@@ -317,11 +325,13 @@ mod tests {
                 );
             }
         }
-        for flag in ALONE {
+        for flag in names(true) {
             let refused = fold_all(&[flag]).err();
             assert!(refused.is_none(), "{flag}: {refused:?}");
         }
-        for flag in ["--grp-attn-n", "-sm", "--lora", "stray"] {
+        let theirs = FLAGS.iter().filter(|flag| !flag.ours).flat_map(|flag| flag.names);
+        for flag in ["--grp-attn-n", "-sm", "--lora", "stray"].iter().chain(theirs) {
+            let flag = *flag;
             let words = [flag.to_owned()];
             assert_eq!(beyond_embedded(&words), Some(flag));
             assert!(fold_all(&[flag]).is_err(), "{flag}");

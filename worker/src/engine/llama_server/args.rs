@@ -104,7 +104,8 @@ pub(super) fn line(
     }
     for word in &settings.args {
         let flag = flag(word);
-        if RESERVED.contains(&flag) {
+        // The server reads `--api_key` as `--api-key`.
+        if RESERVED.contains(&flag.replace('_', "-").as_str()) {
             return Err(about(flag, "cannot be set: muster does"));
         }
         line.word(word);
@@ -324,15 +325,17 @@ mod tests {
 
     #[test]
     fn our_own_flags_cannot_be_set() {
-        let settings = ModelSettings {
-            args: vec!["--port=1".into()],
-            ..Default::default()
-        };
-        let error = line(&settings, &[], Path::new("x"), None).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.details["flag"].as_str()),
-            (Code::InvalidLoadRequest, "--port")
-        );
+        for (word, named) in [("--port=1", "--port"), ("--api_key", "--api_key")] {
+            let settings = ModelSettings {
+                args: vec![word.into()],
+                ..Default::default()
+            };
+            let error = line(&settings, &[], Path::new("x"), None).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.details["flag"].as_str()),
+                (Code::InvalidLoadRequest, named)
+            );
+        }
     }
 
     #[test]

@@ -1,0 +1,241 @@
+//! llama.cpp's flags as far as we know them: what each takes, who may say it, and whether our engine honours it.
+//!
+//! What is not in the table is the configuration's: a flag that llama.cpp gets tomorrow is refused from a request until somebody adds it here.
+
+/// What a flag takes, with `=` or as the next word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Nothing: it stands alone.
+    Nothing,
+    /// A whole number, 0 or more.
+    Count,
+    /// A number of layers, `all` or `auto`.
+    Layers,
+    /// A whole number.
+    Integer,
+    /// Any finite number.
+    Number,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Some of these words, separated by a character.
+    Words(&'static [&'static str], char),
+    /// Text, a path among others.
+    Text,
+}
+
+/// Who may say a flag (DECISIONS.md, Trust).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A request, and the configuration.
+    Request,
+    /// The configuration only: paths, addresses, keys, tools, logs, what opens routes, and what Muster has keys of its own for.
+    Configuration,
+}
+
+/// A flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// All its spellings.
+    pub names: &'static [&'static str],
+    /// What it takes.
+    pub takes: Takes,
+    /// Who may say it.
+    pub by: By,
+    /// `muster-llama` honours it.
+    pub ours: bool,
+}
+
+impl Flag {
+    const fn ours(names: &'static [&'static str], takes: Takes, by: By) -> Self {
+        Self {
+            names,
+            takes,
+            by,
+            ours: true,
+        }
+    }
+
+    /// One that only `llama-server` has.
+    const fn theirs(names: &'static [&'static str], takes: Takes) -> Self {
+        Self {
+            names,
+            takes,
+            by: By::Request,
+            ours: false,
+        }
+    }
+
+    /// Whether a value is one that the flag takes.
+    #[must_use]
+    pub fn fits(&self, value: &str) -> bool {
+        match self.takes {
+            Takes::Nothing => false,
+            Takes::Count => value.parse::<u32>().is_ok(),
+            Takes::Layers => matches!(value, "all" | "auto") || value.parse::<i32>().is_ok(),
+            Takes::Integer => value.parse::<i64>().is_ok(),
+            Takes::Number => value.parse::<f64>().is_ok_and(f64::is_finite),
+            Takes::Word(words) => words.contains(&value),
+            Takes::Words(words, between) => value.split(between).all(|word| words.contains(&word)),
+            Takes::Text => true,
+        }
+    }
+}
+
+/// GGML's names of cache types (seed 001, `gguf_type_k`).
+pub const CACHE_TYPES: [&str; 9] = [
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1",
+];
+/// A switch with a mind of its own.
+pub const SWITCH: [&str; 3] = ["on", "off", "auto"];
+const POOLING: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
+const ROPE: [&str; 3] = ["none", "linear", "yarn"];
+const MIROSTAT: [&str; 3] = ["0", "1", "2"];
+const THOUGHTS: [&str; 4] = ["auto", "none", "deepseek", "deepseek-legacy"];
+/// What drafts without a file of its own, or with the draft model that the configuration gives.
+const DRAFTS: [&str; 9] = [
+    "none",
+    "draft-simple",
+    "draft-eagle3",
+    "draft-mtp",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+];
+const SAMPLERS: [&str; 11] = [
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+    "adaptive_p",
+    "infill",
+];
+
+/// The flags.
+pub const FLAGS: &[Flag] = {
+    use By::{Configuration, Request};
+    use Takes::{Count, Integer, Layers, Nothing, Number, Text, Word, Words};
+    &[
+        // What our engine does too.
+        Flag::ours(&["-np", "--parallel"], Count, Request),
+        Flag::ours(&["-b", "--batch-size"], Count, Request),
+        Flag::ours(&["-ub", "--ubatch-size"], Count, Request),
+        Flag::ours(&["-t", "--threads"], Count, Request),
+        Flag::ours(&["-tb", "--threads-batch"], Count, Request),
+        Flag::ours(&["-ctk", "--cache-type-k"], Word(&CACHE_TYPES), Request),
+        Flag::ours(&["-ctv", "--cache-type-v"], Word(&CACHE_TYPES), Request),
+        Flag::ours(&["-fa", "--flash-attn"], Word(&SWITCH), Request),
+        Flag::ours(&["--pooling"], Word(&POOLING), Request),
+        Flag::ours(&["--swa-full"], Nothing, Request),
+        Flag::ours(&["--jinja"], Nothing, Request),
+        Flag::ours(&["-kvu", "--kv-unified"], Nothing, Request),
+        Flag::ours(&["--no-context-shift"], Nothing, Request),
+        Flag::ours(&["-cb", "--cont-batching"], Nothing, Request),
+        Flag::ours(&["--no-warmup"], Nothing, Request),
+        Flag::ours(&["--mmap"], Nothing, Request),
+        Flag::ours(&["--no-mmap"], Nothing, Request),
+        Flag::ours(&["--mlock"], Nothing, Request),
+        // Requests have keys of their own for these, or none.
+        Flag::ours(&["-c", "--ctx-size"], Count, Configuration),
+        Flag::ours(&["-ngl", "--gpu-layers", "--n-gpu-layers"], Layers, Configuration),
+        Flag::ours(&["--embedding", "--embeddings"], Nothing, Configuration),
+        Flag::ours(&["--rerank", "--reranking"], Nothing, Configuration),
+        Flag::ours(&["--chat-template"], Text, Configuration),
+        Flag::ours(&["--chat-template-file"], Text, Configuration),
+        Flag::ours(&["--slots"], Nothing, Configuration),
+        Flag::ours(&["--props"], Nothing, Configuration),
+        // Context and caches.
+        Flag::theirs(&["-no-kvu", "--no-kv-unified"], Nothing),
+        Flag::theirs(&["-nocb", "--no-cont-batching"], Nothing),
+        Flag::theirs(&["--warmup"], Nothing),
+        Flag::theirs(&["--context-shift"], Nothing),
+        Flag::theirs(&["--keep"], Integer),
+        Flag::theirs(&["--cache-prompt"], Nothing),
+        Flag::theirs(&["--no-cache-prompt"], Nothing),
+        Flag::theirs(&["--cache-reuse"], Count),
+        Flag::theirs(&["-sps", "--slot-prompt-similarity"], Number),
+        Flag::theirs(&["--rope-scaling"], Word(&ROPE)),
+        Flag::theirs(&["--rope-scale"], Number),
+        Flag::theirs(&["--rope-freq-base"], Number),
+        Flag::theirs(&["--rope-freq-scale"], Number),
+        Flag::theirs(&["--yarn-orig-ctx"], Count),
+        Flag::theirs(&["--yarn-ext-factor"], Number),
+        Flag::theirs(&["--yarn-attn-factor"], Number),
+        Flag::theirs(&["--yarn-beta-slow"], Number),
+        Flag::theirs(&["--yarn-beta-fast"], Number),
+        // Sampling, where a request for text says nothing.
+        Flag::theirs(&["-n", "--predict", "--n-predict"], Integer),
+        Flag::theirs(&["--samplers"], Words(&SAMPLERS, ';')),
+        Flag::theirs(&["-s", "--seed"], Integer),
+        Flag::theirs(&["--ignore-eos"], Nothing),
+        Flag::theirs(&["--temp", "--temperature"], Number),
+        Flag::theirs(&["--top-k"], Integer),
+        Flag::theirs(&["--top-p"], Number),
+        Flag::theirs(&["--min-p"], Number),
+        Flag::theirs(&["--top-nsigma", "--top-n-sigma"], Number),
+        Flag::theirs(&["--xtc-probability"], Number),
+        Flag::theirs(&["--xtc-threshold"], Number),
+        Flag::theirs(&["--typical", "--typical-p"], Number),
+        Flag::theirs(&["--repeat-last-n"], Integer),
+        Flag::theirs(&["--repeat-penalty"], Number),
+        Flag::theirs(&["--presence-penalty"], Number),
+        Flag::theirs(&["--frequency-penalty"], Number),
+        Flag::theirs(&["--dry-multiplier"], Number),
+        Flag::theirs(&["--dry-base"], Number),
+        Flag::theirs(&["--dry-allowed-length"], Count),
+        Flag::theirs(&["--dry-penalty-last-n"], Integer),
+        Flag::theirs(&["--adaptive-target"], Number),
+        Flag::theirs(&["--adaptive-decay"], Number),
+        Flag::theirs(&["--dynatemp-range"], Number),
+        Flag::theirs(&["--dynatemp-exp"], Number),
+        Flag::theirs(&["--mirostat"], Word(&MIROSTAT)),
+        Flag::theirs(&["--mirostat-lr"], Number),
+        Flag::theirs(&["--mirostat-ent"], Number),
+        // Speculation with what the configuration gives.
+        Flag::theirs(&["--spec-type"], Words(&DRAFTS, ',')),
+        Flag::theirs(&["--spec-draft-n-max"], Count),
+        Flag::theirs(&["--spec-draft-n-min"], Count),
+        Flag::theirs(&["--spec-draft-p-split", "--draft-p-split"], Number),
+        Flag::theirs(&["--spec-draft-p-min", "--draft-p-min"], Number),
+        Flag::theirs(
+            &["--spec-draft-type-k", "-ctkd", "--cache-type-k-draft"],
+            Word(&CACHE_TYPES),
+        ),
+        Flag::theirs(
+            &["--spec-draft-type-v", "-ctvd", "--cache-type-v-draft"],
+            Word(&CACHE_TYPES),
+        ),
+        Flag::theirs(&["--spec-ngram-mod-n-min"], Count),
+        Flag::theirs(&["--spec-ngram-mod-n-max"], Count),
+        Flag::theirs(&["--spec-ngram-mod-n-match"], Count),
+        Flag::theirs(&["--spec-ngram-simple-size-n"], Count),
+        Flag::theirs(&["--spec-ngram-simple-size-m"], Count),
+        Flag::theirs(&["--spec-ngram-simple-min-hits"], Count),
+        Flag::theirs(&["--spec-ngram-map-k-size-n"], Count),
+        Flag::theirs(&["--spec-ngram-map-k-size-m"], Count),
+        Flag::theirs(&["--spec-ngram-map-k-min-hits"], Count),
+        Flag::theirs(&["--spec-ngram-map-k4v-size-n"], Count),
+        Flag::theirs(&["--spec-ngram-map-k4v-size-m"], Count),
+        Flag::theirs(&["--spec-ngram-map-k4v-min-hits"], Count),
+        // Prompts and thoughts.
+        Flag::theirs(&["--spm-infill"], Nothing),
+        Flag::theirs(&["--image-min-tokens"], Count),
+        Flag::theirs(&["--image-max-tokens"], Count),
+        Flag::theirs(&["--mtmd-batch-max-tokens"], Count),
+        Flag::theirs(&["--reasoning-format"], Word(&THOUGHTS)),
+        Flag::theirs(&["-rea", "--reasoning"], Word(&SWITCH)),
+        Flag::theirs(&["--reasoning-budget"], Integer),
+    ]
+};
+
+/// The flag of a name, if it is in the table.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Flag> {
+    FLAGS.iter().find(|flag| flag.names.contains(&name))
+}

@@ -1,0 +1,247 @@
+//! Flags of llama.cpp in `ModelSettings.args`: who may say which, and which of them our embedded engine honours.
+//!
+//! The configuration's flags decide at the controller which of the two hosts a model (DECISIONS.md, Settings); `muster-llama` takes ours and
+//! refuses all others. Controller and worker [check] them before a process is started for them. Those of a request are [of a list](requested):
+//! a path among them is a file read or written, and some are a shell.
+
+mod flags;
+
+pub use flags::{By, CACHE_TYPES, FLAGS, Flag, SWITCH, Takes, find};
+
+use crate::{Code, ErrorExt as _, v1::ErrorInfo};
+
+/// The setting that holds flags.
+const KEY: &str = "llamacpp_args";
+
+/// The first flag in `args` that our embedded engine cannot honour.
+///
+/// ```
+/// let args = ["-c", "-1", "--grp-attn-n", "--ubatch-size=64"].map(str::to_owned);
+/// assert_eq!(muster_proto::llamacpp::beyond_embedded(&args), Some("--grp-attn-n"));
+/// assert_eq!(muster_proto::llamacpp::beyond_embedded(&args[..2]), None);
+/// ```
+#[must_use]
+pub fn beyond_embedded(args: &[String]) -> Option<&str> {
+    words(args)
+        .find(|word| !word.flag.is_some_and(|flag| flag.ours))
+        .map(|word| word.name)
+}
+
+/// Whether our embedded engine takes `args`, as far as that can be told without the model.
+///
+/// # Errors
+/// `invalid_load_request`, naming the flag: one that it cannot honour, that lacks its value, or whose value is no number where one is wanted.
+///
+/// ```
+/// let check = |text: &str| muster_proto::llamacpp::check(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+/// assert!(check("--flash-attn on --no-mmap").is_ok());
+/// assert!(check("-c many").unwrap_err().message.contains("`-c`"));
+/// ```
+pub fn check(args: &[String]) -> Result<(), ErrorInfo> {
+    for word in words(args) {
+        let Some(flag) = word.flag.filter(|flag| flag.ours) else {
+            return Err(wrong(format_args!(
+                "`{}` is not a flag this engine can honour",
+                word.name
+            )));
+        };
+        match flag.takes {
+            Takes::Nothing => {}
+            // Which words there are, the engine itself knows best.
+            Takes::Word(_) | Takes::Words(..) | Takes::Text => {
+                word.valued()?;
+            }
+            Takes::Count | Takes::Layers | Takes::Integer | Takes::Number => {
+                let value = word.valued()?;
+                if !flag.fits(value) {
+                    return Err(wrong(format_args!(
+                        "`{}` needs a number, not `{value}`",
+                        word.name
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a request may say `args`, whoever sent it (DECISIONS.md, Trust).
+///
+/// # Errors
+/// `invalid_load_request`, naming the flag: one that is not on the list, or whose value is none of its own.
+pub fn requested(args: &[String]) -> Result<(), ErrorInfo> {
+    for word in words(args) {
+        let Some(flag) = word.flag.filter(|flag| flag.by == By::Request) else {
+            return Err(wrong(format_args!(
+                "`{KEY}` of a request must not hold `{}`: only the configuration sets it",
+                word.name
+            )));
+        };
+        let fits = match flag.takes {
+            Takes::Nothing => word.value.is_none(),
+            Takes::Count
+            | Takes::Layers
+            | Takes::Integer
+            | Takes::Number
+            | Takes::Word(_)
+            | Takes::Words(..)
+            | Takes::Text => flag.fits(word.valued()?),
+        };
+        if !fits {
+            return Err(wrong(format_args!("`{}` does not take that value", word.name)));
+        }
+    }
+    Ok(())
+}
+
+/// `args` in two: what a request may set and so replace, and what is the configuration's and stays.
+#[must_use]
+pub fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for word in words(args) {
+        let by_request = word.flag.is_some_and(|flag| flag.by == By::Request);
+        let part = if by_request { &mut theirs } else { &mut ours };
+        part.extend_from_slice(word.all);
+    }
+    (theirs, ours)
+}
+
+/// A flag among arguments, or a word that is none we know.
+struct Said<'a> {
+    name: &'a str,
+    flag: Option<&'static Flag>,
+    value: Option<&'a str>,
+    /// The words it was said with.
+    all: &'a [String],
+}
+
+impl<'a> Said<'a> {
+    fn valued(&self) -> Result<&'a str, ErrorInfo> {
+        self.value
+            .ok_or_else(|| wrong(format_args!("`{}` needs a value", self.name)))
+    }
+}
+
+fn words(args: &[String]) -> impl Iterator<Item = Said<'_>> {
+    let mut rest = args;
+    std::iter::from_fn(move || {
+        let word = rest.first()?;
+        let (name, inline) = word
+            .split_once('=')
+            .map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+        let flag = find(name);
+        let takes = flag.is_some_and(|flag| flag.takes != Takes::Nothing);
+        let next = rest.get(1).filter(|_| takes && inline.is_none());
+        let (all, after) = rest.split_at(if next.is_some() { 2 } else { 1 });
+        rest = after;
+        Some(Said {
+            name,
+            flag,
+            value: inline.or(next.map(String::as_str)),
+            all,
+        })
+    })
+}
+
+fn wrong(message: std::fmt::Arguments<'_>) -> ErrorInfo {
+    Code::InvalidLoadRequest
+        .error(message.to_string())
+        .with_param(KEY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words_of(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Issue 10, 3.2: each of these was done to the running product by whoever may load.
+    #[test]
+    fn a_request_names_no_file_no_address_no_tool_and_no_log() {
+        for args in [
+            "--chat-template-file /etc/passwd",
+            "--chat-template-file=/etc/passwd",
+            "--chat-template x",
+            "--grammar-file /etc/passwd",
+            "--log-file /tmp/x",
+            "--log_file /tmp/x",
+            "--log-prompts-dir /tmp",
+            "--tools all",
+            "--path /etc",
+            "--models-dir /",
+            "--media-path /",
+            "--ssl-key-file /tmp/x",
+            "--slot-save-path /tmp",
+            "--rpc 192.0.2.1:1",
+            "--slots",
+            "--props",
+            "--metrics",
+            "-m x",
+            "--port 1",
+            "--ctx-size=7",
+            "-ngl 3",
+            "--flag-of-tomorrow 1",
+            "stray",
+            "-t 2 stray",
+            // A value cannot carry a flag past the list, whichever way it is read.
+            "-t --tools all",
+            "--mmap --tools all",
+            "--mmap=--tools all",
+        ] {
+            let error = requested(&words_of(args)).expect_err(args);
+            assert_eq!(
+                (error.kind(), error.param.as_str()),
+                (Code::InvalidLoadRequest, KEY),
+                "{args}"
+            );
+            let flag = args.split([' ', '=']).next().unwrap_or_default();
+            let named = [flag, "stray", "--tools"]
+                .iter()
+                .any(|flag| error.message.contains(flag));
+            assert!(named, "{args}: {}", error.message);
+            assert!(!error.message.contains("/etc/passwd"), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_request_sets_numbers_and_words_of_its_list() {
+        for args in [
+            "--flash-attn on --no-mmap",
+            "-t 2 -b 512 --ubatch-size=64",
+            "-ctk q8_0 --temp 0.7 --top-k 40 --samplers top_k;temperature",
+            "--keep -1 --rope-scaling yarn --yarn-orig-ctx 4096",
+            "--spec-type ngram-simple,draft-mtp --spec-draft-n-max 4",
+        ] {
+            assert!(requested(&words_of(args)).is_ok(), "{args}");
+        }
+        for args in [
+            "-t many",
+            "-t",
+            "-ctk /etc/passwd",
+            "--temp inf",
+            "--samplers top_k;x",
+        ] {
+            assert!(requested(&words_of(args)).is_err(), "{args}");
+        }
+    }
+
+    #[test]
+    fn what_the_configuration_says_is_told_from_what_requests_may() {
+        let (theirs, ours) = split(&words_of("--slots -t 4 --chat-template-file x -fa=on --alias y"));
+        assert_eq!(theirs, ["-t", "4", "-fa=on"]);
+        assert_eq!(ours, ["--slots", "--chat-template-file", "x", "--alias", "y"]);
+    }
+
+    #[test]
+    fn no_name_is_there_twice_and_no_text_comes_from_a_request() {
+        let names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names).copied().collect();
+        let once: std::collections::HashSet<&str> = names.iter().copied().collect();
+        assert_eq!(names.len(), once.len());
+        let text = FLAGS
+            .iter()
+            .find(|flag| flag.by == By::Request && flag.takes == Takes::Text);
+        assert!(text.is_none(), "{text:?}");
+    }
+}
