@@ -62,6 +62,8 @@ pub async fn run(options: Options) -> std::io::Result<()> {
         max_body: options.max_body(),
         bodies: Budget::new(options.max_bodies()),
         drain: options.drain(),
+        hosts: std::sync::Arc::new(options.hosts()?),
+        media: std::sync::Arc::new(options.media()),
         keys: std::sync::Arc::new(options.keys()?),
         credentials,
         autoload: options.autoload(),

@@ -9,7 +9,10 @@ use muster_proto::{
     trust::{KeyOptions, Keys, TokenOptions, place},
 };
 
-use crate::dispatch::autoload::Autoload;
+use crate::{
+    dispatch::{autoload::Autoload, media::MediaHosts},
+    routes::host::Hosts,
+};
 
 /// Below the limit of one internal message, since an encoded request is hardly larger than its JSON.
 const MAX_BODY_BYTES: i64 = 60 << 20;
@@ -60,6 +63,19 @@ pub struct Options {
     #[arg(long, env = "MUSTER_ALLOW_NO_API_KEY")]
     pub allow_no_api_key: bool,
 
+    /// Further names by which requests may come where nobody needs a key; loopback addresses and localhost always may.
+    #[arg(long, env = "MUSTER_ALLOWED_HOST", value_delimiter = ',', value_name = "NAME")]
+    pub allowed_host: Vec<String>,
+
+    /// Hosts whose images and sounds engines may fetch when a request names their address; they follow redirects. Without it only `data:` URLs pass.
+    #[arg(
+        long,
+        env = "MUSTER_ALLOWED_MEDIA_HOST",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    pub allowed_media_host: Vec<String>,
+
     /// Longest time in seconds that a request waits for its model to be loaded [default: as long as its client does].
     #[arg(long, env = "MUSTER_GATEWAY_LOAD_WAIT_SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub load_wait_seconds: Option<u32>,
@@ -109,6 +125,20 @@ impl Options {
             on: self.autoload,
             locked: self.lock_autoload,
         }
+    }
+
+    /// By which names requests may come.
+    ///
+    /// # Errors
+    /// As [`keys`](Self::keys).
+    pub(crate) fn hosts(&self) -> io::Result<Hosts> {
+        let (local, guarded) = (self.listen.is_local()?, self.keys()?.guard_users());
+        Ok(Hosts::new(&self.listen, local, guarded, &self.allowed_host))
+    }
+
+    /// Whose images and sounds engines may fetch.
+    pub(crate) fn media(&self) -> MediaHosts {
+        MediaHosts::new(&self.allowed_media_host)
     }
 
     /// Who may ask.

@@ -118,6 +118,8 @@ catalogue! {
     ThinkingUnsupported = "thinking_unsupported", InvalidArgument, 400, "invalid_request_error";
     /// The runtime cannot do what was asked; nothing is silently ignored.
     UnsupportedByRuntime = "unsupported_by_runtime", Unimplemented, 400, "invalid_request_error";
+    /// A content part names an address, which an engine would fetch.
+    MediaUrlRefused = "media_url_refused", InvalidArgument, 400, "invalid_request_error";
     /// The prompt does not fit the context.
     ContextLengthExceeded = "context_length_exceeded", InvalidArgument, 400, "invalid_request_error";
     /// Too many requests wait.

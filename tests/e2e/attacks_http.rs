@@ -1,8 +1,18 @@
 //! Attacks by requests: a user with an ordinary key, a web page, anybody who reaches the gateway (issue 10, 3). Each was done to the running
 //! product; DECISIONS.md, Trust, says what holds instead.
 
-use muster_tests::{Stack, engines};
-use serde_json::json;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use muster_tests::{Engine, Stack, engines};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A model whose entry leaves the runtime to us.
 fn open_model() -> String {
@@ -58,4 +68,104 @@ async fn load_arguments_are_no_file_access_and_no_code() {
     let load = json!({"model_name": "m", "llamacpp_args": "-b 64 --flash-attn off"});
     http.post("/api/v1/load", &load).await.ok();
     assert_eq!(stack.model("m").await.runtime, "llama_cpp");
+}
+
+/// Item 3: with `Host` = `Origin` = `evil.test:PORT`, as after DNS rebinding, loads, unloads and configuration answered 200.
+#[tokio::test]
+async fn a_page_whose_name_was_led_here_is_no_operator() {
+    let stack = Stack::with(Engine::Stub.model("m", 2, ""))
+        .gateway_args(&["--allowed-host", "box.example"])
+        .start()
+        .await;
+    let port = stack.gateway_address().to_string();
+    let port = port.rsplit(':').next().unwrap().to_owned();
+    let chat = r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
+    let evil = format!("evil.test:{port}");
+    for (path, body) in [
+        ("/api/v1/load", r#"{"model_name":"m"}"#),
+        ("/v1/admin/models/m/load", "{}"),
+        ("/internal/set", r#"{"log_level":"info"}"#),
+        ("/v1/chat/completions", chat),
+        ("/nowhere", "{}"),
+    ] {
+        for target in [path.to_owned(), format!("http://{evil}{path}")] {
+            let (status, text) = raw(&stack, &target, &evil, body).await;
+            assert_eq!(status, 403, "{target}: {text}");
+            assert!(text.contains("--allowed-host"), "{text}");
+        }
+        let (status, _) = raw(&stack, &format!("http://{evil}{path}"), "localhost", body).await;
+        assert_eq!(status, 403, "{path}");
+    }
+    assert_eq!(stack.stats().await.loads_started, 0);
+    for host in ["127.0.0.1:1", "localhost", "[::1]", "box.example:80"] {
+        assert_eq!(
+            raw(&stack, "/v1/chat/completions", host, chat).await.0,
+            200,
+            "{host}"
+        );
+    }
+}
+
+/// Posts as a browser would that believes it is at `host`.
+async fn raw(stack: &Stack, target: &str, host: &str, body: &str) -> (u16, String) {
+    let address = stack.gateway_address().to_string();
+    let mut socket = TcpStream::connect(&address).await.unwrap();
+    let request = format!(
+        "POST {target} HTTP/1.1\r\nhost: {host}\r\norigin: http://{host}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(LIMIT, socket.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer)
+}
+
+/// Item 4: addresses of images went to llama-server, which fetched them from inside the network. Now no dialect passes one, nothing is loaded for
+/// it, and nobody calls.
+#[tokio::test]
+async fn no_request_makes_an_engine_fetch_an_address() {
+    let inside = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let secret = format!("http://{}/latest/meta-data", inside.local_addr().unwrap());
+    let stack = Stack::with(Engine::Stub.model("m", 2, "")).start().await;
+    for url in [secret.as_str(), "file:///etc/passwd", "https://evil.test/x"] {
+        let image = json!({"type": "image_url", "image_url": {"url": url}});
+        let video = json!({"type": "video_url", "video_url": {"url": url}});
+        let sound = json!({"type": "input_audio", "input_audio": {"data": url, "format": "wav"}});
+        let source = json!({"type": "image", "source": {"type": "url", "url": url}});
+        let input = json!({"type": "input_image", "image_url": url});
+        let said = |part: &Value| json!({"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": [part]}]});
+        for (path, body) in [
+            ("/v1/chat/completions", said(&image)),
+            ("/v1/chat/completions", said(&video)),
+            ("/v1/chat/completions", said(&sound)),
+            ("/v1/messages", said(&source)),
+            (
+                "/v1/responses",
+                json!({"model": "m", "input": [{"role": "user", "content": [input]}]}),
+            ),
+            (
+                "/completion",
+                json!({"model": "m", "prompt": "x", "image_data": [{"data": url, "id": 1}]}),
+            ),
+            (
+                "/completion",
+                json!({"model": "m", "prompt": {"prompt_string": "x", "multimodal_data": [url]}}),
+            ),
+        ] {
+            let reply = stack.http().post(path, &body).await;
+            assert_eq!(reply.status, 400, "{path} {body}: {}", reply.text);
+            let typed = path != "/completion";
+            assert!(
+                !typed || reply.text.contains("--allowed-media-host"),
+                "{path}: {}",
+                reply.text
+            );
+        }
+    }
+    assert_eq!(stack.stats().await.loads_started, 0);
+    assert!(inside.accept().now_or_never().is_none(), "somebody called");
 }

@@ -122,6 +122,17 @@ pub(crate) struct UpOptions {
         default_value = "127.0.0.1:8000"
     )]
     pub(crate) http: Address,
+    /// Further name by which HTTP requests may come where nobody needs a key; loopback addresses and localhost always may
+    #[arg(long, value_name = "NAME", env = "MUSTER_ALLOWED_HOST", value_delimiter = ',')]
+    pub(crate) allowed_host: Vec<String>,
+    /// Host whose images and sounds engines may fetch when a request names their address [default: only `data:` URLs pass]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "MUSTER_ALLOWED_MEDIA_HOST",
+        value_delimiter = ','
+    )]
+    pub(crate) allowed_media_host: Vec<String>,
     /// Where operators reach the controller by gRPC: HOST:PORT or unix:PATH
     #[arg(
         long,

@@ -1,6 +1,8 @@
 //! Short questions to an instance that is there: tokens, templates, an engine's own HTTP. They load nothing (DECISIONS.md, Autoload) and touch
 //! nothing.
 
+use std::sync::Arc;
+
 use futures::{Stream, StreamExt as _};
 use muster_proto::{
     Code, ErrorExt as _,
@@ -13,7 +15,7 @@ use muster_proto::{
 };
 use tonic::{Response, Status};
 
-use super::{Dispatcher, pick, unknown_model};
+use super::{Dispatcher, media::MediaHosts, pick, unknown_model};
 use crate::fleet::table::state_error;
 
 /// A way to ask one loaded instance.
@@ -22,6 +24,7 @@ pub(crate) struct Loaded {
     /// To be named in each call.
     pub(crate) instance: Option<InstanceRef>,
     client: InferenceClient<Channel>,
+    media: Arc<MediaHosts>,
 }
 
 impl Dispatcher {
@@ -76,19 +79,23 @@ impl Dispatcher {
         Ok(Loaded {
             instance: route.instance.clone(),
             client: self.pool.client(&route.addresses)?,
+            media: Arc::clone(&self.media),
         })
     }
 }
 
 impl Loaded {
-    /// Renders a conversation into the prompt the model would see.
+    /// Renders a conversation into the prompt the model would see: a server's own reads its images for that.
     ///
     /// # Errors
-    /// What the worker says.
+    /// `media_url_refused`, or what the worker says.
     pub(crate) async fn apply_template(
         &mut self,
         call: ApplyTemplateCall,
     ) -> Result<ApplyTemplateResult, ErrorInfo> {
+        if let Some(chat) = &call.chat {
+            self.media.check_chat(chat)?;
+        }
         answer(self.client.apply_template(call).await)
     }
 

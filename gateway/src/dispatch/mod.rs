@@ -14,6 +14,7 @@ mod affinity;
 pub(crate) mod autoload;
 mod languages;
 pub(crate) mod loaded;
+pub(crate) mod media;
 mod pick;
 pub(crate) mod translation;
 
@@ -29,7 +30,7 @@ use muster_proto::{
     v1::{ErrorInfo, Event, ModelSummary, ModelType, Start, event, start::Work},
 };
 
-use self::{autoload::Autoload, loaded::Loaded};
+use self::{autoload::Autoload, loaded::Loaded, media::MediaHosts};
 use crate::{
     fleet::{
         Fleet,
@@ -77,6 +78,8 @@ pub(crate) struct Dispatcher {
     pub(crate) pool: Arc<Pool>,
     /// When requests load models.
     pub(crate) autoload: Autoload,
+    /// Whose images and sounds engines may fetch.
+    pub(crate) media: Arc<MediaHosts>,
 }
 
 enum Refusal {
@@ -96,6 +99,7 @@ impl Dispatcher {
     /// # Errors
     /// What the worker or the controller said last; the catalogue's codes.
     pub(crate) async fn dispatch(&self, call: &Call, work: &Work) -> Result<Admitted, ErrorInfo> {
+        self.media.check(work)?;
         let shaped = match self.fleet.table().model(&call.common.model) {
             Some(summary) => translation::structured(summary, work)?,
             None => None,

@@ -24,9 +24,9 @@ use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    dispatch::{Dispatcher, autoload::Autoload},
+    dispatch::{Dispatcher, autoload::Autoload, media::MediaHosts},
     fleet::Fleet,
-    routes::{self, App, budget::Budget},
+    routes::{self, App, budget::Budget, host::Hosts},
     session::Pool,
     stats::Stats,
 };
@@ -41,6 +41,10 @@ pub(crate) struct Settings {
     pub(crate) keys: Arc<Keys>,
     /// What workers are shown.
     pub(crate) credentials: Credentials,
+    /// By which names requests may come.
+    pub(crate) hosts: Arc<Hosts>,
+    /// Whose images and sounds engines may fetch.
+    pub(crate) media: Arc<MediaHosts>,
     pub(crate) autoload: Autoload,
     pub(crate) stats: Arc<Stats>,
 }
@@ -142,10 +146,12 @@ impl Thread {
                 fleet: self.fleet,
                 pool,
                 autoload: self.settings.autoload,
+                media: self.settings.media,
             },
             max_body: self.settings.max_body,
             bodies: self.settings.bodies,
             keys: self.settings.keys,
+            hosts: self.settings.hosts,
             stats: self.settings.stats,
             stopping: self.stop.clone(),
         }));

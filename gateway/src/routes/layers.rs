@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,7 +19,10 @@ use tower_http::{
     cors::{AllowHeaders, Any as AnyOrigin, CorsLayer},
 };
 
-use super::reply::{self, Refusal};
+use super::{
+    host::{self, Hosts},
+    reply::{self, Refusal},
+};
 use crate::{metrics, render::error::Form};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -32,7 +36,7 @@ const PREFLIGHT: Duration = Duration::from_secs(7200);
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(pub(super) String);
 
-pub(super) fn wrap(router: Router) -> Router {
+pub(super) fn wrap(router: Router, hosts: Arc<Hosts>) -> Router {
     // Local web applications of any origin use the API, as with Lemonade and llama.cpp's server. `*` would not cover `Authorization`.
     let cors = CorsLayer::new()
         .allow_origin(AnyOrigin)
@@ -47,6 +51,9 @@ pub(super) fn wrap(router: Router) -> Router {
             reply::write_error(Form::OpenAi, response)
         }))
         .layer(cors)
+        .layer(middleware::from_fn(move |request, next| {
+            host::check(Arc::clone(&hosts), request, next)
+        }))
         .layer(middleware::from_fn(request_id))
         .layer(middleware::from_fn(count))
 }

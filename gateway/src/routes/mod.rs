@@ -10,6 +10,7 @@
 pub(crate) mod access;
 pub(crate) mod budget;
 pub(crate) mod extract;
+pub(crate) mod host;
 mod layers;
 pub(crate) mod passed;
 pub(crate) mod reply;
@@ -28,7 +29,7 @@ use axum::{
 use muster_proto::{Code, trust::Keys, v1::ErrorInfo};
 use tokio_util::sync::CancellationToken;
 
-use self::{access::Access, budget::Budget, reply::Refusal};
+use self::{access::Access, budget::Budget, host::Hosts, reply::Refusal};
 use crate::{dialects, dispatch::Dispatcher, render::error::Form, stats::Stats};
 
 /// What handlers of one I/O thread work with.
@@ -41,6 +42,8 @@ pub(crate) struct App {
     pub(crate) bodies: Arc<Budget>,
     /// Who may ask.
     pub(crate) keys: Arc<Keys>,
+    /// By which names requests may come.
+    pub(crate) hosts: Arc<Hosts>,
     /// How the last request performed.
     pub(crate) stats: Arc<Stats>,
     /// The gateway is shutting down: it finishes what it has and is not ready for more.
@@ -49,11 +52,12 @@ pub(crate) struct App {
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
+    let hosts = Arc::clone(&app.hosts);
     let router = dialects::routes(&app)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app);
-    layers::wrap(router)
+    layers::wrap(router, hosts)
 }
 
 /// Routes of one dialect that the same callers may use and whose errors look the same.

@@ -25,10 +25,12 @@ fn alone(stopping: &CancellationToken) -> Router {
             fleet: Fleet::new(&nowhere, &Credentials::none(), None),
             pool: Arc::new(Pool::default()),
             autoload: Autoload::default(),
+            media: Arc::default(),
         },
         max_body: 1000,
         bodies: Budget::new(1000),
         keys: Arc::default(),
+        hosts: Arc::default(),
         stats: Arc::default(),
         stopping: stopping.clone(),
     }))
@@ -104,6 +106,35 @@ async fn lemonades_health_is_well_without_any_model() {
         assert_eq!(body["status"], "ok");
         assert_eq!(body["model_loaded"], Value::Null);
         assert_eq!(body["all_models_loaded"], serde_json::json!([]));
+    }
+}
+
+/// Issue 10, 3.3: whatever the route, and in the form of whoever is asked.
+#[tokio::test]
+async fn without_keys_no_route_answers_a_name_that_others_can_own() {
+    for (method, path) in [
+        ("GET", "/"),
+        ("GET", "/health"),
+        ("GET", "/metrics"),
+        ("GET", "/docs"),
+        ("GET", "/nowhere"),
+        ("OPTIONS", "/v1/chat/completions"),
+        ("POST", "/v1/load"),
+        ("POST", "/internal/set"),
+        ("POST", "/api/chat"),
+    ] {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "evil.test:8000")
+            .header("origin", "http://evil.test:8000")
+            .body(Body::empty())
+            .unwrap();
+        let response = alone(&CancellationToken::new()).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::FORBIDDEN, "{method} {path}");
+        let text = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.contains("--allowed-host"), "{method} {path}: {text}");
     }
 }
 

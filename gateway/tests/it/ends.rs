@@ -166,7 +166,7 @@ async fn a_gateway_listens_on_a_unix_socket_and_removes_it() {
     let nowhere = "127.0.0.1:9".parse().unwrap();
     let gateway = Gateway::start_at(&format!("unix:{}", path.display()), &nowhere).await;
     let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
-    let request = b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = b"GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     socket.write_all(request).await.unwrap();
     let mut answer = String::new();
     within(socket.read_to_string(&mut answer)).await.unwrap();

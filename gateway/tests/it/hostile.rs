@@ -285,16 +285,16 @@ async fn says_to(gateway: &Gateway, bytes: &[u8]) -> String {
 #[tokio::test]
 async fn floods_of_headers_are_refused_and_the_gateway_lives_on() {
     let (gateway, _controller) = Gateway::with(vec![]).await;
-    let mut many = b"GET /live HTTP/1.1\r\nhost: x\r\n".to_vec();
+    let mut many = b"GET /live HTTP/1.1\r\nhost: localhost\r\n".to_vec();
     for index in 0..10_000 {
         many.extend(format!("x-{index}: y\r\n").into_bytes());
     }
     many.extend(b"\r\n");
     let long = format!(
-        "GET /live HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n",
+        "GET /live HTTP/1.1\r\nhost: localhost\r\nx-long: {}\r\n\r\n",
         "y".repeat(5_000_000)
     );
-    let target = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "y".repeat(200_000));
+    let target = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "y".repeat(200_000));
     for bytes in [many, long.into_bytes(), target.into_bytes()] {
         let answer = says_to(&gateway, &bytes).await;
         let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
@@ -320,7 +320,7 @@ async fn bodies_of_100_mb_are_refused_in_bounded_memory() {
             } else {
                 "transfer-encoding: chunked".to_owned()
             };
-            let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n");
+            let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n{length}\r\n\r\n");
             socket.write_all(head.as_bytes()).await.unwrap();
             let (mut read, mut write) = socket.split();
             let body = async {
@@ -371,7 +371,7 @@ async fn unfinished_bodies_are_bounded_together_and_chats_still_get_in() {
     let before = gateway.peak_memory();
     let address = gateway.url.strip_prefix("http://").unwrap();
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
         SIZE + 1
     );
     let body = vec![b' '; SIZE];

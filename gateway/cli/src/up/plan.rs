@@ -137,6 +137,12 @@ impl Plan {
         let mut args = self.common();
         args.extend(["--controller".into(), controller.to_string().into()]);
         args.extend(["--drain-seconds".into(), self.drain_seconds()]);
+        for (name, values) in [
+            ("--allowed-host", &self.options.allowed_host),
+            ("--allowed-media-host", &self.options.allowed_media_host),
+        ] {
+            args.extend(values.iter().flat_map(|value| [name.into(), value.into()]));
+        }
         Spec {
             secrets: self.secrets(),
             ..self.spec("gateway", GATEWAY, args, self.options.http.clone(), true)

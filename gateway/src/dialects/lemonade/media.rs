@@ -126,6 +126,7 @@ async fn pass(
         None => translate::model(&mut Object::body(object::text(&asked.body)?)?)?,
     };
     let model = check(app, &model, kind, does, path)?;
+    check_addresses(app, &asked.body, boundary(&content_type))?;
     // The hold ends once the engine has the request: from then on that keeps the instance.
     let (mut loaded, hold) = app.dispatcher.loaded_for(&model, asked.autoload).await?;
     let call = NativeCall {
@@ -140,6 +141,23 @@ async fn pass(
     let chunks = loaded.native(call).await?;
     drop(hold);
     passed::response(chunks).await
+}
+
+/// Refuses addresses of images and sounds that are not to be fetched, in a JSON body's fields or a form's.
+fn check_addresses(app: &App, body: &[u8], boundary: Option<&str>) -> Result<(), ErrorInfo> {
+    let media = &app.dispatcher.media;
+    let Some(boundary) = boundary else {
+        return media.check_json(body);
+    };
+    for name in ["url", "file_url", "audio_url", "image_url"] {
+        if let Some(address) = field(body, boundary, name) {
+            let address = String::from_utf8_lossy(address);
+            media
+                .check_url(address.trim())
+                .map_err(|error| error.with_param(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// The model's id. Refuses what the model or its runtime cannot do, before any load.

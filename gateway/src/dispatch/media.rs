@@ -1,0 +1,216 @@
+//! What content parts may point to: data that they carry themselves. An engine that was given an address would fetch it, from where it stands:
+//! inside the network, with its rights. Only hosts that the operator lists are passed on, and what fetches is then the engine, which also follows
+//! where those hosts send it.
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{Chat, ErrorInfo, content_part, generate_request::Input, start::Work},
+};
+use serde_json::Value;
+
+/// The hosts whose images and sounds engines may fetch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MediaHosts {
+    /// Lower case, without a port.
+    listed: Vec<String>,
+}
+
+impl MediaHosts {
+    /// These hosts; usually none.
+    pub(crate) fn new(listed: &[String]) -> Self {
+        Self {
+            listed: listed.iter().map(|host| host.to_ascii_lowercase()).collect(),
+        }
+    }
+
+    /// Checks what a request wants done, before anything is loaded for it.
+    ///
+    /// # Errors
+    /// `media_url_refused`, naming the message.
+    pub(crate) fn check(&self, work: &Work) -> Result<(), ErrorInfo> {
+        match work {
+            Work::Generate(work) => match &work.input {
+                Some(Input::Chat(chat)) => self.check_chat(chat),
+                Some(Input::Prompt(_) | Input::Infill(_)) | None => Ok(()),
+            },
+            Work::Embed(_) | Work::Rerank(_) => Ok(()),
+        }
+    }
+
+    /// As [`check`](Self::check), for a conversation.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn check_chat(&self, chat: &Chat) -> Result<(), ErrorInfo> {
+        for (index, message) in chat.messages.iter().enumerate() {
+            for part in &message.parts {
+                let checked = match &part.kind {
+                    Some(content_part::Kind::ImageUrl(url)) => self.check_url(url),
+                    // Base64 has no colon, so what has one is an address.
+                    Some(content_part::Kind::InputAudio(audio)) if audio.data.contains(':') => {
+                        self.check_url(&audio.data)
+                    }
+                    Some(content_part::Kind::OtherJson(text)) => self.check_json(text.as_bytes()),
+                    Some(content_part::Kind::InputAudio(_) | content_part::Kind::Text(_)) | None => Ok(()),
+                };
+                checked.map_err(|error| error.with_param(format!("messages[{index}].content")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every address in a JSON text; text that is no JSON has none that anybody would find.
+    ///
+    /// # Errors
+    /// `media_url_refused`.
+    pub(crate) fn check_json(&self, text: &[u8]) -> Result<(), ErrorInfo> {
+        serde_json::from_slice(text).map_or(Ok(()), |value| self.check_value(&value))
+    }
+
+    fn check_value(&self, value: &Value) -> Result<(), ErrorInfo> {
+        match value {
+            Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
+                Value::String(address) if points(key) => self.check_url(address),
+                Value::Null
+                | Value::Bool(_)
+                | Value::Number(_)
+                | Value::String(_)
+                | Value::Array(_)
+                | Value::Object(_) => self.check_value(value),
+            }),
+            Value::Array(list) => list.iter().try_for_each(|value| self.check_value(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+        }
+    }
+
+    /// Checks one address.
+    ///
+    /// # Errors
+    /// `media_url_refused`. The address itself is not repeated: a data URL may be megabytes.
+    pub(crate) fn check_url(&self, url: &str) -> Result<(), ErrorInfo> {
+        let data = url
+            .get(..5)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
+        if data || host(url).is_some_and(|host| self.listed.contains(&host)) {
+            return Ok(());
+        }
+        let message = "images and sounds must come as `data:` URLs: an address is fetched only from hosts that the gateway lists (--allowed-media-host)";
+        Err(Code::MediaUrlRefused.error(message))
+    }
+}
+
+/// Whether a field of that name holds an address of something.
+fn points(key: &str) -> bool {
+    matches!(key, "url" | "uri" | "path" | "file" | "href" | "src")
+        || ["_url", "_uri", "_path"].iter().any(|end| key.ends_with(end))
+}
+
+/// The host of a web address, if it is written so plainly that nobody reads another out of it.
+fn host(url: &str) -> Option<String> {
+    let rest = ["https://", "http://"]
+        .iter()
+        .find_map(|scheme| url.strip_prefix(scheme))?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let (host, port) = authority.split_once(':').unwrap_or((authority, "0"));
+    let plain = !host.is_empty()
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+        && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    plain.then(|| host.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::{ChatMessage, ContentPart, InputAudio};
+
+    use super::*;
+
+    fn refused(hosts: &MediaHosts, kind: content_part::Kind) -> bool {
+        let parts = vec![ContentPart { kind: Some(kind) }];
+        let chat = Chat {
+            messages: vec![ChatMessage {
+                parts,
+                ..ChatMessage::default()
+            }],
+            ..Chat::default()
+        };
+        let error = hosts.check_chat(&chat).err();
+        if let Some(error) = &error {
+            assert_eq!(
+                (error.kind(), error.param.as_str()),
+                (Code::MediaUrlRefused, "messages[0].content")
+            );
+        }
+        error.is_some()
+    }
+
+    const ADDRESSES: [&str; 9] = [
+        "http://169.254.169.254/latest/meta-data",
+        "https://evil.test/x.png",
+        "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        "ftp://x/y",
+        "/etc/passwd",
+        "//x/y",
+        "",
+        "gopher://127.0.0.1:6379/_x",
+    ];
+
+    /// Issue 10, 3.4: addresses in content parts were fetched by the engine.
+    #[test]
+    fn only_data_is_passed_to_an_engine() {
+        let none = MediaHosts::default();
+        for url in ADDRESSES {
+            assert!(refused(&none, content_part::Kind::ImageUrl(url.into())), "{url}");
+            let other = serde_json::json!({"type": "video_url", "video_url": {"url": url}});
+            assert!(
+                refused(&none, content_part::Kind::OtherJson(other.to_string())),
+                "{url}"
+            );
+        }
+        let audio = |data: &str| {
+            content_part::Kind::InputAudio(InputAudio {
+                data: data.into(),
+                format: "wav".into(),
+            })
+        };
+        assert!(refused(&none, audio("http://127.0.0.1/x")));
+        assert!(!refused(&none, audio("UklGRg==")));
+        for url in ["data:image/png;base64,AA", "DATA:image/png;base64,AA"] {
+            assert!(!refused(&none, content_part::Kind::ImageUrl(url.into())), "{url}");
+        }
+        let text = serde_json::json!({"type": "text", "text": "see http://x", "target_lang_code": "de"});
+        assert!(!refused(&none, content_part::Kind::OtherJson(text.to_string())));
+    }
+
+    #[test]
+    fn hosts_that_are_listed_are_passed_on_and_nothing_that_looks_like_them() {
+        let listed = MediaHosts::new(&["Images.example".to_owned()]);
+        for url in [
+            "https://images.example/a.png?b=c",
+            "http://IMAGES.example:8080/a",
+            "https://images.example",
+        ] {
+            assert!(listed.check_url(url).is_ok(), "{url}");
+        }
+        for url in [
+            "https://images.example.evil.test/",
+            "https://images.example@evil.test/",
+            "https://images.example:80@evil.test/",
+            "https://images.example#@evil.test/",
+            "https://images.example?@evil.test/",
+            "https://images.example\\@evil.test/",
+            "https://evil.test/images.example",
+            "https://images.example/a\r\nb",
+            "ftp://images.example/a",
+            "file://images.example/etc/passwd",
+        ] {
+            assert!(listed.check_url(url).is_err(), "{url}");
+        }
+        for url in ADDRESSES {
+            assert!(listed.check_url(url).is_err(), "{url}");
+        }
+    }
+}
