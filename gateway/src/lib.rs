@@ -58,13 +58,15 @@ pub async fn run(options: Options) -> std::io::Result<()> {
     let life = Life::default();
     // Ends with the runtime, that is, with the process; and the process with it.
     tokio::spawn(life.part("routes").run(std::sync::Arc::clone(&fleet).follow()));
+    let keys = options.keys()?;
     let settings = Settings {
+        private_prefixes: options.private_prefixes(&keys),
         max_body: options.max_body(),
         bodies: Budget::new(options.max_bodies()),
         drain: options.drain(),
         hosts: std::sync::Arc::new(options.hosts()?),
         media: std::sync::Arc::new(options.media()),
-        keys: std::sync::Arc::new(options.keys()?),
+        keys: std::sync::Arc::new(keys),
         credentials,
         autoload: options.autoload(),
         stats: std::sync::Arc::default(),

@@ -52,7 +52,7 @@ pub struct Options {
 
     /// Whether a request loads its model when it is not loaded: on or off. A model's own `autoload` wins over this, and a request's
     /// `?autoload=` over both.
-    #[arg(long, env = "MUSTER_AUTOLOAD", default_value = "on", value_parser = autoload, action = clap::ArgAction::Set)]
+    #[arg(long, env = "MUSTER_AUTOLOAD", default_value = "on", value_parser = switch, action = clap::ArgAction::Set)]
     pub autoload: bool,
 
     /// Requests may not say `?autoload=`.
@@ -66,6 +66,11 @@ pub struct Options {
     /// Further names by which requests may come where nobody needs a key; loopback addresses and localhost always may.
     #[arg(long, env = "MUSTER_ALLOWED_HOST", value_delimiter = ',', value_name = "NAME")]
     pub allowed_host: Vec<String>,
+
+    /// Whether what is cached of one key's prompts serves other keys too, on or off: it makes beginnings that they share faster, and lets each tell what
+    /// others asked [default: on, but off with several keys].
+    #[arg(long, env = "MUSTER_SHARE_PREFIXES", value_parser = switch, value_name = "on|off")]
+    pub share_prefixes: Option<bool>,
 
     /// Hosts whose images and sounds engines may fetch when a request names their address; they follow redirects. Without it only `data:` URLs pass.
     #[arg(
@@ -127,6 +132,11 @@ impl Options {
         }
     }
 
+    /// Whether each key's prompts are cached for itself.
+    pub(crate) fn private_prefixes(&self, keys: &Keys) -> bool {
+        !self.share_prefixes.unwrap_or(!keys.are_several())
+    }
+
     /// By which names requests may come.
     ///
     /// # Errors
@@ -158,7 +168,7 @@ impl Options {
     }
 }
 
-fn autoload(text: &str) -> Result<bool, String> {
+fn switch(text: &str) -> Result<bool, String> {
     on_off(text).ok_or_else(|| "want on or off".to_owned())
 }
 
@@ -196,5 +206,18 @@ mod tests {
             // An admin key does not keep strangers from asking.
             assert!(user_keys(&["--listen", open, "--admin-api-key", "k"]).is_err());
         }
+    }
+
+    /// DECISIONS.md, Trust; issue 10, 3.13.
+    #[test]
+    fn prompts_are_shared_between_several_keys_only_where_the_operator_says_so() {
+        let private = |args: &[&str]| {
+            let options = options(args);
+            options.private_prefixes(&options.keys().unwrap())
+        };
+        assert!(!private(&[]) && !private(&["--api-key", "u"]));
+        assert!(private(&["--api-key", "u,v"]) && private(&["--api-key", "u", "--admin-api-key", "a"]));
+        assert!(!private(&["--api-key", "u,v", "--share-prefixes", "on"]));
+        assert!(private(&["--share-prefixes", "off"]));
     }
 }

@@ -1,6 +1,7 @@
 //! How the last request of this gateway performed (seed 000, `GET /api/v1/stats`).
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -9,7 +10,7 @@ use muster_proto::v1::{Delta, Event, Finished, event::Kind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::metrics;
+use crate::{metrics, routes::access::Caller};
 
 /// Most token times that are kept: an answer may be longer than anybody wants to read its times.
 const MOST_TIMES: usize = 16_384;
@@ -38,16 +39,30 @@ pub(crate) struct Last {
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     /// Held for a copy, never across an await: a std mutex is enough.
-    last: Mutex<Last>,
+    last: Mutex<Lasts>,
+}
+
+/// The last requests.
+#[derive(Debug, Default)]
+struct Lasts {
+    /// Of all.
+    overall: Last,
+    /// Of each key, of which there are as many as are configured; the empty one is nobody's in particular.
+    by_key: HashMap<String, Last>,
 }
 
 impl Stats {
-    /// The last request's figures.
-    pub(crate) fn last(&self) -> Last {
-        self.lock().clone()
+    /// The figures of the last request that a caller may know of: anybody's, or his own and else nobody's in particular.
+    pub(crate) fn last(&self, caller: &Caller) -> Last {
+        let lasts = self.lock();
+        if caller.oversees {
+            return lasts.overall.clone();
+        }
+        let own = lasts.by_key.get(&caller.key).or_else(|| lasts.by_key.get(""));
+        own.cloned().unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Last> {
+    fn lock(&self) -> MutexGuard<'_, Lasts> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,6 +71,7 @@ impl Stats {
 #[derive(Debug)]
 pub(crate) struct Meter {
     stats: Arc<Stats>,
+    key: String,
     model: String,
     began: Instant,
     first: Option<Instant>,
@@ -65,10 +81,11 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Of a request to `model` that began at `began`.
-    pub(crate) fn new(stats: Arc<Stats>, model: String, began: Instant) -> Self {
+    /// Of a request of a key to `model` that began at `began`.
+    pub(crate) fn new(stats: Arc<Stats>, key: String, model: String, began: Instant) -> Self {
         Self {
             stats,
+            key,
             model,
             began,
             first: None,
@@ -133,7 +150,7 @@ impl Meter {
             Some(_) | None => self.latest.duration_since(first).as_secs_f64(),
         };
         let rate = f64::from(usage.completion_tokens) / seconds;
-        *self.stats.lock() = Last {
+        let last = Last {
             time_to_first_token: first.duration_since(self.began).as_secs_f64(),
             tokens_per_second: if rate.is_finite() { rate } else { 0.0 },
             input_tokens: usage.prompt_tokens.saturating_sub(usage.cached_tokens),
@@ -142,6 +159,9 @@ impl Meter {
             prompt_tokens: usage.prompt_tokens,
             cache_tokens: usage.cached_tokens,
         };
+        let mut lasts = self.stats.lock();
+        lasts.by_key.insert(self.key.clone(), last.clone());
+        lasts.overall = last;
     }
 }
 
@@ -157,6 +177,13 @@ mod tests {
         Event {
             kind: Some(kind),
             extra_json: String::new(),
+        }
+    }
+
+    fn overseer() -> Caller {
+        Caller {
+            oversees: true,
+            ..Caller::default()
         }
     }
 
@@ -180,7 +207,7 @@ mod tests {
     fn seed_000_figures_of_a_request() {
         let stats = Arc::new(Stats::default());
         let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), began);
+        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), began);
         let at = |millis| began + Duration::from_millis(millis);
         for (generated, millis) in [(1, 2000), (3, 2100), (5, 2300)] {
             let delta = Delta {
@@ -190,7 +217,7 @@ mod tests {
             meter.event(&event(Kind::Delta(delta)), at(millis));
         }
         meter.event(&finished(), at(2400));
-        let last = stats.last();
+        let last = stats.last(&overseer());
         assert!((last.time_to_first_token - 2.0).abs() < 1e-9);
         assert!((last.tokens_per_second - 10.0).abs() < 1e-9);
         let figures = (
@@ -207,10 +234,42 @@ mod tests {
         }
     }
 
+    /// Issue 10, 3.13: `/stats` showed each user the timings of others.
+    #[test]
+    fn a_user_is_shown_his_own_figures_or_nobodys() {
+        let stats = Arc::new(Stats::default());
+        let began = Instant::now();
+        let run = |key: &str, seconds| {
+            let mut meter = Meter::new(Arc::clone(&stats), key.into(), "m".into(), began);
+            meter.event(&finished(), began + Duration::from_secs(seconds));
+        };
+        let seen = |key: &str, oversees| {
+            let caller = Caller {
+                key: key.into(),
+                oversees,
+                ..Caller::default()
+            };
+            stats.last(&caller).time_to_first_token
+        };
+        run("a", 1);
+        assert_eq!(
+            (seen("a", false), seen("b", false), seen("z", true)),
+            (1.0, 0.0, 1.0)
+        );
+        run("b", 2);
+        run("", 3);
+        run("a", 4);
+        assert_eq!(
+            (seen("a", false), seen("b", false), seen("c", false)),
+            (4.0, 2.0, 3.0)
+        );
+        assert_eq!(seen("c", true), 4.0);
+    }
+
     #[test]
     fn what_generates_nothing_leaves_the_figures_as_they_are() {
         let stats = Arc::new(Stats::default());
-        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), Instant::now());
+        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), Instant::now());
         let embedded = event(Kind::Finished(Finished {
             usage: Some(Usage {
                 prompt_tokens: 9,
@@ -219,16 +278,16 @@ mod tests {
             ..Finished::default()
         }));
         meter.event(&embedded, Instant::now());
-        assert_eq!(stats.last(), Last::default());
+        assert_eq!(stats.last(&overseer()), Last::default());
     }
 
     #[test]
     fn tokens_without_visible_text_count() {
         let stats = Arc::new(Stats::default());
         let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), began);
+        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), began);
         meter.event(&finished(), began + Duration::from_millis(1500));
-        let last = stats.last();
+        let last = stats.last(&overseer());
         assert_eq!((last.output_tokens, last.prompt_tokens), (5, 9));
         assert!((last.time_to_first_token - 1.5).abs() < 1e-9);
         assert!((last.tokens_per_second - 10.0).abs() < 1e-9);
@@ -240,7 +299,7 @@ mod tests {
     fn an_endless_answer_does_not_fill_memory() {
         let stats = Arc::new(Stats::default());
         let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), "m".into(), began);
+        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), began);
         let delta = Delta {
             generated: u32::MAX,
             ..Delta::default()

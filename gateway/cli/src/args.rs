@@ -133,6 +133,9 @@ pub(crate) struct UpOptions {
         value_delimiter = ','
     )]
     pub(crate) allowed_media_host: Vec<String>,
+    /// Whether what is cached of one key's prompts serves other keys too: on or off [default: on, but off with several keys]
+    #[arg(long, value_name = "on|off", env = "MUSTER_SHARE_PREFIXES", value_parser = ["on", "off"])]
+    pub(crate) share_prefixes: Option<String>,
     /// Where operators reach the controller by gRPC: HOST:PORT or unix:PATH
     #[arg(
         long,

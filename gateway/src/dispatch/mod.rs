@@ -80,6 +80,8 @@ pub(crate) struct Dispatcher {
     pub(crate) autoload: Autoload,
     /// Whose images and sounds engines may fetch.
     pub(crate) media: Arc<MediaHosts>,
+    /// Each key's prompts are cached for itself.
+    pub(crate) private_prefixes: bool,
 }
 
 enum Refusal {
@@ -113,7 +115,10 @@ impl Dispatcher {
             let (target, waiter) = self.target(call, work, affinity, &avoid).await?;
             let capabilities = target.route.capabilities.as_ref();
             check_thinking(call, capabilities.map(|can| can.thinking))?;
-            let start = start(call, work, &target, waiter.as_ref());
+            let start = Start {
+                private_prefixes: self.private_prefixes,
+                ..start(call, work, &target, waiter.as_ref())
+            };
             let error = match self.attempt(start, &target, &mut silent).await {
                 Ok(admitted) => return Ok(admitted),
                 Err(Refusal::Final(error)) => return Err(error),

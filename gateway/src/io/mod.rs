@@ -46,6 +46,8 @@ pub(crate) struct Settings {
     /// Whose images and sounds engines may fetch.
     pub(crate) media: Arc<MediaHosts>,
     pub(crate) autoload: Autoload,
+    /// Each key's prompts are cached for itself.
+    pub(crate) private_prefixes: bool,
     pub(crate) stats: Arc<Stats>,
 }
 
@@ -147,6 +149,7 @@ impl Thread {
                 pool,
                 autoload: self.settings.autoload,
                 media: self.settings.media,
+                private_prefixes: self.settings.private_prefixes,
             },
             max_body: self.settings.max_body,
             bodies: self.settings.bodies,

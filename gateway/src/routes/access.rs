@@ -54,6 +54,8 @@ pub(crate) struct Caller {
     pub(crate) may_hurry: bool,
     /// It may change what is loaded, as on surfaces for administrators.
     pub(crate) administers: bool,
+    /// It may see what others ask: it is the operator's, or there is nobody else.
+    pub(crate) oversees: bool,
 }
 
 /// Decides on a request.
@@ -91,6 +93,7 @@ fn caller(keys: &Keys, headers: &HeaderMap, authority: Option<&str>) -> Caller {
     Caller {
         key: start.map(|byte| format!("{byte:02x}")).collect(),
         may_hurry: admin || !keys.guard_admins(),
+        oversees: admin || !keys.are_several(),
         administers: admit(keys, Access::Admin, Peer::Elsewhere, headers, authority).is_ok(),
     }
 }
@@ -219,6 +222,12 @@ mod tests {
         let nobody = caller(&Keys::new(NONE, NONE), "made-up");
         assert_eq!((nobody.key.as_str(), nobody.may_hurry), ("", true));
         assert!(caller(&Keys::new(["u"], NONE), "u").may_hurry);
+        // Among several only the operator sees what others ask; without an admin key nobody does.
+        assert_eq!((u.oversees, a.oversees), (false, true));
+        assert!(nobody.oversees && caller(&Keys::new(["u"], NONE), "u").oversees);
+        assert!(!caller(&Keys::new(["u", "v"], NONE), "u").oversees);
+        assert!(!caller(&Keys::new(NONE, ["a"]), "").oversees);
+        assert!(!Keys::new(["u", "u"], ["u"]).are_several());
     }
 
     #[test]

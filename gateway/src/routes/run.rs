@@ -158,7 +158,7 @@ impl Asked {
     }
 
     fn meter(&self, app: &App, model: String) -> Meter {
-        Meter::new(Arc::clone(&app.stats), model, self.began)
+        Meter::new(Arc::clone(&app.stats), self.key.clone(), model, self.began)
     }
 
     fn call(&self, common: Common, request_id: String) -> Call {

@@ -26,6 +26,7 @@ fn alone(stopping: &CancellationToken) -> Router {
             pool: Arc::new(Pool::default()),
             autoload: Autoload::default(),
             media: Arc::default(),
+            private_prefixes: false,
         },
         max_body: 1000,
         bodies: Budget::new(1000),

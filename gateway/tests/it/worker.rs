@@ -370,6 +370,7 @@ impl v1::inference_server::Inference for Service {
             cached_tokens: 12,
             prompt_tokens: 5,
             handle: 0,
+            owner: String::new(),
             request: (generated > 0).then(|| v1::GenerateRequest {
                 max_tokens: Some(77),
                 ..v1::GenerateRequest::default()

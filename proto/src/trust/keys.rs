@@ -87,6 +87,15 @@ impl Keys {
         !self.admin.is_empty()
     }
 
+    /// Whether there are callers who are strangers to each other: several keys, or an admin key beside nobody in particular.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        let mut known: Vec<&Fingerprint> = self.user.iter().chain(&self.admin).collect();
+        known.sort();
+        known.dedup();
+        known.len() + usize::from(self.user.is_empty()) > 1
+    }
+
     /// Decides on a caller who showed this key, or none.
     ///
     /// # Errors

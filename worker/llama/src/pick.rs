@@ -1,6 +1,8 @@
 //! Which sequence serves a request, and how much of its prompt is already in memory. Pure.
 //!
-//! Rule (ENGINE.md 7): the wished one, if it is idle; else the idle sequence whose common prefix covers more than a tenth of the prompt (the longest);
+//! What another tenant left is as good as nothing: neither its length nor its place may tell what was asked.
+//!
+//! Rule (ENGINE.md 7): the wished one, if it is idle and holds nothing of another tenant; else the idle sequence whose common prefix covers more than a tenth of the prompt (the longest);
 //! else an empty one; else the least recently used. Where cells can be shared, a longer prefix of any other sequence is taken over.
 
 use crate::model::Token;
@@ -15,6 +17,8 @@ const SHARE_LEAST: usize = 32;
 pub(crate) struct Candidate<'a> {
     /// Nobody uses it.
     pub(crate) idle: bool,
+    /// What it holds is the asker's, or may be shared with him.
+    pub(crate) ours: bool,
     /// Tokens in its memory.
     pub(crate) cached: &'a [Token],
     /// Tick of its last use.
@@ -46,14 +50,15 @@ pub(crate) fn pick(
     may_share: bool,
 ) -> Option<Pick> {
     let prefix = |seq: usize| {
-        if reuse {
+        if reuse && candidates[seq].ours {
             common_prefix(candidates[seq].cached, prompt)
         } else {
             0
         }
     };
     let idle = || (0..candidates.len()).filter(|seq| candidates[*seq].idle);
-    let wished = wish.and_then(|wish| idle().find(|seq| *seq == wish));
+    let open = |seq: &usize| candidates[*seq].ours || candidates[*seq].cached.is_empty();
+    let wished = wish.and_then(|wish| idle().filter(open).find(|seq| *seq == wish));
     let seq = match wished {
         Some(seq) => seq,
         None => {
@@ -100,6 +105,7 @@ mod tests {
     fn candidate(idle: bool, cached: &[Token], last_used: u64) -> Candidate<'_> {
         Candidate {
             idle,
+            ours: true,
             cached,
             last_used,
         }
@@ -147,6 +153,32 @@ mod tests {
             })
         );
         assert_eq!(pick(&all, &prompt, None, true, false).and_then(|p| p.donor), None);
+    }
+
+    /// Issue 10, 3.13: `cached_tokens` and a chosen `id_slot` told one key what another had asked.
+    #[test]
+    fn what_another_tenant_left_is_neither_reused_nor_wished_for() {
+        let prompt: Vec<Token> = (0..100).collect();
+        let foreign = |idle, cached| Candidate {
+            ours: false,
+            ..candidate(idle, cached, 1)
+        };
+        // Not its own memory, whether it is wished for or not, and not as a donor.
+        let all = [foreign(true, &prompt), candidate(true, &[], 9)];
+        for wish in [None, Some(0)] {
+            let pick = pick(&all, &prompt, wish, true, true).unwrap();
+            assert_eq!((pick.seq, pick.own, pick.donor), (1, 0, None), "{wish:?}");
+        }
+        let busy = [foreign(false, &prompt), candidate(true, &[], 1)];
+        assert_eq!(pick(&busy, &prompt, None, true, true).unwrap().donor, None);
+        // If it is the only one it is taken, and nothing of it kept.
+        let only = pick(&all[..1], &prompt, Some(0), true, true).unwrap();
+        assert_eq!((only.seq, only.own), (0, 0));
+        // Whose prefix it is decides, not how long it is.
+        let part: Vec<Token> = (0..40).collect();
+        let both = [foreign(true, &prompt), candidate(true, &part, 1)];
+        let pick = pick(&both, &prompt, None, true, true).unwrap();
+        assert_eq!((pick.seq, pick.own, pick.donor), (1, 40, None));
     }
 
     #[test]

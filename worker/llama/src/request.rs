@@ -52,6 +52,8 @@ pub(crate) struct GenerateParams {
     pub(crate) shown_prompt: String,
     pub(crate) cache_prompt: bool,
     pub(crate) id_slot: Option<usize>,
+    /// With whom what is cached may be shared: with requests that have the same here.
+    pub(crate) tenant: Option<Arc<str>>,
     pub(crate) max_predict_ms: Option<u32>,
     /// Tokens gathered per event, at least 1.
     pub(crate) interval: u32,

@@ -33,6 +33,9 @@ pub(crate) struct SlotView {
     pub(crate) handle: u64,
 }
 
+/// What a request asks for, and whose it is.
+type Asked = (Arc<str>, Weak<GenerateRequest>);
+
 /// The loop's public face.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -49,8 +52,8 @@ pub(crate) struct Shared {
     to_give_back: AtomicU8,
     busy: Busy,
     slots: Vec<SlotGauge>,
-    /// What was asked, by handle; it lives as long as its request does. Locked once per request and for a description, never by the loop.
-    asked: Mutex<HashMap<u64, Weak<GenerateRequest>>>,
+    /// Who asked what, by handle; it lives as long as its request does. Locked once per request and for a description, never by the loop.
+    asked: Mutex<HashMap<u64, Asked>>,
 }
 
 fn narrow(value: usize) -> u32 {
@@ -169,22 +172,24 @@ impl Shared {
     }
 
     /// Notes what a request asks for, until it is dropped.
-    pub(crate) fn asked(&self, handle: u64, request: &Arc<GenerateRequest>) {
+    pub(crate) fn asked(&self, handle: u64, owner: Arc<str>, request: &Arc<GenerateRequest>) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.retain(|_, known| known.strong_count() > 0);
-        asked.insert(handle, Arc::downgrade(request));
+        asked.retain(|_, (_, known)| known.strong_count() > 0);
+        asked.insert(handle, (owner, Arc::downgrade(request)));
     }
 
-    fn request(&self, handle: u64) -> Option<GenerateRequest> {
+    fn request(&self, handle: u64) -> Option<(String, GenerateRequest)> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let request = asked.get(&handle)?.upgrade()?;
-        Some(GenerateRequest::clone(&request))
+        let (owner, request) = asked.get(&handle)?;
+        Some((owner.to_string(), GenerateRequest::clone(&*request.upgrade()?)))
     }
 
     pub(crate) fn sequences(&self) -> Vec<SequenceState> {
         let states = self.slots.iter().zip(0..).map(|(slot, id)| {
             let phase = i32::from(slot.phase.load(Relaxed));
             let handle = slot.handle.load(Relaxed);
+            let asked = if handle == 0 { None } else { self.request(handle) };
+            let (owner, request) = asked.unzip();
             SequenceState {
                 id,
                 phase: if phase == 0 {
@@ -196,7 +201,8 @@ impl Shared {
                 prompt_tokens: slot.prompt.load(Relaxed),
                 generated: slot.generated.load(Relaxed),
                 handle,
-                request: if handle == 0 { None } else { self.request(handle) },
+                request,
+                owner: owner.unwrap_or_default(),
             }
         });
         states.collect()
@@ -214,7 +220,7 @@ mod tests {
             max_tokens: Some(7),
             ..GenerateRequest::default()
         });
-        shared.asked(5, &request);
+        shared.asked(5, "key".into(), &request);
         let shown = |handle| {
             let view = SlotView {
                 phase: SequencePhase::Decode,
@@ -224,7 +230,9 @@ mod tests {
                 handle,
             };
             shared.set_slot(0, view);
-            shared.sequences().remove(0).request
+            let state = shared.sequences().remove(0);
+            assert_eq!(state.owner, if state.request.is_some() { "key" } else { "" });
+            state.request
         };
         assert_eq!(shown(5).and_then(|request| request.max_tokens), Some(7));
         assert_eq!(shown(6), None);
@@ -232,8 +240,8 @@ mod tests {
         drop(request);
         assert_eq!(shown(5), None);
         // Nothing is kept of what has ended.
-        shared.asked(6, &Arc::default());
-        shared.asked(7, &Arc::default());
+        shared.asked(6, "".into(), &Arc::default());
+        shared.asked(7, "".into(), &Arc::default());
         let known = shared.asked.lock().unwrap_or_else(PoisonError::into_inner).len();
         assert_eq!(known, 1);
     }

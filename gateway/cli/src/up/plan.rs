@@ -143,6 +143,7 @@ impl Plan {
         ] {
             args.extend(values.iter().flat_map(|value| [name.into(), value.into()]));
         }
+        flag(&mut args, "--share-prefixes", self.options.share_prefixes.clone());
         Spec {
             secrets: self.secrets(),
             ..self.spec("gateway", GATEWAY, args, self.options.http.clone(), true)

@@ -1,12 +1,12 @@
-//! `GET stats` (seed 000): the last request of this gateway, whatever its dialect.
+//! `GET stats` (seed 000): the last request of this gateway, whatever its dialect; among several keys the last one of the caller's own.
 
 use std::sync::Arc;
 
-use axum::{extract::State, response::Response};
+use axum::{Extension, extract::State, response::Response};
 use http::StatusCode;
 
 use crate::{
-    routes::{App, reply},
+    routes::{App, access::Caller, reply},
     stats::Last,
 };
 
@@ -19,6 +19,6 @@ use crate::{
         (status = 200, description = "The last request's figures.", body = Last),
     )
 )]
-pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
-    reply::value(StatusCode::OK, &app.stats.last())
+pub(super) async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+    reply::value(StatusCode::OK, &app.stats.last(&caller))
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
     response::Response,
@@ -29,7 +30,9 @@ use crate::{
     dispatch::{loaded::Loaded, unknown_model},
     metrics,
     routes::{
-        App, passed,
+        App,
+        access::Caller,
+        passed,
         reply::{self, Refusal},
         run::Asked,
     },
@@ -119,7 +122,7 @@ fn unsupported(path: &str) -> ErrorInfo {
     Code::UnsupportedByRuntime.error(format!("This server does not support {what} endpoint."))
 }
 
-/// What each sequence does.
+/// What each sequence does; among several keys, what the caller's own do.
 #[utoipa::path(
     get,
     path = "/slots",
@@ -138,12 +141,14 @@ fn unsupported(path: &str) -> ErrorInfo {
 )]
 pub(super) async fn slots(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     Asking(query): Asking<About>,
 ) -> Result<Response, Refusal> {
     let must_be_free = query.fail_on_no_slot.is_some();
     let mut engine = query.engine(&app)?;
     let description = engine.switched_on("--slots").await?;
-    if engine.speaks_http() {
+    // A server's own answer shows everybody's.
+    if engine.speaks_http() && caller.oversees {
         let query = if must_be_free { "?fail_on_no_slot=1" } else { "" };
         return engine
             .pass(Method::GET, &format!("/slots{query}"), Bytes::new())
@@ -152,7 +157,7 @@ pub(super) async fn slots(
     if must_be_free && description.sequences.iter().all(props::is_busy) {
         return Ok(health::unavailable("no slot available"));
     }
-    Ok(reply::value(StatusCode::OK, &props::slots(&description)))
+    Ok(reply::value(StatusCode::OK, &props::slots(&description, &caller)))
 }
 
 /// Saves, restores or erases what a sequence has cached.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{Path, State, rejection::PathRejection},
     response::Response,
     routing::{get, post},
@@ -21,7 +21,13 @@ use super::{
 use crate::{
     fleet::table::{Table, is_loaded},
     render::error::Form,
-    routes::{App, access::Access, reply::Refusal, run::Asked, surface},
+    routes::{
+        App,
+        access::{Access, Caller},
+        reply::Refusal,
+        run::Asked,
+        surface,
+    },
 };
 
 /// The routes under each of the prefixes.
@@ -67,10 +73,11 @@ fn or_recent(named: Option<String>, app: &App) -> Option<String> {
 )]
 pub(super) async fn slots(
     State(app): State<Arc<App>>,
+    caller: Extension<Caller>,
     Asking(mut about): Asking<About>,
 ) -> Result<Response, Refusal> {
     about.model = or_recent(about.model, &app);
-    pass::slots(State(app), Asking(about)).await
+    pass::slots(State(app), caller, Asking(about)).await
 }
 
 #[utoipa::path(

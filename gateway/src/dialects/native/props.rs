@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{pass::About, schema, settings::generation_settings, shapes::Props, which::Asking};
 use crate::routes::{
     App,
+    access::Caller,
     reply::{self, Refusal},
     run::Asked,
 };
@@ -26,13 +27,21 @@ pub(super) fn is_busy(sequence: &SequenceState) -> bool {
     }
 }
 
-/// The sequences as llama.cpp's slots, with the settings of what runs on them; else those of a request that says nothing.
-pub(super) fn slots(description: &EngineDescription) -> Vec<Value> {
-    description
-        .sequences
-        .iter()
-        .map(|sequence| slot(description, sequence))
-        .collect()
+/// The sequences as llama.cpp's slots, with the settings of what runs on them; else those of a request that says nothing. Of what is not the
+/// caller's to see only whether it is busy.
+pub(super) fn slots(description: &EngineDescription, caller: &Caller) -> Vec<Value> {
+    let seen = |sequence: &SequenceState| {
+        if caller.oversees || (is_busy(sequence) && sequence.owner == caller.key) {
+            return slot(description, sequence);
+        }
+        let hidden = SequenceState {
+            id: sequence.id,
+            phase: sequence.phase,
+            ..SequenceState::default()
+        };
+        slot(description, &hidden)
+    };
+    description.sequences.iter().map(seen).collect()
 }
 
 fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
@@ -134,4 +143,59 @@ pub(super) async fn set(
 ) -> Result<Response, Refusal> {
     query.engine(&app)?.switched_on("--props").await?;
     Ok(reply::value(StatusCode::OK, &json!({"success": true})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 10, 3.13: `/slots` showed everybody the grammar, stops and schema of others.
+    #[test]
+    fn a_slot_shows_a_user_only_what_is_his() {
+        let busy = |id, owner: &str| SequenceState {
+            id,
+            phase: SequencePhase::Decode.into(),
+            cached_tokens: 7,
+            prompt_tokens: 9,
+            generated: 3,
+            handle: 11,
+            owner: owner.into(),
+            request: Some(GenerateRequest {
+                stop: vec!["secret".into()],
+                ..GenerateRequest::default()
+            }),
+        };
+        let idle = SequenceState {
+            id: 2,
+            phase: SequencePhase::Idle.into(),
+            cached_tokens: 99,
+            ..SequenceState::default()
+        };
+        let description = EngineDescription {
+            sequences: vec![busy(0, "a"), busy(1, "b"), idle],
+            ..EngineDescription::default()
+        };
+        let shown = |key: &str, oversees| {
+            let caller = Caller {
+                key: key.into(),
+                oversees,
+                ..Caller::default()
+            };
+            slots(&description, &caller)
+        };
+        let of_a = shown("a", false);
+        assert!(of_a[0].to_string().contains("secret"));
+        assert!(!of_a[1].to_string().contains("secret"), "{}", of_a[1]);
+        assert_eq!(of_a[1]["is_processing"], true);
+        for (slot, field) in [
+            (1, "n_prompt_tokens"),
+            (1, "n_prompt_tokens_cache"),
+            (2, "n_prompt_tokens_cache"),
+        ] {
+            assert_eq!(of_a[slot][field], 0, "{slot} {field}");
+        }
+        let all = shown("", true);
+        assert!(all[1].to_string().contains("secret"));
+        assert_eq!(all[2]["n_prompt_tokens_cache"], 99);
+    }
 }

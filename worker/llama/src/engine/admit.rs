@@ -15,7 +15,7 @@ use crate::{
     model::Token,
     parse::{Lane, LaneGroup},
     pick::{Candidate, Pick, common_prefix, pick},
-    request::{GenerateJob, Job, Work},
+    request::{GenerateJob, GenerateParams, Job, Work},
     text::TextStream,
 };
 
@@ -129,21 +129,22 @@ impl Engine {
         if busy && need > self.free_cells() {
             return Err(no_room("too few KV cells are free"));
         }
-        self.pick(&job.prompt, job.params.id_slot, job.params.cache_prompt)
+        self.pick(&job.prompt, job.params.id_slot, &job.params)
             .ok_or_else(|| no_room("the sequence is not free"))
     }
 
-    fn pick(&self, prompt: &[Token], wish: Option<usize>, reuse: bool) -> Option<Pick> {
+    fn pick(&self, prompt: &[Token], wish: Option<usize>, params: &GenerateParams) -> Option<Pick> {
         let candidates: Vec<Candidate<'_>> = self
             .slots
             .iter()
             .map(|slot| Candidate {
                 idle: slot.run.is_none(),
+                ours: slot.tenant == params.tenant,
                 cached: slot.cached(),
                 last_used: slot.last_used,
             })
             .collect();
-        pick(&candidates, prompt, wish, reuse, self.may_share)
+        pick(&candidates, prompt, wish, params.cache_prompt, self.may_share)
     }
 
     fn lanes(
@@ -177,6 +178,7 @@ impl Engine {
         slot.tokens.clear();
         slot.tokens.extend_from_slice(prompt);
         slot.last_used = self.clock;
+        slot.tenant.clone_from(&run.params.tenant);
         slot.run = Some(run);
         let kept = slot.held.len();
         self.checkpoints.drop_beyond(slot.held.seq(), kept);
@@ -225,6 +227,7 @@ impl Engine {
             let shared = self
                 .slots
                 .iter()
+                .filter(|slot| slot.tenant == next.run.params.tenant)
                 .map(|slot| common_prefix(slot.cached(), &next.prompt))
                 .max()
                 .unwrap_or(0);
@@ -236,7 +239,7 @@ impl Engine {
             let Some(choice) = self.waiting.pop_front() else {
                 return;
             };
-            let Some(picked) = self.pick(&choice.prompt, None, choice.run.params.cache_prompt) else {
+            let Some(picked) = self.pick(&choice.prompt, None, &choice.run.params) else {
                 self.waiting.push_front(choice);
                 return;
             };

@@ -29,6 +29,8 @@ pub(super) struct Slot {
     pub(super) planned: usize,
     /// Tick of the last use.
     pub(super) last_used: u64,
+    /// Whose tokens these are, as `GenerateParams::tenant`.
+    pub(super) tenant: Option<Arc<str>>,
     /// What runs on it; `None` = idle.
     pub(super) run: Option<Box<Run>>,
 }
@@ -40,6 +42,7 @@ impl Slot {
             tokens: Vec::new(),
             planned: 0,
             last_used: 0,
+            tenant: None,
             run: None,
         }
     }

@@ -105,6 +105,7 @@ impl Bench {
             shown_prompt: String::new(),
             cache_prompt: true,
             id_slot: None,
+            tenant: None,
             max_predict_ms: None,
             interval: 1,
             asked: Arc::new(GenerateRequest::default()),

@@ -109,11 +109,13 @@ pub(super) fn spawn(
 
 fn prepare(model: &Arc<Model>, limits: &Limits, shared: &Shared, raw: Raw) -> Command {
     let (session, handle) = (raw.session, raw.start.handle);
+    let owner: Arc<str> = raw.start.fairness_key.into();
+    let tenant = raw.start.private_prefixes.then(|| Arc::clone(&owner));
     let work = match raw.start.work {
         _ if raw.control.is_cancelled() => Err(Code::Cancelled.error("the request was cancelled")),
         None => Err(invalid("work", "the request asks for nothing")),
-        Some(start::Work::Generate(request)) => generate(model, limits, request).map(|job| {
-            shared.asked(handle, &job.params.asked);
+        Some(start::Work::Generate(request)) => generate(model, limits, request, tenant).map(|job| {
+            shared.asked(handle, owner, &job.params.asked);
             Work::Generate(Box::new(job))
         }),
         Some(start::Work::Embed(request)) => embed(model, limits, &request).map(Work::Embed),
@@ -134,7 +136,12 @@ fn prepare(model: &Arc<Model>, limits: &Limits, shared: &Shared, raw: Raw) -> Co
     }
 }
 
-fn generate(model: &Arc<Model>, limits: &Limits, request: GenerateRequest) -> Result<GenerateJob, ErrorInfo> {
+fn generate(
+    model: &Arc<Model>,
+    limits: &Limits,
+    request: GenerateRequest,
+    tenant: Option<Arc<str>>,
+) -> Result<GenerateJob, ErrorInfo> {
     if limits.role != Role::Generate {
         return Err(unsupported(
             "",
@@ -196,6 +203,7 @@ fn generate(model: &Arc<Model>, limits: &Limits, request: GenerateRequest) -> Re
         },
         cache_prompt: request.cache_prompt.unwrap_or(true),
         id_slot: request.id_slot.map(|slot| slot as usize),
+        tenant,
         max_predict_ms: request.max_predict_ms,
         interval: if request.stream {
             limits.interval

@@ -272,6 +272,8 @@ impl From<Slot> for SequenceState {
             handle: 0,
             // What it shows on its own `/slots` is passed on as it is.
             request: None,
+            // It knows callers by nothing.
+            owner: String::new(),
         }
     }
 }

@@ -13,8 +13,8 @@ use std::{collections::HashMap, sync::Arc};
 use muster_proto::{
     Code,
     v1::{
-        Admitted, ErrorInfo, Event, SequenceEvents, SessionCommand, SessionMessage, Start, Tick, event,
-        session_command, session_message, start::Work,
+        Admitted, ErrorInfo, Event, GenerateRequest, SequenceEvents, SessionCommand, SessionMessage, Start,
+        Tick, event, session_command, session_message, start::Work,
     },
 };
 use tokio::{
@@ -149,7 +149,11 @@ impl Session {
         let cancel = CancellationToken::new();
         let credit = Arc::new(Semaphore::new(usize::try_from(start.credit).unwrap_or(CREDITS)));
         let out = Out::new(start.handle, self.outbox.clone(), Arc::clone(&credit));
-        let (job, stop, work) = (self.job.clone(), cancel.clone(), start.work);
+        let (job, stop, work) = (
+            self.job.clone(),
+            cancel.clone(),
+            own(start.private_prefixes, start.work),
+        );
         let task = self.tasks.spawn(async move {
             let mut out = out;
             out.push(kind(event::Kind::Admitted(Admitted::default())));
@@ -222,6 +226,41 @@ impl Session {
     }
 }
 
+/// The work as the server gets it: it knows no tenants, so one whose prompts are nobody else's reuses nothing, not even its own, and chooses no slot.
+fn own(private: bool, work: Option<Work>) -> Option<Work> {
+    match work {
+        Some(Work::Generate(request)) if private => Some(Work::Generate(GenerateRequest {
+            cache_prompt: Some(false),
+            id_slot: None,
+            ..request
+        })),
+        work => work,
+    }
+}
+
 fn failed(error: ErrorInfo) -> Event {
     kind(event::Kind::Failed(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 10, 3.13.
+    #[test]
+    fn a_server_without_tenants_reuses_nothing_for_one_that_shares_nothing() {
+        let asked = GenerateRequest {
+            id_slot: Some(1),
+            cache_prompt: Some(true),
+            ..GenerateRequest::default()
+        };
+        let given = |private| {
+            let Some(Work::Generate(given)) = own(private, Some(Work::Generate(asked.clone()))) else {
+                panic!("other work")
+            };
+            (given.cache_prompt, given.id_slot)
+        };
+        assert_eq!(given(false), (Some(true), Some(1)));
+        assert_eq!(given(true), (Some(false), None));
+    }
 }

@@ -293,6 +293,7 @@ impl Sequence {
             generated,
             handle: self.handle,
             request: None,
+            owner: String::new(),
         }
     }
 }
