@@ -10,6 +10,7 @@
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
 //! * [`overrides`]: settings for one load (seed 001), checked and folded into a definition.
 //! * [`hub`]: names of checkpoints in a hub.
+//! * [`private`]: directories that nobody else can change.
 //! * [`process`]: logging, readiness over sd_notify and the shutdown signal, alike in every process.
 //!
 //! Architecture invariant: this crate knows no policy, no device and no engine.
@@ -44,6 +45,7 @@ pub mod native;
 pub mod net;
 pub mod oai;
 pub mod overrides;
+pub mod private;
 pub mod process;
 pub mod trace;
 pub mod trust;

@@ -20,6 +20,7 @@ mod crowd;
 mod demo;
 mod demo_draft;
 mod demo_tools;
+mod directories;
 mod disconnect;
 mod disk;
 mod errors;

@@ -1,6 +1,7 @@
 //! What survives a restart: the epoch, the roster of known workers, memory seen in use, and pins. Nothing else of the fleet (PROTOCOL.md 2, 7).
 //!
 //! ```text
+//! DIR                mode 0700, its files 0600
 //! DIR/lock           held (flock) for as long as the process lives: two controllers never share a directory
 //! DIR/epoch.json     raised and written before anything is served (PROTOCOL.md 5)
 //! DIR/roster.json    workers that ever joined and were not forgotten since, see `roster`
@@ -20,14 +21,15 @@ mod writer;
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, File, TryLockError},
+    fs::{self, File, TryLockError},
     io::{self, Write as _},
-    os::unix::fs::DirBuilderExt as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use muster_proto::disk::no_room;
+use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
+use muster_proto::{disk::no_room, private::PrivateDir};
 use serde::{Serialize, de::DeserializeOwned};
 
 pub(crate) use own::{Own, Registration};
@@ -89,6 +91,7 @@ pub enum StateError {
     },
 }
 
+const LOCK: &str = "lock";
 const EPOCH: &str = "epoch.json";
 const ROSTER: &str = "roster.json";
 const OBSERVED: &str = "observed.json";
@@ -101,15 +104,15 @@ impl StateDir {
     /// Creates the directory if it is missing, and locks it. Without room for that it is of no use, and all is kept in memory.
     ///
     /// # Errors
-    /// Another controller has it, or the operating system refuses.
+    /// Another controller has it, others could change what is in it, or the operating system refuses.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
-        let lock_path = path.join("lock");
-        let create = || {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-            File::create(&lock_path)
-        };
+        let lock_path = path.join(LOCK);
+        let create = || PrivateDir::open(path, LOCK)?.file(LOCK);
         // A file system that takes no writes takes locks all the same.
-        let lock = create().or_else(|error| File::open(&lock_path).map_err(|_| error));
+        let lock = create().or_else(|error| match File::open(&lock_path) {
+            Ok(lock) if no_room(&error) => Ok(lock),
+            Ok(_) | Err(_) => Err(error),
+        });
         let lock = match lock {
             Ok(lock) => lock,
             Err(error) if no_room(&error) => {
@@ -273,7 +276,9 @@ impl StateDir {
             Err(source) => return Err(StateError::Malformed { path, source }),
         };
         let replace = || {
-            let mut file = atomic_write_file::AtomicWriteFile::open(&path)?;
+            let mut options = AtomicWriteFile::options();
+            options.preserve_mode(false).mode(0o600);
+            let mut file = options.open(&path)?;
             file.write_all(&text)?;
             file.commit()
         };
@@ -355,6 +360,24 @@ mod tests {
         assert!(matches!(StateDir::open(dir.path()), Err(StateError::InUse(_))));
         drop(first);
         StateDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn nobody_else_reads_the_directory_or_its_files() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("state");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        // As earlier versions made it.
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join(LOCK), "").unwrap();
+        fs::write(path.join(EPOCH), "7").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(path.join(EPOCH), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(StateDir::open(&path).unwrap().begin_epoch(), (8, true));
+        assert_eq!((mode(&path), mode(&path.join(EPOCH))), (0o700, 0o600));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(StateDir::open(&path), Err(StateError::Io { .. })));
     }
 
     #[test]

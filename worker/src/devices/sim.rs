@@ -4,14 +4,15 @@
 //! worker is dead counts nothing and goes with the next change.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, Read as _, Seek as _, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     process,
 };
 
 use muster_proto::{
     id::InstanceId,
+    private::PrivateDir,
     units::Bytes,
     v1::{Device, DeviceKind, ProcessId},
 };
@@ -24,7 +25,8 @@ use crate::procfs::{self, Memory};
 pub(super) struct Sim {
     name: String,
     capacity: Bytes,
-    ledger: PathBuf,
+    dir: PrivateDir,
+    ledger: String,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -36,22 +38,20 @@ struct Line {
 
 impl Sim {
     pub(super) fn new(dir: &Path, name: &str, capacity: Bytes) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
+        let (Some(base), Some(own)) = (dir.parent(), dir.file_name().and_then(|name| name.to_str())) else {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        };
         Ok(Self {
+            dir: PrivateDir::open_in(base, own)?,
             name: name.to_owned(),
             capacity,
-            ledger: dir.join(format!("{name}.ledger")),
+            ledger: format!("{name}.ledger"),
         })
     }
 
     /// Reads the living lines and lets `change` have them; what it returns true for is written back.
     fn with<T>(&self, change: impl FnOnce(&mut Vec<Line>) -> (T, bool)) -> io::Result<T> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&self.ledger)?;
+        let mut file = self.dir.file(&self.ledger)?;
         // Held for a few microseconds; closing the file lets go of it.
         flock(&file, FlockOperation::LockExclusive)?;
         let mut text = String::new();
@@ -164,10 +164,11 @@ mod tests {
         other.leave(&b).unwrap();
         assert_eq!(one.sample().unwrap().free, Bytes(70));
         // A worker that is no more: this pid with another start time.
-        let mut file = OpenOptions::new().append(true).open(&one.ledger).unwrap();
+        let mut file = one.dir.file(&one.ledger).unwrap();
+        file.seek(io::SeekFrom::End(0)).unwrap();
         writeln!(file, "ghost 60 {} 1", process::id()).unwrap();
         assert_eq!(one.sample().unwrap().free, Bytes(70));
         one.leave(&a).unwrap();
-        assert_eq!(fs::read_to_string(&one.ledger).unwrap(), "");
+        assert_eq!(one.dir.read(&one.ledger).unwrap(), "");
     }
 }

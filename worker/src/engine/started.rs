@@ -21,7 +21,7 @@ use muster_proto::{
 use tokio::{sync::watch, time::timeout};
 
 use super::{EngineConfig, EngineProcess as _, Launch, LaunchError};
-use crate::keeper::{self, EngineCommand, Kept, PrivateDir, StartError};
+use crate::keeper::{self, EngineCommand, EngineDir, Kept, StartError};
 
 /// A connection may break a moment before its process is seen to have ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -55,8 +55,8 @@ impl Drop for Started {
 ///
 /// # Errors
 /// It cannot be made.
-pub(super) fn private_dir(config: &EngineConfig, launch: &Launch) -> Result<PrivateDir, LaunchError> {
-    PrivateDir::create(&config.run_dir, launch.instance.as_str()).map_err(|error| LaunchError {
+pub(super) fn private_dir(config: &EngineConfig, launch: &Launch) -> Result<EngineDir, LaunchError> {
+    EngineDir::create(&config.run_dir, launch.instance.as_str()).map_err(|error| LaunchError {
         info: Code::Internal.error(format!(
             "no private directory in {}: {error}",
             config.run_dir.display()
@@ -82,7 +82,7 @@ impl Started {
     pub(super) async fn start(
         config: &EngineConfig,
         launch: &Launch,
-        dir: PrivateDir,
+        dir: EngineDir,
         program: PathBuf,
         args: Vec<OsString>,
         mut environment: Vec<(OsString, OsString)>,

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::v1::ProcessId;
+use muster_proto::{private::PrivateDir, v1::ProcessId};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -29,7 +29,7 @@ use super::{
     cgroup::Cgroup,
     proc,
     protocol::{Exit, Order, Report},
-    record::Record,
+    record::{self, Record},
 };
 
 /// Grace for the tree when the worker has died or the engine's first process has ended: leftovers must be gone within 2 s.
@@ -70,7 +70,8 @@ fn keep(args: &KeeperArgs) -> io::Result<()> {
         instance: args.instance.clone(),
         leaders: vec![me],
     };
-    record.write(&args.dir)?;
+    let dir = PrivateDir::open(&args.dir, record::FILE)?;
+    record.write(&dir)?;
     let cgroup = Cgroup::create(&args.instance);
     let engine = match spawn(args, cgroup.as_ref()) {
         Ok(engine) => engine,
@@ -80,7 +81,7 @@ fn keep(args: &KeeperArgs) -> io::Result<()> {
         }
     };
     record.leaders.push(engine);
-    record.write(&args.dir)?;
+    record.write(&dir)?;
     let (seen, reaper) = UnixStream::pair()?;
     std::thread::Builder::new()
         .name("reaper".into())

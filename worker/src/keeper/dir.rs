@@ -1,10 +1,10 @@
 //! The private directory of one engine: its sockets, and the keeper's record.
 
-use std::{
-    fs, io,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsStr, io, path::Path};
+
+use muster_proto::private::PrivateDir;
+
+use super::sweep::LOCK;
 
 /// Longest path of a unix socket on Linux, in bytes.
 const SOCKET_PATH_BYTES: usize = 107;
@@ -13,36 +13,47 @@ const NAME_BYTES: usize = 12;
 
 /// A directory with mode 0700; removed with everything in it when the value is dropped.
 #[derive(Debug)]
-pub(crate) struct PrivateDir {
-    path: PathBuf,
+pub(crate) struct EngineDir {
+    run_dir: PrivateDir,
+    name: String,
+    dir: PrivateDir,
 }
 
-impl PrivateDir {
+impl EngineDir {
     /// Makes the directory of an instance. Its name is the random end of the instance's id: paths of unix sockets are short.
     ///
     /// # Errors
-    /// It exists, cannot be made, or is so deep that sockets in it could not be bound.
+    /// It exists, cannot be made, or is so deep that sockets in it could not be bound; or the run directory is not ours alone any more.
     pub(crate) fn create(run_dir: &Path, instance: &str) -> io::Result<Self> {
         let name = instance.rsplit('-').next().unwrap_or(instance);
-        let path = run_dir.join(name);
-        if path.as_os_str().len() + NAME_BYTES > SOCKET_PATH_BYTES {
+        if run_dir.join(name).as_os_str().len() + NAME_BYTES > SOCKET_PATH_BYTES {
             let reason = format!("{} is too deep for a unix socket", run_dir.display());
             return Err(io::Error::new(io::ErrorKind::InvalidFilename, reason));
         }
-        fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self { path })
+        let run_dir = PrivateDir::open(run_dir, LOCK)?;
+        let dir = run_dir.make(name)?;
+        Ok(Self {
+            run_dir,
+            name: name.to_owned(),
+            dir,
+        })
     }
 
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
+    }
+
+    /// For what is read and written in it.
+    pub(crate) fn private(&self) -> &PrivateDir {
+        &self.dir
     }
 }
 
-impl Drop for PrivateDir {
+impl Drop for EngineDir {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "an engine's directory could not be removed");
+        if let Err(error) = self.run_dir.remove(OsStr::new(&self.name)) {
+            tracing::warn!(path = %self.path().display(), %error, "an engine's directory could not be removed");
         }
     }
 }

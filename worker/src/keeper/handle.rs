@@ -33,7 +33,7 @@ use tokio::{
 
 use super::{
     MARK,
-    dir::PrivateDir,
+    dir::EngineDir,
     environment::inherited,
     proc,
     protocol::{Exit, Order, Report},
@@ -56,7 +56,7 @@ pub(crate) struct EngineCommand {
     /// `muster-worker` itself, whose subcommand the keeper is.
     pub(crate) keeper: PathBuf,
     /// The engine's private directory; removed when the tree is gone.
-    pub(crate) dir: PrivateDir,
+    pub(crate) dir: EngineDir,
     /// The instance, to mark the processes with.
     pub(crate) instance: String,
     /// Program, as the operating system finds it.
@@ -375,7 +375,7 @@ async fn finish_for_keeper(command: &EngineCommand) {
         instance = command.instance,
         "a keeper was lost; ending its engine"
     );
-    let record = Record::read(command.dir.path()).unwrap_or_else(|| Record {
+    let record = Record::read(command.dir.private()).unwrap_or_else(|| Record {
         instance: command.instance.clone(),
         leaders: Vec::new(),
     });

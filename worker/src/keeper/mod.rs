@@ -27,7 +27,7 @@ mod record;
 mod sweep;
 
 pub(crate) use child::{KeeperArgs, run};
-pub(crate) use dir::PrivateDir;
+pub(crate) use dir::EngineDir;
 pub(crate) use environment::inherited;
 pub(crate) use handle::{EngineCommand, Kept, StartError, start};
 pub(crate) use sweep::sweep;

@@ -35,6 +35,13 @@ pub(super) fn look(pid: u32) -> Option<Process> {
     parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// The effective user of a process.
+pub(super) fn user(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// All processes of this host that can be seen.
 pub(super) fn all() -> Vec<Process> {
     numbers(Path::new("/proc")).into_iter().filter_map(look).collect()

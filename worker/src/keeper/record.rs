@@ -1,10 +1,11 @@
 //! What a keeper writes into its engine's private directory, so that the next boot of the worker finds leftovers.
 
-use std::{fs, io, path::Path};
+use std::io;
 
-use muster_proto::v1::ProcessId;
+use muster_proto::{private::PrivateDir, v1::ProcessId};
 
-const FILE: &str = "keeper";
+/// Its name.
+pub(super) const FILE: &str = "keeper";
 
 /// The processes of one engine and the instance they carry as [`super::MARK`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,19 +21,17 @@ impl Record {
     ///
     /// # Errors
     /// The directory is not writable.
-    pub(super) fn write(&self, dir: &Path) -> io::Result<()> {
+    pub(super) fn write(&self, dir: &PrivateDir) -> io::Result<()> {
         let mut text = format!("{}\n", self.instance);
         for leader in &self.leaders {
             text.push_str(&format!("{} {}\n", leader.pid, leader.start_time));
         }
-        let fresh = dir.join("keeper.new");
-        fs::write(&fresh, text)?;
-        fs::rename(fresh, dir.join(FILE))
+        dir.write(FILE, &text)
     }
 
-    /// Reads the record of a directory; `None` if there is none, or none that can be understood.
-    pub(super) fn read(dir: &Path) -> Option<Self> {
-        let text = fs::read_to_string(dir.join(FILE)).ok()?;
+    /// Reads the record of a directory; `None` if there is none, or none of ours that can be understood.
+    pub(super) fn read(dir: &PrivateDir) -> Option<Self> {
+        let text = dir.read(FILE).ok()?;
         let (instance, rest) = text.split_once('\n')?;
         let leaders = rest.lines().filter_map(|line| {
             let (pid, start) = line.split_once(' ')?;
@@ -55,7 +54,8 @@ mod tests {
     #[test]
     fn a_record_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Record::read(dir.path()), None);
+        let dir = PrivateDir::open(dir.path(), FILE).unwrap();
+        assert_eq!(Record::read(&dir), None);
         let record = Record {
             instance: "x".into(),
             leaders: vec![
@@ -69,7 +69,7 @@ mod tests {
                 },
             ],
         };
-        record.write(dir.path()).unwrap();
-        assert_eq!(Record::read(dir.path()), Some(record));
+        record.write(&dir).unwrap();
+        assert_eq!(Record::read(&dir), Some(record));
     }
 }

@@ -2,17 +2,17 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
+    fs::File,
     io,
-    os::{fd::OwnedFd, unix::fs::DirBuilderExt as _},
+    os::fd::OwnedFd,
     path::Path,
     time::{Duration, Instant},
 };
 
+use muster_proto::private::{NotPrivate, PrivateDir};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{FlockOperation, flock},
-    process::Signal,
+    process::{Signal, geteuid},
 };
 
 use super::{
@@ -22,6 +22,8 @@ use super::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The lock of a run directory, and the mark of one.
+pub(super) const LOCK: &str = "lock";
 
 /// A run directory that is this worker's alone for as long as this value lives.
 #[derive(Debug)]
@@ -34,27 +36,36 @@ pub(crate) struct RunDir {
 /// their files. Blocks, normally for a few milliseconds.
 ///
 /// # Errors
-/// Another worker uses the directory, it cannot be read or written, or something cannot be killed within 10 s.
+/// Another worker uses the directory, it is not ours alone, it holds what no worker left there, it cannot be read or written, or something
+/// cannot be killed within 10 s.
 pub(crate) fn sweep(run_dir: &Path) -> io::Result<RunDir> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(run_dir)?;
-    let lock = File::options()
-        .create(true)
-        .write(true)
-        .truncate(false)
-        .open(run_dir.join("lock"))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    for entry in fs::read_dir(run_dir)? {
-        let dir = entry?.path();
+    let (Some(base), Some(name)) = (
+        run_dir.parent(),
+        run_dir.file_name().and_then(|name| name.to_str()),
+    ) else {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    };
+    let run_dir = PrivateDir::open_in(base, name)?;
+    let entries = run_dir.entries()?;
+    // Directories in here are removed: it must be one of ours.
+    if !entries.is_empty() && !entries.iter().any(|name| name == LOCK) {
+        let message = "it holds things that no worker left there: name another place, or empty it";
+        return Err(io::Error::new(io::ErrorKind::DirectoryNotEmpty, message));
+    }
+    let lock = run_dir
+        .lock(LOCK)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::ResourceBusy, "another worker uses it"))?;
+    for name in entries {
+        let dir = match run_dir.enter(&name) {
+            Ok(dir) => dir,
+            Err(NotPrivate::Io { why, .. }) if why.kind() == io::ErrorKind::NotADirectory => continue,
+            Err(error) => return Err(error.into()),
+        };
         if let Some(record) = Record::read(&dir) {
             tracing::warn!(instance = record.instance, "ending what an earlier boot left");
             end(&record)?;
         }
-        if dir.is_dir() {
-            fs::remove_dir_all(&dir)?;
-        }
+        run_dir.remove(&name)?;
     }
     Ok(RunDir { _lock: lock })
 }
@@ -78,21 +89,26 @@ pub(super) fn end(record: &Record) -> io::Result<()> {
     }
 }
 
-/// Members of the groups, and whoever carries the mark. A group's number is not given away while the group has members; the recorded start
-/// time tells a number that was given to somebody else after all had left.
+/// Members of the groups, and whoever carries the mark, as far as they are of this user. A group's number is not given away while the group
+/// has members; the recorded start time tells a number that was given to somebody else after all had left.
 fn leftovers(record: &Record) -> Vec<Process> {
+    let ours = |pid| proc::user(pid) == Some(geteuid().as_raw());
+    let marked = |pid| proc::environment(pid, MARK).is_some_and(|mark| mark == record.instance);
+    // A record alone is not believed: what it names must lead a group, and bear the mark as far as it still has an environment.
+    let leads = |process: &Process| process.group == process.pid && (process.zombie || marked(process.pid));
     let groups: HashSet<u32> = record
         .leaders
         .iter()
         .filter(|leader| {
-            proc::look(leader.pid).is_some_and(|process| process.start_time == leader.start_time)
+            proc::look(leader.pid)
+                .is_some_and(|process| process.start_time == leader.start_time && leads(&process))
         })
         .map(|leader| leader.pid)
         .collect();
-    let marked = |pid| proc::environment(pid, MARK).is_some_and(|mark| mark == record.instance);
     proc::all()
         .into_iter()
-        .filter(|process| !process.zombie && (groups.contains(&process.group) || marked(process.pid)))
+        .filter(|process| !process.zombie && ours(process.pid))
+        .filter(|process| groups.contains(&process.group) || marked(process.pid))
         .collect()
 }
 

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::{
     engine::EngineProcess as _,
     harness::{Bench, PATIENCE, alive, eventually},
-    keeper::{self, EngineCommand, Kept, PrivateDir, StartError},
+    keeper::{self, EngineCommand, EngineDir, Kept, StartError},
 };
 
 /// A tree of three: a shell, a child in it, and an orphan in a session of its own that ignores TERM.
@@ -30,7 +30,7 @@ fn command(bench: &Bench, script: &str) -> EngineCommand {
     let instance = muster_proto::id::fresh();
     EngineCommand {
         keeper: bench.config.worker.clone(),
-        dir: PrivateDir::create(&bench.config.run_dir, &instance).unwrap(),
+        dir: EngineDir::create(&bench.config.run_dir, &instance).unwrap(),
         instance: instance.to_string(),
         program: "/bin/sh".into(),
         args: vec!["-c".into(), script.into()],
@@ -191,6 +191,8 @@ fn leftovers_of_a_killed_worker_are_gone_in_two_seconds_or_swept_at_once() {
     for sweep in [false, true] {
         let bench = Bench::new();
         let run_dir = &bench.config.run_dir;
+        // As a worker leaves it.
+        drop(keeper::sweep(run_dir).unwrap());
         let dir = run_dir.join("x");
         fs::create_dir(&dir).unwrap();
         let instance = format!("sweep-test-{sweep}");
@@ -224,6 +226,93 @@ fn leftovers_of_a_killed_worker_are_gone_in_two_seconds_or_swept_at_once() {
         }
         child.wait().unwrap();
     }
+}
+
+/// A directory of a worker with the record of a dead keeper, as somebody else would forge it.
+fn forged(run_dir: &Path, instance: &str, leader: &std::process::Child) -> std::path::PathBuf {
+    let dir = run_dir.join("forged");
+    fs::create_dir(&dir).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", leader.id())).unwrap();
+    let start = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_ascii_whitespace()
+        .nth(19)
+        .unwrap();
+    fs::write(
+        dir.join("keeper"),
+        format!("{instance}\n{} {start}\n", leader.id()),
+    )
+    .unwrap();
+    dir
+}
+
+#[test]
+fn a_record_is_believed_only_of_processes_that_bear_its_mark_and_are_ours() {
+    let bench = Bench::new();
+    let run_dir = bench.config.run_dir.join("w");
+    drop(keeper::sweep(&run_dir).unwrap());
+    let sleeper = |mark: &str, user: Option<u32>| {
+        let mut command = Command::new("sleep");
+        command.arg("60").env(keeper::MARK, mark).process_group(0);
+        if let Some(user) = user {
+            command.uid(user);
+        }
+        command.spawn().unwrap()
+    };
+    // Whose number a record names, but whose tree it is not; and, where only root can make one, a stranger's that bears the mark.
+    let mut victims = vec![sleeper("another", None)];
+    if rustix::process::geteuid().is_root() {
+        victims.push(sleeper("forged", Some(65534)));
+    }
+    let mut ours = sleeper("forged", None);
+    for victim in &mut victims {
+        let dir = forged(&run_dir, "forged", victim);
+        drop(keeper::sweep(&run_dir).unwrap());
+        assert!(!dir.exists());
+        assert_eq!(victim.try_wait().unwrap(), None, "it was killed");
+    }
+    assert!(
+        ours.wait().unwrap().code().is_none(),
+        "what bears the mark was ended"
+    );
+    for mut victim in victims {
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_run_directory_that_is_not_ours_is_refused_and_left_as_it_is() {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+    let bench = Bench::new();
+    let base = bench.config.run_dir.join("tmp");
+    fs::create_dir(&base).unwrap();
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o1777)).unwrap();
+    // Somebody's home, for example.
+    let home = bench.config.run_dir.join("home");
+    fs::create_dir_all(home.join("letters")).unwrap();
+    let refused = keeper::sweep(&home).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    // A link inside is removed, what it names is not.
+    let run_dir = base.join("w");
+    drop(keeper::sweep(&run_dir).unwrap());
+    symlink(&home, run_dir.join("link")).unwrap();
+    drop(keeper::sweep(&run_dir).unwrap());
+    if rustix::process::geteuid().is_root() {
+        symlink(&home, base.join("planted")).unwrap();
+        std::os::unix::fs::lchown(base.join("planted"), Some(65534), None).unwrap();
+        let theirs = base.join("theirs");
+        fs::create_dir_all(theirs.join("x")).unwrap();
+        chown(&theirs, Some(65534), None).unwrap();
+        for name in ["planted", "planted/letters", "theirs", "theirs/x"] {
+            let refused = keeper::sweep(&base.join(name)).unwrap_err();
+            assert!(refused.to_string().contains("65534"), "{name}: {refused}");
+        }
+        assert!(theirs.join("x").exists());
+    }
+    assert!(home.join("letters").exists());
 }
 
 fn processes_of(mark: &str) -> Vec<u32> {

@@ -4,10 +4,11 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
-use atomic_write_file::AtomicWriteFile;
+use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use serde::Serialize;
 
 use super::{UpError, directories::at};
@@ -36,7 +37,9 @@ pub(crate) fn generate(run: &Path, models: &[PathBuf]) -> Result<Option<PathBuf>
     let path = run.join(FILE);
     let text = format!("{HEAD}{}", toml::to_string(&catalogue(models)?)?);
     let write = || {
-        let mut file = AtomicWriteFile::open(&path)?;
+        let mut options = AtomicWriteFile::options();
+        options.preserve_mode(false).mode(0o600);
+        let mut file = options.open(&path)?;
         file.write_all(text.as_bytes())?;
         file.commit()
     };

@@ -2,23 +2,29 @@
 //! first is on a disk, and nothing that serves waits for it.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{File, OpenOptions},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{Read as _, Seek as _, Write as _},
     os::unix::{
         ffi::OsStrExt as _,
-        fs::{DirBuilderExt as _, MetadataExt as _},
+        fs::OpenOptionsExt as _,
     },
     path::{Path, PathBuf},
 };
 
-use muster_proto::disk::no_room;
+use muster_proto::{
+    disk::no_room,
+    private::{NotPrivate, PrivateDir},
+};
 use rustix::fs::{FlockOperation, flock};
 
 use super::UpError;
 
 /// Longest run directory; a unix socket's path has at most 107 bytes, and workers put names of up to 60 below it.
 const RUN_DIR_BYTES: usize = 40;
+
+/// Locks the state directory, and marks it as one.
+const LOCK: &str = "up.lock";
 
 /// The directories of one `muster up`; dropping them gives the lock up.
 #[derive(Debug)]
@@ -40,9 +46,6 @@ impl Directories {
         let state = state.canonicalize().unwrap_or(state);
         let run = run_dir(&state);
         private_dir(&run)?;
-        if fs::metadata(&run).map_err(at(&run))?.uid() != rustix::process::getuid().as_raw() {
-            return Err(UpError::Foreign(run));
-        }
         let lock = lock(&state, &state).or_else(|error| {
             go_on_without_room(error)?;
             lock(&run, &state)
@@ -105,11 +108,11 @@ fn run_dir(state: &Path) -> PathBuf {
 }
 
 fn private_dir(path: &Path) -> Result<(), UpError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(at(path))
+    match PrivateDir::open(path, LOCK) {
+        Ok(_) => Ok(()),
+        Err(NotPrivate::Io { path, why }) => Err(UpError::Path { path, source: why }),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A disk that has no room costs what would have been kept there, and no more.
@@ -125,12 +128,13 @@ fn go_on_without_room(error: UpError) -> Result<(), UpError> {
 
 /// Takes the lock of a state directory, which lies there or, without room, in the run directory.
 fn lock(place: &Path, state: &Path) -> Result<File, UpError> {
-    let path = place.join("up.lock");
+    let path = place.join(LOCK);
     let mut file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .read(true)
         .write(true)
+        .mode(0o600)
         .open(&path)
         .map_err(at(&path))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {

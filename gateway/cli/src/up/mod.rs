@@ -29,6 +29,7 @@ use std::{
 use clap::ArgMatches;
 use muster_proto::{
     net::{self, Address},
+    private::NotPrivate,
     process::{init_logging, notify_ready, notify_stopping},
     trust::{Credentials, KeyOptions},
     v1::{ListModelsRequest, Model, ModelType, control_client::ControlClient},
@@ -73,9 +74,9 @@ pub(crate) enum UpError {
         /// The other's process id, as far as it is known.
         holder: String,
     },
-    /// A directory in a shared place belongs to somebody else.
-    #[error("{0} belongs to somebody else")]
-    Foreign(PathBuf),
+    /// Somebody else could change what is in a directory of ours.
+    #[error(transparent)]
+    NotPrivate(#[from] NotPrivate),
     /// A model or configuration file is not there.
     #[error("{flag} {path}: {why}")]
     NoFile {
@@ -150,7 +151,7 @@ impl UpError {
                 Some("its own words are above; --log-level debug says more")
             }
             Self::Path { .. }
-            | Self::Foreign(_)
+            | Self::NotPrivate(_)
             | Self::NoFile { .. }
             | Self::SameName(_)
             | Self::Generated(_)

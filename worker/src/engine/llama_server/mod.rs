@@ -39,7 +39,7 @@ use super::{
     EngineConfig, Launch, LaunchError, RunningEngine, Runtime, files,
     started::{LoadFailure, Started, private_dir, report},
 };
-use crate::keeper::PrivateDir;
+use crate::keeper::EngineDir;
 use calls::Calls;
 use client::Http;
 use run::Job;
@@ -170,7 +170,7 @@ async fn ready(
 }
 
 /// Writes a chat template to a file; `None` if the model's own is wanted.
-fn template(dir: &PrivateDir, text: &str) -> io::Result<Option<PathBuf>> {
+fn template(dir: &EngineDir, text: &str) -> io::Result<Option<PathBuf>> {
     if text.is_empty() {
         return Ok(None);
     }
