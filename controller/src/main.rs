@@ -7,6 +7,7 @@ use muster_controller::{
     config::{Config, Options},
 };
 use muster_proto::{
+    private::PrivateDir,
     process,
     trust::{Door, KeyOptions, place},
 };
@@ -15,6 +16,7 @@ fn main() -> anyhow::Result<()> {
     let matches = Options::command().get_matches();
     let options = Options::from_arg_matches(&matches)?;
     process::init_logging(options.log_level);
+    process::raise_file_limit();
     KeyOptions::warn_of_command_line(&matches);
     // One task owns the fleet and the rest only moves messages: one thread is enough, and switches least.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -52,7 +54,7 @@ async fn doors(options: &Options) -> anyhow::Result<Doors> {
     let keys = options.keys.read()?;
     let token = options.token.read()?;
     if options.listen == place::controller() {
-        place::private_dir(&place::runtime_dir())?;
+        PrivateDir::open(&place::runtime_dir(), place::CONTROLLER_SOCKET)?;
     }
     let parts = Door::parts(&options.listen, token.as_ref(), &keys).await?;
     let operators = match options.operators() {

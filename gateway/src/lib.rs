@@ -33,7 +33,7 @@ mod translate;
 
 use std::time::Duration;
 
-use muster_proto::{life::Life, process, trust::Credentials};
+use muster_proto::{accept::Places, life::Life, process, trust::Credentials};
 use tokio_util::sync::CancellationToken;
 
 pub use self::options::Options;
@@ -63,6 +63,7 @@ pub async fn run(options: Options) -> std::io::Result<()> {
         private_prefixes: options.private_prefixes(&keys),
         max_body: options.max_body(),
         bodies: Budget::new(options.max_bodies()),
+        places: Places::new(options.max_connections),
         drain: options.drain(),
         hosts: std::sync::Arc::new(options.hosts()?),
         media: std::sync::Arc::new(options.media()),

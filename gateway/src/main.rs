@@ -9,6 +9,7 @@ fn main() -> anyhow::Result<()> {
     let matches = Options::command().get_matches();
     let options = Options::from_arg_matches(&matches)?;
     muster_proto::process::init_logging(options.log_level);
+    muster_proto::process::raise_file_limit();
     KeyOptions::warn_of_command_line(&matches);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

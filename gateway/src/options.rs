@@ -42,6 +42,10 @@ pub struct Options {
     #[arg(long, env = "MUSTER_GATEWAY_MAX_BODIES_BYTES", default_value_t = 256 << 20)]
     pub max_bodies_bytes: u64,
 
+    /// Most connections at once, and never more than half of the files that the process may open; others wait.
+    #[arg(long, env = "MUSTER_GATEWAY_MAX_CONNECTIONS", default_value_t = 16_384, value_parser = connections)]
+    pub max_connections: usize,
+
     /// Who may ask.
     #[command(flatten)]
     pub keys: KeyOptions,
@@ -165,6 +169,13 @@ impl Options {
             self.listen
         );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    }
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("want a positive number".to_owned()),
+        Ok(number) => Ok(number),
     }
 }
 

@@ -4,7 +4,7 @@
 //! * [`id`]: newtypes of identities. [`units`]: bytes.
 //! * [`error`]: the one error catalogue, code ⇄ gRPC status ⇄ HTTP status.
 //! * [`native`]: what of an engine's own HTTP is passed on.
-//! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20).
+//! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20). [`accept`]: listeners.
 //! * [`trust`]: who may call what, and what callers show.
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
@@ -34,6 +34,7 @@ pub mod v1 {
 /// Encoded `FileDescriptorSet` of `muster.v1` and its imports, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+pub mod accept;
 pub mod disk;
 pub mod error;
 pub mod hub;

@@ -8,21 +8,19 @@ use std::{
     fmt,
     io::{self, ErrorKind},
     net::{SocketAddr, ToSocketAddrs as _},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     pin::Pin,
     str::FromStr,
     task::{Context, Poll},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use hyper_util::rt::TokioIo;
-use rustix::process::geteuid;
+use rustix::{net::sockopt, process::geteuid};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpStream, UnixStream},
 };
-use tokio_stream::Stream;
 use tonic::{
     service::interceptor::InterceptedService,
     transport::{Channel as Bare, Endpoint, Server, Uri, server::Connected},
@@ -30,11 +28,15 @@ use tonic::{
 
 use crate::trust::{Credentials, Peer};
 
+pub use crate::accept::{Callers, Listener};
+
 /// Connection window of internal channels, in bytes; below 32 MiB h2 cuts streams that tick often.
 pub const CONNECTION_WINDOW: u32 = 64 << 20;
 /// Stream window of internal channels, in bytes.
 pub const STREAM_WINDOW: u32 = 16 << 20;
 const ROOT: u32 = 0;
+/// Most streams at a time on one connection; who wants more waits. Sessions are one stream, so that this is for calls of operators and of waiting loads.
+const STREAMS: u32 = 4096;
 const RESET_STREAMS: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -97,157 +99,50 @@ impl fmt::Display for Address {
     }
 }
 
-/// A bound socket of either kind.
-#[derive(Debug)]
-pub enum Listener {
-    /// TCP, with Nagle's algorithm off on every accepted connection.
-    Tcp(TcpListener),
-    /// A unix socket; its file is removed when the listener is dropped.
-    Unix(UnixListener, SocketFile, Callers),
+/// How soon the kernel gives up on a peer that has vanished without a word: power, cable, or a firewall between.
+#[derive(Clone, Copy, Debug)]
+pub struct Care {
+    /// Silence before the first probe of a connection that is idle, and between probes.
+    probe_every: Duration,
+    /// Longest time that what was sent, or a probe, stays unanswered (TCP_USER_TIMEOUT: it counts for probes too, instead of a number of them).
+    unanswered: Duration,
 }
 
-/// Who may connect to a unix socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Callers {
-    /// Processes of this user, and root's.
-    Own,
-    /// Whoever may open its file.
-    Anyone,
-}
+impl Care {
+    /// Between our own processes, whose HTTP/2 pings say the same sooner.
+    pub const INTERNAL: Self = Self {
+        probe_every: Duration::from_secs(10),
+        unanswered: Duration::from_secs(30),
+    };
+    /// For the public. A client that takes nothing, whose window is shut, is the gateway's to leave: after 90 s, so that a late reader sees why.
+    pub const PUBLIC: Self = Self {
+        probe_every: Duration::from_secs(30),
+        unanswered: Duration::from_secs(100),
+    };
 
-/// Removes a socket's file at the end, unless it is another's by now.
-#[derive(Debug)]
-pub struct SocketFile {
-    path: PathBuf,
-    mark: Mark,
-}
-
-/// Tells a file from a later one of the same path; numbers of inodes are used again.
-type Mark = (u64, Option<SystemTime>);
-
-impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self {
-            path: path.to_owned(),
-            mark: Self::mark(path)?,
-        })
-    }
-
-    fn mark(path: &Path) -> io::Result<Mark> {
-        let found = std::fs::symlink_metadata(path)?;
-        Ok((found.ino(), found.created().ok()))
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if Self::mark(&self.path).is_ok_and(|mark| mark == self.mark) {
-            // Nothing can be done about a failure, and a stale file is replaced at the next bind.
-            drop(std::fs::remove_file(&self.path));
-        }
-    }
-}
-
-impl Listener {
-    /// Binds `address`. A socket file that nobody serves any more is replaced. `callers` is about unix sockets.
+    /// Sets a new connection's options: no delay (Nagle's algorithm off), and these times.
     ///
     /// # Errors
-    /// The address is taken, unreachable or not permitted.
-    pub async fn bind(address: &Address, callers: Callers) -> io::Result<Self> {
-        let path = match address {
-            Address::Tcp(text) => return Ok(Self::Tcp(TcpListener::bind(text).await?)),
-            Address::Unix(path) => path,
-        };
-        let listener = bind_unix(path).await?;
-        let file = SocketFile::of(path)?;
-        if callers == Callers::Own {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    /// The connection has ended.
+    pub fn take(self, socket: Socket) -> io::Result<Socket> {
+        if let Socket::Tcp(stream, _) = &socket {
+            stream.set_nodelay(true)?;
+            sockopt::set_tcp_keepidle(stream, self.probe_every)?;
+            sockopt::set_tcp_keepintvl(stream, self.probe_every)?;
+            sockopt::set_socket_keepalive(stream, true)?;
+            let unanswered = u32::try_from(self.unanswered.as_millis()).unwrap_or(u32::MAX);
+            sockopt::set_tcp_user_timeout(stream, unanswered)?;
         }
-        Ok(Self::Unix(listener, file, callers))
+        Ok(socket)
     }
-
-    /// The address really bound (port 0 replaced).
-    ///
-    /// # Errors
-    /// The operating system does not say.
-    pub fn address(&self) -> io::Result<Address> {
-        match self {
-            Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
-            Self::Unix(_, file, _) => Ok(Address::Unix(file.path.clone())),
-        }
-    }
-
-    /// Accepts one connection.
-    ///
-    /// # Errors
-    /// The operating system refuses, for example out of file descriptors.
-    pub async fn accept(&self) -> io::Result<Socket> {
-        match self {
-            Self::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok(Socket::Tcp(stream, Some(peer)))
-            }
-            Self::Unix(listener, _, callers) => loop {
-                let stream = listener.accept().await?.0;
-                if admits(*callers, &stream) {
-                    return Ok(Socket::Unix(stream));
-                }
-            },
-        }
-    }
-}
-
-impl Stream for Listener {
-    type Item = io::Result<Socket>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let socket = match self.get_mut() {
-            Self::Tcp(listener) => std::task::ready!(listener.poll_accept(cx)).and_then(|(stream, peer)| {
-                stream.set_nodelay(true).map(|()| Socket::Tcp(stream, Some(peer)))
-            }),
-            Self::Unix(listener, _, callers) => loop {
-                match std::task::ready!(listener.poll_accept(cx)) {
-                    Ok((stream, _)) if !admits(*callers, &stream) => {}
-                    accepted => break accepted.map(|(stream, _)| Socket::Unix(stream)),
-                }
-            },
-        };
-        Poll::Ready(Some(socket))
-    }
-}
-
-fn admits(callers: Callers, stream: &UnixStream) -> bool {
-    let admitted = callers == Callers::Anyone || peer(stream) == Peer::Own;
-    if !admitted {
-        tracing::warn!(peer = ?stream.peer_cred(), "another user's process knocked at a socket of ours");
-    }
-    admitted
 }
 
 /// Who is at the other end; unknown counts as a stranger.
-fn peer(stream: &UnixStream) -> Peer {
+pub(crate) fn peer(stream: &UnixStream) -> Peer {
     let own = geteuid().as_raw();
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == own || peer.uid() == ROOT => Peer::Own,
         Ok(_) | Err(_) => Peer::Stranger,
-    }
-}
-
-async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => match UnixStream::connect(path).await {
-            Ok(_) => Err(error),
-            Err(_) => {
-                // Its listener may just have removed it.
-                match std::fs::remove_file(path) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                    Ok(()) | Err(_) => {}
-                }
-                UnixListener::bind(path)
-            }
-        },
-        other => other,
     }
 }
 
@@ -261,7 +156,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Connects to `address`, Nagle's algorithm off. A unix socket that another user serves is no place for what we have to say.
+    /// Connects to `address` for our own processes. A unix socket that another user serves is no place for what we have to say.
     ///
     /// # Errors
     /// Nobody listens there, the wrong one does, or the network says no.
@@ -269,9 +164,8 @@ impl Socket {
         match address {
             Address::Tcp(text) => {
                 let stream = TcpStream::connect(text).await?;
-                stream.set_nodelay(true)?;
                 let peer = stream.peer_addr().ok();
-                Ok(Self::Tcp(stream, peer))
+                Care::INTERNAL.take(Self::Tcp(stream, peer))
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path).await?;
@@ -282,6 +176,19 @@ impl Socket {
                 }
                 Ok(Self::Unix(stream))
             }
+        }
+    }
+}
+
+impl Socket {
+    /// Waits until there is something to read, perhaps the end.
+    ///
+    /// # Errors
+    /// The runtime has ended.
+    pub async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream, _) => stream.readable().await,
+            Self::Unix(stream) => stream.readable().await,
         }
     }
 }
@@ -349,7 +256,7 @@ pub(crate) fn server() -> Server {
     Server::builder()
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_stream_window_size(STREAM_WINDOW)
-        .max_concurrent_streams(None)
+        .max_concurrent_streams(STREAMS)
         .http2_adaptive_window(Some(false))
         .http2_max_local_error_reset_streams(None)
         .http2_max_pending_accept_reset_streams(Some(RESET_STREAMS))
@@ -439,21 +346,5 @@ mod tests {
         for text in ["", "nohost", ":80", "host:", "host:99999", "unix:"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
-    }
-
-    #[tokio::test]
-    async fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
-        let path = std::env::temp_dir().join(format!("muster-net-{}.sock", std::process::id()));
-        let address = Address::Unix(path.clone());
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let live = Listener::bind(&address, Callers::Own).await.unwrap();
-        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(
-            Listener::bind(&address, Callers::Own).await.unwrap_err().kind(),
-            ErrorKind::AddrInUse
-        );
-        drop(live);
-        assert!(!path.exists());
     }
 }

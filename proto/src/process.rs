@@ -1,4 +1,4 @@
-//! What every process does alike: logging, readiness, the shutdown signal.
+//! What every process does alike: logging, the limit of open files, readiness, the shutdown signal.
 
 use std::{
     io,
@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::{EnvFilter, fmt};
 
@@ -121,6 +122,31 @@ pub fn init_logging(level: LogLevel) {
     let subscriber = subscriber.finish();
     // A second call in one process (tests) keeps the first subscriber.
     drop(tracing::subscriber::set_global_default(subscriber));
+}
+
+/// Most files a process of ours asks for. Some systems allow a thousand million, and programs that engines are made of walk over all of them.
+const FILES: u64 = 1 << 16;
+
+/// Raises the limit of open files as far as this process may: connections are files, and the soft limit is often 1,024.
+pub fn raise_file_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // None = without a limit.
+    let wanted = maximum.map_or(FILES, |maximum| maximum.min(FILES));
+    if current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, wanted, "the limit of open files cannot be raised");
+    }
+}
+
+/// Files that this process may have open.
+pub(crate) fn file_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(FILES)
 }
 
 /// Tells the supervisor (systemd, `muster up`, the test harness) that this process is ready, and where it listens:

@@ -24,6 +24,7 @@ mod directories;
 mod disconnect;
 mod disk;
 mod errors;
+mod flood;
 mod frozen;
 mod kills;
 mod memory;

@@ -23,6 +23,51 @@ async fn a_stopped_gateway_finishes_its_streams() {
     assert!(status.success(), "{status}");
 }
 
+/// Many streams run when a gateway is told to stop: each ends whole, and who comes meanwhile is served by the next gateway on that port.
+#[tokio::test]
+async fn a_gateway_that_is_replaced_cuts_no_stream() {
+    const STREAMS: usize = 24;
+    let mut stack = Stack::with(Engine::Stub.model("m", 32, "stub.tokens_per_second = 50"))
+        .start()
+        .await;
+    stack.http().chat("m", json!({"max_tokens": 1})).await.ok();
+    let http = stack.http();
+    let streams = http::all(STREAMS, |_| async {
+        let mut stream = http.chat_stream("m", json!({"max_tokens": 150})).await;
+        let mut chat = http::Chat::default();
+        stream.chunks(&mut chat, 2).await;
+        stream
+    })
+    .await;
+    let mut old = stack.detach(Role::Gateway);
+    old.terminate();
+    stack.start_process(Role::Gateway).await;
+    let fresh = stack.http().chat("m", json!({"max_tokens": 2})).await;
+    assert!(!fresh.chat_text().is_empty());
+    assert!(processes::alive(old.pid()), "the old one still has its streams");
+    for stream in streams {
+        stream.chat().await.whole();
+    }
+    let status = old.ended(LIMIT).await;
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
+async fn a_stream_that_outlasts_the_drain_is_told_so() {
+    let mut stack = Stack::with(Engine::Stub.model("m", 2, "stub.tokens_per_second = 10"))
+        .gateway_args(&["--drain-seconds", "1"])
+        .start()
+        .await;
+    let mut stream = stack.http().chat_stream("m", json!({"max_tokens": 600})).await;
+    let mut chat = http::Chat::default();
+    stream.chunks(&mut chat, 2).await;
+    stack.process(Role::Gateway).terminate();
+    let cut = stream.chat().await;
+    assert!(cut.error.is_some(), "cut without a word");
+    let status = stack.process(Role::Gateway).ended(LIMIT).await;
+    assert!(status.success(), "{status}");
+}
+
 #[tokio::test]
 async fn a_stopped_worker_finishes_its_streams_and_leaves_no_engine() {
     let mut stack = Stack::with(Engine::Stub.model("m", 2, "stub.tokens_per_second = 100"))

@@ -207,6 +207,19 @@ impl Stack {
         running.unwrap_or_else(|| panic!("{} is not running", name(role)))
     }
 
+    /// Hands a process out, so that another can be started in its place beside it.
+    ///
+    /// # Panics
+    /// It is not running.
+    pub fn detach(&mut self, role: Role) -> Running {
+        let running = match role {
+            Role::Controller => self.controller.take(),
+            Role::Worker(number) => self.workers[number].take(),
+            Role::Gateway => self.gateway.take(),
+        };
+        running.unwrap_or_else(|| panic!("{} is not running", name(role)))
+    }
+
     /// `kill -9`.
     pub fn kill(&mut self, role: Role) {
         self.process(role).kill();

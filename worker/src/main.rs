@@ -36,7 +36,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use config::{Cli, Other, WorkerArgs};
-use muster_proto::process::init_logging;
+use muster_proto::process::{init_logging, raise_file_limit};
 use tokio::runtime::Builder;
 
 fn main() -> ExitCode {
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Some(Other::StubEngine(args)) => engine::stub::run(&args),
         None => {
             init_logging(cli.worker.log_level);
+            raise_file_limit();
             match work(cli.worker) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {

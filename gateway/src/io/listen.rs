@@ -5,7 +5,10 @@ use std::{
     net::{SocketAddr, TcpListener, ToSocketAddrs as _},
 };
 
-use muster_proto::net::{Address, Callers, Listener};
+use muster_proto::{
+    accept::Places,
+    net::{Address, Callers, Care, Listener},
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 const BACKLOG: i32 = 4096;
@@ -21,11 +24,11 @@ pub(super) enum Unbound {
 
 impl Unbound {
     /// Hands the listener to the runtime of the calling thread.
-    pub(super) async fn bind(self) -> io::Result<Listener> {
+    pub(super) async fn bind(self, places: Places) -> io::Result<Listener> {
         match self {
-            Self::Tcp(listener) => Ok(Listener::Tcp(tokio::net::TcpListener::from_std(listener)?)),
+            Self::Tcp(listener) => Listener::from_std(listener, Care::PUBLIC, places),
             // The public door: keys say who may ask, and the file's directory who may connect.
-            Self::Unix(address) => Listener::bind(&address, Callers::Anyone).await,
+            Self::Unix(address) => Listener::bind_with(&address, Callers::Anyone, Care::PUBLIC, places).await,
         }
     }
 }
@@ -62,7 +65,6 @@ fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
-    socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

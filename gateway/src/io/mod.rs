@@ -16,6 +16,7 @@ mod stall;
 use std::{collections::HashSet, io, sync::Arc, thread, time::Duration};
 
 use muster_proto::{
+    accept::Places,
     life::{Life, Part},
     net::Address,
     trust::{Credentials, Keys},
@@ -31,11 +32,19 @@ use crate::{
     stats::Stats,
 };
 
+/// Longest wait for a gateway that is leaving to let go of the address.
+const TAKING_OVER: Duration = Duration::from_secs(1);
+/// For clients to take the error that ends their streams.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(10);
+
 /// What all threads are told.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) max_body: usize,
     pub(crate) bodies: Arc<Budget>,
+    /// For the connections of all threads together.
+    pub(crate) places: Places,
     /// How long streams may go on after the end was asked for.
     pub(crate) drain: Duration,
     pub(crate) keys: Arc<Keys>,
@@ -71,7 +80,7 @@ impl Threads {
         settings: &Settings,
         (stop, life): (&CancellationToken, &Life),
     ) -> io::Result<Self> {
-        let (listeners, address) = listen::listeners(address, count)?;
+        let (listeners, address) = taking_over(address, count).await?;
         let mut ends = Vec::new();
         for (index, listener) in listeners.into_iter().enumerate() {
             let (ended, end) = oneshot::channel::<()>();
@@ -112,6 +121,19 @@ impl Threads {
     }
 }
 
+/// Binds the address, for which a gateway that is leaving may need a moment more: it still answers whoever had reached it.
+async fn taking_over(address: &Address, count: usize) -> io::Result<(Vec<listen::Unbound>, Address)> {
+    let begin = tokio::time::Instant::now();
+    loop {
+        match listen::listeners(address, count) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begin.elapsed() < TAKING_OVER => {
+                tokio::time::sleep(RETRY).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
 struct Thread {
     fleet: Arc<Fleet>,
     settings: Settings,
@@ -127,7 +149,7 @@ impl Thread {
             Err(error) => return drop(listening.send(Err(error))),
         };
         runtime.block_on(part.run(async {
-            let listener = match listener.bind().await {
+            let listener = match listener.bind(self.settings.places.clone()).await {
                 Ok(listener) => listener,
                 Err(error) => return drop(listening.send(Err(error))),
             };
@@ -146,7 +168,7 @@ impl Thread {
         let router = routes::router(Arc::new(App {
             dispatcher: Dispatcher {
                 fleet: self.fleet,
-                pool,
+                pool: Arc::clone(&pool),
                 autoload: self.settings.autoload,
                 media: self.settings.media,
                 private_prefixes: self.settings.private_prefixes,
@@ -159,7 +181,12 @@ impl Thread {
             stopping: self.stop.clone(),
         }));
         let connections = TaskTracker::new();
-        connection::accept(listener, &router, &connections, &self.stop).await;
+        let shared = connection::Shared {
+            router,
+            places: self.settings.places,
+            stop: self.stop,
+        };
+        connection::accept(listener, &connections, &shared).await;
         connections.close();
         if tokio::time::timeout(self.settings.drain, connections.wait())
             .await
@@ -169,6 +196,9 @@ impl Thread {
                 connections = connections.len(),
                 "streams did not end in time; cutting them"
             );
+            // Their clients are told, rather than cut without a word.
+            pool.close();
+            drop(tokio::time::timeout(LAST_WORDS, connections.wait()).await);
         }
     }
 }

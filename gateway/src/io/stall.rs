@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Buf as _, Bytes};
 use muster_proto::net::Socket;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep, timeout},
 };
 
 /// Longest time in which nothing can be written; longer than the worker's, so that a late reader still sees its error.
@@ -23,47 +24,52 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// Longest time until it is clear which HTTP the client speaks.
 const GREETING: Duration = Duration::from_secs(30);
 /// How HTTP/2 begins (RFC 9113, 3.4); anything else is HTTP/1.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The beginning of a connection.
-#[derive(Debug)]
-struct Greeting {
-    timer: Pin<Box<Sleep>>,
-    /// Bytes of the preface so far.
-    seen: usize,
-}
-
-impl Greeting {
-    /// Whether these further bytes tell which HTTP it is.
-    fn is_told(&mut self, bytes: &[u8]) -> bool {
-        let rest = PREFACE.iter().skip(self.seen);
-        let same = rest.zip(bytes).take_while(|(a, b)| a == b).count();
-        self.seen += same;
-        same < bytes.len() || self.seen == PREFACE.len()
-    }
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speaks {
+    Http1,
+    Http2,
 }
 
 /// A connection with patience.
 #[derive(Debug)]
 pub(super) struct Patient<S = Socket> {
     socket: S,
-    /// Until the client's first words.
-    greeting: Option<Greeting>,
+    /// Read, but by nobody yet.
+    ahead: Bytes,
     /// Runs while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
+impl Patient {
+    /// Waits until there is something to read, perhaps the end.
+    pub(super) async fn readable(&self) {
+        if !self.has_more() {
+            // An error is seen by whoever reads.
+            drop(self.socket.readable().await);
+        }
+    }
+}
+
 impl<S> Patient<S> {
     pub(super) fn new(socket: S) -> Self {
-        let greeting = Greeting {
-            timer: Box::pin(sleep(GREETING)),
-            seen: 0,
-        };
         Self {
             socket,
-            greeting: Some(greeting),
+            ahead: Bytes::new(),
             timer: None,
         }
+    }
+
+    /// Whether something was read that nobody has taken yet.
+    pub(super) fn has_more(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Takes back what was read too much: a copy, since even an empty piece of a buffer holds all of it.
+    pub(super) fn put_back(&mut self, bytes: &[u8]) {
+        self.ahead = [bytes, &self.ahead].concat().into();
     }
 
     fn judge<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -80,26 +86,44 @@ impl<S> Patient<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> Patient<S> {
+    /// Reads what the client begins with, which stays to be read; `None` if it goes or says nothing for long.
+    pub(super) async fn greeting(&mut self) -> Option<Speaks> {
+        let mut bytes = [0; PREFACE.len()];
+        let mut filled = 0;
+        let read = async {
+            loop {
+                match self.socket.read(&mut bytes[filled..]).await {
+                    Ok(0) | Err(_) => return None,
+                    Ok(more) => filled += more,
+                }
+                if bytes[..filled] != PREFACE[..filled] {
+                    return Some(Speaks::Http1);
+                }
+                if filled == PREFACE.len() {
+                    return Some(Speaks::Http2);
+                }
+            }
+        };
+        let speaks = timeout(GREETING, read).await.ok().flatten()?;
+        self.ahead = Bytes::copy_from_slice(&bytes[..filled]);
+        Some(speaks)
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
-        if let Some(greeting) = &mut self.greeting {
-            if greeting.is_told(&buf.filled()[before..]) {
-                self.greeting = None;
-            } else if poll.is_pending() {
-                std::task::ready!(greeting.timer.as_mut().poll(cx));
-                return Poll::Ready(Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "the client says nothing",
-                )));
-            }
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.socket).poll_read(cx, buf);
         }
-        poll
+        let count = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..count]);
+        self.ahead.advance(count);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -143,27 +167,32 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_client_that_says_nothing_is_left_and_one_that_waits_later_is_not() {
+    async fn a_client_that_says_nothing_is_left_and_its_first_words_are_not_lost() {
         pause();
-        for (said, is_told) in [
-            (&b""[..], false),
-            (b"PRI * HTTP/2.0", false),
-            (b"P", false),
-            (b"POST", true),
-            (PREFACE, true),
+        for (said, speaks) in [
+            (&b""[..], None),
+            (b"PRI * HTTP/2.0", None),
+            (b"P", None),
+            (b"POST", Some(Speaks::Http1)),
+            (PREFACE, Some(Speaks::Http2)),
         ] {
             let (near, mut far) = tokio::io::duplex(64);
             let mut patient = Patient::new(near);
-            for byte in said {
-                far.write_all(&[*byte]).await.unwrap();
-                patient.read_u8().await.unwrap();
-            }
+            let say = async {
+                for byte in said {
+                    far.write_all(&[*byte]).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            };
             let began = Instant::now();
-            let more = tokio::time::timeout(2 * GREETING, patient.read_u8()).await;
-            assert_eq!(more.is_err(), is_told, "{said:?}");
-            if let Ok(read) = more {
-                assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
-                assert!(began.elapsed() < GREETING * 2);
+            let (told, ()) = tokio::join!(patient.greeting(), say);
+            assert_eq!(told, speaks, "{said:?}");
+            assert_eq!(began.elapsed() >= GREETING, speaks.is_none());
+            if speaks.is_some() {
+                far.write_all(b"!").await.unwrap();
+                let mut read = vec![0; said.len() + 1];
+                patient.read_exact(&mut read).await.unwrap();
+                assert_eq!(read, [said, b"!"].concat());
             }
         }
     }

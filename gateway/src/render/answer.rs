@@ -2,10 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::v1::{
-    ChoiceFinished, Delta, EmbedResult, ErrorInfo, Event, Finished, RerankResult, TokenLogprob, Usage,
-    event::Kind,
+use muster_proto::{
+    Code,
+    v1::{
+        ChoiceFinished, Delta, EmbedResult, ErrorInfo, Event, Finished, RerankResult, TokenLogprob, Usage,
+        event::Kind,
+    },
 };
+use prost::Message as _;
+
+/// Most that is gathered of one answer, in bytes of messages: a hundred thousand tokens with a dozen alternatives each. In memory, and again as
+/// JSON, it is several times as much.
+const MOST_BYTES: usize = 32 << 20;
 
 /// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,16 +51,24 @@ pub(crate) struct Answer {
     pub(crate) finished: Finished,
     /// The engine's further fields: a JSON object, or empty.
     pub(crate) extra: String,
+    /// Size of the pieces so far.
+    pub(crate) bytes: usize,
 }
 
 impl Answer {
     /// Takes an event; true if it was the last one.
     ///
     /// # Errors
-    /// The request failed.
+    /// The request failed, or its answer is larger than one may be that is not streamed.
     pub(crate) fn event(&mut self, event: Event) -> Result<bool, ErrorInfo> {
         match event.kind {
-            Some(Kind::Delta(delta)) => self.delta(delta),
+            Some(Kind::Delta(delta)) => {
+                self.bytes += delta.encoded_len();
+                if self.bytes > MOST_BYTES {
+                    return Err(too_large());
+                }
+                self.delta(delta);
+            }
             Some(Kind::ChoiceFinished(end)) => {
                 let choice = self.choices.entry(end.choice).or_default();
                 choice.end = end;
@@ -95,5 +111,36 @@ impl Answer {
             call.name.push_str(&piece.name);
             call.arguments.push_str(&piece.arguments);
         }
+    }
+}
+
+fn too_large() -> ErrorInfo {
+    let most = MOST_BYTES >> 20;
+    Code::InvalidRequest.error(format!(
+        "the answer is larger than the {most} MiB that are gathered: ask for fewer probabilities or tokens, or for a stream"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gathered_is_bounded() {
+        let mut answer = Answer::default();
+        let piece = Delta {
+            content: "x".repeat(1 << 20),
+            ..Delta::default()
+        };
+        let mut event = || {
+            answer.event(Event {
+                kind: Some(Kind::Delta(piece.clone())),
+                ..Event::default()
+            })
+        };
+        for _ in 0..31 {
+            assert_eq!(event(), Ok(false));
+        }
+        assert!(event().is_err());
     }
 }

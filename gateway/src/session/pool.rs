@@ -82,6 +82,13 @@ impl Pool {
         clients.retain(|addresses, _| known(addresses));
     }
 
+    /// Ends all sessions: their requests are told so, and tell their clients.
+    pub(crate) fn close(&self) {
+        for session in self.sessions().values() {
+            session.close();
+        }
+    }
+
     /// Forgets sessions that broke and that nobody reopened.
     pub(crate) fn prune(&self) {
         self.sessions().retain(|_, session| !session.is_closed());

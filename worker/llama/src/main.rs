@@ -78,6 +78,7 @@ fn main() -> anyhow::Result<()> {
         return restart_with_environment();
     }
     process::init_logging(args.log_level);
+    process::raise_file_limit();
     model::init();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

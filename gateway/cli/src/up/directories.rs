@@ -5,10 +5,7 @@ use std::{
     fs::{File, OpenOptions},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{Read as _, Seek as _, Write as _},
-    os::unix::{
-        ffi::OsStrExt as _,
-        fs::OpenOptionsExt as _,
-    },
+    os::unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 

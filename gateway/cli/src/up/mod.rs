@@ -30,7 +30,7 @@ use clap::ArgMatches;
 use muster_proto::{
     net::{self, Address},
     private::NotPrivate,
-    process::{init_logging, notify_ready, notify_stopping},
+    process::{init_logging, notify_ready, notify_stopping, raise_file_limit},
     trust::{Credentials, KeyOptions},
     v1::{ListModelsRequest, Model, ModelType, control_client::ControlClient},
 };
@@ -164,6 +164,7 @@ impl UpError {
 pub(crate) async fn run(options: UpOptions, given: &ArgMatches, output: Output) -> Result<(), Failure> {
     let started = Instant::now();
     init_logging(options.log_level);
+    raise_file_limit();
     KeyOptions::warn_of_command_line(given);
     let mut signals = Signals::install()?;
     let drain_timeout = Duration::from_secs(options.drain_timeout);
