@@ -1,6 +1,6 @@
 //! Connections: to the controller, and to workers when `chat` talks to a model.
 
-use std::path::PathBuf;
+use std::{os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use muster_proto::{
     MAX_MESSAGE_BYTES,
@@ -8,6 +8,7 @@ use muster_proto::{
     trust::{Credentials, place},
     v1::{control_client::ControlClient, inference_client::InferenceClient, models_client::ModelsClient},
 };
+use rustix::process::geteuid;
 
 use crate::{
     failure::{Failure, chain},
@@ -88,11 +89,13 @@ impl Controller {
 
 /// Sockets of controllers on this machine, nearest first: this user's `muster up`, this user's processes started one by one, a service's.
 fn sockets() -> Vec<Address> {
-    let own = up::run_dir().map(|dir| dir.join(place::CONTROLLER_SOCKET));
+    let own = up::run_dir().into_iter().chain([place::runtime_dir()]);
+    // In /tmp anybody may have made one of that name.
+    let own = own
+        .map(|dir| dir.join(place::CONTROLLER_SOCKET))
+        .filter(|path| std::fs::symlink_metadata(path).is_ok_and(|file| file.uid() == geteuid().as_raw()));
     let service = PathBuf::from("/run/muster").join(place::CONTROLLER_SOCKET);
-    let mut places: Vec<Address> = own.map(Address::Unix).into_iter().collect();
-    places.extend([place::controller(), Address::Unix(service)]);
-    places
+    own.chain([service]).map(Address::Unix).collect()
 }
 
 /// Connects to a worker at the first of its addresses that answers.

@@ -197,6 +197,8 @@ struct Addresses {
     grpc: Address,
     /// The controller's, for our own processes.
     socket: Address,
+    /// Whether clients need a key.
+    needs_key: bool,
 }
 
 /// The children, in the order in which they are stopped.
@@ -216,7 +218,12 @@ impl Fleet {
             .extend(plan.workers(&socket).into_iter().map(Process::start));
         self.gateway.push(Process::start(plan.gateway(&socket)));
         let (http, _) = tokio::try_join!(first_ready(&mut self.gateway), first_ready(&mut self.workers))?;
-        Ok(Addresses { http, grpc, socket })
+        Ok(Addresses {
+            http,
+            grpc,
+            socket,
+            needs_key: plan.needs_key(),
+        })
     }
 
     /// Stops everything in order. Each group has its own time, so that a gateway whose streams take long costs no worker its life; another
@@ -307,7 +314,9 @@ impl Signals {
 async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Result<(), Failure> {
     let all = models(&addresses.socket).await;
     let models: Vec<&str> = all.iter().map(|model| model.id.as_str()).collect();
-    let Addresses { http, grpc, socket } = addresses;
+    let Addresses {
+        http, grpc, socket, ..
+    } = addresses;
     if output.is_json() {
         return output.line(json!({
             "http": http.to_string(),
@@ -324,6 +333,11 @@ async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Resu
             format!(" --unix-socket {}", path.display()),
         ),
     };
+    let key = if addresses.needs_key {
+        " -H 'authorization: Bearer KEY'"
+    } else {
+        ""
+    };
     let chats = all.iter().find(|model| model.r#type() == ModelType::Llm);
     let model = chats.map_or("MODEL", |model| model.id.as_str());
     let listed = if models.is_empty() {
@@ -333,7 +347,7 @@ async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Resu
     };
     output.line(format_args!(
         "muster is ready after {:.2} s\n  HTTP    {base}/v1{}\n  gRPC    {grpc}\n  models  {listed}\n  try     curl -N{through} {base}/v1/chat/completions \
-         -H 'content-type: application/json' -d '{{\"model\":\"{model}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'",
+         -H 'content-type: application/json'{key} -d '{{\"model\":\"{model}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'",
         took.as_secs_f64(),
         if through.is_empty() { String::new() } else { format!("  (on {http})") },
     ))

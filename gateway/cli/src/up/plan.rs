@@ -102,6 +102,12 @@ impl Plan {
         Address::Unix(self.directories.run().join(place::CONTROLLER_SOCKET))
     }
 
+    /// Whether clients need a key.
+    pub(crate) fn needs_key(&self) -> bool {
+        let keys = &self.options.keys;
+        !keys.api_key.is_empty() || !keys.api_key_file.is_empty()
+    }
+
     /// What only those get who check keys.
     fn secrets(&self) -> Vec<(&'static str, OsString)> {
         let set = |(_, value): &(_, OsString)| !value.is_empty();
