@@ -3,6 +3,7 @@
 use muster_proto::v1::{
     FleetEvent, ForgetWorkerRequest, ListDevicesRequest, ListWorkersRequest, WatchEventsRequest, WorkerStatus,
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     client::{CONTROLLER, Controller, answer},
@@ -114,10 +115,12 @@ pub(crate) async fn devices(controller: &Controller, output: Output) -> Result<(
 pub(crate) async fn events(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
     let mut client = controller.connect().await?;
     let mut events = answer(client.watch_events(WatchEventsRequest { model }).await)?;
+    // Once for all: a Ctrl-C while a line is written counts too.
+    let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
         let next = tokio::select! {
             next = events.message() => next.map_err(|status| Failure::from_status(CONTROLLER, &status))?,
-            signal = tokio::signal::ctrl_c() => return Ok(signal?),
+            _ = interrupt.recv() => return Ok(()),
         };
         let Some(event) = next else {
             return Err(Failure::Lost(
