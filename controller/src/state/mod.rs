@@ -345,6 +345,7 @@ mod tests {
         assert_eq!(outbid(1, now_in_seconds()), Some(now_in_seconds() + 1));
 
         let dir = tempfile::tempdir().unwrap();
+        drop(StateDir::open(dir.path()).unwrap());
         fs::write(dir.path().join(EPOCH), u64::MAX.to_string()).unwrap();
         let before = now_in_seconds();
         let (epoch, kept) = StateDir::open(dir.path()).unwrap().begin_epoch();

@@ -264,6 +264,8 @@ fn save(state: &StateDir, mut disk: Pending, new: &Pending) -> (Pending, Option<
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::DirBuilderExt as _;
+
     use super::*;
 
     #[tokio::test]
@@ -310,7 +312,7 @@ mod tests {
             "{told:?}"
         );
 
-        std::fs::create_dir(&path).unwrap();
+        std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         troubles.wait_for(Vec::is_empty).await.unwrap();
         let state = StateDir::open(&path).unwrap();
         assert_eq!(state.pins().unwrap(), pins);

@@ -408,7 +408,8 @@ async fn causes_are_known_before_the_spawn() {
 async fn a_broken_model_is_a_failed_load_with_the_engines_own_words() {
     let bench = Bench::new();
     let whole = std::fs::read(model("tiny-chat")).unwrap();
-    let path = bench.config.run_dir.join("broken.gguf");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.gguf");
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
     for runtime in ["llama_server", "llama_cpp"] {
         let settings = ModelSettings {

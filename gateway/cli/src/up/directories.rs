@@ -12,6 +12,7 @@ use std::{
 use muster_proto::{
     disk::no_room,
     private::{NotPrivate, PrivateDir},
+    trust::place,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -87,21 +88,13 @@ fn default_state_dir() -> Result<PathBuf, UpError> {
 /// Where sockets go: in memory if that can be, so that serving needs no disk. The name is that of the state directory, and stable, so that workers
 /// find what a killed predecessor left behind.
 fn run_dir(state: &Path) -> PathBuf {
-    let user = rustix::process::getuid().as_raw();
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
-    let name = format!("muster-{user}-{:08x}", hasher.finish() >> 32);
-    let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
-    let bases = [
-        session.map(PathBuf::from),
-        Some(format!("/run/user/{user}").into()),
-        Some("/dev/shm".into()),
-    ];
-    let runs = bases.into_iter().flatten().filter(|base| base.is_dir());
-    let mut short = runs
-        .map(|base| base.join(&name))
-        .filter(|run| run.as_os_str().as_bytes().len() <= RUN_DIR_BYTES);
-    short.next().unwrap_or_else(|| Path::new("/tmp").join(&name))
+    let name = format!("muster-{:08x}", hasher.finish() >> 32);
+    let mut runs = place::bases().map(|base| base.join(&name));
+    // The last one is short enough.
+    let short = |run: &PathBuf| run.as_os_str().as_bytes().len() <= RUN_DIR_BYTES;
+    runs.find(short).unwrap_or_else(|| Path::new("/tmp").join(&name))
 }
 
 fn private_dir(path: &Path) -> Result<(), UpError> {
