@@ -51,6 +51,31 @@ pub(crate) enum Stop {
     NobodyHere,
 }
 
+/// How soon a plan can come true: its ease, and what else it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Soon {
+    /// There is room.
+    Room,
+    /// Idle instances have to go.
+    IdleVictims,
+    /// There is room, or there are idle victims, but the host is closed for another load's second attempt, which waits for all who work there:
+    /// where another host has idle victims, nobody waits for it (I7, I8).
+    SecondAttempt,
+    /// Somebody has to end their work. Room that somebody leaves who works there still comes no sooner than that of a busy victim.
+    Work,
+}
+
+impl Soon {
+    fn of(ease: Ease, closed: bool) -> Self {
+        match (ease, closed) {
+            (Ease::Wait, _) => Self::Work,
+            (Ease::Free | Ease::Evict, true) => Self::SecondAttempt,
+            (Ease::Evict, false) => Self::IdleVictims,
+            (Ease::Free, false) => Self::Room,
+        }
+    }
+}
+
 /// What makes one plan better than another, most important first. Equal plans go by the names of hosts, workers and
 /// devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,8 +83,7 @@ struct PlanKey {
     /// A gateway just could not reach this worker.
     avoided: bool,
     need: usize,
-    /// Room that somebody leaves who works there still comes no sooner than that of a busy victim.
-    ease: Ease,
+    soon: Soon,
     /// Another replica of the model is on one of its devices.
     doubled: bool,
     /// Another load of the host goes first.
@@ -77,10 +101,10 @@ impl PlanKey {
         Self {
             avoided: false,
             need: 0,
-            ease: if host.cheapest.is_some() {
-                Ease::Evict
+            soon: if host.cheapest.is_some() {
+                Soon::IdleVictims
             } else {
-                Ease::Wait
+                Soon::Work
             },
             doubled: false,
             slot_taken: false,
@@ -92,7 +116,7 @@ impl PlanKey {
 
     /// Nothing that takes an eviction can be better.
     fn beats_all_evictions(&self) -> bool {
-        !self.avoided && self.need == 0 && self.ease == Ease::Free
+        !self.avoided && self.need == 0 && self.soon == Soon::Room
     }
 }
 
@@ -551,9 +575,9 @@ impl Fleet {
             .iter()
             .filter_map(|(space, _)| host.spaces.get(*space));
         let left = spaces.map(|space| space.uncommitted().get()).min().unwrap_or(0);
-        let calm = !host.loading
-            && question.pass.claims_on(&host.id).is_empty()
-            && !question.pass.retries.contains_key(&host.id);
+        let retry = question.pass.retries.get(&host.id);
+        let closed = retry.is_some_and(|retry| *retry != question.load.id);
+        let calm = !host.loading && question.pass.claims_on(&host.id).is_empty() && retry.is_none();
         let slot_taken = || {
             let taken = self.slot_taken_by(question.load, &host.id, &room.victims(), question.pass);
             !taken.is_empty()
@@ -563,7 +587,7 @@ impl Fleet {
         PlanKey {
             avoided,
             need: place.need,
-            ease: if drains { Ease::Wait } else { ease_of(room) },
+            soon: Soon::of(if drains { Ease::Wait } else { ease_of(room) }, closed),
             doubled: room.doubles(),
             slot_taken: !calm && slot_taken(),
             worth: room

@@ -342,6 +342,32 @@ fn a_load_that_failed_is_tried_again_elsewhere_if_its_worker_takes_no_more_loads
     assert!(sim.streams[&first].ready().is_some(), "{}", sim.tail());
 }
 
+/// Found by the same property: there was room on a host that was closed for another load's second attempt, and a load waited there, for requests
+/// that never end, though on another host an idle model would have gone for it.
+#[test]
+fn a_host_closed_for_a_second_attempt_attracts_no_load_that_can_begin_elsewhere() {
+    let (mut sim, _busy) = loading_beside_others();
+    sim.join(facts("w2", "other", vec![device("sim:b", DeviceKind::Sim, 15)]));
+    let mut there = model("there", ModelType::Llm, 10);
+    there.device = DeviceChoice::Device("sim:b".into());
+    sim.add_model(there);
+    sim.use_once("there");
+    let hold = sim.open("new");
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    sim.finish_exits();
+    assert!(
+        sim.loading().is_empty(),
+        "it waits for the busy one: {}",
+        sim.tail()
+    );
+    sim.add_model(model("next", ModelType::Llm, 10));
+    let next = sim.open("next");
+    sim.finish_loads();
+    assert!(sim.streams[&next].ready().is_some(), "{}", sim.tail());
+    assert_eq!(sim.loads.last().unwrap().0.as_str(), "w2");
+    assert!(sim.streams[&hold].ready().is_none());
+}
+
 /// Found by `loads_begin_by_the_clock_alone_though_some_requests_never_end`: the first of two second attempts was given up, and another load
 /// began before the other one had the host.
 #[test]
