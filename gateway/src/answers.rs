@@ -26,6 +26,7 @@ pub(crate) struct Answers {
     parts: Vec<Option<Admitted>>,
     /// Choices of each request.
     choices: u32,
+    waited: bool,
     finished: Finished,
     meter: Meter,
 }
@@ -33,11 +34,17 @@ pub(crate) struct Answers {
 impl Answers {
     pub(crate) fn new(parts: Vec<Admitted>, choices: u32, meter: Meter) -> Self {
         Self {
+            waited: parts.iter().any(|part| part.waited),
             parts: parts.into_iter().map(Some).collect(),
             choices,
             finished: Finished::default(),
             meter,
         }
+    }
+
+    /// Whether the model was loaded for it.
+    pub(crate) const fn waited(&self) -> bool {
+        self.waited
     }
 
     /// Waits for the first events; an error that comes first is the whole answer.

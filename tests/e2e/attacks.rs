@@ -2,6 +2,7 @@
 //! browser, another user of the same machine. Each attack is a test that succeeds when it fails.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
@@ -249,16 +250,19 @@ async fn another_user_reaches_neither_fleet_nor_inference_nor_loads() {
 
     let sockets = unix_sockets(&all);
     assert!(sockets.len() >= 3, "controller, worker, engine: {sockets:?}");
-    for socket in sockets {
-        // Even if somebody opens the directories and the files.
-        let closed: Vec<&Path> = Path::new(&socket)
-            .ancestors()
-            .skip(1)
-            .filter(|dir| mode(dir) == 0o700)
-            .collect();
-        assert!(!closed.is_empty(), "{socket}: in a directory of its own");
-        closed.iter().for_each(|dir| open(dir, 0o755));
-        open(Path::new(&socket), 0o777);
+    let private = |path: &&Path| mode(path) == 0o700;
+    let directories = |socket| Path::new(socket).ancestors().skip(1).filter(private);
+    for socket in &sockets {
+        assert!(
+            directories(socket).next().is_some(),
+            "{socket}: in a directory of its own"
+        );
+    }
+    // Even if somebody opens the directories and the files.
+    let closed: BTreeSet<&Path> = sockets.iter().flat_map(|socket| directories(socket)).collect();
+    closed.iter().for_each(|directory| open(directory, 0o755));
+    for socket in &sockets {
+        open(Path::new(socket), 0o777);
         let address = format!("unix://{socket}");
         let (done, said) = nobody.call("", &[&address], INSIDE[0]).await;
         // Before the service says that it has no such method, nobody is let in at all.

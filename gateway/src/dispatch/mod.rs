@@ -69,6 +69,8 @@ pub(crate) struct Call {
 pub(crate) struct Admitted {
     pub(crate) request: Request<InFlight>,
     pub(crate) events: Vec<Event>,
+    /// It waited until its model was loaded.
+    pub(crate) waited: bool,
 }
 
 /// Sends requests of one I/O thread to workers.
@@ -111,8 +113,10 @@ impl Dispatcher {
         let mut avoid = Avoid::default();
         let mut again = 0;
         let mut silent = false;
+        let mut waited = false;
         loop {
             let (target, waiter) = self.target(call, work, affinity, &avoid).await?;
+            waited |= waiter.is_some();
             let capabilities = target.route.capabilities.as_ref();
             check_thinking(call, capabilities.map(|can| can.thinking))?;
             let start = Start {
@@ -120,7 +124,13 @@ impl Dispatcher {
                 ..start(call, work, &target, waiter.as_ref())
             };
             let error = match self.attempt(start, &target, &mut silent).await {
-                Ok(admitted) => return Ok(admitted),
+                Ok((request, events)) => {
+                    return Ok(Admitted {
+                        request,
+                        events,
+                        waited,
+                    });
+                }
                 Err(Refusal::Final(error)) => return Err(error),
                 Err(Refusal::Stale(error)) => {
                     avoid.instances.push(target.instance_id().to_owned());
@@ -254,7 +264,12 @@ impl Dispatcher {
     }
 
     /// Sends a request to one instance and waits until it is admitted. `silent` says that a worker has already kept silent about it.
-    async fn attempt(&self, start: Start, target: &Target, silent: &mut bool) -> Result<Admitted, Refusal> {
+    async fn attempt(
+        &self,
+        start: Start,
+        target: &Target,
+        silent: &mut bool,
+    ) -> Result<(Request<InFlight>, Vec<Event>), Refusal> {
         let session = self.pool.session(&target.route.addresses);
         let mut request = Request::start(session, start, target.gauge.enter());
         let mut events = Vec::new();
@@ -265,9 +280,9 @@ impl Dispatcher {
                 Some(event::Kind::Admitted(admitted)) => {
                     target.gauge.report(admitted.queue_position);
                     events.remove(0);
-                    Ok(Admitted { request, events })
+                    Ok((request, events))
                 }
-                Some(_) | None => Ok(Admitted { request, events }),
+                Some(_) | None => Ok((request, events)),
             },
             Ok(Batch::End(_)) => {
                 let error =

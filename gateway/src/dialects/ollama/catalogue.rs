@@ -32,11 +32,6 @@ pub(super) fn resolve(app: &App, name: &str) -> String {
     }
 }
 
-/// Whether an instance of a model is there, by the gateway's own table.
-pub(super) fn takes_requests(app: &App, id: &str) -> bool {
-    !app.dispatcher.fleet.table().targets(id).is_empty()
-}
-
 /// `GET /api/tags`: what is here.
 #[utoipa::path(
     get,

@@ -158,11 +158,10 @@ async fn answer(app: &App, asked: &Asked, wanted: Wanted, kind: Kind) -> Result<
             return Ok(reply::ok(render::silent(&name, kind, "load")));
         }
     };
-    let cold = !catalogue::takes_requests(app, &common.model);
     let lap = render::Lap::start();
     let answers = asked.one(app, common, Work::Generate(work), 1).await?;
     // What a worker admits it has an instance for: until then it was loaded, if it was not.
-    let load = if cold { lap.nanos() } else { 0 };
+    let load = if answers.waited() { lap.nanos() } else { 0 };
     if wanted.stream {
         return run::lines(answers, render::stream(name, kind, load)).await;
     }
@@ -234,10 +233,9 @@ async fn vectors(
     let mut common = wanted.common;
     let name = std::mem::take(&mut common.model);
     common.model = catalogue::resolve(app, &name);
-    let cold = !catalogue::takes_requests(app, &common.model);
     let whole = render::Lap::start();
     let answers = asked.one(app, common, Work::Embed(wanted.work), 1).await?;
-    let load = if cold { whole.nanos() } else { 0 };
+    let load = if answers.waited() { whole.nanos() } else { 0 };
     let answer = run::gather(answers).await?;
     Ok(reply::ok(body(&name, render::Laps { whole, load }, &answer)?))
 }
