@@ -8,7 +8,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use axum::{extract::Request, middleware::Next, response::Response};
 use http::{HeaderMap, Uri, header::HOST, uri::Authority};
-use muster_proto::{Code, net::Address, v1::ErrorInfo};
+use muster_proto::{Code, net::Address, trust::guard::is_this_machine, v1::ErrorInfo};
 
 /// The names that requests may come by.
 #[derive(Clone, Debug, Default)]
@@ -66,15 +66,9 @@ impl Hosts {
 
     fn takes(&self, host: &str) -> bool {
         let host = plain(host);
-        if let Ok(address) = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .parse::<IpAddr>()
-        {
-            let own = address.to_canonical().is_loopback();
-            return own || matches!(self.names, Names::OwnAndAddresses) || self.listed.contains(&host);
-        }
-        host == "localhost" || host.ends_with(".localhost") || self.listed.contains(&host)
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let address = matches!(self.names, Names::OwnAndAddresses) && bare.parse::<IpAddr>().is_ok();
+        address || is_this_machine(&host) || self.listed.contains(&host)
     }
 }
 
