@@ -77,6 +77,9 @@ pub enum Violation {
     /// A load began on a device where this instance loads or unloads.
     #[error("I5: a load began beside instance {0}, which loads or unloads")]
     LoadsBeside(InstanceId),
+    /// Policy unloads an instance on a device where a load runs.
+    #[error("PROTOCOL 13: policy unloads {0} beside a load")]
+    UnloadsBeside(InstanceId),
     /// A pinned model is being evicted.
     #[error("I6: pinned model {0} is being evicted")]
     EvictsPinned(ModelId),

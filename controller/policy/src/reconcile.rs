@@ -151,7 +151,7 @@ impl Fleet {
         let refills_nothing =
             load.origin == Origin::Preload && load.group.is_some() && model.instances.is_empty();
         let wanted = load.explicit() && !refills_nothing;
-        let abandoned = !wanted && model.loads.is_empty() && !self.has_unheld_waiters(id);
+        let abandoned = !wanted && !self.awaited_by_anyone(id);
         if !here && !abandoned {
             return;
         }
@@ -167,6 +167,21 @@ impl Fleet {
         };
         self.decided(kind, Some(id), None, None);
         self.room_changed();
+    }
+
+    /// Some instance of the model takes new requests.
+    pub(crate) fn takes_requests(&self, model: &ModelId) -> bool {
+        let instances = self
+            .models
+            .get(model)
+            .into_iter()
+            .flat_map(|model| &model.instances);
+        let mut instances = instances.filter_map(|id| self.instances.get(id));
+        instances.any(|instance| {
+            instance.published
+                && matches!(instance.state, InstanceState::Ready)
+                && !self.draining(&instance.worker)
+        })
     }
 
     /// The instance takes requests, or will once it is loaded.
@@ -203,6 +218,12 @@ impl Fleet {
         self.models
             .get(id)
             .is_some_and(|model| model.waiters.iter().any(unheld))
+    }
+
+    /// Somebody waits for a load of the model: a stream, or an operator's call.
+    pub(crate) fn awaited_by_anyone(&self, id: &ModelId) -> bool {
+        let called_for = self.models.get(id).is_some_and(|model| !model.loads.is_empty());
+        called_for || self.has_unheld_waiters(id)
     }
 
     fn serve_waiters(&mut self, id: &ModelId) {
@@ -363,17 +384,16 @@ impl Fleet {
 
     /// Notes whether anybody waits for a running load (I8).
     fn mark_wanted(&mut self, id: &ModelId) {
-        let waited_for = self.has_unheld_waiters(id);
+        let awaited = self.awaited_by_anyone(id);
         let now = self.now;
         let Some(model) = self.models.get(id) else { return };
-        let called_for = !model.loads.is_empty();
         for instance in &model.instances {
             if let Some(instance) = self.instances.get_mut(instance)
                 && let InstanceState::Loading {
                     load, unwanted_since, ..
                 } = &mut instance.state
             {
-                let wanted = load.explicit() || waited_for || called_for;
+                let wanted = load.explicit() || awaited;
                 let since = if wanted {
                     None
                 } else {

@@ -33,6 +33,9 @@ pub(super) fn commanded(
         | Command::Unload {
             mode: UnloadMode::IfIdle { .. },
         } => {
+            if !matches!(command, Command::Quiesce) && fleet.loads_run_beside(&instance.id) {
+                found.push(Violation::UnloadsBeside(instance.id.clone()));
+            }
             // Who waited for `max_eviction_wait` may have running work finished, but none that is promised (I8, I10).
             let patient = matches!(instance.state, InstanceState::Quiesced { patient: true, .. })
                 && fleet.config.max_eviction_wait.is_some()

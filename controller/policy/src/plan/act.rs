@@ -12,7 +12,7 @@ use crate::api::{
     InstanceSpec, LoadError, ModelId, Origin, Progress, Quiesce, Reservation, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Claim, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
+use crate::state::{Asked, Claim, Delay, Exit, Free, Goal, Instance, InstanceState, Load, Place, Standing};
 
 impl Fleet {
     /// Claims the plan's place and does what can be done for it now.
@@ -121,10 +121,12 @@ impl Fleet {
             }
         }
         let (delay, reason, mut blocked_by);
+        let waits_for_work;
         if !in_motion.is_empty() || !sampled {
             reason = WaitReason::LoadSlot;
             delay = delay_by(&in_motion).unwrap_or(Delay::Sample);
             blocked_by = models_of(&in_motion);
+            waits_for_work = drained_by_operator(&in_motion);
         } else if self.fits_now(load, candidate) && self.fleet_slot_free(load) {
             self.start(load, candidate, ids);
             return None;
@@ -134,11 +136,12 @@ impl Fleet {
             reason = WaitReason::Claim;
             delay = delay_by(&leaving).unwrap_or(Delay::Claims);
             blocked_by = models_of(&leaving);
+            waits_for_work = drained_by_operator(&leaving);
             let claims = pass.claims_on(&candidate.host).iter();
             blocked_by.extend(claims.map(|claim| claim.model.clone()));
         }
         self.wait(load.id, reason, blocked_by);
-        self.wait_for_drains(load, &candidate.host, pass);
+        self.drains(load, waits_for_work, pass);
         Some(delay)
     }
 
@@ -284,6 +287,8 @@ impl Fleet {
     /// Takes the next step towards one victim's end.
     pub(crate) fn evict_one(&mut self, load: &Load, victim: &Victim, all_ready: bool, pass: &mut Pass) {
         let now = self.now;
+        // No unload begins beside a load, be it one that this plan cancels (PROTOCOL 13).
+        let beside_a_load = self.loads_run_beside(&victim.id);
         let Some(instance) = self.instances.get_mut(&victim.id) else {
             return;
         };
@@ -302,17 +307,18 @@ impl Fleet {
                 self.attention.insert(victim.id.clone());
                 self.decided_on(DecisionKind::Abandoned, &victim.id);
             }
-            InstanceState::Ready if all_ready && !outstanding => {
+            InstanceState::Ready if outstanding || beside_a_load => {}
+            InstanceState::Ready if all_ready => {
                 instance.state = InstanceState::Evicting { quiesced: false };
                 self.note_eviction(load, victim, rule);
                 self.send(&victim.id, Asked::Evict, unload);
             }
-            InstanceState::Quiesced { .. } if all_ready && !outstanding => {
+            InstanceState::Quiesced { .. } if all_ready && !outstanding && !beside_a_load => {
                 instance.state = InstanceState::Evicting { quiesced: true };
                 self.note_eviction(load, victim, rule);
                 self.send(&victim.id, Asked::Evict, unload);
             }
-            InstanceState::Ready if !outstanding => {
+            InstanceState::Ready => {
                 instance.state = InstanceState::Quiesced {
                     plan: Some(load.id),
                     confirmed: false,
@@ -333,8 +339,7 @@ impl Fleet {
                 self.attention.insert(victim.id.clone());
                 pass.kept.insert(victim.id.clone());
             }
-            InstanceState::Ready
-            | InstanceState::Cancelling { .. }
+            InstanceState::Cancelling { .. }
             | InstanceState::Evicting { .. }
             | InstanceState::Resuming
             | InstanceState::Leaving(_)
@@ -362,6 +367,14 @@ fn delay_by(in_motion: &[&Instance]) -> Option<Delay> {
     } else {
         Some(Delay::MakingRoom)
     }
+}
+
+/// An operator's unload among them finishes its work first, which may take long.
+fn drained_by_operator(in_the_way: &[&Instance]) -> bool {
+    let drains = |instance: &&Instance| {
+        matches!(instance.state, InstanceState::Leaving(Exit::Operator)) && instance.works()
+    };
+    in_the_way.iter().any(drains)
 }
 
 fn models_of(instances: &[&Instance]) -> Vec<ModelId> {

@@ -15,7 +15,7 @@ use super::Pass;
 use super::choose::{Ease, Plan, Stop};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
-use crate::api::{EvictionRule, InstanceId, LoadError, ModelId};
+use crate::api::{EvictionRule, InstanceId, LoadError, ModelId, ModelType};
 use crate::config::Limit;
 use crate::fleet::Fleet;
 use crate::ledger::Resident;
@@ -128,25 +128,28 @@ impl Fleet {
     pub(crate) fn fleet_slot_free(&self, load: &Load) -> bool {
         let limit = self.config.fleet_limits.of(load.spec.kind);
         limit == Limit::Unlimited || {
-            let there = self.of_type(load).map(|instance| &instance.spec.model);
+            let there = self
+                .instances_of(load.spec.kind)
+                .map(|instance| &instance.spec.model);
             let models: BTreeSet<&ModelId> = there.chain([&load.model]).collect();
             limit.allows(models.len())
         }
     }
 
-    /// Those on their way out whose end a load may wait for: on a host, and anywhere if the fleet has a limit of the load's type.
-    pub(crate) fn leaving_for<'a>(&'a self, load: &'a Load, host: &crate::api::HostId) -> Vec<&'a Instance> {
-        let here = self.on_host(host);
-        let limited = self.config.fleet_limits.of(load.spec.kind) != Limit::Unlimited;
-        let host = host.clone();
-        let elsewhere = self
-            .of_type(load)
-            .filter(move |instance| limited && instance.host != host);
-        here.chain(elsewhere).filter(|found| found.going()).collect()
+    /// Those on their way out whose end a load may wait for though its devices are at rest: they have the slot of its type on the host, or
+    /// in the fleet if that has a limit.
+    pub(crate) fn leaving_for(&self, load: &Load, host: &crate::api::HostId) -> Vec<&Instance> {
+        let kind = load.spec.kind;
+        let going = |instance: &&Instance| instance.spec.kind == kind && instance.going();
+        if self.config.fleet_limits.of(kind) == Limit::Unlimited {
+            self.on_host(host).filter(going).collect()
+        } else {
+            self.instances.values().filter(going).collect()
+        }
     }
 
-    fn of_type<'a>(&'a self, load: &'a Load) -> impl Iterator<Item = &'a Instance> {
+    fn instances_of(&self, kind: ModelType) -> impl Iterator<Item = &Instance> {
         let all = self.instances.values();
-        all.filter(|instance| instance.spec.kind == load.spec.kind)
+        all.filter(move |instance| instance.spec.kind == kind)
     }
 }

@@ -10,9 +10,9 @@
 use super::Pass;
 use super::obstacle::Victim;
 use super::tenure::Tenure;
-use crate::api::{Command, DecisionKind, HostId, InstanceId, LoadError, Moment, Quiesce};
+use crate::api::{Command, DecisionKind, InstanceId, LoadError, Moment, Quiesce};
 use crate::fleet::Fleet;
-use crate::state::{Asked, Exit, InstanceState, Load};
+use crate::state::{Asked, InstanceState, Load};
 
 impl Fleet {
     /// Quiesces the busy victims of a load that has waited for too long, and gives up if they do not finish. `may_begin` says whether the load
@@ -116,7 +116,7 @@ impl Fleet {
     }
 
     /// Bounds how long a load waits for work that only has to finish.
-    fn drains(&mut self, load: &Load, finishing: bool, pass: &mut Pass) {
+    pub(crate) fn drains(&mut self, load: &Load, finishing: bool, pass: &mut Pass) {
         let since = finishing.then(|| load.drains_since.unwrap_or(self.now));
         if let Some(queued) = self.queue.get_mut(&load.id) {
             queued.drains_since = since;
@@ -137,13 +137,5 @@ impl Fleet {
             )
         });
         self.refuse_load(&load.model, &error);
-    }
-
-    /// A load that only waits for instances on their way out: an operator's unload may drain for long.
-    pub(crate) fn wait_for_drains(&mut self, load: &Load, host: &HostId, pass: &mut Pass) {
-        let draining = self.on_host(host).any(|instance| {
-            matches!(instance.state, InstanceState::Leaving(Exit::Operator)) && instance.running > 0
-        });
-        self.drains(load, draining, pass);
     }
 }

@@ -1,8 +1,8 @@
 //! An instance is gone, for whatever reason: what becomes of its load, its model and its waiters.
 
 use crate::api::{
-    DecisionKind, Effect, FailureClass, HoldId, HostId, InstanceId, LoadError, ModelId, Moment, Stage,
-    WorkerFailure, WorkerId,
+    DecisionKind, Effect, FailureClass, HoldId, HostId, InstanceId, LoadError, ModelId, Moment, Origin,
+    Stage, WorkerFailure, WorkerId,
 };
 use crate::fleet::Fleet;
 use crate::state::{Before, Exit, Failure, Goal, InstanceState, Load, Place, Was};
@@ -93,9 +93,13 @@ impl Fleet {
             Some(&worker),
         );
         match failure.class {
-            FailureClass::EngineLoad if load.attempt == 1 => {
+            FailureClass::EngineLoad if load.attempt == 1 && self.may_evict(&load) => {
                 let model = load.model.clone();
                 load.attempt = 2;
+                // Whoever waits for a preload by now has made it theirs.
+                if load.origin == Origin::Preload {
+                    load.origin = Origin::Auto;
+                }
                 self.decided(
                     DecisionKind::RetryAfterEvictingAll,
                     Some(&model),
@@ -116,6 +120,11 @@ impl Fleet {
                 self.load_failed_for_good(&load.model, &error);
             }
         }
+    }
+
+    /// A preload evicts nobody, unless somebody waits for it by now.
+    fn may_evict(&self, load: &Load) -> bool {
+        load.origin != Origin::Preload || self.awaited_by_anyone(&load.model)
     }
 
     pub(crate) fn load_failed_for_good(&mut self, id: &ModelId, error: &LoadError) {
@@ -190,7 +199,11 @@ impl Fleet {
         self.replica_lost(id);
     }
 
+    /// Tells all who wait for a load, but nobody who gets what they wait for from an instance that takes requests.
     fn tell_failed(&mut self, id: &ModelId, error: &LoadError) {
+        if self.takes_requests(id) {
+            return self.touch_model(id);
+        }
         let Some(model) = self.models.get_mut(id) else {
             return;
         };

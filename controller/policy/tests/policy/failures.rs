@@ -406,3 +406,72 @@ fn the_next_second_attempt_has_the_host_when_the_first_is_given_up() {
     sim.finish_loads();
     assert!(sim.streams[&later].ready().is_some(), "{}", sim.tail());
 }
+
+/// Issue 11: the second attempt did not ask where the load came from.
+#[test]
+fn a_preload_whose_engine_fails_evicts_nobody() {
+    let (mut sim, busy) = loading_beside_others();
+    sim.end_request(&busy);
+    sim.event(Event::PreloadRequested { model: "new".into() });
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    sim.advance(Duration::from_secs(60));
+    sim.finish_loads();
+    for id in ["idle", "busy"] {
+        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{}", sim.tail());
+    }
+    assert!(matches!(sim.states[&"new".into()], ModelState::Failed(_)));
+    assert!(!sim.decisions.iter().any(|d| d.starts_with("evicting")));
+}
+
+#[test]
+fn a_preload_that_somebody_waits_for_by_now_is_tried_again_when_its_engine_fails() {
+    let (mut sim, busy) = loading_beside_others();
+    sim.end_request(&busy);
+    sim.event(Event::PreloadRequested { model: "new".into() });
+    let hold = sim.open("new");
+    fail_the_load(&mut sim, FailureClass::EngineLoad);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+/// Issue 11: idle neighbours of a load that was being cancelled were unloaded while its engine was still there (PROTOCOL 13).
+#[test]
+fn a_second_attempt_unloads_nobody_beside_a_load_that_is_being_cancelled() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        max_concurrent_loads: std::num::NonZeroU32::new(2).unwrap(),
+        ..config()
+    });
+    for (worker, id) in [("w0", "sim:a"), ("w1", "sim:b")] {
+        sim.join(facts(worker, "h", vec![device(id, DeviceKind::Sim, 100)]));
+    }
+    for (id, on) in [("fails", "sim:a"), ("idle", "sim:b"), ("abandoned", "sim:b")] {
+        let mut spec = model(id, ModelType::Llm, 20);
+        spec.device = DeviceChoice::Device(on.into());
+        sim.add_model(spec);
+    }
+    sim.use_once("idle");
+    let abandoned = sim.open("abandoned");
+    sim.close(&abandoned);
+    sim.advance(sim.config.abandon_grace);
+    let hold = sim.open("fails");
+    let failing = sim
+        .loading()
+        .into_iter()
+        .find(|(worker, _)| worker.as_str() == "w0");
+    let (worker, failing) = failing.unwrap();
+    sim.instant = false;
+    sim.fail_load(&worker, &failing, FailureClass::EngineLoad);
+    sim.deliver_up(&worker);
+    let sent = |sim: &Sim| {
+        let down = sim.workers[&"w1".into()].down.iter();
+        down.map(|(_, _, command)| format!("{command:?}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sent(&sim), ["CancelLoad"], "{}", sim.tail());
+    sim.instant = true;
+    sim.deliver_all();
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    assert_eq!(sim.states[&"idle".into()], ModelState::Unloaded);
+}

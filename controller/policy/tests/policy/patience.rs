@@ -421,3 +421,32 @@ fn a_model_whose_time_is_over_waits_for_the_load_beside_it_without_haste() {
     sim.finish_loads();
     assert_eq!(sim.states[&"over".into()], ModelState::Unloaded, "{}", sim.tail());
 }
+
+/// Issue 11: whatever drained anywhere on the host was waited for.
+#[test]
+fn a_load_is_not_given_up_for_a_drain_that_is_not_in_its_way() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        max_concurrent_loads: std::num::NonZeroU32::new(2).unwrap(),
+        max_drain: Some(SECOND * 3),
+        ..config()
+    });
+    for (worker, on) in [("w0", "sim:a"), ("w1", "sim:b")] {
+        sim.join(facts(worker, "h", vec![device(on, DeviceKind::Sim, 100)]));
+    }
+    let bound = |id: &str, on: &str| ModelSpec {
+        device: muster_policy::DeviceChoice::Device(on.into()),
+        ..model(id, ModelType::Llm, 20)
+    };
+    for (id, on) in [("drains", "sim:a"), ("slow", "sim:b"), ("new", "sim:b")] {
+        sim.add_model(bound(id, on));
+    }
+    sim.use_model("drains");
+    sim.unload_within("drains", UnloadHow::Drain, Some(SECOND * 30));
+    sim.open("slow");
+    let hold = sim.open("new");
+    sim.advance(SECOND * 10);
+    assert!(sim.streams[&hold].failed().is_none(), "{}", sim.tail());
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}

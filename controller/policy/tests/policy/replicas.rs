@@ -402,3 +402,60 @@ fn a_part_that_comes_back_loading_with_its_worker_goes_if_nobody_completes_its_g
         sim.tail()
     );
 }
+
+fn ready_replicas(sim: &Sim) -> usize {
+    let twins = |route: &&(_, muster_policy::ModelId, RouteState)| {
+        route.1.as_str() == "twins" && route.2 == RouteState::Ready
+    };
+    sim.routes.values().filter(twins).count()
+}
+
+/// One replica crashed, and another model has its room: the refill is refused.
+fn no_room_for_a_refill() -> Sim {
+    let mut sim = twins(60);
+    sim.use_once("twins");
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &instance);
+    sim.use_once("other");
+    assert_eq!(ready_replicas(&sim), 1);
+    sim
+}
+
+/// Issue 11: whoever was about to get the healthy replica heard that the refill had found no room.
+#[test]
+fn a_refused_refill_fails_nobody_who_waits_for_a_healthy_replica() {
+    let mut sim = no_room_for_a_refill();
+    sim.instant = false;
+    let hold = sim.open("twins");
+    sim.advance(Duration::from_secs(6));
+    assert!(
+        sim.decisions.iter().any(|d| d.starts_with("load_refused twins")),
+        "{}",
+        sim.tail()
+    );
+    assert!(sim.streams[&hold].failed().is_none(), "{}", sim.tail());
+    sim.instant = true;
+    sim.deliver_all();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+/// Issue 11: the second attempt of a refill evicted everything on its host.
+#[test]
+fn a_refill_whose_engine_fails_evicts_nobody() {
+    let mut sim = twins(40);
+    sim.add_model(model("beside", ModelType::Embedding, 10));
+    sim.use_once("beside");
+    sim.use_once("twins");
+    let (worker, instance) = sim.in_life(&Life::Ready).into_iter().rfind(|_| true).unwrap();
+    sim.crash(&worker, &instance);
+    sim.advance(Duration::from_secs(6));
+    let (worker, refill) = sim.loading().remove(0);
+    sim.fail_load(&worker, &refill, FailureClass::EngineLoad);
+    sim.finish_exits();
+    assert_eq!(sim.states[&"beside".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(ready_replicas(&sim), 1, "{}", sim.tail());
+    assert!(!sim.decisions.iter().any(|d| d.starts_with("evicting")));
+    sim.advance(Duration::from_secs(60));
+    sim.finish_loads();
+    assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
+}
