@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod aside;
 mod catalogue;
 pub mod config;
 mod convert;

@@ -3,10 +3,7 @@
 //! Start: configuration → state directory → epoch written → driver → services. End: not serving → the driver stops (nothing is released or
 //! unloaded on the way out: the fleet goes on without us) → streams end → connections close → state is written.
 
-use std::{
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::{path::Path, time::Duration};
 
 use muster_proto::{
     DESCRIPTORS, MAX_MESSAGE_BYTES,
@@ -30,7 +27,7 @@ use crate::{
     config::Config,
     driver::{Driver, Start, handle::Handle},
     grpc::{ControlService, FleetService, ModelsService},
-    state::{Expiry, StateDir, StateError, Writer},
+    state::StateError,
 };
 
 /// What a controller serves, to whom it may.
@@ -97,37 +94,11 @@ impl Controller {
     pub async fn start(config: Config, state_dir: &Path, doors: Doors) -> Result<Self, ServerError> {
         let address = doors.parts.address().clone();
         let operators = doors.operators.as_ref().map(|door| door.address().clone());
-        let state = StateDir::open(state_dir)?;
-        let (epoch, epoch_kept) = state.begin_epoch();
-        let mut roster = state.roster();
-        let expiry = Expiry {
-            left: config.policy.absent_counts,
-            lost: config.timing.roster_ttl,
-        };
-        let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
-        let observed = state.observed();
-        let pins = state.pins()?;
-        let own = state.own()?;
-        tracing::info!(%address, operators = ?operators.as_ref().map(ToString::to_string), epoch, workers_expected = expected.len(), models = config.models.len(), "controller starts");
         let life = Life::default();
-        let writer = Writer::spawn(state, roster, &life);
-        if !epoch_kept {
-            writer.epoch(epoch);
-        }
         let stop = CancellationToken::new();
+        let start = Start::read(config, state_dir, stop.clone(), life.clone())?;
+        tracing::info!(%address, operators = ?operators.as_ref().map(ToString::to_string), epoch = start.epoch, workers_expected = start.expected.len(), models = start.config.models.len(), "controller starts");
         let tasks = TaskTracker::new();
-        let start = Start {
-            config,
-            epoch,
-            expected,
-            leavers,
-            observed,
-            pins,
-            own,
-            writer,
-            stop: stop.clone(),
-            life: life.clone(),
-        };
         let (driver, handle) = Driver::new(start);
         let driver = tokio::spawn(driver.run());
         let health = HealthReporter::new();

@@ -59,7 +59,7 @@ fn unload(mode: UnloadMode) -> v1::Unload {
     }
 }
 
-fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
+pub(crate) fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
     // The bytes are our own encoding, or a worker's that was decoded before; the definition of a model is never empty.
     let settings = v1::ModelSettings::decode(spec.settings.0.as_ref()).ok();
     v1::InstanceSpec {

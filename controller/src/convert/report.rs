@@ -168,7 +168,7 @@ fn progress(progress: Option<&v1::LoadProgress>) -> Progress {
     }
 }
 
-fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
+pub(crate) fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
     Ok(InstanceSpec {
         model: spec.model_id.as_str().into(),
         kind: model_type_from(spec.r#type()).unwrap_or(ModelType::Llm),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::{
     sync::watch,
-    task::{JoinHandle, spawn_blocking},
+    task::JoinHandle,
     time::{Instant, sleep_until},
 };
 
@@ -21,6 +21,7 @@ use super::{
     inbox::{Ask, PullState, Reply},
 };
 use crate::{
+    aside::aside,
     catalogue::{FilePlace, Seen},
     state::Saving,
 };
@@ -92,6 +93,7 @@ impl Looks {
             return std::future::pending().await;
         };
         tokio::select! {
+            biased;
             files = &mut look.task => Looked::Done(files.ok()),
             () = sleep_until(look.until), if !look.late => Looked::Late,
         }
@@ -157,7 +159,7 @@ impl Driver {
         let places = self.catalogue.places();
         let begun = Instant::now();
         self.looks.running = Some(Look {
-            task: spawn_blocking(move || {
+            task: aside(move || {
                 let look = |place| FilePlace::look(place, begun.elapsed() < headers_for);
                 places.iter().map(look).collect()
             }),

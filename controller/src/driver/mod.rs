@@ -26,11 +26,17 @@ mod models;
 mod pulls;
 pub(crate) mod pulse;
 mod queries;
+#[cfg(test)]
+mod rig;
 mod sessions;
 mod workers;
 
+#[cfg(test)]
+pub(crate) use rig::simulated;
+
 use std::{
     collections::BTreeSet,
+    path::Path,
     time::{Duration, SystemTime},
 };
 
@@ -63,7 +69,7 @@ use crate::{
     convert,
     estimate::Observed,
     routes::Publisher,
-    state::{Own, Pins, Writer},
+    state::{Expiry, Own, Pins, StateDir, StateError, Writer},
 };
 
 /// Events that a watcher of `WatchEvents` may be behind.
@@ -98,6 +104,45 @@ pub(crate) struct Start {
     pub(crate) stop: CancellationToken,
     /// Whether the process is alive: not without the driver.
     pub(crate) life: Life,
+}
+
+impl Start {
+    /// With what is on disk; the epoch is raised, and written if it can be.
+    ///
+    /// # Errors
+    /// The state directory is of no use or taken by another controller.
+    pub(crate) fn read(
+        config: Config,
+        state_dir: &Path,
+        stop: CancellationToken,
+        life: Life,
+    ) -> Result<Self, StateError> {
+        let state = StateDir::open(state_dir)?;
+        let (epoch, epoch_kept) = state.begin_epoch();
+        let mut roster = state.roster();
+        let expiry = Expiry {
+            left: config.policy.absent_counts,
+            lost: config.timing.roster_ttl,
+        };
+        let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
+        let (observed, pins, own) = (state.observed(), state.pins()?, state.own()?);
+        let writer = Writer::spawn(state, roster, &life);
+        if !epoch_kept {
+            writer.epoch(epoch);
+        }
+        Ok(Self {
+            config,
+            epoch,
+            expected,
+            leavers,
+            observed,
+            pins,
+            own,
+            writer,
+            stop,
+            life,
+        })
+    }
 }
 
 /// The task's state.
@@ -139,6 +184,8 @@ pub(crate) struct Driver {
     inbox: Inbox,
     stop: CancellationToken,
     part: Part,
+    #[cfg(test)]
+    spy: rig::Spy,
 }
 
 /// Counters since the start.
@@ -234,6 +281,8 @@ impl Driver {
             inbox,
             stop,
             part: life.part("driver"),
+            #[cfg(test)]
+            spy: rig::Spy::default(),
         };
         (driver, handle)
     }
@@ -242,32 +291,44 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         self.first_look().await;
         self.begin();
-        loop {
-            self.part.beat();
-            match self.next().await {
-                Input::Worker(message) => self.session_said(message),
-                Input::End(session) => self.session_ended(&session),
-                Input::Closing(closing) => self.closed(&closing),
-                Input::Wake => {
-                    self.wake = None;
-                    self.woken = Instant::now();
-                    self.feed(Event::Tick);
-                }
-                Input::PutOff => {
-                    for event in self.agenda.take_up() {
-                        self.feed(event);
-                    }
-                }
-                Input::Beat => {}
-                Input::Look => self.look_at_ghosts(),
-                Input::Looked(looked) => self.looked(looked),
-                Input::Files => self.files_due(),
-                Input::Ask(ask) => self.ask(ask),
-                Input::Stop => break,
-            }
+        while self.turn().await {}
+        self.writer.finish().await;
+    }
+
+    /// Takes the next input, with all that follows from it; false at the end. Cancelled while it waits, it has taken none.
+    async fn turn(&mut self) -> bool {
+        self.part.beat();
+        let input = self.next().await;
+        let goes_on = self.take(input);
+        if goes_on {
             self.publish();
         }
-        self.writer.finish().await;
+        goes_on
+    }
+
+    fn take(&mut self, input: Input) -> bool {
+        match input {
+            Input::Worker(message) => self.session_said(message),
+            Input::End(session) => self.session_ended(&session),
+            Input::Closing(closing) => self.closed(&closing),
+            Input::Wake => {
+                self.wake = None;
+                self.woken = Instant::now();
+                self.feed(Event::Tick);
+            }
+            Input::PutOff => {
+                for event in self.agenda.take_up() {
+                    self.feed(event);
+                }
+            }
+            Input::Beat => {}
+            Input::Look => self.look_at_ghosts(),
+            Input::Looked(looked) => self.looked(looked),
+            Input::Files => self.files_due(),
+            Input::Ask(ask) => self.ask(ask),
+            Input::Stop => return false,
+        }
+        true
     }
 
     async fn next(&mut self) -> Input {
@@ -393,6 +454,8 @@ impl Driver {
 
     fn step(&mut self, event: Event) {
         tracing::trace!(?event, "policy event");
+        #[cfg(test)]
+        let event = self.spy.hears(event);
         let now = self.now();
         let effects = self
             .fleet
@@ -402,7 +465,11 @@ impl Driver {
             && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)
         {
             tracing::error!(?broken, "an invariant of policy is broken");
+            #[cfg(test)]
+            self.spy.breaks(&broken);
         }
+        #[cfg(test)]
+        self.spy.decides(&effects);
         self.stats.policy_steps += 1;
         for effect in effects {
             tracing::trace!(?effect, "policy effect");

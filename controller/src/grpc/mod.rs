@@ -5,7 +5,7 @@
 mod control;
 mod fleet;
 mod models;
-mod session;
+pub(crate) mod session;
 
 use std::pin::Pin;
 

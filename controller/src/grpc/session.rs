@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use futures::{Stream, TryStreamExt as _};
 use muster_proto::{
     Code, ErrorExt as _, MODEL_FILES, PROTOCOL_VERSION,
     id::{self, SessionId},
@@ -24,7 +25,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::Streaming;
+use tonic::Status;
 
 use crate::{
     convert::span,
@@ -42,10 +43,10 @@ const HELLO_WAIT: Duration = Duration::from_secs(5);
 
 /// A session at work.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(crate) struct Session<S> {
     handle: Handle,
     id: SessionId,
-    incoming: Streaming<WorkerMessage>,
+    incoming: S,
     out: mpsc::Sender<ControllerMessage>,
     pulse: Pulse,
     end: CancellationToken,
@@ -60,7 +61,7 @@ enum Ended {
     #[error("the stream was closed")]
     Closed,
     #[error("the stream broke: {0}")]
-    Broken(tonic::Status),
+    Broken(Status),
     #[error("nothing was heard for {0:?}")]
     Silent(Duration),
     #[error("the worker does not read")]
@@ -73,12 +74,8 @@ enum Ended {
     Refused(ErrorInfo),
 }
 
-impl Session {
-    pub(super) fn new(
-        handle: Handle,
-        incoming: Streaming<WorkerMessage>,
-        out: mpsc::Sender<ControllerMessage>,
-    ) -> Self {
+impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
+    pub(crate) fn new(handle: Handle, incoming: S, out: mpsc::Sender<ControllerMessage>) -> Self {
         Self {
             handle,
             id: SessionId::from(id::fresh()),
@@ -92,7 +89,7 @@ impl Session {
         }
     }
 
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let stop = self.handle.stop();
         let work = async {
             let hello = self.hello().await?;
@@ -122,7 +119,7 @@ impl Session {
     }
 
     async fn hello(&mut self) -> Result<Hello, Ended> {
-        let first = match timeout(HELLO_WAIT, self.incoming.message()).await {
+        let first = match timeout(HELLO_WAIT, self.incoming.try_next()).await {
             Err(_) => return Err(Ended::Silent(HELLO_WAIT)),
             Ok(Err(status)) => return Err(Ended::Broken(status)),
             Ok(Ok(None)) => return Err(Ended::Closed),
@@ -205,7 +202,7 @@ impl Session {
                 biased;
                 () = end.cancelled() => return Err(Ended::Replaced),
                 Some(order) = orders.recv() => self.send(order).await?,
-                message = self.incoming.message() => match message {
+                message = self.incoming.try_next() => match message {
                     Ok(Some(message)) => self.heard(message).await?,
                     Ok(None) => return Ok(()),
                     Err(status) => return Err(Ended::Broken(status)),

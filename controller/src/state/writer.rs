@@ -15,7 +15,7 @@ use muster_proto::life::Life;
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use super::{Own, Pins, Roster, StateDir, StateError};
-use crate::estimate::Observed;
+use crate::{aside::aside, estimate::Observed};
 
 /// Pause before what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -188,13 +188,14 @@ async fn write(
     let mut failing = false;
     loop {
         tokio::select! {
+            biased;
             changed = receiver.changed() => if changed.is_err() { return },
             () = sleep(RETRY), if failing => {}
         }
         let pending = receiver.borrow_and_update().clone();
         let turn = pending.turn;
         let (state, old) = (Arc::clone(&state), on_disk.clone());
-        let (saved, failed) = match tokio::task::spawn_blocking(move || save(&state, old, &pending)).await {
+        let (saved, failed) = match aside(move || save(&state, old, &pending)).await {
             Ok(saved) => saved,
             Err(error) => {
                 tracing::error!(%error, "the state writer was ended");

@@ -122,3 +122,18 @@ fn a_preload_waits_for_a_drain_since_it_evicts_nobody_until_an_operator_wants_it
     assert_eq!(sim.states[&"new".into()], ModelState::Loaded, "{}", sim.tail());
     assert!(sim.worker_of(&drains).is_some() && sim.worker_of(&idle).is_none());
 }
+
+/// PROTOCOL 19: a clock that reads earlier than it did is no clock.
+#[test]
+fn time_never_runs_backwards_for_policy() {
+    let mut sim = Sim::one_device(config(), 100);
+    sim.add_model(model("a", ModelType::Llm, 10));
+    sim.use_once("a");
+    let before = sim.fleet.models();
+    let now = sim.now;
+    sim.world.now = now.ago(Duration::from_secs(5));
+    sim.event(Event::Tick);
+    sim.world.now = now;
+    assert_eq!(sim.fleet.models(), before);
+    sim.use_once("a");
+}

@@ -20,8 +20,6 @@ mod operators;
 #[cfg(test)]
 mod patience;
 #[cfg(test)]
-mod properties;
-#[cfg(test)]
 mod queue;
 #[cfg(test)]
 mod replicas;
@@ -31,3 +29,7 @@ mod sim;
 mod spans;
 #[cfg(test)]
 mod strategy;
+#[cfg(test)]
+#[allow(dead_code, reason = "the rig of the controller uses the rest of it")]
+#[path = "../world/mod.rs"]
+mod world;

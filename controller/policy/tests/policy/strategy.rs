@@ -157,6 +157,7 @@ fn the_use_of_one_replica_is_noticed_for_all() {
     sim.flush_touches(&worker);
     sim.end_request(&used);
     sim.advance(Duration::from_secs(200));
+    let now = sim.now;
     let touched = sim
         .workers
         .get_mut(&worker)
@@ -165,6 +166,6 @@ fn the_use_of_one_replica_is_noticed_for_all() {
         .get_mut(&used)
         .unwrap();
     touched.touch_seq += 1;
-    touched.touched_at = sim.now;
+    touched.touched_at = now;
     sim.flush_touches(&worker);
 }

@@ -1,22 +1,19 @@
-//! A simulated fleet: workers that carry commands out, late or never, and gateways that send requests. Workers keep the truth;
-//! the checks here are about it, not about what policy believes.
+//! Policy alone before a simulated fleet, for its rules one by one: every effect is carried out at once, or when a test says so. Whole
+//! histories run through the controller's driver (`controller/src/rig`).
 
-mod waits;
-mod worker;
+mod workers;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use muster_policy::{
-    Bytes, Command, Config, DeviceChoice, DeviceFacts, DeviceId, DeviceKind, Effect, EstimateSource, Event,
-    Exclusivity, Fleet, HoldId, HostId, IdleTtl, InstanceId, Limit, Limits, LoadError, ModelId, ModelSpec,
-    ModelState, ModelType, Moment, Need, NeedPart, Outcome, RequestId, RouteState, RuntimeName, Settings,
-    SpecHash, Stage, UnloadHow, WorkerFacts, WorkerId,
+    Command, CommandId, Config, DeviceKind, Effect, Event, Fleet, HoldId, InstanceId, LoadError, ModelId,
+    ModelSpec, ModelState, Moment, Outcome, RequestId, RouteState, Stage, UnloadHow, WorkerFacts, WorkerId,
 };
 
-pub(crate) use worker::{Life, SimWorker, failure};
+pub(crate) use crate::world::{Life, config, device, facts, failure, limits, model, need, unlimited};
+use crate::world::{SimWorker, World};
 
 /// A gateway's stream as the gateway sees it.
 #[derive(Debug, Clone)]
@@ -44,158 +41,60 @@ impl Stream {
     }
 }
 
-/// The whole simulated world.
+/// Policy and the world.
 #[derive(Debug)]
 pub(crate) struct Sim {
     pub(crate) fleet: Fleet,
-    pub(crate) config: Config,
-    pub(crate) now: Moment,
-    pub(crate) catalogue: BTreeMap<ModelId, ModelSpec>,
-    /// Entries that left the catalogue.
-    pub(crate) shelved: Vec<ModelSpec>,
-    pub(crate) workers: BTreeMap<WorkerId, SimWorker>,
+    pub(crate) world: World,
     pub(crate) streams: BTreeMap<HoldId, Stream>,
-    /// Operators' calls that must be answered.
-    pub(crate) calls: BTreeSet<RequestId>,
     pub(crate) replies: BTreeMap<RequestId, Result<ModelState, LoadError>>,
     pub(crate) routes: BTreeMap<InstanceId, (WorkerId, ModelId, RouteState)>,
     pub(crate) states: BTreeMap<ModelId, ModelState>,
     pub(crate) decisions: Vec<String>,
-    pub(crate) wake: Option<Moment>,
+    wake: Option<Moment>,
     pub(crate) roster: BTreeMap<WorkerId, WorkerFacts>,
-    /// Memory that other programs use, per host and device.
-    pub(crate) foreign: BTreeMap<(HostId, DeviceId), Bytes>,
     /// Deliver everything at once; else tests decide when.
     pub(crate) instant: bool,
-    pub(crate) log: Vec<String>,
-    /// Loads that reached a worker.
-    pub(crate) loads: Vec<(WorkerId, InstanceId, ModelId)>,
-    /// Every worker with instances has joined this controller before it settled, so that the truth can be held against it.
-    pub(crate) strict: bool,
-    /// Workers report without memory samples.
-    pub(crate) withhold_samples: bool,
-    /// Models that were asked for with settings of their own, or with workers to avoid.
-    pub(crate) overridden: BTreeSet<ModelId>,
-    pub(crate) avoiding: BTreeSet<ModelId>,
-    /// Models whose engine failed to load, and where; until they are loaded again.
-    pub(crate) retrying: BTreeMap<ModelId, WorkerId>,
-    /// Those of them that may be tried elsewhere: something changed about their worker or their files.
-    pub(crate) unbound: BTreeSet<ModelId>,
     pub(crate) events: u64,
     /// Commands that could not be sent: nobody knows what became of them, as policy hears before anything else happens.
-    unsent: Vec<muster_policy::CommandId>,
+    unsent: Vec<CommandId>,
     /// How many such answers follow from each other at the moment.
     rounds: usize,
     next_instance: u64,
     next_name: u64,
 }
 
+impl Deref for Sim {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl DerefMut for Sim {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
+    }
+}
+
 /// Rounds of follow-up events within one input; the driver's bound is the same.
 const MAX_ROUNDS: usize = 8;
-
-pub(crate) fn config() -> Config {
-    Config {
-        margin: Bytes::ZERO,
-        ..Config::default()
-    }
-}
-
-pub(crate) fn limits(n: u32) -> Limits {
-    Limits::all(Limit::AtMost(NonZeroU32::new(n).unwrap()))
-}
-
-pub(crate) fn unlimited() -> Limits {
-    Limits::all(Limit::Unlimited)
-}
-
-pub(crate) fn model(id: &str, kind: ModelType, bytes: u64) -> ModelSpec {
-    let needs = [DeviceKind::Gpu, DeviceKind::Sim]
-        .map(|device| need(&[(device, bytes)]))
-        .to_vec();
-    ModelSpec {
-        id: id.into(),
-        kind,
-        runtime: "stub".into(),
-        device: DeviceChoice::Any,
-        needs,
-        spec_hash: SpecHash::new(format!("hash-{id}")),
-        pinned: false,
-        idle_ttl: IdleTtl::Default,
-        replicas: NonZeroU32::MIN,
-        workers: BTreeSet::new(),
-    }
-}
-
-pub(crate) fn need(parts: &[(DeviceKind, u64)]) -> Need {
-    let parts = parts
-        .iter()
-        .map(|&(kind, bytes)| NeedPart {
-            kind,
-            bytes: Bytes::new(bytes),
-            share: None,
-        })
-        .collect();
-    Need {
-        parts,
-        source: EstimateSource::Configured,
-        settings: Settings(Arc::from([1_u8, 2, 3])),
-    }
-}
-
-pub(crate) fn device(id: &str, kind: DeviceKind, capacity: u64) -> DeviceFacts {
-    let exclusivity = if kind == DeviceKind::Npu {
-        Exclusivity::OneModel
-    } else {
-        Exclusivity::Shared
-    };
-    DeviceFacts {
-        id: id.into(),
-        kind,
-        capacity: Bytes::new(capacity),
-        exclusivity,
-    }
-}
-
-pub(crate) fn facts(id: &str, host: &str, devices: Vec<DeviceFacts>) -> WorkerFacts {
-    let usable: BTreeSet<DeviceId> = devices.iter().map(|device| device.id.clone()).collect();
-    WorkerFacts {
-        id: id.into(),
-        boot: format!("{id}-boot-0").as_str().into(),
-        host: host.into(),
-        devices,
-        runtimes: BTreeMap::from([(RuntimeName::new("stub"), usable)]),
-        draining: false,
-    }
-}
 
 impl Sim {
     pub(crate) fn new(config: Config) -> Self {
         let now = Moment::after_start(Duration::from_secs(1));
         Self {
             fleet: Fleet::new(config.clone(), Vec::new(), now),
-            config,
-            now,
-            catalogue: BTreeMap::new(),
-            shelved: Vec::new(),
-            workers: BTreeMap::new(),
+            world: World::new(config, now),
             streams: BTreeMap::new(),
-            calls: BTreeSet::new(),
             replies: BTreeMap::new(),
             routes: BTreeMap::new(),
             states: BTreeMap::new(),
             decisions: Vec::new(),
             wake: None,
             roster: BTreeMap::new(),
-            foreign: BTreeMap::new(),
             instant: true,
-            log: Vec::new(),
-            loads: Vec::new(),
-            strict: true,
-            withhold_samples: false,
-            overridden: BTreeSet::new(),
-            avoiding: BTreeSet::new(),
-            retrying: BTreeMap::new(),
-            unbound: BTreeSet::new(),
             events: 0,
             unsent: Vec::new(),
             rounds: 0,
@@ -279,12 +178,11 @@ impl Sim {
     /// The controller dies and comes back, knowing the roster only.
     pub(crate) fn restart_controller(&mut self) {
         self.fleet = Fleet::new(
-            self.config.clone(),
+            self.world.config.clone(),
             self.roster.values().cloned().collect(),
-            self.now,
+            self.world.now,
         );
         self.streams.clear();
-        self.calls.clear();
         self.routes.clear();
         self.states.clear();
         self.wake = None;
@@ -315,24 +213,6 @@ impl Sim {
         });
     }
 
-    pub(crate) fn open_avoiding(
-        &mut self,
-        model: &str,
-        avoid_instances: Vec<InstanceId>,
-        avoid_workers: Vec<WorkerId>,
-    ) {
-        self.next_name += 1;
-        let hold = HoldId::new(format!("hold-{}", self.next_name));
-        self.streams.insert(hold.clone(), Stream { stages: Vec::new() });
-        self.avoiding.insert(model.into());
-        self.event(Event::EnsureOpened {
-            hold,
-            model: model.into(),
-            avoid_instances,
-            avoid_workers,
-        });
-    }
-
     pub(crate) fn close(&mut self, hold: &HoldId) {
         self.streams.remove(hold);
         self.event(Event::EnsureClosed { hold: hold.clone() });
@@ -350,10 +230,6 @@ impl Sim {
 
     pub(crate) fn load_with(&mut self, model: &str, overrides: Option<ModelSpec>) -> RequestId {
         let request = self.request();
-        self.calls.insert(request.clone());
-        if overrides.is_some() {
-            self.overridden.insert(model.into());
-        }
         self.event(Event::LoadRequested {
             request: request.clone(),
             model: model.into(),
@@ -374,7 +250,6 @@ impl Sim {
         drain_for: Option<Duration>,
     ) -> RequestId {
         let request = self.request();
-        self.calls.insert(request.clone());
         self.event(Event::UnloadRequested {
             request: request.clone(),
             model: model.into(),
@@ -408,16 +283,8 @@ impl Sim {
         instance
     }
 
-    /// The driver hands over an earlier moment than before, once.
-    pub(crate) fn clock_back(&mut self, span: Duration) {
-        let now = self.now;
-        self.now = now.ago(span);
-        self.event(Event::Tick);
-        self.now = now;
-    }
-
     pub(crate) fn explain(&mut self, model: &str, places: usize) -> Option<muster_policy::Explanation> {
-        self.fleet.explain(self.now, &model.into(), places)
+        self.fleet.explain(self.world.now, &model.into(), places)
     }
 
     pub(crate) fn advance(&mut self, span: Duration) {
@@ -434,37 +301,20 @@ impl Sim {
     pub(crate) fn event(&mut self, event: Event) {
         self.events += 1;
         assert!(self.events < 20_000, "events without end\n{}", self.tail());
-        if matches!(
-            event,
-            Event::CatalogueChanged { .. }
-                | Event::ModelsChanged { .. }
-                | Event::WorkerLost { .. }
-                | Event::WorkerLeft { .. }
-                | Event::WorkerDraining { .. }
-        ) {
-            self.unbound.extend(self.retrying.keys().cloned());
-        }
-        if !matches!(
-            event,
-            Event::CatalogueChanged { .. } | Event::ModelsChanged { .. }
-        ) {
-            self.log
-                .push(Self::brief(&format!("{:?} {event:?}", self.now.since_start())));
-        }
+        self.world.policy_hears(&event);
         let mut next = self.next_instance;
         let mut ids = || {
             next += 1;
             InstanceId::new(format!("i-{next:05}"))
         };
-        let effects = self.fleet.step(self.now, event, &mut ids);
+        let effects = self.fleet.step(self.world.now, event, &mut ids);
         self.next_instance = next;
-        let unknown = |worker: &SimWorker| !worker.known && !worker.instances.is_empty();
-        if self.fleet.settled() && self.workers.values().any(unknown) {
-            self.strict = false;
+        if self.fleet.settled() {
+            self.world.policy_has_settled();
         }
         let checked = muster_policy::invariants::check(&self.fleet, &effects);
         for effect in effects {
-            self.log.push(Self::brief(&format!("    -> {effect:?}")));
+            self.world.policy_decides(&effect);
             self.take(effect);
         }
         checked.unwrap_or_else(|broken| panic!("{broken:?}\n{}", self.tail()));
@@ -487,17 +337,6 @@ impl Sim {
             self.event(Self::outcome(*id, Outcome::Unknown));
         }
         self.rounds -= usize::from(!unsent.is_empty());
-    }
-
-    fn brief(line: &str) -> String {
-        let line = cut(line, "spec: InstanceSpec {", "group: None }");
-        let line = cut(&line, "devices: [DeviceFacts", "}]");
-        let line = cut(&line, "samples: [", "]");
-        line.chars().take(600).collect()
-    }
-
-    pub(crate) fn tail(&self) -> String {
-        self.log[self.log.len().saturating_sub(120)..].join("\n")
     }
 
     fn take(&mut self, effect: Effect) {
@@ -555,57 +394,14 @@ impl Sim {
         }
     }
 
-    /// I7: nothing but pinned models is left beside a second attempt.
-    fn check_emptied(&self, worker: &WorkerId, model: &ModelId) {
-        let host = &self.workers[worker].facts.host;
-        let workers = self
-            .workers
-            .values()
-            .filter(|other| other.connected && other.facts.host == *host);
-        let there = workers
-            .flat_map(|worker| worker.instances.values())
-            .filter(|found| found.exists());
-        for other in there.map(|found| &found.spec.model) {
-            let pinned = self.catalogue.get(other).is_some_and(|spec| spec.pinned);
-            assert!(
-                pinned || other == model,
-                "I7: {model} is tried again beside {other}\n{}",
-                self.tail()
-            );
-        }
-    }
-
-    fn take_command(
-        &mut self,
-        id: muster_policy::CommandId,
-        worker: &WorkerId,
-        instance: InstanceId,
-        command: Command,
-    ) {
-        let found = &self.workers[worker];
+    fn take_command(&mut self, id: CommandId, worker: &WorkerId, instance: InstanceId, command: Command) {
         assert!(
-            found.connected,
+            self.workers[worker].connected,
             "a command to a worker without a session\n{}",
-            self.log.join("\n")
+            self.tail()
         );
-        if let Command::Load { spec, .. } = &command {
-            let failed_at = self.retrying.remove(&spec.model);
-            let bound = !self.unbound.remove(&spec.model) && self.strict;
-            if bound && spec.attempt > 1 && failed_at.as_ref() == Some(worker) {
-                self.check_emptied(worker, &spec.model);
-            }
-        }
-        if let Command::Unload {
-            mode: muster_policy::UnloadMode::IfIdle { .. },
-        } = &command
-        {
-            let model = found.instances.get(&instance).map(|i| i.spec.model.clone());
-            let pinned = model
-                .and_then(|model| self.catalogue.get(&model))
-                .is_some_and(|spec| spec.pinned);
-            assert!(!pinned, "I6: policy evicts a pinned model\n{}", self.tail());
-        }
-        let found = self.workers.get_mut(worker).unwrap();
+        self.world.policy_commands(worker, &instance, &command);
+        let found = self.world.workers.get_mut(worker).unwrap();
         if found.mute {
             self.unsent.push(id);
         } else {
@@ -640,26 +436,16 @@ impl Sim {
         self.instant = instant;
     }
 
-    /// Ages grow on the way, as they would with a clock of its own.
     pub(crate) fn deliver_up(&mut self, id: &WorkerId) -> bool {
-        let Some((sent, mut event)) = self.workers.get_mut(id).and_then(|worker| worker.up.pop_front())
-        else {
-            return false;
-        };
-        let delay = self.now.since(sent);
-        if let Event::WorkerReported { report, .. } = &mut event {
-            report
-                .instances
-                .iter_mut()
-                .for_each(|status| status.touch_age += delay);
-            report.touches.iter_mut().for_each(|touch| touch.age += delay);
-            report.samples.iter_mut().for_each(|sample| sample.age += delay);
-        }
-        self.event(event);
-        true
+        let event = self.world.heard_from(id);
+        event.map(|event| self.event(event)).is_some()
     }
 
-    pub(crate) fn outcome(id: muster_policy::CommandId, outcome: Outcome) -> Event {
+    pub(crate) fn deliver_down(&mut self, id: &WorkerId) -> bool {
+        self.world.carry_out_next(id)
+    }
+
+    pub(crate) fn outcome(id: CommandId, outcome: Outcome) -> Event {
         Event::Outcome { id, outcome }
     }
 
@@ -703,15 +489,5 @@ impl Sim {
             self.advance(Duration::from_millis(500));
         }
         panic!("waiters never ended: {:#?}\n{}", self.streams, self.tail());
-    }
-}
-
-/// Cuts out what nobody wants to read in a failing history.
-fn cut(line: &str, from: &str, to: &str) -> String {
-    let start = line.find(from);
-    let end = start.and_then(|start| Some(start + line[start..].find(to)?));
-    match (start, end) {
-        (Some(start), Some(end)) if start < end => format!("{}{}", &line[..start], &line[end + to.len()..]),
-        _ => line.to_owned(),
     }
 }

@@ -24,8 +24,6 @@ pub(super) enum Op {
     Touches(u8),
     Foreign(u8),
     RestartController(bool),
-    /// The driver's clock reads earlier than it did.
-    ClockBack,
     /// Touches that were told already are told again, older and with lower counts.
     LateTouch(u8),
     Advance(u16),
@@ -34,8 +32,12 @@ pub(super) enum Op {
     OpenAvoiding(u8, u8),
     /// A few short requests, one right after the other.
     Burst(u8),
-    /// The task that carries a command out dies; whether the command reached its worker nobody knows.
+    /// A worker cannot say what became of a command, which it has carried out or not.
     Unknown(u8, bool),
+    /// A command gets lost on a session that lives on, or its outcome does.
+    Unanswered(u8, bool),
+    /// An engine comes to use more or less than it did, whatever was set aside for it.
+    Memory(u8, u8),
     /// Workers report without memory samples for a while.
     Withhold(bool),
     /// The controller comes back with other limits.
@@ -54,8 +56,14 @@ pub(super) enum WorkerOp {
     Drain(bool),
     /// An engine of a lost worker ends, which a live worker sees.
     GhostGone,
-    /// Its session takes no more commands, and is not known to be lost yet.
-    Mute,
+    /// Its session is open, and takes nothing any more.
+    Deaf,
+    /// Nothing comes through any more, in either direction, and neither end knows.
+    HalfOpen,
+    /// It opens another session beside the one that it has.
+    JoinAnew,
+    /// Its process dies and comes back before anybody knows that its session is over.
+    RestartSilently,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +71,7 @@ pub(super) enum ModelOp {
     Load,
     /// With settings that take so many bytes.
     LoadWith(u8),
-    /// With a bound on the time that running work has.
-    Unload(UnloadHow, Option<u8>),
+    Unload(UnloadHow),
     Preload,
     Pin,
     /// Gives it an idle time, of so many seconds; zero = as the configuration says.
@@ -86,7 +93,10 @@ fn worker_op() -> impl Strategy<Value = WorkerOp> {
         1 => Just(WorkerOp::Forget),
         2 => any::<bool>().prop_map(WorkerOp::Drain),
         2 => Just(WorkerOp::GhostGone),
-        2 => Just(WorkerOp::Mute),
+        2 => Just(WorkerOp::Deaf),
+        2 => Just(WorkerOp::HalfOpen),
+        1 => Just(WorkerOp::JoinAnew),
+        1 => Just(WorkerOp::RestartSilently),
     ]
 }
 
@@ -99,7 +109,7 @@ fn model_op() -> impl Strategy<Value = ModelOp> {
     prop_oneof![
         Just(ModelOp::Load),
         any::<u8>().prop_map(ModelOp::LoadWith),
-        (how, prop::option::of(0_u8..20)).prop_map(|(how, within)| ModelOp::Unload(how, within)),
+        how.prop_map(ModelOp::Unload),
         any::<u8>().prop_map(ModelOp::Files),
         Just(ModelOp::Preload),
         Just(ModelOp::Pin),
@@ -129,12 +139,13 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         1 => any::<u8>().prop_map(Op::Foreign),
         1 => prop::bool::weighted(0.8).prop_map(Op::RestartController),
         6 => (0_u16..12_000).prop_map(Op::Advance),
-        1 => Just(Op::ClockBack),
         2 => any::<u8>().prop_map(Op::LateTouch),
         4 => Just(Op::Settle),
         2 => any::<(u8, u8)>().prop_map(|(n, worker)| Op::OpenAvoiding(n, worker)),
         2 => any::<u8>().prop_map(Op::Burst),
         1 => any::<(u8, bool)>().prop_map(|(n, reached)| Op::Unknown(n, reached)),
+        1 => any::<(u8, bool)>().prop_map(|(n, reached)| Op::Unanswered(n, reached)),
+        3 => any::<(u8, u8)>().prop_map(|(n, bytes)| Op::Memory(n, bytes)),
         1 => any::<bool>().prop_map(Op::Withhold),
         1 => any::<u8>().prop_map(Op::RestartWith),
         1 => (0_u16..700).prop_map(Op::Jump),

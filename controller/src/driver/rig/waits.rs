@@ -8,8 +8,8 @@ use muster_policy::{
     Bytes, DeviceChoice, DeviceFacts, Exclusivity, HostId, ModelId, ModelSpec, ModelType, Need,
 };
 
-use super::worker::SimInstance;
-use super::{Life, Sim, SimWorker};
+use super::Rig;
+use super::world::{Life, SimWorker, worker::SimInstance};
 
 /// Longer than anything is waited for that ends by itself: quiet times, samples, unknown outcomes, abandoned loads, holds of strangers.
 const LONG_ENOUGH: u32 = 80;
@@ -21,53 +21,39 @@ struct Spot<'a> {
     bytes: Bytes,
 }
 
-impl Sim {
+impl Rig {
     /// Lets time pass. Loads, unloads and sessions come to their ends, requests that run do not. Then asserts that no load waits that
     /// could begin.
-    pub(crate) fn run_on(&mut self) {
-        self.instant = true;
-        self.withhold_samples = false;
-        for round in 0..LONG_ENOUGH {
-            let ids: Vec<_> = self.workers.keys().cloned().collect();
-            for id in &ids {
-                if !self.workers[id].connected {
-                    self.connect(id);
-                }
-                if round == 0 {
-                    self.flush_touches(id);
-                }
-            }
-            self.deliver_all();
-            self.finish_loads();
-            let ended = |stream: &super::Stream| stream.ready().is_some() || stream.failed().is_some();
-            let ended = self.streams.iter().filter(|(_, stream)| ended(stream));
-            for hold in ended.map(|(hold, _)| hold.clone()).collect::<Vec<_>>() {
-                self.close(&hold);
-            }
-            self.advance(Duration::from_millis(500));
+    pub(super) async fn run_on(&mut self) {
+        self.calm().await;
+        for _ in 0..LONG_ENOUGH {
+            self.let_end().await;
+            self.close_ended().await;
+            self.advance(Duration::from_millis(500)).await;
         }
-        self.finish_loads();
+        self.let_end().await;
         self.check_waits();
     }
 
     fn check_waits(&self) {
-        let models = self.fleet.models();
+        let models = self.driver().fleet.models();
         let mut queued: Vec<_> = models
             .iter()
             .filter_map(|m| Some((m.queue_position?, &m.id)))
             .collect();
         queued.sort();
-        let retries = |model: &ModelId| self.retrying.contains_key(model);
+        let retries = |model: &ModelId| self.world.retrying.contains_key(model);
         let closed: BTreeSet<&HostId> = queued
             .iter()
-            .filter_map(|(_, model)| self.retrying.get(*model))
-            .map(|worker| &self.workers[worker].facts.host)
+            .filter_map(|(_, model)| self.world.retrying.get(*model))
+            .map(|worker| &self.world.workers[worker].facts.host)
             .collect();
         let first = queued.iter().position(|(_, model)| !retries(model));
         for (place, (_, model)) in queued.iter().enumerate() {
             let plain =
                 !self.overridden.contains(*model) && !self.avoiding.contains(*model) && !retries(model);
             let Some(spec) = self
+                .world
                 .catalogue
                 .get(*model)
                 .filter(|spec| plain && spec.replicas.get() == 1)
@@ -88,7 +74,7 @@ impl Sim {
                     "{model} waits though it could begin on {} of {}\n{}",
                     spot.device.id,
                     spot.host,
-                    self.tail()
+                    self.world.tail()
                 );
             }
             let hopeless = !spots.is_empty() && spec.needs.iter().all(|need| need.parts.len() == 1);
@@ -97,7 +83,11 @@ impl Sim {
                     .all_spots(spec)
                     .iter()
                     .all(|spot| self.pinned_stand_in(spec, spot));
-                assert!(!pinned, "I6: {model} waits behind pinned models\n{}", self.tail());
+                assert!(
+                    !pinned,
+                    "I6: {model} waits behind pinned models\n{}",
+                    self.world.tail()
+                );
             }
         }
     }
@@ -132,11 +122,11 @@ impl Sim {
             DeviceChoice::Kind(kind) => *kind == device.kind,
             DeviceChoice::Device(id) => *id == device.id,
         };
-        let workers = self.workers.values().filter(takes);
+        let workers = self.world.workers.values().filter(takes);
         let devices = workers.flat_map(|w| w.facts.devices.iter().map(move |device| (&w.facts.host, device)));
         devices
             .filter(|(_, device)| device.kind == part.kind && chosen(device))
-            .filter(|(_, device)| self.config.overcommit || part.bytes <= device.capacity)
+            .filter(|(_, device)| self.world.config.overcommit || part.bytes <= device.capacity)
             .filter(|(_, device)| self.class(device).limit(spec.kind) != Some(0))
             .map(|(host, device)| Spot {
                 host,
@@ -147,32 +137,24 @@ impl Sim {
     }
 
     fn class(&self, device: &DeviceFacts) -> Exclusivity {
-        self.config
+        self.world
+            .config
             .exclusivity
             .get(&device.kind)
             .copied()
             .unwrap_or(device.exclusivity)
     }
 
-    fn on_host<'a>(&'a self, host: &'a HostId) -> impl Iterator<Item = &'a SimInstance> {
-        let workers = self
-            .workers
-            .values()
-            .filter(move |worker| worker.facts.host == *host);
-        workers
-            .flat_map(|worker| worker.instances.values())
-            .filter(|found| found.exists())
-    }
-
     /// Nothing is known against its end: nobody uses it or waits for it, nobody pinned it, and it is alone.
     fn may_go(&self, found: &SimInstance) -> bool {
         let model = &found.spec.model;
         let wanted = self
+            .driver()
             .fleet
             .models()
             .iter()
             .any(|m| m.id == *model && m.queue_position.is_some());
-        let pinned = self.catalogue.get(model).is_some_and(|spec| spec.pinned);
+        let pinned = self.world.catalogue.get(model).is_some_and(|spec| spec.pinned);
         let idle = found.life == Life::Ready && found.running == 0 && found.holds.is_empty();
         idle && !pinned && !wanted && found.spec.group.is_none()
     }
@@ -180,7 +162,7 @@ impl Sim {
     /// It fits if all that is idle on the host goes, on a device where nothing is on its way out.
     fn evictions_do(&self, spec: &ModelSpec, spot: &Spot<'_>) -> bool {
         let stays = |found: &&SimInstance| found.spec.model == spec.id || !self.may_go(found);
-        let staying: Vec<&SimInstance> = self.on_host(spot.host).filter(stays).collect();
+        let staying: Vec<&SimInstance> = self.world.on_host(spot.host).filter(stays).collect();
         let on_device = staying.iter().filter(|found| uses(found, spot));
         let mut at_rest = on_device.map(|found| matches!(found.life, Life::Ready | Life::Quiesced));
         at_rest.all(|rests| rests)
@@ -193,7 +175,7 @@ impl Sim {
     fn fits_beside(&self, spec: &ModelSpec, spot: &Spot<'_>, earlier: &[&ModelId]) -> bool {
         let known: Vec<&ModelSpec> = earlier
             .iter()
-            .filter_map(|model| self.catalogue.get(*model))
+            .filter_map(|model| self.world.catalogue.get(*model))
             .collect();
         let plain =
             known.len() == earlier.len() && !earlier.iter().any(|model| self.overridden.contains(*model));
@@ -203,7 +185,7 @@ impl Sim {
             Bytes::new(bytes.get() * u64::from(spec.replicas.get()))
         };
         let claimed: Bytes = known.iter().map(most).sum();
-        let there: Vec<&SimInstance> = self.on_host(spot.host).collect();
+        let there: Vec<&SimInstance> = self.world.on_host(spot.host).collect();
         let at_rest = there
             .iter()
             .filter(|found| uses(found, spot))
@@ -217,16 +199,14 @@ impl Sim {
     }
 
     fn memory_left(&self, spot: &Spot<'_>, staying: &[&SimInstance]) -> Bytes {
-        if self.config.overcommit {
+        if self.world.config.overcommit {
             return Bytes::new(u64::MAX);
         }
-        let parts = staying.iter().flat_map(|found| &found.spec.reservations);
-        let used: Bytes = parts
-            .filter(|part| part.device == spot.device.id)
-            .map(|part| part.bytes)
-            .sum();
+        let device = &spot.device.id;
+        let takes = |found: &&SimInstance| found.reserved_on(device).max(found.used_on(device));
+        let used: Bytes = staying.iter().map(takes).sum();
         let key = (spot.host.clone(), spot.device.id.clone());
-        let foreign = self.foreign.get(&key).copied().unwrap_or_default();
+        let foreign = self.world.foreign.get(&key).copied().unwrap_or_default();
         spot.device.capacity.saturating_sub(used + foreign)
     }
 
@@ -256,13 +236,17 @@ impl Sim {
             .filter(together)
             .map(|found| &found.spec.model)
             .collect();
-        self.config.limits.of(spec.kind).allows(models.len())
+        self.world.config.limits.of(spec.kind).allows(models.len())
             && class.limit(spec.kind).is_none_or(|limit| in_class.len() < limit)
     }
 
     /// The fleet's limit allows it beside everything that stays anywhere.
     fn fleet_takes_another(&self, spec: &ModelSpec, coming: &[&ModelSpec]) -> bool {
-        let all = self.workers.values().flat_map(|worker| worker.instances.values());
+        let all = self
+            .world
+            .workers
+            .values()
+            .flat_map(|worker| worker.instances.values());
         let stays = |found: &&SimInstance| {
             let goes = coming.is_empty() && self.may_go(found);
             found.exists() && found.spec.kind == spec.kind && !goes
@@ -273,16 +257,16 @@ impl Sim {
             .filter(|other| other.kind == spec.kind)
             .map(|other| &other.id);
         let models: BTreeSet<&ModelId> = there.chain(to_come).chain([&spec.id]).collect();
-        self.config.fleet_limits.of(spec.kind).allows(models.len())
+        self.world.config.fleet_limits.of(spec.kind).allows(models.len())
     }
 
     /// Pinned models alone keep it from there.
     fn pinned_stand_in(&self, spec: &ModelSpec, spot: &Spot<'_>) -> bool {
         let pinned = |found: &&SimInstance| {
-            let model = self.catalogue.get(&found.spec.model);
+            let model = self.world.catalogue.get(&found.spec.model);
             found.life == Life::Ready && model.is_some_and(|spec| spec.pinned) && found.spec.model != spec.id
         };
-        let pinned: Vec<&SimInstance> = self.on_host(spot.host).filter(pinned).collect();
+        let pinned: Vec<&SimInstance> = self.world.on_host(spot.host).filter(pinned).collect();
         self.memory_left(spot, &pinned) < spot.bytes || !self.takes_another(spec, spot, &pinned, &[])
     }
 }

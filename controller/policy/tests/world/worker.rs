@@ -1,16 +1,16 @@
-//! A worker of the simulated fleet: the truth about its instances, with the rules of the wire.
+//! A worker: the truth about its instances, with the rules of the wire.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_policy::{
-    Bytes, Command, CommandId, DeviceId, DeviceSample, DoneState, Event, FailureClass, HoldId, HostId,
-    InstanceId, InstanceSpec, InstanceStatus, ModelId, ModelType, Moment, Outcome, Progress, Refusal, Report,
-    ReportedState, Reservation, Touch, UnloadMode, WorkerFacts, WorkerFailure, WorkerId,
+    Bytes, Command, CommandId, DeviceId, DeviceSample, DoneState, Event, FailureClass, HoldId, InstanceId,
+    InstanceSpec, InstanceStatus, Moment, Outcome, Progress, Refusal, Report, ReportedState, Reservation,
+    Touch, UnloadMode, WorkerFacts, WorkerFailure, WorkerId,
 };
 
-use super::Sim;
+use super::World;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Life {
@@ -36,11 +36,27 @@ pub(crate) struct SimInstance {
     pub(crate) holds: BTreeSet<HoldId>,
     pub(crate) touch_seq: u64,
     pub(crate) touched_at: Moment,
+    /// What its engine really uses, per device.
+    pub(crate) used: BTreeMap<DeviceId, Bytes>,
 }
 
 impl SimInstance {
     pub(crate) fn exists(&self) -> bool {
         !matches!(self.life, Life::Gone | Life::Failed(_))
+    }
+
+    /// Bytes set aside for it on a device.
+    pub(crate) fn reserved_on(&self, device: &DeviceId) -> Bytes {
+        let parts = self.spec.reservations.iter();
+        parts
+            .filter(|part| part.device == *device)
+            .map(|part| part.bytes)
+            .sum()
+    }
+
+    /// Bytes of a device that its engine really uses.
+    pub(crate) fn used_on(&self, device: &DeviceId) -> Bytes {
+        self.used.get(device).copied().unwrap_or_default()
     }
 
     fn touch(&mut self, now: Moment) {
@@ -102,6 +118,11 @@ impl SimWorker {
     }
 }
 
+fn reserved(spec: &InstanceSpec) -> BTreeMap<DeviceId, Bytes> {
+    let parts = spec.reservations.iter();
+    parts.map(|part| (part.device.clone(), part.bytes)).collect()
+}
+
 pub(crate) fn failure(class: FailureClass, code: &str) -> WorkerFailure {
     WorkerFailure {
         class,
@@ -111,8 +132,8 @@ pub(crate) fn failure(class: FailureClass, code: &str) -> WorkerFailure {
     }
 }
 
-impl Sim {
-    fn status(&self, id: &WorkerId, instance: &InstanceId) -> InstanceStatus {
+impl World {
+    pub(crate) fn status(&self, id: &WorkerId, instance: &InstanceId) -> InstanceStatus {
         let found = &self.workers[id].instances[instance];
         let state = match &found.life {
             Life::Loading => ReportedState::Loading {
@@ -135,8 +156,13 @@ impl Sim {
             holds: found.holds.clone(),
             touch_seq: found.touch_seq,
             touch_age: self.now.since(found.touched_at),
-            observed: if found.life == Life::Ready {
-                found.spec.reservations.clone()
+            observed: if self.engines_grow || found.life == Life::Ready {
+                let used = found.used.iter();
+                used.map(|(device, bytes)| Reservation {
+                    device: device.clone(),
+                    bytes: *bytes,
+                })
+                .collect()
             } else {
                 Vec::new()
             },
@@ -161,19 +187,6 @@ impl Sim {
             }
         };
         worker.facts.devices.iter().map(sample).collect()
-    }
-
-    /// Bytes that engines really use on a device, of all workers that live on the host.
-    pub(crate) fn used_on(&self, host: &HostId, device: &DeviceId) -> Bytes {
-        let workers = self.workers.values().filter(|worker| worker.facts.host == *host);
-        let instances = workers
-            .flat_map(|worker| worker.instances.values())
-            .filter(|instance| instance.exists());
-        let reserved = instances.flat_map(|instance| &instance.spec.reservations);
-        reserved
-            .filter(|r| r.device == *device)
-            .map(|r: &Reservation| r.bytes)
-            .sum()
     }
 
     pub(crate) fn full_report(&self, id: &WorkerId) -> Report {
@@ -208,16 +221,6 @@ impl Sim {
                 },
             ));
         }
-        if self.instant {
-            self.deliver_all();
-        }
-    }
-
-    /// A newer worker reports a state that this controller does not know.
-    pub(crate) fn report_unknown_state(&mut self, id: &WorkerId, instance: &InstanceId) {
-        let mut status = self.status(id, instance);
-        status.state = ReportedState::Unknown;
-        self.event(Event::reported(id.clone(), status));
     }
 
     fn change(&mut self, id: &WorkerId, instance: &InstanceId, change: impl FnOnce(&mut SimInstance)) {
@@ -263,9 +266,6 @@ impl Sim {
                 },
             ));
         }
-        if self.instant {
-            self.deliver_all();
-        }
     }
 
     /// A report of touches arrives that older ones had overtaken.
@@ -291,37 +291,37 @@ impl Sim {
         }
     }
 
-    pub(crate) fn deliver_down(&mut self, id: &WorkerId) -> bool {
-        let Some((command, instance, what)) = self
-            .workers
-            .get_mut(id)
-            .and_then(|worker| worker.down.pop_front())
-        else {
+    /// The next thing that a worker says; ages grow on the way, as they would with a clock of its own.
+    pub(crate) fn heard_from(&mut self, id: &WorkerId) -> Option<Event> {
+        let (sent, mut event) = self.workers.get_mut(id)?.up.pop_front()?;
+        let delay = self.now.since(sent);
+        if let Event::WorkerReported { report, .. } = &mut event {
+            report
+                .instances
+                .iter_mut()
+                .for_each(|status| status.touch_age += delay);
+            report.touches.iter_mut().for_each(|touch| touch.age += delay);
+            report.samples.iter_mut().for_each(|sample| sample.age += delay);
+        }
+        Some(event)
+    }
+
+    /// A worker carries its next command out and answers; false if there is none.
+    pub(crate) fn carry_out_next(&mut self, id: &WorkerId) -> bool {
+        let next = |worker: &mut SimWorker| worker.down.pop_front();
+        let Some((command, instance, what)) = self.workers.get_mut(id).and_then(next) else {
             return false;
         };
         let outcome = self.execute(id, &instance, what);
         let now = self.now;
         let worker = self.workers.get_mut(id).unwrap();
-        worker.up.push_back((now, Self::outcome(command, outcome)));
+        worker
+            .up
+            .push_back((now, Event::Outcome { id: command, outcome }));
         true
     }
 
-    /// The task that carries the next command to a worker dies, before or after the command is there.
-    pub(crate) fn lose_outcome(&mut self, id: &WorkerId, reached: bool) {
-        let worker = self.workers.get_mut(id).unwrap();
-        let lost = |(_, _, what): &(CommandId, InstanceId, Command)| !matches!(what, Command::AckTombstone);
-        if !worker.down.front().is_some_and(lost) {
-            return;
-        }
-        if let Some((command, instance, what)) = worker.down.pop_front() {
-            if reached {
-                self.execute(id, &instance, what);
-            }
-            self.event(Self::outcome(command, Outcome::Unknown));
-        }
-    }
-
-    fn execute(&mut self, id: &WorkerId, instance: &InstanceId, command: Command) -> Outcome {
+    pub(crate) fn execute(&mut self, id: &WorkerId, instance: &InstanceId, command: Command) -> Outcome {
         if let Command::Load { spec, holds } = command {
             return self.begin_load(id, instance, spec, holds);
         }
@@ -420,6 +420,7 @@ impl Sim {
             self.loads
                 .push((id.clone(), instance.clone(), spec.model.clone()));
             let now = self.now;
+            let used = self.used_at_first(&spec);
             let worker = self.workers.get_mut(id).unwrap();
             let holds = holds.into_iter().collect();
             let new = SimInstance {
@@ -432,6 +433,7 @@ impl Sim {
                 holds,
                 touch_seq: 1,
                 touched_at: now,
+                used,
             };
             worker.instances.insert(instance.clone(), new);
             worker.lifecycle += 1;
@@ -442,66 +444,6 @@ impl Sim {
             state: DoneState::Present,
             touch_seq: 1,
         }
-    }
-
-    /// What really runs must fit: memory per device, one model per exclusive device, models per type and host.
-    fn check_truth(&self, id: &WorkerId, instance: &InstanceId) {
-        if !self.strict {
-            return;
-        }
-        let host = &self.workers[id].facts.host;
-        let spec = &self.workers[id].instances[instance].spec;
-        for reservation in &spec.reservations {
-            let device = self.workers[id]
-                .facts
-                .devices
-                .iter()
-                .find(|d| d.id == reservation.device)
-                .unwrap();
-            let used = self.used_on(host, &device.id);
-            assert!(
-                self.config.overcommit || used + self.config.margin <= device.capacity,
-                "I4: {used} on {}\n{}",
-                device.id,
-                self.tail()
-            );
-            let class = self.config.exclusivity.get(&device.kind).copied();
-            let class = class.unwrap_or(device.exclusivity);
-            if let Some(limit) = class.limit(spec.kind) {
-                let models = self.models_where(host, |i| {
-                    class.counts_together(spec.kind, i.spec.kind)
-                        && i.spec.reservations.iter().any(|r| r.device == device.id)
-                });
-                assert!(models.len() <= limit, "I3: {models:?}\n{}", self.tail());
-            }
-        }
-        let models = self.models_of(host, spec.kind);
-        assert!(
-            self.config.limits.of(spec.kind).allows(models.len()),
-            "I2: {models:?}\n{}",
-            self.tail()
-        );
-        let everywhere = self.workers.values().flat_map(|worker| worker.instances.values());
-        let everywhere = everywhere.filter(|i| i.exists() && i.spec.kind == spec.kind);
-        let models: BTreeSet<&ModelId> = everywhere.map(|i| &i.spec.model).collect();
-        assert!(
-            self.config.fleet_limits.of(spec.kind).allows(models.len()),
-            "I2, of the fleet: {models:?}\n{}",
-            self.tail()
-        );
-    }
-
-    pub(crate) fn models_of(&self, host: &HostId, kind: ModelType) -> BTreeSet<ModelId> {
-        self.models_where(host, |instance| instance.spec.kind == kind)
-    }
-
-    fn models_where(&self, host: &HostId, test: impl Fn(&SimInstance) -> bool) -> BTreeSet<ModelId> {
-        let workers = self.workers.values().filter(|worker| worker.facts.host == *host);
-        let instances = workers.flat_map(|worker| worker.instances.values());
-        instances
-            .filter(|i| i.exists() && test(i))
-            .map(|i| i.spec.model.clone())
-            .collect()
     }
 
     pub(crate) fn loading(&self) -> Vec<(WorkerId, InstanceId)> {
@@ -524,7 +466,18 @@ impl Sim {
         self.change(id, instance, |i| {
             i.life = Life::Ready;
             i.touch(now);
+            if i.used.is_empty() {
+                i.used = reserved(&i.spec);
+            }
         });
+    }
+
+    fn used_at_first(&self, spec: &InstanceSpec) -> BTreeMap<DeviceId, Bytes> {
+        if self.engines_grow {
+            BTreeMap::new()
+        } else {
+            reserved(spec)
+        }
     }
 
     pub(crate) fn fail_load(&mut self, id: &WorkerId, instance: &InstanceId, class: FailureClass) {
@@ -575,6 +528,20 @@ impl Sim {
         });
     }
 
+    /// An engine comes to use so many hundredths of what was set aside for it, up to half as much again; whether that is less than before.
+    pub(crate) fn engine_uses(&mut self, id: &WorkerId, instance: &InstanceId, hundredths: u8) -> bool {
+        let hundredths = u64::from(hundredths % 151);
+        let mut less = false;
+        self.change(id, instance, |i| {
+            for part in &i.spec.reservations {
+                let uses = Bytes::new(part.bytes.get() * hundredths / 100);
+                let before = i.used.insert(part.device.clone(), uses);
+                less |= before.is_some_and(|before| before > uses);
+            }
+        });
+        less
+    }
+
     /// Drains that took too long are given up.
     pub(crate) fn give_up_drains(&mut self) {
         for (id, instance) in self.in_life(&Life::Draining) {
@@ -582,33 +549,6 @@ impl Sim {
             if until.is_some_and(|until| until <= self.now) {
                 self.change(&id, &instance, |i| i.life = Life::Ready);
             }
-        }
-    }
-
-    /// Lets every load and every exit under way end well, until nothing is under way.
-    pub(crate) fn finish_loads(&mut self) {
-        for _ in 0..64 {
-            self.finish_exits();
-            let loading = self.loading();
-            if loading.is_empty() && self.in_life(&Life::Unloading).is_empty() {
-                return;
-            }
-            for (id, instance) in loading {
-                if self.workers[&id]
-                    .instances
-                    .get(&instance)
-                    .is_some_and(|i| i.life == Life::Loading)
-                {
-                    self.finish_load(&id, &instance);
-                }
-            }
-        }
-        panic!("loads never end\n{}", self.tail());
-    }
-
-    pub(crate) fn finish_exits(&mut self) {
-        for (id, instance) in self.in_life(&Life::Unloading) {
-            self.exit(&id, &instance);
         }
     }
 

@@ -1,0 +1,101 @@
+//! What must hold of what really runs, whatever the controller believes.
+
+use std::collections::BTreeSet;
+
+use muster_policy::{Bytes, DeviceId, HostId, InstanceId, ModelId, ModelType, WorkerId};
+
+use super::World;
+use super::worker::SimInstance;
+
+impl World {
+    /// What exists on a host, whoever its worker is.
+    pub(crate) fn on_host<'a>(&'a self, host: &'a HostId) -> impl Iterator<Item = &'a SimInstance> {
+        let workers = self
+            .workers
+            .values()
+            .filter(move |worker| worker.facts.host == *host);
+        workers
+            .flat_map(|worker| worker.instances.values())
+            .filter(|found| found.exists())
+    }
+
+    /// Bytes that engines really use on a device, of all workers that live on the host.
+    pub(crate) fn used_on(&self, host: &HostId, device: &DeviceId) -> Bytes {
+        self.on_host(host).map(|found| found.used_on(device)).sum()
+    }
+
+    /// What really runs must fit: memory per device, one model per exclusive device, models per type and host.
+    pub(super) fn check_truth(&self, id: &WorkerId, instance: &InstanceId) {
+        if !self.strict {
+            return;
+        }
+        let host = &self.workers[id].facts.host;
+        let spec = &self.workers[id].instances[instance].spec;
+        for reservation in &spec.reservations {
+            let devices = &self.workers[id].facts.devices;
+            let device = devices.iter().find(|d| d.id == reservation.device).unwrap();
+            let reserved: Bytes = self
+                .on_host(host)
+                .map(|found| found.reserved_on(&device.id))
+                .sum();
+            assert!(
+                self.config.overcommit || reserved + self.config.margin <= device.capacity,
+                "I4: {reserved} on {}\n{}",
+                device.id,
+                self.tail()
+            );
+            let class = self.config.exclusivity.get(&device.kind).copied();
+            let class = class.unwrap_or(device.exclusivity);
+            if let Some(limit) = class.limit(spec.kind) {
+                let models = self.models_where(host, |i| {
+                    class.counts_together(spec.kind, i.spec.kind)
+                        && i.spec.reservations.iter().any(|r| r.device == device.id)
+                });
+                assert!(models.len() <= limit, "I3: {models:?}\n{}", self.tail());
+            }
+        }
+        let models = self.models_of(host, spec.kind);
+        assert!(
+            self.config.limits.of(spec.kind).allows(models.len()),
+            "I2: {models:?}\n{}",
+            self.tail()
+        );
+        let everywhere = self.workers.values().flat_map(|worker| worker.instances.values());
+        let everywhere = everywhere.filter(|i| i.exists() && i.spec.kind == spec.kind);
+        let models: BTreeSet<&ModelId> = everywhere.map(|i| &i.spec.model).collect();
+        assert!(
+            self.config.fleet_limits.of(spec.kind).allows(models.len()),
+            "I2, of the fleet: {models:?}\n{}",
+            self.tail()
+        );
+    }
+
+    /// I7: nothing but pinned models is left beside a second attempt.
+    pub(crate) fn check_emptied(&self, worker: &WorkerId, model: &ModelId) {
+        let host = &self.workers[worker].facts.host;
+        let workers = self
+            .workers
+            .values()
+            .filter(|other| other.connected && other.facts.host == *host);
+        let there = workers
+            .flat_map(|worker| worker.instances.values())
+            .filter(|found| found.exists());
+        for other in there.map(|found| &found.spec.model) {
+            let pinned = self.catalogue.get(other).is_some_and(|spec| spec.pinned);
+            assert!(
+                pinned || other == model,
+                "I7: {model} is tried again beside {other}\n{}",
+                self.tail()
+            );
+        }
+    }
+
+    fn models_of(&self, host: &HostId, kind: ModelType) -> BTreeSet<ModelId> {
+        self.models_where(host, |instance| instance.spec.kind == kind)
+    }
+
+    fn models_where(&self, host: &HostId, test: impl Fn(&SimInstance) -> bool) -> BTreeSet<ModelId> {
+        let there = self.on_host(host).filter(|found| test(found));
+        there.map(|found| found.spec.model.clone()).collect()
+    }
+}

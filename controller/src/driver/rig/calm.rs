@@ -1,0 +1,149 @@
+//! Calming down: faults end, workers come back, and then everything that waits comes to an end and nothing is left behind.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use muster_policy::{InstanceId, ModelState, Moment, WorkerId};
+
+use super::{
+    Rig,
+    link::Link,
+    world::{Life, SimWorker},
+};
+
+/// Rounds of half a second within which everything ends that can.
+const ROUNDS: usize = 400;
+
+impl Rig {
+    /// No more faults: who has no session that works opens one, and says all.
+    pub(super) async fn calm(&mut self) {
+        self.instant = true;
+        self.world.withhold_samples = false;
+        for id in self.worker_ids() {
+            let fine = |link: &Link| link.open() && !link.unanswered;
+            if !self.links.get(&id).is_some_and(fine) {
+                self.connect(&id).await;
+            }
+            self.world.flush_touches(&id);
+        }
+        self.carry_all().await;
+    }
+
+    /// Lets every load and every exit under way end well, until nothing is under way.
+    pub(super) async fn let_end(&mut self) {
+        for _ in 0..64 {
+            for id in self.worker_ids() {
+                if !self.world.workers[&id].connected {
+                    self.connect(&id).await;
+                }
+            }
+            self.carry_all().await;
+            let ending = self.world.in_life(&Life::Unloading);
+            let loading = self.world.loading();
+            if ending.is_empty() && loading.is_empty() {
+                return;
+            }
+            for (id, instance) in ending {
+                self.world.exit(&id, &instance);
+            }
+            for (id, instance) in loading {
+                self.world.finish_load(&id, &instance);
+            }
+        }
+        panic!("loads never end\n{}", self.world.tail());
+    }
+
+    /// Gateways close streams that have had their last word.
+    pub(super) async fn close_ended(&mut self) {
+        let ended = |stream: &super::Stream| stream.ready().is_some() || stream.failed().is_some();
+        let ended = self.streams.iter().filter(|(_, stream)| ended(stream));
+        for hold in ended.map(|(hold, _)| hold.clone()).collect::<Vec<_>>() {
+            self.close(&hold).await;
+        }
+    }
+
+    /// Brings everything to an end: sessions, loads, unloads, requests. Asserts that every waiter ends, and that nothing is left.
+    pub(super) async fn run_out(&mut self) {
+        self.calm().await;
+        for _ in 0..ROUNDS {
+            self.let_end().await;
+            self.world.end_all_requests();
+            self.carry_all().await;
+            self.close_ended().await;
+            let held = |worker: &SimWorker| worker.instances.values().any(|found| !found.holds.is_empty());
+            let quiet = |worker: &SimWorker| worker.quiet() && !held(worker);
+            let quiet = self.world.workers.values().all(quiet);
+            let models = self.driver().fleet.models();
+            if self.streams.is_empty() && quiet && models.iter().all(|m| m.state != ModelState::Loading) {
+                return self.check_rest();
+            }
+            self.advance(Duration::from_millis(500)).await;
+        }
+        let waiting: Vec<_> = self
+            .streams
+            .iter()
+            .map(|(hold, stream)| (hold, &stream.last))
+            .collect();
+        panic!("waiters never ended: {waiting:#?}\n{}", self.world.tail());
+    }
+
+    fn check_rest(&mut self) {
+        let unanswered = self.calls.iter().filter(|(_, asked)| asked.answer.is_none());
+        let unanswered: Vec<_> = unanswered.map(|(call, _)| call).collect();
+        assert!(
+            unanswered.is_empty(),
+            "never answered: {unanswered:?}\n{}",
+            self.world.tail()
+        );
+        self.calls.clear();
+        let truth: BTreeSet<(WorkerId, InstanceId)> = self.what_runs().collect();
+        let known = self.driver().fleet.instances().into_iter();
+        let known: BTreeSet<(WorkerId, InstanceId)> =
+            known.map(|instance| (instance.worker, instance.id)).collect();
+        assert_eq!(known, truth, "what runs and what is known\n{}", self.world.tail());
+        for view in self.driver().fleet.devices() {
+            let on = self.world.on_host(&view.key.host);
+            let reserved = on.map(|found| found.reserved_on(&view.key.device)).sum();
+            assert_eq!(view.reserved, reserved, "{}\n{}", view.key, self.world.tail());
+        }
+    }
+
+    fn what_runs(&self) -> impl Iterator<Item = (WorkerId, InstanceId)> {
+        let workers = self.world.workers.iter();
+        workers.flat_map(|(id, worker)| {
+            worker
+                .instances
+                .keys()
+                .map(move |instance| (id.clone(), instance.clone()))
+        })
+    }
+
+    /// PROTOCOL 7: a controller that comes back knows what the one before it knew.
+    pub(super) async fn check_rebuilt(&mut self) {
+        // What has been idle for too long beside a load is looked at once a second; a new controller does so at once.
+        self.advance(Duration::from_secs(1)).await;
+        self.run_out().await;
+        for id in self.worker_ids() {
+            self.world.flush_touches(&id);
+        }
+        self.carry_all().await;
+        let before = self.digest();
+        self.restart_controller().await;
+        self.connect_all().await;
+        self.carry_all().await;
+        assert_eq!(self.digest(), before, "{}", self.world.tail());
+    }
+
+    /// What policy reads of a fleet, without what only one controller can know (failures, streams) or what moves with time.
+    fn digest(&self) -> (Vec<String>, Vec<String>, Vec<InstanceId>) {
+        let fleet = &self.driver().fleet;
+        let instances = fleet.instances();
+        let instances = instances.iter().map(|instance| format!("{instance:?}")).collect();
+        let devices = fleet.devices();
+        let devices = devices.iter().map(|device| format!("{device:?}")).collect();
+        let order = fleet.models().into_iter();
+        let order = order.filter_map(|m| Some((m.last_used?, m.instances.first()?.clone())));
+        let mut order: Vec<(Moment, InstanceId)> = order.collect();
+        order.sort();
+        (instances, devices, order.into_iter().map(|(_, id)| id).collect())
+    }
+}
