@@ -1,5 +1,6 @@
 //! How fast prompts are read: the first and the tenth of a kind, alone and beside answers that stream; and what those suffer from it. Every prompt differs from
-//! the others from its first word on, so that nobody's cache helps.
+//! the others from its first word on, so that nobody's cache helps. What earlier prompts left in the cache makes every later call dearer (llama.cpp looks at
+//! all cells up to the last that is used), so speeds beside streams are held against speeds alone just before, with as much in the cache.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,7 +20,7 @@ use crate::{
 };
 
 const BESIDE: [usize; 2] = [1, 8];
-/// Prompts beside streams.
+/// Prompts beside streams, and as many alone before.
 const PROMPTS_BESIDE: usize = 3;
 /// Time for which streams are watched while nobody reads.
 const WATCH: Duration = Duration::from_secs(2);
@@ -63,7 +64,6 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     }
     say("\n| prompt tokens | path | first, ms | tenth, ms | best tokens/s | × direct |");
     say("|---|---|---|---|---|---|");
-    let mut alone = Vec::new();
     for (salt, tokens) in arguments.prompt_tokens.iter().enumerate() {
         let mut samples = [Vec::new(), Vec::new()];
         for number in 0..arguments.repeats {
@@ -87,20 +87,19 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
                 best(samples) / base
             ));
         }
-        alone.push([best(&samples[0]), best(&samples[1])]);
     }
     say(
         "\n| prompt tokens | streams | path | best tokens/s | × alone | between two tokens of a stream, p99 ms, alone | … beside the prompt |",
     );
     say("|---|---|---|---|---|---|---|");
     for streams in BESIDE {
-        for ((salt, tokens), alone) in arguments.prompt_tokens.iter().enumerate().zip(&alone) {
-            for ((name, stack), alone) in rows.iter().zip(alone) {
+        for (salt, tokens) in arguments.prompt_tokens.iter().enumerate() {
+            for (name, stack) in rows {
                 let row = beside(&stack.http, streams, *tokens, 1000 * streams + salt).await?;
                 say(&format!(
                     "| {tokens} | {streams} | {name} | {:.0} | {:.2} | {:.1} | {:.1} |",
                     row.rate,
-                    row.rate / alone,
+                    row.rate / row.alone,
                     millis(row.without),
                     millis(row.with)
                 ));
@@ -112,6 +111,8 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// What prompts and streams do to each other.
 struct Beside {
+    /// Prompt tokens/s with nobody beside.
+    alone: f64,
     rate: f64,
     without: Duration,
     with: Duration,
@@ -177,7 +178,18 @@ impl Drop for Streams {
     }
 }
 
+/// The speed of the best of some prompts.
+async fn prompts(address: &str, tokens: usize, salt: usize) -> anyhow::Result<f64> {
+    let mut samples = Vec::new();
+    for number in 0..PROMPTS_BESIDE {
+        let mut connection = Connection::open(address).await?;
+        samples.push(connection.chat(&chat(tokens, number, salt, 1)).await?);
+    }
+    Ok(best(&samples))
+}
+
 async fn beside(address: &str, streams: usize, tokens: usize, salt: usize) -> anyhow::Result<Beside> {
+    let alone = prompts(address, tokens, salt + 700).await?;
     let local = LocalSet::new();
     local
         .run_until(async {
@@ -193,14 +205,11 @@ async fn beside(address: &str, streams: usize, tokens: usize, salt: usize) -> an
             let _of_the_warm_up = running.p99();
             tokio::time::sleep(WATCH).await;
             let without = running.p99();
-            let mut samples = Vec::new();
-            for number in 0..PROMPTS_BESIDE {
-                let mut connection = Connection::open(address).await?;
-                samples.push(connection.chat(&chat(tokens, number, salt + 500, 1)).await?);
-            }
+            let rate = prompts(address, tokens, salt + 500).await?;
             let with = running.p99();
             Ok(Beside {
-                rate: best(&samples),
+                alone,
+                rate,
                 without,
                 with,
             })

@@ -19,8 +19,28 @@ function(muster_leave_out target pattern)
     endif()
 endfunction()
 
-function(muster_only_what_is_linked)
+function(muster_compile_together target alone)
+    if(TARGET ${target})
+        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+        get_target_property(sources ${target} SOURCES)
+        get_target_property(folder ${target} SOURCE_DIR)
+        foreach(source IN LISTS sources)
+            get_filename_component(source "${source}" ABSOLUTE BASE_DIR "${folder}")
+            set(skip OFF)
+            if(source MATCHES "/(${alone})\\.cpp$")
+                set(skip ON)
+            endif()
+            set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ${skip})
+        endforeach()
+    endif()
+endfunction()
+
+function(muster_lean)
     muster_leave_out(llama-common "arg|console|debug|download|hf-cache|imatrix-loader|llguidance|preset|subproc")
+    # Most of what these files cost is their headers: several of them are compiled as one. Left alone is what declares a name that another of
+    # its target declares differently.
+    muster_compile_together(llama-common "json")
+    muster_compile_together(llama "llama-kv-cache-dsv4")
     # A library must have a source.
     if(TARGET cpp-httplib)
         file(WRITE ${CMAKE_BINARY_DIR}/muster-empty.cpp "")
@@ -30,5 +50,5 @@ endfunction()
 
 # At the end of the top folder, when all targets are there. An older cmake compiles them, too.
 if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR AND NOT CMAKE_VERSION VERSION_LESS 3.19)
-    cmake_language(DEFER CALL muster_only_what_is_linked)
+    cmake_language(DEFER CALL muster_lean)
 endif()
