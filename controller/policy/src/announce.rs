@@ -193,8 +193,9 @@ impl Fleet {
     /// woken whenever time alone makes an instance idle.
     pub(crate) fn announce_timer(&mut self, attention_wake: Option<Moment>) {
         let settle = match &self.phase {
+            // Then it is their end that is waited for.
+            Phase::Settling { joins_wait: true, .. } | Phase::Running => None,
             Phase::Settling { until, .. } => Some(*until),
-            Phase::Running => None,
         };
         let expiry = match self.phase {
             Phase::Settling { .. } => None,

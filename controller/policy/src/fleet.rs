@@ -74,6 +74,8 @@ pub(crate) enum Phase {
     Settling {
         until: Moment,
         missing: BTreeSet<WorkerId>,
+        /// Workers are about to join: time is not up before they have.
+        joins_wait: bool,
     },
     /// Business as usual.
     Running,
@@ -91,6 +93,7 @@ impl Fleet {
             Phase::Settling {
                 until: now + config.settle,
                 missing,
+                joins_wait: false,
             }
         };
         let appraiser = Appraiser::new(config.eviction);
@@ -197,6 +200,11 @@ impl Fleet {
             Event::GhostGone { instance } => self.ghost_gone(&instance),
             Event::ModelsChanged { models } => self.models_changed(models),
             Event::CatalogueChanged { models } => self.catalogue_changed(models),
+            Event::JoinsWait { any } => {
+                if let Phase::Settling { joins_wait, .. } = &mut self.phase {
+                    *joins_wait = any;
+                }
+            }
             Event::Tick => {}
         }
     }
@@ -219,6 +227,7 @@ impl Fleet {
             | Event::GhostGone { .. }
             | Event::ModelsChanged { .. }
             | Event::CatalogueChanged { .. }
+            | Event::JoinsWait { .. }
             | Event::Tick => false,
         }
     }
@@ -226,7 +235,11 @@ impl Fleet {
     /// Ends settling when its time has come.
     fn settle(&mut self) {
         let over = match &self.phase {
-            Phase::Settling { until, missing } => missing.is_empty() || *until <= self.now,
+            Phase::Settling {
+                until,
+                missing,
+                joins_wait,
+            } => missing.is_empty() || *until <= self.now && !joins_wait,
             Phase::Running => false,
         };
         if over {

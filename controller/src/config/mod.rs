@@ -64,6 +64,8 @@ pub struct Timing {
     pub lost_after: Duration,
     /// How long another boot of a worker waits for the old session to show life (PROTOCOL.md 5).
     pub ping_wait: Duration,
+    /// How long a worker that is heard may take to answer a command, which takes no time; after that its outcome is unknown (PROTOCOL.md 3).
+    pub command_wait: Duration,
     /// How long a hold outlives both the controller's session and the gateway (PROTOCOL.md 9).
     pub hold_ttl: Duration,
     /// How long a lost worker is still waited for when the controller starts.
@@ -76,6 +78,7 @@ impl Default for Timing {
             heartbeat_every: Duration::from_millis(500),
             lost_after: Duration::from_secs(3),
             ping_wait: Duration::from_secs(1),
+            command_wait: Duration::from_secs(10),
             hold_ttl: Duration::from_secs(10),
             roster_ttl: Duration::from_secs(7 * 24 * 3600),
         }

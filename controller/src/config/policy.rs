@@ -77,6 +77,7 @@ pub(super) fn timing(section: Section<'_>) -> Timing {
         heartbeat_every: span("heartbeat_every", default.heartbeat_every).max(Duration::from_millis(1)),
         lost_after: span("lost_after", default.lost_after),
         ping_wait: span("ping_wait", default.ping_wait),
+        command_wait: span("command_wait", default.command_wait),
         hold_ttl: span("hold_ttl", default.hold_ttl),
         roster_ttl: span("roster_ttl", default.roster_ttl),
     };

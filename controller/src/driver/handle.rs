@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use muster_policy::{HoldId, RequestId};
@@ -10,45 +10,57 @@ use muster_proto::{
     Code, ErrorExt,
     id::{self, SessionId},
     life::Life,
-    v1,
+    v1::{self, worker_message::Kind as Up},
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::inbox::{
-    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, FromWorker, Inbox, Models, OnDrop, Order, Pin,
-    PullState, Query, Reply, SESSIONS, WORKERS, stopping,
+    ASKS, Answer, Ask, CLOSINGS, CallState, Closing, Inbox, Join, Models, OnDrop, Order, Pin, PullState,
+    Query, Reply, SESSIONS, Said, WORKERS, stopping,
 };
 use crate::{config::Timing, convert::stage::unknown_model, state::Saving};
 
 /// Sending ends of the driver's lanes.
 #[derive(Debug, Clone)]
 pub(crate) struct Lanes {
-    workers: mpsc::Sender<FromWorker>,
+    outcomes: mpsc::Sender<SessionId>,
+    reports: mpsc::Sender<SessionId>,
+    joins: mpsc::Sender<Box<Join>>,
     ends: mpsc::Sender<SessionId>,
     closings: mpsc::Sender<Closing>,
     asks: mpsc::Sender<Ask>,
+    joining: Arc<AtomicUsize>,
 }
 
 /// The lanes, both ends.
 pub(super) fn lanes() -> (Lanes, Inbox) {
-    let (workers, from_workers) = mpsc::channel(WORKERS);
+    let (outcomes, with_outcomes) = mpsc::channel(WORKERS);
+    let (reports, with_reports) = mpsc::channel(WORKERS);
+    let (joins, from_workers) = mpsc::channel(WORKERS);
     let (ends, from_sessions) = mpsc::channel(SESSIONS);
     let (closings, from_streams) = mpsc::channel(CLOSINGS);
     let (asks, from_callers) = mpsc::channel(ASKS);
+    let joining = Arc::new(AtomicUsize::new(0));
     let inbox = Inbox {
-        workers: from_workers,
+        outcomes: with_outcomes,
+        reports: with_reports,
+        joins: from_workers,
         ends: from_sessions,
         closings: from_streams,
         asks: from_callers,
+        joining: Arc::clone(&joining),
     };
     (
         Lanes {
-            workers,
+            outcomes,
+            reports,
+            joins,
             ends,
             closings,
             asks,
+            joining,
         },
         inbox,
     )
@@ -66,6 +78,20 @@ pub(crate) struct Handle {
     life: Life,
     troubles: watch::Receiver<Vec<String>>,
 }
+
+/// A worker that is about to join: from its call until it has its place, or is gone.
+#[derive(Debug)]
+pub(crate) struct Joining(Arc<AtomicUsize>);
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Nobody hears what a session says any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unheard;
 
 /// An open `EnsureLoaded` stream: while it lives, the hold does.
 #[derive(Debug)]
@@ -184,9 +210,36 @@ impl Handle {
         self.events.subscribe()
     }
 
-    /// The lane of worker sessions.
-    pub(crate) fn workers(&self) -> mpsc::Sender<FromWorker> {
-        self.lanes.workers.clone()
+    /// Notes that a worker is about to join.
+    pub(crate) fn joining(&self) -> Joining {
+        self.lanes.joining.fetch_add(1, Ordering::Relaxed);
+        Joining(Arc::clone(&self.lanes.joining))
+    }
+
+    /// Asks for a worker's place. Waits while the driver is behind; false if the controller ends.
+    pub(crate) async fn join(&self, join: Join) -> bool {
+        self.lanes.joins.send(Box::new(join)).await.is_ok()
+    }
+
+    /// Hands over what a session said. Waits while the driver is behind: that is its worker's back-pressure.
+    ///
+    /// # Errors
+    /// The session counts no more, or the controller ends.
+    pub(crate) async fn say(
+        &self,
+        session: &SessionId,
+        mailbox: &mpsc::Sender<Said>,
+        kind: Up,
+    ) -> Result<(), Unheard> {
+        let turns = match kind {
+            Up::Outcome(_) => &self.lanes.outcomes,
+            Up::Report(_) | Up::Goodbye(_) | Up::Files(_) | Up::Heartbeat(_) | Up::Hello(_) => {
+                &self.lanes.reports
+            }
+        };
+        mailbox.send(Box::new(kind)).await.map_err(|_| Unheard)?;
+        // If this task ends here, the session's end has it heard.
+        turns.send(session.clone()).await.map_err(|_| Unheard)
     }
 
     /// A worker session's place; its end is told when that is dropped.
@@ -349,7 +402,7 @@ mod tests {
         );
         let name = |n: usize| SessionId::from(n.to_string());
         let mut open: Vec<_> = (0..SESSIONS).map(|n| handle.session(name(n)).unwrap()).collect();
-        assert_eq!(handle.workers().capacity(), WORKERS);
+        assert_eq!(handle.lanes.reports.capacity(), WORKERS);
         let refused = handle.session(name(SESSIONS)).unwrap_err().unwrap();
         assert_eq!(refused.kind(), Code::QueueFull);
         assert!(inbox.ends.try_recv().is_err());

@@ -1,14 +1,22 @@
 //! What reaches the driver, and in which order.
 //!
-//! | lane     | what                              | when full                                             |
-//! |----------|-----------------------------------|-------------------------------------------------------|
-//! | workers  | sessions: joins, reports, outcomes | the session waits, so its worker's stream does        |
-//! | ends     | ends of sessions                  | never: each session has reserved its place            |
-//! | closings | ends of `EnsureLoaded` streams    | never: each open stream has reserved its place        |
-//! | asks     | calls from outside                | the call is refused with `queue_full`                 |
+//! | lane     | what                                  | when full                                             |
+//! |----------|---------------------------------------|-------------------------------------------------------|
+//! | ends     | ends of sessions                      | never: each session has reserved its place            |
+//! | outcomes | sessions that have answered a command | the session waits, so its worker's stream does        |
+//! | reports  | sessions that have said anything else | the session waits                                     |
+//! | joins    | workers that introduce themselves     | the session waits                                     |
+//! | closings | ends of `EnsureLoaded` streams        | never: each open stream has reserved its place        |
+//! | asks     | calls from outside                    | the call is refused with `queue_full`                 |
 //!
-//! The driver polls ends first, then the others in this order. Outcomes share the workers' lane with reports, since a session's order counts; for the same reason
-//! what a session has said is heard before its end.
+//! Ends come first, then outcomes, then one of each of the others and of what is due by the clock, in turn (PROTOCOL.md 21): none of them waits for
+//! ever behind another.
+//!
+//! A session's order counts (PROTOCOL.md 3). So what it says lies in a mailbox of its own, and the lanes of outcomes and reports only carry whose turn it
+//! is: an outcome comes before what *other* sessions say, with all that its own session said before it. One session that says much waits for a place in
+//! its own mailbox, and keeps nobody else waiting. What a session has said is heard before its end.
+
+use std::sync::{Arc, atomic::AtomicUsize};
 
 use muster_policy::{HoldId, RequestId};
 use muster_proto::{ErrorExt as _, id::SessionId, v1};
@@ -18,8 +26,10 @@ use tokio_util::sync::CancellationToken;
 use super::pulse::Pulse;
 use crate::{routes::Subscription, state::Saving};
 
-/// Places in the workers' lane.
+/// Places in the lanes of outcomes, of reports and of joins each.
 pub(crate) const WORKERS: usize = 1024;
+/// Places in the mailbox of one session.
+pub(crate) const MAILBOX: usize = 16;
 /// Places in the ends' lane: worker sessions that may be open at once.
 pub(crate) const SESSIONS: usize = 1 << 14;
 /// Places in the closings' lane: `EnsureLoaded` streams that may be open at once.
@@ -27,19 +37,8 @@ pub(crate) const CLOSINGS: usize = 1 << 16;
 /// Places in the asks' lane.
 pub(crate) const ASKS: usize = 4096;
 
-/// From worker sessions.
-#[derive(Debug)]
-pub(crate) enum FromWorker {
-    /// A worker introduced itself.
-    Join(Box<Join>),
-    /// Something came up an accepted session.
-    Message {
-        /// The session.
-        session: SessionId,
-        /// What.
-        kind: Box<v1::worker_message::Kind>,
-    },
-}
+/// What a session said, unread.
+pub(crate) type Said = Box<v1::worker_message::Kind>;
 
 /// A worker that wants a session.
 #[derive(Debug)]
@@ -64,8 +63,13 @@ pub(crate) struct Join {
 /// Answer to [`Join`].
 #[derive(Debug)]
 pub(crate) enum JoinAnswer {
-    /// The session counts from now on; the epoch, kept current.
-    Accepted(watch::Receiver<u64>),
+    /// The session counts from now on.
+    Accepted {
+        /// The epoch, kept current.
+        epoch: watch::Receiver<u64>,
+        /// Its mailbox; closed once it counts no more.
+        mailbox: mpsc::Sender<Said>,
+    },
     /// Another boot of this worker has a session: see whether it lives (PROTOCOL.md 5).
     Occupied {
         /// That session.
@@ -223,14 +227,20 @@ pub(crate) enum Query {
 /// The controller's end of the lanes.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// From worker sessions.
-    pub(crate) workers: mpsc::Receiver<FromWorker>,
+    /// Sessions with an outcome in their mailbox.
+    pub(crate) outcomes: mpsc::Receiver<SessionId>,
+    /// Sessions with something else there.
+    pub(crate) reports: mpsc::Receiver<SessionId>,
+    /// Workers that introduce themselves.
+    pub(crate) joins: mpsc::Receiver<Box<Join>>,
     /// Sessions whose tasks ended, for whatever reason.
     pub(crate) ends: mpsc::Receiver<SessionId>,
     /// Ends of streams.
     pub(crate) closings: mpsc::Receiver<Closing>,
     /// Calls.
     pub(crate) asks: mpsc::Receiver<Ask>,
+    /// Workers that are about to join.
+    pub(crate) joining: Arc<AtomicUsize>,
 }
 
 /// Sends the end of a session, or of a stream, when dropped: it has its place in the lane from the start, so this neither waits nor fails.

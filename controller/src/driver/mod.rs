@@ -1,15 +1,15 @@
 //! The one task that owns the fleet: it turns what happens into events of policy and has the effects carried out.
 //!
 //! ```text
-//!  worker sessions ──► workers ─┐
-//!                      ends    ─┤
-//!  ensure streams  ──► closings ├─► Driver ─► Fleet::step ─► Effects ─► executor ─► commands, routes, streams, events
-//!  timer           ─────────────┤     ▲                                    │
-//!  gRPC calls      ──► asks ────┘     └──────── follow-up events ──────────┘
+//!  worker sessions ──► ends, outcomes, reports, joins ─┐
+//!  ensure streams  ──► closings                        ├─► Driver ─► Fleet::step ─► Effects ─► executor ─► commands, routes, streams, events
+//!  timer           ────────────────────────────────────┤     ▲                                    │
+//!  gRPC calls      ──► asks ───────────────────────────┘     └──────── follow-up events ──────────┘
 //! ```
 //!
-//! Invariants: the driver never awaits a send; every effect is carried out before the next event; one input is bounded work ([`agenda`]); what
-//! changed for watchers is published once per input.
+//! Invariants: the driver never awaits a send; every effect is carried out before the next event; one input is bounded work ([`agenda`]), and one that
+//! is not is said ([`watchdog`]); nothing waits for ever behind others ([`input`]). What changed for watchers is published, and other tasks have their
+//! turn, when nothing is left to do or a [`SLOT`] is over.
 //!
 //! Architecture invariant: no decision about the fleet is made here or in the executor; whoever wants one changes policy.
 
@@ -20,6 +20,7 @@ mod explain;
 mod ghosts;
 pub(crate) mod handle;
 pub(crate) mod inbox;
+mod input;
 mod looks;
 mod mirror;
 mod models;
@@ -29,6 +30,7 @@ mod queries;
 #[cfg(test)]
 mod rig;
 mod sessions;
+mod watchdog;
 mod workers;
 
 #[cfg(test)]
@@ -43,12 +45,13 @@ use std::{
 use muster_policy::{Event, Fleet, ModelId, Moment, WorkerFacts};
 use muster_proto::{
     id,
-    life::{BEAT_EVERY, Life, Part},
+    life::{Life, Part},
     v1,
 };
 use tokio::{
     sync::{broadcast, watch},
-    time::{Instant, sleep, sleep_until},
+    task::yield_now,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -58,10 +61,12 @@ use self::{
     ghosts::Ghosts,
     handle::Handle,
     inbox::{Ask, Inbox, Order, Query},
-    looks::{Later, Looked, Looks},
+    input::Input,
+    looks::{Later, Looks},
     mirror::Mirror,
     pulls::Pulls,
     sessions::Sessions,
+    watchdog::Watchdog,
 };
 use crate::{
     catalogue::Catalogue,
@@ -77,6 +82,9 @@ const EVENT_RING: usize = 1024;
 
 /// The least time between two looks at the clock, whatever policy asks for: timers come before calls.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// How long inputs are taken one after the other. Other tasks of the thread have their turn then: it is theirs that inputs come from.
+const SLOT: Duration = Duration::from_micros(500);
 
 /// How often watchers of routes hear that a model was used.
 const TELL_USE: Duration = Duration::from_secs(1);
@@ -182,6 +190,10 @@ pub(crate) struct Driver {
     used_told: Moment,
     prune: bool,
     inbox: Inbox,
+    /// Whether policy has been told that workers are about to join.
+    joins_told: bool,
+    /// The lane that had its turn last.
+    turn: usize,
     stop: CancellationToken,
     part: Part,
     #[cfg(test)]
@@ -197,22 +209,6 @@ struct Stats {
     evictions: u64,
     ensures: u64,
     policy_steps: u64,
-}
-
-/// One input.
-#[derive(Debug)]
-enum Input {
-    Worker(inbox::FromWorker),
-    End(id::SessionId),
-    Closing(inbox::Closing),
-    Wake,
-    PutOff,
-    Beat,
-    Look,
-    Looked(Looked),
-    Files,
-    Ask(Ask),
-    Stop,
 }
 
 impl Driver {
@@ -236,6 +232,7 @@ impl Driver {
             // One that left the catalogue may come back.
             catalogue.pin(model, *pinned);
         }
+        let sessions = Sessions::new(config.timing.command_wait);
         let (lanes, inbox) = handle::lanes();
         let epoch_sender = watch::Sender::new(epoch);
         let events = broadcast::Sender::new(EVENT_RING);
@@ -264,7 +261,7 @@ impl Driver {
             looks: Looks::default(),
             mirror: Mirror::default(),
             ghosts: Ghosts::default(),
-            sessions: Sessions::default(),
+            sessions,
             ensures: Ensures::default(),
             calls: Calls::default(),
             routes: Publisher::new(epoch),
@@ -279,6 +276,8 @@ impl Driver {
             used_told: Moment::START,
             prune: false,
             inbox,
+            joins_told: false,
+            turn: 0,
             stop,
             part: life.part("driver"),
             #[cfg(test)]
@@ -291,26 +290,49 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         self.first_look().await;
         self.begin();
-        while self.turn().await {}
+        // Dropped with this task, whose inputs it watches.
+        let watchdog = Watchdog::start();
+        let mut slot = Instant::now();
+        loop {
+            self.part.beat();
+            if slot.elapsed() >= SLOT {
+                self.publish();
+                yield_now().await;
+                slot = Instant::now();
+            }
+            let input = match self.ready() {
+                Some(input) => input,
+                None => {
+                    self.publish();
+                    let input = self.wait().await;
+                    slot = Instant::now();
+                    input
+                }
+            };
+            watchdog.begin(input.what());
+            let goes_on = self.take(input);
+            watchdog.done();
+            if !goes_on {
+                break;
+            }
+        }
+        self.publish();
         self.writer.finish().await;
     }
 
-    /// Takes the next input, with all that follows from it; false at the end. Cancelled while it waits, it has taken none.
-    async fn turn(&mut self) -> bool {
-        self.part.beat();
-        let input = self.next().await;
-        let goes_on = self.take(input);
-        if goes_on {
-            self.publish();
-        }
-        goes_on
-    }
-
+    /// Takes an input, with all that follows from it; false at the end.
     fn take(&mut self, input: Input) -> bool {
+        self.tell_joins();
         match input {
-            Input::Worker(message) => self.session_said(message),
             Input::End(session) => self.session_ended(&session),
+            Input::Outcome(session) => self.session_answered(&session),
+            Input::Report(session) => {
+                // It may have been heard before, with an outcome.
+                let _heard = self.session_said(&session);
+            }
+            Input::Join(join) => self.join(*join),
             Input::Closing(closing) => self.closed(&closing),
+            Input::Ask(ask) => self.ask(ask),
             Input::Wake => {
                 self.wake = None;
                 self.woken = Instant::now();
@@ -321,39 +343,14 @@ impl Driver {
                     self.feed(event);
                 }
             }
-            Input::Beat => {}
+            Input::Overdue => self.commands_overdue(),
             Input::Look => self.look_at_ghosts(),
             Input::Looked(looked) => self.looked(looked),
             Input::Files => self.files_due(),
-            Input::Ask(ask) => self.ask(ask),
+            Input::Beat => {}
             Input::Stop => return false,
         }
         true
-    }
-
-    async fn next(&mut self) -> Input {
-        let earliest = self.woken + SHORTEST_SLEEP;
-        let wake = self
-            .wake
-            .map(|at| (self.started + at.since_start()).max(earliest));
-        let put_off = self.agenda.due();
-        let look = self.ghosts.next_look();
-        let files = self.pulls.due();
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => Input::Stop,
-            Some(session) = self.inbox.ends.recv() => Input::End(session),
-            Some(message) = self.inbox.workers.recv() => Input::Worker(message),
-            Some(closing) = self.inbox.closings.recv() => Input::Closing(closing),
-            () = at(wake) => Input::Wake,
-            () = at(put_off) => Input::PutOff,
-            () = at(look) => Input::Look,
-            looked = self.looks.looked() => Input::Looked(looked),
-            () = at(files) => Input::Files,
-            Some(ask) = self.inbox.asks.recv() => Input::Ask(ask),
-            () = sleep(BEAT_EVERY) => Input::Beat,
-            else => Input::Stop,
-        }
     }
 
     /// Tells policy the catalogue, and what to load at start, in the order of the configuration.
@@ -497,13 +494,5 @@ impl Driver {
         }
         self.refresh_summaries();
         self.routes.commit();
-    }
-}
-
-/// Resolves at a moment, if there is one.
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }

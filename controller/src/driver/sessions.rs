@@ -8,19 +8,23 @@
 //! ```
 //!
 //! Invariants: a message of a session that is not in this table does not exist; policy commands only workers that are in this table. So what a
-//! closed session had outstanding needs no outcome: policy forgets it with the session.
+//! closed session had outstanding needs no outcome: policy forgets it with the session. In a session that goes on every command has a deadline: a
+//! worker answers at once, whatever it sets in motion by it (a load's own time is told by reports), so an answer that does not come was lost.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::Duration,
+};
 
 use muster_policy::{CommandId, WorkerId};
 use muster_proto::{
     id::SessionId,
     v1::{self, controller_message::Kind as Down},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::pulse::Pulse;
+use super::{inbox::Said, pulse::Pulse};
 
 /// A session that counts.
 #[derive(Debug)]
@@ -35,15 +39,28 @@ pub(super) struct Session {
     pub(super) end: CancellationToken,
     /// Shows that it lives.
     pub(super) pulse: Pulse,
+    /// What it said and nobody has read.
+    pub(super) said: mpsc::Receiver<Said>,
     /// Commands without an answer, by their id on the wire.
     pub(super) outstanding: BTreeMap<String, CommandId>,
 }
 
 /// All sessions that count.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sessions {
     by_worker: HashMap<WorkerId, Session>,
     workers: HashMap<SessionId, WorkerId>,
+    /// How long an answer may take.
+    patience: Duration,
+    /// Of commands, in the order in which they were sent; some have been answered.
+    deadlines: VecDeque<Deadline>,
+}
+
+#[derive(Debug)]
+struct Deadline {
+    at: Instant,
+    worker: WorkerId,
+    wire_id: String,
 }
 
 /// Whether a command is on its way.
@@ -56,6 +73,15 @@ pub(super) enum Sent {
 }
 
 impl Sessions {
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            by_worker: HashMap::new(),
+            workers: HashMap::new(),
+            patience,
+            deadlines: VecDeque::new(),
+        }
+    }
+
     pub(super) fn open(&mut self, worker: WorkerId, session: Session) {
         self.workers.insert(session.id.clone(), worker.clone());
         self.by_worker.insert(worker, session);
@@ -68,6 +94,13 @@ impl Sessions {
     /// The worker of a session, if that session counts.
     pub(super) fn worker(&self, session: &SessionId) -> Option<WorkerId> {
         self.workers.get(session).cloned()
+    }
+
+    /// The next thing that a session said, and its worker; none if there is nothing or the session does not count.
+    pub(super) fn said(&mut self, session: &SessionId) -> Option<(WorkerId, Said)> {
+        let worker = self.workers.get(session)?;
+        let said = self.by_worker.get_mut(worker)?.said.try_recv().ok()?;
+        Some((worker.clone(), said))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -92,9 +125,35 @@ impl Sessions {
         let wire_id = command.command_id.clone();
         let sent = self.ask(worker, command);
         if let Some(session) = self.by_worker.get_mut(worker).filter(|_| sent == Sent::Yes) {
-            session.outstanding.insert(wire_id, id);
+            session.outstanding.insert(wire_id.clone(), id);
+            self.deadlines.push_back(Deadline {
+                at: Instant::now() + self.patience,
+                worker: worker.clone(),
+                wire_id,
+            });
         }
         sent
+    }
+
+    /// When to look for commands without an answer.
+    pub(super) fn overdue_at(&self) -> Option<Instant> {
+        self.deadlines.front().map(|deadline| deadline.at)
+    }
+
+    /// Commands whose deadlines are over and whose sessions go on, each once, with their workers.
+    pub(super) fn overdue(&mut self) -> Vec<(WorkerId, CommandId)> {
+        let now = Instant::now();
+        let due = self
+            .deadlines
+            .iter()
+            .take_while(|deadline| deadline.at <= now)
+            .count();
+        let due: Vec<Deadline> = self.deadlines.drain(..due).collect();
+        let unanswered = |due: Deadline| Some((self.answered(&due.worker, &due.wire_id)?, due.worker));
+        due.into_iter()
+            .filter_map(unanswered)
+            .map(|(id, worker)| (worker, id))
+            .collect()
     }
 
     /// Sends a command whose answer policy does not wait for. A session that takes none although its channel is large has stopped reading:
@@ -124,7 +183,21 @@ impl Sessions {
 
     /// The command that an outcome answers, once.
     pub(super) fn answered(&mut self, worker: &WorkerId, wire_id: &str) -> Option<CommandId> {
-        self.by_worker.get_mut(worker)?.outstanding.remove(wire_id)
+        let id = self.by_worker.get_mut(worker)?.outstanding.remove(wire_id);
+        // Nobody is to be woken for what was answered.
+        while self
+            .deadlines
+            .front()
+            .is_some_and(|first| !self.is_outstanding(first))
+        {
+            self.deadlines.pop_front();
+        }
+        id
+    }
+
+    fn is_outstanding(&self, of: &Deadline) -> bool {
+        let session = self.by_worker.get(&of.worker);
+        session.is_some_and(|session| session.outstanding.contains_key(&of.wire_id))
     }
 
     /// Ends a session from our side; its task then reports the end.

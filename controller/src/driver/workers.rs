@@ -1,11 +1,14 @@
 //! What worker sessions bring: joins with their fencing, reports, outcomes, ends (PROTOCOL.md 3, 5).
 
-use muster_policy::{Event, WorkerId};
+use std::sync::atomic::Ordering;
+
+use muster_policy::{Event, Outcome, WorkerId};
 use muster_proto::{Code, PROTOCOL_VERSION, id::SessionId, v1};
+use tokio::sync::mpsc;
 
 use super::{
     Driver,
-    inbox::{FromWorker, Join, JoinAnswer},
+    inbox::{Join, JoinAnswer, MAILBOX},
     mirror::Noted,
     sessions::Session,
 };
@@ -16,30 +19,50 @@ use crate::{
 };
 
 impl Driver {
-    pub(super) fn session_said(&mut self, message: FromWorker) {
-        match message {
-            FromWorker::Join(join) => self.join(*join),
-            FromWorker::Message { session, kind } => match self.sessions.worker(&session) {
-                Some(worker) => self.heard(&worker, *kind),
-                None => tracing::debug!(%session, "a message of a session that does not count"),
-            },
+    /// Hears the next thing that a session said; false if there is nothing, or if the session counts no more.
+    pub(super) fn session_said(&mut self, session: &SessionId) -> bool {
+        let Some((worker, kind)) = self.sessions.said(session) else {
+            return false;
+        };
+        self.heard(&worker, *kind);
+        true
+    }
+
+    /// A session has answered a command: everything is heard that it said up to then.
+    pub(super) fn session_answered(&mut self, session: &SessionId) {
+        while let Some((worker, kind)) = self.sessions.said(session) {
+            let answer = matches!(*kind, v1::worker_message::Kind::Outcome(_));
+            self.heard(&worker, *kind);
+            if answer {
+                return;
+            }
         }
     }
 
     /// A session's task is over. What it had said before is heard first: a goodbye must not pass for a loss.
     pub(super) fn session_ended(&mut self, session: &SessionId) {
-        for _ in 0..self.inbox.workers.len() {
-            if let Ok(message) = self.inbox.workers.try_recv() {
-                self.session_said(message);
-            }
-        }
+        while self.session_said(session) {}
         if let Some(worker) = self.sessions.worker(session) {
             tracing::warn!(%worker, "session lost");
             self.lost(&worker);
         }
     }
 
-    fn join(&mut self, join: Join) {
+    /// While the fleet settles, policy is to know whether workers are about to join: they are taken before time is up (PROTOCOL.md 2).
+    pub(super) fn tell_joins(&mut self) {
+        if self.fleet.settled() {
+            return;
+        }
+        // One that comes again and again, and is refused each time, is not waited for for ever.
+        let longest = self.config.policy.settle + self.config.policy.worker_wait;
+        let any = self.inbox.joining.load(Ordering::Relaxed) > 0 && self.started.elapsed() < longest;
+        if self.joins_told != any {
+            self.joins_told = any;
+            self.feed(Event::JoinsWait { any });
+        }
+    }
+
+    pub(super) fn join(&mut self, join: Join) {
         let Join {
             session,
             mut hello,
@@ -56,13 +79,14 @@ impl Driver {
         for device in &mut hello.devices {
             self.config.devices.apply(device);
         }
-        let answer = self.admit(&session, &hello, silent.as_ref());
-        let accepted = matches!(answer, JoinAnswer::Accepted(_));
-        // A task that ends now will report so: its session opens and closes at once.
-        drop(reply.send(answer));
-        if !accepted {
+        let (mailbox, said) = mpsc::channel(MAILBOX);
+        if let Err(refusal) = self.admit(&session, &hello, silent.as_ref()) {
+            drop(reply.send(refusal));
             return;
         }
+        let epoch = self.epoch.subscribe();
+        // A task that ends now will report so: its session opens and closes at once.
+        drop(reply.send(JoinAnswer::Accepted { epoch, mailbox }));
         // `admit` has checked it.
         let Ok(facts) = facts(&hello) else { return };
         let worker = facts.id.clone();
@@ -76,6 +100,7 @@ impl Driver {
                 commands,
                 end,
                 pulse: pulse.clone(),
+                said,
                 outstanding: std::collections::BTreeMap::new(),
             },
         );
@@ -97,30 +122,39 @@ impl Driver {
         self.files_joined(&worker);
     }
 
-    /// Whether a worker may have its session; if so, any older one is ended.
-    fn admit(&mut self, session: &SessionId, hello: &v1::Hello, silent: Option<&SessionId>) -> JoinAnswer {
+    /// Whether a worker may have its session; if so, any older one is ended, else this is the answer.
+    fn admit(
+        &mut self,
+        session: &SessionId,
+        hello: &v1::Hello,
+        silent: Option<&SessionId>,
+    ) -> Result<(), JoinAnswer> {
         let facts = match facts(hello) {
             Ok(facts) => facts,
-            Err(error) => return JoinAnswer::Rejected(Code::InvalidRequest.error(error.to_string())),
+            Err(error) => {
+                return Err(JoinAnswer::Rejected(
+                    Code::InvalidRequest.error(error.to_string()),
+                ));
+            }
         };
         if !(hello.protocol_min..=hello.protocol_max).contains(&PROTOCOL_VERSION) {
             let text = format!(
                 "the worker speaks protocol {} to {}, this controller {PROTOCOL_VERSION}",
                 hello.protocol_min, hello.protocol_max
             );
-            return JoinAnswer::Rejected(Code::InvalidRequest.error(text));
+            return Err(JoinAnswer::Rejected(Code::InvalidRequest.error(text)));
         }
         if let Err(error) = self.outbid(&facts.id, hello.highest_epoch_seen) {
             tracing::error!(%error, "a worker is refused");
-            return JoinAnswer::Rejected(error);
+            return Err(JoinAnswer::Rejected(error));
         }
         if let Some(old) = self.sessions.of(&facts.id) {
             let same_boot = old.boot == hello.boot_id;
             if !same_boot && silent != Some(&old.id) {
-                return JoinAnswer::Occupied {
+                return Err(JoinAnswer::Occupied {
                     session: old.id.clone(),
                     pulse: old.pulse.clone(),
-                };
+                });
             }
             tracing::info!(worker = %facts.id, old = %old.id, new = %session, same_boot, "session replaced");
             if same_boot {
@@ -130,7 +164,7 @@ impl Driver {
                 self.lost(&facts.id);
             }
         }
-        JoinAnswer::Accepted(self.epoch.subscribe())
+        Ok(())
     }
 
     /// A worker that has seen a higher epoch than ours would refuse us: raise it (PROTOCOL.md 5). One that no controller can have had is
@@ -195,6 +229,17 @@ impl Driver {
             }
             // Signs of life are the session's own business, and a second introduction is none.
             Kind::Heartbeat(_) | Kind::Hello(_) => {}
+        }
+    }
+
+    /// Answers that do not come: nobody knows what became of those commands (PROTOCOL.md 3). Policy has the session begun anew unless a report tells.
+    pub(super) fn commands_overdue(&mut self) {
+        for (worker, id) in self.sessions.overdue() {
+            tracing::warn!(%worker, command = id.0, "a command was not answered in time, by a worker that goes on");
+            self.feed(Event::Outcome {
+                id,
+                outcome: Outcome::Unknown,
+            });
         }
     }
 

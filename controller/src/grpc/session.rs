@@ -30,8 +30,8 @@ use tonic::Status;
 use crate::{
     convert::span,
     driver::{
-        handle::Handle,
-        inbox::{FromWorker, Join, JoinAnswer},
+        handle::{Handle, Joining, Unheard},
+        inbox::{Join, JoinAnswer, Said},
         pulse::Pulse,
     },
 };
@@ -45,6 +45,7 @@ const HELLO_WAIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Session<S> {
     handle: Handle,
+    joining: Option<Joining>,
     id: SessionId,
     incoming: S,
     out: mpsc::Sender<ControllerMessage>,
@@ -77,6 +78,7 @@ enum Ended {
 impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
     pub(crate) fn new(handle: Handle, incoming: S, out: mpsc::Sender<ControllerMessage>) -> Self {
         Self {
+            joining: Some(handle.joining()),
             handle,
             id: SessionId::from(id::fresh()),
             incoming,
@@ -139,7 +141,9 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         let (commands, mut orders) = mpsc::channel(COMMANDS);
         let spoken = |feature: &&String| *feature == MODEL_FILES;
         let features = hello.features.iter().filter(spoken).cloned().collect();
-        self.epoch = Some(self.admitted(hello, commands).await?);
+        let (epoch, mailbox) = self.admitted(hello, commands).await?;
+        self.joining = None;
+        self.epoch = Some(epoch);
         // A driver that was busy is not the worker's silence.
         self.pulse.beat();
         let timing = self.handle.timing();
@@ -151,7 +155,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
             lost_after: Some(span(timing.lost_after)),
         };
         self.send(Down::Welcome(welcome)).await?;
-        self.talk(&mut orders).await
+        self.talk(&mut orders, &mailbox).await
     }
 
     /// Asks the driver for the worker's place, until it is free or shows to be taken.
@@ -159,7 +163,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         &self,
         hello: Hello,
         commands: mpsc::Sender<Down>,
-    ) -> Result<watch::Receiver<u64>, Ended> {
+    ) -> Result<(watch::Receiver<u64>, mpsc::Sender<Said>), Ended> {
         let mut silent = None;
         loop {
             let (reply, answer) = oneshot::channel();
@@ -172,10 +176,11 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
                 silent: silent.take(),
                 reply,
             };
-            let sent = self.handle.workers().send(FromWorker::Join(Box::new(join))).await;
-            sent.map_err(|_| Ended::Stopping)?;
+            if !self.handle.join(join).await {
+                return Err(Ended::Stopping);
+            }
             match answer.await.map_err(|_| Ended::Stopping)? {
-                JoinAnswer::Accepted(epoch) => return Ok(epoch),
+                JoinAnswer::Accepted { epoch, mailbox } => return Ok((epoch, mailbox)),
                 JoinAnswer::Rejected(error) => return Err(Ended::Refused(error)),
                 JoinAnswer::Occupied { session, pulse } => {
                     let wait = self.handle.timing().ping_wait;
@@ -191,7 +196,11 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         }
     }
 
-    async fn talk(&mut self, orders: &mut mpsc::Receiver<Down>) -> Result<(), Ended> {
+    async fn talk(
+        &mut self,
+        orders: &mut mpsc::Receiver<Down>,
+        mailbox: &mpsc::Sender<Said>,
+    ) -> Result<(), Ended> {
         let timing = self.handle.timing();
         let mut beats = interval(timing.heartbeat_every);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -203,7 +212,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
                 () = end.cancelled() => return Err(Ended::Replaced),
                 Some(order) = orders.recv() => self.send(order).await?,
                 message = self.incoming.try_next() => match message {
-                    Ok(Some(message)) => self.heard(message).await?,
+                    Ok(Some(message)) => self.heard(message, mailbox).await?,
                     Ok(None) => return Ok(()),
                     Err(status) => return Err(Ended::Broken(status)),
                 },
@@ -214,7 +223,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         }
     }
 
-    async fn heard(&mut self, message: WorkerMessage) -> Result<(), Ended> {
+    async fn heard(&mut self, message: WorkerMessage, mailbox: &mpsc::Sender<Said>) -> Result<(), Ended> {
         self.pulse.beat();
         if message.session_id != self.id.as_str() {
             tracing::warn!(session = %self.id, other = message.session_id, "a message of another session is ignored");
@@ -225,16 +234,8 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
             Some(kind @ (Up::Report(_) | Up::Outcome(_) | Up::Goodbye(_) | Up::Files(_))) => kind,
             Some(Up::Heartbeat(_) | Up::Hello(_)) | None => return Ok(()),
         };
-        // Waits while the driver is behind: that is the worker's back-pressure.
-        let message = FromWorker::Message {
-            session: self.id.clone(),
-            kind: Box::new(kind),
-        };
-        self.handle
-            .workers()
-            .send(message)
-            .await
-            .map_err(|_| Ended::Stopping)
+        let heard = self.handle.say(&self.id, mailbox, kind).await;
+        heard.map_err(|Unheard| Ended::Replaced)
     }
 
     async fn send(&mut self, kind: Down) -> Result<(), Ended> {

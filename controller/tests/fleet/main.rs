@@ -14,6 +14,7 @@ mod evict;
 mod explain;
 mod files;
 mod load;
+mod lost;
 mod overrides;
 mod pins;
 mod sessions;
@@ -24,7 +25,7 @@ mod worker;
 
 use std::{path::PathBuf, time::Duration};
 
-use muster_controller::{Controller, Doors, config::Config};
+use muster_controller::{Controller, Doors, ServerError, StateError, config::Config};
 use muster_proto::{
     id,
     net::{Address, Channel, channel},
@@ -80,6 +81,16 @@ impl Rig {
     /// Ends the controller, if one runs, and starts another on the same state.
     pub(crate) async fn restart(&mut self) {
         self.stop().await;
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        // A program that another test starts has the lock for a moment too, between fork and exec.
+        while let Err(error) = self.try_start().await {
+            let in_use = matches!(&error, ServerError::State(StateError::InUse(_)));
+            assert!(in_use && tokio::time::Instant::now() < deadline, "{error:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn try_start(&mut self) -> Result<(), ServerError> {
         let config = Config::load(
             &[self.path("config.toml")],
             None,
@@ -92,11 +103,8 @@ impl Rig {
             parts,
             operators: None,
         };
-        self.controller = Some(
-            Controller::start(config, &self.path("state"), doors)
-                .await
-                .unwrap(),
-        );
+        self.controller = Some(Controller::start(config, &self.path("state"), doors).await?);
+        Ok(())
     }
 
     pub(crate) async fn stop(&mut self) {

@@ -78,6 +78,38 @@ async fn an_unsettled_controller_settles_without_its_roster_in_time() {
     }
 }
 
+/// The time was once up while workers were about to join: what they hosted was dropped everywhere, and loaded anew.
+#[tokio::test]
+async fn settling_takes_the_joins_that_wait_before_its_time_is_up() {
+    let config = TWO_MODELS
+        .replace("settle = '300ms'", "settle = '2s'")
+        .replace("worker_wait = '600ms'", "worker_wait = '60s'");
+    let mut rig = Rig::start(&config).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let instance = worker.instance("a");
+    rig.restart().await;
+    let join = worker.begin_to_join(&rig.address()).await;
+    let mut client = rig.client().await;
+    let settled = async |client: &mut crate::Client| {
+        let request = v1::ListModelsRequest::default();
+        client.0.list_models(request).await.unwrap().into_inner().settled
+    };
+    // Longer than the fleet settles.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert!(!settled(&mut client).await, "a worker is about to join");
+    let welcome = join().await.kind;
+    assert!(
+        matches!(welcome, Some(v1::controller_message::Kind::Welcome(_))),
+        "{welcome:?}"
+    );
+    assert!(settled(&mut client).await);
+    let shown = client.model("a").await;
+    assert_eq!(shown.instances[0].r#ref.as_ref().unwrap().instance_id, instance);
+}
+
 /// Each controller restart once waited its whole settle time for workers that had been stopped in order long ago.
 #[tokio::test]
 async fn a_worker_that_left_in_order_is_not_waited_for() {

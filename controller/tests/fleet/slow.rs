@@ -76,25 +76,27 @@ async fn a_slow_watcher_of_routes_gets_a_new_snapshot() {
     let instance = worker.instance("a");
     let request = v1::WatchRoutesRequest::default();
     let mut routes = slow(&rig).await.watch_routes(request).await.unwrap().into_inner();
-    for number in 1..=MANY {
-        worker
-            .change(&instance, |status| status.backend_url = format!("unix:{number}"))
-            .await;
-    }
-    let url = format!("unix:{MANY}");
+    let shows =
+        |models: &[v1::ModelSummary], url: &str| models.iter().any(|model| model.backend_urls == [url]);
     let mut quick = client.routes().await;
-    let current =
-        |models: &[v1::ModelSummary]| models.iter().any(|model| model.backend_urls == [url.as_str()]);
-    loop {
-        let told = match quick.next().await.kind.unwrap() {
-            Kind::Snapshot(part) => current(&part.models),
-            Kind::Delta(delta) => current(&delta.models),
-            Kind::Heartbeat(_) => false,
-        };
-        if told {
-            break;
+    // Each is told by itself: changes that come together are.
+    for number in 1..=MANY {
+        let url = format!("unix:{number}");
+        let change = |status: &mut v1::InstanceStatus| status.backend_url.clone_from(&url);
+        worker.change(&instance, change).await;
+        loop {
+            let told = match quick.next().await.kind.unwrap() {
+                Kind::Snapshot(part) => shows(&part.models, &url),
+                Kind::Delta(delta) => shows(&delta.models, &url),
+                Kind::Heartbeat(_) => false,
+            };
+            if told {
+                break;
+            }
         }
     }
+    let url = format!("unix:{MANY}");
+    let current = |models: &[v1::ModelSummary]| shows(models, &url);
     let (mut snapshots, mut deltas, mut at) = (0, 0, 0);
     loop {
         let update = timeout(LIMIT, routes.message()).await.unwrap().unwrap().unwrap();

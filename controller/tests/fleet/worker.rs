@@ -39,6 +39,10 @@ pub(crate) struct Memory {
     pub(crate) loads: Loads,
     /// Whether it sees the engines of other workers run.
     pub(crate) sees_engines: bool,
+    /// Commands that get lost on their way, once each: they are neither obeyed nor answered.
+    pub(crate) loses: Vec<&'static str>,
+    /// Commands that are obeyed and whose answers get lost, once each.
+    pub(crate) answers_lost: Vec<&'static str>,
     /// Orders about files.
     pub(crate) orders: Vec<v1::FilesOrder>,
     /// What its cache has.
@@ -137,6 +141,32 @@ impl Worker {
             version: "0".to_owned(),
             pid_namespace: "pid:[1]".to_owned(),
             ..Hello::default()
+        }
+    }
+
+    /// Opens a session's call, and says hello in it only once told to.
+    pub(crate) async fn begin_to_join(
+        &self,
+        address: &Address,
+    ) -> impl AsyncFnOnce() -> ControllerMessage + use<> {
+        let mut client = FleetClient::new(channel(address, &Credentials::none()).await.unwrap());
+        let (out, messages) = mpsc::channel(64);
+        let mut incoming = client
+            .join(ReceiverStream::new(messages))
+            .await
+            .unwrap()
+            .into_inner();
+        let hello = WorkerMessage {
+            seq: 1,
+            kind: Some(Up::Hello(self.hello())),
+            ..WorkerMessage::default()
+        };
+        async move || {
+            out.send(hello).await.unwrap();
+            let first = timeout(LIMIT, incoming.message()).await.unwrap();
+            // The session goes on for as long as the test.
+            std::mem::forget((out, incoming));
+            first.unwrap().unwrap()
         }
     }
 
@@ -393,13 +423,22 @@ impl Actor {
         let (outcome, reports) = {
             let mut memory = self.memory.lock().unwrap();
             memory.commands.push(command.clone());
-            memory.obey(&command)
+            if taken(&mut memory.loses, &command) {
+                drop(memory);
+                self.changed.send_modify(|count| *count += 1);
+                return;
+            }
+            let lost = taken(&mut memory.answers_lost, &command);
+            let (outcome, reports) = memory.obey(&command);
+            ((!lost).then_some(outcome), reports)
         };
-        let outcome = v1::Outcome {
-            command_id: command.command_id,
-            kind: Some(outcome),
-        };
-        self.send(Up::Outcome(outcome)).await;
+        if let Some(outcome) = outcome {
+            let outcome = v1::Outcome {
+                command_id: command.command_id,
+                kind: Some(outcome),
+            };
+            self.send(Up::Outcome(outcome)).await;
+        }
         for status in reports {
             let report = WorkerReport {
                 instances: vec![status],
@@ -410,6 +449,12 @@ impl Actor {
         }
         self.changed.send_modify(|count| *count += 1);
     }
+}
+
+fn taken(words: &mut Vec<&'static str>, command: &Command) -> bool {
+    let word = word(command.kind.as_ref().unwrap());
+    let place = words.iter().position(|known| *known == word);
+    place.map(|place| words.remove(place)).is_some()
 }
 
 impl Memory {

@@ -113,6 +113,11 @@ pub enum Event {
         /// All entries.
         models: Vec<ModelSpec>,
     },
+    /// Whether workers are about to join: while the fleet settles, time is not up before they have (PROTOCOL 2).
+    JoinsWait {
+        /// Whether there are any.
+        any: bool,
+    },
     /// Time passed: the moment asked for by [`Effect::WakeAt`](crate::Effect::WakeAt), or any other.
     Tick,
 }

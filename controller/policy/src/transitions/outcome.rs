@@ -162,7 +162,10 @@ impl Fleet {
     pub(super) fn unknown(&mut self, id: &InstanceId, asked: &Asked) {
         let now = self.now;
         if let Some(instance) = self.instances.get_mut(id) {
-            instance.doubtful_since.get_or_insert(now);
+            // A load that its worker has reported was taken: only the answer is lost, and the load has its own time.
+            if *asked != Asked::Load || instance.revision == 0 {
+                instance.doubtful_since.get_or_insert(now);
+            }
             // Asked again: a load that ended well meanwhile refuses it, and nothing else would tell that the cancellation was lost.
             if let (Asked::CancelLoad, InstanceState::Cancelling { sent, .. }) = (asked, &mut instance.state)
             {

@@ -63,6 +63,7 @@ const TIMING: Timing = Timing {
     heartbeat_every: Duration::from_secs(5),
     lost_after: Duration::from_secs(16),
     ping_wait: Duration::from_secs(1),
+    command_wait: Duration::from_secs(10),
     hold_ttl: Duration::from_secs(10),
     roster_ttl: Duration::from_secs(7 * 24 * 3600),
 };
