@@ -145,7 +145,8 @@ pub fn raise_file_limit() {
 }
 
 /// Files that this process may have open.
-pub(crate) fn file_limit() -> u64 {
+#[must_use]
+pub fn file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(FILES)
 }
 

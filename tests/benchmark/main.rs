@@ -1,11 +1,12 @@
 //! `tests/bench`: what Muster costs, as ratios against baselines in the same run, on this machine.
 //!
 //! Rows: real llama.cpp server directly, through Muster with `llama_server`, Muster with `llama_cpp`; prompts of several lengths, alone and beside streams;
-//! four engines at once; model swaps; `stub` against a direct HTTP mock.
+//! four engines at once; model swaps; `stub` against a direct HTTP mock; the controller alone with thousands of scripted workers.
 
 mod client;
 mod mock;
 mod prompts;
+mod scale;
 mod several;
 mod stack;
 
@@ -31,11 +32,11 @@ use crate::{
 /// Measures Muster on this machine.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// A llama-server binary of real llama.cpp.
-    #[arg(long, env = "MUSTER_BENCH_LLAMA_SERVER")]
+    /// A llama-server binary of real llama.cpp; `scale` needs none of these files.
+    #[arg(long, env = "MUSTER_BENCH_LLAMA_SERVER", default_value = "none")]
     llama_server: PathBuf,
     /// Model for tokens per second.
-    #[arg(long, env = "MUSTER_BENCH_MODEL")]
+    #[arg(long, env = "MUSTER_BENCH_MODEL", default_value = "none")]
     model: PathBuf,
     /// Two models that are swapped.
     #[arg(long, num_args = 2, env = "MUSTER_BENCH_SWAP", value_delimiter = ' ')]
@@ -52,11 +53,17 @@ struct Arguments {
     /// Prompts of each length.
     #[arg(long, default_value_t = 10)]
     repeats: usize,
-    /// Only these parts: engines, prompts, several, swap, stub.
+    /// Numbers of scripted workers of `scale`.
+    #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
+    workers: Vec<usize>,
+    /// How long `scale` measures what lasts.
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// Only these parts: engines, prompts, several, swap, stub, scale.
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "engines,prompts,several,swap,stub"
+        default_value = "engines,prompts,several,swap,stub,scale"
     )]
     only: Vec<String>,
 }
@@ -99,6 +106,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wants("stub") {
         stub(arguments).await?;
+    }
+    if wants("scale") {
+        scale::measure(arguments).await?;
     }
     Ok(())
 }
