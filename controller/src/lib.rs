@@ -1,4 +1,4 @@
-//! Muster's control plane: the catalogue, the driver of policy, the sessions of workers, and the gRPC services on top (DESIGN.md).
+//! Muster's control plane: the catalogue, the driver of policy, the sessions of workers, and the gRPC services on top.
 //!
 //! ```text
 //!             gateways, CLI                      workers

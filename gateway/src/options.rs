@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// DECISIONS.md, Trust; issue 10, 3.13.
+    /// proto/README.md, Trust; issue 10, 3.13.
     #[test]
     fn prompts_are_shared_between_several_keys_only_where_the_operator_says_so() {
         let private = |args: &[&str]| {

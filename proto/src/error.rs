@@ -1,4 +1,4 @@
-//! The one error catalogue (DESIGN.md, Errors): each code has a gRPC status, an HTTP status and an OpenAI `type`.
+//! The one error catalogue (proto/README.md, Errors): each code has a gRPC status, an HTTP status and an OpenAI `type`.
 //! A failure travels as [`ErrorInfo`], inside gRPC as a typed detail of the status. Nothing ever matches on a message.
 
 use std::{collections::HashMap, fmt, time::Duration};

@@ -1,4 +1,4 @@
-//! What one request may make the processes hold, where more than one of them must know it (DECISIONS, "Trust").
+//! What one request may make the processes hold, where more than one of them must know it (proto/README.md, Trust).
 
 /// Most alternatives per token that a request may ask for (`top_logprobs`, `n_probs`). llama-server's bound is the vocabulary: one answer of 400 tokens
 /// took some hundred MiB in each process that it went through.

@@ -1,5 +1,5 @@
 //! Attacks by requests: a user with an ordinary key, a web page, anybody who reaches the gateway (issue 10, 3). Each was done to the running
-//! product; DECISIONS.md, Trust, says what holds instead.
+//! product; proto/README.md, Trust, says what holds instead.
 
 use std::time::Duration;
 

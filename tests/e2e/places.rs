@@ -1,4 +1,4 @@
-//! Where models go: over several devices, several times, and before anybody asks (DESIGN.md idea 6; PROTOCOL.md 1 and 14).
+//! Where models go: over several devices, several times, and before anybody asks (proto/README.md, idea 6; PROTOCOL.md 1 and 14).
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -299,7 +299,7 @@ async fn models_enabled_at_start_are_loaded_in_the_order_of_the_file_until_it_is
     assert_eq!(stack.model("zebra").await.status(), ModelStatus::Unloaded);
 }
 
-/// DECISIONS, Settings: what our engine cannot honour goes to llama.cpp's server, unless the entry insists on ours.
+/// controller/README.md, Settings: what our engine cannot honour goes to llama.cpp's server, unless the entry insists on ours.
 #[tokio::test]
 async fn a_flag_beyond_our_engine_goes_to_llama_cpps_server() {
     let entry = |id: &str, more: &str| {

@@ -1,4 +1,4 @@
-//! The rules of the policy as users see them, over several workers of one host (seed 002, DESIGN.md I1 to I10).
+//! The rules of the policy as users see them, over several workers of one host (seed 002, I1 to I10).
 
 use std::time::Duration;
 

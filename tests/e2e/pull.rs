@@ -66,7 +66,7 @@ async fn a_built_in_model_is_pulled_chatted_with_and_deleted() {
         (&all["data"][0]["id"], &all["data"][0]["downloaded"]),
         (&json!("built-in"), &json!(false))
     );
-    // An operator's load on the admin API never downloads (DECISIONS.md, Autoload).
+    // An operator's load on the admin API never downloads (gateway/README.md, Autoload).
     let error = http
         .post("/v1/admin/models/built-in/load", &json!({}))
         .await

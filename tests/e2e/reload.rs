@@ -1,4 +1,4 @@
-//! Lemonade's `load` over a model that is loaded, and under another name (seed 000; DECISIONS.md, Settings).
+//! Lemonade's `load` over a model that is loaded, and under another name (seed 000; controller/README.md, Settings).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What works with which runtime: each route and what it can be asked for, tried with real engines. The table in README is made of it.
+//! What works with which runtime: each route and what it can be asked for, tried with real engines. The table in gateway/README.md is made of it.
 //!
 //! `MUSTER_BLESS=1` writes the table anew; without it a table that says something else is a failure.
 
@@ -431,7 +431,7 @@ async fn the_table_in_readme_says_what_works_with_which_runtime() {
         writeln!(table, "| {what} | {} | {} |", word(*ours), word(*theirs)).unwrap();
     }
     table.push('\n');
-    let path = committed("README.md");
+    let path = committed("gateway/README.md");
     let readme = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = readme.split_once(BEGIN).expect("where the table begins");
     let (said, after) = rest.split_once(END).expect("where the table ends");
@@ -441,6 +441,6 @@ async fn the_table_in_readme_says_what_works_with_which_runtime() {
     }
     assert_eq!(
         said, table,
-        "README.md says something else: MUSTER_BLESS=1 writes it anew"
+        "gateway/README.md says something else: MUSTER_BLESS=1 writes it anew"
     );
 }

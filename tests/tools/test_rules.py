@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Rules of the workspace that no lint of Rust's states as a whole: where unsafe code may be, and that a known hole in a package fails.
+"""Rules of the workspace that no lint of Rust's states as a whole: where unsafe code may be, that what is cited
+exists, and that a known hole in a package fails.
 
 Ends with the line `N passed, N failed`. Needs what `tests/tools/env` sets.
 """
@@ -57,6 +58,82 @@ class Unsafe(unittest.TestCase):
                     continue
                 for path in roots:
                     self.assertTrue("#![forbid(unsafe_code)]" in path.read_text(), path)
+
+
+class Citations(unittest.TestCase):
+    """What the code cites is in the repository: rules by number, pages by path and heading, and every link of a page."""
+
+    SUFFIXES = {".rs", ".proto", ".toml", ".py", ".cpp", ".h", ".md", ".cmake"}
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
+        files = [ROOT / name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else list(ROOT.rglob("*"))
+        cls.files = [path for path in files if path.suffix in cls.SUFFIXES and path.is_file() and "target" not in path.parts]
+        # A citation may go over the end of a line of comment.
+        cls.texts = {path: re.sub(r"\n\s*(?://[/!]?|#|\*)?\s*", " ", path.read_text()) for path in cls.files}
+
+    def numbers(self, page: str, pattern: str) -> set[str]:
+        return set(re.findall(pattern, (ROOT / page).read_text(), re.MULTILINE))
+
+    def cited(self, pattern: str) -> list[tuple[str, str]]:
+        """Where, and each number of `NAME 3, 5 to 7 and 9`."""
+        found = []
+        for path, text in self.texts.items():
+            for numbers in re.findall(pattern, text):
+                found.extend((str(path.relative_to(ROOT)), number) for number in re.findall(r"\d+", numbers))
+        return found
+
+    def check(self, name: str, page: str, item: str, cited: str) -> None:
+        known = self.numbers(page, item)
+        self.assertTrue(known, page)
+        found = self.cited(cited)
+        self.assertTrue(found, name)
+        self.assertEqual([(where, number) for where, number in found if number not in known], [], f"{name}: not in {page}")
+
+    def test_rules_between_the_processes(self) -> None:
+        more = r"((?:\d+(?:,? (?:and |to )?(?=\d))?)+)"
+        self.check("PROTOCOL", "proto/PROTOCOL.md", r"^(\d+)\. ", r"\bPROTOCOL(?:\.md)?,? " + more)
+        self.check("ENGINE", "worker/llama/ENGINE.md", r"^(\d+)\. ", r"\bENGINE\.md,? " + more)
+
+    def test_invariants_of_policy(self) -> None:
+        # I16 and the like are types of numbers.
+        self.check("I", "controller/policy/README.md", r"^- I(\d+) ", r"[(, ]I(?!16\b|32\b|64\b)(\d{1,2})\b")
+
+    def test_sources(self) -> None:
+        self.check("seed", "gateway/README.md", r"^\| seed (\d+) ", r"\bseeds? ((?:0\d\d(?:,? (?:and )?(?=\d))?)+)")
+
+    def test_pages_and_their_headings(self) -> None:
+        broken = []
+        for path, text in self.texts.items():
+            for page, heading in re.findall(r"\b((?:[a-z]+/)+[A-Z]+\.md), ([^);]+)", text):
+                headings = self.numbers(page, r"^##+ (.+)$") if (ROOT / page).exists() else set()
+                if not any(heading.startswith(one) for one in headings) and not re.match(r"idea [1-6]\b", heading):
+                    broken.append((str(path.relative_to(ROOT)), page, heading[:40]))
+        self.assertEqual(broken, [])
+
+    def test_pages_that_are_gone_are_not_cited(self) -> None:
+        gone = re.compile(r"\b(?:DESIGN|DECISIONS|STYLE)(?:\.md\b|, [A-Z])")
+        # This file names them.
+        found = [str(path.relative_to(ROOT)) for path, text in self.texts.items() if path != Path(__file__) and gone.search(text)]
+        self.assertEqual(found, [])
+
+    def test_links(self) -> None:
+        broken = []
+        for path in self.files:
+            for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text()) if path.suffix == ".md" else []:
+                page, _, anchor = link.partition("#")
+                target = path if not page else path.parent / page
+                if not target.exists():
+                    broken.append((path.name, link))
+                elif anchor:
+                    anchors = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)}
+                    if anchor not in anchors:
+                        broken.append((path.name, link))
+        self.assertEqual(broken, [])
+
+    def test_the_readme_is_short(self) -> None:
+        self.assertLessEqual(len((ROOT / "README.md").read_text().splitlines()), 150)
 
 
 class Advisories(unittest.TestCase):

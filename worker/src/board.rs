@@ -143,7 +143,7 @@ impl Board {
         self.raise(&mut inner, urgency);
     }
 
-    /// A touch with the counts that go with it (DESIGN.md I9).
+    /// A touch with the counts that go with it (I9).
     pub(crate) fn touch(
         &self,
         id: &InstanceId,

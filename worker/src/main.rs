@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn work(args: WorkerArgs) -> anyhow::Result<()> {
-    // One thread for all traffic costs less per event than work stealing does (DESIGN.md, Life cycle).
+    // One thread for all traffic costs less per event than work stealing does (proto/README.md, Life of a streaming chat).
     let mut builder = match args.io_threads {
         1 => Builder::new_current_thread(),
         threads => {

@@ -1,6 +1,6 @@
 //! The catalogue: every model, configured or registered by a user, with the hash of its settings and the state of its files.
 //!
-//! A model's settings are its definition with the options folded in that were saved for it (DECISIONS.md, Settings). Files of the hub are
+//! A model's settings are its definition with the options folded in that were saved for it (controller/README.md, Settings). Files of the hub are
 //! where workers say they are; all others are looked for here.
 //!
 //! Architecture invariant: the catalogue knows nothing of what is loaded.
@@ -377,7 +377,7 @@ impl Entry {
     }
 
     /// The runtime that its definition wants: as configured, but llama.cpp's own server where there is a projector, an adapter, a draft model or a
-    /// flag that our engine cannot honour, and the entry leaves the choice to us (DECISIONS.md, Settings). What requests set, saved or for one
+    /// flag that our engine cannot honour, and the entry leaves the choice to us (controller/README.md, Settings). What requests set, saved or for one
     /// load, has no say in it.
     fn host(&self) -> &str {
         let open = !self.model.runtime_given && self.model.runtime == "llama_cpp";

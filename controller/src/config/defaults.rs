@@ -1,5 +1,5 @@
 //! `--ctx-size`, `--llamacpp` and `--llamacpp-args`: what holds for models that say nothing themselves. A model's own definition wins
-//! (DECISIONS.md, Settings).
+//! (controller/README.md, Settings).
 
 use muster_policy::DeviceKind;
 

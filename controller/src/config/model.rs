@@ -72,7 +72,7 @@ pub struct ModelEntry {
     pub defined_in: PathBuf,
 }
 
-/// Runtimes that a catalogue entry may name (DESIGN.md, Words).
+/// Runtimes that a catalogue entry may name (proto/README.md, Words).
 const RUNTIMES: [&str; 10] = [
     "llama_cpp",
     "llama_server",
@@ -89,7 +89,7 @@ const RUNTIMES: [&str; 10] = [
 /// Runtimes that are llama.cpp.
 const LLAMA_CPP: [&str; 2] = ["llama_cpp", "llama_server"];
 
-/// Lemonade's recipes with the runtimes that can host them, the default one first (DECISIONS.md).
+/// Lemonade's recipes with the runtimes that can host them, the default one first (controller/README.md, Settings).
 const RECIPES: [(&str, &[&str]); 7] = [
     ("llamacpp", &["llama_cpp", "llama_server"]),
     ("vllm", &["vllm", "vllm_serve"]),
@@ -237,7 +237,7 @@ fn runtime(section: &Section<'_>, recipe: &str, checkpoint: &str) -> Option<&'st
     }
 }
 
-/// Labels with one spelling each; `embedding` and `embeddings` are the same (DECISIONS.md).
+/// Labels with one spelling each; `embedding` and `embeddings` are the same (gateway/README.md, Lemonade).
 fn labels(section: &Section<'_>) -> Vec<String> {
     let mut labels: Vec<String> = Vec::new();
     for label in section.strings("labels").unwrap_or_default() {
@@ -255,7 +255,7 @@ fn labels(section: &Section<'_>) -> Vec<String> {
     labels
 }
 
-/// Labels that say what kind of work a model does, in the precedence of DECISIONS.md: reranking > embedding > audio > image > llm.
+/// Labels that say what kind of work a model does, in this precedence (gateway/README.md, Lemonade): reranking > embedding > audio > image > llm.
 const BY_LABEL: [(&str, ModelType); 4] = [
     ("reranking", ModelType::Reranking),
     ("embeddings", ModelType::Embedding),

@@ -1,5 +1,5 @@
 //! `prompt_format`: chat templates under the seed's names (seed 001, `definition.prompt_format`). One that is named replaces the model's own
-//! (DECISIONS.md, Runtime Admin API). They render text; a model's own template may know more (images, tools).
+//! (gateway/README.md, Runtime Admin API). They render text; a model's own template may know more (images, tools).
 
 use super::section::Section;
 

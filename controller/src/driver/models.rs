@@ -51,7 +51,7 @@ pub(super) fn restore(catalogue: &mut Catalogue, own: &Own, config: &Config, sta
 }
 
 /// A model out of its registration, by the rules of the configuration, but of the hub's files only: requests register models, and where on this
-/// machine files are is the configuration's to say (DECISIONS.md, Trust).
+/// machine files are is the configuration's to say (proto/README.md, Trust).
 fn parse(
     id: &str,
     registration: &Registration,
@@ -198,7 +198,7 @@ impl Driver {
     }
 
     /// A new model is registered before its files come, and is there even if they never do; one that changes keeps its old files until the new
-    /// ones are there: whoever asked registers it then (DECISIONS.md, Lemonade).
+    /// ones are there: whoever asked registers it then (gateway/README.md, Lemonade).
     fn pull_model(&mut self, request: v1::PullModelRequest, listener: watch::Sender<PullState>) {
         let model = match request.definition {
             None => match self.catalogue.get(&request.model) {

@@ -1,4 +1,4 @@
-//! How much memory a load will take, and the ways to host a model that follow from it (DESIGN.md, VRAM estimate).
+//! How much memory a load will take, and the ways to host a model that follow from it (controller/gguf/README.md, VRAM estimate).
 //!
 //! ```text
 //! configured (memory_mib) > observed (engines, kept on disk) > computed (headers of the files) > artifact (size of the files) > unavailable

@@ -102,7 +102,7 @@ async fn a_load_makes_as_many_replicas_as_it_says_and_no_more_than_allowed() {
     assert_eq!(plain.instances.len(), 1);
 }
 
-/// DECISIONS, Settings: a flag that our engine cannot honour selects llama.cpp's server where there is one.
+/// controller/README.md, Settings: a flag that our engine cannot honour selects llama.cpp's server where there is one.
 #[tokio::test]
 async fn arguments_beyond_our_engine_go_to_llama_cpps_server() {
     let config = "

@@ -1,4 +1,4 @@
-//! Whether a request may load its model (DECISIONS.md, Autoload): its own word, else the model's, else the gateway's; the operator may lock
+//! Whether a request may load its model (gateway/README.md, Autoload): its own word, else the model's, else the gateway's; the operator may lock
 //! requests out. Off is the strict behaviour of seed 001: a model that is not loaded rejects, with a code that says how it stands.
 
 use muster_proto::{

@@ -1,4 +1,4 @@
-//! Short questions to an instance that is there: tokens, templates, an engine's own HTTP. They load nothing (DECISIONS.md, Autoload) and touch
+//! Short questions to an instance that is there: tokens, templates, an engine's own HTTP. They load nothing (gateway/README.md, Autoload) and touch
 //! nothing.
 
 use std::sync::Arc;

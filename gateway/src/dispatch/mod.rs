@@ -348,7 +348,7 @@ fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), ErrorInfo> {
     }
 }
 
-/// The wrong kind of model is refused before any load (DECISIONS.md, Autoload); `does` says in words what was wanted of it.
+/// The wrong kind of model is refused before any load (gateway/README.md, Autoload); `does` says in words what was wanted of it.
 pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) -> Result<(), ErrorInfo> {
     let is = match ModelType::try_from(summary.r#type) {
         Ok(ModelType::Unspecified) | Err(_) => ModelType::Llm,

@@ -1,6 +1,6 @@
 //! Which instance gets a request: two choices by load. The first is the rendezvous hash's winner of all ready replicas, so that a conversation
-//! returns to the instance that still has its beginning in its cache, and gateways agree on which that is without a table (DESIGN.md, Life
-//! cycle); the second is random. The first is left only if it is clearly busier: a beginning computed again costs less than a long queue, but
+//! returns to the instance that still has its beginning in its cache, and gateways agree on which that is without a table (proto/README.md, Life
+//! of a streaming chat); the second is random. The first is left only if it is clearly busier: a beginning computed again costs less than a long queue, but
 //! more than a neighbour in the batch.
 //!
 //! Architecture invariant: pure; randomness and suspicion are arguments.

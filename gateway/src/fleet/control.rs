@@ -1,6 +1,6 @@
 //! Questions and orders to the controller, for the operators behind the gateway.
 //!
-//! Loads and unloads survive their caller: dropping a call here stops neither (DECISIONS.md, Runtime Admin API).
+//! Loads and unloads survive their caller: dropping a call here stops neither (gateway/README.md, Runtime Admin API).
 
 use muster_proto::{
     Code, ErrorExt as _, MAX_MESSAGE_BYTES,

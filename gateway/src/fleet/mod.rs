@@ -6,7 +6,7 @@
 //! ```
 //!
 //! All clients of the controller run on the control thread; I/O threads only read the table and await wishes.
-//! With the controller away the table stays as it is (DESIGN.md, idea 1).
+//! With the controller away the table stays as it is (proto/README.md, idea 1).
 //!
 //! Architecture invariant: this module knows no HTTP and talks to no worker.
 
@@ -51,7 +51,7 @@ impl Epochs {
     }
 }
 
-/// Whether the controller speaks. Loaded models are served all the same (DESIGN.md, idea 1); nothing new is loaded without it.
+/// Whether the controller speaks. Loaded models are served all the same (proto/README.md, idea 1); nothing new is loaded without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ControllerContact)]

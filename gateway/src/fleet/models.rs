@@ -1,6 +1,6 @@
 //! Orders to the controller that change the catalogue or the files of its models.
 //!
-//! Downloads and deletes survive their caller: dropping a call here stops neither (DECISIONS.md, Runtime Admin API).
+//! Downloads and deletes survive their caller: dropping a call here stops neither (gateway/README.md, Runtime Admin API).
 
 use muster_proto::{
     MAX_MESSAGE_BYTES,

@@ -6,7 +6,7 @@
 //!            └ io-1: listener ─► …
 //! ```
 //!
-//! One runtime per core measured 5.4 against 6.8 to 8.1 µs per event for one work-stealing runtime (DESIGN.md, Life cycle). Threads share only the
+//! One runtime per core measured 5.4 against 6.8 to 8.1 µs per event for one work-stealing runtime (proto/README.md, Life of a streaming chat). Threads share only the
 //! fleet's table. A unix socket cannot be shared this way: it has one thread.
 
 mod connection;

@@ -18,7 +18,7 @@ pub(crate) enum Form {
     Anthropic,
     /// `{"error": "…"}`.
     Ollama,
-    /// `status` and `message` beside OpenAI's `error` (DECISIONS.md, Lemonade).
+    /// `status` and `message` beside OpenAI's `error` (gateway/README.md, Lemonade).
     Lemonade,
     /// llama.cpp's `{"error": {code, message, type}}`, where `code` is the status (seed 004, API errors).
     Native,

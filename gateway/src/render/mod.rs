@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Dialects write text straight into a buffer: a pre-rendered prefix and suffix around JSON-escaped content costs half of building JSON per
-//! chunk (DESIGN.md, Life cycle). State machines over the events live here, once; a dialect says only how each thing looks.
+//! chunk (proto/README.md, Life of a streaming chat). State machines over the events live here, once; a dialect says only how each thing looks.
 //!
 //! Rules of all dialects: no frame is empty; a stream that began ends as its dialect ends streams or with one error, never silently.
 //!

@@ -2,7 +2,7 @@
 //!
 //! A web page's name can be made to lead to this machine after the page was loaded (DNS rebinding). What the page then asks is no foreign origin to
 //! its browser: `Host` and `Origin` agree, and nothing but the name tells it from an operator. So where nobody needs a key the name must be one
-//! that nobody else can own: loopback, `localhost`, or one that the operator lists (DECISIONS.md, Trust).
+//! that nobody else can own: loopback, `localhost`, or one that the operator lists (proto/README.md, Trust).
 
 use std::{net::IpAddr, sync::Arc};
 

@@ -192,7 +192,7 @@ fn priority(headers: &HeaderMap) -> Result<i32, ErrorInfo> {
     })
 }
 
-/// `?autoload=` (DECISIONS.md, Autoload).
+/// `?autoload=` (gateway/README.md, Autoload).
 fn autoload(query: &str) -> Result<Option<bool>, ErrorInfo> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix("autoload="));
     let wrong = |value| {

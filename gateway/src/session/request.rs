@@ -1,4 +1,4 @@
-//! One request on a session, as its owner holds it: dropping it cancels the work (STYLE 8).
+//! One request on a session, as its owner holds it: dropping it cancels the work.
 
 use std::{
     sync::Arc,

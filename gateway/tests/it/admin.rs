@@ -138,7 +138,7 @@ async fn a_load_waits_for_its_end_and_answers_the_whole_row() {
         let request = gateway
             .client
             .post(format!("{}/v1/admin/models/gguf/load", gateway.url))
-            // Any Content-Type is accepted (DECISIONS.md).
+            // Any Content-Type is accepted (gateway/README.md, Runtime Admin API).
             .header("content-type", "text/plain")
             .body(r#"{"replicas": 3, "gguf_n_ctx": 32768, "gguf_type_k": null}"#);
         request.send()

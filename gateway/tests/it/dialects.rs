@@ -107,7 +107,7 @@ async fn documents_are_scored_under_each_name() {
     }
 }
 
-/// DECISIONS.md, Autoload: the wrong kind of request is refused from the catalogue.
+/// gateway/README.md, Autoload: the wrong kind of request is refused from the catalogue.
 #[tokio::test]
 async fn the_wrong_kind_of_model_is_refused_in_the_dialects_form() {
     let (gateway, controller, _worker) = start().await;

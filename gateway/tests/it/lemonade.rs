@@ -186,7 +186,7 @@ async fn seed_000_unload_one_or_all() {
     let done = json!({"status": "success", "message": "Model unloaded successfully"});
     let answer = post(&gateway, "/api/v1/unload", json!({"model_name": "warm"})).await;
     assert_eq!(answer, (200, done.clone()));
-    // Known but not loaded is 404 here, and 200 on the admin API (DECISIONS.md, Lemonade).
+    // Known but not loaded is 404 here, and 200 on the admin API (gateway/README.md, Lemonade).
     let (status, _) = post(&gateway, "/api/v1/unload", json!({"model_name": "cold"})).await;
     assert_eq!(status, 404);
     let request = gateway.client.post(format!("{}/api/v1/unload", gateway.url));

@@ -23,7 +23,7 @@ pub enum Takes {
     Text,
 }
 
-/// Who may say a flag (DECISIONS.md, Trust).
+/// Who may say a flag (proto/README.md, Trust).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A request, and the configuration.

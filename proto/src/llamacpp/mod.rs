@@ -1,6 +1,6 @@
 //! Flags of llama.cpp in `ModelSettings.args`: who may say which, and which of them our embedded engine honours.
 //!
-//! The configuration's flags decide at the controller which of the two hosts a model (DECISIONS.md, Settings); `muster-llama` takes ours and
+//! The configuration's flags decide at the controller which of the two hosts a model (controller/README.md, Settings); `muster-llama` takes ours and
 //! refuses all others. Controller and worker [check] them before a process is started for them. Those of a request are [of a list](requested):
 //! a path among them is a file read or written, and some are a shell.
 
@@ -65,7 +65,7 @@ pub fn check(args: &[String]) -> Result<(), ErrorInfo> {
     Ok(())
 }
 
-/// Whether a request may say `args`, whoever sent it (DECISIONS.md, Trust).
+/// Whether a request may say `args`, whoever sent it (proto/README.md, Trust).
 ///
 /// # Errors
 /// `invalid_load_request`, naming the flag: one that is not on the list, or whose value is none of its own.

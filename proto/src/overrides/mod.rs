@@ -2,7 +2,7 @@
 //! change. The validators are written from the seed's text, not from `load_constraints`: the service accepts more than a UI offers.
 //!
 //! Whoever loads sets numbers, enums and names of checkpoints; paths, addresses, keys, tools and logs come from the configuration
-//! (DECISIONS.md, Trust). Every way in ends here: the keys are a closed list, and flags are judged by [`crate::llamacpp`]'s table.
+//! (proto/README.md, Trust). Every way in ends here: the keys are a closed list, and flags are judged by [`crate::llamacpp`]'s table.
 //!
 //! ```text
 //!  body ── schema ──► Draft ── values(runtime) ──► Overrides ── apply ──► ModelSettings

@@ -67,7 +67,7 @@ fn seed_001_422_is_for_shapes() {
         r#"{"gguf_n_ctx": 0}"#,
         r#"{"exllama_cache_size": 0}"#,
         r#"{"exllama_max_rq_tokens": 0}"#,
-        // Its rules (DECISIONS.md, Check order).
+        // Its rules (gateway/README.md, Runtime Admin API).
         "{",
         "[]",
         "3",

@@ -102,7 +102,7 @@ fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
             }
             Some(_) | None => Ok(()),
         },
-        // The seed takes local paths here as well; those come from the configuration only (DECISIONS.md, Trust).
+        // The seed takes local paths here as well; those come from the configuration only (proto/README.md, Trust).
         "vllm_speculative_model" => match value.as_str() {
             Some(text) if !is_repo(text) => Err(refused(
                 key,

@@ -1,6 +1,6 @@
 //! Keys of users and administrators, for HTTP and gRPC alike.
 //!
-//! One key serves everything unless there is an admin key (DECISIONS.md, Lemonade); the admin key serves everything. Keys are kept as digests,
+//! One key serves everything unless there is an admin key (gateway/README.md, Lemonade); the admin key serves everything. Keys are kept as digests,
 //! and every comparison takes the same time whatever is sent.
 
 use std::{

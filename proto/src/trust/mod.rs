@@ -1,4 +1,4 @@
-//! Who may call our gRPC services (DECISIONS.md, Trust): one place that checks callers and shows who we are.
+//! Who may call our gRPC services (proto/README.md, Trust): one place that checks callers and shows who we are.
 //!
 //! ```text
 //!   door       listens on          who comes in                                    what they may call

@@ -1,7 +1,7 @@
 //! The processor: its memory is the host's, or the cgroup's where that is less.
 //!
 //! Workers whose memory is limited together share a device, all others have one each: `cpu` is the host's memory, `cpu:NUMBER` a cgroup's
-//! (DESIGN.md, idea 6). What is reserved on one is not on the other, but what is free takes all that is around it into account. A limit that is
+//! (proto/README.md, idea 6). What is reserved on one is not on the other, but what is free takes all that is around it into account. A limit that is
 //! first set while a worker runs counts when it starts again.
 
 use std::{fs, io};

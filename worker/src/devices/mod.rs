@@ -3,7 +3,7 @@
 //! * [`cpu`]: the host's memory. [`sim`]: a declared device with a ledger. [`nvml`]: NVIDIA GPUs.
 //!
 //! A sample says which engine start or exit it already shows (`lifecycle_seq`): a load is judged only on a sample newer than the last one
-//! (DESIGN.md I4). So the count is raised first and the sample taken afterwards.
+//! (I4). So the count is raised first and the sample taken afterwards.
 //!
 //! Architecture invariant: knows no instance beyond its id, and no policy.
 

@@ -202,7 +202,7 @@ impl Core {
             });
     }
 
-    /// One or more touches (DESIGN.md I9).
+    /// One or more touches (I9).
     pub(super) fn touch(&mut self, touches: u64, urgency: Urgency, counts: (usize, usize)) {
         self.touch_seq += touches;
         let counts = (convert::count(counts.0), convert::count(counts.1));

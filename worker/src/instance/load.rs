@@ -150,7 +150,7 @@ fn located(mut settings: ModelSettings, runtime: &str, cache: &Cache) -> Result<
     Ok(settings)
 }
 
-/// Typed causes before the spawn (DECISIONS.md): the files a load names must be there, and what a request set is a request's to set.
+/// Typed causes before the spawn (controller/policy/README.md, Decisions): the files a load names must be there, and what a request set is a request's to set.
 fn check(settings: &ModelSettings) -> Result<(), ErrorInfo> {
     Overrides::check_again(&settings.load_override_json)?;
     let lora = settings.lora.iter().map(|adapter| adapter.path.as_str());

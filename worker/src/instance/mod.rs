@@ -195,7 +195,7 @@ impl Instance {
 pub(crate) enum Purpose {
     /// It looks at the engine.
     Look,
-    /// It is work of the model: its beginning and its end are touches (DESIGN.md I9).
+    /// It is work of the model: its beginning and its end are touches (I9).
     Work,
 }
 

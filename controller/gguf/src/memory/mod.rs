@@ -1,4 +1,4 @@
-//! The memory that llama.cpp takes for a model with given settings, per place (DESIGN.md, VRAM estimate).
+//! The memory that llama.cpp takes for a model with given settings, per place (controller/gguf/README.md, VRAM estimate).
 //!
 //! ```text
 //! device: weights of offloaded layers + their caches + compute buffer                      + what a context of the driver takes

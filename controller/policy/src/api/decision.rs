@@ -122,7 +122,7 @@ pub enum EvictionRule {
 }
 
 impl EvictionRule {
-    /// The rule's name in DESIGN.md and in words.
+    /// The rule's name (I1 to I10) and in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! A device of a host, shared by all workers that list it (DESIGN idea 6).
+//! A device of a host, shared by all workers that list it (proto/README.md, idea 6).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

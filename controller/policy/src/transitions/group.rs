@@ -160,7 +160,7 @@ impl Fleet {
         self.serving(id) && model.queued.is_none() && here < usize::try_from(wanted).unwrap_or(usize::MAX)
     }
 
-    /// The group of the model's instances, and what these were loaded with; none if that is not known any more (DECISIONS: overrides
+    /// The group of the model's instances, and what these were loaded with; none if that is not known any more (controller/README.md, Settings: overrides
     /// live through replica restarts).
     fn group_to_fill(&self, id: &ModelId) -> Option<(Group, Arc<ModelSpec>)> {
         let model = self.models.get(id)?;

@@ -1,4 +1,4 @@
-//! Operators load, unload and forget (DECISIONS, Runtime Admin API).
+//! Operators load, unload and forget (gateway/README.md, Runtime Admin API).
 
 use std::sync::Arc;
 use std::time::Duration;

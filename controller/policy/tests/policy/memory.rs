@@ -243,7 +243,7 @@ fn memory_that_a_loading_model_already_uses_is_not_taken_for_other_programs() {
     assert!(sim.streams[&second].ready().is_some(), "{}", sim.tail());
 }
 
-/// `gpu_layers = "auto"`: the model comes with several sizings, the largest first (DECISIONS: evict by policy, then partial offload, then
+/// `gpu_layers = "auto"`: the model comes with several sizings, the largest first (controller/policy/README.md, Decisions: evict by policy, then partial offload, then
 /// another device).
 #[test]
 fn the_largest_sizing_that_can_be_had_by_evicting_is_taken() {

@@ -1,4 +1,4 @@
-//! Operators' loads and unloads (DECISIONS, Runtime Admin API).
+//! Operators' loads and unloads (gateway/README.md, Runtime Admin API).
 
 use muster_policy::{
     Command, Effect, Event, InstanceId, LoadError, ModelState, ModelType, RouteState, UnloadHow,

@@ -148,7 +148,7 @@ fn redacted(words: &[String]) -> Vec<String> {
     words.iter().map(show).collect()
 }
 
-/// Whether a name is that of a key or a password (DECISIONS.md: keys and secret environment values are redacted).
+/// Whether a name is that of a key or a password (gateway/README.md, Runtime Admin API: keys and secret environment values are redacted).
 fn is_secret(name: &str) -> bool {
     const WORDS: [&str; 6] = ["api_key", "apikey", "token", "secret", "password", "credential"];
     // Settings that count tokens.

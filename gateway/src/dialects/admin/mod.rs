@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A load's body is checked in this order: 404 for the model, 422 for the body's shape, 400 for its values, then the model's state decides
-//! (DECISIONS.md, Runtime Admin API). The controller decides on states, so that two operators never both win.
+//! (gateway/README.md, Runtime Admin API). The controller decides on states, so that two operators never both win.
 //!
 //! Architecture invariant: every answer is made from what the controller says now, never from the gateway's route table.
 

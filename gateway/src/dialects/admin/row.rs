@@ -215,7 +215,7 @@ pub(super) const fn state(status: ModelStatus) -> &'static str {
 }
 
 impl Vram {
-    /// What the live instances take, else what a load would. The list of sources is closed (DECISIONS.md, Runtime Admin API): what is neither
+    /// What the live instances take, else what a load would. The list of sources is closed (gateway/README.md, Runtime Admin API): what is neither
     /// observed nor derived from files is unavailable.
     fn new(model: &Model, live: &[&InstanceStatus], replicas: u32) -> Self {
         let (bytes, source) = taken(live).unwrap_or_else(|| {
@@ -253,7 +253,7 @@ fn taken(live: &[&InstanceStatus]) -> Option<(u64, EstimateSource)> {
 }
 
 impl Capabilities {
-    /// From a live instance, else from what is known without one (DECISIONS.md: rows of unloaded models have them too).
+    /// From a live instance, else from what is known without one (gateway/README.md, Runtime Admin API: rows of unloaded models have them too).
     fn new(model: &Model, settings: &ModelSettings, live: &[&InstanceStatus]) -> Self {
         let loaded = live.iter().find_map(|one| one.capabilities.as_ref());
         let vision = match loaded {

@@ -65,7 +65,7 @@ async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response,
     Ok(reply::ok(render::body(&head, run::gather(answers).await?)))
 }
 
-/// The prompt that the messages would make, in tokens. Loads nothing (DECISIONS.md, Autoload).
+/// The prompt that the messages would make, in tokens. Loads nothing (gateway/README.md, Autoload).
 #[utoipa::path(
     post,
     path = "/v1/messages/count_tokens",

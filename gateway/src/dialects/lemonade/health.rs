@@ -60,7 +60,7 @@ fn last_use(summary: &ModelSummary) -> Option<f64> {
     Some(used.seconds as f64 + f64::from(used.nanos) / 1e9)
 }
 
-/// Always 200 (DECISIONS.md, Lemonade).
+/// Always 200 (gateway/README.md, Lemonade).
 #[utoipa::path(
     get,
     path = "/v1/health",

@@ -192,7 +192,7 @@ impl Wanted {
     }
 }
 
-/// Unloads one model, or all if none is named: pinned ones too, and loads that wait or run are ended (DECISIONS.md, Lemonade).
+/// Unloads one model, or all if none is named: pinned ones too, and loads that wait or run are ended (gateway/README.md, Lemonade).
 #[utoipa::path(
     post,
     path = "/v1/unload",

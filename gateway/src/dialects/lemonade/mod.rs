@@ -1,4 +1,4 @@
-//! Lemonade's own routes (seed 000). Errors carry its shape and OpenAI's in one body (DECISIONS.md, Lemonade).
+//! Lemonade's own routes (seed 000). Errors carry its shape and OpenAI's in one body (gateway/README.md, Lemonade).
 
 mod aliases;
 mod answers;

@@ -1,5 +1,5 @@
 //! `models/{id}/options`: options saved for all later loads of a model (Lemonade's public documentation). Between a load's own settings and the
-//! definition (DECISIONS.md, Settings).
+//! definition (controller/README.md, Settings).
 
 use std::sync::Arc;
 

@@ -61,7 +61,7 @@ pub(super) fn definition(model: String, body: &mut Object<'_>) -> Result<ModelDe
             labels.push(label.to_owned());
         }
     }
-    // `embedding` and `embeddings` are one label (DECISIONS.md, Lemonade).
+    // `embedding` and `embeddings` are one label (gateway/README.md, Lemonade).
     for label in &mut labels {
         if label == "embedding" {
             "embeddings".clone_into(label);

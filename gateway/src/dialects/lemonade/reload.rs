@@ -1,4 +1,4 @@
-//! A load of a model that may be loaded already (DECISIONS.md, Settings).
+//! A load of a model that may be loaded already (controller/README.md, Settings).
 //!
 //! ```text
 //!  not loaded ──► load

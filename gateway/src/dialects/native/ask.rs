@@ -1,5 +1,5 @@
 //! Tokens, templates and vectors in llama.cpp's own form (seed 004). Tokens and templates are answered by a loaded instance and load nothing;
-//! vectors load their model (DECISIONS.md, Autoload).
+//! vectors load their model (gateway/README.md, Autoload).
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use crate::{
     routes::{App, reply},
 };
 
-/// The gateway's own readiness, with what it hears from the controller; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004, DECISIONS.md).
+/// The gateway's own readiness, with what it hears from the controller; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004; gateway/README.md, Lemonade).
 #[utoipa::path(
     get,
     path = "/health",

@@ -1,7 +1,7 @@
 //! What an engine shows of itself beside its answers: slots, LoRA adapters, metrics (seed 004). A `llama-server` answers for itself; for other
 //! runtimes the gateway shows what the engine describes, and refuses the rest as llama.cpp does where it is switched off: 501.
 //!
-//! These routes load nothing (DECISIONS.md, Autoload). With several replicas one must be named: `?instance=`.
+//! These routes load nothing (gateway/README.md, Autoload). With several replicas one must be named: `?instance=`.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Engine {
         self.loaded.describe(self.summary.id.clone()).await
     }
 
-    /// Its own view, if its model was loaded with this flag of llama.cpp's; else the route is off (seed 004; DECISIONS.md, llama.cpp native).
+    /// Its own view, if its model was loaded with this flag of llama.cpp's; else the route is off (seed 004; gateway/README.md, llama.cpp native).
     pub(super) async fn switched_on(&mut self, flag: &str) -> Result<EngineDescription, ErrorInfo> {
         let description = self.describe().await?;
         let settings = description.settings.as_ref();
@@ -204,7 +204,7 @@ pub(super) async fn slot(
         .await
 }
 
-/// A file's name that leads nowhere else (DECISIONS.md, llama.cpp native).
+/// A file's name that leads nowhere else (gateway/README.md, llama.cpp native).
 fn is_bare(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')

@@ -1,4 +1,4 @@
-//! Which model a native request means: the body's `model`, else the query's, else the only one that is loaded (DECISIONS.md, llama.cpp native).
+//! Which model a native request means: the body's `model`, else the query's, else the only one that is loaded (gateway/README.md, llama.cpp native).
 
 use muster_proto::v1::ErrorInfo;
 use serde::Deserialize;
