@@ -249,10 +249,16 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
             acked_worker_seq: self.received,
             kind: Some(kind),
         };
-        match timeout(self.handle.timing().lost_after, self.out.send(message)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Ended::Closed),
-            Err(_) => Err(Ended::Stuck),
+        let sent = timeout(self.handle.timing().lost_after, self.out.send(message));
+        tokio::select! {
+            biased;
+            // Whoever ended it waits for no worker that does not read.
+            () = self.end.cancelled() => Err(Ended::Replaced),
+            sent = sent => match sent {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) => Err(Ended::Closed),
+                Err(_) => Err(Ended::Stuck),
+            },
         }
     }
 

@@ -66,8 +66,12 @@ impl Fleet {
                 *plan = Some(load.id);
                 *patient = true;
             }
+            // An idle one has nothing to finish: quiesced for those that have, it would no longer be the first to go, and be resumed for the next.
             InstanceState::Ready
-                if instance.pending.is_none() && !held && settled.is_none_or(|settled| settled <= now) =>
+                if victim.tenure != Tenure::Idle
+                    && instance.pending.is_none()
+                    && !held
+                    && settled.is_none_or(|settled| settled <= now) =>
             {
                 instance.state = InstanceState::Quiesced {
                     plan: Some(load.id),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use muster_policy::{Bytes, DeviceId, HostId, InstanceId, ModelId, ModelType, WorkerId};
 
 use super::World;
-use super::worker::SimInstance;
+use super::worker::{Life, SimInstance};
 
 impl World {
     /// What exists on a host, whoever its worker is.
@@ -66,6 +66,24 @@ impl World {
         assert!(
             self.config.fleet_limits.of(spec.kind).allows(models.len()),
             "I2, of the fleet: {models:?}\n{}",
+            self.tail()
+        );
+    }
+
+    /// PROTOCOL 13: policy unloads nothing on a device where a load runs.
+    pub(super) fn check_unload(&self, id: &WorkerId, instance: &InstanceId) {
+        let parts = &self.workers[id].instances[instance].spec.reservations;
+        let there = self.on_host(&self.workers[id].facts.host);
+        let mut loading = there.filter(|found| found.life == Life::Loading);
+        let beside = loading.find(|found| {
+            parts
+                .iter()
+                .any(|part| found.reserved_on(&part.device) > Bytes::ZERO)
+        });
+        assert!(
+            beside.is_none() || !self.strict,
+            "PROTOCOL 13: {instance} is unloaded beside a load of {:?}\n{}",
+            beside.map(|found| &found.spec.model),
             self.tail()
         );
     }

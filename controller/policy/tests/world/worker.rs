@@ -373,6 +373,7 @@ impl World {
                 } else if found.touch_seq > if_touch_seq {
                     return refused(Refusal::Touched);
                 }
+                self.check_unload(id, instance);
                 self.change(id, instance, |i| i.life = Life::Unloading);
             }
             (

@@ -208,7 +208,7 @@ impl Rig {
     }
 
     /// The next command to a worker goes astray, before or after it is carried out.
-    fn take_command(&mut self, id: &WorkerId, reached: bool) -> Option<muster_policy::CommandId> {
+    pub(super) fn take_command(&mut self, id: &WorkerId, reached: bool) -> Option<muster_policy::CommandId> {
         if !self.links.get(id).is_some_and(super::Link::open) {
             return None;
         }
@@ -291,6 +291,7 @@ impl Rig {
                 }
             }
             WorkerOp::Deaf => self.link_becomes(&id, Condition::Deaf),
+            WorkerOp::FillUp => self.fill_up(&id).await,
             WorkerOp::HalfOpen => self.link_becomes(&id, Condition::HalfOpen),
             // Operators who forget a worker that still runs get what they asked for; the checks of the truth would not.
             WorkerOp::Forget => {

@@ -13,7 +13,7 @@ use super::world::{config, device, facts, limits, model, need, unlimited};
 const ONE_OF_TWO_TYPES: Exclusivity = Exclusivity::PerType([Some(1), Some(1), Some(0), Some(0), Some(0)]);
 
 /// A controller that knows these models, and these workers, with it.
-async fn joined(config: Config, models: Vec<ModelSpec>, workers: Vec<WorkerFacts>) -> Rig {
+pub(super) async fn joined(config: Config, models: Vec<ModelSpec>, workers: Vec<WorkerFacts>) -> Rig {
     let mut rig = Rig::new(config, models).await;
     for facts in workers {
         let id = facts.id.clone();

@@ -19,6 +19,7 @@
 mod apply;
 mod calm;
 mod checks;
+mod findings;
 mod fleets;
 mod link;
 mod network;

@@ -65,6 +65,19 @@ impl Rig {
         }
     }
 
+    /// A worker stops reading, and the places for what the controller has to say to it are taken.
+    pub(super) async fn fill_up(&mut self, id: &WorkerId) {
+        self.link_becomes(id, Condition::Deaf);
+        // What its session takes meanwhile leaves places again.
+        for _ in 0..2 {
+            if let Some(session) = self.driver().sessions.of(id) {
+                let beat = || Down::Heartbeat(v1::Heartbeat::default());
+                while session.commands.try_send(beat()).is_ok() {}
+            }
+            self.settle().await;
+        }
+    }
+
     /// The worker dies with all its engines and comes back as another boot. `silently`: the controller does not see the old session end.
     pub(super) async fn restart(&mut self, id: &WorkerId, silently: bool) {
         if !silently {

@@ -58,6 +58,8 @@ pub(super) enum WorkerOp {
     GhostGone,
     /// Its session is open, and takes nothing any more.
     Deaf,
+    /// The same, and there is no place left for what the controller has to say.
+    FillUp,
     /// Nothing comes through any more, in either direction, and neither end knows.
     HalfOpen,
     /// It opens another session beside the one that it has.
@@ -93,7 +95,8 @@ fn worker_op() -> impl Strategy<Value = WorkerOp> {
         1 => Just(WorkerOp::Forget),
         2 => any::<bool>().prop_map(WorkerOp::Drain),
         2 => Just(WorkerOp::GhostGone),
-        2 => Just(WorkerOp::Deaf),
+        1 => Just(WorkerOp::Deaf),
+        1 => Just(WorkerOp::FillUp),
         2 => Just(WorkerOp::HalfOpen),
         1 => Just(WorkerOp::JoinAnew),
         1 => Just(WorkerOp::RestartSilently),
