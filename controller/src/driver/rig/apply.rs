@@ -92,12 +92,7 @@ impl Rig {
                         .push_back((now, outcome));
                 }
             }
-            Op::Unanswered(n, reached) => {
-                let id = self.worker(n);
-                if self.take_command(&id, reached).is_some() {
-                    self.links.get_mut(&id).unwrap().unanswered = true;
-                }
-            }
+            Op::Unanswered(n, reached) => drop(self.take_command(&self.worker(n), reached)),
             Op::Worker(n, op) => self.apply_to_worker(n, op).await,
             Op::Model(n, op) => self.apply_to_model(n, op).await,
             Op::RestartController(at_once) => {
@@ -214,7 +209,7 @@ impl Rig {
         }
         let (number, instance, what) = self.world.workers.get_mut(id).unwrap().down.pop_front()?;
         // Nobody waits to hear that an end was acknowledged: its worker is asked when it joins anew.
-        self.links.get_mut(id).unwrap().unanswered |= what == Command::AckTombstone;
+        self.links.get_mut(id).unwrap().acknowledged &= what != Command::AckTombstone;
         if reached {
             self.world.execute(id, &instance, what);
         }

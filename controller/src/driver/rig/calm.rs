@@ -19,7 +19,7 @@ impl Rig {
         self.instant = true;
         self.world.withhold_samples = false;
         for id in self.worker_ids() {
-            let fine = |link: &Link| link.open() && !link.unanswered;
+            let fine = |link: &Link| link.open() && link.acknowledged;
             if !self.links.get(&id).is_some_and(fine) {
                 self.connect(&id).await;
             }

@@ -31,8 +31,8 @@ pub(super) struct Link {
     session: Option<String>,
     /// What this controller's commands are named after.
     run: String,
-    /// A command, or its outcome, has got lost.
-    pub(super) unanswered: bool,
+    /// No acknowledgement of an end has got lost.
+    pub(super) acknowledged: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Link {
             condition: Condition::Open,
             session: None,
             run: String::new(),
-            unanswered: false,
+            acknowledged: true,
         };
         link.say(Up::Hello(hello));
         link
