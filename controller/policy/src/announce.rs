@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::{Effect, HoldId, InstanceId, ModelId, ModelState, Moment, RouteState, Stage, WaitReason};
+use crate::api::{Effect, HoldId, InstanceId, ModelId, ModelState, RouteState, Stage, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{InstanceState, LoadId, Place, Standing};
 
@@ -139,21 +139,15 @@ impl Fleet {
 
     fn loading_stage(&self, id: &InstanceId) -> Option<Stage> {
         let instance = self.instances.get(id)?;
-        match &instance.state {
-            InstanceState::Loading { progress, .. } => Some(Stage::Loading {
+        // The hold is on its way otherwise: nothing new to say.
+        if let InstanceState::Loading { progress, .. } = &instance.state {
+            Some(Stage::Loading {
                 instance: id.clone(),
                 worker: instance.worker.clone(),
                 progress: *progress,
-            }),
-            // The hold is on its way: nothing new to say.
-            InstanceState::Cancelling { .. }
-            | InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Leaving(_)
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => None,
+            })
+        } else {
+            None
         }
     }
 
@@ -189,30 +183,13 @@ impl Fleet {
         })
     }
 
-    /// Asks for the next tick. `attention_wake`: when an instance or a worker needs another look. The ledger is fresh: a waiting load is
-    /// woken whenever time alone makes an instance idle.
-    pub(crate) fn announce_timer(&mut self, attention_wake: Option<Moment>) {
-        let settle = match &self.phase {
-            // Then it is their end that is waited for.
-            Phase::Settling { joins_wait: true, .. } | Phase::Running => None,
-            Phase::Settling { until, .. } => Some(*until),
-        };
-        let expiry = match self.phase {
-            Phase::Settling { .. } => None,
-            Phase::Running => self.expiries.first().map(|(at, _)| *at),
-        };
-        let refill = match self.phase {
-            Phase::Settling { .. } => None,
-            Phase::Running => self.next_refill(),
-        };
-        let turn = match self.phase {
-            Phase::Settling { .. } => None,
-            Phase::Running => self.ledger.next_turn().filter(|_| !self.queue.is_empty()),
-        };
-        let wake = [settle, self.plan_wake, attention_wake, expiry, refill, turn]
-            .into_iter()
-            .flatten()
-            .min();
+    /// Asks for the next tick. The ledger is fresh: a waiting load is woken whenever time alone makes an instance idle. A queue that was not
+    /// decided to the end is looked at again at once.
+    pub(crate) fn announce_timer(&mut self) {
+        let turn = self.ledger.next_turn();
+        let turn = turn.filter(|_| self.phase == Phase::Running && !self.queue.is_empty());
+        let undecided = self.replan.then_some(self.now);
+        let wake = [self.timers.next(), turn, undecided].into_iter().flatten().min();
         // Never at once: what is due now was done in this step, and a mistake here must not spin.
         let wake = wake.map(|at| at.max(self.now + SOONEST));
         if let Some(at) = wake
@@ -221,5 +198,20 @@ impl Fleet {
             self.effects.push(Effect::WakeAt { at });
         }
         self.wake_sent = wake;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Moment};
+
+    #[test]
+    fn a_queue_that_was_not_decided_to_the_end_is_looked_at_again_at_once() {
+        let now = Moment::after_start(SOONEST);
+        let mut fleet = Fleet::new(Config::default(), Vec::new(), now);
+        fleet.replan = true;
+        fleet.announce_timer();
+        assert_eq!(fleet.effects, [Effect::WakeAt { at: now + SOONEST }]);
     }
 }

@@ -1,6 +1,6 @@
 //! Gives an instance its next command, one at a time, and notices what only time can tell about it.
 //!
-//! Looks only at instances in `attention`; one leaves that set when it needs neither a command nor a clock.
+//! Looks only at instances in `attention`; one leaves that set when it needs no command. An alarm brings it back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,26 +9,23 @@ use std::time::Duration;
 use crate::api::{Command, DecisionKind, Effect, HoldId, InstanceId, Moment, WorkerId};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, InstanceState, Place};
+use crate::timers::Alarm;
 
 impl Fleet {
-    /// Sends what is due; returns when time alone will make something due.
-    pub(crate) fn attend(&mut self) -> Option<Moment> {
-        let mut wake: Option<Moment> = None;
+    /// Sends what is due, and sets alarms for what time alone will make due.
+    pub(crate) fn attend(&mut self) {
         let mut resync: BTreeSet<WorkerId> = BTreeSet::new();
         let ids: Vec<InstanceId> = self.attention.iter().cloned().collect();
         for id in ids {
             self.next_command(&id);
-            match self.deadline(&id, &mut resync) {
-                Some(at) => wake = Some(wake.map_or(at, |wake| wake.min(at))),
-                None if self.needs_attention(&id) => {}
-                None => {
-                    self.attention.remove(&id);
-                }
+            let at = self.deadline(&id, &mut resync);
+            if !self.needs_attention(&id) {
+                self.attention.remove(&id);
             }
+            self.timers.set(&Alarm::Instance(id), at);
         }
-        self.effects
-            .extend(resync.into_iter().map(|worker| Effect::Resync { worker }));
-        wake
+        let resync = resync.into_iter().map(|worker| Effect::Resync { worker });
+        self.effects.extend(resync);
     }
 
     /// Sends the next command if none is outstanding, and if it is known what became of the last one: what cannot be sent would be asked for
@@ -40,37 +37,56 @@ impl Fleet {
         if instance.pending.is_some() || instance.lost() || instance.doubtful_since.is_some() {
             return;
         }
-        match &mut instance.state {
-            InstanceState::Cancelling { sent, .. } => {
-                if !std::mem::replace(sent, true) {
-                    self.send(id, Asked::CancelLoad, Command::CancelLoad);
-                }
+        if let InstanceState::Cancelling { sent } = &mut instance.state {
+            if !*sent && self.ask(id, Asked::CancelLoad, Command::CancelLoad) {
+                self.set_state(id, InstanceState::Cancelling { sent: true });
             }
-            InstanceState::Leaving(exit) => {
-                if let &mut Exit::ToSend(mode) = exit {
-                    *exit = Exit::Operator;
-                    self.send(id, Asked::OperatorUnload, Command::Unload { mode });
-                }
+            return;
+        }
+        if let Some(condemned) = instance.condemned {
+            let unload = Command::Unload { mode: condemned.mode };
+            if condemned.due && self.ask(id, Asked::OperatorUnload, unload) {
+                self.operator_unload_sent(id);
             }
-            InstanceState::Quiesced { plan: None, .. } => {
-                instance.state = InstanceState::Resuming;
-                self.send(id, Asked::Resume, Command::Resume);
+            return;
+        }
+        let ready = matches!(instance.state, InstanceState::Ready);
+        if let InstanceState::Quiesced { plan: None, .. } = instance.state {
+            if self.ask(id, Asked::Resume, Command::Resume) {
+                self.set_state(id, InstanceState::Resuming);
             }
-            InstanceState::Ready => {
-                if !self.release_next(id) && !self.place_next(id) {
-                    self.tell_attributes(id);
-                }
+        } else if (ready || matches!(instance.state, InstanceState::Loading { .. }))
+            && !(self.release_next(id) || ready && self.place_next(id))
+        {
+            self.tell_attributes(id);
+        }
+    }
+
+    /// Sends a command unless it was given just before; says whether it did.
+    fn ask(&mut self, id: &InstanceId, asked: Asked, command: Command) -> bool {
+        let (now, longest) = (self.now, self.config.unknown_wait);
+        let found = self.instances.get_mut(id);
+        let rests = found.is_none_or(|instance| instance.rests(&asked, now, longest));
+        if !rests {
+            self.send(id, asked, command);
+        }
+        !rests
+    }
+
+    fn set_state(&mut self, id: &InstanceId, state: InstanceState) {
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.state = state;
+        }
+    }
+
+    fn operator_unload_sent(&mut self, id: &InstanceId) {
+        if let Some(instance) = self.instances.get_mut(id) {
+            if let Some(condemned) = &mut instance.condemned {
+                condemned.due = false;
             }
-            InstanceState::Loading { .. } => {
-                if !self.release_next(id) {
-                    self.tell_attributes(id);
-                }
+            if !matches!(instance.state, InstanceState::Leaving(_)) {
+                instance.state = InstanceState::Leaving(Exit::Asked);
             }
-            InstanceState::Quiesced { plan: Some(_), .. }
-            | InstanceState::Evicting { .. }
-            | InstanceState::Resuming
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => {}
         }
     }
 
@@ -84,20 +100,18 @@ impl Fleet {
         let Some(hold) = instance.to_release.first().cloned() else {
             return false;
         };
-        self.send(
+        self.ask(
             id,
             Asked::ReleaseHold(hold.clone()),
             Command::ReleaseHold { hold },
-        );
-        true
+        )
     }
 
     fn place_next(&mut self, id: &InstanceId) -> bool {
         let Some(hold) = self.hold_to_place(id) else {
             return false;
         };
-        self.send(id, Asked::PlaceHold(hold.clone()), Command::PlaceHold { hold });
-        true
+        self.ask(id, Asked::PlaceHold(hold.clone()), Command::PlaceHold { hold })
     }
 
     /// Pin and idle time of its model, where the worker shows others.
@@ -112,15 +126,13 @@ impl Fleet {
         let Some((pinned, idle_ttl)) = self.attributes_to_tell(id) else {
             return;
         };
-        if let Some(instance) = self.instances.get_mut(id) {
+        let command = Command::SetAttributes { pinned, idle_ttl };
+        if self.ask(id, Asked::SetAttributes, command)
+            && let Some(instance) = self.instances.get_mut(id)
+        {
             let spec = Arc::make_mut(&mut instance.spec);
             (spec.pinned, spec.idle_ttl) = (pinned, idle_ttl);
         }
-        self.send(
-            id,
-            Asked::SetAttributes,
-            Command::SetAttributes { pinned, idle_ttl },
-        );
     }
 
     fn hold_to_place(&self, id: &InstanceId) -> Option<HoldId> {
@@ -138,33 +150,27 @@ impl Fleet {
     }
 
     fn needs_attention(&self, id: &InstanceId) -> bool {
-        let Some(instance) = self.instances.get(id) else {
+        let Some(instance) = self.instances.get(id).filter(|found| !found.lost()) else {
             return false;
         };
+        let serves = instance.is_ready() || matches!(instance.state, InstanceState::Loading { .. });
         !instance.to_release.is_empty()
+            || instance.condemned.is_some_and(|condemned| condemned.due)
             || matches!(
                 instance.state,
-                InstanceState::Quiesced { .. }
-                    | InstanceState::Cancelling { sent: false, .. }
-                    | InstanceState::Leaving(Exit::ToSend(_))
+                InstanceState::Quiesced { .. } | InstanceState::Cancelling { sent: false }
             )
             || self.hold_to_place(id).is_some()
-            || (matches!(
-                instance.state,
-                InstanceState::Ready | InstanceState::Loading { .. }
-            ) && self.attributes_to_tell(id).is_some())
+            || serves && self.attributes_to_tell(id).is_some()
     }
 
     /// When time will make something due; does what is due already.
     fn deadline(&mut self, id: &InstanceId, resync: &mut BTreeSet<WorkerId>) -> Option<Moment> {
         let (now, config) = (self.now, &self.config);
         let known = &self.waiters;
-        let instance = self.instances.get_mut(id)?;
-        if instance.lost() {
-            return None;
-        }
+        let instance = self.instances.get_mut(id).filter(|found| !found.lost())?;
         let mut overdue = false;
-        let mut wake: Option<Moment> = None;
+        let mut wake = instance.rests_until.take();
         let mut later = |at: Moment| wake = Some(wake.map_or(at, |wake: Moment| wake.min(at)));
         if let Some(since) = instance.doubtful_since {
             if since + config.unknown_wait <= now {

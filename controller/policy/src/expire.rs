@@ -1,66 +1,69 @@
-//! Unloads what nobody needs the room of: models idle for longer than they may be, and idle ones that left the catalogue.
+//! Unloads what nobody needs the room of: models idle for longer than they may be, idle ones that left the catalogue, and copies of a model
+//! beyond those it is to have.
 //!
-//! `expiries` holds for each such model a moment at which it is worth another look: never later than its time is over, earlier if it was
-//! used since. So a use costs nothing here.
+//! An alarm is set for each such model: never later than its time is over, earlier if it was used since. So a use costs nothing here.
 
 use std::time::Duration;
 
 use crate::api::{Command, DecisionKind, InstanceId, ModelId, Moment, UnloadMode};
-use crate::fleet::{Fleet, Phase};
+use crate::fleet::Fleet;
+use crate::plan::Tenure;
 use crate::state::{Asked, Instance, InstanceState};
+use crate::timers::Alarm;
 
 /// When to look again if a load runs beside an instance whose time is over.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Fleet {
-    /// Notes when a model will have been idle for too long, if nothing happens to it.
+    /// Sets an alarm for when something of a model will be needless, if nothing happens to it.
     pub(crate) fn watch_idleness(&mut self, id: &ModelId) {
-        let due = self.idle_until(id).map(|due| {
-            let over = due <= self.now && self.loads_run_beside_any_of(id);
-            if over { self.now + LOOK_AGAIN } else { due }
-        });
-        let Some(model) = self.models.get_mut(id) else {
-            return;
-        };
-        let keep = matches!((model.expires_at, due), (Some(noted), Some(due)) if noted <= due);
-        if keep || model.expires_at == due {
-            return;
-        }
-        let noted = std::mem::replace(&mut model.expires_at, due);
-        if let Some(at) = noted {
-            self.expiries.remove(&(at, id.clone()));
-        }
-        if let Some(at) = due {
-            self.expiries.insert((at, id.clone()));
+        let alarm = Alarm::Idle(id.clone());
+        match self.needless_from(id) {
+            None => self.timers.set(&alarm, None),
+            Some(at)
+                if at <= self.now
+                    && self
+                        .instances_of(id)
+                        .any(|found| self.loads_run_beside(&found.id)) =>
+            {
+                self.timers.no_later(&alarm, self.now + LOOK_AGAIN);
+            }
+            Some(at) => self.timers.no_later(&alarm, at),
         }
     }
 
-    /// Unloads what is due.
-    pub(crate) fn expire(&mut self) {
-        if matches!(self.phase, Phase::Settling { .. }) {
-            return;
-        }
-        while let Some((_, id)) = self.expiries.first().filter(|(at, _)| *at <= self.now).cloned() {
-            if let Some(model) = self.models.get_mut(&id)
-                && let Some(at) = model.expires_at.take()
-            {
-                self.expiries.remove(&(at, id.clone()));
-            }
-            self.tend_groups(&id);
-            match self.idle_until(&id) {
-                Some(at) if at > self.now => self.watch_idleness(&id),
-                Some(_) => self.expire_model(&id),
-                None => {}
+    /// Unloads what is needless of a model by now.
+    pub(crate) fn unload_needless(&mut self, id: &ModelId) {
+        self.converge(id);
+        if self.idle_until(id).is_some_and(|at| at <= self.now) {
+            let ttl = self.spec_of(id).and_then(|spec| self.config.ttl(spec.idle_ttl));
+            let kind = ttl.map_or(DecisionKind::NotInCatalogue, |ttl| DecisionKind::TtlOver { ttl });
+            let ready = self.instances_of(id).filter(|found| found.is_ready());
+            for instance in ready.map(|found| found.id.clone()).collect::<Vec<_>>() {
+                self.unload_idle(&instance, &kind);
             }
         }
+        while let Some((instance, _)) = self.surplus(id).filter(|(_, at)| *at <= self.now) {
+            if !self.unload_idle(&instance, &DecisionKind::Surplus) {
+                break;
+            }
+        }
+        self.touch_model(id);
+    }
+
+    fn needless_from(&self, id: &ModelId) -> Option<Moment> {
+        let withheld = !self.withheld_in_vain(id).is_empty();
+        let withheld = withheld.then_some(self.now + LOOK_AGAIN);
+        let surplus = self.surplus(id).map(|(_, at)| at);
+        [withheld, surplus, self.idle_until(id)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// When the model's time is over; none if it has no end, or if the model is in use, wanted, or not loaded.
     fn idle_until(&self, id: &ModelId) -> Option<Moment> {
         let model = self.models.get(id)?;
-        if !self.withheld_in_vain(id).is_empty() {
-            return Some(self.now + LOOK_AGAIN);
-        }
         let ttl = match &model.spec {
             Some(spec) if spec.pinned => return None,
             Some(spec) => self.config.ttl(spec.idle_ttl)?,
@@ -70,70 +73,53 @@ impl Fleet {
             return None;
         }
         let mut until: Option<Moment> = None;
-        for instance in model.instances.iter().filter_map(|id| self.instances.get(id)) {
-            match &instance.state {
-                InstanceState::Ready if !instance.published => return None,
-                InstanceState::Ready if instance.busy() || instance.pending.is_some() => return None,
-                InstanceState::Ready if instance.doubtful_since.is_some() => return None,
-                InstanceState::Ready => {
-                    let quiet = instance.usage.idle_from(self.config.quiet);
-                    let over = (instance.usage.last_used + ttl).max(quiet);
-                    until = Some(until.map_or(over, |until| until.max(over)));
-                }
-                InstanceState::Loading { .. }
-                | InstanceState::Cancelling { .. }
-                | InstanceState::Evicting { .. }
-                | InstanceState::Quiesced { .. }
-                | InstanceState::Resuming
-                | InstanceState::Leaving(_)
-                | InstanceState::Lost(_)
-                | InstanceState::Opaque => {}
+        for instance in self.instances_of(id).filter(|found| found.is_ready()) {
+            let free = instance.published && !instance.busy() && instance.pending.is_none();
+            if !free || instance.doubtful_since.is_some() {
+                return None;
             }
+            let quiet = instance.usage.idle_from(self.config.quiet);
+            until = until.max(Some((instance.usage.last_used + ttl).max(quiet)));
         }
         until
     }
 
-    fn expire_model(&mut self, id: &ModelId) {
-        let Some(model) = self.models.get(id) else { return };
-        let ttl = model.spec.as_ref().map(|spec| self.config.ttl(spec.idle_ttl));
-        let ready = |id: &&InstanceId| {
-            self.instances
-                .get(*id)
-                .is_some_and(|instance| matches!(instance.state, InstanceState::Ready))
-        };
-        let idle: Vec<InstanceId> = model.instances.iter().filter(ready).cloned().collect();
-        for instance in idle {
-            if self.loads_run_beside(&instance) {
-                let at = self.now + LOOK_AGAIN;
-                if let Some(model) = self.models.get_mut(id)
-                    && model.expires_at.is_none()
-                {
-                    model.expires_at = Some(at);
-                    self.expiries.insert((at, id.clone()));
-                }
-                continue;
-            }
-            let kind = match ttl.flatten() {
-                Some(ttl) => DecisionKind::TtlOver { ttl },
-                None => DecisionKind::NotInCatalogue,
-            };
-            self.decided_on(kind, &instance);
-            let Some(found) = self.instances.get_mut(&instance) else {
-                continue;
-            };
-            found.state = InstanceState::Evicting { quiesced: false };
-            let if_touch_seq = found.usage.touch_seq;
-            let mode = UnloadMode::IfIdle { if_touch_seq };
-            self.send(&instance, Asked::Evict, Command::Unload { mode });
+    /// The copy that goes first of a model that has more than it is to have, and when it may: such as one that came back with its worker
+    /// after another one was loaded in its place.
+    fn surplus(&self, id: &ModelId) -> Option<(InstanceId, Moment)> {
+        let serves = |found: &&Instance| found.published && found.is_ready() && !self.draining(&found.worker);
+        let serving: Vec<&Instance> = self.instances_of(id).filter(serves).collect();
+        if serving.len() < 2 {
+            return None;
         }
-        self.touch_model(id);
-        self.room_changed();
+        let size = self.group_of(id).map_or(1, |(group, _)| group.size);
+        if serving.len() <= usize::try_from(size).unwrap_or(usize::MAX) {
+            return None;
+        }
+        let idle_from = |instance: &&Instance| match self.tenure(instance, &[]) {
+            Tenure::Idle => Some((self.now, instance.usage.last_used, instance.id.clone())),
+            Tenure::Busy { until } => Some((until?, instance.usage.last_used, instance.id.clone())),
+            Tenure::Going | Tenure::Finishing | Tenure::Pinned | Tenure::Ghost => None,
+        };
+        let (at, _, first) = serving.iter().filter_map(idle_from).min()?;
+        Some((first, at))
     }
 
-    fn loads_run_beside_any_of(&self, id: &ModelId) -> bool {
-        let model = self.models.get(id);
-        let mut instances = model.into_iter().flat_map(|model| &model.instances);
-        instances.any(|instance| self.loads_run_beside(instance))
+    /// Unloads an instance if it is idle still; says whether that was begun. A load beside it is waited for.
+    fn unload_idle(&mut self, id: &InstanceId, kind: &DecisionKind) -> bool {
+        if self.loads_run_beside(id) {
+            return false;
+        }
+        self.decided_on(kind.clone(), id);
+        let Some(found) = self.instances.get_mut(id) else {
+            return false;
+        };
+        found.state = InstanceState::Evicting { quiesced: false };
+        let if_touch_seq = found.usage.touch_seq;
+        let mode = UnloadMode::IfIdle { if_touch_seq };
+        self.send(id, Asked::Evict, Command::Unload { mode });
+        self.room_changed();
+        true
     }
 
     /// No unload begins on a device where a load runs (PROTOCOL 13).
@@ -144,7 +130,7 @@ impl Fleet {
         let mut devices = instance.spec.reservations.iter();
         devices.any(|reservation| {
             let key = Self::key(&instance.host, &reservation.device);
-            self.on_device(&key).any(Instance::takes_load_slot)
+            self.on_device(&key).any(Instance::loads)
         })
     }
 }

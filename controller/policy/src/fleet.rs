@@ -8,7 +8,7 @@
 //!
 //! Every phase is idempotent: a second pass without a new event yields no effect.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::{
@@ -20,6 +20,7 @@ use crate::ledger::{Ledger, Tracked};
 use crate::plan::Memos;
 use crate::state::{Asked, Device, Instance, Load, LoadId, Model, Pending, Presence, Waiter, Worker};
 use crate::strategy::Appraiser;
+use crate::timers::{Alarm, Timers};
 
 /// All policy knows. One task owns it.
 #[derive(Debug)]
@@ -41,20 +42,14 @@ pub struct Fleet {
     pub(crate) appraiser: Appraiser,
     /// What queued loads found when they looked for a place.
     pub(crate) memos: Memos,
-    /// Instances that time alone can move on: unknown outcomes, holds of unknown streams, quiesces without an answer.
+    /// Instances that need a command, or another look.
     pub(crate) attention: BTreeSet<InstanceId>,
-    /// Workers that left in order, and when each is forgotten.
-    pub(crate) leavers: VecDeque<(Moment, WorkerId)>,
-    /// When to see whether a model has been idle for too long; never later than it has.
-    pub(crate) expiries: BTreeSet<(Moment, ModelId)>,
-    /// When a replica is due in place of one that ended by itself.
-    pub(crate) refills: BTreeSet<(Moment, ModelId)>,
+    /// What waits for the clock.
+    pub(crate) timers: Timers<Alarm>,
     /// Models to look at before the step ends.
     pub(crate) dirty: BTreeSet<ModelId>,
     /// The queue must be decided anew.
     pub(crate) replan: bool,
-    /// When the queue must be decided anew though nothing happens.
-    pub(crate) plan_wake: Option<Moment>,
     /// Timer as last asked for.
     pub(crate) wake_sent: Option<Moment>,
     pub(crate) effects: Vec<Effect>,
@@ -72,10 +67,10 @@ const MAX_ROUNDS: usize = 16;
 pub(crate) enum Phase {
     /// Nothing is placed, evicted or refused until the roster has joined or time is up.
     Settling {
-        until: Moment,
         missing: BTreeSet<WorkerId>,
         /// Workers are about to join: time is not up before they have.
         joins_wait: bool,
+        time_is_up: bool,
     },
     /// Business as usual.
     Running,
@@ -91,9 +86,9 @@ impl Fleet {
             Phase::Running
         } else {
             Phase::Settling {
-                until: now + config.settle,
                 missing,
                 joins_wait: false,
+                time_is_up: false,
             }
         };
         let appraiser = Appraiser::new(config.eviction);
@@ -113,12 +108,9 @@ impl Fleet {
             appraiser,
             memos: Memos::default(),
             attention: BTreeSet::new(),
-            leavers: VecDeque::new(),
-            expiries: BTreeSet::new(),
-            refills: BTreeSet::new(),
+            timers: Timers::default(),
             dirty: BTreeSet::new(),
             replan: false,
-            plan_wake: None,
             wake_sent: None,
             effects: Vec::new(),
             deferred: Vec::new(),
@@ -127,6 +119,10 @@ impl Fleet {
         };
         for facts in roster {
             fleet.install_worker(facts, Presence::Away(now));
+        }
+        if !fleet.settled() {
+            let until = now + fleet.config.settle;
+            fleet.timers.set(&Alarm::Settle, Some(until));
         }
         fleet
     }
@@ -145,10 +141,11 @@ impl Fleet {
     pub fn step(&mut self, now: Moment, event: Event, ids: &mut dyn IdSource) -> Vec<Effect> {
         self.now = self.now.max(now);
         self.apply(event);
+        self.ring();
         self.settle();
         self.reconcile_dirty();
-        self.expire();
-        self.refill();
+        // What turned out to be due already.
+        self.ring();
         // A pass may free or need something that an earlier load of the queue can use; it converges, since every round acts.
         for _ in 0..MAX_ROUNDS {
             if !self.plan_if_due(ids) {
@@ -156,10 +153,10 @@ impl Fleet {
             }
             self.reconcile_dirty();
         }
-        let wake = self.attend().into_iter().chain(self.forget_leavers()).min();
+        self.attend();
         self.announce();
         self.refresh_ledger();
-        self.announce_timer(wake);
+        self.announce_timer();
         std::mem::take(&mut self.effects)
     }
 
@@ -236,20 +233,25 @@ impl Fleet {
     fn settle(&mut self) {
         let over = match &self.phase {
             Phase::Settling {
-                until,
                 missing,
                 joins_wait,
-            } => missing.is_empty() || *until <= self.now && !joins_wait,
+                time_is_up,
+            } => missing.is_empty() || *time_is_up && !joins_wait,
             Phase::Running => false,
         };
-        if over {
-            self.phase = Phase::Running;
-            self.replan = true;
-            self.effects.push(Effect::Settled);
-            self.decided(DecisionKind::Settled, None, None, None);
-            for event in std::mem::take(&mut self.deferred) {
-                self.apply(event);
-            }
+        if !over {
+            return;
+        }
+        self.phase = Phase::Running;
+        self.timers.set(&Alarm::Settle, None);
+        self.replan = true;
+        self.effects.push(Effect::Settled);
+        self.decided(DecisionKind::Settled, None, None, None);
+        for model in self.models.keys().cloned().collect::<Vec<_>>() {
+            self.touch_model(&model);
+        }
+        for event in std::mem::take(&mut self.deferred) {
+            self.apply(event);
         }
     }
 
@@ -279,6 +281,7 @@ impl Fleet {
         };
         let id = CommandId(self.next_command);
         self.next_command += 1;
+        found.asked(&asked, self.now);
         found.pending = Some(Pending { id, asked });
         let worker = found.worker.clone();
         self.commands.insert(id, instance.clone());
@@ -332,6 +335,16 @@ impl Fleet {
             host: host.clone(),
             device: device.clone(),
         }
+    }
+
+    /// All instances of a model, ghosts included, by id.
+    pub(crate) fn instances_of(&self, model: &ModelId) -> impl Iterator<Item = &Instance> {
+        let ids = self
+            .models
+            .get(model)
+            .into_iter()
+            .flat_map(|model| &model.instances);
+        ids.filter_map(|id| self.instances.get(id))
     }
 
     /// All instances on a host, ghosts included, by id.
@@ -406,6 +419,7 @@ impl Fleet {
             self.commands.remove(&pending.id);
         }
         self.attention.remove(id);
+        self.timers.set(&Alarm::Instance(id.clone()), None);
         if instance.route.is_some() {
             self.effects.push(Effect::RetractRoute { instance: id.clone() });
         }

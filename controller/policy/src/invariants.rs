@@ -185,7 +185,8 @@ fn queue(fleet: &Fleet, found: &mut Vec<Violation>) {
         let unheld = waited_for
             .filter(|waiter| !matches!(waiter.place, Place::Held(_)))
             .count();
-        if !load.explicit() && unheld == 0 && model.loads.is_empty() {
+        let settled = fleet.phase == Phase::Running;
+        if settled && !load.explicit() && unheld == 0 && model.loads.is_empty() {
             found.push(Violation::Abandoned(load.model.clone()));
         }
     }

@@ -18,6 +18,7 @@ mod plan;
 mod reconcile;
 mod state;
 mod strategy;
+mod timers;
 mod transitions;
 mod view;
 

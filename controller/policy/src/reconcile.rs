@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use crate::api::{
-    DecisionKind, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WorkerId,
+    DecisionKind, Group, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WorkerId,
 };
-use crate::fleet::Fleet;
-use crate::state::{Before, Exit, InstanceState, Load, Place, Waiter};
+use crate::fleet::{Fleet, Phase};
+use crate::state::{Before, Exit, Instance, InstanceState, Load, Place, Waiter, Was};
 
 /// What a model has to offer to a waiter.
 enum Home {
@@ -30,7 +30,7 @@ impl Fleet {
             self.ledger.model_changed(model);
             self.answer_calls(model);
             self.drop_needless_load(model);
-            self.tend_groups(model);
+            self.converge(model);
             self.serve_waiters(model);
             self.release_copies(model);
             self.mark_wanted(model);
@@ -40,22 +40,8 @@ impl Fleet {
 
     /// An instance of the model takes requests.
     pub(crate) fn serving(&self, model: &ModelId) -> bool {
-        let Some(model) = self.models.get(model) else {
-            return false;
-        };
-        let mut instances = model.instances.iter().filter_map(|id| self.instances.get(id));
-        instances.any(|instance| instance.published && matches!(instance.state, InstanceState::Ready))
-    }
-
-    pub(crate) fn any_instance(&self, model: &ModelId, test: impl Fn(&InstanceState) -> bool) -> bool {
-        let Some(model) = self.models.get(model) else {
-            return false;
-        };
-        model
-            .instances
-            .iter()
-            .filter_map(|id| self.instances.get(id))
-            .any(|instance| test(&instance.state))
+        self.instances_of(model)
+            .any(|found| found.published && found.is_ready())
     }
 
     /// A model's state as users see it; none if it is not known.
@@ -63,12 +49,18 @@ impl Fleet {
         let model = self.models.get(id)?;
         let (mut loaded, mut loading, mut leaving, mut lost_with) =
             (false, model.queued.is_some(), false, None);
-        for instance in model
-            .instances
-            .iter()
-            .filter_map(|instance| self.instances.get(instance))
-        {
+        for instance in self.instances_of(id) {
             match &instance.state {
+                InstanceState::Lost(Was::Serving | Was::Evicting) if instance.condemned.is_none() => {
+                    lost_with = Some(instance.worker.clone());
+                }
+                InstanceState::Lost(_) => {}
+                InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => loading = true,
+                InstanceState::Leaving(Exit::Worker(Before::Loading(_))) if instance.condemned.is_none() => {
+                    loading = true;
+                }
+                InstanceState::Leaving(_) => leaving = true,
+                _ if instance.condemned.is_some() => leaving = true,
                 InstanceState::Ready if !instance.published => loading = true,
                 InstanceState::Evicting { .. } if !instance.published => leaving = true,
                 InstanceState::Ready
@@ -76,14 +68,6 @@ impl Fleet {
                 | InstanceState::Quiesced { .. }
                 | InstanceState::Resuming
                 | InstanceState::Opaque => loaded = true,
-                InstanceState::Loading { .. }
-                | InstanceState::Cancelling { .. }
-                | InstanceState::Leaving(Exit::Worker(Before::Loading(_))) => loading = true,
-                InstanceState::Leaving(
-                    Exit::ToSend(_) | Exit::Operator | Exit::Wanted | Exit::Worker(Before::Serving),
-                ) => leaving = true,
-                InstanceState::Lost(crate::state::Was::Routable) => lost_with = Some(instance.worker.clone()),
-                InstanceState::Lost(crate::state::Was::NotRoutable | crate::state::Was::Condemned) => {}
             }
         }
         Some(match (&model.failure, lost_with) {
@@ -100,12 +84,14 @@ impl Fleet {
     /// Answers operators' calls whose load or unload is over.
     fn answer_calls(&mut self, id: &ModelId) {
         let serving = self.serving(id);
-        let leaving = self.any_instance(id, |state| {
-            matches!(
-                state,
+        let leaves = |found: &Instance| {
+            let ends = matches!(
+                found.state,
                 InstanceState::Leaving(_) | InstanceState::Cancelling { .. }
-            )
-        });
+            );
+            ends || found.unloading()
+        };
+        let leaving = self.instances_of(id).any(leaves);
         let state = self.model_state(id).unwrap_or(ModelState::Unloaded);
         let Some(model) = self.models.get_mut(id) else {
             return;
@@ -140,10 +126,11 @@ impl Fleet {
         let Some(load) = model.queued.and_then(|load| self.queue.get(&load)) else {
             return;
         };
-        let serve = model
-            .instances
-            .iter()
-            .filter(|instance| self.will_serve(instance));
+        // What was asked for before may still be here (PROTOCOL 2).
+        if self.phase != Phase::Running {
+            return;
+        }
+        let serve = self.instances_of(id).filter(|found| self.will_serve(found));
         // The replicas that are left do not make the load of one more needless (PROTOCOL 14).
         let size = load.group.as_ref().map_or(1, |group| group.size);
         let here = serve.count() >= usize::try_from(size).unwrap_or(usize::MAX);
@@ -169,36 +156,19 @@ impl Fleet {
         self.room_changed();
     }
 
+    /// It takes new requests.
+    fn open(&self, instance: &Instance) -> bool {
+        instance.published && instance.is_ready() && !self.draining(&instance.worker)
+    }
+
     /// Some instance of the model takes new requests.
     pub(crate) fn takes_requests(&self, model: &ModelId) -> bool {
-        let instances = self
-            .models
-            .get(model)
-            .into_iter()
-            .flat_map(|model| &model.instances);
-        let mut instances = instances.filter_map(|id| self.instances.get(id));
-        instances.any(|instance| {
-            instance.published
-                && matches!(instance.state, InstanceState::Ready)
-                && !self.draining(&instance.worker)
-        })
+        self.instances_of(model).any(|found| self.open(found))
     }
 
     /// The instance takes requests, or will once it is loaded.
-    pub(crate) fn will_serve(&self, id: &InstanceId) -> bool {
-        self.instances
-            .get(id)
-            .is_some_and(|instance| match &instance.state {
-                InstanceState::Loading { .. } => true,
-                InstanceState::Ready => instance.published && !self.draining(&instance.worker),
-                InstanceState::Cancelling { .. }
-                | InstanceState::Evicting { .. }
-                | InstanceState::Quiesced { .. }
-                | InstanceState::Resuming
-                | InstanceState::Leaving(_)
-                | InstanceState::Lost(_)
-                | InstanceState::Opaque => false,
-            })
+    pub(crate) fn will_serve(&self, instance: &Instance) -> bool {
+        matches!(instance.state, InstanceState::Loading { .. }) || self.open(instance)
     }
 
     /// The worker is shutting down.
@@ -279,33 +249,26 @@ impl Fleet {
         }
         let mut ready: Option<(bool, u32, &InstanceId)> = None;
         let (mut soon, mut unloading) = (false, false);
-        for instance in model
-            .instances
-            .iter()
-            .filter_map(|instance| self.instances.get(instance))
-        {
+        for instance in self.instances_of(id) {
             match &instance.state {
-                InstanceState::Ready if !instance.published => soon = true,
-                InstanceState::Ready if self.draining(&instance.worker) => {}
-                InstanceState::Ready if instance.doubtful_since.is_none() => {
+                InstanceState::Lost(_) => {}
+                _ if instance.unloading() => unloading = true,
+                InstanceState::Opaque => {}
+                InstanceState::Ready if instance.published && self.draining(&instance.worker) => {}
+                InstanceState::Ready if instance.published && instance.doubtful_since.is_none() => {
                     let avoided = waiter.avoid_instances.contains(&instance.id)
                         || waiter.avoid_workers.contains(&instance.worker);
-                    let key = (
-                        avoided,
-                        instance.running.saturating_add(instance.queued),
-                        &instance.id,
-                    );
+                    let load = instance.running.saturating_add(instance.queued);
+                    let key = (avoided, load, &instance.id);
                     ready = Some(ready.map_or(key, |best| best.min(key)));
                 }
-                InstanceState::Leaving(Exit::Operator | Exit::ToSend(_)) => unloading = true,
                 InstanceState::Ready
                 | InstanceState::Loading { .. }
                 | InstanceState::Cancelling { .. }
                 | InstanceState::Evicting { .. }
                 | InstanceState::Quiesced { .. }
                 | InstanceState::Resuming
-                | InstanceState::Leaving(Exit::Wanted | Exit::Worker(_)) => soon = true,
-                InstanceState::Lost(_) | InstanceState::Opaque => {}
+                | InstanceState::Leaving(_) => soon = true,
             }
         }
         match ready {
@@ -376,7 +339,13 @@ impl Fleet {
             return;
         };
         model.queued = Some(load_id);
-        self.queue.insert(load_id, Load::new(load_id, spec, origin));
+        let mut load = Load::new(load_id, spec, origin);
+        // What is there of its group is a part of what is wanted.
+        let same = |(group, spec): &(Group, Arc<ModelSpec>)| {
+            group.size == load.spec.replicas.get() && spec.spec_hash == load.spec.spec_hash
+        };
+        load.group = self.group_of(id).filter(same).map(|(group, _)| group);
+        self.queue.insert(load_id, load);
         self.decided(DecisionKind::LoadQueued, Some(id), None, None);
         self.touch_model(id);
         self.room_changed();

@@ -123,6 +123,7 @@ impl Driver {
             | DecisionKind::Abandoned
             | DecisionKind::Needless
             | DecisionKind::Quiescing { .. }
+            | DecisionKind::Surplus
             | DecisionKind::GroupPublished { .. }
             | DecisionKind::GroupTornDown
             | DecisionKind::Refilling

@@ -67,6 +67,8 @@ pub enum DecisionKind {
     },
     /// An instance is unloaded since its model left the catalogue.
     NotInCatalogue,
+    /// An instance is unloaded since its model has more of them than it is to have.
+    Surplus,
     /// All replicas of a model are ready and take requests.
     GroupPublished {
         /// How many.
@@ -151,6 +153,7 @@ impl DecisionKind {
             Self::Quiescing { .. } => "quiescing",
             Self::TtlOver { .. } => "idle_ttl",
             Self::NotInCatalogue => "not_in_catalogue",
+            Self::Surplus => "surplus",
             Self::GroupPublished { .. } => "group_published",
             Self::GroupTornDown => "group_torn_down",
             Self::Refilling => "refilling",
@@ -207,6 +210,7 @@ impl fmt::Display for DecisionKind {
             },
             Self::TtlOver { ttl } => write!(f, "unloaded after {} ms without use", ttl.as_millis()),
             Self::NotInCatalogue => f.write_str("unloaded as it is idle: it left the catalogue"),
+            Self::Surplus => f.write_str("unloaded as it is idle: others of its model are enough"),
             Self::GroupPublished { size } => write!(f, "all replicas are ready: {size} more take requests"),
             Self::GroupTornDown => f.write_str("unloaded: another replica of its group could not be loaded"),
             Self::Refilling => f.write_str("one of its replicas ended; another one is loaded"),

@@ -47,6 +47,8 @@ pub(crate) struct Resident {
     pub(super) turns: Option<Moment>,
     pub(crate) parts: SmallVec<[Part; 2]>,
     takes_load_slot: bool,
+    /// A ghost whose engine may start or end.
+    pub(crate) moves_unseen: bool,
     /// It is on its way out and finishes work first, for as long as that takes.
     pub(crate) drains: bool,
 }
@@ -333,6 +335,7 @@ impl Fleet {
             turns: [tenure_until, worth_until].into_iter().flatten().min(),
             parts,
             takes_load_slot: instance.takes_load_slot(),
+            moves_unseen: instance.moves_unseen(),
             drains: instance.going() && instance.works(),
         }
     }

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::{HostId, InstanceId, ModelId, Moment, RuntimeName, WorkerId};
 use crate::config::Eviction;
 use crate::fleet::Fleet;
+use crate::timers::Timers;
 
 pub(crate) use host::{Host, ModelTag, Resident, RuntimeNumber, Seat, Space};
 pub(crate) use tracked::Tracked;
@@ -37,8 +38,7 @@ pub(crate) struct Ledger {
     changes: BTreeMap<u64, usize>,
     stamp: u64,
     /// When time alone may change what an instance is; one moment each, the earliest.
-    turns: BTreeSet<(Moment, InstanceId)>,
-    turn_of: BTreeMap<InstanceId, Moment>,
+    turns: Timers<InstanceId>,
     /// Models whose instances must be read again.
     stale: BTreeSet<ModelId>,
     /// Every runtime that a worker ever had.
@@ -99,21 +99,14 @@ impl Ledger {
 
     /// An instance must be read again at that moment; if it is to be read earlier, that is soon enough to see.
     fn turn_at(&mut self, id: &InstanceId, at: Option<Moment>) {
-        let Some(at) = at else { return };
-        let before = self.turn_of.get(id).copied();
-        if before.is_some_and(|before| before <= at) {
-            return;
+        if let Some(at) = at {
+            self.turns.no_later(id, at);
         }
-        if let Some(before) = before {
-            self.turns.remove(&(before, id.clone()));
-        }
-        self.turn_of.insert(id.clone(), at);
-        self.turns.insert((at, id.clone()));
     }
 
     /// When time alone may next change what an instance is.
     pub(crate) fn next_turn(&self) -> Option<Moment> {
-        self.turns.first().map(|(at, _)| *at)
+        self.turns.next()
     }
 
     fn mark(&mut self, slot: usize) {
@@ -220,13 +213,8 @@ impl Fleet {
                 instances.extend(model.instances.iter().cloned());
             }
         }
-        while let Some((at, _)) = self.ledger.turns.first()
-            && *at <= self.now
-        {
-            if let Some((_, id)) = self.ledger.turns.pop_first() {
-                self.ledger.turn_of.remove(&id);
-                instances.insert(id);
-            }
+        while let Some(id) = self.ledger.turns.pop_due(self.now) {
+            instances.insert(id);
         }
         if self.config.eviction == Eviction::CostAware {
             self.add_replicas(&mut instances);

@@ -12,7 +12,7 @@ use crate::api::{
     InstanceSpec, LoadError, ModelId, Origin, Progress, Quiesce, Reservation, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Claim, Delay, Exit, Free, Goal, Instance, InstanceState, Load, Place, Standing};
+use crate::state::{Asked, Claim, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
 
 impl Fleet {
     /// Claims the plan's place and does what can be done for it now.
@@ -92,7 +92,7 @@ impl Fleet {
         self.wait(load.id, WaitReason::Claim, blocked_by);
         let may_begin = |fleet: &Self, pass: &Pass| {
             let taken = fleet.slot_taken_by(load, &plan.candidate.host, &plan.victims, pass);
-            taken.is_empty() && fleet.loads_beside(plan).is_empty()
+            taken.is_empty() && fleet.loads_beside(plan).0.is_empty()
         };
         self.lose_patience(load, &plan.victims, may_begin, pass);
     }
@@ -232,9 +232,14 @@ impl Fleet {
     /// Evicts a plan's victims, all idle as far as is known: one at once; several are quiesced first and go only if all were idle, so
     /// that nothing dies for a plan that falls apart (PROTOCOL 10).
     fn evict_all(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) -> Delay {
-        let loading_there = self.loads_beside(plan);
-        if !loading_there.is_empty() {
-            self.wait(load.id, WaitReason::LoadSlot, loading_there);
+        let (models, lost) = self.loads_beside(plan);
+        if lost {
+            let error = self.no_worker(&load.spec);
+            self.wait_stuck(load, WaitReason::Claim, models, &error, pass);
+            return Delay::Loads;
+        }
+        if !models.is_empty() {
+            self.wait(load.id, WaitReason::LoadSlot, models);
             return Delay::Loads;
         }
         let alone = plan.victims.len() == 1;
@@ -262,7 +267,8 @@ impl Fleet {
         Delay::MakingRoom
     }
 
-    fn loads_beside(&self, plan: &Plan) -> Vec<ModelId> {
+    /// Loads on the devices of a plan and of its victims, and whether the worker of one is lost, so that nobody sees its end.
+    fn loads_beside(&self, plan: &Plan) -> (Vec<ModelId>, bool) {
         let mut devices: Vec<DeviceKey> = Vec::new();
         let mut add = |host: &HostId, parts: &[Reservation]| {
             devices.extend(parts.iter().map(|part| Self::key(host, &part.device)));
@@ -275,13 +281,11 @@ impl Fleet {
         {
             add(&victim.host, &victim.spec.reservations);
         }
-        let mut loading = Vec::new();
-        for key in &devices {
-            let there = self.on_device(key).filter(|instance| instance.takes_load_slot());
-            let others = there.filter(|instance| !plan.victims.iter().any(|victim| victim.id == instance.id));
-            loading.extend(others.map(|instance| instance.spec.model.clone()));
-        }
-        loading
+        let other = |instance: &&Instance| !plan.victims.iter().any(|victim| victim.id == instance.id);
+        let there = devices.iter().flat_map(|key| self.on_device(key));
+        let loading: Vec<&Instance> = there.filter(|found| found.loads()).filter(other).collect();
+        let lost = loading.iter().any(|instance| instance.lost());
+        (models_of(&loading), lost)
     }
 
     /// Takes the next step towards one victim's end.
@@ -289,6 +293,7 @@ impl Fleet {
         let now = self.now;
         // No unload begins beside a load, be it one that this plan cancels (PROTOCOL 13).
         let beside_a_load = self.loads_run_beside(&victim.id);
+        let rests = !all_ready && self.quiesced_just_now(&victim.id, pass);
         let Some(instance) = self.instances.get_mut(&victim.id) else {
             return;
         };
@@ -300,14 +305,11 @@ impl Fleet {
         let outstanding = instance.pending.is_some();
         match &mut instance.state {
             InstanceState::Loading { .. } => {
-                instance.state = InstanceState::Cancelling {
-                    sent: false,
-                    unload: None,
-                };
+                instance.state = InstanceState::Cancelling { sent: false };
                 self.attention.insert(victim.id.clone());
                 self.decided_on(DecisionKind::Abandoned, &victim.id);
             }
-            InstanceState::Ready if outstanding || beside_a_load => {}
+            InstanceState::Ready if outstanding || beside_a_load || rests => {}
             InstanceState::Ready if all_ready => {
                 instance.state = InstanceState::Evicting { quiesced: false };
                 self.note_eviction(load, victim, rule);
@@ -371,9 +373,7 @@ fn delay_by(in_motion: &[&Instance]) -> Option<Delay> {
 
 /// An operator's unload among them finishes its work first, which may take long.
 fn drained_by_operator(in_the_way: &[&Instance]) -> bool {
-    let drains = |instance: &&Instance| {
-        matches!(instance.state, InstanceState::Leaving(Exit::Operator)) && instance.works()
-    };
+    let drains = |instance: &&Instance| instance.condemned.is_some() && instance.works();
     in_the_way.iter().any(drains)
 }
 

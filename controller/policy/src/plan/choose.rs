@@ -66,12 +66,16 @@ enum Soon {
 }
 
 impl Soon {
-    fn of(ease: Ease, closed: bool) -> Self {
-        match (ease, closed) {
-            (Ease::Wait, _) => Self::Work,
-            (Ease::Free | Ease::Evict, true) => Self::SecondAttempt,
-            (Ease::Evict, false) => Self::IdleVictims,
-            (Ease::Free, false) => Self::Room,
+    fn of(ease: Ease, waits: bool, closed: bool, evicts: bool) -> Self {
+        match ease {
+            // A preload evicts nobody, so that it waits.
+            Ease::Free if waits && !evicts => Self::IdleVictims,
+            Ease::Evict if !evicts => Self::Work,
+            Ease::Free | Ease::Evict if waits => Self::Work,
+            Ease::Free | Ease::Evict if closed => Self::SecondAttempt,
+            Ease::Free => Self::Room,
+            Ease::Evict => Self::IdleVictims,
+            Ease::Wait => Self::Work,
         }
     }
 }
@@ -523,7 +527,7 @@ impl Fleet {
             found.place = true;
             let mut room = Room::new(&self.config, host, &question.wanted, place, claims);
             let made = match depth {
-                Depth::Free if room.free() => Ok(()),
+                Depth::Free if room.is_free() => Ok(()),
                 Depth::Free => return,
                 Depth::Full => room.make(),
             };
@@ -582,12 +586,12 @@ impl Fleet {
             let taken = self.slot_taken_by(question.load, &host.id, &room.victims(), question.pass);
             !taken.is_empty()
         };
-        // A preload evicts nobody, so that it waits.
-        let drains = room.drains() && question.load.origin != Origin::Preload;
+        let ease = ease_of(room);
+        let waits = room.waits || room.drains();
         PlanKey {
             avoided,
             need: place.need,
-            soon: Soon::of(if drains { Ease::Wait } else { ease_of(room) }, closed),
+            soon: Soon::of(ease, waits, closed, question.wanted.evicts),
             doubled: room.doubles(),
             slot_taken: !calm && slot_taken(),
             worth: room
@@ -651,6 +655,7 @@ fn wanted(load: &Load) -> Wanted<'_> {
     Wanted {
         model: ModelTag::new(&load.model),
         spec: &load.spec,
+        evicts: load.origin != Origin::Preload,
     }
 }
 
@@ -663,7 +668,12 @@ fn ease_of(room: &Room<'_>) -> Ease {
             Ease::Wait
         });
     }
-    ease
+    // Nobody goes before that can be of use.
+    if room.waits && ease == Ease::Evict {
+        Ease::Wait
+    } else {
+        ease
+    }
 }
 
 /// Waiting for a ghost is better than a refusal.

@@ -52,14 +52,8 @@ impl Fleet {
     }
 
     fn verdict(&self, id: &ModelId, load: &Load, answer: Result<Plan, Stop>, pass: &Pass) -> Verdict {
-        let serving: Vec<_> = self
-            .models
-            .get(id)
-            .into_iter()
-            .flat_map(|model| &model.instances)
-            .filter(|instance| self.will_serve(instance))
-            .cloned()
-            .collect();
+        let serving = self.instances_of(id).filter(|found| self.will_serve(found));
+        let serving: Vec<_> = serving.map(|found| found.id.clone()).collect();
         if !serving.is_empty() {
             return Verdict::Here(serving);
         }
@@ -84,6 +78,7 @@ impl Fleet {
         let wanted = Wanted {
             model: ModelTag::new(&spec.id),
             spec,
+            evicts: true,
         };
         let runtime = self.ledger.runtime(&spec.runtime);
         let mut views = Vec::new();

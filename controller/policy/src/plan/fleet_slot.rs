@@ -15,7 +15,7 @@ use super::Pass;
 use super::choose::{Ease, Plan, Stop};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
-use crate::api::{EvictionRule, InstanceId, LoadError, ModelId, ModelType};
+use crate::api::{EvictionRule, InstanceId, LoadError, ModelId};
 use crate::config::Limit;
 use crate::fleet::Fleet;
 use crate::ledger::Resident;
@@ -128,9 +128,11 @@ impl Fleet {
     pub(crate) fn fleet_slot_free(&self, load: &Load) -> bool {
         let limit = self.config.fleet_limits.of(load.spec.kind);
         limit == Limit::Unlimited || {
-            let there = self
-                .instances_of(load.spec.kind)
-                .map(|instance| &instance.spec.model);
+            let of_type = self
+                .instances
+                .values()
+                .filter(|found| found.spec.kind == load.spec.kind);
+            let there = of_type.map(|found| &found.spec.model);
             let models: BTreeSet<&ModelId> = there.chain([&load.model]).collect();
             limit.allows(models.len())
         }
@@ -146,10 +148,5 @@ impl Fleet {
         } else {
             self.instances.values().filter(going).collect()
         }
-    }
-
-    fn instances_of(&self, kind: ModelType) -> impl Iterator<Item = &Instance> {
-        let all = self.instances.values();
-        all.filter(move |instance| instance.spec.kind == kind)
     }
 }

@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, ModelSpec, Moment, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Claim, Goal, InstanceState, Load, LoadId, Standing, Worker};
+use crate::timers::Alarm;
 use choose::Stop;
 
 pub(crate) use choose::Memos;
@@ -65,12 +66,11 @@ impl Pass {
 impl Fleet {
     /// Runs a pass if anything relevant changed or its time has come; says whether it did.
     pub(crate) fn plan_if_due(&mut self, ids: &mut dyn IdSource) -> bool {
-        let due = self.replan || self.plan_wake.is_some_and(|at| at <= self.now) || self.became_idle();
+        let due = self.replan || self.became_idle();
         if !due {
             return false;
         }
         self.replan = false;
-        self.plan_wake = None;
         let queued: Vec<ModelId> = self.queue.values().map(|load| load.model.clone()).collect();
         for model in &queued {
             self.touch_model(model);
@@ -106,7 +106,7 @@ impl Fleet {
             }
         }
         self.drop_plans_except(&pass.kept);
-        self.plan_wake = pass.wake;
+        self.timers.set(&Alarm::Queue, pass.wake);
     }
 
     /// The order of the queue: retries first, as their hosts are closed to all others meanwhile and what these claim there must not
@@ -182,7 +182,7 @@ impl Fleet {
     }
 
     /// Nobody came who could host a model.
-    fn no_worker(&self, spec: &ModelSpec) -> LoadError {
+    pub(super) fn no_worker(&self, spec: &ModelSpec) -> LoadError {
         let mut here = self.workers.values();
         let has = here.any(|worker| worker.facts.runtimes.contains_key(&spec.runtime));
         LoadError::NoWorker {
@@ -193,7 +193,7 @@ impl Fleet {
     }
 
     /// Waits for something that may never come, for `worker_wait` at most (PROTOCOL 2).
-    fn wait_stuck(
+    pub(super) fn wait_stuck(
         &mut self,
         load: &Load,
         reason: WaitReason,

@@ -58,6 +58,7 @@ impl Fleet {
                 .instances
                 .get(&victim.id)
                 .is_some_and(|found| !found.published);
+        let rests = self.quiesced_just_now(&victim.id, pass);
         let Some(instance) = self.instances.get_mut(&victim.id) else {
             return false;
         };
@@ -70,6 +71,7 @@ impl Fleet {
             InstanceState::Ready
                 if victim.tenure != Tenure::Idle
                     && instance.pending.is_none()
+                    && !rests
                     && !held
                     && settled.is_none_or(|settled| settled <= now) =>
             {
@@ -101,6 +103,19 @@ impl Fleet {
         pass.kept.insert(victim.id.clone());
         self.touch_model(&victim.model);
         victim.tenure != Tenure::Idle
+    }
+
+    /// It was quiesced a moment ago, which came to nothing: it is not quiesced again before a pause that grows.
+    pub(super) fn quiesced_just_now(&mut self, id: &InstanceId, pass: &mut Pass) -> bool {
+        let (now, longest) = (self.now, self.config.unknown_wait);
+        let Some(instance) = self.instances.get_mut(id).filter(|found| found.is_ready()) else {
+            return false;
+        };
+        let rests = instance.rests(&Asked::Quiesce, now, longest);
+        if let Some(until) = instance.rests_until.take().filter(|_| rests) {
+            pass.wake_at(until);
+        }
+        rests
     }
 
     /// Somebody was promised the instance, and has not come yet.

@@ -16,6 +16,8 @@ use crate::strategy::Worth;
 pub(crate) struct Wanted<'a> {
     pub(crate) model: ModelTag,
     pub(crate) spec: &'a ModelSpec,
+    /// Others may go for it.
+    pub(crate) evicts: bool,
 }
 
 impl Wanted<'_> {
@@ -31,11 +33,15 @@ pub(crate) struct Room<'a> {
     host: &'a Host,
     wanted: &'a Wanted<'a>,
     place: &'a Place,
-    claims: &'a [Claim],
+    claims: SmallVec<[&'a Claim; 4]>,
     /// Residents that go for earlier claims, beside those on their way out. Replicas of the model itself are counted as staying: a group
     /// that has begun goes on with the slot that it has, and takes no room of its own.
     promised: SmallVec<[usize; 4]>,
     victims: SmallVec<[(usize, EvictionRule); 4]>,
+    /// Those that finish work on their way out are there, and so is whom a claim that waits for work is promised.
+    at_present: bool,
+    /// Even when its victims have gone somebody else has to end their work.
+    pub(crate) waits: bool,
 }
 
 /// Residents that may be asked to go, and those that may not.
@@ -59,6 +65,15 @@ impl<'a> Room<'a> {
         place: &'a Place,
         claims: &'a [Claim],
     ) -> Self {
+        Self::among(config, host, (wanted, place), claims.iter().collect())
+    }
+
+    fn among(
+        config: &'a Config,
+        host: &'a Host,
+        (wanted, place): (&'a Wanted<'a>, &'a Place),
+        claims: SmallVec<[&'a Claim; 4]>,
+    ) -> Self {
         let mut promised = SmallVec::new();
         for victim in claims.iter().flat_map(|claim| &claim.victims) {
             let found = host
@@ -81,7 +96,24 @@ impl<'a> Room<'a> {
             claims,
             promised,
             victims: SmallVec::new(),
+            at_present: false,
+            waits: false,
         }
+    }
+
+    /// The place as it is before anybody has ended their work, beside claims that need not wait for that; none if that is the same.
+    fn before_work_ends(&self) -> Option<Self> {
+        let soon = |claim: &&&Claim| !claim.delay.waits_for_work();
+        let claims: SmallVec<[&'a Claim; 4]> = self.claims.iter().filter(soon).copied().collect();
+        let drains = self.host.residents.iter().any(|resident| resident.drains);
+        if claims.len() == self.claims.len() && !drains {
+            return None;
+        }
+        let room = Self::among(self.config, self.host, (self.wanted, self.place), claims);
+        Some(Self {
+            at_present: true,
+            ..room
+        })
     }
 
     /// Whether the load fits beside all that is there at this moment, victims of claims and what is on its way out included.
@@ -127,8 +159,8 @@ impl<'a> Room<'a> {
         config.limits.of(wanted.spec.kind).allows(models.len()) && on_devices
     }
 
-    /// Whether the load fits without evicting anybody.
-    pub(crate) fn free(&self) -> bool {
+    /// Whether the load fits once its victims have gone.
+    fn free(&self) -> bool {
         let slot = self.config.limits.of(self.wanted.spec.kind);
         let slot_free = slot == Limit::Unlimited || self.is_here() || slot.allows(self.count_models() + 1);
         let devices = self.place.parts.iter().all(|&(space, bytes)| {
@@ -150,8 +182,47 @@ impl<'a> Room<'a> {
                 .any(|claim| claim.model == self.wanted.model.id)
     }
 
-    /// The victims that make room, or what no eviction can remove.
+    /// The victims that make room, or what no eviction can remove. Room that somebody still works in is taken only where idle victims do not
+    /// make any that comes sooner (I9); it must be there beside all earlier claims in any case (I5).
     pub(crate) fn make(&mut self) -> Result<(), Obstacle> {
+        self.check_unseen_motion()?;
+        let Some(mut present) = self.before_work_ends() else {
+            self.clear()?;
+            self.spare_needless(|_| true);
+            return Ok(());
+        };
+        if present.clear().is_ok() && present.all_idle() {
+            self.victims.clone_from(&present.victims);
+            if self.clear().is_ok() && self.all_idle() {
+                self.spare_needless(|victims| {
+                    present.victims.clone_from(victims);
+                    present.free()
+                });
+                if self.victims.is_empty() || self.wanted.evicts {
+                    return Ok(());
+                }
+            }
+        }
+        self.victims.clear();
+        self.clear()?;
+        self.spare_needless(|_| true);
+        present.victims.clone_from(&self.victims);
+        self.waits = !present.free();
+        Ok(())
+    }
+
+    /// Whether the load fits without evicting anybody, now or later.
+    pub(crate) fn is_free(&mut self) -> bool {
+        let free = self.check_unseen_motion().is_ok() && self.free();
+        self.waits = free && self.before_work_ends().is_some_and(|present| !present.free());
+        free
+    }
+
+    fn all_idle(&self) -> bool {
+        self.chosen().all(|(resident, _)| resident.tenure == Tenure::Idle)
+    }
+
+    fn clear(&mut self) -> Result<(), Obstacle> {
         for &(space, _) in &self.place.parts {
             self.clear_exclusive(space)?;
         }
@@ -160,7 +231,6 @@ impl<'a> Room<'a> {
             for &(space, bytes) in &self.place.parts {
                 self.clear_memory(space, bytes)?;
             }
-            self.spare_needless();
         }
         Ok(())
     }
@@ -188,9 +258,8 @@ impl<'a> Room<'a> {
     }
 
     fn stays(&self, index: usize, resident: &Resident) -> bool {
-        !(resident.going()
-            || self.promised.contains(&index)
-            || self.victims.iter().any(|(victim, _)| *victim == index))
+        let going = resident.going() && !(self.at_present && resident.drains);
+        !(going || self.promised.contains(&index) || self.victims.iter().any(|(victim, _)| *victim == index))
     }
 
     fn staying(&self) -> impl Iterator<Item = (usize, &'a Resident)> + '_ {
@@ -236,6 +305,21 @@ impl<'a> Room<'a> {
             let mut parts = self.place.parts.iter();
             parts.any(|&(space, _)| resident.part_on(space).is_some())
         })
+    }
+
+    /// No load begins where an engine of a lost worker may start or end (I5).
+    fn check_unseen_motion(&self) -> Result<(), Obstacle> {
+        let parts = &self.place.parts;
+        let here = |resident: &&Resident| {
+            resident.moves_unseen && parts.iter().any(|(space, _)| resident.part_on(*space).is_some())
+        };
+        let moving = self.host.residents.iter().filter(here);
+        let models: Vec<ModelId> = moving.map(|resident| resident.model.id.clone()).collect();
+        if models.is_empty() {
+            Ok(())
+        } else {
+            Err(Obstacle::Ghosts { models, short: None })
+        }
     }
 
     fn evict(&mut self, index: usize, rule: EvictionRule) {
@@ -346,7 +430,7 @@ impl<'a> Room<'a> {
     /// Models of the type on the host after all claims; replicas count once.
     fn count_models(&self) -> usize {
         let kind = self.wanted.spec.kind;
-        if self.claims.is_empty() && self.victims.is_empty() {
+        if self.claims.is_empty() && self.victims.is_empty() && !self.at_present {
             return self.host.models_of(kind);
         }
         let mut models: SmallVec<[&ModelId; 16]> = self
@@ -489,6 +573,13 @@ impl<'a> Room<'a> {
             sums.unrealised = sums.unrealised.saturating_sub(part.unrealised);
             sums.returned += part.in_use;
         }
+        let drains = |resident: &&Resident| self.at_present && resident.drains;
+        let staying = self.host.residents.iter().filter(drains);
+        for part in staying.filter_map(|resident| resident.part_on(index)) {
+            sums.charged += part.charge;
+            sums.unrealised += part.unrealised;
+            sums.returned = sums.returned.saturating_sub(part.in_use);
+        }
         let claimed = self.claimed_on(index);
         let margin = self.config.margin;
         let by_reservation = space.capacity.saturating_sub(margin + sums.charged + claimed);
@@ -528,18 +619,17 @@ impl<'a> Room<'a> {
     /// Claims with something on a device.
     fn claims_of(&self, index: usize) -> impl Iterator<Item = &'a Claim> + '_ {
         let space = self.host.spaces.get(index);
-        self.claims.iter().filter(move |claim| {
+        self.claims.iter().copied().filter(move |claim| {
             space.is_some_and(|space| claim.reservations.iter().any(|r| r.device == space.id))
         })
     }
 
-    /// Of those chosen for memory, spares whom it does not take after all, the most worth first.
-    fn spare_needless(&mut self) {
-        let memory = self
-            .victims
-            .iter()
-            .filter(|(_, rule)| *rule == EvictionRule::Memory);
-        let mut chosen: SmallVec<[usize; 4]> = memory.map(|(index, _)| *index).collect();
+    /// Spares whom it does not take after all, the most worth first: who goes for memory may leave a slot too.
+    fn spare_needless(&mut self, mut enough: impl FnMut(&SmallVec<[(usize, EvictionRule); 4]>) -> bool) {
+        if self.victims.len() < 2 {
+            return;
+        }
+        let mut chosen: SmallVec<[usize; 4]> = self.victims.iter().map(|(index, _)| *index).collect();
         chosen.sort_unstable();
         let worth = |index: &usize| {
             self.resident(*index)
@@ -547,10 +637,12 @@ impl<'a> Room<'a> {
         };
         chosen.sort_by_key(|index| std::cmp::Reverse(worth(index)));
         for index in chosen {
-            self.victims.retain(|(victim, _)| *victim != index);
-            let parts = &self.place.parts;
-            if parts.iter().any(|&(space, bytes)| self.short_on(space, bytes)) {
-                self.evict(index, EvictionRule::Memory);
+            let at = self.victims.iter().position(|(victim, _)| *victim == index);
+            let Some(spared) = at.map(|at| self.victims.remove(at)) else {
+                continue;
+            };
+            if !(self.free() && enough(&self.victims)) {
+                self.victims.push(spared);
             }
         }
     }

@@ -74,10 +74,9 @@ impl Fleet {
             InstanceState::Quiesced {
                 plan: Some(_),
                 patient: true,
-                confirmed,
                 ..
             } => {
-                if *confirmed && !instance.busy() && instance.doubtful_since.is_none() {
+                if !instance.busy() && instance.doubtful_since.is_none() {
                     Tenure::Idle
                 } else {
                     Tenure::Finishing

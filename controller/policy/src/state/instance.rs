@@ -20,12 +20,15 @@
 //!   Loading, Ready … ── reported unloading, unasked ──► Leaving, with what it was ──► gone, as from there
 //! ```
 //!
+//! An operator's wish that it goes (`condemned`) is no state: it holds whatever is reported, until it is gone.
+//!
 //! A busy victim of a load that waited too long is quiesced patiently: it finishes what it has, and then goes.
 //!
 //! Invariants: reservations never change; one command is outstanding at most (`pending`); a ghost is never sent a command.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::load::{Load, LoadId};
 use super::usage::Usage;
@@ -44,6 +47,11 @@ pub(crate) struct Instance {
     pub(crate) state: InstanceState,
     /// The command that has no outcome yet.
     pub(crate) pending: Option<Pending>,
+    /// The last commands, each once.
+    given: VecDeque<Repeat>,
+    /// When a command may be given that was due before its time.
+    pub(crate) rests_until: Option<Moment>,
+    pub(crate) condemned: Option<Condemned>,
     /// Newest revision heard.
     pub(crate) revision: u64,
     pub(crate) running: u32,
@@ -79,8 +87,8 @@ pub(crate) enum InstanceState {
         /// Since when nobody waits for it; none while somebody does.
         unwanted_since: Option<Moment>,
     },
-    /// Its load is being cancelled; if that comes too late, an operator may want it unloaded all the same.
-    Cancelling { sent: bool, unload: Option<UnloadMode> },
+    /// Its load is being cancelled; it may come too late.
+    Cancelling { sent: bool },
     /// Takes requests.
     Ready,
     /// A policy unload was sent; the worker may still refuse it, and is then as before: ready, or quiesced.
@@ -104,15 +112,11 @@ pub(crate) enum InstanceState {
     Opaque,
 }
 
-/// Why and how far an instance is on its way out.
+/// Why an instance is on its way out.
 #[derive(Debug)]
 pub(crate) enum Exit {
-    /// An operator's unload waits for an outstanding command.
-    ToSend(UnloadMode),
-    /// An operator's unload was sent.
-    Operator,
-    /// Policy's unload, or a cancellation, is being done.
-    Wanted,
+    /// It was told to go.
+    Asked,
     /// The worker ends it, and has not said why: its engine failed, or somebody at its host wants it gone.
     Worker(Before),
 }
@@ -129,13 +133,45 @@ pub(crate) enum Before {
 /// What a lost instance was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Was {
-    /// Gateways may still reach it.
-    Routable,
-    /// It took no requests.
-    NotRoutable,
-    /// An operator unloaded it meanwhile: it is unloaded as soon as its worker is back.
-    Condemned,
+    /// Loaded: gateways may still reach it.
+    Serving,
+    /// Loaded, and told to go if idle.
+    Evicting,
+    /// Its engine loads, cancelled or not.
+    Loading,
+    /// Its engine ends.
+    Leaving,
+    /// In a state that nobody knows.
+    Opaque,
 }
+
+/// An operator wants it gone. That outlives sessions and whatever is reported meanwhile; only a worker that gives up to wait for its work
+/// ends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Condemned {
+    pub(crate) mode: UnloadMode,
+    /// The unload is still to be sent, in this session.
+    pub(crate) due: bool,
+    /// The worker has accepted it, in this session.
+    pub(crate) accepted: bool,
+}
+
+/// A command that was given lately, and how often.
+#[derive(Debug, Clone)]
+struct Repeat {
+    what: Asked,
+    at: Moment,
+    times: u32,
+}
+
+/// Commands that are remembered, so that not even a round of several goes on without pauses.
+const REMEMBERED: usize = 8;
+
+/// Wait before the same command is given a second time; doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(4);
+
+/// Who was not given the same command for so long begins anew.
+const FORGIVEN: Duration = Duration::from_secs(60);
 
 /// A command without an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,6 +210,9 @@ impl Instance {
             spec,
             state,
             pending: None,
+            given: VecDeque::new(),
+            rests_until: None,
+            condemned: None,
             revision: 0,
             running: 0,
             queued: 0,
@@ -195,13 +234,25 @@ impl Instance {
         self.works() || !self.holds.is_empty()
     }
 
+    /// It takes requests once it is published, and nobody wants it gone.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.state, InstanceState::Ready) && self.condemned.is_none()
+    }
+
     /// Whether it served, and whether it did so idly.
     pub(crate) fn at_work(&self) -> (bool, bool) {
-        let serving = matches!(
+        (self.loaded(), !self.works())
+    }
+
+    /// Its engine has loaded the model, and nobody has begun to end it as far as is known.
+    fn loaded(&self) -> bool {
+        matches!(
             self.state,
-            InstanceState::Ready | InstanceState::Evicting { .. } | InstanceState::Quiesced { .. }
-        );
-        (serving, !self.works())
+            InstanceState::Ready
+                | InstanceState::Evicting { .. }
+                | InstanceState::Quiesced { .. }
+                | InstanceState::Resuming
+        )
     }
 
     /// Work runs or queues there.
@@ -232,67 +283,91 @@ impl Instance {
             .max(self.observed_on(device).unwrap_or(Bytes::ZERO))
     }
 
-    /// What it may still come to use beyond what a sample shows. Where an engine cannot be observed, a ready one is taken to use
-    /// what it reserved and a loading one nothing yet.
+    /// What it may still come to use beyond what a sample shows.
     pub(crate) fn unrealised_on(&self, device: &DeviceId) -> Bytes {
         self.charge_on(device).saturating_sub(self.in_use_on(device))
     }
 
-    /// What a sample may get back once it has ended. How much of it a loading one uses already is not known, and must not make a load
+    /// What a sample may get back once it has ended. How much of it one that grows uses already is not known, and must not make a load
     /// that waits for its end look hopeless.
     pub(crate) fn returned_by_end(&self, device: &DeviceId) -> Bytes {
-        match &self.state {
-            InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => self.charge_on(device),
-            InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Leaving(_)
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => self.in_use_on(device),
+        if self.grows() {
+            self.charge_on(device)
+        } else {
+            self.in_use_on(device)
         }
     }
 
-    /// What a sample shows of it.
+    /// What a sample shows of it. Where an engine cannot be observed, one that is loaded is taken to use what it reserved, and one that may
+    /// still be loading nothing yet (I4).
     fn in_use_on(&self, device: &DeviceId) -> Bytes {
-        match (self.observed_on(device), &self.state) {
-            (Some(bytes), _) => bytes,
-            (None, InstanceState::Loading { .. } | InstanceState::Cancelling { .. }) => Bytes::ZERO,
-            (None, _) => self.reserved_on(device),
-        }
+        let unseen = if self.grows() {
+            Bytes::ZERO
+        } else {
+            self.reserved_on(device)
+        };
+        self.observed_on(device).unwrap_or(unseen)
+    }
+
+    /// A load runs, or is being cancelled, whether its worker can be reached or not.
+    pub(crate) fn loads(&self) -> bool {
+        self.takes_load_slot() || matches!(self.state, InstanceState::Lost(Was::Loading))
+    }
+
+    /// It may be loading, and come to use more than it does.
+    fn grows(&self) -> bool {
+        self.takes_load_slot()
+            || matches!(
+                self.state,
+                InstanceState::Opaque | InstanceState::Lost(Was::Loading | Was::Opaque)
+            )
     }
 
     /// It will be gone without anything more being decided.
     pub(crate) fn going(&self) -> bool {
-        match &self.state {
-            InstanceState::Cancelling { .. } | InstanceState::Evicting { .. } | InstanceState::Leaving(_) => {
-                true
-            }
-            InstanceState::Loading { .. }
-            | InstanceState::Ready
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => false,
-        }
+        let asked = matches!(
+            self.state,
+            InstanceState::Cancelling { .. } | InstanceState::Evicting { .. } | InstanceState::Leaving(_)
+        );
+        asked || self.condemned.is_some() && !self.lost()
+    }
+
+    /// An operator wants it gone, and its worker can be told so.
+    pub(crate) fn unloading(&self) -> bool {
+        self.condemned.is_some() && !self.lost() && !self.takes_load_slot()
     }
 
     /// The load that depends on it.
     pub(crate) fn load_mut(&mut self) -> Option<&mut Load> {
-        match &mut self.state {
-            InstanceState::Loading { load, .. }
-            | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) => Some(load),
-            InstanceState::Leaving(
-                Exit::ToSend(_) | Exit::Operator | Exit::Wanted | Exit::Worker(Before::Serving),
-            )
-            | InstanceState::Cancelling { .. }
-            | InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => None,
+        if let InstanceState::Loading { load, .. }
+        | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) = &mut self.state
+        {
+            Some(load)
+        } else {
+            None
         }
+    }
+
+    /// The load that depended on it, and where it ran.
+    pub(crate) fn into_load(self) -> Option<(Load, WorkerId, HostId)> {
+        if let InstanceState::Loading { load, .. }
+        | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) = self.state
+        {
+            Some((*load, self.worker, self.host))
+        } else {
+            None
+        }
+    }
+
+    /// It was loaded, and nobody of ours had it end: if it ends all the same, that is a failure.
+    pub(crate) fn was_loaded(&self) -> bool {
+        self.loaded()
+            || matches!(
+                self.state,
+                InstanceState::Opaque
+                    | InstanceState::Lost(Was::Serving | Was::Evicting)
+                    | InstanceState::Leaving(Exit::Worker(Before::Serving))
+            )
     }
 
     /// A load depends on it.
@@ -318,7 +393,15 @@ impl Instance {
 
     /// An engine starts or ends: no load may begin on its devices (I5, PROTOCOL 13).
     pub(crate) fn in_motion(&self) -> bool {
-        self.takes_load_slot() || self.going()
+        self.takes_load_slot() || self.going() || self.moves_unseen()
+    }
+
+    /// Its engine may start or end, and nobody sees when that is over.
+    pub(crate) fn moves_unseen(&self) -> bool {
+        matches!(
+            self.state,
+            InstanceState::Lost(Was::Loading | Was::Evicting | Was::Leaving)
+        )
     }
 
     /// The route that gateways should have.
@@ -327,17 +410,97 @@ impl Instance {
             return None;
         }
         match &self.state {
+            InstanceState::Lost(Was::Serving | Was::Evicting) if self.condemned.is_none() => {
+                Some(RouteState::Suspect)
+            }
+            InstanceState::Lost(_) | InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => None,
+            _ if self.condemned.is_some() => Some(RouteState::Draining),
             // An eviction may be refused; until the worker has accepted it, requests may come.
             InstanceState::Ready | InstanceState::Evicting { quiesced: false } => Some(RouteState::Ready),
             InstanceState::Evicting { quiesced: true }
             | InstanceState::Quiesced { .. }
             | InstanceState::Resuming
             | InstanceState::Leaving(_) => Some(RouteState::Draining),
-            InstanceState::Lost(Was::Routable) => Some(RouteState::Suspect),
-            InstanceState::Lost(Was::NotRoutable | Was::Condemned)
-            | InstanceState::Loading { .. }
-            | InstanceState::Cancelling { .. }
-            | InstanceState::Opaque => None,
+            InstanceState::Opaque => None,
         }
+    }
+
+    /// What becomes of its state when its worker is lost; the state it had.
+    pub(crate) fn lose(&mut self) -> InstanceState {
+        let was = match &self.state {
+            InstanceState::Ready | InstanceState::Quiesced { .. } | InstanceState::Resuming => Was::Serving,
+            InstanceState::Evicting { .. } => Was::Evicting,
+            InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => Was::Loading,
+            InstanceState::Leaving(_) => Was::Leaving,
+            InstanceState::Opaque => Was::Opaque,
+            InstanceState::Lost(was) => *was,
+        };
+        std::mem::replace(&mut self.state, InstanceState::Lost(was))
+    }
+
+    /// A session is over, or a new one has begun: what was sent in it may have to be sent again.
+    pub(crate) fn session_over(&mut self) {
+        self.forget_commands();
+        if let Some(condemned) = &mut self.condemned {
+            (condemned.due, condemned.accepted) = (true, false);
+        }
+    }
+
+    /// An operator's wish holds whatever was reported: a load is cancelled, and what is loaded is unloaded, unless the worker had accepted
+    /// to do so and has given it up.
+    pub(crate) fn press(&mut self) {
+        let Some(condemned) = &mut self.condemned else {
+            return;
+        };
+        match &self.state {
+            InstanceState::Loading { .. } => self.state = InstanceState::Cancelling { sent: false },
+            InstanceState::Opaque if condemned.accepted => {}
+            _ if self.pending.is_some() => {}
+            InstanceState::Ready
+            | InstanceState::Evicting { .. }
+            | InstanceState::Quiesced { .. }
+            | InstanceState::Resuming
+            | InstanceState::Opaque => {
+                condemned.due = true;
+                if condemned.accepted {
+                    self.condemned = None;
+                }
+            }
+            InstanceState::Cancelling { .. } | InstanceState::Leaving(_) | InstanceState::Lost(_) => {}
+        }
+    }
+
+    /// Whatever is asked for now is no repetition.
+    pub(crate) fn forget_commands(&mut self) {
+        self.given.clear();
+        self.rests_until = None;
+    }
+
+    /// Notes that a command is given.
+    pub(crate) fn asked(&mut self, what: &Asked, now: Moment) {
+        let before = self.given.iter().position(|last| last.what == *what);
+        let before = before.and_then(|at| self.given.remove(at));
+        let again = before.filter(|last| now.since(last.at) < FORGIVEN);
+        self.given.truncate(REMEMBERED - 1);
+        self.given.push_front(Repeat {
+            what: what.clone(),
+            at: now,
+            times: again.map_or(0, |last| last.times.saturating_add(1)),
+        });
+        self.rests_until = None;
+    }
+
+    /// The same command is given again only after a pause that grows: so no answer to it, and no report beside it, can make it due again at
+    /// once, and again. Says whether it is to wait.
+    pub(crate) fn rests(&mut self, what: &Asked, now: Moment, longest: Duration) -> bool {
+        let Some(last) = self.given.iter().find(|last| last.what == *what) else {
+            return false;
+        };
+        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(last.times));
+        let until = last.at + pause.min(longest);
+        if until > now {
+            self.rests_until = Some(self.rests_until.map_or(until, |other| other.min(until)));
+        }
+        until > now
     }
 }

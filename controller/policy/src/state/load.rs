@@ -110,6 +110,14 @@ pub(crate) enum Delay {
 }
 
 impl Delay {
+    /// Whether it waits for somebody to end their work, which may take for ever.
+    pub(crate) fn waits_for_work(self) -> bool {
+        match self {
+            Self::Busy | Self::Drain | Self::Claims => true,
+            Self::MakingRoom | Self::Sample | Self::Loads => false,
+        }
+    }
+
     /// Whether the next load slot of the host is its own (I5): only if all it waits for is about to happen. A claim that waits for
     /// work, or for other loads, keeps its room and lets later loads begin beside it.
     pub(crate) fn keeps_load_slot(self) -> bool {

@@ -9,7 +9,7 @@ mod waiter;
 mod worker;
 
 pub(crate) use device::{Device, Free};
-pub(crate) use instance::{Asked, Before, Exit, Instance, InstanceState, Pending, Was};
+pub(crate) use instance::{Asked, Before, Condemned, Exit, Instance, InstanceState, Pending, Was};
 pub(crate) use load::{Claim, Delay, Goal, Load, LoadId, Standing};
 pub(crate) use model::{Call, Failure, Model};
 pub(crate) use waiter::{Place, Waiter};

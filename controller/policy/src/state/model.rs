@@ -30,13 +30,9 @@ pub(crate) struct Model {
     pub(crate) failure: Option<Failure>,
     /// Failed loads in a row.
     pub(crate) strikes: u32,
-    /// When to see whether it has been idle for too long.
-    pub(crate) expires_at: Option<Moment>,
     /// What it was loaded with last: an operator's overrides are not in the catalogue.
     pub(crate) loaded_with: Option<Arc<ModelSpec>>,
-    /// When a replica is loaded in place of one that ended by itself.
-    pub(crate) refill_at: Option<Moment>,
-    /// Replicas that ended by themselves since all were there.
+    /// Loads of what it lacked, since it was loaded.
     pub(crate) refills: u32,
     /// Its state as last announced; none before the first time.
     pub(crate) shown: Option<ModelState>,
@@ -69,9 +65,7 @@ impl Model {
             queued: None,
             failure: None,
             strikes: 0,
-            expires_at: None,
             loaded_with: None,
-            refill_at: None,
             refills: 0,
             shown: None,
         }

@@ -5,7 +5,7 @@ use crate::api::{
     Stage, WorkerFailure, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Before, Exit, Failure, Goal, InstanceState, Load, Place, Was};
+use crate::state::{Failure, Goal, Load, Place};
 
 /// How an instance ended.
 #[derive(Debug, Clone)]
@@ -31,28 +31,20 @@ impl Fleet {
             Some(id),
             Some(&instance.worker),
         );
-        match instance.state {
-            InstanceState::Loading { load, .. }
-            | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) => match end {
+        let loaded = instance.was_loaded();
+        let operators = instance.condemned.is_some();
+        match instance.into_load() {
+            // Its load is not to be tried again.
+            _ if operators => {}
+            Some((load, worker, host)) => match end {
                 // Not by this controller: somebody at the worker's host, or the worker itself as it shuts down.
-                End::Asked => self.load_lost(*load, &LoadError::Cancelled(model.clone())),
-                End::Failed(failure) => self.load_failed(*load, failure, id, instance.worker, instance.host),
-                End::LostWith(error) => self.load_lost(*load, &error),
+                End::Asked => self.load_lost(load, &LoadError::Cancelled(model.clone())),
+                End::Failed(failure) => self.load_failed(load, failure, id, worker, host),
+                End::LostWith(error) => self.load_lost(load, &error),
             },
             // Its end was wanted, or its load went back into the queue when the worker was lost.
-            InstanceState::Cancelling { .. }
-            | InstanceState::Leaving(Exit::ToSend(_) | Exit::Operator | Exit::Wanted)
-            | InstanceState::Lost(Was::Condemned | Was::NotRoutable) => {}
-            InstanceState::Leaving(Exit::Worker(Before::Serving)) => match end {
-                End::Asked | End::LostWith(_) => {}
-                End::Failed(failure) => self.crashed(&model, id, &LoadError::Worker(failure)),
-            },
-            InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Opaque
-            | InstanceState::Lost(Was::Routable) => match end {
+            None if !loaded => {}
+            None => match end {
                 End::Asked => {}
                 End::Failed(failure) => self.crashed(&model, id, &LoadError::Worker(failure)),
                 End::LostWith(error) => self.crashed(&model, id, &error),
@@ -73,7 +65,6 @@ impl Fleet {
         for hold in self.waiters_on(model, instance) {
             self.fail_waiter(&hold, error.clone());
         }
-        self.replica_lost(model);
     }
 
     /// A load failed at its worker (I7).
@@ -175,7 +166,6 @@ impl Fleet {
             self.note_failure(id, error.clone(), retry_at);
         }
         self.tell_failed(id, error);
-        self.replica_lost(id);
         self.room_changed();
     }
 
@@ -196,7 +186,6 @@ impl Fleet {
         }
         self.decided(DecisionKind::Refused(error.clone()), Some(id), None, None);
         self.tell_failed(id, error);
-        self.replica_lost(id);
     }
 
     /// Tells all who wait for a load, but nobody who gets what they wait for from an instance that takes requests.

@@ -8,7 +8,7 @@ use crate::api::{
     UnloadHow, UnloadMode, WorkerId,
 };
 use crate::fleet::Fleet;
-use crate::state::{Before, Call, Exit, Instance, InstanceState, Was};
+use crate::state::{Call, Condemned, Instance, InstanceState};
 
 impl Fleet {
     /// An operator's load. Bare and loaded or loading: answered at once; with overrides: refused then. The call waits for the end.
@@ -87,10 +87,11 @@ impl Fleet {
             None => self.reply(request, Err(LoadError::UnknownModel(id.clone()))),
             Some(ModelState::Loading) if !cancel => self.reply(request, Err(LoadError::Loading(id.clone()))),
             Some(ModelState::Unloading) if how != UnloadHow::Force => {
+                self.condemn(id);
                 self.reply(request, Ok(ModelState::Unloading));
             }
             Some(state @ (ModelState::Unloaded | ModelState::Failed(_))) => {
-                self.condemn_ghosts(id);
+                self.condemn(id);
                 self.reply(request, Ok(state));
             }
             Some(ModelState::Loading | ModelState::Loaded | ModelState::Unloading) => {
@@ -136,40 +137,25 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
-        let before = std::mem::replace(&mut instance.state, InstanceState::Opaque);
-        instance.state = match before {
-            InstanceState::Loading { .. } => InstanceState::Cancelling {
-                sent: false,
-                unload: Some(mode),
-            },
-            InstanceState::Cancelling { sent, .. } => InstanceState::Cancelling {
-                sent,
-                unload: Some(mode),
-            },
-            // Its load is not to be tried again.
-            InstanceState::Leaving(Exit::Worker(Before::Loading(_))) if mode != UnloadMode::Force => {
-                InstanceState::Leaving(Exit::Wanted)
-            }
-            InstanceState::Leaving(exit) if mode != UnloadMode::Force => InstanceState::Leaving(exit),
-            InstanceState::Lost(_) => InstanceState::Lost(Was::Condemned),
-            InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Leaving(_)
-            | InstanceState::Opaque => InstanceState::Leaving(Exit::ToSend(mode)),
-        };
+        let leaving = matches!(instance.state, InstanceState::Leaving(_)) && mode != UnloadMode::Force;
+        let accepted = instance.condemned.is_some_and(|before| before.accepted);
+        instance.condemned = Some(Condemned {
+            mode,
+            due: !leaving,
+            accepted: leaving && accepted,
+        });
+        // A new wish is no repetition.
+        instance.forget_commands();
+        instance.press();
         self.attention.insert(id.clone());
     }
 
-    fn condemn_ghosts(&mut self, id: &ModelId) {
-        let ghosts: Vec<InstanceId> = self
-            .models
-            .get(id)
-            .map(|model| model.instances.iter().cloned().collect())
-            .unwrap_or_default();
-        for ghost in &ghosts {
-            self.send_away(ghost, UnloadMode::DRAIN);
+    /// Ghosts, and what somebody else unloads, are to go for the operator's sake too.
+    fn condemn(&mut self, id: &ModelId) {
+        let others = self.instances_of(id).filter(|found| found.condemned.is_none());
+        let others: Vec<InstanceId> = others.map(|found| found.id.clone()).collect();
+        for instance in &others {
+            self.send_away(instance, UnloadMode::DRAIN);
         }
         self.touch_model(id);
     }

@@ -3,9 +3,7 @@
 //! Outcomes matter for what a report cannot say: refusals, acceptance, and ignorance. States themselves come in reports.
 
 use super::ended::End;
-use crate::api::{
-    CommandId, DecisionKind, DoneState, InstanceId, LoadError, Moment, Outcome, Refusal, UnloadMode,
-};
+use crate::api::{CommandId, DecisionKind, DoneState, InstanceId, LoadError, Moment, Outcome, Refusal};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, Instance, InstanceState, Place};
 
@@ -55,11 +53,12 @@ impl Fleet {
         };
         match asked {
             // Accepted; what follows is reported. A quiesce counts once reported, with the counts after it.
-            Asked::Load
-            | Asked::CancelLoad
-            | Asked::OperatorUnload
-            | Asked::Quiesce
-            | Asked::SetAttributes => {}
+            Asked::OperatorUnload => {
+                if let Some(condemned) = &mut instance.condemned {
+                    condemned.accepted = true;
+                }
+            }
+            Asked::Load | Asked::CancelLoad | Asked::Quiesce | Asked::SetAttributes => {}
             Asked::Resume => {
                 if matches!(instance.state, InstanceState::Resuming) {
                     instance.state = InstanceState::Ready;
@@ -67,7 +66,7 @@ impl Fleet {
             }
             Asked::Evict => {
                 if matches!(instance.state, InstanceState::Evicting { .. }) {
-                    instance.state = InstanceState::Leaving(Exit::Wanted);
+                    instance.state = InstanceState::Leaving(Exit::Asked);
                 }
             }
             Asked::PlaceHold(hold) => {
@@ -111,11 +110,10 @@ impl Fleet {
                 self.instance_ended(id, End::LostWith(refused));
             }
             Asked::CancelLoad => {
-                if let InstanceState::Cancelling { unload, .. } = instance.state
-                    && reason == Refusal::NotLoading
+                if matches!(instance.state, InstanceState::Cancelling { .. }) && reason == Refusal::NotLoading
                 {
+                    // It came too late; if an operator wanted the instance gone, that is still so.
                     self.became_ready(id);
-                    self.unload_after_all(id, unload);
                 } else {
                     instance.doubtful_since.get_or_insert(now);
                 }
@@ -124,11 +122,14 @@ impl Fleet {
                 eviction_refused(instance, now);
                 self.decided_on(DecisionKind::EvictionRefused, id);
             }
-            Asked::Resume | Asked::OperatorUnload => {
-                if matches!(
-                    instance.state,
-                    InstanceState::Resuming | InstanceState::Leaving(Exit::Operator)
-                ) {
+            Asked::OperatorUnload => {
+                instance.condemned = None;
+                if matches!(instance.state, InstanceState::Leaving(Exit::Asked)) {
+                    instance.state = InstanceState::Ready;
+                }
+            }
+            Asked::Resume => {
+                if matches!(instance.state, InstanceState::Resuming) {
                     instance.state = InstanceState::Ready;
                 }
             }
@@ -148,13 +149,6 @@ impl Fleet {
         }
         if reason == Refusal::Draining {
             self.worker_draining(&worker, true);
-        }
-    }
-
-    /// A cancellation came too late; whoever wanted the instance gone still does.
-    fn unload_after_all(&mut self, id: &InstanceId, unload: Option<UnloadMode>) {
-        if let (Some(mode), Some(instance)) = (unload, self.instances.get_mut(id)) {
-            instance.state = InstanceState::Leaving(Exit::ToSend(mode));
         }
     }
 
@@ -182,24 +176,14 @@ impl Fleet {
 
 /// A victim is in use after all: it is as before, and must be quiet for a while before it is tried again.
 fn eviction_refused(instance: &mut Instance, now: Moment) {
-    match instance.state {
-        InstanceState::Evicting { quiesced: true } => {
-            instance.state = InstanceState::Quiesced {
-                plan: None,
-                confirmed: true,
-                patient: false,
-                since: now,
-            };
-        }
-        InstanceState::Evicting { quiesced: false } | InstanceState::Quiesced { .. } => {
-            instance.state = InstanceState::Ready;
-        }
-        InstanceState::Loading { .. }
-        | InstanceState::Cancelling { .. }
-        | InstanceState::Ready
-        | InstanceState::Resuming
-        | InstanceState::Leaving(_)
-        | InstanceState::Lost(_)
-        | InstanceState::Opaque => {}
+    if let InstanceState::Evicting { quiesced: true } = instance.state {
+        instance.state = InstanceState::Quiesced {
+            plan: None,
+            confirmed: true,
+            patient: false,
+            since: now,
+        };
+    } else if let InstanceState::Evicting { .. } | InstanceState::Quiesced { .. } = instance.state {
+        instance.state = InstanceState::Ready;
     }
 }

@@ -8,9 +8,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::ended::End;
+use super::group::has_served;
 use crate::api::{
     DecisionKind, DeviceChoice, DeviceId, DeviceKind, IdleTtl, InstanceId, InstanceSpec, InstanceStatus,
-    ModelSpec, Need, NeedPart, Progress, Report, ReportedState, Touch, UnloadMode, WorkerId,
+    ModelSpec, Need, NeedPart, Progress, Report, ReportedState, Touch, WorkerId,
 };
 use crate::fleet::Fleet;
 use crate::state::{Asked, Before, Exit, Instance, InstanceState, Load, Model, Place, Was};
@@ -106,13 +107,15 @@ impl Fleet {
         self.models
             .entry(status.spec.model.clone())
             .or_insert_with(|| Model::new(None));
-        self.insert_instance(Instance::new(
+        let mut instance = Instance::new(
             status.id.clone(),
             (worker.clone(), host),
             Arc::new(status.spec.clone()),
-            InstanceState::Lost(Was::NotRoutable),
+            InstanceState::Lost(Was::Opaque),
             self.now.ago(status.touch_age),
-        ));
+        );
+        instance.published = status.spec.group.is_none() || has_served(status.running, status.touch_seq);
+        self.insert_instance(instance);
     }
 
     /// Follows a status that is not an end. Says whether the instance became ready.
@@ -165,6 +168,9 @@ impl Fleet {
             }
             ReportedState::Gone | ReportedState::Failed(_) => false,
         };
+        if let Some(instance) = self.instances.get_mut(&status.id) {
+            instance.press();
+        }
         self.confirm_holds(&status.id);
         self.attention.insert(status.id);
         self.touch_model(&model);
@@ -178,15 +184,12 @@ impl Fleet {
         };
         match &mut instance.state {
             InstanceState::Loading { progress, .. } => *progress = reported,
-            // An operator may have wished it gone; the cancellation goes on.
-            InstanceState::Cancelling { .. } | InstanceState::Leaving(_) => {}
-            InstanceState::Lost(Was::Condemned) => {
-                instance.state = InstanceState::Cancelling {
-                    sent: false,
-                    unload: Some(UnloadMode::DRAIN),
-                }
-            }
-            InstanceState::Lost(Was::Routable | Was::NotRoutable)
+            // The cancellation goes on.
+            InstanceState::Cancelling { .. } => {}
+            // What was sent in an earlier session did not arrive.
+            InstanceState::Leaving(_) if !instance.condemned.is_some_and(|condemned| condemned.due) => {}
+            InstanceState::Lost(_)
+            | InstanceState::Leaving(_)
             | InstanceState::Ready
             | InstanceState::Evicting { .. }
             | InstanceState::Quiesced { .. }
@@ -208,6 +211,7 @@ impl Fleet {
 
     /// Says whether a load ended well by it.
     fn follow_ready(&mut self, id: &InstanceId) -> bool {
+        let (now, quiet) = (self.now, self.config.quiet);
         let Some(instance) = self.instances.get_mut(id) else {
             return false;
         };
@@ -217,39 +221,29 @@ impl Fleet {
                 InstanceState::Loading { .. }
                 | InstanceState::Leaving(Exit::Worker(Before::Loading(_)))
                 | InstanceState::Opaque
-                | InstanceState::Lost(Was::NotRoutable),
+                | InstanceState::Lost(Was::Loading | Was::Leaving | Was::Opaque),
                 _,
             ) => {
                 self.became_ready(id);
-                true
-            }
-            (InstanceState::Lost(Was::Routable), _) => {
-                instance.state = InstanceState::Ready;
-                false
-            }
-            (InstanceState::Lost(Was::Condemned), _) => {
-                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::DRAIN));
-                false
+                return true;
             }
             // Reported before the command took effect; its outcome decides.
-            (InstanceState::Cancelling { .. }, _)
+            (InstanceState::Cancelling { .. } | InstanceState::Ready, _)
             | (InstanceState::Evicting { .. }, Some(Asked::Evict))
             | (InstanceState::Quiesced { .. }, Some(Asked::Quiesce))
-            | (InstanceState::Leaving(Exit::Operator), Some(Asked::OperatorUnload))
-            | (InstanceState::Leaving(Exit::ToSend(_)), _)
-            | (InstanceState::Ready, _) => false,
-            // The worker gave up an unload, or a quiesce was reverted.
-            (
-                InstanceState::Evicting { .. }
-                | InstanceState::Quiesced { .. }
-                | InstanceState::Resuming
-                | InstanceState::Leaving(Exit::Operator | Exit::Wanted | Exit::Worker(Before::Serving)),
-                _,
-            ) => {
+            | (InstanceState::Leaving(Exit::Asked), Some(Asked::OperatorUnload)) => {}
+            // The worker gave up an unload that it had begun: not to be tried again at once.
+            (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {
+                let known = instance.usage.touch_seq;
+                instance.usage.refused(now, known, quiet);
                 instance.state = InstanceState::Ready;
-                false
+            }
+            // A quiesce was reverted, or a session is back.
+            (InstanceState::Quiesced { .. } | InstanceState::Resuming | InstanceState::Lost(_), _) => {
+                instance.state = InstanceState::Ready;
             }
         }
+        false
     }
 
     /// A load ended well.
@@ -265,6 +259,7 @@ impl Fleet {
             now
         });
         let before = std::mem::replace(&mut instance.state, InstanceState::Ready);
+        instance.press();
         let (spec, host) = (Arc::clone(&instance.spec), instance.host.clone());
         for reservation in &spec.reservations {
             if let Some(device) = self.devices.get_mut(&Self::key(&host, &reservation.device)) {
@@ -276,17 +271,12 @@ impl Fleet {
             model.strikes = 0;
         }
         self.decided_on(DecisionKind::Loaded, id);
-        let load = match before {
-            InstanceState::Loading { load, .. }
-            | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) => Some(*load),
-            InstanceState::Cancelling { .. }
-            | InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Leaving(_)
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => None,
+        let load = if let InstanceState::Loading { load, .. }
+        | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) = before
+        {
+            Some(*load)
+        } else {
+            None
         };
         self.part_ready(id, load);
         self.room_changed();
@@ -302,16 +292,13 @@ impl Fleet {
             (InstanceState::Quiesced { confirmed, .. }, _) => *confirmed = true,
             (InstanceState::Resuming, Some(Asked::Resume))
             | (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {}
-            (InstanceState::Lost(Was::Condemned), _) => {
-                instance.state = InstanceState::Leaving(Exit::ToSend(UnloadMode::DRAIN));
-            }
             (
                 InstanceState::Resuming
                 | InstanceState::Ready
                 | InstanceState::Loading { .. }
                 | InstanceState::Cancelling { .. }
                 | InstanceState::Opaque
-                | InstanceState::Lost(Was::Routable | Was::NotRoutable),
+                | InstanceState::Lost(_),
                 _,
             ) => {
                 instance.state = InstanceState::Quiesced {
@@ -332,13 +319,14 @@ impl Fleet {
         let before = std::mem::replace(&mut instance.state, InstanceState::Opaque);
         instance.state = InstanceState::Leaving(match before {
             InstanceState::Leaving(exit) => exit,
-            InstanceState::Cancelling { .. } | InstanceState::Lost(Was::Condemned) => Exit::Wanted,
+            _ if instance.condemned.is_some() => Exit::Asked,
+            InstanceState::Cancelling { .. } => Exit::Asked,
             InstanceState::Loading { load, .. } => Exit::Worker(Before::Loading(load)),
             InstanceState::Ready
             | InstanceState::Evicting { .. }
             | InstanceState::Quiesced { .. }
             | InstanceState::Resuming
-            | InstanceState::Lost(Was::Routable | Was::NotRoutable)
+            | InstanceState::Lost(_)
             | InstanceState::Opaque => Exit::Worker(Before::Serving),
         });
     }
@@ -348,7 +336,7 @@ impl Fleet {
         let Some(instance) = self.instances.get(id) else {
             return;
         };
-        if !matches!(instance.state, InstanceState::Ready) || !instance.published {
+        if !instance.is_ready() || !instance.published {
             return;
         }
         for hold in &instance.holds {
@@ -361,7 +349,7 @@ impl Fleet {
     }
 
     /// The load that an instance found loading must have come from.
-    fn load_of(&mut self, spec: &InstanceSpec, id: &InstanceId) -> Load {
+    pub(super) fn load_of(&mut self, spec: &InstanceSpec, id: &InstanceId) -> Load {
         let model_spec = match self.spec_of(&spec.model) {
             Some(known) if known.spec_hash == spec.spec_hash => Arc::clone(known),
             Some(_) | None => Arc::new(self.spec_from_echo(spec, id)),

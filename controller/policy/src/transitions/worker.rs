@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{
-    DecisionKind, DeviceFacts, Effect, InstanceId, LoadError, Moment, Report, WorkerFacts, WorkerId,
-};
+use crate::api::{DecisionKind, DeviceFacts, Effect, InstanceId, LoadError, Report, WorkerFacts, WorkerId};
 use crate::fleet::{Fleet, Phase};
-use crate::state::{Before, Device, Exit, Instance, InstanceState, Presence, Was, Worker};
+use crate::state::{Before, Device, Exit, Instance, InstanceState, Presence, Worker};
+use crate::timers::Alarm;
 
 use super::ended::End;
 
@@ -42,6 +41,9 @@ impl Fleet {
         // Commands of the old session will not be answered any more; the report says what became of them, and then they are due again.
         for instance in &known {
             self.forget_pending(instance);
+            if let Some(instance) = self.instances.get_mut(instance) {
+                instance.session_over();
+            }
         }
         self.effects.push(Effect::RosterPut { facts });
         self.decided(DecisionKind::WorkerJoined, None, None, Some(&id));
@@ -76,23 +78,12 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
         };
-        let was = match &instance.state {
-            InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming => Was::Routable,
-            InstanceState::Loading { .. }
-            | InstanceState::Cancelling { unload: None, .. }
-            | InstanceState::Opaque
-            | InstanceState::Leaving(Exit::Worker(_)) => Was::NotRoutable,
-            InstanceState::Cancelling { unload: Some(_), .. }
-            | InstanceState::Leaving(Exit::ToSend(_) | Exit::Operator | Exit::Wanted) => Was::Condemned,
-            InstanceState::Lost(was) => *was,
-        };
-        let before = std::mem::replace(&mut instance.state, InstanceState::Lost(was));
+        let before = instance.lose();
+        instance.session_over();
         instance.doubtful_since = None;
         let (model, worker) = (instance.spec.model.clone(), instance.worker.clone());
         self.attention.remove(id);
+        self.timers.set(&Alarm::Instance(id.clone()), None);
         self.touch_model(&model);
         self.free_waiters_of(&model, id);
         if let InstanceState::Loading { load, .. }
@@ -126,31 +117,23 @@ impl Fleet {
 
     /// A worker that left in order is remembered only as long as absent ones count: names may never come back.
     pub(crate) fn forget_later(&mut self, id: WorkerId) {
-        self.leavers.push_back((self.now + self.config.absent_counts, id));
+        let at = self.now + self.config.absent_counts;
+        self.timers.set(&Alarm::Leaver(id), Some(at));
     }
 
-    /// Forgets workers that left in order long ago; returns when the next one is due.
-    pub(crate) fn forget_leavers(&mut self) -> Option<Moment> {
-        while let Some((at, id)) = self.leavers.front().cloned() {
-            if at > self.now {
-                return Some(at);
-            }
-            self.leavers.pop_front();
-            let still_away = |worker: &Worker| match worker.presence {
-                Presence::Away(since) => since + self.config.absent_counts <= self.now,
-                Presence::Connected(_) => false,
-            };
-            // It may have come back meanwhile, and have been lost since: then it is no leaver, or has a later place here.
-            let gone = self
-                .workers
-                .get(&id)
-                .is_some_and(|worker| still_away(worker) && worker.instances.is_empty());
-            if gone && let Some(worker) = self.workers.remove(&id) {
-                self.remove_listing(&worker);
-                self.effects.push(Effect::RosterRemove { worker: id });
-            }
+    /// Forgets a worker that left in order long ago. It may have come back meanwhile, and have been lost since: then it is no leaver, or has a
+    /// later alarm.
+    pub(crate) fn forget_leaver(&mut self, id: &WorkerId) {
+        let absent = |worker: &Worker| match worker.presence {
+            Presence::Away(since) => since + self.config.absent_counts <= self.now,
+            Presence::Connected(_) => false,
+        };
+        let found = self.workers.get(id);
+        let gone = found.is_some_and(|worker| absent(worker) && worker.instances.is_empty());
+        if gone && let Some(worker) = self.workers.remove(id) {
+            self.remove_listing(&worker);
+            self.effects.push(Effect::RosterRemove { worker: id.clone() });
         }
-        None
     }
 
     /// A worker takes no new loads for now, and its instances no new requests.

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, Event, InstanceId, ModelState, ModelType, UnloadHow, WorkerId};
+use muster_policy::{
+    Config, DeviceChoice, DeviceKind, Event, InstanceId, ModelSpec, ModelState, ModelType, UnloadHow,
+    WorkerId,
+};
 
 use crate::sim::{Sim, config, device, facts, limits, model, unlimited};
 
@@ -136,4 +139,79 @@ fn time_never_runs_backwards_for_policy() {
     sim.world.now = now;
     assert_eq!(sim.fleet.models(), before);
     sim.use_once("a");
+}
+
+fn bound(id: &str, kind: ModelType, device: &str, bytes: u64) -> ModelSpec {
+    ModelSpec {
+        device: DeviceChoice::Device(device.into()),
+        ..model(id, kind, bytes)
+    }
+}
+
+/// Issue 11: the room of a busy model that an earlier load waits for passed for free room, and free room is better than an eviction.
+#[test]
+fn a_load_evicts_an_idle_instance_rather_than_wait_for_room_promised_to_an_earlier_one() {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    sim.join(facts("w0", "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    sim.join(facts("w1", "h", vec![device("sim:b", DeviceKind::Sim, 100)]));
+    sim.add_model(bound("busy", ModelType::Llm, "sim:a", 60));
+    sim.add_model(bound("idle", ModelType::Llm, "sim:b", 90));
+    sim.add_model(bound("earlier", ModelType::Llm, "sim:a", 50));
+    sim.add_model(model("late", ModelType::Llm, 45));
+    let busy = sim.use_model("busy");
+    sim.use_once("idle");
+    let earlier = sim.open("earlier");
+    let late = sim.open("late");
+    sim.finish_loads();
+    assert!(sim.streams[&late].ready().is_some(), "{}", sim.tail());
+    sim.end_request(&busy);
+    sim.finish_loads();
+    assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
+}
+
+/// The same on one device: who would have to go now is not who will have gone.
+#[test]
+fn a_load_evicts_an_idle_instance_beside_the_busy_one_that_an_earlier_load_waits_for() {
+    let mut sim = Sim::one_device(config(), 150);
+    sim.add_model(model("busy", ModelType::Llm, 60));
+    sim.add_model(model("idle", ModelType::Embedding, 50));
+    sim.add_model(model("earlier", ModelType::Llm, 50));
+    sim.add_model(model("late", ModelType::Reranking, 45));
+    let busy = sim.use_model("busy");
+    sim.use_once("idle");
+    let earlier = sim.open("earlier");
+    let late = sim.open("late");
+    sim.finish_loads();
+    assert!(sim.streams[&late].ready().is_some(), "{}", sim.tail());
+    sim.end_request(&busy);
+    sim.finish_loads();
+    assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
+    assert_eq!(sim.states[&"late".into()], ModelState::Loaded, "it fits beside");
+}
+
+/// The same for a slot: one that drains has it for as long as its work takes.
+#[test]
+fn a_load_evicts_an_idle_model_elsewhere_rather_than_wait_for_the_slot_of_one_that_drains() {
+    let mut sim = Sim::new(config());
+    sim.join(facts(
+        "w0",
+        "h0",
+        vec![
+            device("sim:a", DeviceKind::Sim, 100),
+            device("sim:b", DeviceKind::Sim, 100),
+        ],
+    ));
+    sim.join(facts("w1", "h1", vec![device("sim:c", DeviceKind::Sim, 100)]));
+    sim.add_model(bound("drains", ModelType::Llm, "sim:a", 60));
+    sim.add_model(bound("idle", ModelType::Llm, "sim:c", 90));
+    sim.add_model(model("new", ModelType::Llm, 45));
+    sim.use_model("drains");
+    sim.use_once("idle");
+    sim.unload("drains", UnloadHow::Drain);
+    let hold = sim.open("new");
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
 }

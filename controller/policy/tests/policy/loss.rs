@@ -570,3 +570,83 @@ fn a_cancellation_of_which_nobody_knows_whether_it_arrived_is_asked_for_again() 
         assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
     }
 }
+
+/// Two workers of a host share a device; `a` loads on one of them, which is lost.
+fn a_ghost_that_loads() -> (Sim, muster_policy::WorkerId, muster_policy::HoldId) {
+    let mut sim = Sim::new(Config {
+        limits: unlimited(),
+        ..config()
+    });
+    for id in ["w", "x"] {
+        sim.join(facts(id, "h", vec![device("sim:a", DeviceKind::Sim, 100)]));
+    }
+    sim.add_model(model("a", ModelType::Llm, 30));
+    sim.add_model(model("b", ModelType::Llm, 30));
+    let a = sim.open("a");
+    let (lost, _) = sim.loading().remove(0);
+    sim.lose(&lost);
+    (sim, lost, a)
+}
+
+/// Issue 11: an engine that loads was not seen any more once its worker was lost (I5, PROTOCOL 13). The simulated worker checks it.
+#[test]
+fn no_load_begins_on_a_device_where_a_lost_worker_s_engine_loads() {
+    let (mut sim, lost, a) = a_ghost_that_loads();
+    let b = sim.open("b");
+    sim.advance(Duration::from_secs(20));
+    assert_eq!(sim.loads.len(), 1, "{}", sim.tail());
+    for hold in [&a, &b] {
+        let waits = matches!(sim.streams[hold].last(), Some(Stage::Queued { reason, .. }) if *reason == WaitReason::Claim);
+        assert!(waits, "{}", sim.tail());
+    }
+    sim.connect(&lost);
+    sim.finish_loads();
+    for hold in [&a, &b] {
+        assert!(sim.streams[hold].ready().is_some(), "{}", sim.tail());
+    }
+    assert_eq!(sim.loads.len(), 2);
+}
+
+#[test]
+fn who_waits_for_a_lost_worker_s_load_hears_why_if_it_never_comes_back() {
+    let (mut sim, ..) = a_ghost_that_loads();
+    let b = sim.open("b");
+    sim.advance(sim.config.worker_wait + Duration::from_secs(1));
+    let failed = sim.streams[&b].failed().map(LoadError::code);
+    assert_eq!(failed, Some("no_worker"), "{}", sim.tail());
+}
+
+#[test]
+fn a_load_goes_where_no_lost_worker_s_engine_loads() {
+    let (mut sim, ..) = a_ghost_that_loads();
+    sim.join(facts("y", "h", vec![device("sim:y", DeviceKind::Sim, 40)]));
+    let b = sim.open("b");
+    sim.finish_loads();
+    let places: Vec<&str> = sim.loads.iter().map(|(at, ..)| at.as_str()).collect();
+    assert_eq!(places[1..], ["y"], "{}", sim.tail());
+    assert!(sim.streams[&b].failed().is_none());
+}
+
+/// Issue 11: an engine in a state that nobody knows, and that cannot be observed, may still come to use all it reserved (I4).
+#[test]
+fn what_an_unobserved_engine_in_an_unknown_state_may_still_take_is_not_given_to_others() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: unlimited(),
+            ..config()
+        },
+        100,
+    );
+    sim.add_model(model("a", ModelType::Llm, 40));
+    sim.add_model(model("b", ModelType::Llm, 50));
+    let a = sim.use_once("a");
+    // It has taken nothing so far, as far as anybody can tell, and another program has as much as it may take.
+    sim.hide_memory_of(&a);
+    sim.foreign
+        .insert(("h".into(), "sim:a".into()), muster_policy::Bytes::new(35));
+    sim.flush_touches(&"w".into());
+    sim.report_unknown_state(&"w".into(), &a);
+    let b = sim.open("b");
+    assert_eq!(sim.loads.len(), 1, "{}", sim.tail());
+    drop(b);
+}

@@ -1,6 +1,8 @@
 //! Policy against a simulated fleet: the rules one by one, then arbitrary histories.
 
 #[cfg(test)]
+mod answers;
+#[cfg(test)]
 mod eviction;
 #[cfg(test)]
 mod explain;

@@ -221,3 +221,99 @@ fn a_changed_entry_changes_no_other() {
         "whoever is not named stays"
     );
 }
+
+/// What is under way when the operator cancels.
+#[derive(Debug, Clone, Copy)]
+enum UnderWay {
+    Load,
+    /// Nobody waits for the load, and policy cancels it already.
+    Abandoned,
+    /// Its worker reports a state that this controller does not know.
+    Opaque,
+    /// It is loaded.
+    Service,
+    /// Somebody at its host unloads it, and gives that up.
+    Drain,
+}
+
+/// The operator cancels, so many messages pass, and the session is lost or fenced by the next one of the same boot; the engine goes on.
+fn cancelled_before_the_session_ends(under_way: UnderWay, how: UnloadHow, passed: usize, fenced: bool) {
+    let mut sim = one_model();
+    let worker = "w".into();
+    let hold = sim.open("a");
+    let (_, instance) = sim.loading().remove(0);
+    match under_way {
+        UnderWay::Load => {}
+        UnderWay::Abandoned => {
+            sim.close(&hold);
+            sim.advance(sim.config.abandon_grace);
+            sim.instant = false;
+            sim.open("b");
+        }
+        UnderWay::Opaque => sim.report_unknown_state(&worker, &instance),
+        UnderWay::Service => sim.finish_loads(),
+        UnderWay::Drain => {
+            sim.finish_loads();
+            sim.start_request(&worker, &instance);
+            sim.set_life(&worker, &instance, Life::Draining);
+        }
+    }
+    sim.instant = false;
+    let call = sim.unload("a", how);
+    for step in 0..passed {
+        if step % 2 == 0 {
+            sim.deliver_down(&worker);
+        } else {
+            sim.deliver_up(&worker);
+        }
+    }
+    if fenced {
+        sim.connect(&worker);
+    } else {
+        sim.lose(&worker);
+        if let UnderWay::Opaque = under_way {
+            sim.connect(&worker);
+            sim.report_unknown_state(&worker, &instance);
+            sim.lose(&worker);
+        }
+        let state = sim.workers[&worker]
+            .instances
+            .get(&instance)
+            .map(|i| i.life.clone());
+        match state {
+            Some(Life::Loading) => sim.finish_load(&worker, &instance),
+            Some(Life::Draining) => sim.set_life(&worker, &instance, Life::Ready),
+            _ => {}
+        }
+        sim.connect(&worker);
+    }
+    sim.instant = true;
+    sim.deliver_all();
+    sim.advance(sim.config.unknown_wait * 3);
+    sim.end_all_requests();
+    sim.finish_loads();
+    let serves = sim.routes.contains_key(&instance) || sim.worker_of(&instance).is_some();
+    assert!(!serves, "{under_way:?} {how:?} {passed} {fenced}\n{}", sim.tail());
+    assert!(sim.replies.contains_key(&call));
+}
+
+/// Issue 11: the caller heard "unloaded", and the worker that came back went on and served.
+#[test]
+fn an_operator_s_cancel_outlives_the_session_whatever_was_under_way() {
+    let all = [
+        UnderWay::Load,
+        UnderWay::Abandoned,
+        UnderWay::Opaque,
+        UnderWay::Service,
+        UnderWay::Drain,
+    ];
+    for under_way in all {
+        for how in [UnloadHow::Force, UnloadHow::DrainOrCancel] {
+            for passed in 0..5 {
+                for fenced in [false, true] {
+                    cancelled_before_the_session_ends(under_way, how, passed, fenced);
+                }
+            }
+        }
+    }
+}

@@ -450,3 +450,45 @@ fn a_load_is_not_given_up_for_a_drain_that_is_not_in_its_way() {
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
 }
+
+/// Found by `loads_begin_by_the_clock_alone_though_some_requests_never_end`: of two idle models one was to leave the slot that the busy one leaves
+/// anyway; each was quiesced when the other was resumed, as fast as commands travel.
+#[test]
+fn victims_are_not_exchanged_for_each_other_without_end() {
+    let mut sim = Sim::new(Config {
+        limits: limits(3),
+        ..impatient(None)
+    });
+    for (worker, on) in [("w0", "sim:0"), ("w1", "sim:1"), ("w2", "sim:2")] {
+        sim.join(facts(worker, "h", vec![device(on, DeviceKind::Sim, 100)]));
+    }
+    for (id, on) in [
+        ("idle-0", "sim:0"),
+        ("idle-2", "sim:2"),
+        ("busy", "sim:1"),
+        ("new", "sim:1"),
+    ] {
+        sim.add_model(ModelSpec {
+            device: muster_policy::DeviceChoice::Device(on.into()),
+            ..model(id, ModelType::Llm, 60)
+        });
+    }
+    sim.use_once("idle-0");
+    sim.use_once("idle-2");
+    let busy = sim.use_model("busy");
+    let hold = sim.open("new");
+    let before = sim.events;
+    sim.advance(SECOND * 60);
+    assert!(
+        sim.events - before < 100,
+        "{}\n{}",
+        sim.events - before,
+        sim.tail()
+    );
+    sim.end_request(&busy);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    for id in ["idle-0", "idle-2"] {
+        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{}", sim.tail());
+    }
+}

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, FailureClass, LoadError, ModelState, ModelType, RouteState};
+use muster_policy::{Config, DeviceKind, FailureClass, LoadError, ModelState, ModelType, Origin, RouteState};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
@@ -203,14 +203,19 @@ fn a_replica_is_replaced_with_the_settings_that_the_others_were_loaded_with() {
 }
 
 #[test]
-fn a_replica_that_was_evicted_for_room_is_not_replaced() {
-    let mut sim = twins(40);
+fn a_replica_that_was_evicted_for_room_is_replaced_only_in_room_that_nobody_needs() {
+    let mut sim = twins(60);
     sim.use_once("twins");
     sim.use_once("other");
     assert_eq!(sim.routes.len(), 2, "one twin made room: {}", sim.tail());
     sim.advance(Duration::from_secs(600));
     assert!(sim.loading().is_empty());
     assert_eq!(sim.states[&"other".into()], ModelState::Loaded);
+    sim.unload("other", muster_policy::UnloadHow::Drain);
+    sim.finish_exits();
+    sim.advance(Duration::from_secs(600));
+    sim.finish_loads();
+    assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
 }
 
 #[test]
@@ -408,6 +413,137 @@ fn ready_replicas(sim: &Sim) -> usize {
         route.1.as_str() == "twins" && route.2 == RouteState::Ready
     };
     sim.routes.values().filter(twins).count()
+}
+
+/// One replica is ready, and the command that loads the other one is lost with the controller.
+fn half_loaded_at_a_restart(origin: Origin) -> Sim {
+    let mut sim = twins(40);
+    match origin {
+        Origin::Auto => drop(sim.open("twins")),
+        Origin::Admin | Origin::Preload => drop(sim.load("twins")),
+    }
+    sim.instant = false;
+    let (worker, first) = sim.loading().remove(0);
+    sim.finish_load(&worker, &first);
+    while sim.deliver_up(&worker) {}
+    assert_eq!(sim.loads.len(), 1, "the other one's command is on its way");
+    sim.restart_controller();
+    sim.instant = true;
+    for id in ["w0", "w1"] {
+        sim.connect(&id.into());
+    }
+    assert_eq!(ready_replicas(&sim), 0, "{}", sim.tail());
+    sim
+}
+
+/// Issue 11: a half-loaded group was published after a restart, and never completed.
+#[test]
+fn a_group_found_half_loaded_is_completed_before_it_takes_requests() {
+    let mut sim = half_loaded_at_a_restart(Origin::Admin);
+    assert_eq!(sim.states[&"twins".into()], ModelState::Loading);
+    sim.finish_loads();
+    assert_eq!((ready_replicas(&sim), sim.loads.len()), (2, 2), "{}", sim.tail());
+    let groups = sim.workers.values().flat_map(|w| w.instances.values());
+    let groups: Vec<_> = groups.map(|i| i.spec.group.clone()).collect();
+    assert!(groups[0].is_some() && groups[0] == groups[1], "{groups:?}");
+}
+
+#[test]
+fn a_group_found_half_loaded_is_completed_for_who_comes_back_and_goes_if_nobody_does() {
+    let mut sim = half_loaded_at_a_restart(Origin::Auto);
+    let hold = sim.open("twins");
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    assert_eq!(ready_replicas(&sim), 2);
+
+    let mut sim = half_loaded_at_a_restart(Origin::Auto);
+    sim.advance(Duration::from_secs(30));
+    sim.finish_loads();
+    assert!(
+        sim.workers.values().all(|worker| worker.instances.is_empty()),
+        "{}",
+        sim.tail()
+    );
+}
+
+#[test]
+fn a_group_that_served_before_a_restart_goes_on_serving_and_is_completed() {
+    let mut sim = twins(40);
+    sim.use_once("twins");
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    sim.crash(&worker, &instance);
+    let (other, survivor) = sim.in_life(&Life::Ready).remove(0);
+    if sim.workers[&other].instances[&survivor].touch_seq < 3 {
+        assert!(sim.start_request(&other, &survivor));
+        sim.end_request(&survivor);
+    }
+    sim.restart_controller();
+    for id in ["w0", "w1"] {
+        sim.connect(&id.into());
+    }
+    assert_eq!(ready_replicas(&sim), 1, "{}", sim.tail());
+    sim.advance(Duration::from_secs(6));
+    sim.finish_loads();
+    assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
+}
+
+/// Issue 11: only a replica that ended by itself was replaced.
+#[test]
+fn a_replica_whose_worker_leaves_in_order_is_replaced() {
+    let mut sim = twins(40);
+    sim.join(facts("w2", "h", vec![device("sim:c", DeviceKind::Sim, 100)]));
+    sim.use_once("twins");
+    let (worker, _) = sim.in_life(&Life::Ready).remove(0);
+    sim.leave(&worker);
+    assert_eq!(ready_replicas(&sim), 1);
+    sim.advance(Duration::from_secs(6));
+    sim.finish_loads();
+    assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
+}
+
+/// Issue 11: a refill that somebody waited for became an automatic load, and was forgotten when that one was gone.
+#[test]
+fn a_refill_that_somebody_waited_for_and_left_is_scheduled_again() {
+    let (mut sim, beside) = refill_behind_a_load();
+    let (worker, _) = sim.in_life(&Life::Ready).remove(0);
+    let drain = |sim: &mut Sim, draining: bool| {
+        sim.workers.get_mut(&worker).unwrap().facts.draining = draining;
+        let worker = worker.clone();
+        sim.event(muster_policy::Event::WorkerDraining { worker, draining });
+    };
+    drain(&mut sim, true);
+    let hold = sim.open("twins");
+    sim.close(&hold);
+    drain(&mut sim, false);
+    sim.finish_loads();
+    assert!(sim.streams[&beside].ready().is_some());
+    sim.advance(Duration::from_secs(60));
+    sim.finish_loads();
+    assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
+}
+
+/// Issue 11: a part that came back with its lost worker stayed beside the one that was loaded in its place.
+#[test]
+fn a_copy_too_many_goes_when_its_worker_comes_back() {
+    let mut sim = twins(40);
+    sim.join(facts("w2", "h", vec![device("sim:c", DeviceKind::Sim, 100)]));
+    let hold = sim.open("twins");
+    let (worker, first) = sim.loading().remove(0);
+    sim.finish_load(&worker, &first);
+    sim.deliver_all();
+    let (lost, _) = sim.loading().remove(0);
+    sim.lose(&lost);
+    let (other, third) = sim.loading().into_iter().find(|(at, _)| *at != lost).unwrap();
+    sim.finish_load(&other, &third);
+    sim.deliver_all();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+    sim.connect(&lost);
+    sim.finish_loads();
+    sim.close(&hold);
+    sim.advance(Duration::from_secs(5));
+    sim.finish_loads();
+    let copies: usize = sim.workers.values().map(|worker| worker.instances.len()).sum();
+    assert_eq!((copies, ready_replicas(&sim)), (2, 2), "{}", sim.tail());
 }
 
 /// One replica crashed, and another model has its room: the refill is refused.

@@ -88,6 +88,28 @@ impl World {
         );
     }
 
+    /// I5: no other load runs on its devices, whether its worker can be reached or not.
+    pub(super) fn check_alone(&self, id: &WorkerId, instance: &InstanceId) {
+        if !self.strict {
+            return;
+        }
+        let host = &self.workers[id].facts.host;
+        let parts = &self.workers[id].instances[instance].spec.reservations;
+        let workers = self.workers.values().filter(|worker| worker.facts.host == *host);
+        let mut others = workers.flat_map(|worker| &worker.instances);
+        let beside = others.find(|(other, found)| {
+            let mut shared = found.spec.reservations.iter().map(|part| &part.device);
+            found.life == Life::Loading
+                && *other != instance
+                && shared.any(|device| parts.iter().any(|part| part.device == *device))
+        });
+        assert!(
+            beside.is_none(),
+            "I5: {instance} loads beside {beside:?}\n{}",
+            self.tail()
+        );
+    }
+
     /// I7: nothing but pinned models is left beside a second attempt.
     pub(crate) fn check_emptied(&self, worker: &WorkerId, model: &ModelId) {
         let host = &self.workers[worker].facts.host;

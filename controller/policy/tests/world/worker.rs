@@ -223,7 +223,12 @@ impl World {
         }
     }
 
-    fn change(&mut self, id: &WorkerId, instance: &InstanceId, change: impl FnOnce(&mut SimInstance)) {
+    pub(crate) fn change(
+        &mut self,
+        id: &WorkerId,
+        instance: &InstanceId,
+        change: impl FnOnce(&mut SimInstance),
+    ) {
         let found = self
             .workers
             .get_mut(id)
@@ -439,6 +444,7 @@ impl World {
             worker.instances.insert(instance.clone(), new);
             worker.lifecycle += 1;
             self.check_truth(id, instance);
+            self.check_alone(id, instance);
             self.report(id, instance);
         }
         Outcome::Done {

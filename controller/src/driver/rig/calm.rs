@@ -122,6 +122,12 @@ impl Rig {
         // What has been idle for too long beside a load is looked at once a second; a new controller does so at once.
         self.advance(Duration::from_secs(1)).await;
         self.run_out().await;
+        // A part of a group that was never used may be one that was never published: a new controller cannot tell.
+        for (id, instance) in self.world.in_life(&Life::Ready) {
+            if self.world.start_request(&id, &instance) {
+                self.world.end_request(&instance);
+            }
+        }
         for id in self.worker_ids() {
             self.world.flush_touches(&id);
         }

@@ -56,8 +56,13 @@ pub(crate) struct Sim {
     /// Deliver everything at once; else tests decide when.
     pub(crate) instant: bool,
     pub(crate) events: u64,
-    /// Commands that could not be sent: nobody knows what became of them, as policy hears before anything else happens.
-    unsent: Vec<CommandId>,
+    /// Commands that were answered at once: what policy hears before anything else happens.
+    answered: Vec<(CommandId, Outcome)>,
+    /// Workers that do nothing they are told: they answer so at once, and say again how what they have stands.
+    pub(crate) stubborn: BTreeMap<WorkerId, Outcome>,
+    repeated: Vec<(WorkerId, InstanceId)>,
+    /// Commands that stubborn workers were given.
+    pub(crate) refused: usize,
     /// How many such answers follow from each other at the moment.
     rounds: usize,
     next_instance: u64,
@@ -96,7 +101,10 @@ impl Sim {
             roster: BTreeMap::new(),
             instant: true,
             events: 0,
-            unsent: Vec::new(),
+            answered: Vec::new(),
+            stubborn: BTreeMap::new(),
+            repeated: Vec::new(),
+            refused: 0,
             rounds: 0,
             next_instance: 0,
             next_name: 0,
@@ -318,25 +326,29 @@ impl Sim {
             self.take(effect);
         }
         checked.unwrap_or_else(|broken| panic!("{broken:?}\n{}", self.tail()));
-        self.answer_unsent();
+        self.answer_at_once();
         if self.instant {
             self.deliver_all();
         }
     }
 
     /// As the driver does, within the same input.
-    fn answer_unsent(&mut self) {
-        let unsent = std::mem::take(&mut self.unsent);
-        self.rounds += usize::from(!unsent.is_empty());
+    fn answer_at_once(&mut self) {
+        let answered = std::mem::take(&mut self.answered);
+        let any = usize::from(!answered.is_empty());
+        self.rounds += any;
         assert!(
             self.rounds <= MAX_ROUNDS,
-            "what cannot be sent is asked for again at once\n{}",
+            "what was not done is asked for again at once\n{}",
             self.tail()
         );
-        for id in &unsent {
-            self.event(Self::outcome(*id, Outcome::Unknown));
+        for (id, outcome) in answered {
+            self.event(Self::outcome(id, outcome));
         }
-        self.rounds -= usize::from(!unsent.is_empty());
+        for (worker, instance) in std::mem::take(&mut self.repeated) {
+            self.repeat(&worker, &instance);
+        }
+        self.rounds -= any;
     }
 
     fn take(&mut self, effect: Effect) {
@@ -402,8 +414,13 @@ impl Sim {
         );
         self.world.policy_commands(worker, &instance, &command);
         let found = self.world.workers.get_mut(worker).unwrap();
+        let acknowledges = matches!(command, Command::AckTombstone);
         if found.mute {
-            self.unsent.push(id);
+            self.answered.push((id, Outcome::Unknown));
+        } else if let Some(answer) = self.stubborn.get(worker).filter(|_| !acknowledges) {
+            self.answered.push((id, answer.clone()));
+            self.repeated.push((worker.clone(), instance));
+            self.refused += 1;
         } else {
             found.down.push_back((id, instance, command));
         }

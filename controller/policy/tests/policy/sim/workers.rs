@@ -13,6 +13,27 @@ impl Sim {
         }
     }
 
+    /// A worker says again how an instance stands.
+    pub(super) fn repeat(&mut self, id: &WorkerId, instance: &InstanceId) {
+        if self.workers[id].instances.contains_key(instance) {
+            self.world.change(id, instance, |_| {});
+            self.told();
+        }
+    }
+
+    /// Something happens to an instance that no command asked for.
+    pub(crate) fn set_life(&mut self, id: &WorkerId, instance: &InstanceId, life: Life) {
+        self.world.change(id, instance, |found| found.life = life);
+        self.told();
+    }
+
+    /// Its engine has taken no memory yet, and cannot be observed.
+    pub(crate) fn hide_memory_of(&mut self, instance: &InstanceId) {
+        let id = self.worker_of(instance).unwrap();
+        self.world.change(&id, instance, |found| found.used.clear());
+        self.told();
+    }
+
     /// A newer worker reports a state that this controller does not know.
     pub(crate) fn report_unknown_state(&mut self, id: &WorkerId, instance: &InstanceId) {
         let mut status = self.world.status(id, instance);
