@@ -1,12 +1,12 @@
 //! The gateway: HTTP dialects in front of Muster's workers.
 //!
 //! ```text
-//!  client ─► io ─► routes ─► dialects ─► dispatch ─► session ═══► worker
-//!                    ▲      (translate)      │ table, wishes
-//!                    └─ body ◄─ render ◄─ answers    fleet ◄══► controller
+//!  client ─► io ─► web ─► dialects ─► dispatch ─► session ═══► worker
+//!                 ▲      (translate)      │ table, wishes
+//!                 └─ body ◄─ render ◄─ answers    fleet ◄══► controller
 //! ```
 //!
-//! * [`io`](self) threads accept and serve; `routes` says who may ask and runs one request, whatever its dialect.
+//! * [`io`](self) threads accept and serve; `web` says who may ask and runs one request, whatever its dialect.
 //! * Each of the `dialects` translates its JSON into one validated request and renders typed events as its answers; what they share is in
 //!   `translate` and `render`. Both are pure.
 //! * `dispatch` finds an instance; `session` is the one stream to each worker; `fleet` follows the controller.
@@ -26,10 +26,10 @@ mod metrics;
 mod openapi;
 mod options;
 mod render;
-mod routes;
 mod session;
 mod stats;
 mod translate;
+mod web;
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub use self::options::Options;
 use self::{
     fleet::Fleet,
     io::{Settings, Threads},
-    routes::budget::Budget,
+    web::budget::Budget,
 };
 
 /// Longest wait for the controller before the gateway calls itself ready.

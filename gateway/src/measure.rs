@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use muster_proto::v1::{Delta, Event, TokenLogprob, TopLogprob, event::Kind};
 
 use crate::{
-    dialects::{anthropic, native, ollama, openai},
+    dialects::{anthropic, llamacpp, ollama, openai},
     render::{Head, Render},
     translate::View,
 };
@@ -46,7 +46,7 @@ impl Chunks {
             )),
             "message" => Box::new(anthropic::render::stream(head)),
             "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat, 0)),
-            "native" => Box::new(native::completion::stream(Default::default(), view)),
+            "native" => Box::new(llamacpp::completion::stream(Default::default(), view)),
             _ => Box::new(openai::render::chat::stream(&head, view)),
         };
         let event = Event {

@@ -11,7 +11,7 @@ use muster_proto::{
 
 use crate::{
     dispatch::{autoload::Autoload, media::MediaHosts},
-    routes::host::Hosts,
+    web::host::Hosts,
 };
 
 /// Below the limit of one internal message, since an encoded request is hardly larger than its JSON.

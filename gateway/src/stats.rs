@@ -10,7 +10,7 @@ use muster_proto::v1::{Delta, Event, Finished, event::Kind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{metrics, routes::access::Caller};
+use crate::{metrics, web::access::Caller};
 
 /// Most token times that are kept: an answer may be longer than anybody wants to read its times.
 const MOST_TIMES: usize = 16_384;

@@ -6,7 +6,7 @@
 mod admin;
 pub(crate) mod anthropic;
 mod lemonade;
-pub(crate) mod native;
+pub(crate) mod llamacpp;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use axum::Router;
 use utoipa::OpenApi as _;
 
-use crate::{openapi, render::error::Form, routes::App};
+use crate::{openapi, render::error::Form, web::App};
 
 /// Where the routes of OpenAI, Anthropic and Lemonade stand (seeds 000 and 004; Lemonade's clients know `v0` as well).
 const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
@@ -39,8 +39,8 @@ pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .merge(anthropic::routes(app))
         .merge(admin::routes(app))
         .merge(lemonade::routes(app))
-        .merge(native::prefixed::routes(app));
-    let router = native::routes(app)
+        .merge(llamacpp::prefixed::routes(app));
+    let router = llamacpp::routes(app)
         .merge(ollama::routes(app))
         .merge(lemonade::bare_routes(app))
         .merge(openapi::routes(app));
@@ -57,7 +57,7 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
         anthropic::Doc::openapi(),
         ollama::Doc::openapi(),
         lemonade::Doc::openapi(),
-        native::Doc::openapi(),
+        llamacpp::Doc::openapi(),
     ] {
         document.merge(more);
     }

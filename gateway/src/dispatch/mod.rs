@@ -12,11 +12,9 @@
 
 mod affinity;
 pub(crate) mod autoload;
-mod languages;
 pub(crate) mod loaded;
 pub(crate) mod media;
 mod pick;
-pub(crate) mod translation;
 
 use std::{
     collections::HashMap,
@@ -40,7 +38,7 @@ use crate::{
     },
     metrics,
     session::{Batch, Pool, Request},
-    translate::Common,
+    translate::{Common, gemma},
 };
 
 /// Longest silence before a worker counts as suspect.
@@ -105,7 +103,7 @@ impl Dispatcher {
     pub(crate) async fn dispatch(&self, call: &Call, work: &Work) -> Result<Admitted, ErrorInfo> {
         self.media.check(work)?;
         let shaped = match self.fleet.table().model(&call.common.model) {
-            Some(summary) => translation::structured(summary, work)?,
+            Some(summary) => gemma::structured(summary, work)?,
             None => None,
         };
         let work = shaped.as_ref().unwrap_or(work);

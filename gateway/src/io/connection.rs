@@ -45,7 +45,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
 use super::stall::{Patient, Speaks};
-use crate::routes::access::Peer;
+use crate::web::access::Peer;
 
 /// Longest wait for a request's headers, against clients that hold connections open by sending slowly.
 const HEADERS: Duration = Duration::from_secs(30);

@@ -27,9 +27,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     dispatch::{Dispatcher, autoload::Autoload, media::MediaHosts},
     fleet::Fleet,
-    routes::{self, App, budget::Budget, host::Hosts},
     session::Pool,
     stats::Stats,
+    web::{self, App, budget::Budget, host::Hosts},
 };
 
 /// Longest wait for a gateway that is leaving to let go of the address.
@@ -165,7 +165,7 @@ impl Thread {
             self.sessions
                 .run(warm(Arc::clone(&self.fleet), Arc::clone(&pool))),
         );
-        let router = routes::router(Arc::new(App {
+        let router = web::router(Arc::new(App {
             dispatcher: Dispatcher {
                 fleet: self.fleet,
                 pool: Arc::clone(&pool),

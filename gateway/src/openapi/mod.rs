@@ -20,7 +20,7 @@ use utoipa::{
 use crate::{
     dialects,
     render::error::Form,
-    routes::{App, access::Access, reply, surface},
+    web::{App, access::Access, reply, surface},
 };
 
 const PAGE: &str = include_str!("docs.html");

@@ -10,6 +10,8 @@
 //!
 //! Architecture invariant: pure functions; this module knows no fleet, no connection and no clock.
 
+pub(crate) mod gemma;
+mod languages;
 pub(crate) mod object;
 pub(crate) mod output;
 pub(crate) mod prompt;

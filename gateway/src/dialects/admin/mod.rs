@@ -34,7 +34,7 @@ use self::{memory::GpuMemory, row::Row, schema::LoadBody};
 use crate::{
     openapi::schema::Error,
     render::error::Form,
-    routes::{
+    web::{
         App,
         access::Access,
         extract::Path,

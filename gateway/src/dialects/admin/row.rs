@@ -15,7 +15,7 @@ use super::{
     definition::{definition, target_inflight},
     tables,
 };
-use crate::dispatch::translation::is_single_turn;
+use crate::translate::gemma::is_single_turn;
 
 /// One model: its definition and its live state.
 #[derive(Debug, Serialize, ToSchema)]

@@ -17,7 +17,7 @@ use self::schema::{CountAnswer, MessageAnswer, MessageError, MessageRequest};
 use crate::{
     openapi::schema::StreamEvent,
     render::error::Form,
-    routes::{
+    web::{
         App,
         access::Access,
         reply::{self, Refusal},

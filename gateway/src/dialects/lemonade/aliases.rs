@@ -12,13 +12,13 @@ use super::{
     shapes::AliasBody,
 };
 use crate::{
-    routes::{
+    translate::object::{self, Object},
+    web::{
         App,
         extract::Path,
         reply::{self, Refusal},
         run::Asked,
     },
-    translate::object::{self, Object},
 };
 
 #[utoipa::path(

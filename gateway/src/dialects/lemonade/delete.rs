@@ -10,8 +10,8 @@ use super::{
     shapes::DeleteBody,
 };
 use crate::{
-    routes::{App, reply::Refusal, run::Asked},
     translate::object::{self, Object},
+    web::{App, reply::Refusal, run::Asked},
 };
 
 #[utoipa::path(

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::{
     fleet::{Contact, table::is_loaded},
-    routes::{App, reply},
+    web::{App, reply},
 };
 
 /// What is loaded.

@@ -17,12 +17,12 @@ use super::{
     shapes::{LevelBody, PinBody, SetBody},
 };
 use crate::{
-    routes::{
+    translate::object::{self, Field, Object},
+    web::{
         App,
         reply::{self, Refusal},
         run::Asked,
     },
-    translate::object::{self, Field, Object},
 };
 
 /// Sets the log level of this gateway until it ends.

@@ -19,12 +19,12 @@ use super::{
     shapes::{LoadBody, UnloadBody},
 };
 use crate::{
-    routes::{
+    translate::object::{self, Object},
+    web::{
         App,
         reply::{self, Refusal},
         run::Asked,
     },
-    translate::object::{self, Object},
 };
 
 /// Backends of llama.cpp with the kind of device each needs (seed 000, `llamacpp_backend`).

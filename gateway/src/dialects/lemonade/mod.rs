@@ -7,7 +7,6 @@ mod health;
 mod info;
 mod internal;
 mod load;
-mod media;
 pub(super) mod options;
 mod pull;
 mod register;
@@ -26,7 +25,7 @@ use utoipa::OpenApi;
 
 use crate::{
     render::error::Form,
-    routes::{App, access::Access, surface},
+    web::{App, access::Access, surface},
 };
 
 /// What the document says of them.
@@ -37,8 +36,6 @@ use crate::{
     system::info,
     load::load,
     load::unload,
-    media::audio,
-    media::images,
     pull::pull,
     pull::variants,
     delete::delete,
@@ -71,12 +68,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/models/register", post(register::register))
         .route("/models/{*id}", post(options::set).delete(options::reset))
         .route("/log-level", post(internal::log_level));
-    let media = Router::new()
-        .route("/audio/{task}", post(media::audio))
-        .route("/images/{task}", post(media::images));
-    surface(app, Access::User, Form::Lemonade, user)
-        .merge(surface(app, Access::Admin, Form::Lemonade, admin))
-        .merge(surface(app, Access::User, Form::OpenAi, media))
+    surface(app, Access::User, Form::Lemonade, user).merge(surface(app, Access::Admin, Form::Lemonade, admin))
 }
 
 /// The routes without a prefix.

@@ -18,13 +18,13 @@ use super::{
     shapes::OptionsBody,
 };
 use crate::{
-    routes::{
+    translate::object::{self, Object},
+    web::{
         App,
         extract::Path,
         reply::{self, Refusal},
         run::Asked,
     },
-    translate::object::{self, Object},
 };
 
 /// The end of the path.

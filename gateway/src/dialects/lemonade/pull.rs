@@ -22,13 +22,13 @@ use crate::{
     fleet::models::Pull,
     openapi::schema,
     render::error::Form,
-    routes::{
+    translate::object::{self, Object},
+    web::{
         App,
         extract::Query,
         reply::{self, Refusal},
         run::Asked,
     },
-    translate::object::{self, Object},
 };
 
 /// Variants that are shown, as Lemonade does.

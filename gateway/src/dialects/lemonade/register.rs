@@ -12,12 +12,12 @@ use super::{
     shapes::RegisterBody,
 };
 use crate::{
-    routes::{
+    translate::object::{self, Object},
+    web::{
         App,
         reply::{self, Refusal},
         run::Asked,
     },
-    translate::object::{self, Object},
 };
 
 /// Flags that stand for labels (seed 000, `pull`).

@@ -19,7 +19,7 @@ use muster_proto::{
 };
 
 use super::load::unload_of;
-use crate::routes::App;
+use crate::web::App;
 
 /// Loads a model as `request` says; `overrides` are its settings, parsed.
 ///

@@ -6,8 +6,8 @@ use axum::{Extension, extract::State, response::Response};
 use http::StatusCode;
 
 use crate::{
-    routes::{App, access::Caller, reply},
     stats::Last,
+    web::{App, access::Caller, reply},
 };
 
 #[utoipa::path(

@@ -14,7 +14,7 @@ use super::{
     answers::LemonadeError,
     info::{self, Cpu, Devices, Gpu, Host, HostDevice, Info, Integrated, Npu, Runtime},
 };
-use crate::routes::{
+use crate::web::{
     App,
     reply::{self, Refusal},
 };

@@ -12,14 +12,14 @@ use super::schema::{self, OllamaLoaded, OllamaShown, OllamaTags};
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
-    routes::{
-        App,
-        reply::{self, Refusal},
-        run::Asked,
-    },
     translate::{
         model,
         object::{self, Object},
+    },
+    web::{
+        App,
+        reply::{self, Refusal},
+        run::Asked,
     },
 };
 

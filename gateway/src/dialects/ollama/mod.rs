@@ -36,7 +36,7 @@ use utoipa::OpenApi;
 
 use crate::{
     render::error::Form,
-    routes::{
+    web::{
         App,
         access::Access,
         reply::{self, Refusal},

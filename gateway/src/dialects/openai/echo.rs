@@ -2,7 +2,7 @@
 
 use muster_proto::v1::{DetokenizeCall, ErrorInfo, Prompt, prompt_piece::Kind};
 
-use crate::routes::App;
+use crate::web::App;
 
 /// Each prompt as text. To be asked once the request is admitted: then there is an instance that knows the tokens.
 ///

@@ -1,6 +1,7 @@
 //! OpenAI's routes (seeds 000 and 004), the same under each prefix.
 
 mod echo;
+mod media;
 mod models;
 pub(crate) mod render;
 pub(crate) mod translate;
@@ -23,7 +24,7 @@ use utoipa::OpenApi;
 use crate::{
     openapi::{answers, response::ResponseAnswer, schema},
     render::error::Form,
-    routes::{
+    web::{
         App,
         access::Access,
         reply::{self, Refusal},
@@ -34,7 +35,17 @@ use crate::{
 
 /// What the document says of them.
 #[derive(Debug, OpenApi)]
-#[openapi(paths(chat, completions, responses, embeddings, rerank, models::list, models::one))]
+#[openapi(paths(
+    chat,
+    completions,
+    responses,
+    embeddings,
+    rerank,
+    media::audio,
+    media::images,
+    models::list,
+    models::one
+))]
 pub(super) struct Doc;
 
 /// The routes under each of the prefixes.
@@ -47,6 +58,8 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/reranking", post(rerank))
         .route("/reranker", post(rerank))
         .route("/responses", post(responses))
+        .route("/audio/{task}", post(media::audio))
+        .route("/images/{task}", post(media::images))
         .route("/models", get(models::list))
         .route("/models/{*id}", get(models::one));
     surface(app, Access::User, Form::OpenAi, user)

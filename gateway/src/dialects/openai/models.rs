@@ -17,7 +17,7 @@ use crate::{
     fleet::table::{Table, is_loaded},
     openapi::schema,
     render::{self, error::Form},
-    routes::{
+    web::{
         App,
         extract::{Path, Query},
         reply,

@@ -9,10 +9,10 @@
 
 pub(crate) mod access;
 pub(crate) mod budget;
+pub(crate) mod engine;
 pub(crate) mod extract;
 pub(crate) mod host;
 mod layers;
-pub(crate) mod passed;
 pub(crate) mod reply;
 pub(crate) mod run;
 #[cfg(test)]

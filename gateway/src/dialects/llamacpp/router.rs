@@ -14,14 +14,14 @@ use super::schema;
 use crate::{
     fleet::{Fleet, table::Table},
     openapi::schema::StreamEvent,
-    routes::{
-        App,
-        reply::{self, Refusal},
-        run::Asked,
-    },
     translate::{
         self,
         object::{self, Object},
+    },
+    web::{
+        App,
+        reply::{self, Refusal},
+        run::Asked,
     },
 };
 

@@ -12,16 +12,15 @@ use axum::{
 use muster_proto::v1::ModelSummary;
 
 use super::{
-    ask,
-    pass::{self, About},
-    schema,
+    model_query::{ModelQuery, Query},
+    passthrough::{self, About},
+    queries, schema,
     shapes::{NativeSlot, SlotDone, SlotFile},
-    which::{Asking, Which},
 };
 use crate::{
     fleet::table::{Table, is_loaded},
     render::error::Form,
-    routes::{
+    web::{
         App,
         access::{Access, Caller},
         reply::Refusal,
@@ -74,10 +73,10 @@ fn or_recent(named: Option<String>, app: &App) -> Option<String> {
 pub(super) async fn slots(
     State(app): State<Arc<App>>,
     caller: Extension<Caller>,
-    Asking(mut about): Asking<About>,
+    Query(mut about): Query<About>,
 ) -> Result<Response, Refusal> {
     about.model = or_recent(about.model, &app);
-    pass::slots(State(app), caller, Asking(about)).await
+    passthrough::slots(State(app), caller, Query(about)).await
 }
 
 #[utoipa::path(
@@ -101,11 +100,11 @@ pub(super) async fn slots(
 pub(super) async fn slot(
     State(app): State<Arc<App>>,
     id: Result<Path<u32>, PathRejection>,
-    Asking(mut about): Asking<About>,
+    Query(mut about): Query<About>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     about.model = or_recent(about.model, &app);
-    pass::slot(State(app), id, Asking(about), asked).await
+    passthrough::slot(State(app), id, Query(about), asked).await
 }
 
 #[utoipa::path(
@@ -121,9 +120,9 @@ pub(super) async fn slot(
 )]
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let model = or_recent(which.model, &app);
-    ask::tokenize(State(app), Asking(Which { model }), asked).await
+    queries::tokenize(State(app), Query(ModelQuery { model }), asked).await
 }

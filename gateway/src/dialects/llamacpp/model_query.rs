@@ -3,7 +3,7 @@
 use muster_proto::v1::ErrorInfo;
 use serde::Deserialize;
 
-pub(super) use crate::routes::extract::Query as Asking;
+pub(super) use crate::web::extract::Query;
 use crate::{
     fleet::table::{Table, is_loaded},
     translate::object::{self, Object},
@@ -11,11 +11,11 @@ use crate::{
 
 /// The query of a native request.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Which {
+pub(super) struct ModelQuery {
     pub(super) model: Option<String>,
 }
 
-impl Which {
+impl ModelQuery {
     /// The model's id; it need not be known.
     ///
     /// # Errors

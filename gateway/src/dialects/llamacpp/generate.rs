@@ -8,19 +8,19 @@ use muster_proto::v1::{ErrorInfo, start::Work};
 
 use super::{
     completion::{self, Call},
+    model_query::{ModelQuery, Query},
     schema,
-    which::{Asking, Which},
 };
 use crate::{
     openapi::schema::StreamEvent,
-    routes::{
-        App,
-        reply::{self, Refusal},
-        run::{self, Asked},
-    },
     translate::{
         Common,
         object::{self, Object},
+    },
+    web::{
+        App,
+        reply::{self, Refusal},
+        run::{self, Asked},
     },
 };
 
@@ -41,7 +41,7 @@ use crate::{
 )]
 pub(super) async fn complete(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     generate(&app, which, &asked, completion::completion).await
@@ -64,7 +64,7 @@ pub(super) async fn complete(
 )]
 pub(super) async fn infill(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     generate(&app, which, &asked, completion::infill).await
@@ -72,7 +72,7 @@ pub(super) async fn infill(
 
 async fn generate(
     app: &App,
-    which: Which,
+    which: ModelQuery,
     asked: &Asked,
     read: impl FnOnce(Object<'_>, String) -> Result<Call, ErrorInfo>,
 ) -> Result<Response, Refusal> {

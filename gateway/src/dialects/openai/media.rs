@@ -19,11 +19,11 @@ use muster_proto::{
 use crate::{
     dispatch::{check_kind, unknown_model},
     openapi::schema::{self, MediaRequest},
-    routes::{App, extract::Path, passed, reply::Refusal, run::Asked},
     translate::{
         self,
         object::{self, Object},
     },
+    web::{App, engine, extract::Path, reply::Refusal, run::Asked},
 };
 
 /// Tasks with what they do, in words.
@@ -140,7 +140,7 @@ async fn pass(
     };
     let chunks = loaded.native(call).await?;
     drop(hold);
-    passed::response(chunks).await
+    engine::response(chunks).await
 }
 
 /// Refuses addresses of images and sounds that are not to be fetched, in a JSON body's fields or a form's.

@@ -17,25 +17,26 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    completion, schema,
-    which::{Asking, Which},
+    completion,
+    model_query::{ModelQuery, Query},
+    schema,
 };
 use crate::{
     dialects::openai::{render::rerank as scores, translate},
     openapi::schema as openapi,
-    routes::{
-        App,
-        reply::{self, Refusal},
-        run::{self, Asked},
-    },
     translate::{
         object::{self, Object},
         prompt,
     },
+    web::{
+        App,
+        reply::{self, Refusal},
+        run::{self, Asked},
+    },
 };
 
 /// The body with the model in it, for readers that want one there.
-fn named(which: Which, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
+fn named(which: ModelQuery, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
     let mut fields = Object::body(object::text(body)?)?;
     let model = which.model(&app.dispatcher.fleet.table(), Some(&mut fields))?;
     let rest = fields.rest();
@@ -57,7 +58,7 @@ fn named(which: Which, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
 )]
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
@@ -113,7 +114,7 @@ fn tokens(result: &TokenizeResult, with_pieces: bool) -> Value {
 )]
 pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
@@ -146,7 +147,7 @@ pub(super) async fn detokenize(
 )]
 pub(super) async fn apply_template(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let call = translate::chat(&named(which, &app, &asked.body)?)?;
@@ -177,7 +178,7 @@ pub(super) async fn apply_template(
 )]
 pub(super) async fn embedding(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     completion::refuse_images(&mut Object::body(object::text(&asked.body)?)?)?;
@@ -219,7 +220,7 @@ struct Vectors<'a> {
 )]
 pub(super) async fn rerank(
     State(app): State<Arc<App>>,
-    Asking(which): Asking<Which>,
+    Query(which): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let call = translate::rerank(&named(which, &app, &asked.body)?)?;

@@ -1,17 +1,17 @@
 //! llama.cpp's own routes (seed 004), without a prefix. Errors are in its form, with the status as `code`.
 
-mod ask;
 pub(crate) mod completion;
 mod generate;
 mod health;
-mod pass;
+mod model_query;
+mod passthrough;
 pub(super) mod prefixed;
 mod props;
+mod queries;
 mod router;
 mod schema;
 mod settings;
 mod shapes;
-mod which;
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use utoipa::OpenApi;
 
 use crate::{
     render::error::Form,
-    routes::{App, access::Access, surface},
+    web::{App, access::Access, surface},
 };
 
 /// What the document says of them.
@@ -33,18 +33,18 @@ use crate::{
     health::liveness,
     generate::complete,
     generate::infill,
-    ask::tokenize,
-    ask::detokenize,
-    ask::apply_template,
-    ask::embedding,
-    ask::rerank,
+    queries::tokenize,
+    queries::detokenize,
+    queries::apply_template,
+    queries::embedding,
+    queries::rerank,
     props::get,
     props::set,
-    pass::slots,
-    pass::slot,
-    pass::adapters,
-    pass::set_adapters,
-    pass::counters,
+    passthrough::slots,
+    passthrough::slot,
+    passthrough::adapters,
+    passthrough::set_adapters,
+    passthrough::counters,
     prefixed::slots,
     prefixed::slot,
     prefixed::tokenize,
@@ -66,22 +66,22 @@ pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/completion", post(generate::complete))
         .route("/completions", post(generate::complete))
         .route("/infill", post(generate::infill))
-        .route("/tokenize", post(ask::tokenize))
-        .route("/detokenize", post(ask::detokenize))
-        .route("/apply-template", post(ask::apply_template))
-        .route("/embedding", post(ask::embedding))
-        .route("/embeddings", post(ask::embedding))
-        .route("/rerank", post(ask::rerank))
-        .route("/reranking", post(ask::rerank))
-        .route("/slots", get(pass::slots))
-        .route("/lora-adapters", get(pass::adapters))
-        .route("/metrics", get(pass::counters))
+        .route("/tokenize", post(queries::tokenize))
+        .route("/detokenize", post(queries::detokenize))
+        .route("/apply-template", post(queries::apply_template))
+        .route("/embedding", post(queries::embedding))
+        .route("/embeddings", post(queries::embedding))
+        .route("/rerank", post(queries::rerank))
+        .route("/reranking", post(queries::rerank))
+        .route("/slots", get(passthrough::slots))
+        .route("/lora-adapters", get(passthrough::adapters))
+        .route("/metrics", get(passthrough::counters))
         .route("/models", get(router::list))
         .route("/models/sse", get(router::events));
     let admin = Router::new()
         .route("/props", post(props::set))
-        .route("/slots/{id}", post(pass::slot))
-        .route("/lora-adapters", post(pass::set_adapters))
+        .route("/slots/{id}", post(passthrough::slot))
+        .route("/lora-adapters", post(passthrough::set_adapters))
         .route("/models/load", post(router::load))
         .route("/models/unload", post(router::unload));
     surface(app, Access::Open, Form::Native, open)

@@ -105,7 +105,7 @@ pub(super) enum NativeCompletions {
 /// comes under its whole path, for example `generation_settings/n_predict`.
 #[derive(Serialize, ToSchema)]
 pub(super) struct NativeCompletion {
-    /// Which prompt, from 0.
+    /// ModelQuery prompt, from 0.
     index: Option<u32>,
     /// Text; in a stream the next piece of it.
     content: Option<String>,
@@ -253,7 +253,7 @@ pub(super) struct NativeEmbeddingRequest {
 /// The vectors of one input.
 #[derive(ToSchema)]
 pub(super) struct NativeEmbedding {
-    /// Which input, from 0.
+    /// ModelQuery input, from 0.
     index: u32,
     /// One vector; of a model that does not pool, one for each token.
     embedding: Vec<Vec<f32>>,

@@ -36,7 +36,7 @@ pub(crate) fn is_single_turn(prompt_format: &str) -> bool {
 ///
 /// # Errors
 /// `invalid_request`: a language that is missing or unknown, more than one turn.
-pub(super) fn structured(summary: &ModelSummary, work: &Work) -> Result<Option<Work>, ErrorInfo> {
+pub(crate) fn structured(summary: &ModelSummary, work: &Work) -> Result<Option<Work>, ErrorInfo> {
     let Work::Generate(work) = work else {
         return Ok(None);
     };

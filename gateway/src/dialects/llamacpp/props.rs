@@ -8,8 +8,8 @@ use http::{Method, StatusCode};
 use muster_proto::v1::{EngineDescription, GenerateRequest, SequencePhase, SequenceState};
 use serde_json::{Value, json};
 
-use super::{pass::About, schema, settings::generation_settings, shapes::Props, which::Asking};
-use crate::routes::{
+use super::{model_query::Query, passthrough::About, schema, settings::generation_settings, shapes::Props};
+use crate::web::{
     App,
     access::Caller,
     reply::{self, Refusal},
@@ -95,7 +95,7 @@ fn speculative(description: &EngineDescription) -> bool {
 )]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
-    Asking(query): Asking<About>,
+    Query(query): Query<About>,
 ) -> Result<Response, Refusal> {
     let mut engine = query.engine(&app)?;
     if engine.speaks_http() {
@@ -138,7 +138,7 @@ pub(super) async fn get(
 )]
 pub(super) async fn set(
     State(app): State<Arc<App>>,
-    Asking(query): Asking<About>,
+    Query(query): Query<About>,
     _body: Asked,
 ) -> Result<Response, Refusal> {
     query.engine(&app)?.switched_on("--props").await?;

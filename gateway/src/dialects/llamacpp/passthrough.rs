@@ -22,21 +22,22 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    health, props, schema,
+    health,
+    model_query::{ModelQuery, Query},
+    props, schema,
     shapes::{Adapter, AdapterScale, NativeSlot, SlotDone, SlotFile},
-    which::{Asking, Which},
 };
 use crate::{
     dispatch::{loaded::Loaded, unknown_model},
     metrics,
-    routes::{
+    translate::object::{self, Object},
+    web::{
         App,
         access::Caller,
-        passed,
+        engine,
         reply::{self, Refusal},
         run::Asked,
     },
-    translate::object::{self, Object},
 };
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -51,7 +52,7 @@ impl About {
     /// The instance that is meant.
     pub(super) fn engine(self, app: &App) -> Result<Engine, ErrorInfo> {
         let table = app.dispatcher.fleet.table();
-        let model = Which { model: self.model }.model(&table, None)?;
+        let model = ModelQuery { model: self.model }.model(&table, None)?;
         let summary = table.model(&model).ok_or_else(|| unknown_model(&model))?;
         Ok(Engine {
             summary: Arc::clone(summary),
@@ -108,7 +109,7 @@ impl Engine {
             body,
             work: false,
         };
-        passed::response(self.loaded.native(call).await?).await
+        engine::response(self.loaded.native(call).await?).await
     }
 }
 
@@ -142,7 +143,7 @@ fn unsupported(path: &str) -> ErrorInfo {
 pub(super) async fn slots(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Asking(query): Asking<About>,
+    Query(query): Query<About>,
 ) -> Result<Response, Refusal> {
     let must_be_free = query.fail_on_no_slot.is_some();
     let mut engine = query.engine(&app)?;
@@ -182,7 +183,7 @@ pub(super) async fn slots(
 pub(super) async fn slot(
     State(app): State<Arc<App>>,
     id: Result<Path<u32>, PathRejection>,
-    Asking(query): Asking<About>,
+    Query(query): Query<About>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     let Path(id) = id.map_err(|_| object::invalid("id", "must be the number of a slot"))?;
@@ -230,7 +231,7 @@ fn is_bare(name: &str) -> bool {
 )]
 pub(super) async fn adapters(
     State(app): State<Arc<App>>,
-    Asking(query): Asking<About>,
+    Query(query): Query<About>,
 ) -> Result<Response, Refusal> {
     let mut engine = query.engine(&app)?;
     if engine.speaks_http() {
@@ -261,7 +262,7 @@ pub(super) async fn adapters(
 )]
 pub(super) async fn set_adapters(
     State(app): State<Arc<App>>,
-    Asking(query): Asking<About>,
+    Query(query): Query<About>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
     query
@@ -288,7 +289,7 @@ pub(super) async fn set_adapters(
 )]
 pub(super) async fn counters(
     State(app): State<Arc<App>>,
-    Asking(query): Asking<About>,
+    Query(query): Query<About>,
 ) -> Result<Response, Refusal> {
     if query.model.is_none() {
         let fleet = &app.dispatcher.fleet;

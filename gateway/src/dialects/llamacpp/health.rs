@@ -7,13 +7,13 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::{
+    model_query::{ModelQuery, Query},
     schema,
     shapes::NativeHealth,
-    which::{Asking, Which},
 };
 use crate::{
     fleet::table::is_loaded,
-    routes::{App, reply},
+    web::{App, reply},
 };
 
 /// The gateway's own readiness, with what it hears from the controller; with `?model=` that model's, with llama.cpp's 503 while it is not loaded (seed 004; gateway/README.md, Lemonade).
@@ -29,7 +29,7 @@ use crate::{
         (status = 503, description = "The gateway is shutting down, or the model is not loaded: `Loading model`.", body = schema::NativeError),
     )
 )]
-pub(super) async fn readiness(State(app): State<Arc<App>>, Asking(which): Asking<Which>) -> Response {
+pub(super) async fn readiness(State(app): State<Arc<App>>, Query(which): Query<ModelQuery>) -> Response {
     if app.stopping.is_cancelled() {
         return unavailable("shutting down");
     }
