@@ -204,7 +204,12 @@ impl World {
 
     /// The end of the history, in words.
     pub(crate) fn tail(&self) -> String {
-        let lines = &self.log[self.log.len().saturating_sub(120)..];
+        self.words(120)
+    }
+
+    /// The last so many lines of the history.
+    pub(crate) fn words(&self, most: usize) -> String {
+        let lines = &self.log[self.log.len().saturating_sub(most)..];
         lines.iter().map(Line::to_string).collect::<Vec<_>>().join("\n")
     }
 }

@@ -107,6 +107,48 @@ impl Rig {
         }
     }
 
+    /// PROTOCOL 14: as many replicas as were wanted, no more, and no fewer where there is room for the others.
+    pub(super) async fn check_groups(&mut self) {
+        // A replica that failed is replaced after a while.
+        for _ in 0..60 {
+            self.let_end().await;
+            self.advance(Duration::from_secs(2)).await;
+        }
+        self.run_out().await;
+        for spec in self
+            .world
+            .catalogue
+            .values()
+            .filter(|spec| spec.replicas.get() > 1)
+        {
+            let all = self
+                .world
+                .workers
+                .values()
+                .flat_map(|worker| worker.instances.values());
+            let of: Vec<_> = all.filter(|found| found.spec.model == spec.id).collect();
+            let Some(group) = of.first().and_then(|found| found.spec.group.clone()) else {
+                continue;
+            };
+            let wanted = usize::try_from(group.size).unwrap();
+            assert!(
+                of.len() <= wanted,
+                "PROTOCOL 14: {} copies of {}, of which {wanted} were wanted\n{}",
+                of.len(),
+                spec.id,
+                self.world.tail()
+            );
+            let reserved = of.iter().all(|found| found.spec.reservations.len() == 1);
+            assert!(
+                of.len() == wanted || !reserved || !self.has_room_beside(spec),
+                "PROTOCOL 14: {} of {wanted} copies of {} although there is room\n{}",
+                of.len(),
+                spec.id,
+                self.world.tail()
+            );
+        }
+    }
+
     fn what_runs(&self) -> impl Iterator<Item = (WorkerId, InstanceId)> {
         let workers = self.world.workers.iter();
         workers.flat_map(|(id, worker)| {

@@ -97,6 +97,14 @@ impl Rig {
         self.models_that(&Life::Loading)
     }
 
+    fn routed(&self, model: &str) -> usize {
+        let instances = self.driver().fleet.instances();
+        let of = instances
+            .iter()
+            .filter(|instance| instance.model.as_str() == model);
+        of.filter(|instance| instance.route.is_some()).count()
+    }
+
     /// A worker carries its next command out, and cannot say what became of it.
     fn answer_nothing(&mut self, id: &WorkerId) -> bool {
         let Some(number) = self.take_command(id, false) else {
@@ -111,6 +119,103 @@ impl Rig {
         self.world.fail_load(&worker, &instance, class);
         self.carry_all().await;
     }
+}
+
+/// Workers of one host that share a device.
+fn sharing(count: usize) -> Vec<WorkerFacts> {
+    let one = |n| facts(&format!("w{n}"), "h", vec![device("sim:0", DeviceKind::Sim, 100)]);
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn no_load_begins_where_a_lost_engine_may_still_be_loading() {
+    simulate(async || {
+        let mut lost_first = llm("lost", 50);
+        lost_first.workers = ["w0".into()].into();
+        let mut other = llm("other", 30);
+        other.workers = ["w1".into()].into();
+        let config = Config {
+            max_concurrent_loads: std::num::NonZeroU32::new(2).unwrap(),
+            ..roomy()
+        };
+        let mut rig = Rig::scripted(config, vec![lost_first, other], sharing(2)).await;
+        rig.open("lost").await;
+        rig.carry_all().await;
+        assert_eq!(rig.loading(), ["lost"]);
+        rig.lose(&"w0".into()).await;
+        let hold = rig.open("other").await;
+        rig.advance(20 * SECOND).await;
+        assert_eq!(rig.loading(), ["lost"], "{}", rig.world.tail());
+        rig.connect(&"w0".into()).await;
+        rig.let_end().await;
+        rig.advance(SECOND).await;
+        rig.let_end().await;
+        assert!(rig.streams[&hold].ready().is_some(), "{}", rig.world.tail());
+    });
+}
+
+#[test]
+fn a_load_evicts_an_idle_model_rather_than_wait_behind_room_that_a_busy_one_was_promised_to_leave() {
+    simulate(async || {
+        let models = vec![
+            on("sim:0", llm("always-busy", 60)),
+            on("sim:1", llm("idle", 90)),
+            on("sim:0", llm("first", 50)),
+            llm("second", 45),
+        ];
+        let mut rig = Rig::scripted(roomy(), models, host(2)).await;
+        rig.busy("always-busy").await;
+        rig.used("idle").await;
+        let first = rig.open("first").await;
+        let second = rig.open("second").await;
+        rig.advance(SECOND).await;
+        rig.let_end().await;
+        assert!(rig.streams[&first].ready().is_none());
+        assert!(rig.streams[&second].ready().is_some(), "{}", rig.world.tail());
+    });
+}
+
+#[test]
+fn a_replica_whose_worker_leaves_in_order_is_replaced() {
+    simulate(async || {
+        let mut rig = Rig::scripted(roomy(), vec![twins(30)], host(3)).await;
+        let (_, worker) = rig.used("twins").await;
+        rig.leave(&worker).await;
+        rig.advance(8 * SECOND).await;
+        rig.check_groups().await;
+        assert_eq!(rig.routed("twins"), 2, "{}", rig.world.tail());
+    });
+}
+
+#[test]
+fn half_a_group_that_a_restart_leaves_behind_is_completed_for_whoever_asks() {
+    simulate(async || {
+        let mut rig = Rig::scripted(roomy(), vec![twins(30)], host(2)).await;
+        rig.open("twins").await;
+        rig.carry_all().await;
+        let (worker, first) = rig.world.loading().remove(0);
+        rig.instant = false;
+        rig.world.finish_load(&worker, &first);
+        rig.restart_controller().await;
+        rig.connect_all().await;
+        rig.instant = true;
+        rig.carry_all().await;
+        let hold = rig.open("twins").await;
+        assert!(
+            rig.streams[&hold].ready().is_none(),
+            "half a group is published\n{}",
+            rig.world.tail()
+        );
+        rig.let_end().await;
+        assert_eq!(
+            (rig.ready().len(), rig.routed("twins")),
+            (2, 2),
+            "{}",
+            rig.world.tail()
+        );
+        rig.close(&hold).await;
+        rig.run_out().await;
+    });
 }
 
 #[test]

@@ -143,6 +143,13 @@ impl Rig {
         assert_eq!(before, format!("{:?}", self.driver().fleet.instances()));
     }
 
+    /// From now on each start of the controller is to load so many models.
+    pub(super) fn preload_at_starts(&mut self, count: u8) {
+        for model in self.models.iter_mut().take(count.into()) {
+            model.enabled = true;
+        }
+    }
+
     /// The configuration wants a model loaded as long as there is free room.
     pub(super) async fn preload(&mut self, model: ModelId) {
         let driver = self.driver.as_mut().unwrap();

@@ -65,9 +65,9 @@ impl Rig {
             let open = spots.iter().filter(|spot| !closed.contains(spot.host));
             for spot in open {
                 let begins = if Some(place) == first {
-                    self.evictions_do(spec, spot)
+                    self.evictions_do(spec, spot, &[])
                 } else {
-                    self.fits_beside(spec, spot, &earlier)
+                    self.fits_beside(spec, spot, &earlier) || self.out_of_their_way(spec, spot, &earlier)
                 };
                 assert!(
                     !begins,
@@ -145,6 +145,17 @@ impl Rig {
             .unwrap_or(device.exclusivity)
     }
 
+    /// Another copy of a loaded model fits somewhere beside all that is there.
+    pub(super) fn has_room_beside(&self, spec: &ModelSpec) -> bool {
+        let one = ModelSpec {
+            replicas: std::num::NonZeroU32::MIN,
+            ..spec.clone()
+        };
+        let spots = self.spots(&one);
+        let mut spots = spots.iter();
+        spots.any(|spot| self.fits_beside(&one, spot, &[]))
+    }
+
     /// Nothing is known against its end: nobody uses it or waits for it, nobody pinned it, and it is alone.
     fn may_go(&self, found: &SimInstance) -> bool {
         let model = &found.spec.model;
@@ -159,16 +170,30 @@ impl Rig {
         idle && !pinned && !wanted && found.spec.group.is_none()
     }
 
-    /// It fits if all that is idle on the host goes, on a device where nothing is on its way out.
-    fn evictions_do(&self, spec: &ModelSpec, spot: &Spot<'_>) -> bool {
+    /// It fits if all that is idle on the host goes, on a device where nothing is on its way out, beside those that are to come.
+    fn evictions_do(&self, spec: &ModelSpec, spot: &Spot<'_>, coming: &[&ModelSpec]) -> bool {
         let stays = |found: &&SimInstance| found.spec.model == spec.id || !self.may_go(found);
         let staying: Vec<&SimInstance> = self.world.on_host(spot.host).filter(stays).collect();
         let on_device = staying.iter().filter(|found| uses(found, spot));
         let mut at_rest = on_device.map(|found| matches!(found.life, Life::Ready | Life::Quiesced));
         at_rest.all(|rests| rests)
             && self.memory_left(spot, &staying) >= spot.bytes
-            && self.takes_another(spec, spot, &staying, &[])
-            && self.fleet_takes_another(spec, &[])
+            && self.takes_another(spec, spot, &staying, coming)
+            && self.fleet_takes_another(spec, coming)
+    }
+
+    /// No earlier load can ever want that device, and there is room in the limits for all of them: whoever is idle there may go for this one.
+    fn out_of_their_way(&self, spec: &ModelSpec, spot: &Spot<'_>, earlier: &[&ModelId]) -> bool {
+        let known: Vec<&ModelSpec> = earlier
+            .iter()
+            .filter_map(|model| self.world.catalogue.get(*model))
+            .collect();
+        let elsewhere = |other: &&ModelSpec| {
+            let whole = other.needs.iter().all(|need| need.parts.len() == 1);
+            let there = |own: &Spot<'_>| own.host == spot.host && own.device.id == spot.device.id;
+            whole && !self.overridden.contains(&other.id) && !self.all_spots(other).iter().any(there)
+        };
+        known.len() == earlier.len() && known.iter().all(elsewhere) && self.evictions_do(spec, spot, &known)
     }
 
     /// It fits beside all that is there, even if every earlier load went there too.
