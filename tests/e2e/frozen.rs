@@ -10,21 +10,21 @@ use rustix::process::Signal;
 use serde_json::json;
 use tonic::Streaming;
 
-const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Opens a wish as a gateway does.
-async fn ensure(stack: &Stack, id: &str) -> Streaming<EnsureLoadedEvent> {
+pub(crate) async fn ensure(stack: &Stack, id: &str, model: &str) -> Streaming<EnsureLoadedEvent> {
     let request = EnsureLoadedRequest {
         ensure_id: id.to_owned(),
         gateway_id: "test".to_owned(),
-        model_id: "m".to_owned(),
+        model_id: model.to_owned(),
         ..EnsureLoadedRequest::default()
     };
     let opened = stack.control().ensure_loaded(request).await;
     opened.expect("the controller takes wishes").into_inner()
 }
 
-async fn ready(wish: &mut Streaming<EnsureLoadedEvent>) {
+pub(crate) async fn ready(wish: &mut Streaming<EnsureLoadedEvent>) {
     let ready = async {
         while let Some(event) = wish.message().await.expect("the wish goes on") {
             if let Some(Stage::Ready(_)) = event.kind {
@@ -37,7 +37,7 @@ async fn ready(wish: &mut Streaming<EnsureLoadedEvent>) {
 }
 
 /// The controller answers, and knows that the worker is gone, or that it is back.
-async fn worker_is(stack: &Stack, connected: bool) {
+pub(crate) async fn worker_is(stack: &Stack, connected: bool) {
     let probe = async || {
         let mut control = stack.control();
         let asked = within(
@@ -56,7 +56,7 @@ async fn worker_is(stack: &Stack, connected: bool) {
     eventually(&what, LIMIT, probe).await;
 }
 
-async fn answers(stack: &Stack) {
+pub(crate) async fn answers(stack: &Stack) {
     let answer = async || {
         let reply = stack.http().chat("m", json!({"max_tokens": 2})).await;
         if reply.status == 200 {
@@ -111,7 +111,7 @@ async fn callers_of_a_cold_model_who_give_up_on_a_hung_worker_do_not_freeze_the_
 async fn a_hold_that_a_hung_worker_does_not_release_does_not_freeze_the_controller() {
     let mut stack = Stack::with(Engine::Stub.model("m", 1, "")).start().await;
     let worker = pid(&mut stack, Role::Worker(0));
-    let mut wish = ensure(&stack, "one").await;
+    let mut wish = ensure(&stack, "one", "m").await;
     ready(&mut wish).await;
     processes::signal(worker, Signal::STOP);
     drop(wish);
@@ -126,7 +126,7 @@ async fn a_hold_that_a_hung_worker_does_not_release_does_not_freeze_the_controll
 async fn a_worker_that_is_killed_as_a_wish_ends_does_not_freeze_the_controller() {
     let mut stack = Stack::with(Engine::Stub.model("m", 1, "")).start().await;
     for round in 0..8 {
-        let mut wish = ensure(&stack, &format!("round {round}")).await;
+        let mut wish = ensure(&stack, &format!("round {round}"), "m").await;
         ready(&mut wish).await;
         drop(wish);
         stack.kill(Role::Worker(0));

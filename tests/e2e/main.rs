@@ -37,6 +37,7 @@ mod reload;
 mod same;
 mod shutdown;
 mod slow;
+mod stopped;
 mod surface;
 mod up;
 mod vision;

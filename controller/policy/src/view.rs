@@ -1,9 +1,10 @@
 //! What the driver may read of a fleet, for lists, snapshots and metrics. Nothing here can change it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::{
-    Bytes, DeviceKey, DeviceKind, InstanceId, ModelId, ModelState, Moment, RouteState, WorkerFacts, WorkerId,
+    Bytes, DeviceKey, DeviceKind, HostId, InstanceId, ModelId, ModelState, Moment, RouteState, WorkerFacts,
+    WorkerId,
 };
 
 use crate::fleet::{Fleet, Phase};
@@ -71,6 +72,16 @@ pub struct WorkerView {
     pub since: Moment,
 }
 
+fn instance_view(instance: &Instance) -> InstanceView {
+    InstanceView {
+        id: instance.id.clone(),
+        model: instance.spec.model.clone(),
+        worker: instance.worker.clone(),
+        route: instance.route,
+        ghost: instance.lost(),
+    }
+}
+
 impl Fleet {
     /// Whether settling is over.
     #[must_use]
@@ -82,33 +93,58 @@ impl Fleet {
     #[must_use]
     pub fn models(&self) -> Vec<ModelView> {
         let positions: BTreeMap<LoadId, u32> = self.queue.keys().copied().zip(1..).collect();
-        let view = |(id, model): (&ModelId, &Model)| {
-            let instances = model
-                .instances
-                .iter()
-                .filter_map(|instance| self.instances.get(instance));
-            Some(ModelView {
-                id: id.clone(),
-                state: self.model_state(id)?,
-                instances: model.instances.iter().cloned().collect(),
-                queue_position: model.queued.and_then(|load| positions.get(&load).copied()),
-                last_used: instances.map(|instance| instance.usage.last_used).max(),
-            })
-        };
+        let position = |load: LoadId| positions.get(&load).copied();
+        let view = |(id, model): (&ModelId, &Model)| self.model_view(id, model, position);
         self.models.iter().filter_map(view).collect()
+    }
+
+    /// One of [`models`](Self::models).
+    #[must_use]
+    pub fn model(&self, id: &ModelId) -> Option<ModelView> {
+        let position = |load: LoadId| u32::try_from(self.queue.range(..=load).count()).ok();
+        self.model_view(id, self.models.get(id)?, position)
+    }
+
+    fn model_view(
+        &self,
+        id: &ModelId,
+        model: &Model,
+        position: impl Fn(LoadId) -> Option<u32>,
+    ) -> Option<ModelView> {
+        let instances = model.instances.iter();
+        let instances = instances.filter_map(|instance| self.instances.get(instance));
+        Some(ModelView {
+            id: id.clone(),
+            state: self.model_state(id)?,
+            instances: model.instances.iter().cloned().collect(),
+            queue_position: model.queued.and_then(position),
+            last_used: instances.map(|instance| instance.usage.last_used).max(),
+        })
     }
 
     /// Instances by id.
     #[must_use]
     pub fn instances(&self) -> Vec<InstanceView> {
-        let view = |instance: &Instance| InstanceView {
-            id: instance.id.clone(),
-            model: instance.spec.model.clone(),
-            worker: instance.worker.clone(),
-            route: instance.route,
-            ghost: instance.lost(),
-        };
-        self.instances.values().map(view).collect()
+        self.instances.values().map(instance_view).collect()
+    }
+
+    /// One of [`instances`](Self::instances).
+    #[must_use]
+    pub fn instance(&self, id: &InstanceId) -> Option<InstanceView> {
+        self.instances.get(id).map(instance_view)
+    }
+
+    /// Instances of a host's lost workers.
+    #[must_use]
+    pub fn ghosts_of_host(&self, host: &HostId) -> Vec<InstanceView> {
+        let ghosts = self.on_host(host).filter(|instance| instance.lost());
+        ghosts.map(instance_view).collect()
+    }
+
+    /// Kinds of device that there are.
+    #[must_use]
+    pub fn device_kinds(&self) -> BTreeSet<DeviceKind> {
+        self.devices.values().map(|device| device.kind).collect()
     }
 
     /// Devices by host and id.

@@ -50,7 +50,7 @@ impl Driver {
                     .map(|route| route.model_id.clone());
                 self.changed_models.extend(model);
                 self.routes.remove_route(instance.as_str());
-                self.prune = true;
+                self.ended.insert(instance);
             }
             Effect::ModelChanged { model, state } => {
                 tracing::debug!(%model, ?state, "model state");
@@ -68,7 +68,9 @@ impl Driver {
             }
             Effect::RosterPut { facts } => self.writer.put(facts),
             Effect::RosterRemove { worker } => {
+                self.devices_changed = true;
                 self.writer.remove(&worker);
+                self.may_have_ended(&worker);
                 self.mirror.forget(worker.as_str());
                 self.files_gone(&worker);
             }
@@ -83,7 +85,7 @@ impl Driver {
         let ttl = self.config.timing.hold_ttl;
         let wire = to_wire(wire_id, instance, command, ttl, |hold| self.ensures.gateway(hold));
         if matches!(command, Command::AckTombstone) {
-            self.prune = true;
+            self.ended.insert(instance.clone());
         }
         if self.sessions.send(worker, id, wire) == Sent::No {
             self.feed(Event::Outcome {

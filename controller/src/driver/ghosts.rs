@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use muster_policy::{Event, InstanceId, WorkerId};
+use muster_policy::{Event, HostId, InstanceId, WorkerId};
 use muster_proto::v1::{self, InstanceStatus, ProcessId};
 use tokio::time::Instant;
 
@@ -29,8 +29,19 @@ pub(super) struct Ghosts {
     seen: BTreeMap<String, Vec<ProcessId>>,
     /// Questions to other workers without an answer, by their id on the wire.
     asked: BTreeMap<String, InstanceId>,
+    /// The question about each that has no answer.
+    open: BTreeMap<InstanceId, Question>,
     questions: u64,
+    /// Where there are any, as far as is known.
+    hosts: BTreeSet<HostId>,
     next: Option<Look>,
+}
+
+#[derive(Debug)]
+struct Question {
+    wire_id: String,
+    asked: WorkerId,
+    at: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,14 +64,15 @@ impl Ghosts {
         }
     }
 
-    /// Keeps only these instances.
-    pub(super) fn retain(&mut self, known: &BTreeSet<String>) {
-        self.seen.retain(|id, _| known.contains(id));
-        self.asked.retain(|_, ghost| known.contains(ghost.as_str()));
+    /// Forgets an instance that has ended.
+    pub(super) fn remove(&mut self, instance: &InstanceId) {
+        self.seen.remove(instance.as_str());
+        self.remove_question(instance);
     }
 
-    /// A worker was lost, or one came that may see its engines: looks begin.
-    pub(super) fn begin(&mut self) {
+    /// A worker of this host was lost, or one came that may see its engines: looks begin.
+    pub(super) fn begin(&mut self, host: HostId) {
+        self.hosts.insert(host);
         self.next = Some(Look {
             at: Instant::now() + FIRST_LOOK,
             after: FIRST_LOOK,
@@ -69,7 +81,34 @@ impl Ghosts {
 
     /// The ghost that a question was about, once.
     pub(super) fn answered(&mut self, wire_id: &str) -> Option<InstanceId> {
-        self.asked.remove(wire_id)
+        let ghost = self.asked.remove(wire_id)?;
+        self.open.remove(&ghost);
+        Some(ghost)
+    }
+
+    /// Whether a question about a ghost may still be answered; one that was not in time is forgotten.
+    fn waits(&mut self, ghost: &InstanceId, patience: Duration) -> bool {
+        let Some(question) = self.open.get(ghost) else {
+            return false;
+        };
+        let waits = question.at.elapsed() < patience;
+        if !waits {
+            self.remove_question(ghost);
+        }
+        waits
+    }
+
+    fn remove_question(&mut self, ghost: &InstanceId) {
+        if let Some(question) = self.open.remove(ghost) {
+            self.asked.remove(&question.wire_id);
+        }
+    }
+
+    /// A worker's session is over: it answers nothing any more.
+    pub(super) fn unanswered_by(&mut self, worker: &WorkerId) {
+        let asked = self.open.iter().filter(|(_, question)| question.asked == *worker);
+        let ghosts: Vec<InstanceId> = asked.map(|(ghost, _)| ghost.clone()).collect();
+        ghosts.iter().for_each(|ghost| self.remove_question(ghost));
     }
 
     /// When to look next.
@@ -86,20 +125,20 @@ impl Driver {
     /// Looks at the engines of lost workers, and plans the next look if any is left.
     pub(super) fn look_at_ghosts(&mut self) {
         let after = self.ghosts.next.take().map_or(FIRST_LOOK, |look| look.after);
-        let ghosts = self
-            .fleet
-            .instances()
-            .into_iter()
-            .filter(|instance| instance.ghost);
-        let mut left = false;
-        for ghost in ghosts.collect::<Vec<_>>() {
-            match self.ghosts.gone(ghost.id.as_str()) {
-                Some(true) => self.ghost_gone(ghost.id),
-                Some(false) => left = true,
-                None => left |= self.ask_about(&ghost.id, &ghost.worker),
+        for host in std::mem::take(&mut self.ghosts.hosts) {
+            let mut left = false;
+            for ghost in self.fleet.ghosts_of_host(&host) {
+                match self.ghosts.gone(ghost.id.as_str()) {
+                    Some(true) => self.ghost_gone(ghost.id),
+                    Some(false) => left = true,
+                    None => left |= self.ask_about(&ghost.id, &ghost.worker),
+                }
+            }
+            if left {
+                self.ghosts.hosts.insert(host);
             }
         }
-        if left {
+        if !self.ghosts.hosts.is_empty() {
             let after = after.saturating_mul(2).min(LAST_LOOK);
             self.ghosts.next = Some(Look {
                 at: Instant::now() + after,
@@ -112,12 +151,15 @@ impl Driver {
 impl Driver {
     fn ghost_gone(&mut self, instance: InstanceId) {
         tracing::info!(%instance, "the engine of a lost worker is gone");
+        self.ended.insert(instance.clone());
         self.feed(Event::GhostGone { instance });
-        self.prune = true;
     }
 
     /// Asks a live worker that sees the same processes as the lost one did; false if there is none.
     fn ask_about(&mut self, ghost: &InstanceId, lost: &WorkerId) -> bool {
+        if self.ghosts.waits(ghost, self.config.timing.command_wait) {
+            return true;
+        }
         let processes = self.mirror.engine(ghost.as_str());
         let Some(peer) = self.mirror.peer(lost.as_str()).filter(|_| !processes.is_empty()) else {
             return false;
@@ -130,6 +172,12 @@ impl Driver {
         };
         let id = command.command_id.clone();
         if self.sessions.ask(&peer, command) == Sent::Yes {
+            let question = Question {
+                wire_id: id.clone(),
+                asked: peer,
+                at: Instant::now(),
+            };
+            self.ghosts.open.insert(ghost.clone(), question);
             self.ghosts.asked.insert(id, ghost.clone());
         }
         true

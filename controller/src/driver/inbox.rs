@@ -47,9 +47,9 @@ pub(crate) struct Join {
     pub(crate) session: SessionId,
     /// The introduction.
     pub(crate) hello: v1::Hello,
-    /// Where the session's commands go. When full the session is ended: one command per instance can be outstanding, so that never
+    /// Where the session's commands go, each in a box: a channel sets room aside for many. When full the session is ended: one command per instance can be outstanding, so that never
     /// happens to a worker that reads.
-    pub(crate) commands: mpsc::Sender<v1::controller_message::Kind>,
+    pub(crate) commands: mpsc::Sender<Box<v1::controller_message::Kind>>,
     /// Ends the session.
     pub(crate) end: CancellationToken,
     /// Shows that it lives.

@@ -21,6 +21,8 @@ use crate::{
 pub(super) struct Mirror {
     workers: BTreeMap<String, Worker>,
     instances: BTreeMap<String, Instance>,
+    /// Connected workers by what they see: the processes of a host, in one pid namespace.
+    seeing: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 /// A worker.
@@ -33,6 +35,8 @@ pub(super) struct Worker {
     /// Its session is open.
     connected: bool,
     samples: BTreeMap<String, (v1::DeviceSample, Instant)>,
+    /// Its instances.
+    hosted: BTreeSet<String>,
 }
 
 /// An instance.
@@ -100,22 +104,31 @@ impl Mirror {
     pub(super) fn joined(&mut self, mut hello: v1::Hello, pulse: Pulse, observed: &mut Observed) -> Noted {
         let report = hello.full.take().unwrap_or_default();
         let worker = hello.worker_id.clone();
-        self.workers.insert(
-            worker.clone(),
-            Worker {
-                hello,
-                pulse,
-                connected: true,
-                samples: BTreeMap::new(),
-            },
-        );
+        self.disconnected(&worker);
+        let sight = sight(&hello);
+        let known = Worker {
+            hello,
+            pulse,
+            connected: true,
+            samples: BTreeMap::new(),
+            hosted: BTreeSet::new(),
+        };
+        let old = self.workers.insert(worker.clone(), known);
         let kept: BTreeSet<&str> = report
             .instances
             .iter()
             .map(|status| status.instance_id.as_str())
             .collect();
-        self.instances
-            .retain(|id, instance| instance.worker != worker || kept.contains(id.as_str()));
+        for id in old.into_iter().flat_map(|old| old.hosted) {
+            if kept.contains(id.as_str()) {
+                self.host(&worker, id);
+            } else {
+                self.instances.remove(&id);
+            }
+        }
+        if let Some(sight) = sight {
+            self.seeing.entry(sight).or_default().insert(worker.clone());
+        }
         self.reported(&worker, &report, observed)
     }
 
@@ -160,6 +173,7 @@ impl Mirror {
                 worker: worker.to_owned(),
                 boot: boot.clone(),
             };
+            known.hosted.insert(status.instance_id.clone());
             self.instances.insert(status.instance_id.clone(), instance);
         }
         for touch in &report.touches {
@@ -170,19 +184,41 @@ impl Mirror {
         noted
     }
 
-    /// Keeps only these instances.
-    pub(super) fn retain(&mut self, known: &BTreeSet<String>) {
-        self.instances.retain(|id, _| known.contains(id));
+    fn host(&mut self, worker: &str, instance: String) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.hosted.insert(instance);
+        }
+    }
+
+    /// An instance has ended.
+    pub(super) fn remove(&mut self, instance: &str) {
+        let removed = self.instances.remove(instance);
+        let worker = removed.and_then(|removed| self.workers.get_mut(&removed.worker));
+        if let Some(worker) = worker {
+            worker.hosted.remove(instance);
+        }
     }
 
     /// A worker was forgotten.
     pub(super) fn forget(&mut self, worker: &str) {
-        self.workers.remove(worker);
-        self.instances.retain(|_, instance| instance.worker != worker);
+        self.disconnected(worker);
+        let hosted = self.workers.remove(worker).map(|worker| worker.hosted);
+        for instance in hosted.into_iter().flatten() {
+            self.instances.remove(&instance);
+        }
     }
 
     pub(super) fn worker(&self, id: &str) -> Option<&Worker> {
         self.workers.get(id)
+    }
+
+    /// Connected workers that speak a feature.
+    pub(super) fn speaking(&self, feature: &str) -> impl Iterator<Item = WorkerId> {
+        let speaking = self
+            .workers
+            .iter()
+            .filter(move |(_, worker)| worker.speaks(feature));
+        speaking.map(|(id, _)| WorkerId::new(id.as_str()))
     }
 
     /// Where an instance runs.
@@ -244,11 +280,12 @@ impl Mirror {
 
     /// What a worker's instances last said.
     pub(super) fn on_worker(&self, worker: &str) -> impl Iterator<Item = &v1::InstanceStatus> {
-        let there = self
-            .instances
-            .values()
-            .filter(move |instance| instance.worker == worker);
-        there.map(|instance| &instance.status)
+        let hosted = self
+            .workers
+            .get(worker)
+            .into_iter()
+            .flat_map(|worker| &worker.hosted);
+        hosted.filter_map(|id| Some(&self.instances.get(id)?.status))
     }
 
     /// The processes of an instance's engine, as its worker last said.
@@ -259,24 +296,24 @@ impl Mirror {
 
     /// A connected worker that sees the same processes as this one did.
     pub(super) fn peer(&self, of: &str) -> Option<WorkerId> {
-        let lost = &self.workers.get(of)?.hello;
-        let same = |(id, worker): &(&String, &Worker)| {
-            let hello = &worker.hello;
-            id.as_str() != of
-                && worker.connected
-                && !hello.pid_namespace.is_empty()
-                && (&hello.host_id, &hello.pid_namespace) == (&lost.host_id, &lost.pid_namespace)
-        };
-        self.workers
-            .iter()
-            .find(same)
-            .map(|(id, _)| WorkerId::new(id.as_str()))
+        let seeing = self.seeing.get(&sight(&self.workers.get(of)?.hello)?)?;
+        let peer = seeing.iter().find(|id| id.as_str() != of)?;
+        Some(WorkerId::new(peer.as_str()))
     }
 
     /// A worker's session is over.
     pub(super) fn disconnected(&mut self, worker: &str) {
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.connected = false;
+        let Some(known) = self.workers.get_mut(worker) else {
+            return;
+        };
+        known.connected = false;
+        if let Some(sight) = sight(&known.hello)
+            && let Some(seeing) = self.seeing.get_mut(&sight)
+        {
+            seeing.remove(worker);
+            if seeing.is_empty() {
+                self.seeing.remove(&sight);
+            }
         }
     }
 
@@ -303,6 +340,11 @@ impl Mirror {
 }
 
 impl Worker {
+    /// Whether it is connected and speaks a feature.
+    pub(super) fn speaks(&self, feature: &str) -> bool {
+        self.connected && self.hello.features.iter().any(|spoken| spoken == feature)
+    }
+
     /// The newest sample of a device, with its age now.
     pub(super) fn sample(&self, device: &str) -> Option<v1::DeviceSample> {
         let (sample, taken) = self.samples.get(device)?;
@@ -316,6 +358,12 @@ impl Worker {
     pub(super) fn device(&self, device: &str) -> Option<&v1::Device> {
         self.hello.devices.iter().find(|known| known.device_id == device)
     }
+}
+
+/// Whose processes a worker sees; none if it does not know.
+fn sight(hello: &v1::Hello) -> Option<(String, String)> {
+    let known = !hello.pid_namespace.is_empty();
+    known.then(|| (hello.host_id.clone(), hello.pid_namespace.clone()))
 }
 
 /// What came of a report.

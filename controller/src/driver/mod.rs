@@ -38,11 +38,12 @@ pub(crate) use rig::simulated;
 
 use std::{
     collections::BTreeSet,
+    ops::Bound,
     path::Path,
     time::{Duration, SystemTime},
 };
 
-use muster_policy::{Event, Fleet, ModelId, Moment, WorkerFacts};
+use muster_policy::{DeviceKind, Event, Fleet, InstanceId, ModelId, Moment, WorkerFacts};
 use muster_proto::{
     id,
     life::{Life, Part},
@@ -88,6 +89,9 @@ const SLOT: Duration = Duration::from_micros(500);
 
 /// How often watchers of routes hear that a model was used.
 const TELL_USE: Duration = Duration::from_secs(1);
+
+/// Of how many models at a time.
+const MOST_USED: usize = 64;
 
 /// What the driver starts from.
 #[derive(Debug)]
@@ -187,8 +191,14 @@ pub(crate) struct Driver {
     changed_models: BTreeSet<String>,
     /// Models that were only used: told every now and then, use is too frequent for watchers.
     used_models: BTreeSet<String>,
+    /// The last of them that was told.
+    used_last: String,
     used_told: Moment,
-    prune: bool,
+    /// Instances that policy may not know any more.
+    ended: BTreeSet<InstanceId>,
+    /// Kinds of device that there are, as of when they last changed.
+    present: BTreeSet<DeviceKind>,
+    devices_changed: bool,
     inbox: Inbox,
     /// Whether policy has been told that workers are about to join.
     joins_told: bool,
@@ -273,8 +283,11 @@ impl Driver {
             agenda: Agenda::default(),
             changed_models: BTreeSet::new(),
             used_models: BTreeSet::new(),
+            used_last: String::new(),
             used_told: Moment::START,
-            prune: false,
+            ended: BTreeSet::new(),
+            present: BTreeSet::new(),
+            devices_changed: true,
             inbox,
             joins_told: false,
             turn: 0,
@@ -454,9 +467,7 @@ impl Driver {
         #[cfg(test)]
         let event = self.spy.hears(event);
         let now = self.now();
-        let effects = self
-            .fleet
-            .step(now, event, &mut || muster_policy::InstanceId::new(id::fresh()));
+        let effects = self.fleet.step(now, event, &mut || InstanceId::new(id::fresh()));
         // Far too slow for a large fleet; the tests run such a build.
         if cfg!(debug_assertions)
             && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)
@@ -474,23 +485,33 @@ impl Driver {
         }
     }
 
+    /// Tells the use of some models: in a large fleet all are used all the time, and each has its turn.
+    fn tell_use(&mut self) {
+        for _ in 0..MOST_USED {
+            let mut later = self
+                .used_models
+                .range::<str, _>((Bound::Excluded(self.used_last.as_str()), Bound::Unbounded));
+            let Some(next) = later.next().or_else(|| self.used_models.first()).cloned() else {
+                return;
+            };
+            self.used_models.remove(&next);
+            self.used_last.clone_from(&next);
+            self.changed_models.insert(next);
+        }
+    }
+
     /// Publishes what changed for watchers since the last input.
     fn publish(&mut self) {
-        if self.prune {
-            self.prune = false;
-            let known = self
-                .fleet
-                .instances()
-                .iter()
-                .map(|instance| instance.id.to_string())
-                .collect();
-            self.mirror.retain(&known);
-            self.ghosts.retain(&known);
+        for instance in std::mem::take(&mut self.ended) {
+            if self.fleet.instance(&instance).is_none() {
+                self.mirror.remove(instance.as_str());
+                self.ghosts.remove(&instance);
+            }
         }
         let now = self.now();
         if now.since(self.used_told) >= TELL_USE {
             self.used_told = now;
-            self.changed_models.append(&mut self.used_models);
+            self.tell_use();
         }
         self.refresh_summaries();
         self.routes.commit();

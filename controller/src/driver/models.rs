@@ -334,11 +334,7 @@ impl Driver {
             };
             return answer(reply, kept);
         };
-        let standing = self
-            .fleet
-            .models()
-            .into_iter()
-            .find(|view| view.id.as_str() == id);
+        let standing = self.fleet.model(&id.into());
         let busy =
             standing.is_some_and(|view| !matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)));
         if busy {

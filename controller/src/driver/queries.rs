@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_policy::{DeviceKind, DeviceView, InstanceView, ModelView};
+use muster_policy::{DeviceKind, DeviceView, InstanceId, ModelView};
 use muster_proto::v1;
 
 use super::{Driver, inbox::Query};
@@ -12,23 +12,16 @@ use crate::{
     estimate,
 };
 
-/// What policy knows of instances, to look up ghosts.
-type Instances = BTreeMap<String, InstanceView>;
-
 impl Driver {
     /// Answers a question; an asker that has gone is no failure.
     pub(super) fn query(&mut self, query: Query) {
         match query {
             Query::Models(request, reply) => {
-                let instances = self.instances();
                 let views = self.views();
-                let present = self.present();
-                let show = |entry: &Entry| {
-                    let view = views.get(entry.model().id.as_ref());
-                    self.show(entry, view, &instances, &present)
-                };
+                let present = self.fleet.device_kinds();
+                let show = |entry: &Entry| self.show(entry, views.get(entry.model().id.as_ref()), &present);
                 let mut models: Vec<v1::Model> = self.catalogue.entries().iter().map(show).collect();
-                models.extend(views.values().filter_map(|view| self.unlisted(view, &instances)));
+                models.extend(views.values().filter_map(|view| self.unlisted(view)));
                 models.retain(|model| !request.loaded_only || model.status() != v1::ModelStatus::Unloaded);
                 models.sort_by(|a, b| a.id.cmp(&b.id));
                 drop(reply.send(v1::ListModelsResponse {
@@ -57,20 +50,15 @@ impl Driver {
 
     /// One model as operators see it.
     pub(super) fn model(&self, id: &str) -> Option<v1::Model> {
-        let view = self
-            .fleet
-            .models()
-            .into_iter()
-            .find(|view| view.id.as_str() == id);
-        let instances = self.instances();
+        let view = self.fleet.model(&id.into());
         match self.catalogue.get(id) {
-            Some(entry) => Some(self.show(entry, view.as_ref(), &instances, &self.present())),
-            None => self.unlisted(&view?, &instances),
+            Some(entry) => Some(self.show(entry, view.as_ref(), &self.fleet.device_kinds())),
+            None => self.unlisted(&view?),
         }
     }
 
     /// A model that left the catalogue (over a restart) and still has instances: what their specs say of it.
-    fn unlisted(&self, view: &ModelView, instances: &Instances) -> Option<v1::Model> {
+    fn unlisted(&self, view: &ModelView) -> Option<v1::Model> {
         if self.catalogue.get(view.id.as_str()).is_some() {
             return None;
         }
@@ -91,7 +79,7 @@ impl Driver {
             pinned: spec.pinned,
             ..v1::Model::default()
         };
-        self.fill(&mut model, view, instances);
+        self.fill(&mut model, view);
         Some(model)
     }
 
@@ -101,36 +89,32 @@ impl Driver {
             return;
         }
         let changed = std::mem::take(&mut self.changed_models);
-        let instances = self.instances();
-        let views = self.views();
-        let present = self.present();
+        if std::mem::take(&mut self.devices_changed) {
+            self.present = self.fleet.device_kinds();
+        }
         for id in changed {
             // One that left the catalogue is nothing that clients may ask for, loaded or not.
             let Some(entry) = self.catalogue.get(&id) else {
                 self.routes.remove_model(&id);
                 continue;
             };
-            let model = self.show(entry, views.get(&id), &instances, &present);
-            let kinds = self.kinds_of(entry, views.get(&id), &present);
+            let view = self.fleet.model(&id.as_str().into());
+            let model = self.show(entry, view.as_ref(), &self.present);
+            let kinds = self.kinds_of(entry, view.as_ref());
             self.routes
                 .put_model(convert::model::summary(model, kinds, entry, self.aliases_of(&id)));
         }
     }
 
     /// Kinds of device a model runs on now, or would.
-    fn kinds_of(
-        &self,
-        entry: &Entry,
-        view: Option<&ModelView>,
-        present: &BTreeSet<DeviceKind>,
-    ) -> Vec<String> {
+    fn kinds_of(&self, entry: &Entry, view: Option<&ModelView>) -> Vec<String> {
         let hosted = view.map(|view| view.instances.as_slice()).unwrap_or_default();
         let mut kinds: Vec<_> = hosted
             .iter()
             .flat_map(|id| self.mirror.kinds(id.as_str()))
             .collect();
         if kinds.is_empty() {
-            kinds.extend(convert::model::preferred(entry, present));
+            kinds.extend(convert::model::preferred(entry, &self.present));
         }
         kinds.sort();
         kinds.dedup();
@@ -140,22 +124,11 @@ impl Driver {
             .collect()
     }
 
-    /// Kinds of device that workers have.
-    fn present(&self) -> BTreeSet<DeviceKind> {
-        self.fleet.devices().iter().map(|device| device.kind).collect()
-    }
-
-    fn show(
-        &self,
-        entry: &Entry,
-        view: Option<&ModelView>,
-        instances: &Instances,
-        present: &BTreeSet<DeviceKind>,
-    ) -> v1::Model {
+    fn show(&self, entry: &Entry, view: Option<&ModelView>, present: &BTreeSet<DeviceKind>) -> v1::Model {
         let mut model = convert::model::model(entry, &self.observed, present);
         model.idle_ttl = self.config.policy.ttl(entry.model().idle_ttl).map(span);
         match view {
-            Some(view) => self.fill(&mut model, view, instances),
+            Some(view) => self.fill(&mut model, view),
             None => model.set_status(v1::ModelStatus::Unloaded),
         }
         model.thinking = entry.thinking(convert::model::engine_thinking(&model));
@@ -165,16 +138,15 @@ impl Driver {
     }
 
     /// Adds state and instances.
-    fn fill(&self, model: &mut v1::Model, view: &ModelView, instances: &Instances) {
+    fn fill(&self, model: &mut v1::Model, view: &ModelView) {
         let (status, last_error) = convert::model::state(&view.state);
         model.set_status(status);
         model.last_error = last_error;
-        let ghost = |id: &str| instances.get(id).is_some_and(|instance| instance.ghost);
-        model.instances = view
-            .instances
-            .iter()
-            .filter_map(|id| self.mirror.view(id.as_str(), ghost(id.as_str())))
-            .collect();
+        let shown = |id: &InstanceId| {
+            let ghost = self.fleet.instance(id).is_some_and(|instance| instance.ghost);
+            self.mirror.view(id.as_str(), ghost)
+        };
+        model.instances = view.instances.iter().filter_map(shown).collect();
         model.progress = model
             .instances
             .iter()
@@ -188,14 +160,6 @@ impl Driver {
     fn views(&self) -> BTreeMap<String, ModelView> {
         self.fleet
             .models()
-            .into_iter()
-            .map(|view| (view.id.to_string(), view))
-            .collect()
-    }
-
-    fn instances(&self) -> Instances {
-        self.fleet
-            .instances()
             .into_iter()
             .map(|view| (view.id.to_string(), view))
             .collect()

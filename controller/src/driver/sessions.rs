@@ -34,7 +34,7 @@ pub(super) struct Session {
     /// The worker's process.
     pub(super) boot: String,
     /// Where commands and orders go.
-    pub(super) commands: mpsc::Sender<Down>,
+    pub(super) commands: mpsc::Sender<Box<Down>>,
     /// Ends it.
     pub(super) end: CancellationToken,
     /// Shows that it lives.
@@ -171,7 +171,7 @@ impl Sessions {
         let Some(session) = self.by_worker.get_mut(worker) else {
             return Sent::No;
         };
-        match session.commands.try_send(message) {
+        match session.commands.try_send(Box::new(message)) {
             Ok(()) => Sent::Yes,
             Err(error) => {
                 tracing::warn!(%worker, %error, "session takes no commands; ending it");

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use muster_policy::{Event, Outcome, WorkerId};
+use muster_policy::{Event, InstanceId, Outcome, WorkerId};
 use muster_proto::{Code, PROTOCOL_VERSION, id::SessionId, v1};
 use tokio::sync::mpsc;
 
@@ -90,7 +90,8 @@ impl Driver {
         // `admit` has checked it.
         let Ok(facts) = facts(&hello) else { return };
         let worker = facts.id.clone();
-        let boot = hello.boot_id.clone();
+        let (boot, host) = (hello.boot_id.clone(), facts.host.clone());
+        self.devices_changed = true;
         let id = session;
         self.sessions.open(
             worker.clone(),
@@ -108,6 +109,8 @@ impl Driver {
         complain(&worker, &malformed);
         let hosted = hello.full.iter().flat_map(|full| &full.instances);
         hosted.for_each(|status| self.ghosts.note(status));
+        // What it does not report is over.
+        self.may_have_ended(&worker);
         let noted = self.mirror.joined(hello, pulse, &mut self.observed);
         if facts.runtimes.contains_key(&SERVER.into()) && self.catalogue.server_found() {
             self.catalogue_changed();
@@ -116,9 +119,10 @@ impl Driver {
         // Orders of a session that this one fenced.
         self.files_lost(&worker);
         self.take_note(noted);
-        self.prune = true;
         // It may see engines of workers that are lost.
-        self.ghosts.begin();
+        if !self.fleet.ghosts_of_host(&host).is_empty() {
+            self.ghosts.begin(host);
+        }
         self.files_joined(&worker);
     }
 
@@ -219,13 +223,13 @@ impl Driver {
             Kind::Goodbye(goodbye) => {
                 tracing::info!(%worker, reason = goodbye.reason, "worker left");
                 self.close_session(worker);
+                self.may_have_ended(worker);
                 self.feed(Event::WorkerLeft {
                     worker: worker.clone(),
                 });
                 self.files_lost(worker);
                 self.files_gone(worker);
                 self.writer.away(worker, true);
-                self.prune = true;
             }
             // Signs of life are the session's own business, and a second introduction is none.
             Kind::Heartbeat(_) | Kind::Hello(_) => {}
@@ -278,12 +282,22 @@ impl Driver {
             worker: worker.clone(),
         });
         self.files_lost(worker);
-        self.ghosts.begin();
+        if let Some(known) = self.mirror.worker(worker.as_str()) {
+            self.ghosts.begin(known.hello.host_id.as_str().into());
+        }
+    }
+
+    /// What this worker hosted is looked for once policy has heard the news: what it does not know any more is forgotten here too.
+    pub(super) fn may_have_ended(&mut self, worker: &WorkerId) {
+        let hosted = self.mirror.on_worker(worker.as_str());
+        self.ended
+            .extend(hosted.map(|status| InstanceId::from(status.instance_id.as_str())));
     }
 
     /// Closes a session; policy is told by the caller, at once.
     fn close_session(&mut self, worker: &WorkerId) {
         self.mirror.disconnected(worker.as_str());
+        self.ghosts.unanswered_by(worker);
         self.sessions.close(worker);
     }
 }

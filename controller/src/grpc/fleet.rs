@@ -37,7 +37,7 @@ impl Fleet for FleetService {
         let session = Session::new(self.handle.clone(), request.into_inner(), out);
         self.tasks.spawn(session.run());
         let stream = futures::stream::unfold(messages, |mut messages| async {
-            messages.recv().await.map(|message| (Ok(message), messages))
+            messages.recv().await.map(|message| (Ok(*message), messages))
         });
         Ok(Response::new(Box::pin(stream)))
     }

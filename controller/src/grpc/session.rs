@@ -48,7 +48,7 @@ pub(crate) struct Session<S> {
     joining: Option<Joining>,
     id: SessionId,
     incoming: S,
-    out: mpsc::Sender<ControllerMessage>,
+    out: mpsc::Sender<Box<ControllerMessage>>,
     pulse: Pulse,
     end: CancellationToken,
     epoch: Option<watch::Receiver<u64>>,
@@ -76,7 +76,7 @@ enum Ended {
 }
 
 impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
-    pub(crate) fn new(handle: Handle, incoming: S, out: mpsc::Sender<ControllerMessage>) -> Self {
+    pub(crate) fn new(handle: Handle, incoming: S, out: mpsc::Sender<Box<ControllerMessage>>) -> Self {
         Self {
             joining: Some(handle.joining()),
             handle,
@@ -162,7 +162,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
     async fn admitted(
         &self,
         hello: Hello,
-        commands: mpsc::Sender<Down>,
+        commands: mpsc::Sender<Box<Down>>,
     ) -> Result<(watch::Receiver<u64>, mpsc::Sender<Said>), Ended> {
         let mut silent = None;
         loop {
@@ -198,7 +198,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
 
     async fn talk(
         &mut self,
-        orders: &mut mpsc::Receiver<Down>,
+        orders: &mut mpsc::Receiver<Box<Down>>,
         mailbox: &mpsc::Sender<Said>,
     ) -> Result<(), Ended> {
         let timing = self.handle.timing();
@@ -210,7 +210,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
             tokio::select! {
                 biased;
                 () = end.cancelled() => return Err(Ended::Replaced),
-                Some(order) = orders.recv() => self.send(order).await?,
+                Some(order) = orders.recv() => self.send(*order).await?,
                 message = self.incoming.try_next() => match message {
                     Ok(Some(message)) => self.heard(message, mailbox).await?,
                     Ok(None) => return Ok(()),
@@ -249,7 +249,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
             acked_worker_seq: self.received,
             kind: Some(kind),
         };
-        let sent = timeout(self.handle.timing().lost_after, self.out.send(message));
+        let sent = timeout(self.handle.timing().lost_after, self.out.send(Box::new(message)));
         tokio::select! {
             biased;
             // Whoever ended it waits for no worker that does not read.

@@ -10,15 +10,16 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use muster_policy::{Bytes, DeviceFacts, DeviceId, DeviceKind, Exclusivity, WorkerFacts, WorkerId};
 use serde::{Deserialize, Serialize};
 
-/// All known workers.
+/// All known workers. A copy shares what has not changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Roster(BTreeMap<WorkerId, Known>);
+pub(crate) struct Roster(BTreeMap<WorkerId, Arc<Known>>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
@@ -48,7 +49,13 @@ impl Roster {
     /// A worker is here.
     pub(crate) fn put(&mut self, facts: WorkerFacts) {
         let known = Known { facts, away: None };
-        self.0.insert(known.facts.id.clone(), known);
+        self.0.insert(known.facts.id.clone(), Arc::new(known));
+    }
+
+    /// Whether a worker is known to be here, as it is.
+    pub(crate) fn has(&self, facts: &WorkerFacts) -> bool {
+        let known = self.0.get(&facts.id);
+        known.is_some_and(|known| known.away.is_none() && known.facts == *facts)
     }
 
     /// A worker went away; false if that is nothing new.
@@ -56,7 +63,7 @@ impl Roster {
         let since = seconds(now);
         match self.0.get_mut(worker) {
             Some(known) if known.away.is_none() || in_order => {
-                known.away = Some(Away { since, in_order });
+                Arc::make_mut(known).away = Some(Away { since, in_order });
                 true
             }
             Some(_) | None => false,
@@ -81,9 +88,9 @@ impl Roster {
                 now.saturating_sub(away.since) < limit.as_secs()
             })
         });
-        let left = |known: &&Known| known.away.is_some_and(|away| away.in_order);
-        let (left, expected): (Vec<&Known>, Vec<&Known>) = self.0.values().partition(left);
-        let facts = |known: Vec<&Known>| known.into_iter().map(|known| known.facts.clone()).collect();
+        let left = |known: &&Arc<Known>| known.away.is_some_and(|away| away.in_order);
+        let (left, expected): (Vec<_>, Vec<_>) = self.0.values().partition(left);
+        let facts = |known: Vec<&Arc<Known>>| known.into_iter().map(|known| known.facts.clone()).collect();
         (facts(expected), facts(left))
     }
 
@@ -94,7 +101,7 @@ impl Roster {
     }
 
     pub(super) fn entries(&self) -> Vec<Entry> {
-        let entry = |known: &Known| Entry {
+        let entry = |known: &Arc<Known>| Entry {
             away: known.away,
             ..Entry::from(&known.facts)
         };
@@ -108,7 +115,7 @@ impl FromIterator<Entry> for Roster {
             away: entry.away,
             facts: WorkerFacts::from(entry),
         };
-        let named = |known: Known| (known.facts.id.clone(), known);
+        let named = |known: Known| (known.facts.id.clone(), Arc::new(known));
         Self(entries.into_iter().map(known).map(named).collect())
     }
 }

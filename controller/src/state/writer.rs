@@ -12,7 +12,11 @@ use std::{
 
 use muster_policy::{WorkerFacts, WorkerId};
 use muster_proto::life::Life;
-use tokio::{sync::watch, task::JoinHandle, time::sleep};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use super::{Own, Pins, Roster, StateDir, StateError};
 use crate::{aside::aside, estimate::Observed};
@@ -20,11 +24,14 @@ use crate::{aside::aside, estimate::Observed};
 /// Pause before what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Pause after something was written that nobody waits for: when thousands of workers come at once, the roster changes as often.
+const PACE: Duration = Duration::from_millis(100);
+
 /// Handle of the task.
 #[derive(Debug)]
 pub(crate) struct Writer {
     state: Arc<StateDir>,
-    roster: Roster,
+    roster: Arc<Roster>,
     sender: watch::Sender<Pending>,
     written: watch::Receiver<Written>,
     troubles: watch::Receiver<Vec<String>>,
@@ -34,7 +41,7 @@ pub(crate) struct Writer {
 #[derive(Debug, Clone, Default)]
 struct Pending {
     epoch: Option<u64>,
-    roster: Option<Roster>,
+    roster: Option<Arc<Roster>>,
     observed: Option<Observed>,
     pins: Option<Pins>,
     own: Option<Own>,
@@ -88,7 +95,7 @@ impl Writer {
         let task = tokio::spawn(life.part("writer").run(work));
         Self {
             state,
-            roster,
+            roster: Arc::new(roster),
             sender,
             written,
             troubles,
@@ -98,15 +105,16 @@ impl Writer {
 
     /// Keeps a worker.
     pub(crate) fn put(&mut self, facts: WorkerFacts) {
-        self.roster.put(facts);
-        self.save_roster();
+        if !self.roster.has(&facts) {
+            self.change_roster(|roster| roster.put(facts));
+        }
     }
 
     /// Notes that a worker went away, in order or not.
     pub(crate) fn away(&mut self, worker: &WorkerId, in_order: bool) {
-        if self.roster.away(worker, in_order, SystemTime::now()) {
-            self.save_roster();
-        }
+        self.change_roster(|roster| {
+            roster.away(worker, in_order, SystemTime::now());
+        });
     }
 
     /// Workers that are taken to be here.
@@ -116,9 +124,9 @@ impl Writer {
 
     /// Drops a worker.
     pub(crate) fn remove(&mut self, worker: &WorkerId) {
-        if self.roster.remove(worker) {
-            self.save_roster();
-        }
+        self.change_roster(|roster| {
+            roster.remove(worker);
+        });
     }
 
     /// Writes what was learned about memory.
@@ -173,9 +181,14 @@ impl Writer {
         }
     }
 
-    fn save_roster(&self) {
-        let roster = self.roster.clone();
-        self.sender.send_modify(|pending| pending.roster = Some(roster));
+    /// Copies the roster only if the task has it, so at most a few times for each time that it is written, however often it changes.
+    fn change_roster(&mut self, change: impl FnOnce(&mut Roster)) {
+        let roster = &mut self.roster;
+        self.sender.send_modify(|pending| {
+            pending.roster = None;
+            change(Arc::make_mut(roster));
+            pending.roster = Some(Arc::clone(roster));
+        });
     }
 }
 
@@ -226,6 +239,9 @@ async fn write(
             news
         });
         done.send_replace(Written { turn, failed });
+        // What somebody waits for has its turn at once, and so has the end.
+        let mut ahead = receiver.clone();
+        drop(timeout(PACE, ahead.wait_for(|pending| pending.turn != turn)).await);
     }
 }
 

@@ -125,6 +125,7 @@ impl Fleet {
             return false;
         };
         let before = instance.at_work();
+        let only_further = only_further(instance, &status);
         let shown = (status.spec.pinned, status.spec.idle_ttl);
         let telling = instance
             .pending
@@ -174,7 +175,7 @@ impl Fleet {
         self.confirm_holds(&status.id);
         self.attention.insert(status.id);
         self.touch_model(&model);
-        self.replan |= !self.queue.is_empty();
+        self.replan |= !only_further && !self.queue.is_empty();
         became_ready
     }
 
@@ -401,5 +402,132 @@ impl Fleet {
                 .unwrap_or(NonZeroU32::MIN),
             workers: BTreeSet::new(),
         }
+    }
+}
+
+/// A load is further than it was, and nothing else is new: nobody who waits for room need look again.
+fn only_further(instance: &Instance, status: &InstanceStatus) -> bool {
+    let observed = status.observed.iter().map(|seen| (&seen.device, seen.bytes));
+    matches!(instance.state, InstanceState::Loading { .. })
+        && matches!(status.state, ReportedState::Loading { .. })
+        && instance.doubtful_since.is_none()
+        && (instance.running, instance.queued) == (status.running, status.queued)
+        && instance.holds == status.holds
+        && observed.eq(instance.observed.iter().map(|(device, bytes)| (device, *bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::api::{
+        Bytes, Command, DeviceFacts, Effect, EstimateSource, Event, Exclusivity, ModelType, Moment,
+        WorkerFacts,
+    };
+    use crate::config::Config;
+
+    fn spec(id: &str) -> ModelSpec {
+        ModelSpec {
+            id: id.into(),
+            kind: ModelType::Llm,
+            runtime: "r".into(),
+            device: DeviceChoice::Any,
+            needs: vec![Need {
+                parts: vec![NeedPart {
+                    kind: DeviceKind::Gpu,
+                    bytes: Bytes::new(1),
+                    share: None,
+                }],
+                source: EstimateSource::Configured,
+                settings: crate::api::Settings(Vec::new().into()),
+            }],
+            spec_hash: id.into(),
+            pinned: false,
+            idle_ttl: IdleTtl::Never,
+            replicas: NonZeroU32::MIN,
+            workers: BTreeSet::new(),
+        }
+    }
+
+    fn facts() -> WorkerFacts {
+        WorkerFacts {
+            id: "w".into(),
+            boot: "b".into(),
+            host: "h".into(),
+            devices: vec![DeviceFacts {
+                id: "g".into(),
+                kind: DeviceKind::Gpu,
+                capacity: Bytes::new(1 << 40),
+                exclusivity: Exclusivity::Shared,
+            }],
+            runtimes: BTreeMap::from([("r".into(), BTreeSet::from(["g".into()]))]),
+            draining: false,
+        }
+    }
+
+    /// Each tick of a load's progress once had the whole queue decided anew.
+    #[test]
+    fn how_far_a_load_is_has_the_queue_not_decided_anew_and_what_it_uses_has() {
+        let mut fleet = Fleet::new(Config::default(), Vec::new(), Moment::START);
+        let mut ids = || InstanceId::new("i");
+        let wish = |model: &str| Event::EnsureOpened {
+            hold: model.into(),
+            model: model.into(),
+            avoid_instances: Vec::new(),
+            avoid_workers: Vec::new(),
+        };
+        let joined = Event::WorkerJoined {
+            facts: facts(),
+            report: Report::default(),
+        };
+        let models = vec![spec("a"), spec("b")];
+        let mut effects = Vec::new();
+        for event in [Event::CatalogueChanged { models }, joined, wish("a"), wish("b")] {
+            effects.extend(fleet.step(Moment::START, event, &mut ids));
+        }
+        let load = effects.into_iter().find_map(|effect| {
+            if let Effect::Command { command, .. } = effect
+                && let Command::Load { spec, holds } = command
+            {
+                return Some((spec, holds));
+            }
+            None
+        });
+        let (spec, holds) = load.unwrap();
+        assert_eq!(fleet.queue.len(), 1, "there is room for one of them at a time");
+        let status = |permille, bytes| InstanceStatus {
+            id: "i".into(),
+            spec: (*spec).clone(),
+            state: ReportedState::Loading {
+                progress: Progress {
+                    permille,
+                    ..Progress::default()
+                },
+            },
+            revision: 1,
+            running: 0,
+            queued: 0,
+            holds: holds.iter().cloned().collect(),
+            touch_seq: 1,
+            touch_age: std::time::Duration::ZERO,
+            observed: vec![crate::api::Reservation {
+                device: "g".into(),
+                bytes: Bytes::new(bytes),
+            }],
+        };
+        let step = |fleet: &mut Fleet, status| {
+            fleet.replan = false;
+            let report = Report {
+                instances: vec![status],
+                ..Report::default()
+            };
+            fleet.worker_reported(&"w".into(), report);
+            fleet.replan
+        };
+        assert!(step(&mut fleet, status(1, 5)), "the first word on it");
+        assert!(!step(&mut fleet, status(2, 5)));
+        assert!(!step(&mut fleet, status(3, 5)));
+        assert!(step(&mut fleet, status(4, 6)), "it uses more");
     }
 }

@@ -36,18 +36,13 @@ impl Driver {
 
     /// Workers that take orders about files.
     pub(super) fn file_workers(&self) -> Vec<WorkerId> {
-        let speaks = |view: &muster_policy::WorkerView| {
-            let worker = self.mirror.worker(view.facts.id.as_str())?;
-            let features = &worker.hello.features;
-            (view.connected && features.iter().any(|feature| feature == MODEL_FILES))
-                .then(|| view.facts.id.clone())
-        };
-        self.fleet.workers().iter().filter_map(speaks).collect()
+        self.mirror.speaking(MODEL_FILES).collect()
     }
 
     /// A worker joined: what does it have, and can it do what waits?
     pub(in crate::driver) fn files_joined(&mut self, worker: &WorkerId) {
-        if self.file_workers().contains(worker) {
+        let known = self.mirror.worker(worker.as_str());
+        if known.is_some_and(|known| known.speaks(MODEL_FILES)) {
             for checkpoint in self.catalogue.checkpoints() {
                 self.look_for(worker, &checkpoint);
             }

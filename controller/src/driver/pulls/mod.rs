@@ -178,11 +178,7 @@ impl Driver {
     fn missing(&self, id: &str) -> Option<(HubCheckpoint, ModelEntry)> {
         let entry = self.catalogue.get(id)?;
         let checkpoint = entry.model().hub.clone()?;
-        let standing = self
-            .fleet
-            .models()
-            .into_iter()
-            .find(|view| view.id.as_str() == id);
+        let standing = self.fleet.model(&id.into());
         let idle =
             standing.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)));
         (idle && entry.workers().is_empty()).then(|| (checkpoint, entry.model().clone()))

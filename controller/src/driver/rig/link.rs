@@ -25,7 +25,7 @@ const OUT: usize = 4;
 /// One session.
 pub(super) struct Link {
     up: mpsc::Sender<Result<WorkerMessage, Status>>,
-    down: mpsc::Receiver<ControllerMessage>,
+    down: mpsc::Receiver<Box<ControllerMessage>>,
     pub(super) condition: Condition,
     /// Its name, once the controller has accepted it.
     session: Option<String>,
@@ -111,7 +111,7 @@ impl Link {
         }
         match self.down.try_recv() {
             Ok(_) if self.condition == Condition::HalfOpen => Arrived::Nothing,
-            Ok(message) => Arrived::Message(Box::new(message)),
+            Ok(message) => Arrived::Message(message),
             Err(TryRecvError::Empty) => Arrived::Nothing,
             Err(TryRecvError::Disconnected) => Arrived::End,
         }

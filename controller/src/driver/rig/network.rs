@@ -72,7 +72,7 @@ impl Rig {
         for _ in 0..2 {
             if let Some(session) = self.driver().sessions.of(id) {
                 let beat = || Down::Heartbeat(v1::Heartbeat::default());
-                while session.commands.try_send(beat()).is_ok() {}
+                while session.commands.try_send(Box::new(beat())).is_ok() {}
             }
             self.settle().await;
         }
