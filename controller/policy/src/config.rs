@@ -72,7 +72,8 @@ pub enum Eviction {
     /// The least recently used: for a slot strictly of the type, for memory of the same type first (seed 002).
     #[default]
     Lru,
-    /// Whose next load will cost least for the bytes it frees: load time × frequency / bytes, conversations that go on last.
+    /// Whose next load will cost least for the bytes it frees: (load time + half a minute) × frequency / bytes, and more while a conversation
+    /// may go on. Frequencies are forgotten the faster the more taste changes.
     CostAware,
 }
 

@@ -2,28 +2,37 @@
 //!
 //! `lru` reads one thing: when an instance was last used.
 //!
-//! `cost_aware` asks what an eviction will cost: load time × frequency / bytes, in the manner of GreedyDual-Size-Frequency (Cherkasova 1998),
-//! with two changes that real use calls for:
+//! `cost_aware` asks what an eviction will cost: cost of a load × frequency / bytes, in the manner of GreedyDual-Size-Frequency (Cherkasova
+//! 1998), adapted to what models are used for:
 //!
-//! * Who was used a moment ago is in the middle of a conversation: it is worth more than anyone who was not, and among its like the least
-//!   recently used goes first. One conversation is one use, however many requests it has.
-//! * Uses age by uses, not by time: after four further uses per known model (of whatever model) an old one counts half. So a quiet night
-//!   changes nothing, and a change of taste shows within as many uses whatever the traffic.
+//! * A load costs the time it takes, and half a minute because somebody has to wait at all: so both loads and seconds are saved.
+//! * A conversation is one use, however many requests it has. While it may go on the model is worth more: a pause twice as long is ended by a
+//!   request a quarter as often, so that the advantage falls with the square of the pause ([`CONVERSATION`]).
+//! * Uses age by uses, not by time: a quiet night changes nothing. How fast they age is learned ([`Habits`]): old uses count for long while
+//!   the same models stay popular, and are forgotten soon once taste changes.
+//! * Where several must go for one load, places are compared by what all of them are worth together.
 //!
-//! Frequencies outlive evictions, but not the controller.
+//! Frequencies outlive evictions, so that they serve as the ghost list of ARC or S3-FIFO: who comes back is known, who came once goes first.
+//! They do not outlive the controller. Per model a few numbers are kept.
+
+mod habits;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::api::{Bytes, ModelId, Moment};
 use crate::config::Eviction;
 use crate::state::{Instance, InstanceState};
+use habits::{Habits, Tally};
 
-/// So long after its last request a conversation is taken to go on.
+/// A longer pause ends a conversation: what follows is a new use. After such a pause the model is worth what one of average popularity is,
+/// beside its own popularity.
 const CONVERSATION: Duration = Duration::from_secs(90);
 
-/// Uses per known model after which an old use counts half.
-const HALF_LIFE: f64 = 4.0;
+/// What a load costs beside its time.
+const WAIT: Duration = Duration::from_secs(30);
 
 /// What a load that was never seen is taken to cost: so long, and a second for so many bytes.
 const UNSEEN_LOAD: Duration = Duration::from_secs(3);
@@ -37,20 +46,48 @@ impl Worth {
     /// Nothing: no eviction is cheaper.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Above all values of those that rest.
-    const TALKING: u64 = 1 << 63;
+    /// Of a logarithm as a fixed-point number, one is so much.
+    const ONE: f64 = 4_294_967_296.0;
 
-    fn by_time(last_used: Moment) -> u64 {
-        let nanos = u64::try_from(last_used.since(Moment::ZERO).as_nanos()).unwrap_or(u64::MAX);
-        nanos.min(Self::TALKING - 1)
+    fn by_time(last_used: Moment) -> Self {
+        let nanos = last_used.since(Moment::ZERO).as_nanos();
+        Self(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     /// A logarithm as a fixed-point number; far from both ends for anything that is measured in seconds and bytes.
     fn by_log(log: f64) -> Self {
         const ZERO: f64 = 1024.0;
-        const STEPS: f64 = 4_294_967_296.0;
-        Self(whole((log + ZERO).max(0.0) * STEPS).min(Self::TALKING - 1))
+        Self(whole((log + ZERO).max(0.0) * Self::ONE))
     }
+
+    /// What several losses come to: by `lru` the latest use counts, by `cost_aware` they add up. Never less than any of them.
+    pub(crate) fn together(rule: Eviction, losses: impl Iterator<Item = Self>) -> Self {
+        let losses: SmallVec<[Self; 8]> = losses.collect();
+        let Some(most) = losses.iter().max() else {
+            return Self::NONE;
+        };
+        match rule {
+            Eviction::Lru => *most,
+            Eviction::CostAware => {
+                let shares = losses
+                    .iter()
+                    .map(|loss| (-float(most.0 - loss.0) / Self::ONE).exp2());
+                let more = whole(shares.sum::<f64>().max(1.0).log2() * Self::ONE);
+                Self(most.0.saturating_add(more))
+            }
+        }
+    }
+}
+
+/// What keeping an instance is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Appraisal {
+    /// For each of its bytes: where memory is short the least goes first.
+    pub(crate) worth: Worth,
+    /// As a whole: what its going costs.
+    pub(crate) loss: Worth,
+    /// Until when that is so if nothing happens; none = for ever.
+    pub(crate) until: Option<Moment>,
 }
 
 /// A float as the nearest whole number below; the largest there is if it is larger.
@@ -58,13 +95,24 @@ fn whole(value: f64) -> u64 {
     Duration::try_from_secs_f64(value).map_or(u64::MAX, |span| span.as_secs())
 }
 
+/// What a conversation that may go on is worth after such a pause, in models of average popularity, and until which pause that is so.
+/// In steps, since every step is read by the ledger; each is right in its middle.
+fn conversation(pause: Duration) -> (f64, Option<Duration>) {
+    let (mut until, mut value) = (CONVERSATION / 4, 32.0);
+    while pause >= until {
+        if value < 0.05 {
+            return (0.0, None);
+        }
+        until *= 2;
+        value /= 4.0;
+    }
+    (value, Some(until))
+}
+
 /// What is remembered of a model.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Credit {
-    /// Uses, older ones counting less, as of `at`.
-    frequency: f64,
-    /// The appraiser's clock when it was last counted.
-    at: f64,
+    tally: Tally,
     last_used: Moment,
     /// A load began and has not ended.
     load_began: Option<Moment>,
@@ -76,8 +124,7 @@ struct Credit {
 #[derive(Debug)]
 pub(crate) struct Appraiser {
     rule: Eviction,
-    /// Half-lives that have passed.
-    clock: f64,
+    habits: Habits,
     credits: BTreeMap<ModelId, Credit>,
 }
 
@@ -85,7 +132,7 @@ impl Appraiser {
     pub(crate) fn new(rule: Eviction) -> Self {
         Self {
             rule,
-            clock: 0.0,
+            habits: Habits::default(),
             credits: BTreeMap::new(),
         }
     }
@@ -97,19 +144,16 @@ impl Appraiser {
             Eviction::CostAware => {}
         }
         let used = instance.usage.last_used;
-        let known = self.credits.contains_key(&instance.spec.model);
-        let models = u32::try_from(self.credits.len() + usize::from(!known)).unwrap_or(u32::MAX);
-        let credit = self.credits.entry(instance.spec.model.clone()).or_insert(Credit {
-            frequency: 0.0,
-            at: self.clock,
-            last_used: Moment::ZERO,
-            load_began: None,
-            load_time: None,
-        });
-        if used > credit.last_used + CONVERSATION {
-            self.clock += 1.0 / (HALF_LIFE * f64::from(models));
-            credit.frequency = credit.frequency * (credit.at - self.clock).exp2() + 1.0;
-            credit.at = self.clock;
+        let models = self.credits.len();
+        let known = self.credits.get(&instance.spec.model);
+        let counted = match known {
+            Some(known) if used <= known.last_used + CONVERSATION => None,
+            Some(known) => Some(self.habits.count(Some(known.tally), models)),
+            None => Some(self.habits.count(None, models + 1)),
+        };
+        let credit = self.credits.entry(instance.spec.model.clone()).or_default();
+        if let Some(tally) = counted {
+            credit.tally = tally;
         }
         credit.last_used = credit.last_used.max(used);
         match &instance.state {
@@ -141,28 +185,38 @@ impl Appraiser {
         self.credits.len()
     }
 
-    /// What an instance is worth, and until when that is so if nothing happens.
-    pub(crate) fn worth(&self, instance: &Instance, bytes: Bytes, now: Moment) -> (Worth, Option<Moment>) {
+    /// What an instance is worth now.
+    pub(crate) fn appraise(&self, instance: &Instance, bytes: Bytes, now: Moment) -> Appraisal {
         let last_used = instance.usage.last_used;
-        let recency = Worth::by_time(last_used);
-        let rests_from = last_used + CONVERSATION;
         match self.rule {
-            Eviction::Lru => (Worth(recency), None),
-            Eviction::CostAware if now < rests_from => (Worth(Worth::TALKING | recency), Some(rests_from)),
-            Eviction::CostAware => (Worth::by_log(self.log_of_value(instance, bytes)), None),
+            Eviction::Lru => Appraisal {
+                worth: Worth::by_time(last_used),
+                loss: Worth::by_time(last_used),
+                until: None,
+            },
+            Eviction::CostAware => {
+                let (value, until) = conversation(now.since(last_used));
+                let log = self.log_of_loss(instance, bytes, value);
+                Appraisal {
+                    worth: Worth::by_log(log - float(bytes.get()).max(1.0).log2()),
+                    loss: Worth::by_log(log),
+                    until: until.map(|pause| last_used + pause),
+                }
+            }
         }
     }
 
-    /// The logarithm of load time × frequency / bytes, such that all of them age alike and so keep their order.
-    fn log_of_value(&self, instance: &Instance, bytes: Bytes) -> f64 {
-        let bytes = float(bytes.get()).max(1.0);
+    /// The logarithm of cost of a load × frequency, such that all of them age alike and so keep their order. `conversation`: what it is
+    /// worth beside that it may go on, in models of average popularity.
+    fn log_of_loss(&self, instance: &Instance, bytes: Bytes, conversation: f64) -> f64 {
         let credit = self.credits.get(&instance.spec.model);
-        let unseen = UNSEEN_LOAD.as_secs_f64() + bytes / UNSEEN_RATE;
+        let unseen = UNSEEN_LOAD.as_secs_f64() + float(bytes.get()) / UNSEEN_RATE;
         let load_time = credit
             .and_then(|credit| credit.load_time)
             .map_or(unseen, |time| time.as_secs_f64());
-        let (frequency, at) = credit.map_or((1.0, 0.0), |credit| (credit.frequency, credit.at));
-        at + (load_time.max(0.001) * frequency.max(f64::MIN_POSITIVE) / bytes).log2()
+        let tally = credit.map(|credit| credit.tally).unwrap_or_default();
+        let frequency = tally.frequency + tally.average * conversation;
+        tally.at + (frequency.max(f64::MIN_POSITIVE) * (load_time + WAIT.as_secs_f64())).log2()
     }
 }
 
@@ -176,13 +230,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_keep_their_order_and_stay_below_conversations() {
+    fn values_keep_their_order() {
         let logs = [-2000.0, -40.0, -39.9, 0.0, 1e4, 1e300];
         let worths: Vec<Worth> = logs.map(Worth::by_log).to_vec();
         assert!(worths.is_sorted(), "{worths:?}");
         assert!(worths[1] < worths[2]);
         assert_eq!(worths[0], Worth::NONE);
-        assert!(worths[5] < Worth(Worth::TALKING | Worth::by_time(Moment::ZERO)));
+    }
+
+    #[test]
+    fn losses_add_up_and_one_alone_stays_what_it_is() {
+        let together =
+            |logs: &[f64]| Worth::together(Eviction::CostAware, logs.iter().copied().map(Worth::by_log));
+        assert_eq!(together(&[]), Worth::NONE);
+        assert_eq!(together(&[-20.25]), Worth::by_log(-20.25));
+        assert_eq!(together(&[3.0, 3.0]), Worth::by_log(4.0));
+        assert_eq!(together(&[5.0, 3.0, 3.0, 4.0]), Worth::by_log(6.0));
+        let by_use = [7, 9].map(|secs| Worth::by_time(Moment::after_start(Duration::from_secs(secs))));
+        assert_eq!(Worth::together(Eviction::Lru, by_use.into_iter()), by_use[1]);
+    }
+
+    #[test]
+    fn a_pause_twice_as_long_leaves_a_quarter_until_nothing_is_left() {
+        let after = |secs| conversation(Duration::from_secs(secs)).0;
+        assert_eq!(
+            [0, 22, 23, 89, 90, 179, 719, 720].map(after),
+            [32.0, 32.0, 8.0, 2.0, 0.5, 0.5, 0.03125, 0.0]
+        );
+        assert_eq!(conversation(Duration::from_secs(90)).1, Some(CONVERSATION * 2));
+        assert_eq!(conversation(Duration::from_secs(720)).1, None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) struct Host {
     pub(crate) models: [usize; ModelType::ALL.len()],
     /// Some instance takes a load slot.
     pub(crate) loading: bool,
-    /// Of the idle instance that is worth least.
+    /// Of the idle instance whose going costs least.
     pub(crate) cheapest: Option<Worth>,
 }
 
@@ -43,6 +43,8 @@ pub(crate) struct Resident {
     /// Apart from all claims.
     pub(crate) tenure: Tenure,
     pub(crate) worth: Worth,
+    /// What its going costs, whatever its bytes.
+    pub(crate) loss: Worth,
     /// When time alone makes it another.
     pub(super) turns: Option<Moment>,
     pub(crate) parts: SmallVec<[Part; 2]>,
@@ -196,7 +198,7 @@ impl Host {
             if resident.tenure == Tenure::Idle {
                 let least = self
                     .cheapest
-                    .map_or(resident.worth, |least| least.min(resident.worth));
+                    .map_or(resident.loss, |least| least.min(resident.loss));
                 self.cheapest = Some(least);
             }
             if !going {
@@ -320,7 +322,7 @@ impl Fleet {
         }
         let tenure = self.tenure(instance, &[]);
         let bytes = parts.iter().map(|part| part.charge).sum();
-        let (worth, worth_until) = self.appraiser.worth(instance, bytes, self.now);
+        let appraisal = self.appraiser.appraise(instance, bytes, self.now);
         let tenure_until = if let Tenure::Busy { until } = tenure {
             until
         } else {
@@ -331,8 +333,9 @@ impl Fleet {
             model: ModelTag::new(&instance.spec.model),
             kind: instance.spec.kind,
             tenure,
-            worth,
-            turns: [tenure_until, worth_until].into_iter().flatten().min(),
+            worth: appraisal.worth,
+            loss: appraisal.loss,
+            turns: [tenure_until, appraisal.until].into_iter().flatten().min(),
             parts,
             takes_load_slot: instance.takes_load_slot(),
             moves_unseen: instance.moves_unseen(),

@@ -92,8 +92,8 @@ struct PlanKey {
     doubled: bool,
     /// Another load of the host goes first.
     slot_taken: bool,
-    /// Of the victim that is worth most.
-    worth: Worth,
+    /// What the victims' going costs.
+    loss: Worth,
     victims: usize,
     /// Room left, so that less is better.
     room: u64,
@@ -112,7 +112,7 @@ impl PlanKey {
             },
             doubled: false,
             slot_taken: false,
-            worth: host.cheapest.unwrap_or(Worth::NONE),
+            loss: host.cheapest.unwrap_or(Worth::NONE),
             victims: 1,
             room: 0,
         }
@@ -594,11 +594,10 @@ impl Fleet {
             soon: Soon::of(ease, waits, closed, question.wanted.evicts),
             doubled: room.doubles(),
             slot_taken: !calm && slot_taken(),
-            worth: room
-                .chosen()
-                .map(|(resident, _)| resident.worth)
-                .max()
-                .unwrap_or(Worth::NONE),
+            loss: Worth::together(
+                self.config.eviction,
+                room.chosen().map(|(resident, _)| resident.loss),
+            ),
             victims: room.chosen().count(),
             room: match self.config.placement {
                 Placement::Spread => u64::MAX - left,

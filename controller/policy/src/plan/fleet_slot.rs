@@ -27,13 +27,13 @@ use crate::strategy::Worth;
 struct Copies<'a>(Vec<&'a Resident>);
 
 impl Copies<'_> {
-    /// Its place in the order of eviction, as on a host: idle ones first, then by worth; none if it may not be evicted.
+    /// Its place in the order of eviction, as on a host: idle ones first, then by what their going costs; none if it may not be evicted.
     fn turn(&self) -> Option<(u8, Worth)> {
         let movable = |copy: &&Resident| !matches!(copy.tenure, Tenure::Pinned | Tenure::Ghost);
         if !self.0.iter().all(movable) {
             return None;
         }
-        let key = |copy: &&Resident| (copy.tenure.rank(), copy.worth);
+        let key = |copy: &&Resident| (copy.tenure.rank(), copy.loss);
         let keys = self.0.iter().map(key);
         keys.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)))
     }

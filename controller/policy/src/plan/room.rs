@@ -449,7 +449,8 @@ impl<'a> Room<'a> {
         models.len()
     }
 
-    /// The model to evict for a slot: all its instances must be movable; idle ones first, then by worth (I9).
+    /// The model to evict for a slot: all its instances must be movable; idle ones first, then by what their going costs, since a slot has no
+    /// bytes (I9).
     fn cheapest_model(&self, residents: &Residents) -> Option<&'a ModelTag> {
         let mut best: Option<((u8, Worth, &ModelId), &ModelTag)> = None;
         for &index in &residents.movable {
@@ -467,8 +468,8 @@ impl<'a> Room<'a> {
             let replicas = residents.movable.iter().filter_map(|index| self.resident(*index));
             let key = replicas
                 .filter(|replica| replica.model == *model)
-                .fold((0, Worth::NONE, &model.id), |(rank, worth, id), replica| {
-                    (rank.max(replica.tenure.rank()), worth.max(replica.worth), id)
+                .fold((0, Worth::NONE, &model.id), |(rank, loss, id), replica| {
+                    (rank.max(replica.tenure.rank()), loss.max(replica.loss), id)
                 });
             if best.as_ref().is_none_or(|(least, _)| key < *least) {
                 best = Some((key, model));

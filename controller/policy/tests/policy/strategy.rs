@@ -139,6 +139,96 @@ fn taste_that_changes_is_followed() {
     );
 }
 
+/// Somebody waits for either of them.
+#[test]
+fn of_two_whose_loads_take_as_long_for_each_byte_the_larger_one_goes() {
+    let mut sim = Sim::one_device(cost_aware(), 100);
+    for (id, bytes) in [("small", 30), ("large", 60), ("new", 20)] {
+        sim.add_model(model(id, ModelType::Llm, bytes));
+    }
+    for (id, load) in [("small", 3), ("large", 6)] {
+        let hold = sim.open(id);
+        sim.advance(Duration::from_secs(load));
+        sim.finish_loads();
+        sim.close(&hold);
+        sim.advance(LATER);
+    }
+    sim.advance(LATER);
+    sim.use_once("new");
+    assert!(loaded(&sim, "small") && !loaded(&sim, "large"), "{}", sim.tail());
+}
+
+#[test]
+fn a_pause_that_grows_long_is_worth_less_than_frequent_use() {
+    for (pause, stays, goes) in [(30, "talking", "often"), (80, "often", "talking")] {
+        let mut sim = Sim::one_device(cost_aware(), 100);
+        for id in ["often", "talking", "new", "rare-1", "rare-2", "rare-3"] {
+            sim.add_model(model(id, ModelType::Llm, 40));
+        }
+        for id in ["rare-1", "rare-2", "rare-3"] {
+            converse(&mut sim, id, 1);
+        }
+        converse(&mut sim, "often", 12);
+        sim.use_once("talking");
+        sim.advance(Duration::from_secs(pause));
+        sim.use_once("new");
+        assert!(
+            loaded(&sim, stays) && !loaded(&sim, goes),
+            "after {pause} s\n{}",
+            sim.tail()
+        );
+    }
+}
+
+#[test]
+fn room_is_made_where_least_is_lost_altogether() {
+    let mut sim = Sim::new(cost_aware());
+    for (worker, id) in [("w0", "sim:a"), ("w1", "sim:b")] {
+        sim.join(facts(worker, "h", vec![device(id, DeviceKind::Sim, 60)]));
+    }
+    // For each byte the large one is worth less, as a whole it is worth more.
+    for (id, bytes) in [("large", 60), ("small", 40), ("new", 40)] {
+        sim.add_model(model(id, ModelType::Llm, bytes));
+    }
+    converse(&mut sim, "large", 4);
+    converse(&mut sim, "small", 3);
+    sim.use_once("new");
+    assert!(loaded(&sim, "large") && !loaded(&sim, "small"), "{}", sim.tail());
+}
+
+#[test]
+fn a_slot_goes_by_what_is_lost_whatever_its_bytes() {
+    let mut sim = Sim::one_device(
+        Config {
+            limits: limits(2),
+            ..cost_aware()
+        },
+        1_000,
+    );
+    for (id, bytes) in [("large", 80), ("small", 10), ("new", 10)] {
+        sim.add_model(model(id, ModelType::Llm, bytes));
+    }
+    converse(&mut sim, "large", 3);
+    converse(&mut sim, "small", 1);
+    sim.use_once("new");
+    assert!(loaded(&sim, "large") && !loaded(&sim, "small"), "{}", sim.tail());
+}
+
+#[test]
+fn a_night_without_uses_changes_nothing() {
+    let mut sim = Sim::one_device(cost_aware(), 100);
+    for id in ["often", "once", "new"] {
+        sim.add_model(model(id, ModelType::Llm, 40));
+    }
+    converse(&mut sim, "often", 5);
+    converse(&mut sim, "once", 1);
+    sim.advance(Duration::from_secs(12 * 3600));
+    sim.use_once("once");
+    sim.advance(LATER);
+    sim.use_once("new");
+    assert!(loaded(&sim, "often") && !loaded(&sim, "once"), "{}", sim.tail());
+}
+
 /// Found by `every_history_of_a_wide_fleet_keeps_the_rules_and_ends`: one replica's use made the model worth more, the other's worth was
 /// still read as before (the ledger is compared after every step).
 #[test]
