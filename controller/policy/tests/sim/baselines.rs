@@ -18,8 +18,9 @@ pub(crate) enum Rule {
     Count(usize),
     /// Ollama: by memory; idle models end after the keep-alive; the shortest keep-alive goes first, and by name if all are equal.
     KeepAlive(Option<Micros>),
-    /// Knows how often each model is used, not when: of those that rest, the one with the fewest uses for its bytes goes first.
-    Popular,
+    /// Knows how often each model is used, not when: of those that rest, the one with the fewest uses for its bytes goes first. Unless
+    /// `pooled` a model has to fit on one GPU, where those go that are used least altogether.
+    Popular { pooled: bool },
     /// Knows the future: the model whose next request is farthest goes first, times its bytes if `sized`.
     Offline { sized: bool },
 }
@@ -29,7 +30,7 @@ impl Rule {
     fn is_bound(self) -> bool {
         match self {
             Self::CountPerType(_) | Self::Count(_) | Self::KeepAlive(_) => false,
-            Self::Popular | Self::Offline { .. } => true,
+            Self::Popular { .. } | Self::Offline { .. } => true,
         }
     }
 }
@@ -44,6 +45,7 @@ struct Loaded {
     last_used: Micros,
     served: u32,
     ready: bool,
+    gpu: usize,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +73,8 @@ struct Run<'a> {
     scenario: &'a Scenario,
     rule: Rule,
     boxes: Vec<Box>,
-    pool: u64,
+    /// Memory of each GPU, or of all as one.
+    gpus: Vec<u64>,
     slots: usize,
     now: Micros,
     events: BinaryHeap<Reverse<(Micros, Event)>>,
@@ -96,7 +99,11 @@ pub(crate) fn run(scenario: &Scenario, rule: Rule) -> Outcome {
         scenario,
         rule,
         boxes: (0..hosts).map(|_| Box::default()).collect(),
-        pool: scenario.pool() * share,
+        gpus: if rule == (Rule::Popular { pooled: false }) {
+            scenario.gpus.clone()
+        } else {
+            vec![scenario.pool() * share]
+        },
         slots: scenario.hosts / hosts,
         now: 0,
         events: BinaryHeap::new(),
@@ -251,10 +258,11 @@ impl Run<'_> {
             let Some(model) = self.boxes[host].queue.front().copied() else {
                 return;
             };
-            while !self.fits(host, model) {
-                let Some(victim) = self.victim(host, model) else {
-                    return;
-                };
+            let rooms = (0..self.gpus.len()).filter_map(|gpu| self.room(host, model, gpu));
+            let Some((_, gpu, going)) = rooms.min() else {
+                return;
+            };
+            for victim in going {
                 if let Some(ended) = self.boxes[host].loaded.remove(&victim) {
                     self.out.wasted += u64::from(ended.served == 0);
                 }
@@ -267,13 +275,14 @@ impl Run<'_> {
                 model,
                 Loaded {
                     last_used: self.now,
+                    gpu,
                     ..Loaded::default()
                 },
             );
             let def = &self.scenario.models[model];
             self.out.loads += 1;
             self.out.loading += def.load;
-            if self.gpu_bytes(host) > self.pool {
+            if self.gpu_bytes(host, gpu, &[]) > self.gpus[gpu] {
                 self.out.out_of_memory += 1;
             }
             let done = Event::LoadDone { host, life, model };
@@ -281,41 +290,64 @@ impl Run<'_> {
         }
     }
 
-    fn gpu_bytes(&self, host: usize) -> u64 {
-        let models = self.boxes[host]
-            .loaded
-            .keys()
-            .map(|model| &self.scenario.models[*model]);
+    /// Who has to go for a model to fit on a GPU, and how bad that is: whether somebody is in a conversation, and the uses of all.
+    fn room(&self, host: usize, model: usize, gpu: usize) -> Option<((bool, u64), usize, Vec<usize>)> {
+        let mut going = Vec::new();
+        while !self.fits(host, model, gpu, &going) {
+            going.push(self.victim(host, model, gpu, &going)?);
+        }
+        if self.gpus.len() > 1 {
+            for spared in (0..going.len()).rev() {
+                let victim = going.remove(spared);
+                if !self.fits(host, model, gpu, &going) {
+                    going.insert(spared, victim);
+                }
+            }
+        }
+        let talking = |victim: &usize| self.now < self.boxes[host].loaded[victim].last_used + CONVERSATION;
+        let loss = (
+            going.iter().any(talking),
+            going.iter().map(|victim| self.uses[*victim]).sum(),
+        );
+        Some((loss, gpu, going))
+    }
+
+    fn gpu_bytes(&self, host: usize, gpu: usize, going: &[usize]) -> u64 {
+        let there = self.boxes[host].loaded.iter();
+        let staying = there.filter(|(model, loaded)| loaded.gpu == gpu && !going.contains(model));
+        let models = staying.map(|(model, _)| &self.scenario.models[*model]);
         models.filter(|model| !model.npu).map(|model| model.bytes).sum()
     }
 
-    fn fits(&self, host: usize, model: usize) -> bool {
+    fn fits(&self, host: usize, model: usize, gpu: usize, going: &[usize]) -> bool {
         let models = &self.scenario.models;
         let wanted = &models[model];
         let loaded = &self.boxes[host].loaded;
+        let staying = || loaded.keys().filter(|other| !going.contains(other));
         if wanted.npu {
-            return loaded.keys().all(|other| !models[*other].npu);
+            return staying().all(|other| !models[*other].npu);
         }
         let count = |test: &dyn Fn(usize) -> bool| {
-            loaded
-                .keys()
+            staying()
                 .filter(|other| !models[**other].npu && test(**other))
                 .count()
         };
         match self.rule {
             Rule::CountPerType(limit) => count(&|other| models[other].kind == wanted.kind) < limit,
             Rule::Count(limit) => count(&|_| true) < limit,
-            Rule::KeepAlive(_) | Rule::Popular | Rule::Offline { .. } => {
-                self.gpu_bytes(host) + wanted.bytes <= self.pool
+            Rule::KeepAlive(_) | Rule::Popular { .. } | Rule::Offline { .. } => {
+                self.gpu_bytes(host, gpu, going) + wanted.bytes <= self.gpus[gpu]
             }
         }
     }
 
-    fn victim(&self, host: usize, model: usize) -> Option<usize> {
+    fn victim(&self, host: usize, model: usize, gpu: usize, going: &[usize]) -> Option<usize> {
         let models = &self.scenario.models;
         let wanted = &models[model];
         let idle = self.boxes[host].loaded.iter().filter(|(other, loaded)| {
             let in_the_way = models[**other].npu == wanted.npu
+                && (wanted.npu || loaded.gpu == gpu)
+                && !going.contains(other)
                 && (!matches!(self.rule, Rule::CountPerType(_))
                     || wanted.npu
                     || models[**other].kind == wanted.kind);
@@ -332,7 +364,7 @@ impl Run<'_> {
         let found = match self.rule {
             Rule::CountPerType(_) | Rule::Count(_) => idle.min_by_key(|(_, loaded)| loaded.last_used),
             Rule::KeepAlive(_) => idle.min_by_key(|(other, _)| &models[**other].name),
-            Rule::Popular => idle.min_by_key(|(other, loaded)| {
+            Rule::Popular { .. } => idle.min_by_key(|(other, loaded)| {
                 let talking = self.now < loaded.last_used + CONVERSATION;
                 let value = u128::from(self.uses[**other]) << 64;
                 let resting = value / u128::from(models[**other].bytes);
@@ -341,66 +373,5 @@ impl Run<'_> {
             Rule::Offline { sized } => idle.max_by_key(|(other, _)| farthest(**other, sized)),
         };
         found.map(|(other, _)| *other)
-    }
-}
-
-/// The largest limit with which a rule never runs out of memory; none if even one model per limit is too much.
-fn largest(scenario: &Scenario, rule: impl Fn(usize) -> Rule) -> Option<Outcome> {
-    let mut best = None;
-    for limit in 1..=scenario.models.len() {
-        let mut out = run(scenario, rule(limit));
-        if out.out_of_memory > 0 {
-            break;
-        }
-        out.policy = format!("at most {limit}");
-        best = Some(out);
-    }
-    best
-}
-
-/// What others do, and what bounds all.
-pub(crate) struct Others {
-    /// With the limits that suit them best.
-    pub(crate) baselines: Vec<Outcome>,
-    /// See [`Rule::Popular`].
-    pub(crate) popular: Outcome,
-    /// The better of Belady's rule and its variant by bytes.
-    pub(crate) offline: Outcome,
-}
-
-/// Runs all of them.
-pub(crate) fn all(scenario: &Scenario) -> Others {
-    let mut baselines = Vec::new();
-    let counted = [
-        ("count per type (Lemonade)", largest(scenario, Rule::CountPerType)),
-        ("count (llama.cpp router)", largest(scenario, Rule::Count)),
-    ];
-    for (name, found) in counted {
-        if let Some(mut out) = found {
-            out.policy = format!("{name}, {}", out.policy);
-            baselines.push(out);
-        }
-    }
-    for (name, span) in [
-        ("keep-alive 5 min (Ollama)", Some(300 * SECOND)),
-        ("keep-alive for ever (Ollama)", None),
-    ] {
-        let mut out = run(scenario, Rule::KeepAlive(span));
-        out.policy = name.to_owned();
-        baselines.push(out);
-    }
-    let bound = |rule, name: &str| {
-        let mut out = run(scenario, rule);
-        name.clone_into(&mut out.policy);
-        out
-    };
-    let [plain, sized] = [false, true].map(|sized| {
-        let rule = Rule::Offline { sized };
-        bound(rule, "offline bound (Belady, by bytes)")
-    });
-    Others {
-        baselines,
-        popular: bound(Rule::Popular, "one pool, popularity known"),
-        offline: if sized.loads <= plain.loads { sized } else { plain },
     }
 }

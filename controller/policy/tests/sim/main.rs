@@ -6,6 +6,10 @@
 #[cfg(test)]
 mod baselines;
 #[cfg(test)]
+mod drifting;
+#[cfg(test)]
+mod others;
+#[cfg(test)]
 mod outcome;
 #[cfg(test)]
 mod scenario;

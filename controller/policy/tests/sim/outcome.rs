@@ -44,13 +44,19 @@ impl Outcome {
         waits.get(rank).map_or(0.0, |wait| *wait as f64 / SECOND as f64)
     }
 
-    pub(crate) fn row(&self, offline: u64) -> String {
+    /// The share of the loads that a perfect policy needs less than `lru` which this one needs less, in percent.
+    fn closed(&self, lru: u64, offline: u64) -> f64 {
+        (lru as f64 - self.loads as f64) * 100.0 / (lru as f64 - offline as f64)
+    }
+
+    pub(crate) fn row(&self, lru: u64, offline: u64) -> String {
         format!(
-            "| {} | {:.1} % | {} | {:.2} | {:.0} | {} | {:.1} | {:.1} | {:.0} | {} | {} |",
+            "| {} | {:.1} % | {} | {:.2} | {:.0} % | {:.0} | {} | {:.1} | {:.1} | {:.0} | {} | {} |",
             self.policy,
             self.hits as f64 * 100.0 / self.requests as f64,
             self.loads,
             self.loads as f64 / offline as f64,
+            self.closed(lru, offline),
             self.loading as f64 / SECOND as f64 / 60.0,
             self.wasted,
             self.wait(0.5),
@@ -63,4 +69,4 @@ impl Outcome {
 }
 
 /// The head of the table.
-pub(crate) const HEAD: &str = "| policy | hits | loads | × offline | loading, min | wasted | wait p50, s | p99 | longest | failed | starved |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
+pub(crate) const HEAD: &str = "| policy | hits | loads | × offline | gap closed | loading, min | wasted | wait p50, s | p99 | longest | failed | starved |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";

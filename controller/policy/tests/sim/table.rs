@@ -1,21 +1,27 @@
 //! The comparison, printed and held against what is promised.
 
-use muster_policy::{Config, Eviction};
+use muster_policy::{Config, Eviction, Placement};
 
 use crate::outcome::{HEAD, Outcome};
 use crate::scenario::{self, Scenario};
-use crate::{baselines, world};
+use crate::{drifting, others, world};
 
-/// The policy under both of its orders. Every invariant holds on the way, or the run ends there.
+/// The policy under both of its orders, the second one with models packed closely too. Every invariant holds on the way, or the run ends
+/// there.
 fn ours(scenario: &Scenario) -> Vec<Outcome> {
-    let orders = [("lru", Eviction::Lru), ("cost_aware", Eviction::CostAware)];
-    let run = |(name, eviction): (&str, Eviction)| {
+    let orders = [
+        ("`lru`", Eviction::Lru, Placement::Spread),
+        ("`cost_aware`, `pack`", Eviction::CostAware, Placement::Pack),
+        ("`cost_aware`", Eviction::CostAware, Placement::Spread),
+    ];
+    let run = |(name, eviction, placement): (&str, Eviction, Placement)| {
         let config = Config {
             eviction,
+            placement,
             ..Config::default()
         };
         let mut out = world::run(scenario, config);
-        out.policy = format!("Muster, `{name}`");
+        out.policy = format!("Muster, {name}");
         out
     };
     orders.into_iter().map(run).collect()
@@ -25,16 +31,17 @@ fn ours(scenario: &Scenario) -> Vec<Outcome> {
 /// `cost_aware` stays within the scenario's share of the offline bound.
 fn compare(scenario: &Scenario) {
     let ours = ours(scenario);
-    let others = baselines::all(scenario);
+    let others = others::all(scenario);
     let offline = others.offline.loads;
     println!(
         "\n{} ({} requests)\n\n{HEAD}",
         scenario.name,
         scenario.requests.len()
     );
-    let bounds = [&others.popular, &others.offline];
+    let lru = ours.first().map_or(0, |out| out.loads);
+    let bounds = others.popular.iter().chain([&others.offline]);
     for out in ours.iter().chain(&others.baselines).chain(bounds) {
-        println!("{}", out.row(offline));
+        println!("{}", out.row(lru, offline));
     }
     for out in &ours {
         everybody_is_served(out);
@@ -83,6 +90,14 @@ fn hosts_that_fall_over_leave_nobody_waiting() {
 #[ignore = "minutes; run by its command"]
 fn workstations() {
     for scenario in scenario::workstations() {
+        compare(&scenario);
+    }
+}
+
+#[test]
+#[ignore = "minutes; run by its command"]
+fn drifting_workstations() {
+    for scenario in drifting::drifting() {
         compare(&scenario);
     }
 }
