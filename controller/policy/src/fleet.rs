@@ -44,6 +44,8 @@ pub struct Fleet {
     pub(crate) memos: Memos,
     /// Instances that need a command, or another look.
     pub(crate) attention: BTreeSet<InstanceId>,
+    /// Models with a group of which a part may be loading.
+    pub(crate) groups_loading: BTreeSet<ModelId>,
     /// What waits for the clock.
     pub(crate) timers: Timers<Alarm>,
     /// Models to look at before the step ends.
@@ -108,6 +110,7 @@ impl Fleet {
             appraiser,
             memos: Memos::default(),
             attention: BTreeSet::new(),
+            groups_loading: BTreeSet::new(),
             timers: Timers::default(),
             dirty: BTreeSet::new(),
             replan: false,

@@ -133,6 +133,15 @@ impl Space {
         self.capacity.saturating_sub(self.sums.committed)
     }
 
+    /// What a load could have at most beside those that stay, claims apart.
+    pub(crate) fn room(&self, margin: Bytes) -> Bytes {
+        let by_reservation = self.capacity.saturating_sub(margin + self.sums.charged);
+        self.free.map_or(by_reservation, |free| {
+            let really = (free + self.sums.returned).saturating_sub(margin + self.sums.unrealised);
+            by_reservation.min(really)
+        })
+    }
+
     /// What there would be if everything that may be evicted went.
     pub(crate) fn reach(&self) -> Bytes {
         let by_reservation = self.capacity.saturating_sub(self.sums.firm);

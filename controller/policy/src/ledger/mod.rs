@@ -68,11 +68,6 @@ impl Ledger {
         self.slots.values().copied()
     }
 
-    /// Slots in use are below this.
-    pub(crate) fn len(&self) -> usize {
-        self.hosts.len()
-    }
-
     /// Slots that changed after a stamp.
     pub(crate) fn changed_after(&self, stamp: u64) -> impl Iterator<Item = usize> + '_ {
         self.changes.range(stamp + 1..).map(|(_, slot)| *slot)

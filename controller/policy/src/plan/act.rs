@@ -12,7 +12,7 @@ use crate::api::{
     InstanceSpec, LoadError, ModelId, Origin, Progress, Quiesce, Reservation, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
-use crate::state::{Asked, Claim, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
+use crate::state::{Asked, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
 
 impl Fleet {
     /// Claims the plan's place and does what can be done for it now.
@@ -38,15 +38,7 @@ impl Fleet {
             }
         };
         if let Some(delay) = delay {
-            let claim = Claim {
-                model: load.model.clone(),
-                kind: load.spec.kind,
-                host: plan.candidate.host.clone(),
-                reservations: plan.candidate.reservations.clone(),
-                victims: plan.victims.iter().map(|victim| victim.id.clone()).collect(),
-                delay,
-            };
-            pass.claim(claim);
+            pass.claim(Self::claim_of(load, plan, delay));
         }
     }
 
@@ -195,6 +187,9 @@ impl Fleet {
             {
                 device.load_begins(now, wait);
             }
+        }
+        if group.is_some() {
+            self.groups_loading.insert(load.model.clone());
         }
         if let Some(model) = self.models.get_mut(&load.model) {
             model.queued = None;

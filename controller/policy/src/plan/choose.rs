@@ -1,22 +1,17 @@
-//! The best of all places: preferred need first, no eviction before eviction, the cheapest eviction before others.
-//!
-//! A load looks at every host once. What it found there is kept ([`Memo`]), and a later pass looks again only at hosts that have changed
-//! since, by the ledger's stamps: so an event costs a waiting load what one host costs, not what the fleet costs.
-
-use std::collections::BTreeMap;
+//! The best of all places on a host: preferred need first, no eviction before eviction, the cheapest eviction before others.
 
 use smallvec::SmallVec;
 
 use super::Pass;
-use super::candidates::{Candidate, Nowhere, Place};
+use super::candidates::{Candidate, Place};
 use super::obstacle::{Obstacle, Shortage, Victim};
 use super::room::{Room, Wanted};
 use super::tenure::Tenure;
 use crate::api::{LoadError, ModelId, Origin, WorkerId};
-use crate::config::Placement;
+use crate::config::{Config, Placement};
 use crate::fleet::Fleet;
-use crate::ledger::{Host, ModelTag, RuntimeNumber};
-use crate::state::{Claim, Load, LoadId};
+use crate::ledger::{Host, ModelTag, RuntimeNumber, Space};
+use crate::state::Load;
 use crate::strategy::Worth;
 
 /// Where a load is to go, and who goes for it.
@@ -51,6 +46,17 @@ pub(crate) enum Stop {
     NobodyHere,
 }
 
+impl Stop {
+    /// Waiting for a ghost is better than a refusal.
+    pub(super) fn firmness(&self) -> u8 {
+        match self {
+            Self::Claims(_) => 0,
+            Self::Ghosts { .. } => 1,
+            Self::NobodyHere | Self::Refused(_) => 2,
+        }
+    }
+}
+
 /// How soon a plan can come true: its ease, and what else it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Soon {
@@ -83,10 +89,10 @@ impl Soon {
 /// What makes one plan better than another, most important first. Equal plans go by the names of hosts, workers and
 /// devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct PlanKey {
+pub(super) struct PlanKey {
     /// A gateway just could not reach this worker.
     avoided: bool,
-    need: usize,
+    pub(super) need: usize,
     soon: Soon,
     /// Another replica of the model is on one of its devices.
     doubled: bool,
@@ -100,227 +106,80 @@ struct PlanKey {
 }
 
 impl PlanKey {
-    /// No plan that takes an eviction on this host can be better.
-    fn bound(host: &Host) -> Self {
+    /// No plan on this host can be better.
+    pub(super) fn bound(host: &Host, question: &Question<'_>, config: &Config) -> Self {
+        let left = host.spaces.iter().map(|space| space.uncommitted().get());
+        let room = match config.placement {
+            Placement::Spread => u64::MAX - left.max().unwrap_or(0),
+            Placement::Pack => left.min().unwrap_or(0),
+        };
+        let claimed = !question.pass.claims_on(&host.id).is_empty();
+        let most = question.load.spec.needs.first().map(|need| &need.parts);
+        let most = most.into_iter().flatten().map(|part| part.bytes).max();
+        let fits =
+            |space: &Space| config.overcommit || most.is_none_or(|most| most <= space.room(config.margin));
+        let (soon, loss, victims) = match host.cheapest {
+            _ if claimed || host.spaces.iter().any(fits) => (Soon::Room, Worth::NONE, 0),
+            Some(loss) => (Soon::IdleVictims, loss, 1),
+            None => (Soon::Work, Worth::NONE, 0),
+        };
         Self {
             avoided: false,
             need: 0,
-            soon: if host.cheapest.is_some() {
-                Soon::IdleVictims
-            } else {
-                Soon::Work
-            },
+            soon,
             doubled: false,
             slot_taken: false,
-            loss: host.cheapest.unwrap_or(Worth::NONE),
-            victims: 1,
-            room: 0,
+            loss,
+            victims,
+            room,
         }
     }
-
-    /// Nothing that takes an eviction can be better.
-    fn beats_all_evictions(&self) -> bool {
-        !self.avoided && self.need == 0 && self.soon == Soon::Room
-    }
-}
-
-/// What a load found on one host.
-#[derive(Debug, Clone, Copy, Default)]
-struct Verdict {
-    /// The best plan there; only plans that evict nobody unless `judged`.
-    plan: Option<PlanKey>,
-    /// The best need that only an earlier claim keeps it from.
-    claimed: Option<usize>,
-    /// How firm what keeps it from a place is, where it is least firm, and which need that would meet.
-    stop: Option<(u8, usize)>,
-    /// It was asked who would have to go.
-    judged: bool,
-    /// There is a place, whatever stands in the way.
-    place: bool,
-}
-
-/// What a load found on all hosts, by their slots in the ledger.
-#[derive(Debug, Default)]
-pub(crate) struct Memo {
-    /// The ledger's stamp when it looked.
-    seen: u64,
-    avoid: Vec<WorkerId>,
-    verdicts: Vec<Verdict>,
-    /// Slots that were not asked who would have to go, since no answer could have been better than `skipped_for`.
-    skipped: Vec<usize>,
-    skipped_for: Option<PlanKey>,
-    /// Where the best plan is; none if it must be looked for.
-    best: Option<usize>,
-}
-
-/// Memos of all queued loads, and what each of them had claimed in the last pass.
-#[derive(Debug, Default)]
-pub(crate) struct Memos {
-    by_load: BTreeMap<LoadId, Memo>,
-    claims: BTreeMap<LoadId, Claim>,
-    retries: BTreeMap<crate::api::HostId, LoadId>,
 }
 
 /// One host in detail.
 #[derive(Debug, Default)]
-struct Look {
-    best: Option<(PlanKey, Place)>,
-    claimed: Option<(usize, Vec<ModelId>)>,
-    stop: Option<(usize, Stop)>,
-    place: bool,
-}
-
-/// How closely to look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    /// For places that need no eviction only.
-    Free,
-    /// For all.
-    Full,
+pub(super) struct Look {
+    pub(super) best: Option<(PlanKey, Place)>,
+    pub(super) claimed: Option<(usize, Vec<ModelId>)>,
+    pub(super) stop: Option<(usize, Stop)>,
+    pub(super) place: bool,
 }
 
 /// What is asked of every host.
-struct Question<'a> {
-    load: &'a Load,
+pub(super) struct Question<'a> {
+    pub(super) load: &'a Load,
     wanted: Wanted<'a>,
     runtime: Option<RuntimeNumber>,
     avoid: &'a [WorkerId],
     /// Only this worker will do.
     only: Option<&'a WorkerId>,
-    pass: &'a Pass,
-}
-
-impl Memo {
-    /// Leaves slots aside until the best plan is worse than it is now.
-    fn skip(&mut self, slots: Vec<usize>, best: Option<(usize, PlanKey)>) {
-        let best = best.map(|(_, key)| key);
-        self.skipped_for = if self.skipped.is_empty() {
-            best
-        } else {
-            self.skipped_for.min(best)
-        };
-        self.skipped.extend(slots);
-        if self.skipped.len() > 2 * self.verdicts.len() {
-            self.skipped.sort_unstable();
-            self.skipped.dedup();
-        }
-    }
+    pub(super) pass: &'a Pass,
 }
 
 impl Fleet {
-    /// What changed outside the hosts since the last pass: claims of loads that are no longer queued, and retries.
-    pub(crate) fn begin_choosing(&mut self, pass: &Pass) {
-        let queue = &self.queue;
-        self.memos.by_load.retain(|load, _| queue.contains_key(load));
-        let gone: Vec<LoadId> = self
-            .memos
-            .claims
-            .keys()
-            .filter(|load| !queue.contains_key(load))
-            .copied()
-            .collect();
-        for load in gone {
-            if let Some(claim) = self.memos.claims.remove(&load) {
-                self.ledger.host_changed(&claim.host);
-            }
-        }
-        if self.memos.retries != pass.retries {
-            let before = std::mem::replace(&mut self.memos.retries, pass.retries.clone());
-            for host in before.keys().chain(pass.retries.keys()) {
-                self.ledger.host_changed(host);
-            }
-        }
-    }
-
-    /// Where a load may go has changed: what it found before says nothing any more.
-    pub(crate) fn forget_memo(&mut self, load: LoadId) {
-        self.memos.by_load.remove(&load);
-    }
-
-    /// What the loads before one claimed in the last pass, by host.
-    pub(super) fn claims_before(&self, load: LoadId) -> BTreeMap<crate::api::HostId, Vec<Claim>> {
-        let mut claims: BTreeMap<crate::api::HostId, Vec<Claim>> = BTreeMap::new();
-        let before = self.turns_in_queue().into_iter().take_while(|id| *id != load);
-        for claim in before.filter_map(|id| self.memos.claims.get(&id)) {
-            claims.entry(claim.host.clone()).or_default().push(claim.clone());
-        }
-        claims
-    }
-
-    /// The best plan, whatever was found before, and without keeping what was found now.
-    pub(super) fn best_plan_anew(&mut self, load: &Load, pass: &Pass) -> Result<Plan, Stop> {
-        self.refresh_ledger();
-        let avoid = self.avoided_workers(load);
-        let question = Question {
+    pub(super) fn question<'a>(&self, load: &'a Load, avoid: &'a [WorkerId], pass: &'a Pass) -> Question<'a> {
+        Question {
             load,
             wanted: wanted(load),
             runtime: self.ledger.runtime(&load.spec.runtime),
-            avoid: &avoid,
+            avoid,
             only: None,
             pass,
-        };
-        self.consult(&mut Memo::default(), &question)
-    }
-
-    /// Notes what a load has claimed in this pass: later loads look again at hosts where that is something else than before.
-    pub(crate) fn note_claim(&mut self, load: LoadId, claim: Option<Claim>) {
-        let before = self.memos.claims.remove(&load);
-        if before != claim {
-            for changed in before.iter().chain(&claim) {
-                self.ledger.host_changed(&changed.host);
-            }
         }
-        if let Some(claim) = claim {
-            self.memos.claims.insert(load, claim);
-        }
-    }
-
-    /// The best plan over all hosts, or why there is none. A need of lower preference is used only if none of higher preference can ever
-    /// come true now.
-    pub(crate) fn best_plan(&mut self, load: &Load, pass: &Pass) -> Result<Plan, Stop> {
-        self.refresh_ledger();
-        let avoid = self.avoided_workers(load);
-        let mut memo = self.memos.by_load.remove(&load.id).unwrap_or_default();
-        if memo.avoid != avoid {
-            memo = Memo {
-                avoid: avoid.clone(),
-                ..Memo::default()
-            };
-        }
-        let question = Question {
-            load,
-            wanted: wanted(load),
-            runtime: self.ledger.runtime(&load.spec.runtime),
-            avoid: &avoid,
-            only: None,
-            pass,
-        };
-        let found = self.consult(&mut memo, &question);
-        debug_assert_eq!(
-            found,
-            self.consult(&mut Memo::default(), &question),
-            "a memo is out of date"
-        );
-        self.memos.by_load.insert(load.id, memo);
-        found
     }
 
     /// The best plan on one worker.
     pub(crate) fn best_plan_at(&mut self, load: &Load, worker: &WorkerId, pass: &Pass) -> Result<Plan, Stop> {
         self.refresh_ledger();
         let question = Question {
-            load,
-            wanted: wanted(load),
-            runtime: self.ledger.runtime(&load.spec.runtime),
-            avoid: &[],
             only: Some(worker),
-            pass,
+            ..self.question(load, &[], pass)
         };
         let host = self.workers.get(worker).map(|worker| &worker.facts.host);
         let Some(host) = host.and_then(|host| self.ledger.named(host)) else {
             return Err(Stop::NobodyHere);
         };
-        let look = self.look(host, &question, Depth::Full);
+        let look = self.look(host, &question);
         match (&look.best, look.claimed) {
             (Some((key, place)), claimed) if claimed.as_ref().is_none_or(|(need, _)| *need >= key.need) => {
                 self.plan_of(host, place, &question).ok_or(Stop::NobodyHere)
@@ -330,77 +189,7 @@ impl Fleet {
         }
     }
 
-    fn consult(&self, memo: &mut Memo, question: &Question<'_>) -> Result<Plan, Stop> {
-        memo.verdicts.resize(self.ledger.len(), Verdict::default());
-        let mut open = Vec::new();
-        for slot in self.ledger.changed_after(memo.seen) {
-            let verdict = self.judge(slot, question, Depth::Free);
-            self.put(memo, slot, verdict);
-            open.push(slot);
-        }
-        memo.seen = self.ledger.stamp();
-        let best = self.best_of(memo);
-        let best = if best.is_some_and(|(_, key)| key.beats_all_evictions()) {
-            memo.skip(open, best);
-            best
-        } else {
-            self.judge_open(memo, open, question);
-            self.best_of(memo)
-        };
-        match best {
-            Some((slot, key)) => {
-                // A better need that only an earlier claim keeps it from is worth waiting for.
-                let better = self.first_claimed(memo, question, key.need);
-                better.map_or_else(
-                    || self.plan_at(slot, question),
-                    |models| Err(Stop::Claims(models)),
-                )
-            }
-            None => Err(self.stop(memo, question)),
-        }
-    }
-
-    /// Asks who would have to go, of all hosts where the answer may be the best plan.
-    fn judge_open(&self, memo: &mut Memo, mut open: Vec<usize>, question: &Question<'_>) {
-        let best = self.best_of(memo).map(|(_, key)| key);
-        let still_skipped = best.is_some() && best <= memo.skipped_for;
-        if !still_skipped {
-            open.append(&mut memo.skipped);
-        }
-        // The most promising host first, so that most of the others need not be asked.
-        let bound = |slot: &usize| self.ledger.host(*slot).map(PlanKey::bound);
-        let promising = open.iter().copied().filter(|slot| bound(slot).is_some());
-        if let Some(first) = promising.min_by_key(|slot| bound(slot)) {
-            let verdict = self.judge(first, question, Depth::Full);
-            self.put(memo, first, verdict);
-        }
-        let mut skipped = Vec::new();
-        for slot in open {
-            if memo.verdicts.get(slot).is_some_and(|verdict| verdict.judged) {
-                continue;
-            }
-            let best = self.best_of(memo).map(|(_, key)| key);
-            // Only a plan of the first need leaves no question about better ones open.
-            if best.is_some_and(|best| best.need == 0) && best < bound(&slot) {
-                skipped.push(slot);
-            } else {
-                let verdict = self.judge(slot, question, Depth::Full);
-                self.put(memo, slot, verdict);
-            }
-        }
-        let best = self.best_of(memo);
-        memo.skip(skipped, best);
-    }
-
-    fn plan_at(&self, slot: usize, question: &Question<'_>) -> Result<Plan, Stop> {
-        let nothing = || Stop::Claims(Vec::new());
-        let host = self.ledger.host(slot).ok_or_else(nothing)?;
-        let look = self.look(host, question, Depth::Full);
-        let (_, place) = look.best.ok_or_else(nothing)?;
-        self.plan_of(host, &place, question).ok_or_else(nothing)
-    }
-
-    fn plan_of(&self, host: &Host, place: &Place, question: &Question<'_>) -> Option<Plan> {
+    pub(super) fn plan_of(&self, host: &Host, place: &Place, question: &Question<'_>) -> Option<Plan> {
         let claims = question.pass.claims_on(&host.id);
         let mut room = Room::new(&self.config, host, &question.wanted, place, claims);
         room.make().ok()?;
@@ -411,112 +200,7 @@ impl Fleet {
         })
     }
 
-    /// Models whose claims keep the load from a need better than `than`.
-    fn first_claimed(&self, memo: &Memo, question: &Question<'_>, than: usize) -> Option<Vec<ModelId>> {
-        if than == 0 {
-            return None;
-        }
-        let claimed = memo.verdicts.iter().enumerate();
-        let (need, slot) = claimed
-            .filter_map(|(slot, verdict)| Some((verdict.claimed?, slot)))
-            .min()?;
-        let host = self.ledger.host(slot).filter(|_| need < than)?;
-        self.look(host, question, Depth::Full)
-            .claimed
-            .map(|(_, models)| models)
-    }
-
-    /// No plan anywhere: what stands in the way where it is least firm.
-    fn stop(&self, memo: &Memo, question: &Question<'_>) -> Stop {
-        if let Some(models) = self.first_claimed(memo, question, usize::MAX) {
-            return Stop::Claims(models);
-        }
-        let stops = memo.verdicts.iter().enumerate();
-        let softest = stops
-            .filter_map(|(slot, verdict)| Some((verdict.stop?, slot)))
-            .min();
-        let host = softest.and_then(|(_, slot)| self.ledger.host(slot));
-        if let Some((_, stop)) = host.and_then(|host| self.look(host, question, Depth::Full).stop) {
-            return stop;
-        }
-        if memo.verdicts.iter().any(|verdict| verdict.place) {
-            return Stop::Claims(Vec::new());
-        }
-        match self.nowhere(question.load) {
-            Nowhere::TooSmall(error) => Stop::Refused(error),
-            Nowhere::NobodyHere => Stop::NobodyHere,
-        }
-    }
-
-    fn put(&self, memo: &mut Memo, slot: usize, verdict: Verdict) {
-        let Some(known) = memo.verdicts.get_mut(slot) else {
-            return;
-        };
-        let before = std::mem::replace(known, verdict);
-        let Some(best) = memo.best else { return };
-        if best == slot {
-            let worse = match (before.plan, verdict.plan) {
-                (Some(before), Some(now)) => now > before,
-                (Some(_) | None, None) => true,
-                (None, Some(_)) => false,
-            };
-            if worse {
-                memo.best = None;
-            }
-        } else if self.better(memo, slot, best) {
-            memo.best = Some(slot);
-        }
-    }
-
-    fn best_of(&self, memo: &mut Memo) -> Option<(usize, PlanKey)> {
-        if memo.best.is_none() {
-            let mut best: Option<(PlanKey, usize)> = None;
-            for slot in self.ledger.slots() {
-                let key = memo.verdicts.get(slot).and_then(|verdict| verdict.plan);
-                // By name, so that the first of equals is the right one.
-                if key.is_some() && best.is_none_or(|(least, _)| key < Some(least)) {
-                    best = key.map(|key| (key, slot));
-                }
-            }
-            memo.best = best.map(|(_, slot)| slot);
-        }
-        let slot = memo.best?;
-        let key = memo.verdicts.get(slot)?.plan?;
-        Some((slot, key))
-    }
-
-    /// Whether the plan at one slot is better than that at another.
-    fn better(&self, memo: &Memo, one: usize, other: usize) -> bool {
-        let plan = |slot: usize| memo.verdicts.get(slot).and_then(|verdict| verdict.plan);
-        match (plan(one), plan(other)) {
-            (None, _) => false,
-            (Some(_), None) => true,
-            (Some(key), Some(best)) => {
-                let name = |slot: usize| self.ledger.host(slot).map(|host| &host.id);
-                key < best || key == best && name(one) < name(other)
-            }
-        }
-    }
-
-    fn judge(&self, slot: usize, question: &Question<'_>, depth: Depth) -> Verdict {
-        let judged = depth == Depth::Full;
-        let Some(host) = self.ledger.host(slot) else {
-            return Verdict {
-                judged,
-                ..Verdict::default()
-            };
-        };
-        let look = self.look(host, question, depth);
-        Verdict {
-            plan: look.best.map(|(key, _)| key),
-            claimed: look.claimed.map(|(need, _)| need),
-            stop: look.stop.map(|(need, stop)| (firmness(&stop), need)),
-            judged,
-            place: look.place,
-        }
-    }
-
-    fn look(&self, host: &Host, question: &Question<'_>, depth: Depth) -> Look {
+    pub(super) fn look(&self, host: &Host, question: &Question<'_>) -> Look {
         let mut found = Look::default();
         let claims = question.pass.claims_on(&host.id);
         host.places(&question.load.spec, question.runtime, &self.config, |place| {
@@ -526,12 +210,7 @@ impl Fleet {
             }
             found.place = true;
             let mut room = Room::new(&self.config, host, &question.wanted, place, claims);
-            let made = match depth {
-                Depth::Free if room.is_free() => Ok(()),
-                Depth::Free => return,
-                Depth::Full => room.make(),
-            };
-            match made {
+            match room.make() {
                 Ok(()) => {
                     let avoided = worker.is_some_and(|worker| question.avoid.contains(worker));
                     let key = self.key_of(host, &room, place, avoided, question);
@@ -553,10 +232,9 @@ impl Fleet {
                 }
                 Err(obstacle) => {
                     let stop = self.stop_of(question.load, obstacle);
-                    let softer = found
-                        .stop
-                        .as_ref()
-                        .is_none_or(|(rank, known)| (firmness(&stop), place.need) < (firmness(known), *rank));
+                    let softer = found.stop.as_ref().is_none_or(|(rank, known)| {
+                        (stop.firmness(), place.need) < (known.firmness(), *rank)
+                    });
                     if softer {
                         found.stop = Some((place.need, stop));
                     }
@@ -637,7 +315,7 @@ impl Fleet {
         place.is_some_and(|place| Room::fits_now(&self.config, host, &wanted(load), &place))
     }
 
-    fn avoided_workers(&self, load: &Load) -> Vec<WorkerId> {
+    pub(super) fn avoided_workers(&self, load: &Load) -> Vec<WorkerId> {
         let Some(model) = self.models.get(&load.model) else {
             return Vec::new();
         };
@@ -672,14 +350,5 @@ fn ease_of(room: &Room<'_>) -> Ease {
         Ease::Wait
     } else {
         ease
-    }
-}
-
-/// Waiting for a ghost is better than a refusal.
-fn firmness(stop: &Stop) -> u8 {
-    match stop {
-        Stop::Claims(_) => 0,
-        Stop::Ghosts { .. } => 1,
-        Stop::NobodyHere | Stop::Refused(_) => 2,
     }
 }

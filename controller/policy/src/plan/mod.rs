@@ -18,6 +18,7 @@ mod parts;
 mod patience;
 mod retry;
 mod room;
+mod survey;
 mod tenure;
 mod ways;
 
@@ -25,11 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, ModelSpec, Moment, WaitReason};
 use crate::fleet::{Fleet, Phase};
-use crate::state::{Claim, Goal, InstanceState, Load, LoadId, Standing, Worker};
+use crate::state::{Claim, Delay, Goal, InstanceState, Load, LoadId, Standing, Worker};
 use crate::timers::Alarm;
 use choose::Stop;
 
-pub(crate) use choose::Memos;
+pub(crate) use survey::Memos;
 pub(crate) use tenure::Tenure;
 
 /// One pass over the queue.
@@ -44,7 +45,7 @@ pub(crate) struct Pass {
     /// When the pass must be repeated though nothing happens.
     wake: Option<Moment>,
     /// What the load being decided has claimed.
-    claimed: Option<Claim>,
+    claimed: Vec<Claim>,
 }
 
 impl Pass {
@@ -54,8 +55,17 @@ impl Pass {
 
     /// Sets something aside for the load being decided.
     fn claim(&mut self, claim: Claim) {
-        self.claimed = Some(claim.clone());
+        self.claimed.push(claim.clone());
         self.claims.entry(claim.host.clone()).or_default().push(claim);
+    }
+
+    /// For a question that leaves the pass as it is.
+    fn fork(&self) -> Self {
+        Self {
+            claims: self.claims.clone(),
+            retries: self.retries.clone(),
+            ..Self::default()
+        }
     }
 
     fn wake_at(&mut self, at: Moment) {
@@ -98,11 +108,11 @@ impl Fleet {
             ..Pass::default()
         };
         self.begin_choosing(&pass);
+        self.claim_for_loading_groups(&mut pass);
         for id in self.turns_in_queue() {
             if let Some(load) = self.queue.get(&id).cloned() {
                 self.decide(&load, &mut pass, ids);
-                self.give_way(id, &pass);
-                self.note_claim(id, pass.claimed.take());
+                self.note_claims(id, std::mem::take(&mut pass.claimed));
             }
         }
         self.drop_plans_except(&pass.kept);
@@ -110,11 +120,16 @@ impl Fleet {
     }
 
     /// The order of the queue: retries first, as their hosts are closed to all others meanwhile and what these claim there must not
-    /// stand in their way (I7); then first come, first served.
+    /// stand in their way (I7); then groups that have begun; then first come, first served.
     pub(super) fn turns_in_queue(&self) -> Vec<LoadId> {
-        let retries = |load: &&Load| matches!(load.goal, Goal::RetryAt { .. });
-        let (first, then): (Vec<&Load>, Vec<&Load>) = self.queue.values().partition(retries);
-        first.iter().chain(&then).map(|load| load.id).collect()
+        let rank = |load: &Load| match load.goal {
+            Goal::RetryAt { .. } => 0,
+            Goal::Anywhere if self.has_begun(load) => 1,
+            Goal::Anywhere => 2,
+        };
+        let mut turns: Vec<(u8, LoadId)> = self.queue.values().map(|load| (rank(load), load.id)).collect();
+        turns.sort_unstable();
+        turns.into_iter().map(|(_, id)| id).collect()
     }
 
     fn retries(&self) -> BTreeMap<HostId, LoadId> {
@@ -146,12 +161,18 @@ impl Fleet {
             }
             self.retry_elsewhere(load.id);
         }
-        let whole = self.whole_group(load, pass);
-        let plan = whole.and_then(|()| self.best_plan(load, pass));
-        match plan.and_then(|plan| self.fit_into_fleet(load, plan, pass)) {
-            Ok(plan) => {
+        let plans = self.plans(load, pass).and_then(|plans| {
+            let mut plans = plans.into_iter();
+            let first = plans.next().ok_or_else(|| Stop::Claims(Vec::new()))?;
+            Ok((self.fit_into_fleet(load, first, pass)?, plans))
+        });
+        match plans {
+            Ok((first, others)) => {
                 self.unstick(load.id);
-                self.proceed(load, &plan, pass, ids);
+                self.proceed(load, &first, pass, ids);
+                for plan in others {
+                    pass.claim(Self::claim_of(load, &plan, Delay::Loads));
+                }
             }
             Err(stop) => self.stopped(load, stop, pass),
         }
@@ -170,6 +191,9 @@ impl Fleet {
         match stop {
             Stop::Claims(models) => {
                 self.unstick(load.id);
+                if self.has_begun(load) {
+                    self.begin_anew(load);
+                }
                 self.wait(load.id, WaitReason::Claim, models);
             }
             Stop::Ghosts { models, error } => self.wait_stuck(load, WaitReason::Claim, models, &error, pass),

@@ -1,88 +1,111 @@
-//! All or nothing: a group of replicas begins to load only if every one of them has a place (PROTOCOL 14).
+//! All or nothing: a group of replicas claims places for all its parts at once, and begins to load only if every one has its own (PROTOCOL 14).
 //!
-//! A group that has begun may find an earlier load before it again, whose worker was away. It goes on with the slot that it has; but where
-//! that load has claimed the memory that the group still lacks, and waits for the memory that the group has, the two would wait for each
-//! other for ever. Then the group, which is the later one, gives way.
+//! ```text
+//!   pass: second attempts ─► groups that have begun, in order ─► all others
+//!                                 claim what they lack, also while a part of theirs loads
+//! ```
+//!
+//! So what a group lacks is never taken by a load that waits for what the group has. Only another group that began before can stand in its way, if
+//! things have changed for that: then the later one gives up what it has, and begins anew when there are places for all of it again.
 
 use super::Pass;
-use super::choose::Stop;
-use crate::api::{InstanceId, WaitReason};
+use super::choose::{Plan, Stop};
+use crate::api::ModelId;
 use crate::fleet::Fleet;
-use crate::state::{Claim, Delay, Load, LoadId, Standing};
+use crate::state::{Claim, Delay, InstanceState, Load};
 
 impl Fleet {
-    /// Looks for places for all parts that a group still lacks, one beside the other; says what keeps it from them.
-    pub(crate) fn whole_group(&mut self, load: &Load, pass: &Pass) -> Result<(), Stop> {
-        let size = load.spec.replicas.get();
-        let group = load.group.as_ref();
-        let serves = group.is_some_and(|group| self.group_serves(&load.model, group));
-        if size < 2 || serves {
-            return Ok(());
+    /// Plans for all that a load lacks: one, or for a group one for each part, one beside the other; or what keeps it from them.
+    pub(crate) fn plans(&mut self, load: &Load, pass: &mut Pass) -> Result<Vec<Plan>, Stop> {
+        let parts = self.parts_to_place(load);
+        if parts == 1 {
+            return Ok(vec![self.best_plan(load, pass)?]);
         }
-        if let Some(first) = load.gave_way_to.and_then(|first| self.queue.get(&first)) {
-            return Err(Stop::Claims(vec![first.model.clone()]));
-        }
-        let ready = group.map_or(0, |group| self.ready_members(&load.model, group).len());
-        let ready = u32::try_from(ready).unwrap_or(u32::MAX);
-        let mut trial = Pass {
-            claims: pass.claims.clone(),
-            retries: pass.retries.clone(),
-            ..Pass::default()
-        };
-        for part in ready..size {
-            let plan = match self.best_plan_anew(load, &trial) {
-                Ok(plan) => plan,
+        let mut plans: Vec<Plan> = Vec::new();
+        let mut trial = pass.fork();
+        for _ in 0..parts {
+            match self.best_plan_anew(load, &trial) {
+                Ok(plan) => {
+                    trial.claim(Self::claim_of(load, &plan, Delay::Loads));
+                    plans.push(plan);
+                }
                 // Only its own parts stand in the way.
-                Err(Stop::Claims(models)) if models.iter().all(|model| *model == load.model) && part > 0 => {
-                    return Err(Stop::Refused(self.lacks_places(load, part)));
+                Err(Stop::Claims(models)) if models.iter().all(|model| *model == load.model) => {
+                    let possible = load.spec.replicas.get().saturating_sub(parts);
+                    let possible = possible + u32::try_from(plans.len()).unwrap_or(u32::MAX);
+                    return Err(Stop::Refused(self.lacks_places(load, possible)));
                 }
                 Err(stop) => return Err(stop),
-            };
-            let claim = Claim {
-                model: load.model.clone(),
-                kind: load.spec.kind,
-                host: plan.candidate.host,
-                reservations: plan.candidate.reservations,
-                victims: plan.victims.into_iter().map(|victim| victim.id).collect(),
-                delay: Delay::Loads,
-            };
-            trial.claims.entry(claim.host.clone()).or_default().push(claim);
+            }
         }
-        Ok(())
+        Ok(plans)
     }
 
-    /// Unloads withheld parts of a group that only claims keep from going on, if an earlier load waits for their room. It begins anew once
-    /// that load has left the queue, and not before: whom a load claims as victims depends on who is there.
-    pub(super) fn give_way(&mut self, id: LoadId, pass: &Pass) {
-        let Some(load) = self.queue.get(&id) else {
-            return;
-        };
-        let (Some(group), Standing::Waiting { reason, .. }) = (&load.group, &load.standing) else {
-            return;
-        };
-        let claims_alone = match &pass.claimed {
-            Some(claim) => claim.delay == Delay::Claims,
-            None => *reason == WaitReason::Claim && load.stuck_since.is_none(),
-        };
-        if !claims_alone {
-            return;
+    /// Parts of a load that have no place yet; one, unless it is for a group that does not serve.
+    fn parts_to_place(&self, load: &Load) -> u32 {
+        let size = load.spec.replicas.get();
+        let group = load.group.as_ref();
+        if size < 2 || group.is_some_and(|group| self.group_serves(&load.model, group)) {
+            return 1;
         }
-        let waiting_for = |part: &InstanceId| {
-            let mut claims = pass.claims.values().flatten();
-            let claim = claims.find(|claim| claim.victims.contains(part))?;
-            self.models.get(&claim.model)?.queued
-        };
-        let parts = self.ready_members(&load.model, group);
-        let parts: Vec<(InstanceId, LoadId)> = parts
-            .into_iter()
-            .filter(|part| self.may_be_torn_down(part))
-            .filter_map(|part| waiting_for(&part).map(|first| (part, first)))
-            .collect();
-        for (part, first) in parts {
-            self.tear_down(&part);
-            if let Some(load) = self.queue.get_mut(&id) {
-                load.gave_way_to = Some(first);
+        let here = group.map_or(0, |group| self.ready_members(&load.model, group).len());
+        size.saturating_sub(u32::try_from(here).unwrap_or(u32::MAX))
+            .max(1)
+    }
+
+    pub(super) fn claim_of(load: &Load, plan: &Plan, delay: Delay) -> Claim {
+        Claim {
+            model: load.model.clone(),
+            kind: load.spec.kind,
+            host: plan.candidate.host.clone(),
+            reservations: plan.candidate.reservations.clone(),
+            victims: plan.victims.iter().map(|victim| victim.id.clone()).collect(),
+            delay,
+        }
+    }
+
+    /// Its group has begun: some of it is ready, and waits for the rest.
+    pub(super) fn has_begun(&self, load: &Load) -> bool {
+        let group = load.group.as_ref();
+        group.is_some_and(|group| {
+            !self.group_serves(&load.model, group) && !self.ready_members(&load.model, group).is_empty()
+        })
+    }
+
+    /// Claims what groups lack of which a part loads at the moment.
+    pub(super) fn claim_for_loading_groups(&mut self, pass: &mut Pass) {
+        let groups: Vec<ModelId> = self.groups_loading.iter().cloned().collect();
+        for model in groups {
+            let loading = self.instances_of(&model).find_map(|found| {
+                if let InstanceState::Loading { load, .. } = &found.state {
+                    Some(Load::clone(load))
+                } else {
+                    None
+                }
+            });
+            let lacks = loading.filter(|load| self.parts_to_place(load) > 1);
+            let Some(load) = lacks else {
+                self.groups_loading.remove(&model);
+                continue;
+            };
+            // The part that loads is one of them.
+            if let Ok(plans) = self.plans(&load, pass) {
+                for plan in plans.iter().skip(1) {
+                    pass.claim(Self::claim_of(&load, plan, Delay::Loads));
+                }
             }
+            self.note_claims(load.id, std::mem::take(&mut pass.claimed));
+        }
+    }
+
+    /// What has begun of a group goes, since a group that began before needs its place.
+    pub(super) fn begin_anew(&mut self, load: &Load) {
+        let parts = load
+            .group
+            .as_ref()
+            .map(|group| self.ready_members(&load.model, group));
+        for part in parts.into_iter().flatten() {
+            self.tear_down(&part);
         }
     }
 }

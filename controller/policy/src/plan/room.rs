@@ -211,13 +211,6 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Whether the load fits without evicting anybody, now or later.
-    pub(crate) fn is_free(&mut self) -> bool {
-        let free = self.check_unseen_motion().is_ok() && self.free();
-        self.waits = free && self.before_work_ends().is_some_and(|present| !present.free());
-        free
-    }
-
     fn all_idle(&self) -> bool {
         self.chosen().all(|(resident, _)| resident.tenure == Tenure::Idle)
     }

@@ -35,8 +35,6 @@ pub(crate) struct Load {
     pub(crate) goal: Goal,
     /// The replica group it is a part of, once one of it was started.
     pub(crate) group: Option<Group>,
-    /// The earlier load for which its group was torn down; it begins after that.
-    pub(crate) gave_way_to: Option<LoadId>,
     /// Since when it waits for a worker that could host it, or for a ghost to end.
     pub(crate) stuck_since: Option<Moment>,
     /// Since when it waits for busy victims.
@@ -140,7 +138,6 @@ impl Load {
             lost: 0,
             goal: Goal::Anywhere,
             group: None,
-            gave_way_to: None,
             stuck_since: None,
             blocked_since: None,
             drains_since: None,

@@ -198,6 +198,9 @@ impl Fleet {
             | InstanceState::Opaque => {
                 let spec = Arc::clone(&instance.spec);
                 let load = self.load_of(&spec, id);
+                if spec.group.is_some() {
+                    self.groups_loading.insert(spec.model.clone());
+                }
                 if let Some(instance) = self.instances.get_mut(id) {
                     let load = Box::new(load);
                     instance.state = InstanceState::Loading {
