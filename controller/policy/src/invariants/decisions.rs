@@ -6,7 +6,7 @@ use super::Violation;
 use crate::api::{Bytes, Command, DeviceKey, Effect, EvictionRule, InstanceId, ModelId, UnloadMode};
 use crate::config::Eviction;
 use crate::fleet::Fleet;
-use crate::plan::Tenure;
+use crate::plan::{Tenure, order};
 use crate::state::{Free, Goal, Instance, InstanceState};
 
 /// A command, and what was decided after it in the same step.
@@ -226,11 +226,21 @@ pub(super) fn least_recently_used(
         }
         EvictionRule::ExclusiveDevice | EvictionRule::FailedLoad => false,
     };
+    let host = fleet.ledger.named(&victim.host);
+    let turn = |instance: &Instance| {
+        let mut residents = host.into_iter().flat_map(|host| &host.residents);
+        let found = residents.find(|resident| resident.id == instance.id)?;
+        Some(order::by_instance(
+            found,
+            instance.spec.kind,
+            fleet.config.eviction,
+        ))
+    };
     let older = fleet.on_host(&victim.host).find(|other| {
         would_do(other)
             && alone(other)
             && other.spec.model != *for_model
-            && other.usage.last_used < victim.usage.last_used
+            && turn(other) < turn(victim)
             && fleet.tenure(other, &[]) == Tenure::Idle
     });
     if let Some(older) = older {

@@ -9,39 +9,18 @@
 //!
 //! A place is chosen by its host alone; what the fleet's limit takes besides joins the plan's victims, and goes with them, all or none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::Pass;
 use super::choose::{Ease, Plan, Stop};
 use super::obstacle::Victim;
+use super::order;
 use super::tenure::Tenure;
 use crate::api::{EvictionRule, InstanceId, LoadError, ModelId};
 use crate::config::Limit;
 use crate::fleet::Fleet;
 use crate::ledger::Resident;
 use crate::state::{Claim, Instance, Load};
-use crate::strategy::Worth;
-
-/// Instances of one model that stay.
-#[derive(Default)]
-struct Copies<'a>(Vec<&'a Resident>);
-
-impl Copies<'_> {
-    /// Its place in the order of eviction, as on a host: idle ones first, then by what their going costs; none if it may not be evicted.
-    fn turn(&self) -> Option<(u8, Worth)> {
-        let movable = |copy: &&Resident| !matches!(copy.tenure, Tenure::Pinned | Tenure::Ghost);
-        if !self.0.iter().all(movable) {
-            return None;
-        }
-        let key = |copy: &&Resident| (copy.tenure.rank(), copy.loss);
-        let keys = self.0.iter().map(key);
-        keys.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)))
-    }
-
-    fn any(&self, tenure: Tenure) -> bool {
-        self.0.iter().any(|copy| copy.tenure == tenure)
-    }
-}
 
 impl Fleet {
     /// Adds to a plan whom the fleet's limit takes besides, or says what stands in the way.
@@ -61,25 +40,25 @@ impl Fleet {
             promised.contains(&resident.id) && !own(resident)
                 || plan.victims.iter().any(|victim| victim.id == resident.id)
         };
-        let mut there: BTreeMap<&ModelId, Copies<'_>> = BTreeMap::new();
         let hosts = self.ledger.slots().filter_map(|slot| self.ledger.host(slot));
-        for resident in hosts.flat_map(|host| &host.residents) {
-            if resident.kind == load.spec.kind && !resident.going() && !goes(resident) {
-                there.entry(&resident.model.id).or_default().0.push(resident);
-            }
-        }
+        let all = hosts.flat_map(|host| &host.residents);
+        let stays =
+            |resident: &&Resident| resident.kind == load.spec.kind && !resident.going() && !goes(resident);
+        let mut there: Vec<&Resident> = all.filter(stays).collect();
         let mut further = Vec::new();
         loop {
-            let models: BTreeSet<&ModelId> = there.keys().copied().chain(claimed.iter().copied()).collect();
+            let models = there.iter().map(|resident| &resident.model.id);
+            let models: BTreeSet<&ModelId> = models.chain(claimed.iter().copied()).collect();
             if models.contains(&load.model) || limit.allows(models.len() + 1) {
                 break;
             }
-            let open = there.iter().filter(|(model, _)| !claimed.contains(*model));
-            let turns = open.filter_map(|(model, copies)| Some((copies.turn()?, *model)));
-            let Some((_, first)) = turns.min() else {
+            let has_claim = |model: &ModelId| claimed.contains(model);
+            let Some(first) = order::first_model(there.iter().copied(), has_claim) else {
                 return Err(self.fleet_is_full(load, &there, &claimed));
             };
-            further.extend(there.remove(first).into_iter().flat_map(|copies| copies.0));
+            let (gone, stay) = there.into_iter().partition(|resident| resident.model == *first);
+            further.extend::<Vec<&Resident>>(gone);
+            there = stay;
         }
         for copy in further {
             plan.victims.push(Victim {
@@ -98,15 +77,11 @@ impl Fleet {
         Ok(plan)
     }
 
-    fn fleet_is_full(
-        &self,
-        load: &Load,
-        there: &BTreeMap<&ModelId, Copies<'_>>,
-        claimed: &BTreeSet<&ModelId>,
-    ) -> Stop {
+    fn fleet_is_full(&self, load: &Load, there: &[&Resident], claimed: &BTreeSet<&ModelId>) -> Stop {
         let with = |tenure: Tenure| {
-            let found = there.iter().filter(|(_, copies)| copies.any(tenure));
-            found.map(|(model, _)| (*model).clone()).collect::<Vec<_>>()
+            let found = there.iter().filter(|found| found.tenure == tenure);
+            let models: BTreeSet<&ModelId> = found.map(|found| &found.model.id).collect();
+            models.into_iter().cloned().collect::<Vec<_>>()
         };
         let ghosts = with(Tenure::Ghost);
         if !claimed.is_empty() {

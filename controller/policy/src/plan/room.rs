@@ -4,12 +4,12 @@ use smallvec::SmallVec;
 
 use super::candidates::Place;
 use super::obstacle::{Obstacle, Shortage, Victim};
+use super::order;
 use super::tenure::Tenure;
-use crate::api::{Bytes, DeviceKey, EvictionRule, ModelId, ModelSpec, ModelType};
-use crate::config::{Config, Eviction, Limit};
+use crate::api::{Bytes, EvictionRule, ModelId, ModelSpec, ModelType};
+use crate::config::{Config, Limit};
 use crate::ledger::{Host, ModelTag, Resident};
 use crate::state::Claim;
-use crate::strategy::Worth;
 
 /// What is to be loaded.
 #[derive(Debug)]
@@ -22,40 +22,27 @@ pub(crate) struct Wanted<'a> {
 
 impl Wanted<'_> {
     /// Another replica of the model.
-    fn sibling(&self, resident: &Resident) -> bool {
+    pub(super) fn sibling(&self, resident: &Resident) -> bool {
         self.spec.replicas.get() > 1 && resident.model == self.model
     }
 }
 
 /// A place on a host as one load sees it after all earlier claims.
 pub(crate) struct Room<'a> {
-    config: &'a Config,
-    host: &'a Host,
-    wanted: &'a Wanted<'a>,
+    pub(super) config: &'a Config,
+    pub(super) host: &'a Host,
+    pub(super) wanted: &'a Wanted<'a>,
     place: &'a Place,
-    claims: SmallVec<[&'a Claim; 4]>,
+    pub(super) claims: SmallVec<[&'a Claim; 4]>,
     /// Residents that go for earlier claims, beside those on their way out. Replicas of the model itself are counted as staying: a group
     /// that has begun goes on with the slot that it has, and takes no room of its own.
-    promised: SmallVec<[usize; 4]>,
-    victims: SmallVec<[(usize, EvictionRule); 4]>,
+    pub(super) promised: SmallVec<[usize; 4]>,
+    pub(super) victims: SmallVec<[(usize, EvictionRule); 4]>,
     /// Those that finish work on their way out are there, and so is whom a claim that waits for work is promised.
-    at_present: bool,
+    pub(super) at_present: bool,
     /// Even when its victims have gone somebody else has to end their work.
     pub(crate) waits: bool,
 }
-
-/// Residents that may be asked to go, and those that may not.
-#[derive(Default)]
-struct Residents {
-    movable: SmallVec<[usize; 16]>,
-    ghosts: Vec<ModelId>,
-    pinned: Vec<ModelId>,
-    /// Replicas of the model itself: they never make room for one another.
-    siblings: Vec<ModelId>,
-}
-
-/// A resident's place in the order of eviction: idle ones first (I9), then same type first if that matters, then by worth; ties break by id.
-type Turn<'a> = (u8, bool, Worth, &'a crate::api::InstanceId);
 
 impl<'a> Room<'a> {
     pub(crate) fn new(
@@ -161,15 +148,13 @@ impl<'a> Room<'a> {
 
     /// Whether the load fits once its victims have gone.
     fn free(&self) -> bool {
-        let slot = self.config.limits.of(self.wanted.spec.kind);
-        let slot_free = slot == Limit::Unlimited || self.is_here() || slot.allows(self.count_models() + 1);
         let devices = self.place.parts.iter().all(|&(space, bytes)| {
             let taken = self
                 .class_limit(space)
                 .is_some_and(|limit| self.count_in_class(space) >= limit);
             !taken && (self.config.overcommit || !self.short_on(space, bytes))
         });
-        slot_free && devices
+        self.slot_free() && devices
     }
 
     /// An instance of the model stays here, or a claim is for it.
@@ -255,26 +240,9 @@ impl<'a> Room<'a> {
         !(going || self.promised.contains(&index) || self.victims.iter().any(|(victim, _)| *victim == index))
     }
 
-    fn staying(&self) -> impl Iterator<Item = (usize, &'a Resident)> + '_ {
+    pub(super) fn staying(&self) -> impl Iterator<Item = (usize, &'a Resident)> + '_ {
         let residents = self.host.residents.iter().enumerate();
         residents.filter(|(index, resident)| self.stays(*index, resident))
-    }
-
-    fn sort(&self, test: impl Fn(&Resident) -> bool) -> Residents {
-        let mut sorted = Residents::default();
-        for (index, resident) in self.staying().filter(|(_, resident)| test(resident)) {
-            if self.wanted.sibling(resident) {
-                sorted.siblings.push(resident.model.id.clone());
-                continue;
-            }
-            match resident.tenure {
-                Tenure::Going => {}
-                Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. } => sorted.movable.push(index),
-                Tenure::Ghost => sorted.ghosts.push(resident.model.id.clone()),
-                Tenure::Pinned => sorted.pinned.push(resident.model.id.clone()),
-            }
-        }
-        sorted
     }
 
     /// Another replica of the model is, or will be, on one of the place's devices.
@@ -315,10 +283,6 @@ impl<'a> Room<'a> {
         }
     }
 
-    fn evict(&mut self, index: usize, rule: EvictionRule) {
-        self.victims.push((index, rule));
-    }
-
     /// How many models of this load's class a device may host; none = as many as fit.
     fn class_limit(&self, space: usize) -> Option<usize> {
         let space = self.host.spaces.get(space)?;
@@ -353,33 +317,14 @@ impl<'a> Room<'a> {
             return Ok(());
         };
         while self.count_in_class(space) >= limit {
-            let residents = self
-                .sort(|resident| self.in_class(space, resident.kind) && resident.part_on(space).is_some());
-            let Some(model) = self.cheapest_model(&residents) else {
-                let claims = self
-                    .claims_of(space)
-                    .filter(|claim| self.in_class(space, claim.kind));
-                let mut claimed: Vec<ModelId> = claims.map(|claim| claim.model.clone()).collect();
-                claimed.extend(residents.siblings.iter().cloned());
-                return Err(if !claimed.is_empty() {
-                    Obstacle::Claims(claimed)
-                } else if !residents.ghosts.is_empty() {
-                    Obstacle::Ghosts {
-                        models: residents.ghosts,
-                        short: None,
-                    }
-                } else {
-                    Obstacle::Pinned(residents.pinned)
-                });
+            let there = |room: &Self, found: &Resident| {
+                room.in_class(space, found.kind) && found.part_on(space).is_some()
             };
-            for index in residents.movable {
-                if self
-                    .resident(index)
-                    .is_some_and(|resident| resident.model == *model)
-                {
-                    self.evict(index, EvictionRule::ExclusiveDevice);
-                }
-            }
+            let claimed = self
+                .claims_of(space)
+                .filter(|claim| self.in_class(space, claim.kind));
+            let claimed = claimed.map(|claim| claim.model.clone()).collect();
+            self.evict_model(EvictionRule::ExclusiveDevice, there, claimed)?;
         }
         Ok(())
     }
@@ -387,36 +332,66 @@ impl<'a> Room<'a> {
     /// I2: the models of the type that are worth least go until the limit holds; by `lru`, strictly the least recently used.
     fn clear_slot(&mut self) -> Result<(), Obstacle> {
         let kind = self.wanted.spec.kind;
-        let limit = self.config.limits.of(kind);
-        if limit == Limit::Unlimited {
-            return Ok(());
+        while !self.slot_free() {
+            let claimed = self.claims.iter().filter(|claim| claim.kind == kind);
+            let claimed = claimed.map(|claim| claim.model.clone()).collect();
+            self.evict_model(EvictionRule::TypeSlot, |_, found| found.kind == kind, claimed)?;
         }
-        loop {
-            if self.is_here() || limit.allows(self.count_models() + 1) {
-                return Ok(());
-            }
-            let residents = self.sort(|resident| resident.kind == kind);
-            let Some(model) = self.cheapest_model(&residents) else {
-                let claimed = self.claimants(|claim| claim.kind == kind);
-                return Err(if !claimed.is_empty() {
-                    Obstacle::Claims(claimed)
-                } else if !residents.ghosts.is_empty() {
-                    Obstacle::Ghosts {
-                        models: residents.ghosts,
-                        short: None,
-                    }
-                } else {
-                    Obstacle::Pinned(residents.pinned)
-                });
-            };
-            for index in residents.movable {
-                if self
-                    .resident(index)
-                    .is_some_and(|resident| resident.model == *model)
-                {
-                    self.evict(index, EvictionRule::TypeSlot);
-                }
-            }
+        Ok(())
+    }
+
+    fn slot_free(&self) -> bool {
+        let limit = self.config.limits.of(self.wanted.spec.kind);
+        limit == Limit::Unlimited || self.is_here() || limit.allows(self.count_models() + 1)
+    }
+
+    /// One model of those that are counted together goes, all its instances.
+    fn evict_model(
+        &mut self,
+        rule: EvictionRule,
+        counts: impl Fn(&Self, &Resident) -> bool,
+        claimed: Vec<ModelId>,
+    ) -> Result<(), Obstacle> {
+        let counted = || self.staying().filter(|(_, resident)| counts(self, resident));
+        let others = counted().map(|(_, resident)| resident);
+        let others = others.filter(|resident| !self.wanted.sibling(resident));
+        let has_claim = |model: &ModelId| self.claims.iter().any(|claim| claim.model == *model);
+        let Some(model) = order::first_model(others, has_claim) else {
+            let residents = counted().map(|(_, resident)| resident).collect();
+            return Err(self.obstacle(claimed, residents, None));
+        };
+        let going = counted().filter(|(_, resident)| resident.model == *model);
+        let going: SmallVec<[usize; 4]> = going.map(|(index, _)| index).collect();
+        self.victims.extend(going.into_iter().map(|index| (index, rule)));
+        Ok(())
+    }
+
+    /// What no eviction removes of those that stay. Replicas of the model itself never make room for one another: they count as claims.
+    pub(super) fn obstacle(
+        &self,
+        mut claimed: Vec<ModelId>,
+        residents: Vec<&Resident>,
+        short: Option<Shortage>,
+    ) -> Obstacle {
+        let (siblings, others): (Vec<&Resident>, Vec<&Resident>) = residents
+            .into_iter()
+            .partition(|resident| self.wanted.sibling(resident));
+        let models = |of: &[&Resident]| of.iter().map(|found| found.model.id.clone()).collect::<Vec<_>>();
+        let with = |tenure: Tenure| {
+            let found = others.iter().filter(|found| found.tenure == tenure);
+            found.map(|found| found.model.id.clone()).collect::<Vec<_>>()
+        };
+        claimed.extend(models(&siblings));
+        let ghosts = with(Tenure::Ghost);
+        let pinned = with(Tenure::Pinned);
+        match short {
+            _ if !claimed.is_empty() => Obstacle::Claims(claimed),
+            short if !ghosts.is_empty() => Obstacle::Ghosts {
+                models: ghosts,
+                short,
+            },
+            Some(short) if pinned.is_empty() || self.foreign_use(&short) => Obstacle::Foreign(short),
+            Some(_) | None => Obstacle::Pinned(pinned),
         }
     }
 
@@ -442,176 +417,12 @@ impl<'a> Room<'a> {
         models.len()
     }
 
-    /// The model to evict for a slot: all its instances must be movable; idle ones first, then by what their going costs, since a slot has no
-    /// bytes (I9).
-    fn cheapest_model(&self, residents: &Residents) -> Option<&'a ModelTag> {
-        let mut best: Option<((u8, Worth, &ModelId), &ModelTag)> = None;
-        for &index in &residents.movable {
-            let Some(resident) = self.resident(index) else {
-                continue;
-            };
-            let model = &resident.model;
-            let firm = residents.ghosts.contains(&model.id)
-                || residents.pinned.contains(&model.id)
-                || self.claims.iter().any(|claim| claim.model == model.id);
-            if firm {
-                continue;
-            }
-            // Its replicas go with it: the busiest and the most worth one speaks for all.
-            let replicas = residents.movable.iter().filter_map(|index| self.resident(*index));
-            let key = replicas
-                .filter(|replica| replica.model == *model)
-                .fold((0, Worth::NONE, &model.id), |(rank, loss, id), replica| {
-                    (rank.max(replica.tenure.rank()), loss.max(replica.loss), id)
-                });
-            if best.as_ref().is_none_or(|(least, _)| key < *least) {
-                best = Some((key, model));
-            }
-        }
-        best.map(|(_, model)| model)
-    }
-
-    fn resident(&self, index: usize) -> Option<&'a Resident> {
+    pub(super) fn resident(&self, index: usize) -> Option<&'a Resident> {
         self.host.residents.get(index)
     }
 
-    /// I4: instances on a device that is short go by worth; by `lru`, those of the same type first.
-    fn clear_memory(&mut self, space: usize, bytes: Bytes) -> Result<(), Obstacle> {
-        while self.short_on(space, bytes) {
-            let mut first: Option<(Turn<'a>, usize)> = None;
-            for (index, resident) in self.staying() {
-                let movable = matches!(
-                    resident.tenure,
-                    Tenure::Idle | Tenure::Finishing | Tenure::Busy { .. }
-                ) && !self.wanted.sibling(resident);
-                if !movable || resident.part_on(space).is_none() {
-                    continue;
-                }
-                let by_type = self.config.eviction == Eviction::Lru;
-                let other_type = by_type && resident.kind != self.wanted.spec.kind;
-                let turn = (resident.tenure.rank(), other_type, resident.worth, &resident.id);
-                if first.as_ref().is_none_or(|(least, _)| turn < *least) {
-                    first = Some((turn, index));
-                }
-            }
-            match first {
-                Some((_, index)) => self.evict(index, EvictionRule::Memory),
-                None => return Err(self.memory_obstacle(space, bytes)),
-            }
-        }
-        Ok(())
-    }
-
-    fn memory_obstacle(&self, space: usize, bytes: Bytes) -> Obstacle {
-        let mut claimed = self.claimants_of(space);
-        let residents = self.sort(|resident| resident.part_on(space).is_some());
-        claimed.extend(residents.siblings.iter().cloned());
-        let device = self.host.spaces.get(space).map(|space| DeviceKey {
-            host: self.host.id.clone(),
-            device: space.id.clone(),
-        });
-        let Some(device) = device else {
-            return Obstacle::Claims(claimed);
-        };
-        let short = Shortage {
-            device,
-            wanted: bytes,
-            possible: self.possible_on(space),
-        };
-        if !claimed.is_empty() {
-            Obstacle::Claims(claimed)
-        } else if !residents.ghosts.is_empty() {
-            Obstacle::Ghosts {
-                models: residents.ghosts,
-                short: Some(short),
-            }
-        } else if !residents.pinned.is_empty() && !self.foreign_use(space, bytes) {
-            Obstacle::Pinned(residents.pinned)
-        } else {
-            Obstacle::Foreign(short)
-        }
-    }
-
-    /// Even without the pinned models the device would be short: other programs use it.
-    fn foreign_use(&self, index: usize, wanted: Bytes) -> bool {
-        let Some(space) = self.host.spaces.get(index) else {
-            return true;
-        };
-        let Some(free) = space.free else {
-            return false;
-        };
-        let parts = self
-            .host
-            .residents
-            .iter()
-            .filter_map(|resident| resident.part_on(index));
-        let ours: Bytes = parts.map(|part| part.in_use).sum();
-        free + ours < wanted + self.config.margin
-    }
-
-    /// What the device has for this load after all claims and evictions: by reservations, and by what is really free (I4).
-    pub(super) fn possible_on(&self, index: usize) -> Bytes {
-        let Some(space) = self.host.spaces.get(index) else {
-            return Bytes::ZERO;
-        };
-        let mut sums = space.sums;
-        let victims = self.victims.iter().map(|(victim, _)| *victim);
-        let mut leaving: SmallVec<[usize; 8]> = self.promised.iter().copied().chain(victims).collect();
-        leaving.sort_unstable();
-        leaving.dedup();
-        let parts = leaving
-            .iter()
-            .filter_map(|resident| self.resident(*resident)?.part_on(index));
-        for part in parts {
-            sums.charged = sums.charged.saturating_sub(part.charge);
-            sums.unrealised = sums.unrealised.saturating_sub(part.unrealised);
-            sums.returned += part.in_use;
-        }
-        let drains = |resident: &&Resident| self.at_present && resident.drains;
-        let staying = self.host.residents.iter().filter(drains);
-        for part in staying.filter_map(|resident| resident.part_on(index)) {
-            sums.charged += part.charge;
-            sums.unrealised += part.unrealised;
-            sums.returned = sums.returned.saturating_sub(part.in_use);
-        }
-        let claimed = self.claimed_on(index);
-        let margin = self.config.margin;
-        let by_reservation = space.capacity.saturating_sub(margin + sums.charged + claimed);
-        space.free.map_or(by_reservation, |free| {
-            let really = (free + sums.returned).saturating_sub(margin + sums.unrealised + claimed);
-            by_reservation.min(really)
-        })
-    }
-
-    fn short_on(&self, space: usize, wanted: Bytes) -> bool {
-        self.possible_on(space) < wanted
-    }
-
-    fn claimed_on(&self, index: usize) -> Bytes {
-        let Some(space) = self.host.spaces.get(index) else {
-            return Bytes::ZERO;
-        };
-        let reservations = self.claims.iter().flat_map(|claim| &claim.reservations);
-        reservations
-            .filter(|reservation| reservation.device == space.id)
-            .map(|reservation| reservation.bytes)
-            .sum()
-    }
-
-    fn claimants(&self, test: impl Fn(&Claim) -> bool) -> Vec<ModelId> {
-        self.claims
-            .iter()
-            .filter(|claim| test(claim))
-            .map(|claim| claim.model.clone())
-            .collect()
-    }
-
-    fn claimants_of(&self, index: usize) -> Vec<ModelId> {
-        self.claims_of(index).map(|claim| claim.model.clone()).collect()
-    }
-
     /// Claims with something on a device.
-    fn claims_of(&self, index: usize) -> impl Iterator<Item = &'a Claim> + '_ {
+    pub(super) fn claims_of(&self, index: usize) -> impl Iterator<Item = &'a Claim> + '_ {
         let space = self.host.spaces.get(index);
         self.claims.iter().copied().filter(move |claim| {
             space.is_some_and(|space| claim.reservations.iter().any(|r| r.device == space.id))
@@ -625,11 +436,7 @@ impl<'a> Room<'a> {
         }
         let mut chosen: SmallVec<[usize; 4]> = self.victims.iter().map(|(index, _)| *index).collect();
         chosen.sort_unstable();
-        let worth = |index: &usize| {
-            self.resident(*index)
-                .map(|resident| (resident.tenure.rank(), resident.worth))
-        };
-        chosen.sort_by_key(|index| std::cmp::Reverse(worth(index)));
+        chosen.sort_by_key(|index| self.resident(*index).map(order::most_worth_first));
         for index in chosen {
             let at = self.victims.iter().position(|(victim, _)| *victim == index);
             let Some(spared) = at.map(|at| self.victims.remove(at)) else {

@@ -22,6 +22,14 @@ pub(crate) enum Tenure {
 }
 
 impl Tenure {
+    /// It may be evicted, now or later.
+    pub(crate) fn movable(self) -> bool {
+        match self {
+            Self::Idle | Self::Finishing | Self::Busy { .. } => true,
+            Self::Going | Self::Pinned | Self::Ghost => false,
+        }
+    }
+
     /// In which order victims are taken: idle ones, those that finish their last work, those that time alone makes idle, busy ones (I9).
     pub(crate) fn rank(self) -> u8 {
         match self {
