@@ -73,7 +73,7 @@ impl Fleet {
         !rests
     }
 
-    fn set_state(&mut self, id: &InstanceId, state: InstanceState) {
+    pub(crate) fn set_state(&mut self, id: &InstanceId, state: InstanceState) {
         if let Some(instance) = self.instances.get_mut(id) {
             instance.state = state;
         }

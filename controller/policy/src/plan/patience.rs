@@ -62,42 +62,28 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(&victim.id) else {
             return false;
         };
-        match &mut instance.state {
-            InstanceState::Quiesced { plan, patient, .. } => {
-                *plan = Some(load.id);
-                *patient = true;
-            }
-            // An idle one has nothing to finish: quiesced for those that have, it would no longer be the first to go, and be resumed for the next.
-            InstanceState::Ready
-                if victim.tenure != Tenure::Idle
-                    && instance.pending.is_none()
-                    && !rests
-                    && !held
-                    && settled.is_none_or(|settled| settled <= now) =>
-            {
-                instance.state = InstanceState::Quiesced {
-                    plan: Some(load.id),
-                    confirmed: false,
-                    patient: true,
-                    since: now,
-                };
-                let kind = DecisionKind::Quiescing {
-                    for_model: load.model.clone(),
-                    why: Quiesce::Patience {
-                        waited: now.since(since),
-                    },
-                };
-                self.decided_on(kind, &victim.id);
-                self.send(&victim.id, Asked::Quiesce, Command::Quiesce);
-            }
-            InstanceState::Ready
-            | InstanceState::Loading { .. }
-            | InstanceState::Cancelling { .. }
-            | InstanceState::Evicting { .. }
-            | InstanceState::Resuming
-            | InstanceState::Leaving(_)
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => return false,
+        // An idle one has nothing to finish: quiesced for those that have, it would no longer be the first to go, and be resumed for the next.
+        let may_go =
+            victim.tenure != Tenure::Idle && !rests && !held && settled.is_none_or(|settled| settled <= now);
+        if let InstanceState::Quiesced { plan, patient, .. } = &mut instance.state {
+            *plan = Some(load.id);
+            *patient = true;
+        } else if matches!(instance.state, InstanceState::Ready) && instance.pending.is_none() && may_go {
+            instance.state = InstanceState::Quiesced {
+                plan: Some(load.id),
+                confirmed: false,
+                patient: true,
+                since: now,
+            };
+            let waited = now.since(since);
+            let kind = DecisionKind::Quiescing {
+                for_model: load.model.clone(),
+                why: Quiesce::Patience { waited },
+            };
+            self.decided_on(kind, &victim.id);
+            self.send(&victim.id, Asked::Quiesce, Command::Quiesce);
+        } else {
+            return false;
         }
         self.attention.insert(victim.id.clone());
         pass.kept.insert(victim.id.clone());

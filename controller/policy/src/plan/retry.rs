@@ -90,17 +90,10 @@ impl Fleet {
                 }
                 continue;
             }
-            let tenure = match &instance.state {
-                InstanceState::Opaque => continue,
-                InstanceState::Loading { .. }
-                | InstanceState::Cancelling { .. }
-                | InstanceState::Ready
-                | InstanceState::Evicting { .. }
-                | InstanceState::Quiesced { .. }
-                | InstanceState::Resuming
-                | InstanceState::Leaving(_)
-                | InstanceState::Lost(_) => self.tenure(instance, &[]),
-            };
+            if matches!(instance.state, InstanceState::Opaque) {
+                continue;
+            }
+            let tenure = self.tenure(instance, &[]);
             match tenure {
                 Tenure::Ghost | Tenure::Pinned => continue,
                 Tenure::Going => {}

@@ -3,6 +3,7 @@
 mod catalogue;
 mod ended;
 mod ensure;
+mod follow;
 mod ghost;
 mod group;
 mod operator;

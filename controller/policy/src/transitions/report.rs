@@ -4,17 +4,13 @@
 //! is outstanding, only states that it cannot explain count.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::ended::End;
 use super::group::has_served;
-use crate::api::{
-    DecisionKind, DeviceChoice, DeviceId, DeviceKind, IdleTtl, InstanceId, InstanceSpec, InstanceStatus,
-    ModelSpec, Need, NeedPart, Progress, Report, ReportedState, Touch, WorkerId,
-};
+use crate::api::{DeviceId, InstanceId, InstanceStatus, Report, ReportedState, Touch, WorkerId};
 use crate::fleet::Fleet;
-use crate::state::{Asked, Before, Exit, Instance, InstanceState, Load, Model, Place, Was};
+use crate::state::{Asked, Instance, InstanceState, Model, Place, Was};
 
 impl Fleet {
     /// Changes at a worker: instances first, samples last, so that a sample counts as newer than what came with it.
@@ -67,32 +63,28 @@ impl Fleet {
 
     /// Takes one status; says whether an engine started to serve, or ended.
     fn status_reported(&mut self, worker: &WorkerId, status: InstanceStatus) -> bool {
-        match self.instances.get(&status.id) {
-            Some(known) if known.worker != *worker || status.revision < known.revision => return false,
-            Some(_) => {}
-            None => match status.state {
-                ReportedState::Gone | ReportedState::Failed(_) => {
-                    // Its end was heard before, by an outcome for example; the samples beside it show it all the same.
-                    self.acknowledge_end(worker, &status.id);
-                    return true;
-                }
-                ReportedState::Loading { .. }
-                | ReportedState::Ready
-                | ReportedState::Quiesced
-                | ReportedState::Draining
-                | ReportedState::Unloading
-                | ReportedState::Unknown => self.adopt(worker, &status),
-            },
-        }
         let end = match &status.state {
-            ReportedState::Gone => End::Asked,
-            ReportedState::Failed(failure) => End::Failed(failure.clone()),
+            ReportedState::Gone => Some(End::Asked),
+            ReportedState::Failed(failure) => Some(End::Failed(failure.clone())),
             ReportedState::Loading { .. }
             | ReportedState::Ready
             | ReportedState::Quiesced
             | ReportedState::Draining
             | ReportedState::Unloading
-            | ReportedState::Unknown => return self.follow(status),
+            | ReportedState::Unknown => None,
+        };
+        match self.instances.get(&status.id) {
+            Some(known) if known.worker != *worker || status.revision < known.revision => return false,
+            Some(_) => {}
+            None if end.is_some() => {
+                // Its end was heard before, by an outcome for example; the samples beside it show it all the same.
+                self.acknowledge_end(worker, &status.id);
+                return true;
+            }
+            None => self.adopt(worker, &status),
+        }
+        let Some(end) = end else {
+            return self.follow(status);
         };
         self.instance_ended(&status.id, end);
         self.acknowledge_end(worker, &status.id);
@@ -149,26 +141,14 @@ impl Fleet {
             .touched(now, (status.touch_seq, status.touch_age), before, quiet);
         instance.doubtful_since = None;
         let model = instance.spec.model.clone();
-        let became_ready = match status.state {
-            ReportedState::Loading { progress } => {
-                self.follow_loading(&status.id, progress);
-                false
-            }
-            ReportedState::Ready => self.follow_ready(&status.id),
-            ReportedState::Quiesced => {
-                self.follow_quiesced(&status.id);
-                false
-            }
-            ReportedState::Draining | ReportedState::Unloading => {
-                self.follow_leaving(&status.id);
-                false
-            }
-            ReportedState::Unknown => {
-                instance.state = InstanceState::Opaque;
-                false
-            }
-            ReportedState::Gone | ReportedState::Failed(_) => false,
-        };
+        let became_ready = matches!(status.state, ReportedState::Ready) && self.follow_ready(&status.id);
+        match status.state {
+            ReportedState::Loading { progress } => self.follow_loading(&status.id, progress),
+            ReportedState::Quiesced => self.follow_quiesced(&status.id),
+            ReportedState::Draining | ReportedState::Unloading => self.follow_leaving(&status.id),
+            ReportedState::Unknown => self.set_state(&status.id, InstanceState::Opaque),
+            ReportedState::Ready | ReportedState::Gone | ReportedState::Failed(_) => {}
+        }
         if let Some(instance) = self.instances.get_mut(&status.id) {
             instance.press();
         }
@@ -177,162 +157,6 @@ impl Fleet {
         self.touch_model(&model);
         self.replan |= !only_further && !self.queue.is_empty();
         became_ready
-    }
-
-    fn follow_loading(&mut self, id: &InstanceId, reported: Progress) {
-        let Some(instance) = self.instances.get_mut(id) else {
-            return;
-        };
-        match &mut instance.state {
-            InstanceState::Loading { progress, .. } => *progress = reported,
-            // The cancellation goes on.
-            InstanceState::Cancelling { .. } => {}
-            // What was sent in an earlier session did not arrive.
-            InstanceState::Leaving(_) if !instance.condemned.is_some_and(|condemned| condemned.due) => {}
-            InstanceState::Lost(_)
-            | InstanceState::Leaving(_)
-            | InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Opaque => {
-                let spec = Arc::clone(&instance.spec);
-                let load = self.load_of(&spec, id);
-                if spec.group.is_some() {
-                    self.groups_loading.insert(spec.model.clone());
-                }
-                if let Some(instance) = self.instances.get_mut(id) {
-                    let load = Box::new(load);
-                    instance.state = InstanceState::Loading {
-                        load,
-                        progress: reported,
-                        unwanted_since: None,
-                    };
-                }
-            }
-        }
-    }
-
-    /// Says whether a load ended well by it.
-    fn follow_ready(&mut self, id: &InstanceId) -> bool {
-        let (now, quiet) = (self.now, self.config.quiet);
-        let Some(instance) = self.instances.get_mut(id) else {
-            return false;
-        };
-        let asked = instance.pending.as_ref().map(|pending| &pending.asked);
-        match (&instance.state, asked) {
-            (
-                InstanceState::Loading { .. }
-                | InstanceState::Leaving(Exit::Worker(Before::Loading(_)))
-                | InstanceState::Opaque
-                | InstanceState::Lost(Was::Loading | Was::Leaving | Was::Opaque),
-                _,
-            ) => {
-                self.became_ready(id);
-                return true;
-            }
-            // Reported before the command took effect; its outcome decides.
-            (InstanceState::Cancelling { .. } | InstanceState::Ready, _)
-            | (InstanceState::Evicting { .. }, Some(Asked::Evict))
-            | (InstanceState::Quiesced { .. }, Some(Asked::Quiesce))
-            | (InstanceState::Leaving(Exit::Asked), Some(Asked::OperatorUnload)) => {}
-            // The worker gave up an unload that it had begun: not to be tried again at once.
-            (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {
-                let known = instance.usage.touch_seq;
-                instance.usage.refused(now, known, quiet);
-                instance.state = InstanceState::Ready;
-            }
-            // A quiesce was reverted, or a session is back.
-            (InstanceState::Quiesced { .. } | InstanceState::Resuming | InstanceState::Lost(_), _) => {
-                instance.state = InstanceState::Ready;
-            }
-        }
-        false
-    }
-
-    /// A load ended well.
-    pub(crate) fn became_ready(&mut self, id: &InstanceId) {
-        let now = self.now;
-        let Some(instance) = self.instances.get_mut(id) else {
-            return;
-        };
-        let found_loaded = matches!(instance.state, InstanceState::Lost(_) | InstanceState::Opaque);
-        instance.ready_since = Some(if found_loaded {
-            instance.usage.last_used
-        } else {
-            now
-        });
-        let before = std::mem::replace(&mut instance.state, InstanceState::Ready);
-        instance.press();
-        let (spec, host) = (Arc::clone(&instance.spec), instance.host.clone());
-        for reservation in &spec.reservations {
-            if let Some(device) = self.devices.get_mut(&Self::key(&host, &reservation.device)) {
-                device.changed(now);
-            }
-        }
-        if let Some(model) = self.models.get_mut(&spec.model) {
-            model.failure = None;
-            model.strikes = 0;
-        }
-        self.decided_on(DecisionKind::Loaded, id);
-        let load = if let InstanceState::Loading { load, .. }
-        | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) = before
-        {
-            Some(*load)
-        } else {
-            None
-        };
-        self.part_ready(id, load);
-        self.room_changed();
-    }
-
-    fn follow_quiesced(&mut self, id: &InstanceId) {
-        let now = self.now;
-        let Some(instance) = self.instances.get_mut(id) else {
-            return;
-        };
-        let asked = instance.pending.as_ref().map(|pending| &pending.asked);
-        match (&mut instance.state, asked) {
-            (InstanceState::Quiesced { confirmed, .. }, _) => *confirmed = true,
-            (InstanceState::Resuming, Some(Asked::Resume))
-            | (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {}
-            (
-                InstanceState::Resuming
-                | InstanceState::Ready
-                | InstanceState::Loading { .. }
-                | InstanceState::Cancelling { .. }
-                | InstanceState::Opaque
-                | InstanceState::Lost(_),
-                _,
-            ) => {
-                instance.state = InstanceState::Quiesced {
-                    plan: None,
-                    confirmed: true,
-                    patient: false,
-                    since: now,
-                }
-            }
-        }
-    }
-
-    /// Every engine that ends, for whatever reason, is first reported unloading: why is told by its end, so what it was is kept.
-    fn follow_leaving(&mut self, id: &InstanceId) {
-        let Some(instance) = self.instances.get_mut(id) else {
-            return;
-        };
-        let before = std::mem::replace(&mut instance.state, InstanceState::Opaque);
-        instance.state = InstanceState::Leaving(match before {
-            InstanceState::Leaving(exit) => exit,
-            _ if instance.condemned.is_some() => Exit::Asked,
-            InstanceState::Cancelling { .. } => Exit::Asked,
-            InstanceState::Loading { load, .. } => Exit::Worker(Before::Loading(load)),
-            InstanceState::Ready
-            | InstanceState::Evicting { .. }
-            | InstanceState::Quiesced { .. }
-            | InstanceState::Resuming
-            | InstanceState::Lost(_)
-            | InstanceState::Opaque => Exit::Worker(Before::Serving),
-        });
     }
 
     /// Holds that the worker has are in place: the word is given to those who wait for it (PROTOCOL 9).
@@ -349,61 +173,6 @@ impl Fleet {
             {
                 waiter.place = Place::Held(id.clone());
             }
-        }
-    }
-
-    /// The load that an instance found loading must have come from.
-    pub(super) fn load_of(&mut self, spec: &InstanceSpec, id: &InstanceId) -> Load {
-        let model_spec = match self.spec_of(&spec.model) {
-            Some(known) if known.spec_hash == spec.spec_hash => Arc::clone(known),
-            Some(_) | None => Arc::new(self.spec_from_echo(spec, id)),
-        };
-        Load {
-            attempt: spec.attempt,
-            group: spec.group.clone(),
-            ..Load::new(self.new_load_id(), model_spec, spec.origin)
-        }
-    }
-
-    /// A model's spec made from what its instance was told, for a retry at the same place with the same settings.
-    fn spec_from_echo(&self, spec: &InstanceSpec, id: &InstanceId) -> ModelSpec {
-        let host = self.instances.get(id).map(|instance| &instance.host);
-        let kind_of = |device: &DeviceId| {
-            let known = host.and_then(|host| self.devices.get(&Self::key(host, device)));
-            known.map_or(DeviceKind::Cpu, |device| device.kind)
-        };
-        let parts = spec
-            .reservations
-            .iter()
-            .map(|r| NeedPart {
-                kind: kind_of(&r.device),
-                bytes: r.bytes,
-                share: None,
-            })
-            .collect();
-        let main = spec
-            .reservations
-            .first()
-            .map(|reservation| reservation.device.clone());
-        ModelSpec {
-            id: spec.model.clone(),
-            kind: spec.kind,
-            runtime: spec.runtime.clone(),
-            device: main.map_or(DeviceChoice::Any, DeviceChoice::Device),
-            needs: vec![Need {
-                parts,
-                source: spec.source,
-                settings: spec.settings.clone(),
-            }],
-            spec_hash: spec.spec_hash.clone(),
-            pinned: spec.pinned,
-            idle_ttl: spec.idle_ttl.map_or(IdleTtl::Never, IdleTtl::After),
-            replicas: spec
-                .group
-                .as_ref()
-                .and_then(|group| NonZeroU32::new(group.size))
-                .unwrap_or(NonZeroU32::MIN),
-            workers: BTreeSet::new(),
         }
     }
 }
@@ -423,10 +192,12 @@ fn only_further(instance: &Instance, status: &InstanceStatus) -> bool {
 mod tests {
     use std::collections::BTreeMap;
 
+    use std::num::NonZeroU32;
+
     use super::*;
     use crate::api::{
-        Bytes, Command, DeviceFacts, Effect, EstimateSource, Event, Exclusivity, ModelType, Moment,
-        WorkerFacts,
+        Bytes, Command, DeviceChoice, DeviceFacts, DeviceKind, Effect, EstimateSource, Event, Exclusivity,
+        IdleTtl, ModelSpec, ModelType, Moment, Need, NeedPart, Progress, WorkerFacts,
     };
     use crate::config::Config;
 

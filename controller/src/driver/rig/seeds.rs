@@ -147,27 +147,35 @@ fn number(name: &str) -> Option<u64> {
 
 /// Names that are minted anew each time, by the order in which they come up.
 fn without_names(words: &str) -> String {
+    let name_at = |at: usize| {
+        let shaped = |(place, byte): (usize, u8)| match place {
+            8 | 13 | 18 | 23 => byte == b'-',
+            14 => byte == b'7',
+            _ => byte.is_ascii_hexdigit(),
+        };
+        words
+            .get(at..at + 36)
+            .filter(|name| name.bytes().enumerate().all(shaped))
+    };
     let mut known: Vec<&str> = Vec::new();
-    let mut rest = words;
     let mut plain = String::new();
-    while let Some(at) = rest.find("-7").filter(|at| *at >= 13) {
-        let (name, end) = (&rest[at - 13..at], at + 23);
-        let is_name = name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') && rest.len() >= end;
-        if !is_name {
-            plain.push_str(&rest[..at + 2]);
-            rest = &rest[at + 2..];
+    let mut end = 0;
+    for (at, letter) in words.char_indices() {
+        if at < end {
             continue;
         }
-        let name = &rest[at - 13..end];
-        plain.push_str(&rest[..at - 13]);
+        let Some(name) = name_at(at) else {
+            plain.push(letter);
+            continue;
+        };
         let place = known.iter().position(|other| *other == name).unwrap_or_else(|| {
             known.push(name);
             known.len() - 1
         });
         plain.push_str(&format!("#{place}"));
-        rest = &rest[end..];
+        end = at + name.len();
     }
-    plain + rest
+    plain
 }
 
 #[test]
