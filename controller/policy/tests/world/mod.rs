@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) engines_grow: bool,
     /// Models whose engine failed to load, and where; until they are loaded again.
     pub(crate) retrying: BTreeMap<ModelId, WorkerId>,
+    /// Models that an operator unloaded, or that left the catalogue: only theirs is work that is drained or ended (I1).
+    pub(crate) sent_away: BTreeSet<ModelId>,
     /// Those of them that may be tried elsewhere: something changed about their worker or their files.
     pub(crate) unbound: BTreeSet<ModelId>,
 }
@@ -139,6 +141,7 @@ impl World {
             withhold_samples: false,
             engines_grow: false,
             retrying: BTreeMap::new(),
+            sent_away: BTreeSet::new(),
             unbound: BTreeSet::new(),
         }
     }
@@ -154,6 +157,15 @@ impl World {
                 | Event::WorkerDraining { .. }
         ) {
             self.unbound.extend(self.retrying.keys().cloned());
+        }
+        if let Event::UnloadRequested { model, .. } = event {
+            self.sent_away.insert(model.clone());
+        }
+        if let Event::CatalogueChanged { models } = event {
+            let workers = self.workers.values();
+            let hosted = workers.flat_map(|worker| worker.instances.values());
+            let gone = hosted.filter(|found| models.iter().all(|spec| spec.id != found.spec.model));
+            self.sent_away.extend(gone.map(|found| found.spec.model.clone()));
         }
         if !matches!(
             event,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_policy::{Bytes, DeviceId, HostId, InstanceId, ModelId, ModelType, WorkerId};
+use muster_policy::{Bytes, DeviceId, HostId, InstanceId, ModelId, ModelType, UnloadMode, WorkerId};
 
 use super::World;
 use super::worker::{Life, SimInstance};
@@ -66,6 +66,20 @@ impl World {
         assert!(
             self.config.fleet_limits.of(spec.kind).allows(models.len()),
             "I2, of the fleet: {models:?}\n{}",
+            self.tail()
+        );
+    }
+
+    /// I1: work is drained or ended only where an operator wants the model gone, or it left the catalogue.
+    pub(super) fn check_work(&self, id: &WorkerId, instance: &InstanceId, mode: UnloadMode) {
+        let Some(found) = self.workers[id].instances.get(instance) else {
+            return;
+        };
+        let gently = matches!(mode, UnloadMode::IfIdle { .. });
+        assert!(
+            gently || found.running == 0 || self.sent_away.contains(&found.spec.model),
+            "I1: {instance} of {} is unloaded while it works\n{}",
+            found.spec.model,
             self.tail()
         );
     }

@@ -330,6 +330,9 @@ impl World {
         if let Command::Load { spec, holds } = command {
             return self.begin_load(id, instance, spec, holds);
         }
+        if let Command::Unload { mode } = &command {
+            self.check_work(id, instance, *mode);
+        }
         let Some(found) = self.workers.get_mut(id).unwrap().instances.get_mut(instance) else {
             return Outcome::Done {
                 state: DoneState::Gone,

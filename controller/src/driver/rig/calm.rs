@@ -1,8 +1,14 @@
 //! Calming down: faults end, workers come back, and then everything that waits comes to an end and nothing is left behind.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_policy::{InstanceId, ModelState, Moment, WorkerId};
+use muster_proto::v1;
+
+use crate::convert::stage::route_state;
 
 use super::{
     Rig,
@@ -86,6 +92,27 @@ impl Rig {
         panic!("waiters never ended: {waiting:#?}\n{}", self.world.tail());
     }
 
+    /// Where nothing happens, nothing is done about it.
+    async fn check_idle(&mut self) {
+        let (steps, loads) = (self.figures.steps, self.world.loads.len());
+        self.advance(Duration::from_secs(60)).await;
+        self.let_end().await;
+        let (steps, loads) = (self.figures.steps - steps, self.world.loads.len() - loads);
+        assert!(
+            steps <= 150 && loads <= 12,
+            "{steps} events and {loads} loads in an idle minute\n{}",
+            self.world.tail()
+        );
+        // Whatever is not answered by now has had its time.
+        let sessions = self
+            .world
+            .workers
+            .keys()
+            .filter_map(|id| self.driver().sessions.of(id));
+        let outstanding: usize = sessions.map(|session| session.outstanding.len()).sum();
+        assert_eq!(outstanding, 0, "{}", self.world.tail());
+    }
+
     fn check_rest(&mut self) {
         let unanswered = self.calls.iter().filter(|(_, asked)| asked.answer.is_none());
         let unanswered: Vec<_> = unanswered.map(|(call, _)| call).collect();
@@ -105,6 +132,47 @@ impl Rig {
             let reserved = on.map(|found| found.reserved_on(&view.key.device)).sum();
             assert_eq!(view.reserved, reserved, "{}\n{}", view.key, self.world.tail());
         }
+        self.check_watchers();
+        let driver = self.driver();
+        let waiting = format!("{:?} {:?}", driver.ensures, driver.calls);
+        assert_eq!(
+            waiting,
+            "Ensures { open: {} } Calls { open: {} }",
+            "{}",
+            self.world.tail()
+        );
+    }
+
+    /// Gateways see what policy knows.
+    fn check_watchers(&self) {
+        let driver = self.driver();
+        let (mut routes, mut states) = (BTreeMap::new(), BTreeMap::new());
+        for part in driver.routes.subscribe().snapshot {
+            let Some(v1::route_update::Kind::Snapshot(part)) = part.kind else {
+                panic!("no snapshot: {part:?}");
+            };
+            let id = |route: &v1::Route| route.instance.clone().unwrap().instance_id;
+            routes.extend(part.routes.iter().map(|route| (id(route), route.state())));
+            states.extend(
+                part.models
+                    .into_iter()
+                    .map(|model| (model.id.clone(), model.status())),
+            );
+        }
+        let known = driver.fleet.instances().into_iter();
+        let known =
+            known.filter_map(|instance| Some((instance.id.to_string(), route_state(instance.route?))));
+        assert_eq!(routes, known.collect(), "routes\n{}", self.world.tail());
+        for view in driver.fleet.models() {
+            let state = crate::convert::model::state(&view.state).0;
+            let shown = states.get(view.id.as_str());
+            assert!(
+                shown.is_none_or(|shown| *shown == state),
+                "{} is {state:?} and shown as {shown:?}\n{}",
+                view.id,
+                self.world.tail()
+            );
+        }
     }
 
     /// PROTOCOL 14: as many replicas as were wanted, no more, and no fewer where there is room for the others.
@@ -115,17 +183,17 @@ impl Rig {
             self.advance(Duration::from_secs(2)).await;
         }
         self.run_out().await;
+        self.check_idle().await;
         for spec in self
             .world
             .catalogue
             .values()
             .filter(|spec| spec.replicas.get() > 1)
         {
-            let all = self
-                .world
-                .workers
-                .values()
-                .flat_map(|worker| worker.instances.values());
+            // Those of a worker that shuts down go with it, and are replaced before.
+            let workers = self.world.workers.values();
+            let staying = workers.filter(|worker| !worker.facts.draining);
+            let all = staying.flat_map(|worker| worker.instances.values());
             let of: Vec<_> = all.filter(|found| found.spec.model == spec.id).collect();
             let Some(group) = of.first().and_then(|found| found.spec.group.clone()) else {
                 continue;

@@ -7,6 +7,9 @@ use super::{Rig, spy::Note};
 /// Events of policy in one input, at most: one for what came, and one for each command that could not be sent.
 const MOST_STEPS: usize = 64;
 
+/// However busy the machine is, no input takes as long as this by the real clock.
+const LONGEST: std::time::Duration = std::time::Duration::from_secs(20);
+
 impl Rig {
     /// Holds what policy heard and decided against the truth.
     pub(super) fn heed_spy(&mut self) {
@@ -60,8 +63,13 @@ impl Rig {
         }
     }
 
-    /// One input is bounded work.
+    /// One input is bounded work: counted, since a busy machine's clock says little.
     pub(super) fn check_input(&self) {
+        assert!(
+            self.figures.longest < LONGEST,
+            "an input took {:?}",
+            self.figures.longest
+        );
         assert!(
             self.figures.most_steps <= MOST_STEPS,
             "{} events of policy in one input\n{}",

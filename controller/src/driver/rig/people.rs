@@ -132,7 +132,11 @@ impl Rig {
 
     /// What a load would do is asked for, which changes nothing.
     pub(super) async fn explain(&mut self, model: &ModelId) {
-        let before = format!("{:?}", self.driver().fleet.instances());
+        let driver = self.driver.as_mut().unwrap();
+        let before = format!("{:?}", driver.fleet.instances());
+        let now = driver.now();
+        assert!(driver.fleet.explain(now, model, 3).is_some());
+        assert_eq!(before, format!("{:?}", driver.fleet.instances()));
         let (reply, mut answer) = oneshot::channel();
         let request = v1::ExplainLoadRequest {
             model: model.to_string(),
@@ -140,7 +144,6 @@ impl Rig {
         };
         self.ask(Ask::Query(Query::Explain(request, 3, reply))).await;
         assert!(answer.try_recv().unwrap().is_ok(), "{}", self.world.tail());
-        assert_eq!(before, format!("{:?}", self.driver().fleet.instances()));
     }
 
     /// From now on each start of the controller is to load so many models.
