@@ -34,8 +34,8 @@ use crate::{
     trust::Peer,
 };
 
-/// Most connections at a time on an internal listener.
-const INTERNAL_PLACES: usize = 4096;
+/// Most connections at a time on an internal listener: one for each of ten thousand workers and some, as far as there are files.
+const INTERNAL_PLACES: usize = 1 << 14;
 /// Longest time until a connection on an internal listener speaks HTTP/2.
 pub const GREETING: Duration = Duration::from_secs(30);
 /// Length of what HTTP/2 begins with (RFC 9113, 3.4).

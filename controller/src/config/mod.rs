@@ -75,7 +75,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            heartbeat_every: Duration::from_millis(500),
+            heartbeat_every: Duration::from_secs(1),
             lost_after: Duration::from_secs(3),
             ping_wait: Duration::from_secs(1),
             command_wait: Duration::from_secs(10),

@@ -44,7 +44,7 @@ const SPARE_FILES: usize = 200;
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     process::raise_file_limit();
     say(
-        "\n| workers | all joined s (CPU s) | after a restart s (CPU s) | routes dropped | CPU at a report per worker and second % of a core | EnsureLoaded in churn p50 ms | p99 ms | worst ms | CPU in churn % | RSS per worker KiB |",
+        "\n| workers | all joined s (CPU s) | after a restart s (CPU s) | routes dropped by it | CPU at a report per worker and second % of a core | EnsureLoaded in churn p50 ms | p99 ms | worst ms | CPU in churn % | RSS per worker KiB |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|");
     for &workers in &arguments.workers {
@@ -80,6 +80,7 @@ async fn row(wanted: usize, span: Duration) -> anyhow::Result<()> {
     for watcher in &watchers {
         watcher.settled(JOINING).await?;
     }
+    let dropped: u64 = watchers.iter().map(Watcher::dropped).sum();
 
     let calm = controller.during(tokio::time::sleep(span)).await?;
     let rss = controller.meter()?.rss_kib()?.saturating_sub(empty);
@@ -95,7 +96,6 @@ async fn row(wanted: usize, span: Duration) -> anyhow::Result<()> {
     churn.end().await?;
     let busy: Used = used.context("it was measured")?;
     times.sort_unstable();
-    let dropped: u64 = watchers.iter().map(Watcher::dropped).sum();
     ensure!(times.len() > 100, "only {} calls of EnsureLoaded", times.len());
     say(&format!(
         "| {count} | {:.2} ({:.2}) | {:.2} ({:.2}) | {dropped} | {:.1} | {:.2} | {:.2} | {:.1} | {:.1} | {:.1} |",

@@ -113,11 +113,14 @@ struct Session {
     id: String,
     up: mpsc::Sender<WorkerMessage>,
     seq: u64,
+    beat_every: Duration,
+    said: Instant,
 }
 
 impl Session {
     async fn say(&mut self, kind: Up) -> anyhow::Result<()> {
         self.seq += 1;
+        self.said = Instant::now();
         let message = WorkerMessage {
             session_id: self.id.clone(),
             seq: self.seq,
@@ -258,8 +261,15 @@ impl Worker {
             bail!("{first:?}")
         };
         self.epoch = first.epoch;
-        let id = welcome.session_id;
-        Ok((Session { id, up, seq: 1 }, down))
+        let beat_every = welcome.heartbeat_every.context("a welcome tells it")?;
+        let session = Session {
+            id: welcome.session_id,
+            up,
+            seq: 1,
+            beat_every: beat_every.try_into()?,
+            said: Instant::now(),
+        };
+        Ok((session, down))
     }
 
     async fn serve(
@@ -271,19 +281,18 @@ impl Worker {
         let offset = REPORT_EVERY.mul_f64((self.number % 1000) as f64 / 1000.0);
         let mut reports = interval_at(Instant::now() + offset, REPORT_EVERY);
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut beats = interval_at(Instant::now() + offset + REPORT_EVERY / 2, REPORT_EVERY);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let cut = Arc::clone(&self.cut);
         loop {
             let loaded = self.loads.first().map(|(at, _)| *at);
             tokio::select! {
+                biased;
                 message = down.message() => match message?.and_then(|message| message.kind) {
                     Some(Down::Command(command)) => self.obey(session, command).await?,
                     Some(Down::Heartbeat(_)) => {}
                     other => bail!("{other:?}"),
                 },
                 _ = reports.tick() => self.report(session).await?,
-                _ = beats.tick() => session.say(Up::Heartbeat(v1::Heartbeat::default())).await?,
+                () = sleep_until(session.said + session.beat_every) => session.say(Up::Heartbeat(v1::Heartbeat::default())).await?,
                 () = sleep_until(loaded.unwrap_or_else(Instant::now)), if loaded.is_some() => self.loaded(session).await?,
                 () = cut.notified() => return Ok(()),
             }
