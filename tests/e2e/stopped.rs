@@ -30,21 +30,11 @@ async fn stack() -> Stack {
     Stack::with(config).start().await
 }
 
-/// CPU time of a process so far: the first field of its threads' `schedstat`, in nanoseconds.
-fn cpu(pid: u32) -> Duration {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
-    let of = |thread: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split_ascii_whitespace().next()?.parse::<u64>().ok()
-    };
-    Duration::from_nanos(threads.filter_map(|thread| of(thread.ok()?)).sum())
-}
-
 async fn rests(stack: &mut Stack) {
     let controller = stack.process(Role::Controller).pid();
-    let before = cpu(controller);
+    let before = processes::cpu(controller);
     tokio::time::sleep(REST).await;
-    let used = cpu(controller).saturating_sub(before);
+    let used = processes::cpu(controller).saturating_sub(before);
     assert!(
         used < AT_REST,
         "the controller used {used:?} in {REST:?}, with nothing to do"
@@ -78,8 +68,8 @@ async fn answered_during<T>(mut control: ControlClient<Channel>, other: impl Fut
     done
 }
 
-/// The worker stands still after a while, is lost, and comes back.
-async fn stands_still(stack: &mut Stack, after: u64) {
+/// The worker stands still after a while, is lost, comes back and `serves`.
+async fn stands_still(stack: &mut Stack, after: u64, serves: impl AsyncFnOnce(&Stack)) {
     let control = stack.control();
     let worker = stack.process(Role::Worker(0)).pid();
     let lost = async {
@@ -92,7 +82,7 @@ async fn stands_still(stack: &mut Stack, after: u64) {
     let back = async {
         processes::signal(worker, Signal::CONT);
         worker_is(stack, true).await;
-        answers(stack).await;
+        serves(stack).await;
     };
     answered_during(control, back).await;
     rests(stack).await;
@@ -114,7 +104,7 @@ async fn a_worker_may_stand_still_at_any_point_of_a_load() {
     let mut stack = stack().await;
     for after in [0, 20, 100, 250, 320] {
         let wish = ensure(&stack, &format!("load {after}"), "m").await;
-        stands_still(&mut stack, after).await;
+        stands_still(&mut stack, after, answers).await;
         drop(wish);
         assert!(unload(stack.control(), true).await, "it is cold again");
     }
@@ -127,13 +117,13 @@ async fn a_worker_may_stand_still_at_any_point_of_a_hold() {
     for after in [0, 2, 10] {
         // While the hold is placed.
         let wish = ensure(&stack, &format!("hold {after}"), "m").await;
-        stands_still(&mut stack, after).await;
+        stands_still(&mut stack, after, answers).await;
         drop(wish);
         // While it is released.
         let mut wish = ensure(&stack, &format!("release {after}"), "m").await;
         ready(&mut wish).await;
         drop(wish);
-        stands_still(&mut stack, after).await;
+        stands_still(&mut stack, after, answers).await;
     }
 }
 
@@ -148,7 +138,7 @@ async fn a_worker_may_stand_still_at_any_point_of_an_unload() {
             tokens => Some(stack.http().chat_stream("m", json!({"max_tokens": tokens})).await),
         };
         let unloading = tokio::spawn(unload(stack.control(), false));
-        stands_still(&mut stack, after).await;
+        stands_still(&mut stack, after, answers).await;
         drop(stream);
         // Done, or in doubt when the worker was lost: it ends either way.
         within("the unload ends", LIMIT, unloading)
@@ -163,21 +153,10 @@ async fn a_worker_may_stand_still_at_any_point_of_a_swap() {
     for after in [0, 5, 50, 150, 280, 350] {
         answers(&stack).await;
         let wish = ensure(&stack, &format!("swap {after}"), "n").await;
-        let control = stack.control();
-        let worker = stack.process(Role::Worker(0)).pid();
-        let lost = async {
-            tokio::time::sleep(Duration::from_millis(after)).await;
-            processes::signal(worker, Signal::STOP);
-            worker_is(&stack, false).await;
-        };
-        answered_during(control.clone(), lost).await;
-        rests(&mut stack).await;
-        let back = async {
-            processes::signal(worker, Signal::CONT);
-            worker_is(&stack, true).await;
+        let wished = async |_: &Stack| {
             let mut wish = wish;
             ready(&mut wish).await;
         };
-        answered_during(control, back).await;
+        stands_still(&mut stack, after, wished).await;
     }
 }

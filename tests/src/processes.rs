@@ -213,6 +213,21 @@ pub fn command_line(pid: u32) -> String {
         .unwrap_or_default()
 }
 
+/// CPU time that a process has used so far, all its living threads together: `schedstat` counts nanoseconds, `stat` hundredths of seconds.
+#[must_use]
+pub fn cpu(pid: u32) -> Duration {
+    let of = |thread: fs::DirEntry| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let times = threads
+        .into_iter()
+        .flatten()
+        .filter_map(|thread| of(thread.ok()?));
+    Duration::from_nanos(times.sum())
+}
+
 /// State letter and parent of a process.
 fn stat(pid: u32) -> Option<(char, u32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

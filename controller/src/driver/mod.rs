@@ -9,7 +9,7 @@
 //!
 //! Invariants: the driver never awaits a send; every effect is carried out before the next event; one input is bounded work ([`agenda`]), and one that
 //! is not is said ([`watchdog`]); nothing waits for ever behind others ([`input`]). What changed for watchers is published, and other tasks have their
-//! turn, when nothing is left to do or a [`SLOT`] is over.
+//! turn, when nothing is left to do or a slot of half a millisecond is over ([`run`]).
 //!
 //! Architecture invariant: no decision about the fleet is made here or in the executor; whoever wants one changes policy.
 
@@ -29,6 +29,7 @@ pub(crate) mod pulse;
 mod queries;
 #[cfg(test)]
 mod rig;
+mod run;
 mod sessions;
 mod watchdog;
 mod workers;
@@ -51,7 +52,6 @@ use muster_proto::{
 };
 use tokio::{
     sync::{broadcast, watch},
-    task::yield_now,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -62,12 +62,10 @@ use self::{
     ghosts::Ghosts,
     handle::Handle,
     inbox::{Ask, Inbox, Order, Query},
-    input::Input,
     looks::{Later, Looks},
     mirror::Mirror,
     pulls::Pulls,
     sessions::Sessions,
-    watchdog::Watchdog,
 };
 use crate::{
     catalogue::Catalogue,
@@ -83,9 +81,6 @@ const EVENT_RING: usize = 1024;
 
 /// The least time between two looks at the clock, whatever policy asks for: timers come before calls.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
-
-/// How long inputs are taken one after the other. Other tasks of the thread have their turn then: it is theirs that inputs come from.
-const SLOT: Duration = Duration::from_micros(500);
 
 /// How often watchers of routes hear that a model was used.
 const TELL_USE: Duration = Duration::from_secs(1);
@@ -297,73 +292,6 @@ impl Driver {
             spy: rig::Spy::default(),
         };
         (driver, handle)
-    }
-
-    /// Runs until stopped, then writes what is unwritten.
-    pub(crate) async fn run(mut self) {
-        self.first_look().await;
-        self.begin();
-        // Dropped with this task, whose inputs it watches.
-        let watchdog = Watchdog::start();
-        let mut slot = Instant::now();
-        loop {
-            self.part.beat();
-            if slot.elapsed() >= SLOT {
-                self.publish();
-                yield_now().await;
-                slot = Instant::now();
-            }
-            let input = match self.ready() {
-                Some(input) => input,
-                None => {
-                    self.publish();
-                    let input = self.wait().await;
-                    slot = Instant::now();
-                    input
-                }
-            };
-            watchdog.begin(input.what());
-            let goes_on = self.take(input);
-            watchdog.done();
-            if !goes_on {
-                break;
-            }
-        }
-        self.publish();
-        self.writer.finish().await;
-    }
-
-    /// Takes an input, with all that follows from it; false at the end.
-    fn take(&mut self, input: Input) -> bool {
-        self.tell_joins();
-        match input {
-            Input::End(session) => self.session_ended(&session),
-            Input::Outcome(session) => self.session_answered(&session),
-            Input::Report(session) => {
-                // It may have been heard before, with an outcome.
-                let _heard = self.session_said(&session);
-            }
-            Input::Join(join) => self.join(*join),
-            Input::Closing(closing) => self.closed(&closing),
-            Input::Ask(ask) => self.ask(ask),
-            Input::Wake => {
-                self.wake = None;
-                self.woken = Instant::now();
-                self.feed(Event::Tick);
-            }
-            Input::PutOff => {
-                for event in self.agenda.take_up() {
-                    self.feed(event);
-                }
-            }
-            Input::Overdue => self.commands_overdue(),
-            Input::Look => self.look_at_ghosts(),
-            Input::Looked(looked) => self.looked(looked),
-            Input::Files => self.files_due(),
-            Input::Beat => {}
-            Input::Stop => return false,
-        }
-        true
     }
 
     /// Tells policy the catalogue, and what to load at start, in the order of the configuration.

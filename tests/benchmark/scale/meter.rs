@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use muster_tests::processes;
 
 /// Looks at a process.
 pub(super) struct Meter(u32);
@@ -35,28 +36,17 @@ impl Meter {
         Self(pid)
     }
 
-    /// CPU time since its start: of all threads, in nanoseconds (the first field of `schedstat`), which `stat` has in hundredths of seconds only.
-    pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
-        let mut all = 0_u64;
-        for thread in std::fs::read_dir(format!("/proc/{}/task", self.0))? {
-            let text = std::fs::read_to_string(thread?.path().join("schedstat"));
-            // One that has just ended counts no more.
-            let Ok(text) = text else { continue };
-            let ran = text
-                .split_ascii_whitespace()
-                .next()
-                .context("schedstat has fields")?;
-            all += ran.parse::<u64>()?;
-        }
-        Ok(Duration::from_nanos(all))
+    /// CPU time since its start.
+    pub(super) fn cpu(&self) -> Duration {
+        processes::cpu(self.0)
     }
 
-    pub(super) fn used(&self) -> anyhow::Result<Used> {
-        Ok(Used {
-            cpu: self.cpu()?,
+    pub(super) fn used(&self) -> Used {
+        Used {
+            cpu: self.cpu(),
             at: Instant::now(),
             wall: Duration::ZERO,
-        })
+        }
     }
 
     /// Memory of its own in RAM, in KiB.

@@ -64,7 +64,7 @@ async fn row(wanted: usize, span: Duration) -> anyhow::Result<()> {
     let empty = controller.meter()?.rss_kib()?;
     let workers = Workers::start(count, &controller.address)?;
     workers.all_joined(JOINING).await?;
-    let (first, first_cpu) = (begun.elapsed(), controller.meter()?.cpu()?);
+    let (first, first_cpu) = (begun.elapsed(), controller.meter()?.cpu());
     let watchers: Vec<Watcher> = (0..WATCHERS)
         .map(|number| Watcher::start(&controller.address, number))
         .collect();
@@ -76,7 +76,7 @@ async fn row(wanted: usize, span: Duration) -> anyhow::Result<()> {
     controller.kill();
     controller.start().await?;
     workers.all_joined(JOINING).await?;
-    let (again, again_cpu) = (begun.elapsed(), controller.meter()?.cpu()?);
+    let (again, again_cpu) = (begun.elapsed(), controller.meter()?.cpu());
     for watcher in &watchers {
         watcher.settled(JOINING).await?;
     }
@@ -88,9 +88,9 @@ async fn row(wanted: usize, span: Duration) -> anyhow::Result<()> {
     let asked = gateway::ensure_loaded(&controller.address, count / 2..count, span);
     let mut used = None;
     let mut times = {
-        let before = controller.meter()?.used()?;
+        let before = controller.meter()?.used();
         let times = asked.await?;
-        used.replace(controller.meter()?.used()?.since(before));
+        used.replace(controller.meter()?.used().since(before));
         times
     };
     churn.end().await?;
@@ -162,9 +162,9 @@ impl Process {
 
     /// What it used while something else went on.
     async fn during(&self, other: impl Future<Output = ()>) -> anyhow::Result<Used> {
-        let before = self.meter()?.used()?;
+        let before = self.meter()?.used();
         other.await;
-        Ok(self.meter()?.used()?.since(before))
+        Ok(self.meter()?.used().since(before))
     }
 }
 
