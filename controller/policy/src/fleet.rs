@@ -70,7 +70,7 @@ pub(crate) enum Phase {
     /// Nothing is placed, evicted or refused until the roster has joined or time is up.
     Settling {
         missing: BTreeSet<WorkerId>,
-        /// Workers are about to join: time is not up before they have.
+        /// Workers are about to join, known ones or not: they are taken first.
         joins_wait: bool,
         time_is_up: bool,
     },
@@ -239,7 +239,7 @@ impl Fleet {
                 missing,
                 joins_wait,
                 time_is_up,
-            } => missing.is_empty() || *time_is_up && !joins_wait,
+            } => (missing.is_empty() || *time_is_up) && !joins_wait,
             Phase::Running => false,
         };
         if !over {

@@ -79,7 +79,7 @@ pub(crate) struct Handle {
     troubles: watch::Receiver<Vec<String>>,
 }
 
-/// A worker that is about to join: from its call until it has its place, or is gone.
+/// A worker that is about to join: from its call until the driver takes its hello, or it is gone.
 #[derive(Debug)]
 pub(crate) struct Joining(Arc<AtomicUsize>);
 

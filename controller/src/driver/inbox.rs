@@ -9,8 +9,8 @@
 //! | closings | ends of `EnsureLoaded` streams        | never: each open stream has reserved its place        |
 //! | asks     | calls from outside                    | the call is refused with `queue_full`                 |
 //!
-//! Ends come first, then outcomes, then one of each of the others and of what is due by the clock, in turn (PROTOCOL.md 21): none of them waits for
-//! ever behind another.
+//! Ends come first, then outcomes, then closings, then one of each of the others and of what is due by the clock, in turn (PROTOCOL.md 21): none of them
+//! waits for ever behind another.
 //!
 //! A session's order counts (PROTOCOL.md 3). So what it says lies in a mailbox of its own, and the lanes of outcomes and reports only carry whose turn it
 //! is: an outcome comes before what *other* sessions say, with all that its own session said before it. One session that says much waits for a place in
@@ -23,7 +23,7 @@ use muster_proto::{ErrorExt as _, id::SessionId, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::pulse::Pulse;
+use super::{handle::Joining, pulse::Pulse};
 use crate::{routes::Subscription, state::Saving};
 
 /// Places in the lanes of outcomes, of reports and of joins each.
@@ -45,6 +45,8 @@ pub(crate) type Said = Box<v1::worker_message::Kind>;
 pub(crate) struct Join {
     /// Its name, minted by its task.
     pub(crate) session: SessionId,
+    /// It is about to join until the driver takes this.
+    pub(crate) joining: Option<Joining>,
     /// The introduction.
     pub(crate) hello: v1::Hello,
     /// Where the session's commands go, each in a box: a channel sets room aside for many. When full the session is ended: one command per instance can be outstanding, so that never

@@ -1,11 +1,11 @@
 //! What the driver does next: one input at a time, and nobody waits for ever behind others.
 //!
 //! ```text
-//!   stop ─► ends of sessions ─► outcomes ─► one of each in turn: reports, joins, closings, asks, what is due by the clock
+//!   stop ─► ends of sessions ─► outcomes ─► closings ─► one of each in turn: reports, joins, asks, what is due by the clock
 //! ```
 //!
-//! Invariant: as long as a lane or a timer has something, it has its turn at least once in [`LANES`] inputs that are no ends or outcomes; of those
-//! there are no more than there are sessions and commands.
+//! Invariant: as long as a lane or a timer has something, it has its turn at least once in [`LANES`] inputs that come in turn; of the others there are no
+//! more than there are sessions, commands and wishes. Who ends a wish and then asks for something is heard in this order.
 
 use futures::FutureExt as _;
 use muster_proto::{id::SessionId, life::BEAT_EVERY};
@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Lanes that take turns: those of the inbox, and the clock.
-const LANES: usize = 5;
+const LANES: usize = 4;
 
 /// One input.
 #[derive(Debug)]
@@ -105,14 +105,16 @@ impl Driver {
         if let Ok(session) = inbox.outcomes.try_recv() {
             return Some(Input::Outcome(session));
         }
+        if let Ok(closing) = inbox.closings.try_recv() {
+            return Some(Input::Closing(closing));
+        }
         (0..LANES).find_map(|_| {
             self.turn = (self.turn + 1) % LANES;
             let inbox = &mut self.inbox;
             match self.turn {
                 0 => inbox.reports.try_recv().ok().map(Input::Report),
                 1 => inbox.joins.try_recv().ok().map(Input::Join),
-                2 => inbox.closings.try_recv().ok().map(Input::Closing),
-                3 => inbox.asks.try_recv().ok().map(Input::Ask),
+                2 => inbox.asks.try_recv().ok().map(Input::Ask),
                 _ => self.due(),
             }
         })
@@ -235,6 +237,7 @@ mod tests {
         };
         let join = Join {
             session: session.clone(),
+            joining: Some(handle.joining()),
             hello,
             commands: mpsc::channel(8).0,
             end: CancellationToken::new(),

@@ -65,6 +65,7 @@ impl Driver {
     pub(super) fn join(&mut self, join: Join) {
         let Join {
             session,
+            joining,
             mut hello,
             commands,
             end,
@@ -72,6 +73,8 @@ impl Driver {
             silent,
             reply,
         } = join;
+        drop(joining);
+        self.tell_joins();
         // Its task has ended meanwhile.
         if reply.is_closed() {
             return;

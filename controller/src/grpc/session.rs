@@ -142,7 +142,6 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         let spoken = |feature: &&String| *feature == MODEL_FILES;
         let features = hello.features.iter().filter(spoken).cloned().collect();
         let (epoch, mailbox) = self.admitted(hello, commands).await?;
-        self.joining = None;
         self.epoch = Some(epoch);
         // A driver that was busy is not the worker's silence.
         self.pulse.beat();
@@ -160,15 +159,17 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
 
     /// Asks the driver for the worker's place, until it is free or shows to be taken.
     async fn admitted(
-        &self,
+        &mut self,
         hello: Hello,
         commands: mpsc::Sender<Box<Down>>,
     ) -> Result<(watch::Receiver<u64>, mpsc::Sender<Said>), Ended> {
         let mut silent = None;
+        let mut joining = self.joining.take();
         loop {
             let (reply, answer) = oneshot::channel();
             let join = Join {
                 session: self.id.clone(),
+                joining: joining.take(),
                 hello: hello.clone(),
                 commands: commands.clone(),
                 end: self.end.clone(),

@@ -100,14 +100,22 @@ async fn settling_takes_the_joins_that_wait_before_its_time_is_up() {
     // Longer than the fleet settles.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     assert!(!settled(&mut client).await, "a worker is about to join");
+    // One that nobody knew of is not left aside either.
+    let stranger = Worker::new("x").begin_to_join(&rig.address()).await;
     let welcome = join().await.kind;
     assert!(
         matches!(welcome, Some(v1::controller_message::Kind::Welcome(_))),
         "{welcome:?}"
     );
-    assert!(settled(&mut client).await);
     let shown = client.model("a").await;
     assert_eq!(shown.instances[0].r#ref.as_ref().unwrap().instance_id, instance);
+    assert!(!settled(&mut client).await, "another is about to join");
+    let welcome = stranger().await.kind;
+    assert!(
+        matches!(welcome, Some(v1::controller_message::Kind::Welcome(_))),
+        "{welcome:?}"
+    );
+    assert!(settled(&mut client).await);
 }
 
 /// Each controller restart once waited its whole settle time for workers that had been stopped in order long ago.

@@ -72,6 +72,7 @@ async fn row(wanted: usize, span: Duration) -> anyhow::Result<()> {
         watcher.has(count, JOINING).await?;
     }
 
+    controller.knows(count).await?;
     let begun = Instant::now();
     controller.kill();
     controller.start().await?;
@@ -148,6 +149,18 @@ impl Process {
         let mut running = Running::start("controller", command, &self.directory);
         running.ready().await;
         self.running = Some(running);
+        Ok(())
+    }
+
+    /// Waits until all workers are in its roster on disk: it is not killed among their first joins.
+    async fn knows(&self, workers: usize) -> anyhow::Result<()> {
+        let roster = self.directory.join("state").join("roster.json");
+        let probe = async || {
+            let text = std::fs::read_to_string(&roster).unwrap_or_default();
+            let known = text.matches("\"worker\":").count();
+            if known == workers { Ok(()) } else { Err(known) }
+        };
+        muster_tests::eventually("the roster is on disk", JOINING, probe).await;
         Ok(())
     }
 

@@ -113,7 +113,7 @@ pub enum Event {
         /// All entries.
         models: Vec<ModelSpec>,
     },
-    /// Whether workers are about to join: while the fleet settles, time is not up before they have (PROTOCOL 2).
+    /// Whether workers are about to join: while the fleet settles, it goes on until they have (PROTOCOL 2).
     JoinsWait {
         /// Whether there are any.
         any: bool,
