@@ -9,6 +9,7 @@ use crate::api::{
 };
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Before, Exit, Instance, InstanceState, Load, Place, Waiter, Was};
+use crate::timers::Alarm;
 
 /// What a model has to offer to a waiter.
 enum Home {
@@ -30,6 +31,13 @@ impl Fleet {
             self.ledger.model_changed(model);
             self.answer_calls(model);
             self.drop_needless_load(model);
+            // Most that wait in the queue have nothing yet.
+            if self.instances_of(model).next().is_none() {
+                self.serve_waiters(model);
+                self.timers.set(&Alarm::Refill(model.clone()), None);
+                self.timers.set(&Alarm::Idle(model.clone()), None);
+                continue;
+            }
             self.converge(model);
             self.serve_waiters(model);
             self.release_copies(model);

@@ -37,6 +37,8 @@ pub(crate) struct Ledger {
     /// Slots by their last change.
     changes: BTreeMap<u64, usize>,
     stamp: u64,
+    /// The stamp when a host went last.
+    last_gone: u64,
     /// When time alone may change what an instance is; one moment each, the earliest.
     turns: Timers<InstanceId>,
     /// Models whose instances must be read again.
@@ -71,6 +73,11 @@ impl Ledger {
     /// Slots that changed after a stamp.
     pub(crate) fn changed_after(&self, stamp: u64) -> impl Iterator<Item = usize> + '_ {
         self.changes.range(stamp + 1..).map(|(_, slot)| *slot)
+    }
+
+    /// Whether a host has gone since a stamp.
+    pub(crate) fn lost_host_after(&self, stamp: u64) -> bool {
+        self.last_gone > stamp
     }
 
     /// The newest stamp.
@@ -137,6 +144,7 @@ impl Ledger {
         *place = host;
         self.mark(slot);
         if gone {
+            self.last_gone = self.stamp;
             self.slots.remove(id);
             self.vacant.push(slot);
         }

@@ -109,9 +109,12 @@ impl Fleet {
             retries: self.retries(),
             ..Pass::default()
         };
-        self.begin_choosing(&pass);
-        self.claim_for_loading_groups(&mut pass);
-        for id in self.turns_in_queue() {
+        let groups = self.loading_groups();
+        let turns = self.turns_in_queue();
+        let order = groups.iter().map(|load| load.id).chain(turns.iter().copied());
+        self.begin_choosing(&pass, order.collect());
+        self.claim_for_loading_groups(&groups, &mut pass);
+        for id in turns {
             if let Some(load) = self.queue.get(&id).cloned() {
                 self.decide(&load, &mut pass, ids);
                 self.note_claims(id, std::mem::take(&mut pass.claimed));

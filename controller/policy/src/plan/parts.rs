@@ -72,10 +72,10 @@ impl Fleet {
         })
     }
 
-    /// Claims what groups lack of which a part loads at the moment.
-    pub(super) fn claim_for_loading_groups(&mut self, pass: &mut Pass) {
-        let groups: Vec<ModelId> = self.groups_loading.iter().cloned().collect();
-        for model in groups {
+    /// Loads of groups of which a part loads at the moment, and that lack more.
+    pub(super) fn loading_groups(&mut self) -> Vec<Load> {
+        let mut loads = Vec::new();
+        for model in self.groups_loading.iter().cloned().collect::<Vec<ModelId>>() {
             let loading = self.instances_of(&model).find_map(|found| {
                 if let InstanceState::Loading { load, .. } = &found.state {
                     Some(Load::clone(load))
@@ -83,15 +83,21 @@ impl Fleet {
                     None
                 }
             });
-            let lacks = loading.filter(|load| self.parts_to_place(load) > 1);
-            let Some(load) = lacks else {
-                self.groups_loading.remove(&model);
-                continue;
-            };
+            match loading.filter(|load| self.parts_to_place(load) > 1) {
+                Some(load) => loads.push(load),
+                None => drop(self.groups_loading.remove(&model)),
+            }
+        }
+        loads
+    }
+
+    /// Claims what they lack.
+    pub(super) fn claim_for_loading_groups(&mut self, loads: &[Load], pass: &mut Pass) {
+        for load in loads {
             // The part that loads is one of them.
-            if let Ok(plans) = self.plans(&load, pass) {
+            if let Ok(plans) = self.plans(load, pass) {
                 for plan in plans.iter().skip(1) {
-                    pass.claim(Self::claim_of(&load, plan, Delay::Loads));
+                    pass.claim(Self::claim_of(load, plan, Delay::Loads));
                 }
             }
             self.note_claims(load.id, std::mem::take(&mut pass.claimed));

@@ -4,7 +4,7 @@
 //! hosts that have changed since, by the ledger's stamps, and at all of them only if one of those names has become worse. A look at all hosts
 //! asks who would have to go only where the answer may be the best plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Pass;
 use super::candidates::Nowhere;
@@ -20,6 +20,8 @@ pub(crate) struct Memos {
     by_load: BTreeMap<LoadId, Memo>,
     claims: BTreeMap<LoadId, Vec<Claim>>,
     retries: BTreeMap<HostId, LoadId>,
+    /// In which order they were decided in the last pass.
+    order: Vec<LoadId>,
 }
 
 #[derive(Debug)]
@@ -97,13 +99,24 @@ impl Found {
 }
 
 impl Fleet {
-    /// What changed outside the hosts since the last pass: claims of loads that have begun or ended, and retries.
-    pub(crate) fn begin_choosing(&mut self, pass: &Pass) {
+    /// What changed outside the hosts since the last pass: claims of loads that have begun or ended, retries, and who comes before whom.
+    pub(crate) fn begin_choosing(&mut self, pass: &Pass, order: Vec<LoadId>) {
         let queue = &self.queue;
         self.memos.by_load.retain(|load, _| queue.contains_key(load));
         let gone = self.memos.claims.keys().filter(|load| !queue.contains_key(load));
         for load in gone.copied().collect::<Vec<_>>() {
             self.note_claims(load, Vec::new());
+        }
+        let both = |one: &[LoadId], other: &[LoadId]| {
+            let other: BTreeSet<&LoadId> = other.iter().collect();
+            let common = one.iter().filter(|load| other.contains(load));
+            common.copied().collect::<Vec<_>>()
+        };
+        let before = std::mem::replace(&mut self.memos.order, order);
+        if both(&before, &self.memos.order) != both(&self.memos.order, &before) {
+            for claim in self.memos.claims.values().flatten() {
+                self.ledger.host_changed(&claim.host);
+            }
         }
         if self.memos.retries != pass.retries {
             let before = std::mem::replace(&mut self.memos.retries, pass.retries.clone());
@@ -184,7 +197,7 @@ impl Fleet {
 
     fn look_again(&self, memo: Memo, question: &Question<'_>) -> (Found, Result<Plan, Stop>) {
         let mut found = memo.found.clone();
-        if found.hosts().any(|host| self.ledger.named(host).is_none()) {
+        if self.ledger.lost_host_after(memo.seen) {
             return self.look_everywhere(question);
         }
         // Without a place anywhere it also depends on who is not here.
