@@ -19,9 +19,17 @@ function(muster_leave_out target pattern)
     endif()
 endfunction()
 
+# Some files of llama.cpp live off headers that others before them, or an older standard library, include (g++ 14: std::find without <algorithm>).
+set(MUSTER_HEADERS "")
+foreach(header algorithm array cmath cstdint cstring functional limits map memory numeric set sstream string unordered_map utility vector)
+    string(APPEND MUSTER_HEADERS "#include <${header}>\n")
+endforeach()
+
+# Compiles several files of a target as one, but for those named.
 function(muster_compile_together target alone)
     if(TARGET ${target})
-        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10
+            UNITY_BUILD_CODE_BEFORE_INCLUDE "${MUSTER_HEADERS}")
         get_target_property(sources ${target} SOURCES)
         get_target_property(folder ${target} SOURCE_DIR)
         foreach(source IN LISTS sources)

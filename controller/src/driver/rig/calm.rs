@@ -78,8 +78,19 @@ impl Rig {
             let held = |worker: &SimWorker| worker.instances.values().any(|found| !found.holds.is_empty());
             let quiet = |worker: &SimWorker| worker.quiet() && !held(worker);
             let quiet = self.world.workers.values().all(quiet);
-            let models = self.driver().fleet.models();
-            if self.streams.is_empty() && quiet && models.iter().all(|m| m.state != ModelState::Loading) {
+            let driver = self.driver();
+            // A session that was ended for a doubt begins anew before anything is at rest (seed 22749).
+            let heard = self
+                .world
+                .workers
+                .keys()
+                .all(|id| driver.sessions.of(id).is_some());
+            let loading = driver
+                .fleet
+                .models()
+                .iter()
+                .any(|model| model.state == ModelState::Loading);
+            if self.streams.is_empty() && quiet && heard && !loading {
                 return self.check_rest();
             }
             self.advance(Duration::from_millis(500)).await;
