@@ -79,18 +79,17 @@ impl Rig {
             let quiet = |worker: &SimWorker| worker.quiet() && !held(worker);
             let quiet = self.world.workers.values().all(quiet);
             let driver = self.driver();
-            // A session that was ended for a doubt begins anew before anything is at rest (seed 22749).
-            let heard = self
-                .world
-                .workers
-                .keys()
-                .all(|id| driver.sessions.of(id).is_some());
+            // What is in doubt is asked again, and sessions that were ended for it begin anew, before anything is at rest (seeds 22749, 24966).
+            let known = driver.fleet.instances();
+            let known = known
+                .iter()
+                .all(|instance| instance.route.is_some() && !instance.ghost);
             let loading = driver
                 .fleet
                 .models()
                 .iter()
                 .any(|model| model.state == ModelState::Loading);
-            if self.streams.is_empty() && quiet && heard && !loading {
+            if self.streams.is_empty() && quiet && known && !loading {
                 return self.check_rest();
             }
             self.advance(Duration::from_millis(500)).await;
