@@ -92,7 +92,9 @@ impl Fleet {
         if serving.len() < 2 {
             return None;
         }
-        let size = self.group_of(id).map_or(1, |(group, _)| group.size);
+        // What they themselves say, not the catalogue: a controller that began anew has forgotten the settings they were loaded with.
+        let groups = serving.iter().filter_map(|found| found.spec.group.as_ref());
+        let size = groups.map(|group| group.size).max().unwrap_or(1);
         if serving.len() <= usize::try_from(size).unwrap_or(usize::MAX) {
             return None;
         }

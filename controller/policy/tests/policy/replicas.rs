@@ -485,6 +485,29 @@ fn a_group_that_served_before_a_restart_goes_on_serving_and_is_completed() {
     assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
 }
 
+/// Found by the rig (seed 36006): with the settings forgotten, every replica but one was taken for a copy too many.
+#[test]
+fn a_group_with_settings_of_its_own_is_whole_after_a_restart() {
+    let mut sim = twins(40);
+    let mut overrides = sim.catalogue[&"twins".into()].clone();
+    overrides.spec_hash = "overridden".into();
+    sim.load_with("twins", Some(overrides));
+    sim.finish_loads();
+    for (worker, instance) in sim.in_life(&Life::Ready) {
+        for _ in 0..3 {
+            assert!(sim.start_request(&worker, &instance));
+            sim.end_request(&instance);
+        }
+    }
+    sim.restart_controller();
+    for id in ["w0", "w1"] {
+        sim.connect(&id.into());
+    }
+    sim.advance(Duration::from_secs(60));
+    sim.finish_loads();
+    assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
+}
+
 /// Issue 11: only a replica that ended by itself was replaced.
 #[test]
 fn a_replica_whose_worker_leaves_in_order_is_replaced() {
