@@ -1,31 +1,32 @@
 //! The OpenAPI 3.1 document of every route, and a page that shows it. Both are made of what is in the binary: no outside assets.
 //!
-//! Each dialect documents its own routes (`Doc` beside them); what requests and answers look like is in [`schema`].
+//! The document is made of the routes themselves ([`crate::web::route`]); what requests and answers look like is in [`schema`].
 
 pub(crate) mod answers;
 pub(crate) mod response;
 pub(crate) mod schema;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use axum::{Router, response::Response, routing::get};
+use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use utoipa::{
     OpenApi,
-    openapi::path::Paths,
     openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
 };
 
 use crate::{
     dialects,
-    render::error::Form,
-    web::{App, access::Access, reply, surface},
+    web::{
+        reply,
+        route::{Route, Schemas},
+    },
 };
 
 const PAGE: &str = include_str!("docs.html");
 
-/// What the dialects' documents are merged into.
+/// What the routes are added to.
 #[derive(Debug, OpenApi)]
 #[openapi(
     info(
@@ -41,10 +42,20 @@ struct Whole;
 pub(crate) fn document() -> utoipa::openapi::OpenApi {
     let mut whole = Whole::openapi();
     muster_proto::VERSION.clone_into(&mut whole.info.version);
-    whole.merge(dialects::document());
-    add_aliases(&mut whole.paths);
-    name_operations(&mut whole.paths);
     let components = whole.components.get_or_insert_default();
+    for (dialect, route) in dialects::routes() {
+        let operation = route.operation(dialect);
+        for path in route.shown_paths() {
+            let mut operation = operation.clone();
+            operation.operation_id = Some(operation_id(&route, &path));
+            whole
+                .paths
+                .add_path_operation(path, vec![route.shown_method.clone()], operation);
+        }
+        let mut schemas = Schemas::new();
+        route.schemas(dialect, &mut schemas);
+        components.schemas.extend(schemas);
+    }
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     let key = ApiKey::Header(ApiKeyValue::new("x-api-key"));
@@ -52,37 +63,10 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
     whole
 }
 
-/// Routes under a second name, with the first.
-const ALIASES: [(&str, &str); 5] = [
-    ("/v1/rerank", "/v1/reranking"),
-    ("/v1/reranker", "/v1/reranking"),
-    ("/completions", "/completion"),
-    ("/embeddings", "/embedding"),
-    ("/rerank", "/reranking"),
-];
-
-fn add_aliases(paths: &mut Paths) {
-    for (alias, path) in ALIASES {
-        if let Some(item) = paths.paths.get(path).cloned() {
-            paths.paths.insert(alias.to_owned(), item);
-        }
-    }
-}
-
-/// Gives every operation an id of its own: handlers of several dialects have the same name.
-fn name_operations(paths: &mut Paths) {
-    for (path, item) in &mut paths.paths {
-        let name = path.replace(|char: char| !char.is_ascii_alphanumeric(), "_");
-        for (method, operation) in [
-            ("get", &mut item.get),
-            ("post", &mut item.post),
-            ("delete", &mut item.delete),
-        ] {
-            if let Some(operation) = operation {
-                operation.operation_id = Some(format!("{method}{name}"));
-            }
-        }
-    }
+/// An id of its own for each operation: handlers of several dialects have the same name.
+fn operation_id(route: &Route, path: &str) -> String {
+    let name = path.replace(|char: char| !char.is_ascii_alphanumeric(), "_");
+    format!("{}{name}", route.method.as_str().to_ascii_lowercase())
 }
 
 static JSON: LazyLock<Bytes> = LazyLock::new(|| match document().to_json() {
@@ -93,19 +77,13 @@ static JSON: LazyLock<Bytes> = LazyLock::new(|| match document().to_json() {
     }
 });
 
-/// `/openapi.json` and `/docs`.
-pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let open = Router::new()
-        .route("/openapi.json", get(json))
-        .route("/docs", get(page));
-    surface(app, Access::Open, Form::OpenAi, open)
-}
-
-async fn json() -> Response {
+/// The document.
+pub(crate) async fn json() -> Response {
     reply::ok(JSON.clone())
 }
 
-async fn page() -> Response {
+/// The page that shows it.
+pub(crate) async fn page() -> Response {
     let mut response = reply::json(StatusCode::OK, PAGE);
     let html = HeaderValue::from_static("text/html; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, html);
@@ -143,12 +121,8 @@ mod tests {
     }
 
     #[test]
-    fn aliases_are_routes_with_ids_of_their_own() {
+    fn every_operation_has_an_id_of_its_own() {
         let document = json();
-        for (alias, path) in ALIASES {
-            assert!(document["paths"][path].is_object(), "{path}");
-            assert!(document["paths"][alias].is_object(), "{alias}");
-        }
         let operations = document["paths"].as_object().unwrap().values();
         let operations = operations.flat_map(|item| item.as_object().unwrap().values());
         let mut ids: Vec<_> = operations
@@ -230,8 +204,8 @@ mod tests {
 
     #[test]
     fn every_body_has_a_type() {
-        // Nothing of it is read.
-        const FREE: [&str; 1] = ["post /props request"];
+        // Nothing of the one is read; the other is the document itself.
+        const FREE: [&str; 2] = ["post /props request", "get /openapi.json 200"];
         let document = json();
         let bodies = bodies(&document);
         assert!(bodies.len() > 100, "{}", bodies.len());

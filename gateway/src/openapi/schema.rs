@@ -21,28 +21,6 @@ pub(crate) struct StreamEvent {
     data: String,
 }
 
-/// OpenAI's form of an error.
-#[derive(ToSchema)]
-pub(crate) struct Error {
-    /// What is wrong.
-    error: ErrorBody,
-}
-
-/// What is wrong.
-#[derive(ToSchema)]
-pub(crate) struct ErrorBody {
-    /// One sentence for a person.
-    message: String,
-    /// OpenAI's class of errors.
-    r#type: String,
-    /// The field at fault.
-    param: Option<String>,
-    /// Key of the error catalogue, for example `unknown_model`.
-    code: String,
-    /// Numbers and names that belong to the code.
-    details: Option<HashMap<String, Value>>,
-}
-
 /// A string or several that end the output.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]

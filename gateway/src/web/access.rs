@@ -22,7 +22,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::reply::Refusal;
 
-/// What a surface lets its callers do.
+/// Who may ask a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Anybody: whether there is a gateway, and what a seed says is public.
@@ -33,6 +33,18 @@ pub(crate) enum Access {
     Admin,
     /// Changes how the gateway itself runs: as `Admin`, and without any key only from this machine.
     Internal,
+}
+
+impl Access {
+    /// Its word in the document.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::User => "user",
+            Self::Admin => "admin",
+            Self::Internal => "internal",
+        }
+    }
 }
 
 /// Where a request comes from; unknown counts as elsewhere.

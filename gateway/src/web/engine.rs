@@ -1,16 +1,147 @@
-//! An engine's own HTTP answer as ours.
+//! One loaded engine, as routes about engines want it: which one is meant, what it says of itself, and its own HTTP answer as ours.
+//!
+//! These routes load nothing (gateway/README.md, Autoload). With several replicas one must be named: `?instance=`.
+
+use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
+use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use muster_proto::{
-    Code,
-    v1::{ErrorInfo, NativeChunk},
+    Code, native,
+    v1::{EngineDescription, ErrorInfo, ModelSummary, NativeCall, NativeChunk},
+};
+use serde::Deserialize;
+
+use super::{App, reply::Refusal};
+use crate::{
+    dispatch::{loaded::Loaded, unknown_model},
+    fleet::table::{Table, is_loaded},
+    translate::object::{self, Object},
 };
 
-use super::reply::Refusal;
+/// A query that may name a model.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct ModelQuery {
+    pub(crate) model: Option<String>,
+}
 
-/// Its head, then its body as it comes.
+impl ModelQuery {
+    /// The model that is meant: the body's `model`, else the query's, else the only one that is loaded (gateway/README.md, llama.cpp native). It
+    /// need not be known.
+    ///
+    /// # Errors
+    /// `invalid_request`: none is named and not exactly one is loaded.
+    pub(crate) fn model(self, table: &Table, body: Option<&mut Object<'_>>) -> Result<String, ErrorInfo> {
+        let named = body.and_then(|body| body.take("model"));
+        let named = named
+            .map(|field| field.string())
+            .transpose()?
+            .filter(|name| !name.is_empty());
+        if let Some(name) = named.or(self.model.filter(|name| !name.is_empty())) {
+            return Ok(name);
+        }
+        let mut loaded = table.models().filter(|summary| is_loaded(summary));
+        match (loaded.next(), loaded.next()) {
+            (Some(only), None) => Ok(only.id.clone()),
+            (None, _) => Err(object::invalid("model", "is required: no model is loaded")),
+            (Some(_), Some(_)) => Err(object::invalid("model", "is required: several models are loaded")),
+        }
+    }
+}
+
+/// A query that may name a model and one of its instances.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct EngineQuery {
+    pub(crate) model: Option<String>,
+    instance: Option<String>,
+}
+
+impl EngineQuery {
+    /// The instance that is meant.
+    ///
+    /// # Errors
+    /// None is named and not exactly one is loaded; the one that is named is not.
+    pub(crate) fn engine(self, app: &App) -> Result<Engine, ErrorInfo> {
+        let table = app.dispatcher.fleet.table();
+        let model = ModelQuery { model: self.model }.model(&table, None)?;
+        let summary = table.model(&model).ok_or_else(|| unknown_model(&model))?;
+        Ok(Engine {
+            summary: Arc::clone(summary),
+            loaded: app.dispatcher.loaded_instance(&model, self.instance.as_deref())?,
+        })
+    }
+}
+
+/// One loaded instance.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) summary: Arc<ModelSummary>,
+    loaded: Loaded,
+}
+
+impl Engine {
+    /// Whether it answers llama.cpp's routes itself.
+    pub(crate) fn speaks_http(&self) -> bool {
+        self.summary.runtime == "llama_server"
+    }
+
+    /// The engine's own view.
+    pub(crate) async fn describe(&mut self) -> Result<EngineDescription, ErrorInfo> {
+        self.loaded.describe(self.summary.id.clone()).await
+    }
+
+    /// Its own view, if its model was loaded with this flag of llama.cpp's; else the route is off (seed 004; gateway/README.md, llama.cpp native).
+    pub(crate) async fn switched_on(&mut self, flag: &str) -> Result<EngineDescription, ErrorInfo> {
+        let description = self.describe().await?;
+        let settings = description.settings.as_ref();
+        if settings.is_some_and(|settings| settings.args.iter().any(|word| word == flag)) {
+            return Ok(description);
+        }
+        let endpoint = flag.trim_start_matches('-');
+        let message = format!("This server does not support {endpoint} endpoint. Start it with `{flag}`");
+        Err(Code::UnsupportedByRuntime.error(message))
+    }
+
+    /// Its own answer to an HTTP request; `path` with query.
+    pub(crate) async fn forward(
+        mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response, Refusal> {
+        if !native::passes(&self.summary.runtime, method.as_str(), path) {
+            return Err(unsupported(path).into());
+        }
+        let call = NativeCall {
+            instance: self.loaded.instance.clone(),
+            model: self.summary.id.clone(),
+            method: method.to_string(),
+            path: path.to_owned(),
+            content_type: if body.is_empty() {
+                String::new()
+            } else {
+                "application/json".to_owned()
+            },
+            body,
+            work: false,
+        };
+        response(self.loaded.native(call).await?).await
+    }
+}
+
+/// llama.cpp's words for what a server does not have (seed 004, API errors).
+fn unsupported(path: &str) -> ErrorInfo {
+    let what = path
+        .trim_start_matches('/')
+        .split(['/', '?'])
+        .next()
+        .unwrap_or_default();
+    Code::UnsupportedByRuntime.error(format!("This server does not support {what} endpoint."))
+}
+
+/// An engine's HTTP answer: its head, then its body as it comes.
 ///
 /// # Errors
 /// The engine did not answer.
@@ -36,4 +167,21 @@ where
         response.headers_mut().insert(CONTENT_TYPE, kind);
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_004_what_is_not_there_is_refused_in_its_words() {
+        assert_eq!(
+            unsupported("metrics").message,
+            "This server does not support metrics endpoint."
+        );
+        assert_eq!(
+            unsupported("/slots/3?action=save").message,
+            "This server does not support slots endpoint."
+        );
+    }
 }

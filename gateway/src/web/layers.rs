@@ -23,7 +23,7 @@ use super::{
     host::{self, Hosts},
     reply::{self, Refusal},
 };
-use crate::{metrics, render::error::Form};
+use crate::{metrics, render::error};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Anthropic's name of it.
@@ -48,7 +48,7 @@ pub(super) fn wrap(router: Router, hosts: Arc<Hosts>) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         // What no dialect wrote, such as an unknown path, is in OpenAI's form.
         .layer(middleware::map_response(|response| async {
-            reply::write_error(Form::OpenAi, response)
+            reply::write_error(&error::OPENAI, response)
         }))
         .layer(cors)
         .layer(middleware::from_fn(move |request, next| {

@@ -1,7 +1,7 @@
 //! The HTTP surface around the dialects: who may ask, how errors look, and how one request runs.
 //!
 //! ```text
-//!  request id ─► CORS ─► panics ─► [ form of errors ─► access ─► handler ] per surface of a dialect
+//!  request id ─► CORS ─► panics ─► [ form of errors ─► access ─► handler ] per route of a dialect
 //!                                                                  │ Asked ─► translate ─► run ─► render
 //! ```
 //!
@@ -14,6 +14,7 @@ pub(crate) mod extract;
 pub(crate) mod host;
 mod layers;
 pub(crate) mod reply;
+pub(crate) mod route;
 pub(crate) mod run;
 #[cfg(test)]
 mod tests;
@@ -25,12 +26,19 @@ use axum::{
     extract::Request,
     middleware,
     response::{IntoResponse as _, Response},
+    routing::MethodRouter,
 };
 use muster_proto::{Code, trust::Keys, v1::ErrorInfo};
 use tokio_util::sync::CancellationToken;
+use tower::util::MapRequestLayer;
 
-use self::{access::Access, budget::Budget, host::Hosts, reply::Refusal};
-use crate::{dialects, dispatch::Dispatcher, render::error::Form, stats::Stats};
+use self::{
+    budget::Budget,
+    host::Hosts,
+    reply::Refusal,
+    route::{Dialect, Route, Slashes},
+};
+use crate::{dialects, dispatch::Dispatcher, stats::Stats};
 
 /// What handlers of one I/O thread work with.
 #[derive(Debug)]
@@ -53,27 +61,40 @@ pub(crate) struct App {
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let hosts = Arc::clone(&app.hosts);
-    let router = dialects::routes(&app)
+    let mut slashes = Slashes::default();
+    let mut router = Router::new();
+    for (dialect, route) in dialects::routes() {
+        slashes.learn(&route);
+        let handler = guard(&app, dialect, &route);
+        for path in route.paths() {
+            router = router.route(&path.pattern(), handler.clone());
+        }
+    }
+    let router = router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app);
-    layers::wrap(router, hosts)
+    let slashes = Arc::new(slashes);
+    let encode = move |mut request: Request| {
+        slashes.encode(&mut request);
+        request
+    };
+    // What changes a path comes before the router that looks at it.
+    Router::new()
+        .fallback_service(layers::wrap(router, hosts))
+        .layer(MapRequestLayer::new(encode))
 }
 
-/// Routes of one dialect that the same callers may use and whose errors look the same.
-pub(crate) fn surface(
-    app: &Arc<App>,
-    access: Access,
-    form: Form,
-    routes: Router<Arc<App>>,
-) -> Router<Arc<App>> {
-    let keys = Arc::clone(&app.keys);
-    routes
+/// A route's handler behind the check of who asks; its errors look as its dialect has them.
+fn guard(app: &App, dialect: &'static Dialect, route: &Route) -> MethodRouter<Arc<App>> {
+    let (access, keys) = (route.access, Arc::clone(&app.keys));
+    let handler = route.handler.clone();
+    handler
         .route_layer(middleware::from_fn(move |request, next| {
             access::check(access, Arc::clone(&keys), request, next)
         }))
         .layer(middleware::map_response(move |response| async move {
-            reply::write_error(form, response)
+            reply::write_error(dialect.errors, response)
         }))
 }
 

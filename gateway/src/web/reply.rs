@@ -15,7 +15,7 @@ use http_body_util::BodyExt as _;
 use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
 
 use super::budget::{Budget, Held};
-use crate::render::error::Form;
+use crate::render::error::ErrorForm;
 
 /// Longest time for a body to come whole: what a client with 1 MB/s needs for the largest, twice.
 const BODY_TIME: Duration = Duration::from_secs(120);
@@ -59,9 +59,9 @@ impl IntoResponse for Refusal {
 struct Unwritten(ErrorInfo);
 
 /// Writes the body of a [`Refusal`] in a dialect's form; leaves all other answers as they are.
-pub(crate) fn write_error(form: Form, mut response: Response) -> Response {
+pub(crate) fn write_error(form: &ErrorForm, mut response: Response) -> Response {
     if let Some(Unwritten(error)) = response.extensions_mut().remove::<Unwritten>() {
-        *response.status_mut() = form.status(&error);
+        *response.status_mut() = (form.status)(error.kind());
         *response.body_mut() = form.body(&error).into();
     }
     response

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use axum::{Router, body::Body};
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use muster_proto::{net::Address, trust::Credentials};
+use muster_proto::{
+    net::Address,
+    trust::{Credentials, Keys},
+};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::{App, budget::Budget, router};
+use super::{App, access::Access, budget::Budget, router};
 use crate::{
+    dialects,
     dispatch::{Dispatcher, autoload::Autoload},
     fleet::Fleet,
     session::Pool,
@@ -19,6 +23,10 @@ use crate::{
 
 /// A router without a controller.
 fn alone(stopping: &CancellationToken) -> Router {
+    guarded(stopping, Keys::default())
+}
+
+fn guarded(stopping: &CancellationToken, keys: Keys) -> Router {
     let nowhere = Address::Unix("/nonexistent/controller.sock".into());
     router(Arc::new(App {
         dispatcher: Dispatcher {
@@ -30,7 +38,7 @@ fn alone(stopping: &CancellationToken) -> Router {
         },
         max_body: 1000,
         bodies: Budget::new(1000),
-        keys: Arc::default(),
+        keys: Arc::new(keys),
         hosts: Arc::default(),
         stats: Arc::default(),
         stopping: stopping.clone(),
@@ -108,6 +116,44 @@ async fn lemonades_health_is_well_without_any_model() {
         assert_eq!(body["model_loaded"], Value::Null);
         assert_eq!(body["all_models_loaded"], serde_json::json!([]));
     }
+}
+
+/// Every path of every route, under all prefixes.
+#[tokio::test]
+async fn each_route_lets_in_whom_it_names() {
+    tokio::time::pause();
+    let guarded = guarded(&CancellationToken::new(), Keys::new(["u"], ["a"]));
+    let open = alone(&CancellationToken::new());
+    let ask = async |router: &Router, method: &Method, path: &str, key: &str| {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .header("x-api-key", key)
+            .body(Body::empty())
+            .unwrap();
+        router.clone().oneshot(request).await.unwrap().status().as_u16()
+    };
+    let mut asked = 0;
+    for (_, route) in dialects::routes() {
+        for path in route.paths() {
+            let path = path.pattern().replace(['{', '}'], "");
+            let told = format!("{} {path}", route.method);
+            let by = async |key| ask(&guarded, &route.method, &path, key).await;
+            let refused = [by("").await, by("x").await, by("u").await]
+                .map(|status| Some(status).filter(|status| [401, 403].contains(status)));
+            let elsewhere = ask(&open, &route.method, &path, "").await == 403;
+            let (expected, here_only) = match route.access {
+                Access::Open => ([None, None, None], false),
+                Access::User => ([Some(401), Some(401), None], false),
+                Access::Admin => ([Some(401), Some(401), Some(403)], false),
+                Access::Internal => ([Some(401), Some(401), Some(403)], true),
+            };
+            assert_eq!((refused, elsewhere), (expected, here_only), "{told}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 150, "{asked}");
 }
 
 /// Issue 10, 3.3: whatever the route, and in the form of whoever is asked.

@@ -14,7 +14,6 @@ use crate::render::{
     Head,
     answer::Answer,
     blocks::{Block, BlockFrames, Blocks, blocks},
-    error::Form,
     json::{list, member, raw, value},
     reason,
     stream::Stream,
@@ -174,7 +173,7 @@ impl BlockFrames for Message {
 
     fn fail(&mut self, _blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut) {
         raw(out, "event: error\ndata: ");
-        Form::Anthropic.write(out, error);
+        super::error::FORM.write(out, error);
         raw(out, "\n\n");
     }
 }

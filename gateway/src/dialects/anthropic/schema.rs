@@ -85,24 +85,6 @@ pub(super) struct CountAnswer {
     input_tokens: u64,
 }
 
-/// Anthropic's form of an error.
-#[derive(ToSchema)]
-pub(super) struct MessageError {
-    /// `error`.
-    r#type: String,
-    /// What is wrong.
-    error: MessageErrorBody,
-}
-
-/// What is wrong.
-#[derive(ToSchema)]
-pub(super) struct MessageErrorBody {
-    /// Anthropic's class of errors.
-    r#type: String,
-    /// One sentence for a person.
-    message: String,
-}
-
 /// A turn of Anthropic's.
 #[derive(ToSchema)]
 pub(super) struct MessageTurn {

@@ -7,7 +7,7 @@ use http::StatusCode;
 use muster_proto::v1::Alias;
 
 use super::{
-    answers::{AliasGone, AliasSet, Aliases, LemonadeError, SUCCESS},
+    answers::{AliasGone, AliasSet, Aliases, SUCCESS},
     load::{model_name, not_found},
     shapes::AliasBody,
 };
@@ -15,23 +15,37 @@ use crate::{
     translate::object::{self, Object},
     web::{
         App,
+        access::Access,
         extract::Path,
         reply::{self, Refusal},
+        route::Route,
         run::Asked,
     },
 };
 
-#[utoipa::path(
-    get,
-    path = "/internal/aliases",
-    tag = "Lemonade",
-    summary = "Further names of models",
-    responses(
-        (status = 200, description = "The model of each.", body = Aliases),
-        (status = "5XX", description = "The controller is away.", body = LemonadeError),
-    )
-)]
-pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/internal/aliases", Access::Internal, list)
+            .summary("Further names of models")
+            .answers::<Aliases>("The model of each.")
+            .fails("The controller is away."),
+        Route::post("/internal/aliases", Access::Internal, set)
+            .summary("Give a model another name, or move that name to it")
+            .takes::<AliasBody>()
+            .answers::<AliasSet>("It has it.")
+            .refuses("There is no such model, or the name is a model's own.")
+            .fails("It could not be done."),
+        Route::delete("/internal/aliases/{*alias}", Access::Internal, delete)
+            .summary("Take a further name of a model away")
+            .part::<String>("alias", "The name.")
+            .answers::<AliasGone>("It is gone.")
+            .refuses("There is no such name.")
+            .fails("It could not be done."),
+    ]
+}
+
+async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let aliases = app.dispatcher.fleet.models().aliases().await?;
     let aliases = aliases
         .into_iter()
@@ -40,19 +54,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusa
     Ok(reply::value(StatusCode::OK, &Aliases { aliases }))
 }
 
-#[utoipa::path(
-    post,
-    path = "/internal/aliases",
-    tag = "Lemonade",
-    summary = "Give a model another name, or move that name to it",
-    request_body = AliasBody,
-    responses(
-        (status = 200, description = "It has it.", body = AliasSet),
-        (status = "4XX", description = "There is no such model, or the name is a model's own.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn set(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let alias = body.need("alias")?.string()?;
     let target = body.take("target").map(|target| target.string()).transpose()?;
@@ -75,22 +77,7 @@ pub(super) async fn set(State(app): State<Arc<App>>, asked: Asked) -> Result<Res
     Ok(reply::value(StatusCode::OK, &shown))
 }
 
-#[utoipa::path(
-    delete,
-    path = "/internal/aliases/{alias}",
-    tag = "Lemonade",
-    summary = "Take a further name of a model away",
-    params(("alias" = String, Path, description = "The name.")),
-    responses(
-        (status = 200, description = "It is gone.", body = AliasGone),
-        (status = "4XX", description = "There is no such name.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn delete(
-    State(app): State<Arc<App>>,
-    Path(alias): Path<String>,
-) -> Result<Response, Refusal> {
+async fn delete(State(app): State<Arc<App>>, Path(alias): Path<String>) -> Result<Response, Refusal> {
     app.dispatcher.fleet.models().delete_alias(&alias).await?;
     Ok(reply::value(
         StatusCode::OK,

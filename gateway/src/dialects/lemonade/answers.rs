@@ -6,20 +6,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::openapi::schema::ErrorBody;
-
-/// Lemonade's form of an error, with OpenAI's beside it.
-#[derive(ToSchema)]
-#[allow(dead_code, reason = "read by the derive only: errors are written by `render`")]
-pub(super) struct LemonadeError {
-    /// `error`.
-    status: String,
-    /// One sentence for a person, as in `error`.
-    message: String,
-    /// The whole of it, as OpenAI's routes have it.
-    error: ErrorBody,
-}
-
 /// What all of them say that went well.
 pub(super) const SUCCESS: &str = "success";
 

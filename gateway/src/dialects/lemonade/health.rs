@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::{
     fleet::{Contact, table::is_loaded},
-    web::{App, reply},
+    web::{App, access::Access, reply, route::Route},
 };
 
 /// What is loaded.
@@ -60,17 +60,17 @@ fn last_use(summary: &ModelSummary) -> Option<f64> {
     Some(used.seconds as f64 + f64::from(used.nanos) / 1e9)
 }
 
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/v1/health", Access::User, health)
+            .summary("What is loaded, always 200")
+            .answers::<Health>("As the fleet stands now."),
+    ]
+}
+
 /// Always 200 (gateway/README.md, Lemonade).
-#[utoipa::path(
-    get,
-    path = "/v1/health",
-    tag = "Lemonade",
-    summary = "What is loaded, always 200",
-    responses(
-        (status = 200, description = "As the fleet stands now.", body = Health),
-    )
-)]
-pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
+async fn health(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded: Vec<_> = table.models().filter(|summary| is_loaded(summary)).collect();
     let age = |one: &&&Arc<ModelSummary>, two: &&&Arc<ModelSummary>| {

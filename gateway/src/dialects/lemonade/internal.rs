@@ -13,32 +13,46 @@ use muster_proto::{
 };
 
 use super::{
-    answers::{Config, LemonadeError, LevelSet, Pinned, SUCCESS, SettingsSet, Updated},
+    answers::{Config, LevelSet, Pinned, SUCCESS, SettingsSet, Updated},
     shapes::{LevelBody, PinBody, SetBody},
 };
 use crate::{
     translate::object::{self, Field, Object},
     web::{
         App,
+        access::Access,
         reply::{self, Refusal},
+        route::Route,
         run::Asked,
     },
 };
 
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/v1/log-level", Access::Admin, log_level)
+            .summary("Change the log level of this gateway")
+            .takes::<LevelBody>()
+            .answers::<LevelSet>("It is changed.")
+            .change_errors(),
+        Route::get("/internal/config", Access::Internal, config)
+            .summary("Settings of this gateway")
+            .answers::<Config>("As they are now."),
+        Route::post("/internal/set", Access::Internal, set)
+            .summary("Change settings of this gateway, all or none")
+            .takes::<SetBody>()
+            .answers::<SettingsSet>("What was changed.")
+            .change_errors(),
+        Route::post("/internal/pin", Access::Internal, pin)
+            .summary("Keep a model from being evicted, or no longer")
+            .takes::<PinBody>()
+            .answers::<Pinned>("It is.")
+            .change_errors(),
+    ]
+}
+
 /// Sets the log level of this gateway until it ends.
-#[utoipa::path(
-    post,
-    path = "/v1/log-level",
-    tag = "Lemonade",
-    summary = "Change the log level of this gateway",
-    request_body = LevelBody,
-    responses(
-        (status = 200, description = "It is changed.", body = LevelSet),
-        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn log_level(asked: Asked) -> Result<Response, Refusal> {
+async fn log_level(asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let level = level(&body.need("level")?)?;
     process::set_log_level(level);
@@ -55,16 +69,7 @@ fn level(field: &Field<'_>) -> Result<LogLevel, ErrorInfo> {
 }
 
 /// What this gateway was started with, secrets left out.
-#[utoipa::path(
-    get,
-    path = "/internal/config",
-    tag = "Lemonade",
-    summary = "Settings of this gateway",
-    responses(
-        (status = 200, description = "As they are now.", body = Config),
-    )
-)]
-pub(super) async fn config(State(app): State<Arc<App>>) -> Response {
+async fn config(State(app): State<Arc<App>>) -> Response {
     let autoload = app.dispatcher.autoload;
     let config = Config {
         log_level: process::log_level().as_str(),
@@ -76,19 +81,7 @@ pub(super) async fn config(State(app): State<Arc<App>>) -> Response {
 }
 
 /// Changes settings; all or none of them.
-#[utoipa::path(
-    post,
-    path = "/internal/set",
-    tag = "Lemonade",
-    summary = "Change settings of this gateway, all or none",
-    request_body = SetBody,
-    responses(
-        (status = 200, description = "What was changed.", body = SettingsSet),
-        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn set(asked: Asked) -> Result<Response, Refusal> {
+async fn set(asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let level = body.take("log_level").map(|field| level(&field)).transpose()?;
     let rest = body.rest();
@@ -109,19 +102,7 @@ pub(super) async fn set(asked: Asked) -> Result<Response, Refusal> {
 }
 
 /// Pins or unpins a model.
-#[utoipa::path(
-    post,
-    path = "/internal/pin",
-    tag = "Lemonade",
-    summary = "Keep a model from being evicted, or no longer",
-    request_body = PinBody,
-    responses(
-        (status = 200, description = "It is.", body = Pinned),
-        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn pin(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn pin(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let name = body.take_any(&["model_name", "model"]);
     let name = name

@@ -14,7 +14,7 @@ use muster_proto::{
 use serde_json::{Map, Value};
 
 use super::{
-    answers::{Done, LemonadeError, SUCCESS},
+    answers::{Done, SUCCESS},
     options, reload,
     shapes::{LoadBody, UnloadBody},
 };
@@ -22,7 +22,9 @@ use crate::{
     translate::object::{self, Object},
     web::{
         App,
+        access::Access,
         reply::{self, Refusal},
+        route::Route,
         run::Asked,
     },
 };
@@ -135,19 +137,23 @@ pub(super) fn model_name(body: &mut Object<'_>) -> Result<Option<String>, ErrorI
     }
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/load",
-    tag = "Lemonade",
-    summary = "Load a model and wait until it is loaded",
-    request_body = LoadBody,
-    responses(
-        (status = 200, description = "It is loaded as asked.", body = Done),
-        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/v1/load", Access::Admin, load)
+            .summary("Load a model and wait until it is loaded")
+            .takes::<LoadBody>()
+            .answers::<Done>("It is loaded as asked.")
+            .change_errors(),
+        Route::post("/v1/unload", Access::Admin, unload)
+            .summary("Unload one model, or all, and wait until it is unloaded")
+            .may_take::<UnloadBody>("May be absent.")
+            .answers::<Done>("It is unloaded.")
+            .change_errors(),
+    ]
+}
+
+async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let wanted = Wanted::parse(&asked.body)?;
     let done = success(&format!("Loaded model: {}", wanted.model));
     // A caller that goes away ends neither the load nor what follows it; the task ends with the gateway's thread.
@@ -193,19 +199,7 @@ impl Wanted {
 }
 
 /// Unloads one model, or all if none is named: pinned ones too, and loads that wait or run are ended (gateway/README.md, Lemonade).
-#[utoipa::path(
-    post,
-    path = "/v1/unload",
-    tag = "Lemonade",
-    summary = "Unload one model, or all, and wait until it is unloaded",
-    request_body(content = Option<UnloadBody>, description = "May be absent."),
-    responses(
-        (status = 200, description = "It is unloaded.", body = Done),
-        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let control = || app.dispatcher.fleet.control();
     match unload_name(&asked.body)? {
         Some(name) => {

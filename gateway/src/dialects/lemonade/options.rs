@@ -13,7 +13,7 @@ use muster_proto::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    answers::{LemonadeError, LoadOptions, ModelOptions},
+    answers::{LoadOptions, ModelOptions},
     load::{backend_device, is_llama_cpp, not_found},
     shapes::OptionsBody,
 };
@@ -21,24 +21,13 @@ use crate::{
     translate::object::{self, Object},
     web::{
         App,
+        access::Access,
         extract::Path,
         reply::{self, Refusal},
+        route::Route,
         run::Asked,
     },
 };
-
-/// The end of the path.
-const OPTIONS: &str = "/options";
-
-/// The model in `ID/options`; ids may have slashes.
-pub(in crate::dialects) fn model_of(path: &str) -> Option<&str> {
-    path.strip_suffix(OPTIONS).filter(|id| !id.is_empty())
-}
-
-fn named(path: &str) -> Result<&str, ErrorInfo> {
-    model_of(path)
-        .ok_or_else(|| Code::MethodNotAllowed.error("models are read here; their `options` can be changed"))
-}
 
 /// What a request changes: null takes an option away, and so does the automatic context size.
 fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), ErrorInfo> {
@@ -151,79 +140,63 @@ fn resolved(model: &Model, effective: &ModelSettings) -> Option<u32> {
     lengths.into_iter().find(|length| *length > 0)
 }
 
-#[utoipa::path(
-    get,
-    path = "/v1/models/{id}/options",
-    tag = "Lemonade",
-    summary = "Options saved for a model's loads, and what they make of it",
-    params(("id" = String, Path, description = "Id in the catalogue.")),
-    responses(
-        (status = 200, description = "They are.", body = ModelOptions),
-        (status = "4XX", description = "There is no such model.", body = LemonadeError),
-        (status = "5XX", description = "The controller is away.", body = LemonadeError),
-    )
-)]
-pub(in crate::dialects) async fn show(app: &App, id: &str) -> Result<Response, Refusal> {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/v1/models/{*id}/options", Access::User, show)
+            .summary("Options saved for a model's loads, and what they make of it")
+            .part::<String>("id", "Id in the catalogue.")
+            .answers::<ModelOptions>("They are.")
+            .refuses("There is no such model.")
+            .fails("The controller is away."),
+        Route::post("/v1/models/{*id}/options", Access::Admin, set)
+            .summary("Save options for a model's loads; null takes one away")
+            .part::<String>("id", "Id in the catalogue.")
+            .takes::<OptionsBody>()
+            .answers::<ModelOptions>("As they are now; with `dry_run`, `effective` as it would be.")
+            .refuses("There is no such model, or an option is not for it.")
+            .fails("It could not be done."),
+        Route::delete("/v1/models/{*id}/options", Access::Admin, reset)
+            .summary("Take all saved options of a model away")
+            .part::<String>("id", "Id in the catalogue.")
+            .answers::<ModelOptions>("As they are now.")
+            .refuses("There is no such model.")
+            .fails("It could not be done."),
+    ]
+}
+
+async fn show(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
     let model = app
         .dispatcher
         .fleet
         .control()
-        .model(id)
+        .model(&id)
         .await
         .map_err(not_found)?;
     Ok(reply::value(StatusCode::OK, &shown(&model)))
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/models/{id}/options",
-    tag = "Lemonade",
-    summary = "Save options for a model's loads; null takes one away",
-    params(("id" = String, Path, description = "Id in the catalogue.")),
-    request_body = OptionsBody,
-    responses(
-        (status = 200, description = "As they are now; with `dry_run`, `effective` as it would be.", body = ModelOptions),
-        (status = "4XX", description = "There is no such model, or an option is not for it.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn set(
-    State(app): State<Arc<App>>,
-    Path(path): Path<String>,
-    asked: Asked,
-) -> Result<Response, Refusal> {
-    let id = named(&path)?;
+async fn set(State(app): State<Arc<App>>, Path(id): Path<String>, asked: Asked) -> Result<Response, Refusal> {
     let (changes, dry) = changes(&asked.body)?;
     let fleet = &app.dispatcher.fleet;
-    let model = fleet.control().model(id).await.map_err(not_found)?;
+    let model = fleet.control().model(&id).await.map_err(not_found)?;
     if dry {
         // Checked as when it is saved; nothing is kept.
         let preview = preview(&model, merged(&model, changes))?;
         return Ok(reply::value(StatusCode::OK, &preview));
     }
     let text = Value::Object(merged(&model, changes)).to_string();
-    let model = fleet.models().set_options(id, text).await?;
+    let model = fleet.models().set_options(&id, text).await?;
     Ok(reply::value(StatusCode::OK, &shown(&model)))
 }
 
-#[utoipa::path(
-    delete,
-    path = "/v1/models/{id}/options",
-    tag = "Lemonade",
-    summary = "Take all saved options of a model away",
-    params(("id" = String, Path, description = "Id in the catalogue.")),
-    responses(
-        (status = 200, description = "As they are now.", body = ModelOptions),
-        (status = "4XX", description = "There is no such model.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn reset(
-    State(app): State<Arc<App>>,
-    Path(path): Path<String>,
-) -> Result<Response, Refusal> {
-    let id = named(&path)?;
-    let model = app.dispatcher.fleet.models().set_options(id, String::new()).await;
+async fn reset(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let model = app
+        .dispatcher
+        .fleet
+        .models()
+        .set_options(&id, String::new())
+        .await;
     let model = model.map_err(not_found)?;
     Ok(reply::value(StatusCode::OK, &shown(&model)))
 }
@@ -357,12 +330,5 @@ mod tests {
         assert_eq!(shown(&automatic(0)).resolved_ctx_size, Some(4096));
         assert_eq!(shown(&automatic(512)).resolved_ctx_size, None);
         assert_eq!(shown(&Model::default()).resolved_ctx_size, None);
-    }
-
-    #[test]
-    fn ids_may_have_slashes() {
-        assert_eq!(model_of("org/name/options"), Some("org/name"));
-        assert_eq!(model_of("/options"), None);
-        assert_eq!(model_of("name"), None);
     }
 }

@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    answers::{Done, LemonadeError, Variant, Variants},
+    answers::{Done, Variant, Variants},
+    error::FORM,
     load::{model_name, not_found, success},
     register,
     shapes::PullBody,
@@ -21,12 +22,13 @@ use super::{
 use crate::{
     fleet::models::Pull,
     openapi::schema,
-    render::error::Form,
     translate::object::{self, Object},
     web::{
         App,
+        access::Access,
         extract::Query,
         reply::{self, Refusal},
+        route::{EVENT_STREAM, Route},
         run::Asked,
     },
 };
@@ -63,24 +65,28 @@ impl Wanted {
     }
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/pull",
-    tag = "Lemonade",
-    summary = "Download a model, and register it first if it is a user's",
-    description = "`model_name`; to register: `checkpoint` (`ORG/NAME:VARIANT`), `recipe`, and optionally `reasoning`, `vision`, `embedding`, `reranking`, \
-                   `mmproj`, `labels`. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.",
-    request_body = PullBody,
-    responses(
-        (status = 200, description = "All files are there; with `stream`, server-sent events.", content(
-            (Done = "application/json"),
-            (schema::StreamEvent = "text/event-stream"),
-        )),
-        (status = "4XX", description = "The request is wrong, or the hub has no such files.", body = LemonadeError),
-        (status = "5XX", description = "The files cannot be downloaded.", body = LemonadeError),
-    )
-)]
-pub(super) async fn pull(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/v1/pull", Access::Admin, pull)
+            .summary("Download a model, and register it first if it is a user's")
+            .description("`model_name`; to register: `checkpoint` (`ORG/NAME:VARIANT`), `recipe`, and optionally `reasoning`, `vision`, `embedding`, `reranking`, \
+                   `mmproj`, `labels`. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.")
+            .takes::<PullBody>()
+            .answers::<Done>("All files are there; with `stream`, server-sent events.")
+            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .refuses("The request is wrong, or the hub has no such files.")
+            .fails("The files cannot be downloaded."),
+        Route::get("/v1/pull/variants", Access::Admin, variants)
+            .summary("GGUF variants of a repository of the hub")
+            .needs_query::<String>("checkpoint", "`ORG/NAME`.")
+            .answers::<Variants>("The usual ones first, five at most.")
+            .refuses("There is no such repository.")
+            .fails("The hub cannot be asked."),
+    ]
+}
+
+async fn pull(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let Wanted { request, stream } = Wanted::parse(&asked.body)?;
     let name = request.model.clone();
     let pull = app
@@ -113,8 +119,7 @@ fn events(pull: Pull) -> Response {
             }
             Err(error) => {
                 // The message alone, as the seed has it; the rest of what is known beside it.
-                let mut whole: Value =
-                    serde_json::from_slice(&Form::Lemonade.body(&error)).unwrap_or_default();
+                let mut whole: Value = serde_json::from_slice(&FORM.body(&error)).unwrap_or_default();
                 let details = whole["error"].take();
                 let body = json!({"error": error.message, "details": details});
                 (event("error", &body), None)
@@ -159,22 +164,7 @@ pub(super) struct Which {
     checkpoint: String,
 }
 
-#[utoipa::path(
-    get,
-    path = "/v1/pull/variants",
-    tag = "Lemonade",
-    summary = "GGUF variants of a repository of the hub",
-    params(("checkpoint" = String, Query, description = "`ORG/NAME`.")),
-    responses(
-        (status = 200, description = "The usual ones first, five at most.", body = Variants),
-        (status = "4XX", description = "There is no such repository.", body = LemonadeError),
-        (status = "5XX", description = "The hub cannot be asked.", body = LemonadeError),
-    )
-)]
-pub(super) async fn variants(
-    State(app): State<Arc<App>>,
-    Query(which): Query<Which>,
-) -> Result<Response, Refusal> {
+async fn variants(State(app): State<Arc<App>>, Query(which): Query<Which>) -> Result<Response, Refusal> {
     if which.checkpoint.is_empty() {
         return Err(object::invalid("checkpoint", "is required").into());
     }

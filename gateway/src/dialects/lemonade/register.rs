@@ -7,7 +7,7 @@ use http::StatusCode;
 use muster_proto::v1::{ErrorInfo, ModelDefinition};
 
 use super::{
-    answers::{LemonadeError, Registered, RegisteredModel, SUCCESS},
+    answers::{Registered, RegisteredModel, SUCCESS},
     load::model_name,
     shapes::RegisterBody,
 };
@@ -15,7 +15,9 @@ use crate::{
     translate::object::{self, Object},
     web::{
         App,
+        access::Access,
         reply::{self, Refusal},
+        route::Route,
         run::Asked,
     },
 };
@@ -78,19 +80,19 @@ pub(super) fn definition(model: String, body: &mut Object<'_>) -> Result<ModelDe
     })
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/models/register",
-    tag = "Lemonade",
-    summary = "Register a user's model, or change it; nothing is downloaded",
-    request_body = RegisterBody,
-    responses(
-        (status = 200, description = "It is registered.", body = Registered),
-        (status = "4XX", description = "The definition is wrong.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn register(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/v1/models/register", Access::Admin, register)
+            .summary("Register a user's model, or change it; nothing is downloaded")
+            .takes::<RegisterBody>()
+            .answers::<Registered>("It is registered.")
+            .refuses("The definition is wrong.")
+            .fails("It could not be done."),
+    ]
+}
+
+async fn register(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let name = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
     let definition = definition(name, &mut body)?;

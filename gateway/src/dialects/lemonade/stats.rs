@@ -7,18 +7,23 @@ use http::StatusCode;
 
 use crate::{
     stats::Last,
-    web::{App, access::Caller, reply},
+    web::{
+        App,
+        access::{Access, Caller},
+        reply,
+        route::Route,
+    },
 };
 
-#[utoipa::path(
-    get,
-    path = "/v1/stats",
-    tag = "Lemonade",
-    summary = "How the last request performed",
-    responses(
-        (status = 200, description = "The last request's figures.", body = Last),
-    )
-)]
-pub(super) async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/v1/stats", Access::User, stats)
+            .summary("How the last request performed")
+            .answers::<Last>("The last request's figures."),
+    ]
+}
+
+async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
     reply::value(StatusCode::OK, &app.stats.last(&caller))
 }

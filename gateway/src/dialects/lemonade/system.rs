@@ -10,13 +10,12 @@ use http::StatusCode;
 use muster_proto::v1::{Device, DeviceKind, DeviceStatus, WorkerStatus};
 use serde::Deserialize;
 
-use super::{
-    answers::LemonadeError,
-    info::{self, Cpu, Devices, Gpu, Host, HostDevice, Info, Integrated, Npu, Runtime},
-};
+use super::info::{self, Cpu, Devices, Gpu, Host, HostDevice, Info, Integrated, Npu, Runtime};
 use crate::web::{
     App,
+    access::Access,
     reply::{self, Refusal},
+    route::Route,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -24,19 +23,18 @@ pub(super) struct Show {
     verbose: Option<String>,
 }
 
-#[utoipa::path(
-    get,
-    path = "/v1/system-info",
-    tag = "Lemonade",
-    summary = "The machine and every host of the fleet",
-    params(("verbose" = Option<bool>, Query, description = "Workers and runtimes too.")),
-    responses(
-        (status = 200, description = "As far as it is known.", body = Info),
-        (status = "4XX", description = "The request is wrong or refused.", body = LemonadeError),
-        (status = "5XX", description = "It could not be done.", body = LemonadeError),
-    )
-)]
-pub(super) async fn info(
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/v1/system-info", Access::User, info)
+            .summary("The machine and every host of the fleet")
+            .query::<bool>("verbose", "Workers and runtimes too.")
+            .answers::<Info>("As far as it is known.")
+            .change_errors(),
+    ]
+}
+
+async fn info(
     State(app): State<Arc<App>>,
     show: Result<Query<Show>, QueryRejection>,
 ) -> Result<Response, Refusal> {

@@ -19,7 +19,6 @@ use super::settings::generation_settings;
 use crate::{
     render::{
         answer::{Answer, Choice},
-        error::Form,
         json::{member, raw, value},
         logprobs,
         stream::{Frames, Stream},
@@ -386,7 +385,7 @@ impl Frames for Events {
 
     fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
         raw(out, "data: ");
-        Form::Native.write(out, error);
+        super::error::FORM.write(out, error);
         raw(out, "\n\n");
     }
 }

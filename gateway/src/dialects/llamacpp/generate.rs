@@ -8,7 +8,6 @@ use muster_proto::v1::{ErrorInfo, start::Work};
 
 use super::{
     completion::{self, Call},
-    model_query::{ModelQuery, Query},
     schema,
 };
 use crate::{
@@ -19,27 +18,35 @@ use crate::{
     },
     web::{
         App,
+        access::Access,
+        engine::ModelQuery,
+        extract::Query,
         reply::{self, Refusal},
+        route::{EVENT_STREAM, Route},
         run::{self, Asked},
     },
 };
 
-#[utoipa::path(
-    post,
-    path = "/completion",
-    tag = "llama.cpp",
-    summary = "Continue a text, in llama.cpp's own form",
-    request_body = schema::NativeCompletionRequest,
-    responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (schema::NativeCompletions = "application/json"),
-            (StreamEvent = "text/event-stream"),
-        )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn complete(
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/completion", Access::User, complete)
+            .also("/completions")
+            .summary("Continue a text, in llama.cpp's own form")
+            .takes::<schema::NativeCompletionRequest>()
+            .answers::<schema::NativeCompletions>("The whole answer; with `stream`, server-sent events.")
+            .answers_as::<StreamEvent>(EVENT_STREAM)
+            .inference_errors(),
+        Route::post("/infill", Access::User, infill)
+            .summary("Fill a gap in a text")
+            .takes::<schema::NativeInfillRequest>()
+            .answers::<schema::NativeCompletions>("The whole answer; with `stream`, server-sent events.")
+            .answers_as::<StreamEvent>(EVENT_STREAM)
+            .inference_errors(),
+    ]
+}
+
+async fn complete(
     State(app): State<Arc<App>>,
     Query(which): Query<ModelQuery>,
     asked: Asked,
@@ -47,22 +54,7 @@ pub(super) async fn complete(
     generate(&app, which, &asked, completion::completion).await
 }
 
-#[utoipa::path(
-    post,
-    path = "/infill",
-    tag = "llama.cpp",
-    summary = "Fill a gap in a text",
-    request_body = schema::NativeInfillRequest,
-    responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (schema::NativeCompletions = "application/json"),
-            (StreamEvent = "text/event-stream"),
-        )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn infill(
+async fn infill(
     State(app): State<Arc<App>>,
     Query(which): Query<ModelQuery>,
     asked: Asked,

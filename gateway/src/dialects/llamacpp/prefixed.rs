@@ -4,39 +4,29 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Router,
+    Extension,
     extract::{Path, State, rejection::PathRejection},
     response::Response,
-    routing::{get, post},
 };
 use muster_proto::v1::ModelSummary;
 
 use super::{
-    model_query::{ModelQuery, Query},
-    passthrough::{self, About},
+    passthrough::{self, SlotsQuery},
     queries, schema,
     shapes::{NativeSlot, SlotDone, SlotFile},
 };
 use crate::{
     fleet::table::{Table, is_loaded},
-    render::error::Form,
     web::{
         App,
         access::{Access, Caller},
+        engine::ModelQuery,
+        extract::Query,
         reply::Refusal,
+        route::Route,
         run::Asked,
-        surface,
     },
 };
-
-/// The routes under each of the prefixes.
-pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let user = Router::new()
-        .route("/slots", get(slots))
-        .route("/tokenize", post(tokenize));
-    let admin = Router::new().route("/slots/{id}", post(slot));
-    surface(app, Access::User, Form::Native, user).merge(surface(app, Access::Admin, Form::Native, admin))
-}
 
 /// The id of the loaded llama.cpp model that was used last.
 fn recent(table: &Table) -> Option<String> {
@@ -54,75 +44,59 @@ fn or_recent(named: Option<String>, app: &App) -> Option<String> {
     named.or_else(|| recent(&app.dispatcher.fleet.table()))
 }
 
-#[utoipa::path(
-    get,
-    path = "/v1/slots",
-    tag = "llama.cpp",
-    summary = "As `/slots`, of the llama.cpp model used last unless one is named",
-    params(
-        ("model" = Option<String>, Query, description = "Id in the catalogue."),
-        ("instance" = Option<String>, Query, description = "One of several replicas."),
-        ("fail_on_no_slot" = Option<String>, Query, description = "503 where none is free."),
-    ),
-    responses(
-        (status = 200, description = "Each of them, in order.", body = Vec<NativeSlot>),
-        (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
-        (status = "5XX", description = "501 where it is switched off; 503 where none is free.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn slots(
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/v1/slots", Access::User, slots)
+            .summary("As `/slots`, of the llama.cpp model used last unless one is named")
+            .query::<String>("model", "Id in the catalogue.")
+            .query::<String>("instance", "One of several replicas.")
+            .query::<String>("fail_on_no_slot", "503 where none is free.")
+            .answers_list::<NativeSlot>("Each of them, in order.")
+            .refuses("The model is not loaded.")
+            .fails("501 where it is switched off; 503 where none is free."),
+        Route::post("/v1/slots/{id}", Access::Admin, slot)
+            .summary("As `/slots/{id}`, of the llama.cpp model used last unless one is named")
+            .part::<u32>("id", "Number of the sequence, from 0.")
+            .needs_query::<String>("action", "`save`, `restore` or `erase`.")
+            .query::<String>("model", "Id in the catalogue.")
+            .query::<String>("instance", "One of several replicas.")
+            .takes::<SlotFile>()
+            .answers::<SlotDone>("What was done.")
+            .refuses("The request is wrong, or the model is not loaded.")
+            .fails("501 where it is switched off or the runtime cannot."),
+        Route::post("/v1/tokenize", Access::User, tokenize)
+            .summary("As `/tokenize`, on the llama.cpp model used last unless one is named")
+            .takes::<schema::TokenizeRequest>()
+            .answers::<schema::Tokens>("`tokens`.")
+            .refuses("The request is wrong, or the model is not loaded."),
+    ]
+}
+
+async fn slots(
     State(app): State<Arc<App>>,
     caller: Extension<Caller>,
-    Query(mut about): Query<About>,
+    Query(mut query): Query<SlotsQuery>,
 ) -> Result<Response, Refusal> {
-    about.model = or_recent(about.model, &app);
-    passthrough::slots(State(app), caller, Query(about)).await
+    query.engine.model = or_recent(query.engine.model, &app);
+    passthrough::slots(State(app), caller, Query(query)).await
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/slots/{id}",
-    tag = "llama.cpp",
-    summary = "As `/slots/{id}`, of the llama.cpp model used last unless one is named",
-    request_body = SlotFile,
-    params(
-        ("id" = u32, Path, description = "Number of the sequence, from 0."),
-        ("action" = String, Query, description = "`save`, `restore` or `erase`."),
-        ("model" = Option<String>, Query, description = "Id in the catalogue."),
-        ("instance" = Option<String>, Query, description = "One of several replicas."),
-    ),
-    responses(
-        (status = 200, description = "What was done.", body = SlotDone),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
-        (status = "5XX", description = "501 where it is switched off or the runtime cannot.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn slot(
+async fn slot(
     State(app): State<Arc<App>>,
     id: Result<Path<u32>, PathRejection>,
-    Query(mut about): Query<About>,
+    Query(mut query): Query<SlotsQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
-    about.model = or_recent(about.model, &app);
-    passthrough::slot(State(app), id, Query(about), asked).await
+    query.engine.model = or_recent(query.engine.model, &app);
+    passthrough::slot(State(app), id, Query(query), asked).await
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/tokenize",
-    tag = "llama.cpp",
-    summary = "As `/tokenize`, on the llama.cpp model used last unless one is named",
-    request_body = schema::TokenizeRequest,
-    responses(
-        (status = 200, description = "`tokens`.", body = schema::Tokens),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn tokenize(
+async fn tokenize(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
+    Query(query): Query<ModelQuery>,
     asked: Asked,
 ) -> Result<Response, Refusal> {
-    let model = or_recent(which.model, &app);
+    let model = or_recent(query.model, &app);
     queries::tokenize(State(app), Query(ModelQuery { model }), asked).await
 }

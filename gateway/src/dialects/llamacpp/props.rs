@@ -8,11 +8,14 @@ use http::{Method, StatusCode};
 use muster_proto::v1::{EngineDescription, GenerateRequest, SequencePhase, SequenceState};
 use serde_json::{Value, json};
 
-use super::{model_query::Query, passthrough::About, schema, settings::generation_settings, shapes::Props};
+use super::{schema, settings::generation_settings, shapes::Props};
 use crate::web::{
     App,
-    access::Caller,
+    access::{Access, Caller},
+    engine::EngineQuery,
+    extract::Query,
     reply::{self, Refusal},
+    route::Route,
     run::Asked,
 };
 
@@ -77,29 +80,40 @@ fn speculative(description: &EngineDescription) -> bool {
         .is_some_and(|settings| !settings.draft.is_empty())
 }
 
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/props", Access::Open, get)
+            .summary("Properties of a model that is loaded")
+            .query::<String>(
+                "model",
+                "Id in the catalogue; the only one that is loaded need not be named.",
+            )
+            .query::<String>("instance", "One of several replicas.")
+            .answers::<Props>("As llama.cpp shows them.")
+            .refuses("The model is not loaded.")
+            .fails("The engine did not answer."),
+        Route::post("/props", Access::Admin, set)
+            .summary(
+                "Change properties; llama.cpp knows none yet. Off unless its `llamacpp_args` say `--props`",
+            )
+            .query::<String>(
+                "model",
+                "Id in the catalogue; the only one that is loaded need not be named.",
+            )
+            .query::<String>("instance", "One of several replicas.")
+            .takes_anything("Nothing of it is read.")
+            .answers::<schema::RouterDone>("Nothing was changed.")
+            .refuses("The model is not loaded.")
+            .fails("501 where it is switched off."),
+    ]
+}
+
 /// What a loaded model's engine is set to.
-#[utoipa::path(
-    get,
-    path = "/props",
-    tag = "llama.cpp",
-    summary = "Properties of a model that is loaded",
-    params(
-        ("model" = Option<String>, Query, description = "Id in the catalogue; the only one that is loaded need not be named."),
-        ("instance" = Option<String>, Query, description = "One of several replicas."),
-    ),
-    responses(
-        (status = 200, description = "As llama.cpp shows them.", body = Props),
-        (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
-        (status = "5XX", description = "The engine did not answer.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn get(
-    State(app): State<Arc<App>>,
-    Query(query): Query<About>,
-) -> Result<Response, Refusal> {
+async fn get(State(app): State<Arc<App>>, Query(query): Query<EngineQuery>) -> Result<Response, Refusal> {
     let mut engine = query.engine(&app)?;
     if engine.speaks_http() {
-        return engine.pass(Method::GET, "/props", Bytes::new()).await;
+        return engine.forward(Method::GET, "/props", Bytes::new()).await;
     }
     let description = engine.describe().await?;
     let can = description.capabilities.unwrap_or_default();
@@ -120,25 +134,9 @@ pub(super) async fn get(
 }
 
 /// Changes nothing yet, as llama.cpp's own (seed 004: "Options: none yet").
-#[utoipa::path(
-    post,
-    path = "/props",
-    tag = "llama.cpp",
-    summary = "Change properties; llama.cpp knows none yet. Off unless its `llamacpp_args` say `--props`",
-    request_body(content = Option<serde_json::Value>, description = "Nothing of it is read."),
-    params(
-        ("model" = Option<String>, Query, description = "Id in the catalogue; the only one that is loaded need not be named."),
-        ("instance" = Option<String>, Query, description = "One of several replicas."),
-    ),
-    responses(
-        (status = 200, description = "Nothing was changed.", body = schema::RouterDone),
-        (status = "4XX", description = "The model is not loaded.", body = schema::NativeError),
-        (status = "5XX", description = "501 where it is switched off.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn set(
+async fn set(
     State(app): State<Arc<App>>,
-    Query(query): Query<About>,
+    Query(query): Query<EngineQuery>,
     _body: Asked,
 ) -> Result<Response, Refusal> {
     query.engine(&app)?.switched_on("--props").await?;

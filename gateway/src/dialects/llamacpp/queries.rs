@@ -16,11 +16,7 @@ use muster_proto::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{
-    completion,
-    model_query::{ModelQuery, Query},
-    schema,
-};
+use super::{completion, schema};
 use crate::{
     dialects::openai::{render::rerank as scores, translate},
     openapi::schema as openapi,
@@ -30,7 +26,11 @@ use crate::{
     },
     web::{
         App,
+        access::Access,
+        engine::ModelQuery,
+        extract::Query,
         reply::{self, Refusal},
+        route::Route,
         run::{self, Asked},
     },
 };
@@ -45,17 +45,39 @@ fn named(which: ModelQuery, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo
     Ok(format!("{{\"model\":{}{comma}{rest}", object::quoted(&model)).into_bytes())
 }
 
-#[utoipa::path(
-    post,
-    path = "/tokenize",
-    tag = "llama.cpp",
-    summary = "Turn text into tokens, on a model that is loaded",
-    request_body = schema::TokenizeRequest,
-    responses(
-        (status = 200, description = "`tokens`.", body = schema::Tokens),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
-    )
-)]
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/tokenize", Access::User, tokenize)
+            .summary("Turn text into tokens, on a model that is loaded")
+            .takes::<schema::TokenizeRequest>()
+            .answers::<schema::Tokens>("`tokens`.")
+            .refuses("The request is wrong, or the model is not loaded."),
+        Route::post("/detokenize", Access::User, detokenize)
+            .summary("Turn tokens into text, on a model that is loaded")
+            .takes::<schema::DetokenizeRequest>()
+            .answers::<schema::Content>("`content`.")
+            .refuses("The request is wrong, or the model is not loaded."),
+        Route::post("/apply-template", Access::User, apply_template)
+            .summary("Show the prompt that a conversation makes, on a model that is loaded")
+            .takes::<schema::TemplateRequest>()
+            .answers::<schema::TemplatePrompt>("`prompt`.")
+            .refuses("The request is wrong, or the model is not loaded."),
+        Route::post("/embedding", Access::User, embedding)
+            .also("/embeddings")
+            .summary("Compute vectors, each input's a list of vectors")
+            .takes::<schema::NativeEmbeddingRequest>()
+            .answers_list::<schema::NativeEmbedding>("A list of `index` and `embedding`.")
+            .inference_errors(),
+        Route::post("/reranking", Access::User, rerank)
+            .also("/rerank")
+            .summary("Score documents against a query")
+            .takes::<openapi::RerankRequest>()
+            .answers::<crate::openapi::answers::RerankList>("Scores.")
+            .inference_errors(),
+    ]
+}
+
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
     Query(which): Query<ModelQuery>,
@@ -101,18 +123,7 @@ fn tokens(result: &TokenizeResult, with_pieces: bool) -> Value {
     json!({"tokens": pieces})
 }
 
-#[utoipa::path(
-    post,
-    path = "/detokenize",
-    tag = "llama.cpp",
-    summary = "Turn tokens into text, on a model that is loaded",
-    request_body = schema::DetokenizeRequest,
-    responses(
-        (status = 200, description = "`content`.", body = schema::Content),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn detokenize(
+async fn detokenize(
     State(app): State<Arc<App>>,
     Query(which): Query<ModelQuery>,
     asked: Asked,
@@ -134,18 +145,7 @@ pub(super) async fn detokenize(
     Ok(reply::value(StatusCode::OK, &json!({"content": result.text})))
 }
 
-#[utoipa::path(
-    post,
-    path = "/apply-template",
-    tag = "llama.cpp",
-    summary = "Show the prompt that a conversation makes, on a model that is loaded",
-    request_body = schema::TemplateRequest,
-    responses(
-        (status = 200, description = "`prompt`.", body = schema::TemplatePrompt),
-        (status = "4XX", description = "The request is wrong, or the model is not loaded.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn apply_template(
+async fn apply_template(
     State(app): State<Arc<App>>,
     Query(which): Query<ModelQuery>,
     asked: Asked,
@@ -164,19 +164,7 @@ pub(super) async fn apply_template(
     Ok(reply::value(StatusCode::OK, &json!({"prompt": result.prompt})))
 }
 
-#[utoipa::path(
-    post,
-    path = "/embedding",
-    tag = "llama.cpp",
-    summary = "Compute vectors, each input's a list of vectors",
-    request_body = schema::NativeEmbeddingRequest,
-    responses(
-        (status = 200, description = "A list of `index` and `embedding`.", body = Vec<schema::NativeEmbedding>),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn embedding(
+async fn embedding(
     State(app): State<Arc<App>>,
     Query(which): Query<ModelQuery>,
     asked: Asked,
@@ -206,19 +194,7 @@ struct Vectors<'a> {
     embedding: Vec<&'a [f32]>,
 }
 
-#[utoipa::path(
-    post,
-    path = "/reranking",
-    tag = "llama.cpp",
-    summary = "Score documents against a query; `/rerank` is the same",
-    request_body = openapi::RerankRequest,
-    responses(
-        (status = 200, description = "Scores.", body = crate::openapi::answers::RerankList),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::NativeError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn rerank(
+async fn rerank(
     State(app): State<Arc<App>>,
     Query(which): Query<ModelQuery>,
     asked: Asked,

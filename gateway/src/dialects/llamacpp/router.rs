@@ -20,21 +20,37 @@ use crate::{
     },
     web::{
         App,
+        access::Access,
         reply::{self, Refusal},
+        route::{EVENT_STREAM, Route},
         run::Asked,
     },
 };
 
-#[utoipa::path(
-    get,
-    path = "/models",
-    tag = "llama.cpp",
-    summary = "All models with their status, as llama.cpp's router lists them",
-    responses(
-        (status = 200, description = "`data` with `id`, `in_cache`, `path`, `status`.", body = schema::RouterList),
-    )
-)]
-pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/models", Access::User, list)
+            .summary("All models with their status, as llama.cpp's router lists them")
+            .answers::<schema::RouterList>("`data` with `id`, `in_cache`, `path`, `status`."),
+        Route::post("/models/load", Access::Admin, load)
+            .summary("Begin to load a model")
+            .takes::<schema::RouterRequest>()
+            .answers::<schema::RouterDone>("It has begun.")
+            .change_errors(),
+        Route::post("/models/unload", Access::Admin, unload)
+            .summary("Unload a model")
+            .takes::<schema::RouterRequest>()
+            .answers::<schema::RouterDone>("It is unloaded.")
+            .change_errors(),
+        Route::get("/models/sse", Access::User, events)
+            .summary("What happens to models, as server-sent events")
+            .answers_as::<StreamEvent>(EVENT_STREAM)
+            .answer_text("`model`, `event` and `data` each."),
+    ]
+}
+
+async fn list(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let data: Vec<Value> = table.models().map(|summary| entry(summary)).collect();
     reply::value(StatusCode::OK, &json!({"object": "list", "data": data}))
@@ -74,19 +90,7 @@ fn named(body: &[u8]) -> Result<String, ErrorInfo> {
     translate::model(&mut Object::body(object::text(body)?)?)
 }
 
-#[utoipa::path(
-    post,
-    path = "/models/load",
-    tag = "llama.cpp",
-    summary = "Begin to load a model",
-    request_body = schema::RouterRequest,
-    responses(
-        (status = 200, description = "It has begun.", body = schema::RouterDone),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::NativeError),
-        (status = "5XX", description = "It could not be done.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let request = LoadModelRequest {
         model: named(&asked.body)?,
         ..LoadModelRequest::default()
@@ -95,19 +99,7 @@ pub(super) async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
     Ok(reply::value(StatusCode::OK, &json!({"success": true})))
 }
 
-#[utoipa::path(
-    post,
-    path = "/models/unload",
-    tag = "llama.cpp",
-    summary = "Unload a model",
-    request_body = schema::RouterRequest,
-    responses(
-        (status = 200, description = "It is unloaded.", body = schema::RouterDone),
-        (status = "4XX", description = "The request is wrong or refused.", body = schema::NativeError),
-        (status = "5XX", description = "It could not be done.", body = schema::NativeError),
-    )
-)]
-pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let request = UnloadModelRequest {
         model: named(&asked.body)?,
         ..UnloadModelRequest::default()
@@ -116,16 +108,7 @@ pub(super) async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<
     Ok(reply::value(StatusCode::OK, &json!({"success": true})))
 }
 
-#[utoipa::path(
-    get,
-    path = "/models/sse",
-    tag = "llama.cpp",
-    summary = "What happens to models, as server-sent events",
-    responses(
-        (status = 200, description = "`model`, `event` and `data` each.", body = StreamEvent, content_type = "text/event-stream"),
-    )
-)]
-pub(super) async fn events(State(app): State<Arc<App>>) -> Response {
+async fn events(State(app): State<Arc<App>>) -> Response {
     let fleet = Arc::clone(&app.dispatcher.fleet);
     let stopping = app.stopping.clone();
     let seen = words(&fleet.table());

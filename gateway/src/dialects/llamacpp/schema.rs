@@ -9,28 +9,6 @@ use utoipa::ToSchema;
 use super::shapes::GenerationSettings;
 use crate::openapi::answers::{ChatToken, TokenTimings};
 
-/// llama.cpp's form of an error.
-#[derive(ToSchema)]
-pub(super) struct NativeError {
-    /// What is wrong.
-    error: NativeErrorBody,
-}
-
-/// What is wrong.
-#[derive(ToSchema)]
-pub(super) struct NativeErrorBody {
-    /// The HTTP status.
-    code: i32,
-    /// One sentence for a person.
-    message: String,
-    /// llama.cpp's class of errors.
-    r#type: String,
-    /// Tokens of a prompt that is too long.
-    n_prompt_tokens: Option<u64>,
-    /// Tokens that there is room for.
-    n_ctx: Option<u64>,
-}
-
 /// llama.cpp's request for a completion; its other samplers (`dry_*`, `xtc_*`, `mirostat*`, `samplers`, `grammar`, …) are taken as well.
 #[derive(ToSchema)]
 #[schema(example = json!({"prompt": "Once upon a time", "n_predict": 16}))]

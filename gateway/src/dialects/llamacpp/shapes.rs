@@ -7,19 +7,6 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::fleet::Contact;
-
-/// It takes requests.
-#[derive(ToSchema)]
-pub(super) struct NativeHealth {
-    /// `ok`.
-    status: String,
-    /// Whether the controller speaks; loaded models are served without it. Not on `/live`.
-    controller: Option<Contact>,
-    /// What the controller cannot do at the moment, in words: state that it could not write, for example. Not on `/live`.
-    troubles: Option<Vec<String>>,
-}
-
 /// What an engine is set to.
 #[derive(ToSchema)]
 pub(super) struct Props {

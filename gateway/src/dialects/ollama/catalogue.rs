@@ -18,7 +18,9 @@ use crate::{
     },
     web::{
         App,
+        access::Access,
         reply::{self, Refusal},
+        route::Route,
         run::Asked,
     },
 };
@@ -32,17 +34,25 @@ pub(super) fn resolve(app: &App, name: &str) -> String {
     }
 }
 
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/api/tags", Access::User, tags)
+            .summary("Models that are here")
+            .answers::<OllamaTags>("The models."),
+        Route::get("/api/ps", Access::User, ps)
+            .summary("Models that are loaded")
+            .answers::<OllamaLoaded>("The models."),
+        Route::post("/api/show", Access::User, show)
+            .summary("One model")
+            .takes::<schema::OllamaShowRequest>()
+            .answers::<OllamaShown>("What is known of it.")
+            .inference_errors(),
+    ]
+}
+
 /// `GET /api/tags`: what is here.
-#[utoipa::path(
-    get,
-    path = "/api/tags",
-    tag = "Ollama",
-    summary = "Models that are here",
-    responses(
-        (status = 200, description = "The models.", body = OllamaTags),
-    )
-)]
-pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {
+async fn tags(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let here = table
         .models()
@@ -52,16 +62,7 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /api/ps`: what is loaded. Nothing here unloads by a clock unless configured, so nothing expires soon.
-#[utoipa::path(
-    get,
-    path = "/api/ps",
-    tag = "Ollama",
-    summary = "Models that are loaded",
-    responses(
-        (status = 200, description = "The models.", body = OllamaLoaded),
-    )
-)]
-pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
+async fn ps(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded = table.models().filter(|summary| is_loaded(summary));
     let row = |summary: &Arc<ModelSummary>| {
@@ -83,19 +84,7 @@ pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /api/show`: one model.
-#[utoipa::path(
-    post,
-    path = "/api/show",
-    tag = "Ollama",
-    summary = "One model",
-    request_body = schema::OllamaShowRequest,
-    responses(
-        (status = 200, description = "What is known of it.", body = OllamaShown),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
-    )
-)]
-pub(super) async fn show(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn show(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&asked.body)?)?;
     let name = match body.peek("model") {
         Some(_) => model(&mut body)?,

@@ -5,18 +5,14 @@
 //! stay is the configuration's business.
 
 mod catalogue;
+mod error;
 pub(crate) mod render;
 mod schema;
 pub(crate) mod translate;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::State,
-    response::Response,
-    routing::{get, post},
-};
+use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
 use muster_proto::{
@@ -32,114 +28,71 @@ use self::{
     },
     translate::Wanted,
 };
-use utoipa::OpenApi;
-
-use crate::{
-    render::error::Form,
-    web::{
-        App,
-        access::Access,
-        reply::{self, Refusal},
-        run::{self, Asked},
-        surface,
-    },
+use crate::web::{
+    App,
+    access::Access,
+    reply::{self, Refusal},
+    route::{Dialect, JSON_LINES, Named, Route},
+    run::{self, Asked},
 };
 
 /// The version of Ollama's API that is spoken here: clients ask for it before they use tools, thinking or schemas.
 const API_VERSION: &str = "0.12.6";
 
-/// What the document says of them.
-#[derive(Debug, OpenApi)]
-#[openapi(paths(
-    probe,
-    chat,
-    generate,
-    embed,
-    embeddings,
-    version,
-    catalogue::tags,
-    catalogue::ps,
-    catalogue::show
-))]
-pub(super) struct Doc;
+/// Ollama's API.
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "Ollama",
+    errors: &error::FORM,
+    error: Named::of::<error::OllamaError<'_>>(),
+    routes: || [routes(), catalogue::routes()].concat(),
+};
 
-/// The routes.
-pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let user = Router::new()
-        .route("/api/chat", post(chat))
-        .route("/api/generate", post(generate))
-        .route("/api/embed", post(embed))
-        .route("/api/embeddings", post(embeddings))
-        .route("/api/tags", get(catalogue::tags))
-        .route("/api/ps", get(catalogue::ps))
-        .route("/api/show", post(catalogue::show));
-    let open = Router::new()
-        .route("/", get(probe))
-        .route("/api/version", get(version));
-    surface(app, Access::User, Form::Ollama, user).merge(surface(app, Access::Open, Form::Ollama, open))
+fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/", Access::Open, probe)
+            .summary("Somebody is here who speaks Ollama's API")
+            .answers_text("text/plain", "A line of text."),
+        Route::get("/api/version", Access::Open, version)
+            .summary("The version of Ollama's API that is spoken")
+            .answers::<OllamaVersion>("It."),
+        Route::post("/api/chat", Access::User, chat)
+            .summary("Continue a conversation")
+            .takes::<schema::OllamaChatRequest>()
+            .answers::<OllamaChatAnswer>("The whole answer; lines of JSON unless `stream` is false.")
+            .answers_as::<OllamaChatAnswer>(JSON_LINES)
+            .inference_errors(),
+        Route::post("/api/generate", Access::User, generate)
+            .summary("Continue a text")
+            .takes::<schema::OllamaGenerateRequest>()
+            .answers::<OllamaGenerateAnswer>("The whole answer; lines of JSON unless `stream` is false.")
+            .answers_as::<OllamaGenerateAnswer>(JSON_LINES)
+            .inference_errors(),
+        Route::post("/api/embed", Access::User, embed)
+            .summary("Turn texts into vectors")
+            .takes::<schema::OllamaEmbedRequest>()
+            .answers::<OllamaEmbedAnswer>("Vectors in input order.")
+            .inference_errors(),
+        Route::post("/api/embeddings", Access::User, embeddings)
+            .summary("Turn one text into a vector")
+            .takes::<schema::OllamaEmbeddingsRequest>()
+            .answers::<OllamaEmbeddingsAnswer>("The vector.")
+            .inference_errors(),
+    ]
 }
 
 /// What Ollama's clients look for before anything else.
-#[utoipa::path(
-    get,
-    path = "/",
-    tag = "Ollama",
-    summary = "Somebody is here who speaks Ollama's API",
-    responses(
-        (status = 200, description = "A line of text.", body = String, content_type = "text/plain"),
-    )
-)]
 async fn probe() -> &'static str {
     concat!("Ollama is running (Muster ", env!("CARGO_PKG_VERSION"), ")")
 }
 
-#[utoipa::path(
-    get,
-    path = "/api/version",
-    tag = "Ollama",
-    summary = "The version of Ollama's API that is spoken",
-    responses(
-        (status = 200, description = "It.", body = OllamaVersion),
-    )
-)]
 async fn version() -> Response {
     reply::value(StatusCode::OK, &json!({"version": API_VERSION}))
 }
 
-#[utoipa::path(
-    post,
-    path = "/api/chat",
-    tag = "Ollama",
-    summary = "Continue a conversation",
-    request_body = schema::OllamaChatRequest,
-    responses(
-        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
-            (OllamaChatAnswer = "application/json"),
-            (OllamaChatAnswer = "application/x-ndjson"),
-        )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
-    )
-)]
 async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     answer(&app, &asked, translate::chat(&asked.body)?, Kind::Chat).await
 }
 
-#[utoipa::path(
-    post,
-    path = "/api/generate",
-    tag = "Ollama",
-    summary = "Continue a text",
-    request_body = schema::OllamaGenerateRequest,
-    responses(
-        (status = 200, description = "The whole answer; lines of JSON unless `stream` is false.", content(
-            (OllamaGenerateAnswer = "application/json"),
-            (OllamaGenerateAnswer = "application/x-ndjson"),
-        )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
-    )
-)]
 async fn generate(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     answer(&app, &asked, translate::generate(&asked.body)?, Kind::Generate).await
 }
@@ -186,34 +139,10 @@ async fn unload(app: &App, asked: &Asked, model: String) -> Result<(), ErrorInfo
     app.dispatcher.fleet.control().unload(request).await.map(drop)
 }
 
-#[utoipa::path(
-    post,
-    path = "/api/embed",
-    tag = "Ollama",
-    summary = "Turn texts into vectors",
-    request_body = schema::OllamaEmbedRequest,
-    responses(
-        (status = 200, description = "Vectors in input order.", body = OllamaEmbedAnswer),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
-    )
-)]
 async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     vectors(&app, &asked, translate::embed(&asked.body)?, render::embed).await
 }
 
-#[utoipa::path(
-    post,
-    path = "/api/embeddings",
-    tag = "Ollama",
-    summary = "Turn one text into a vector",
-    request_body = schema::OllamaEmbeddingsRequest,
-    responses(
-        (status = 200, description = "The vector.", body = OllamaEmbeddingsAnswer),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::OllamaError),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::OllamaError),
-    )
-)]
 async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     vectors(
         &app,

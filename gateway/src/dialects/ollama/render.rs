@@ -17,7 +17,6 @@ use serde_json::value::RawValue;
 
 use crate::render::{
     answer::{Answer, Call, Choice},
-    error::Form,
     json::{list, member, raw, value},
     reason,
     stream::{Frames, Stream},
@@ -301,7 +300,7 @@ impl Frames for Lines {
     }
 
     fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
-        Form::Ollama.write(out, error);
+        super::error::FORM.write(out, error);
         raw(out, "\n");
     }
 }

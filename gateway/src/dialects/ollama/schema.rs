@@ -215,13 +215,6 @@ pub(super) struct OllamaVersion {
     version: String,
 }
 
-/// Ollama's form of an error.
-#[derive(ToSchema)]
-pub(super) struct OllamaError {
-    /// One sentence for a person.
-    error: String,
-}
-
 /// Ollama's chat request.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}))]

@@ -18,12 +18,12 @@ use muster_proto::{
 
 use crate::{
     dispatch::{check_kind, unknown_model},
-    openapi::schema::{self, MediaRequest},
+    openapi::schema::MediaRequest,
     translate::{
         self,
         object::{self, Object},
     },
-    web::{App, engine, extract::Path, reply::Refusal, run::Asked},
+    web::{App, access::Access, engine, extract::Path, reply::Refusal, route::Route, run::Asked},
 };
 
 /// Tasks with what they do, in words.
@@ -38,23 +38,31 @@ const IMAGES: [(&str, &str); 3] = [
     ("variations", "vary images"),
 ];
 
-#[utoipa::path(
-    post,
-    path = "/v1/audio/{task}",
-    tag = "OpenAI",
-    summary = "Transcribe, translate or speak with a model of type audio, where its runtime can",
-    params(("task" = String, Path, description = "`transcriptions`, `translations` or `speech`.")),
-    request_body(description = "As OpenAI has it: a form with the sound, or for `speech` a JSON object.", content(
-        (MediaRequest = "multipart/form-data"),
-        (MediaRequest = "application/json"),
-    )),
-    responses(
-        (status = 200, description = "As the engine answers."),
-        (status = "4XX", description = "The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
-pub(super) async fn audio(
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/v1/audio/{task}", Access::User, audio)
+            .summary("Transcribe, translate or speak with a model of type audio, where its runtime can")
+            .part::<String>("task", "`transcriptions`, `translations` or `speech`.")
+            .takes_as::<MediaRequest>("multipart/form-data")
+            .takes::<MediaRequest>()
+            .body_text("As OpenAI has it: a form with the sound, or for `speech` a JSON object.")
+            .answer_text("As the engine answers.")
+            .refuses("The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.")
+            .fails("The model cannot be loaded or failed."),
+        Route::post("/v1/images/{task}", Access::User, images)
+            .summary("Draw, edit or vary images with a model of type image, where its runtime can")
+            .part::<String>("task", "`generations`, `edits` or `variations`.")
+            .takes::<MediaRequest>()
+            .takes_as::<MediaRequest>("multipart/form-data")
+            .body_text("As OpenAI has it: a JSON object, or a form with the image.")
+            .answer_text("As the engine answers.")
+            .refuses("The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.")
+            .fails("The model cannot be loaded or failed."),
+    ]
+}
+
+async fn audio(
     State(app): State<Arc<App>>,
     Path(task): Path<String>,
     headers: HeaderMap,
@@ -72,23 +80,7 @@ pub(super) async fn audio(
     .await
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/images/{task}",
-    tag = "OpenAI",
-    summary = "Draw, edit or vary images with a model of type image, where its runtime can",
-    params(("task" = String, Path, description = "`generations`, `edits` or `variations`.")),
-    request_body(description = "As OpenAI has it: a JSON object, or a form with the image.", content(
-        (MediaRequest = "application/json"),
-        (MediaRequest = "multipart/form-data"),
-    )),
-    responses(
-        (status = 200, description = "As the engine answers."),
-        (status = "4XX", description = "The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
-pub(super) async fn images(
+async fn images(
     State(app): State<Arc<App>>,
     Path(task): Path<String>,
     headers: HeaderMap,

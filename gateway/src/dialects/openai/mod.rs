@@ -8,78 +8,67 @@ pub(crate) mod translate;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::State,
-    response::Response,
-    routing::{get, post},
-};
+use axum::{extract::State, response::Response};
 use muster_proto::v1::start::Work;
 
 use self::render::{
     chat as chat_form, completion as completion_form, embedding, rerank as rerank_form, response,
 };
-use utoipa::OpenApi;
-
 use crate::{
     openapi::{answers, response::ResponseAnswer, schema},
-    render::error::Form,
+    render::error::{self, OpenAiError},
     web::{
         App,
         access::Access,
         reply::{self, Refusal},
+        route::{Dialect, EVENT_STREAM, Named, Route},
         run::{self, Asked},
-        surface,
     },
 };
 
-/// What the document says of them.
-#[derive(Debug, OpenApi)]
-#[openapi(paths(
-    chat,
-    completions,
-    responses,
-    embeddings,
-    rerank,
-    media::audio,
-    media::images,
-    models::list,
-    models::one
-))]
-pub(super) struct Doc;
+/// OpenAI's API.
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "OpenAI",
+    errors: &error::OPENAI,
+    error: Named::of::<OpenAiError<'_>>(),
+    routes: || [routes(), media::routes(), models::routes()].concat(),
+};
 
-/// The routes under each of the prefixes.
-pub(super) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let user = Router::new()
-        .route("/chat/completions", post(chat))
-        .route("/completions", post(completions))
-        .route("/embeddings", post(embeddings))
-        .route("/rerank", post(rerank))
-        .route("/reranking", post(rerank))
-        .route("/reranker", post(rerank))
-        .route("/responses", post(responses))
-        .route("/audio/{task}", post(media::audio))
-        .route("/images/{task}", post(media::images))
-        .route("/models", get(models::list))
-        .route("/models/{*id}", get(models::one));
-    surface(app, Access::User, Form::OpenAi, user)
+fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/v1/chat/completions", Access::User, chat)
+            .summary("Continue a conversation")
+            .takes::<schema::ChatRequest>()
+            .answers::<answers::ChatAnswer>("The whole answer; with `stream`, server-sent events.")
+            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .inference_errors(),
+        Route::post("/v1/completions", Access::User, completions)
+            .summary("Continue a text")
+            .takes::<schema::CompletionRequest>()
+            .answers::<answers::CompletionAnswer>("The whole answer; with `stream`, server-sent events.")
+            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .inference_errors(),
+        Route::post("/v1/responses", Access::User, responses)
+            .summary("Answer, in items")
+            .takes::<schema::ResponseRequest>()
+            .answers::<ResponseAnswer>("The whole answer; with `stream`, server-sent events.")
+            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .inference_errors(),
+        Route::post("/v1/embeddings", Access::User, embeddings)
+            .summary("Turn texts into vectors")
+            .takes::<schema::EmbeddingRequest>()
+            .answers::<answers::EmbeddingList>("Vectors in input order.")
+            .inference_errors(),
+        Route::post("/v1/reranking", Access::User, rerank)
+            .also("/v1/rerank")
+            .also("/v1/reranker")
+            .summary("Score documents against a query")
+            .takes::<schema::RerankRequest>()
+            .answers::<answers::RerankList>("Scores.")
+            .inference_errors(),
+    ]
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/chat/completions",
-    tag = "OpenAI",
-    summary = "Continue a conversation",
-    request_body = schema::ChatRequest,
-    responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (answers::ChatAnswer = "application/json"),
-            (schema::StreamEvent = "text/event-stream"),
-        )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
 async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::chat(&asked.body)?;
     let head = asked.head("chatcmpl-", &call.common);
@@ -92,21 +81,6 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     Ok(reply::ok(chat_form::body(&head, view, &answer)))
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/completions",
-    tag = "OpenAI",
-    summary = "Continue a text",
-    request_body = schema::CompletionRequest,
-    responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (answers::CompletionAnswer = "application/json"),
-            (schema::StreamEvent = "text/event-stream"),
-        )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
 async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::completions(&asked.body)?;
     let head = asked.head("cmpl-", &call.common);
@@ -129,21 +103,6 @@ async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Respon
     )))
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/responses",
-    tag = "OpenAI",
-    summary = "Answer, in items",
-    request_body = schema::ResponseRequest,
-    responses(
-        (status = 200, description = "The whole answer; with `stream`, server-sent events.", content(
-            (ResponseAnswer = "application/json"),
-            (schema::StreamEvent = "text/event-stream"),
-        )),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
 async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::responses(&asked.body)?;
     let head = asked.head("resp_", &call.common);
@@ -162,18 +121,6 @@ async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response
     )))
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/embeddings",
-    tag = "OpenAI",
-    summary = "Turn texts into vectors",
-    request_body = schema::EmbeddingRequest,
-    responses(
-        (status = 200, description = "Vectors in input order.", body = answers::EmbeddingList),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
 async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::embeddings(&asked.body)?;
     let model = call.common.model.clone();
@@ -182,18 +129,6 @@ async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Respons
     Ok(reply::ok(embedding::body(&model, call.base64, &answer)?))
 }
 
-#[utoipa::path(
-    post,
-    path = "/v1/reranking",
-    tag = "OpenAI",
-    summary = "Score documents against a query",
-    request_body = schema::RerankRequest,
-    responses(
-        (status = 200, description = "Scores.", body = answers::RerankList),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
 async fn rerank(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
     let call = translate::rerank(&asked.body)?;
     let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));

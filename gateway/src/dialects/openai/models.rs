@@ -2,25 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::State,
-    response::{IntoResponse as _, Response},
-};
+use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::{ErrorExt as _, v1::ModelSummary};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    dialects::lemonade::options,
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
-    openapi::schema,
-    render::{self, error::Form},
+    render::error::OpenAiError,
     web::{
         App,
+        access::Access,
         extract::{Path, Query},
         reply,
+        route::Route,
     },
 };
 
@@ -92,18 +89,23 @@ pub(super) struct Show {
     show_all: Option<String>,
 }
 
-#[utoipa::path(
-    get,
-    path = "/v1/models",
-    tag = "OpenAI",
-    summary = "Models that are here",
-    params(("show_all" = Option<bool>, Query, description = "Also models whose files are not here.")),
-    responses(
-        (status = 200, description = "The models.", body = List),
-        (status = "4XX", description = "The query is wrong.", body = schema::Error),
-    )
-)]
-pub(super) async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response {
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/v1/models", Access::User, list)
+            .summary("Models that are here")
+            .query::<bool>("show_all", "Also models whose files are not here.")
+            .answers::<List>("The models.")
+            .refuses("The query is wrong."),
+        Route::get("/v1/models/{*id}", Access::User, one)
+            .summary("One model")
+            .part::<String>("id", "Id in the catalogue.")
+            .answers::<Model>("The model.")
+            .inference_errors(),
+    ]
+}
+
+async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response {
     let all = show
         .show_all
         .is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
@@ -117,32 +119,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) 
     reply::value(StatusCode::OK, &List { object: "list", data })
 }
 
-#[utoipa::path(
-    get,
-    path = "/v1/models/{id}",
-    tag = "OpenAI",
-    summary = "One model",
-    params(("id" = String, Path, description = "Id in the catalogue.")),
-    responses(
-        (status = 200, description = "The model.", body = Model),
-        (status = "4XX", description = "The request is wrong, refused, or cannot be served now.", body = schema::Error),
-        (status = "5XX", description = "The model cannot be loaded or failed.", body = schema::Error),
-    )
-)]
-pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    // Ids may have slashes: one route for both.
-    if let Some(id) = options::model_of(&id) {
-        // Lemonade's, and so are its errors.
-        let answer = options::show(&app, id).await.into_response();
-        return reply::write_error(Form::Lemonade, answer);
-    }
+async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     let table = app.dispatcher.fleet.table();
     match table.model(&id) {
         Some(summary) => reply::value(StatusCode::OK, &model(&table, summary)),
         None => {
             // The seed's own type for this one error.
             let error = unknown_model(&id);
-            reply::json(error.kind().http(), render::error::openai_of(&error, "not_found"))
+            reply::value(error.kind().http(), &OpenAiError::of(&error, "not_found"))
         }
     }
 }

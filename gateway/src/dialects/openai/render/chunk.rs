@@ -81,6 +81,8 @@ impl Chunks {
 
     /// The last frame of one that did not.
     pub(super) fn fail(out: &mut BytesMut, error: &ErrorInfo) {
-        error::event(out, error);
+        raw(out, "event: error\ndata: ");
+        error::OPENAI.write(out, error);
+        raw(out, "\n\n");
     }
 }

@@ -1,0 +1,72 @@
+//! Errors as Anthropic writes them: `{"type": "error", "error": {type, message}}`.
+
+use muster_proto::{Code, ErrorExt as _};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::render::{error::ErrorForm, json::value};
+
+pub(super) static FORM: ErrorForm = ErrorForm {
+    object: |out, error| {
+        let body = MessageErrorBody {
+            r#type: word(error.kind()),
+            message: &error.message,
+        };
+        let r#type = "error";
+        value(out, &MessageError { r#type, error: body });
+    },
+    status: Code::http,
+};
+
+/// Anthropic's form of an error.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct MessageError<'a> {
+    /// `error`.
+    r#type: &'static str,
+    /// What is wrong.
+    error: MessageErrorBody<'a>,
+}
+
+/// What is wrong.
+#[derive(Debug, Serialize, ToSchema)]
+struct MessageErrorBody<'a> {
+    /// Anthropic's class of errors.
+    r#type: &'static str,
+    /// One sentence for a person.
+    message: &'a str,
+}
+
+/// Anthropic's words for errors.
+fn word(code: Code) -> &'static str {
+    match code.http_number() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        400..=499 => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::ErrorInfo;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn body(error: &ErrorInfo) -> Value {
+        serde_json::from_slice(&FORM.body(error)).unwrap()
+    }
+
+    #[test]
+    fn an_error_has_anthropics_form() {
+        let error = Code::UnknownModel.error("no \"x\"").with_param("model");
+        assert_eq!(
+            body(&error),
+            json!({"type": "error", "error": {"type": "not_found_error", "message": "no \"x\""}})
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! What the gateway answers for itself: whether it takes requests, its counters, and the description of all routes.
+//!
+//! With `?model=` health and counters are a model's, as llama.cpp's clients expect them at these paths (seed 004; gateway/README.md, llama.cpp
+//! native); errors are in llama.cpp's form for the same reason.
+
+use std::sync::Arc;
+
+use axum::{body::Body, extract::State, response::Response};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
+use muster_proto::v1::EngineDescription;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::llamacpp::error::{self, LlamaCppError, unavailable};
+use crate::{
+    fleet::{Contact, table::is_loaded},
+    metrics, openapi,
+    web::{
+        App,
+        access::Access,
+        engine::{EngineQuery, ModelQuery},
+        extract::Query,
+        reply::{self, Refusal},
+        route::{Dialect, Named, Route},
+    },
+};
+
+/// The gateway itself.
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "Muster",
+    errors: &error::FORM,
+    error: Named::of::<LlamaCppError>(),
+    routes,
+};
+
+fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/health", Access::Open, health)
+            .summary("Whether the gateway, or with `model` that model, takes requests")
+            .query::<String>("model", "Id in the catalogue.")
+            .answers::<Health>("It does.")
+            .error("400", "The query is wrong.")
+            .error(
+                "503",
+                "The gateway is shutting down, or the model is not loaded: `Loading model`.",
+            ),
+        Route::get("/live", Access::Open, live)
+            .summary("The process answers")
+            .answers::<Health>("It does."),
+        Route::get("/metrics", Access::User, counters)
+            .summary("Counters in Prometheus' form: the gateway's own; with `model` a llama-server's, if its `llamacpp_args` say `--metrics`")
+            .query::<String>("model", "Id in the catalogue.")
+            .query::<String>("instance", "One of several replicas.")
+            .answers_text("text/plain", "Prometheus' text form.")
+            .refuses("The model is not loaded.")
+            .fails("501 where it is switched off or the runtime has none."),
+        Route::get("/openapi.json", Access::Open, openapi::json)
+            .summary("This document")
+            .answers_anything("OpenAPI 3.1."),
+        Route::get("/docs", Access::Open, openapi::page)
+            .summary("A page that shows this document")
+            .answers_text("text/html", "It needs nothing from outside."),
+    ]
+}
+
+/// It takes requests.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = GatewayHealth)]
+struct Health {
+    /// `ok`.
+    status: &'static str,
+    /// Whether the controller speaks; loaded models are served without it. Not on `/live`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    controller: Option<Contact>,
+    /// What the controller cannot do at the moment, in words: state that it could not write, for example. Not on `/live`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    troubles: Option<Vec<String>>,
+}
+
+/// The gateway's own readiness, with what it hears from the controller; with `?model=` that model's, with llama.cpp's 503 while it is not loaded.
+async fn health(State(app): State<Arc<App>>, Query(query): Query<ModelQuery>) -> Response {
+    if app.stopping.is_cancelled() {
+        return unavailable("shutting down");
+    }
+    let fleet = &app.dispatcher.fleet;
+    let table = fleet.table();
+    let absent = |model: String| !table.model(&model).is_some_and(|summary| is_loaded(summary));
+    if query.model.is_some_and(absent) {
+        return unavailable("Loading model");
+    }
+    let health = Health {
+        status: "ok",
+        controller: Some(fleet.contact()),
+        troubles: Some(fleet.troubles().to_vec()),
+    };
+    reply::value(StatusCode::OK, &health)
+}
+
+async fn live() -> Response {
+    let health = Health {
+        status: "ok",
+        controller: None,
+        troubles: None,
+    };
+    reply::value(StatusCode::OK, &health)
+}
+
+/// The gateway's own counters, or with `?model=` an engine's.
+async fn counters(
+    State(app): State<Arc<App>>,
+    Query(query): Query<EngineQuery>,
+) -> Result<Response, Refusal> {
+    if query.model.is_none() {
+        let fleet = &app.dispatcher.fleet;
+        let health = (fleet.contact(), fleet.troubles().len());
+        let mut response = Response::new(metrics::text(&fleet.table(), health).into());
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        return Ok(response);
+    }
+    let mut engine = query.engine(&app)?;
+    let description = engine.switched_on("--metrics").await?;
+    let response = engine.forward(Method::GET, "/metrics", Bytes::new()).await?;
+    if !response.status().is_success() {
+        return Ok(response);
+    }
+    // What today's llama.cpp no longer counts follows its own.
+    let (parts, body) = response.into_parts();
+    let more = Bytes::from(cache_usage(&description));
+    let more = futures::stream::once(async move { Ok::<_, axum::Error>(more) });
+    Ok(Response::from_parts(
+        parts,
+        Body::from_stream(body.into_data_stream().chain(more)),
+    ))
+}
+
+/// Seed 004's counters of the KV cache.
+fn cache_usage(description: &EngineDescription) -> String {
+    let used: u64 = description
+        .sequences
+        .iter()
+        .map(|sequence| u64::from(sequence.cached_tokens))
+        .sum();
+    let cells = description
+        .settings
+        .as_ref()
+        .map_or(0, |settings| settings.ctx_size);
+    #[allow(clippy::cast_precision_loss, reason = "a ratio for people")]
+    let ratio = if cells == 0 {
+        0.0
+    } else {
+        used as f64 / f64::from(cells)
+    };
+    format!(
+        "# HELP llamacpp:kv_cache_usage_ratio KV-cache usage. 1 means 100 percent usage.\n\
+         # TYPE llamacpp:kv_cache_usage_ratio gauge\n\
+         llamacpp:kv_cache_usage_ratio {ratio}\n\
+         # HELP llamacpp:kv_cache_tokens KV-cache tokens.\n\
+         # TYPE llamacpp:kv_cache_tokens gauge\n\
+         llamacpp:kv_cache_tokens {used}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::{ModelSettings, SequenceState};
+
+    use super::*;
+
+    #[test]
+    fn seed_004_counters_of_the_cache_are_made_of_the_sequences() {
+        let sequence = |cached_tokens| SequenceState {
+            cached_tokens,
+            ..SequenceState::default()
+        };
+        let text = cache_usage(&EngineDescription {
+            sequences: vec![sequence(100), sequence(28)],
+            settings: Some(ModelSettings {
+                ctx_size: 512,
+                ..ModelSettings::default()
+            }),
+            ..EngineDescription::default()
+        });
+        assert!(text.contains("llamacpp:kv_cache_tokens 128\n"), "{text}");
+        assert!(text.contains("llamacpp:kv_cache_usage_ratio 0.25\n"), "{text}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Errors as Lemonade writes them, with OpenAI's `error` beside `status` and `message` (gateway/README.md, Lemonade).
+
+use muster_proto::{Code, ErrorExt as _};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::render::{
+    error::{ErrorForm, OpenAiErrorBody},
+    json::value,
+};
+
+pub(super) static FORM: ErrorForm = ErrorForm {
+    object: |out, error| {
+        let body = LemonadeError {
+            status: "error",
+            message: &error.message,
+            error: OpenAiErrorBody::of(error, error.kind().openai_type()),
+        };
+        value(out, &body);
+    },
+    status: Code::http,
+};
+
+/// Lemonade's form of an error, and OpenAI's in it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LemonadeError<'a> {
+    /// `error`.
+    status: &'static str,
+    /// One sentence for a person, as in `error`.
+    message: &'a str,
+    /// The whole of it, as OpenAI's routes have it.
+    error: OpenAiErrorBody<'a>,
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::v1::ErrorInfo;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn body(error: &ErrorInfo) -> Value {
+        serde_json::from_slice(&FORM.body(error)).unwrap()
+    }
+
+    #[test]
+    fn an_error_has_both_shapes() {
+        let error = Code::UnknownModel.error("no \"x\"").with_param("model");
+        let body = body(&error);
+        assert_eq!(
+            (&body["status"], &body["message"], &body["error"]["code"]),
+            (&json!("error"), &json!("no \"x\""), &json!("unknown_model"))
+        );
+    }
+}

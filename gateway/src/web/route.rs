@@ -1,0 +1,442 @@
+//! One registration for each route: where it is, who may ask, what it takes and answers, and who does it.
+//!
+//! ```text
+//!                ┌─► the router          (web)
+//!  Route ────────┼─► the OpenAPI document (openapi)
+//!  (a dialect's) ├─► README's list of routes
+//!                └─► the test of who may ask what
+//! ```
+//!
+//! Nothing is served that is not described, and nothing described that is not served, since both are made of the same value.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::{
+    handler::Handler,
+    routing::{MethodRouter, delete, get, post},
+};
+use http::{Method, Request, Uri};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        Content, HttpMethod, Ref, RefOr, Required, Response, Schema,
+        extensions::ExtensionsBuilder,
+        path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn},
+        request_body::RequestBody,
+        schema::{ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type},
+    },
+};
+
+use super::{App, access::Access};
+use crate::render::error::ErrorForm;
+
+/// Where the routes whose path begins with `/v1` stand (seeds 000 and 004; Lemonade's clients know `v0` as well). The document shows the first.
+pub(crate) const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
+
+const JSON: &str = "application/json";
+/// A stream of server-sent events.
+pub(crate) const EVENT_STREAM: &str = "text/event-stream";
+/// A stream of lines of JSON.
+pub(crate) const JSON_LINES: &str = "application/x-ndjson";
+
+/// What the routes of one API have in common.
+#[derive(Debug)]
+pub(crate) struct Dialect {
+    /// Their heading in the document.
+    pub(crate) name: &'static str,
+    pub(crate) errors: &'static ErrorForm,
+    /// What its errors look like.
+    pub(crate) error: Named,
+    pub(crate) routes: fn() -> Vec<Route>,
+}
+
+/// Types of the document, by name.
+pub(crate) type Schemas = Vec<(String, RefOr<Schema>)>;
+
+/// A type of the document.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named {
+    name: fn() -> Cow<'static, str>,
+    collect: fn(&mut Schemas),
+}
+
+impl Named {
+    pub(crate) const fn of<T: ToSchema>() -> Self {
+        Self {
+            name: T::name,
+            collect: |out| {
+                out.push((T::name().into_owned(), T::schema()));
+                T::schemas(out);
+            },
+        }
+    }
+
+    fn reference(self) -> Ref {
+        Ref::from_schema_name((self.name)())
+    }
+}
+
+/// One route.
+#[derive(Clone)]
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    /// As axum has it, but that `{*name}` may have more behind it: what it stands for may hold slashes.
+    path: &'static str,
+    aliases: Vec<&'static str>,
+    pub(crate) access: Access,
+    pub(crate) handler: MethodRouter<Arc<App>>,
+    pub(crate) shown_method: HttpMethod,
+    operation: Operation,
+    answer: Response,
+    /// Statuses with what they mean; the dialect says in what form.
+    errors: Vec<(&'static str, &'static str)>,
+    types: Vec<Named>,
+}
+
+impl Route {
+    pub(crate) fn get<H: Handler<T, Arc<App>>, T: 'static>(
+        path: &'static str,
+        access: Access,
+        handler: H,
+    ) -> Self {
+        Self::new((Method::GET, HttpMethod::Get), path, access, get(handler))
+    }
+
+    pub(crate) fn post<H: Handler<T, Arc<App>>, T: 'static>(
+        path: &'static str,
+        access: Access,
+        handler: H,
+    ) -> Self {
+        Self::new((Method::POST, HttpMethod::Post), path, access, post(handler))
+    }
+
+    pub(crate) fn delete<H: Handler<T, Arc<App>>, T: 'static>(
+        path: &'static str,
+        access: Access,
+        handler: H,
+    ) -> Self {
+        Self::new(
+            (Method::DELETE, HttpMethod::Delete),
+            path,
+            access,
+            delete(handler),
+        )
+    }
+
+    fn new(
+        (method, shown_method): (Method, HttpMethod),
+        path: &'static str,
+        access: Access,
+        handler: MethodRouter<Arc<App>>,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            aliases: Vec::new(),
+            access,
+            handler,
+            shown_method,
+            operation: Operation::new(),
+            answer: Response::default(),
+            errors: Vec::new(),
+            types: Vec::new(),
+        }
+    }
+
+    /// Another path of the same route.
+    pub(crate) fn also(mut self, path: &'static str) -> Self {
+        self.aliases.push(path);
+        self
+    }
+
+    /// What it does, in a line.
+    pub(crate) fn summary(mut self, text: &str) -> Self {
+        self.operation.summary = Some(text.to_owned());
+        self
+    }
+
+    /// What else is to be said.
+    pub(crate) fn description(mut self, text: &str) -> Self {
+        self.operation.description = Some(text.to_owned());
+        self
+    }
+
+    /// What a part of the path stands for.
+    pub(crate) fn part<T: PartialSchema>(self, name: &str, text: &str) -> Self {
+        self.parameter::<T>(ParameterIn::Path, Required::True, name, text)
+    }
+
+    /// A parameter of the query that may be left out.
+    pub(crate) fn query<T: PartialSchema>(self, name: &str, text: &str) -> Self {
+        self.parameter::<T>(ParameterIn::Query, Required::False, name, text)
+    }
+
+    /// A parameter of the query that must be there.
+    pub(crate) fn needs_query<T: PartialSchema>(self, name: &str, text: &str) -> Self {
+        self.parameter::<T>(ParameterIn::Query, Required::True, name, text)
+    }
+
+    fn parameter<T: PartialSchema>(
+        mut self,
+        place: ParameterIn,
+        required: Required,
+        name: &str,
+        text: &str,
+    ) -> Self {
+        let parameter = ParameterBuilder::new()
+            .name(name)
+            .parameter_in(place)
+            .required(required)
+            .description(Some(text))
+            .schema(Some(T::schema()));
+        self.operation = OperationBuilder::from(self.operation)
+            .parameter(parameter)
+            .build();
+        self
+    }
+
+    /// The body, in JSON.
+    pub(crate) fn takes<T: ToSchema>(self) -> Self {
+        self.takes_as::<T>(JSON)
+    }
+
+    /// The body in another form.
+    pub(crate) fn takes_as<T: ToSchema>(mut self, kind: &str) -> Self {
+        let content = Content::new(Some(self.of::<T>()));
+        self.body(kind, content, Some(Required::True))
+    }
+
+    /// The body: a list.
+    pub(crate) fn takes_list<T: ToSchema>(mut self) -> Self {
+        let content = Content::new(Some(ArrayBuilder::new().items(self.of::<T>())));
+        self.body(JSON, content, Some(Required::True))
+    }
+
+    /// A body that may be absent.
+    pub(crate) fn may_take<T: ToSchema>(mut self, text: &str) -> Self {
+        let nothing = ObjectBuilder::new().schema_type(Type::Null);
+        let either = OneOfBuilder::new().item(self.of::<T>()).item(nothing);
+        self.body(JSON, Content::new(Some(either)), None).body_text(text)
+    }
+
+    /// Any body or none.
+    pub(crate) fn takes_anything(self, text: &str) -> Self {
+        let anything = Content::new(Some(anything()));
+        self.body(JSON, anything, None).body_text(text)
+    }
+
+    /// What is to be said about the body.
+    pub(crate) fn body_text(mut self, text: &str) -> Self {
+        if let Some(RefOr::T(body)) = &mut self.operation.request_body {
+            body.description = Some(text.to_owned());
+        }
+        self
+    }
+
+    fn body(mut self, kind: &str, content: Content, required: Option<Required>) -> Self {
+        let body = self.operation.request_body.take();
+        let mut body = match body {
+            Some(RefOr::T(body)) => body,
+            Some(RefOr::Ref(_)) | None => RequestBody::new(),
+        };
+        body.required = required;
+        body.content.insert(kind.to_owned(), content.into());
+        self.operation.request_body = Some(RefOr::T(body));
+        self
+    }
+
+    /// The answer where all is well, in JSON.
+    pub(crate) fn answers<T: ToSchema>(self, text: &str) -> Self {
+        self.answers_as::<T>(JSON).answer_text(text)
+    }
+
+    /// The answer in another form; a second one beside JSON.
+    pub(crate) fn answers_as<T: ToSchema>(mut self, kind: &str) -> Self {
+        let content = Content::new(Some(self.of::<T>()));
+        self.answer_content(kind, content)
+    }
+
+    /// The answer: a list.
+    pub(crate) fn answers_list<T: ToSchema>(mut self, text: &str) -> Self {
+        let content = Content::new(Some(ArrayBuilder::new().items(self.of::<T>())));
+        self.answer_content(JSON, content).answer_text(text)
+    }
+
+    /// The answer: text of this kind.
+    pub(crate) fn answers_text(self, kind: &str, text: &str) -> Self {
+        self.answer_content(kind, Content::new(Some(String::schema())))
+            .answer_text(text)
+    }
+
+    /// The answer: JSON of whatever kind.
+    pub(crate) fn answers_anything(self, text: &str) -> Self {
+        let anything = Content::new(Some(anything()));
+        self.answer_content(JSON, anything).answer_text(text)
+    }
+
+    /// What is to be said about the answer.
+    pub(crate) fn answer_text(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.answer.description);
+        self
+    }
+
+    fn answer_content(mut self, kind: &str, content: Content) -> Self {
+        self.answer.content.insert(kind.to_owned(), content.into());
+        self
+    }
+
+    /// An error, by its status or class of statuses.
+    pub(crate) fn error(mut self, status: &'static str, text: &'static str) -> Self {
+        self.errors.push((status, text));
+        self
+    }
+
+    /// Errors that the caller makes.
+    pub(crate) fn refuses(self, text: &'static str) -> Self {
+        self.error("4XX", text)
+    }
+
+    /// Errors that it does not.
+    pub(crate) fn fails(self, text: &'static str) -> Self {
+        self.error("5XX", text)
+    }
+
+    /// The errors of what runs on a model.
+    pub(crate) fn inference_errors(self) -> Self {
+        self.refuses("The request is wrong, refused, or cannot be served now.")
+            .fails("The model cannot be loaded or failed.")
+    }
+
+    /// The errors of what changes something.
+    pub(crate) fn change_errors(self) -> Self {
+        self.refuses("The request is wrong or refused.")
+            .fails("It could not be done.")
+    }
+
+    /// A type of the document, by its name there.
+    fn of<T: ToSchema>(&mut self) -> RefOr<Schema> {
+        let named = Named::of::<T>();
+        self.types.push(named);
+        named.reference().into()
+    }
+
+    /// All paths that it is served at.
+    pub(crate) fn paths(&self) -> Vec<Path> {
+        let paths = std::iter::once(&self.path).chain(&self.aliases);
+        let everywhere = |path: &&'static str| match path.strip_prefix("/v1/") {
+            Some(rest) => PREFIXES
+                .iter()
+                .map(|prefix| Path(format!("{prefix}/{rest}")))
+                .collect(),
+            None => vec![Path((*path).to_owned())],
+        };
+        paths.flat_map(everywhere).collect()
+    }
+
+    /// The paths that are shown for it, the first one being its own.
+    pub(crate) fn shown_paths(&self) -> impl Iterator<Item = String> {
+        let paths = std::iter::once(&self.path).chain(&self.aliases);
+        paths.map(|path| path.replace("{*", "{"))
+    }
+
+    /// What the document says of it.
+    pub(crate) fn operation(&self, dialect: &Dialect) -> Operation {
+        let mut operation = self.operation.clone();
+        operation.tags = Some(vec![dialect.name.to_owned()]);
+        let access = ExtensionsBuilder::new().add("x-access", self.access.word());
+        operation.extensions = Some(access.build());
+        let responses = &mut operation.responses.responses;
+        responses.insert("200".to_owned(), self.answer.clone().into());
+        for (status, text) in &self.errors {
+            let mut response = Response::new(*text);
+            let error = Content::new(Some(dialect.error.reference()));
+            response.content.insert(JSON.to_owned(), error.into());
+            responses.insert((*status).to_owned(), response.into());
+        }
+        operation
+    }
+
+    /// The types that the document says of it needs.
+    pub(crate) fn schemas(&self, dialect: &Dialect, out: &mut Schemas) {
+        self.types.iter().for_each(|named| (named.collect)(out));
+        if !self.errors.is_empty() {
+            (dialect.error.collect)(out);
+        }
+    }
+}
+
+/// JSON of whatever kind.
+fn anything() -> Object {
+    ObjectBuilder::new().schema_type(SchemaType::AnyValue).build()
+}
+
+/// A path that is served.
+#[derive(Clone, Debug)]
+pub(crate) struct Path(String);
+
+impl Path {
+    /// As the router has it.
+    pub(crate) fn pattern(&self) -> String {
+        self.0.replace("{*", "{")
+    }
+
+    /// What stands before and after a name that may hold slashes.
+    fn around(&self) -> Option<(&str, &str)> {
+        let (before, name) = self.0.split_once("{*")?;
+        Some((before, name.split_once('}')?.1))
+    }
+}
+
+/// Paths with names that may hold slashes (`models/ORG/NAME/options`). Routers take a name for one part of a path, so its slashes are encoded
+/// before they see it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slashes(Vec<(Method, Path)>);
+
+impl Slashes {
+    /// Adds a route's paths, if they have such names.
+    pub(crate) fn learn(&mut self, route: &Route) {
+        let named = route.paths().into_iter().filter(|path| path.around().is_some());
+        self.0.extend(named.map(|path| (route.method.clone(), path)));
+    }
+
+    /// Encodes the slashes of the name in a request's path.
+    pub(crate) fn encode<B>(&self, request: &mut Request<B>) {
+        let Some(mut path) = self.encoded(request.method(), request.uri().path()) else {
+            return;
+        };
+        if let Some(query) = request.uri().query() {
+            path.push('?');
+            path.push_str(query);
+        }
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = path.parse().ok();
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+
+    /// The path with the name's slashes encoded; none if there are none.
+    fn encoded(&self, method: &Method, path: &str) -> Option<String> {
+        let method = if method == Method::HEAD {
+            &Method::GET
+        } else {
+            method
+        };
+        let found = self
+            .0
+            .iter()
+            .filter(|(known, _)| known == method)
+            .filter_map(|(_, known)| {
+                let (before, after) = known.around()?;
+                let name = path.strip_prefix(before)?.strip_suffix(after)?;
+                (!name.is_empty()).then_some((before, name, after))
+            });
+        // `NAME/options` is meant before a model whose name ends so.
+        let (before, name, after) = found.max_by_key(|(_, _, after)| after.len())?;
+        name.contains('/')
+            .then(|| format!("{before}{}{after}", name.replace('/', "%2F")))
+    }
+}
+
+#[cfg(test)]
+mod tests;
