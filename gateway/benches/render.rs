@@ -7,7 +7,7 @@ use muster_gateway::measure::Chunks;
 
 fn render(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("render one chunk");
-    for dialect in ["chat", "completion", "response", "message", "ollama", "native"] {
+    for dialect in ["chat", "completion", "response", "message", "ollama", "llamacpp"] {
         let mut chunks = Chunks::of(dialect, false);
         group.bench_function(dialect, |bencher| bencher.iter(|| black_box(chunks.render())));
     }

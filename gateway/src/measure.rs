@@ -18,7 +18,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// A stream of this dialect: `chat`, `completion`, `response`, `message`, `ollama` or `native`; with `logprobs`, each token has its
+    /// A stream of this dialect: `chat`, `completion`, `response`, `message`, `ollama` or `llamacpp`; with `logprobs`, each token has its
     /// probability and two alternatives, in dialects that show them.
     ///
     /// # Panics
@@ -46,7 +46,7 @@ impl Chunks {
             )),
             "message" => Box::new(anthropic::render::stream(head)),
             "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat, 0)),
-            "native" => Box::new(llamacpp::completion::stream(Default::default(), view)),
+            "llamacpp" => Box::new(llamacpp::completion::stream(Default::default(), view)),
             _ => Box::new(openai::render::chat::stream(&head, view)),
         };
         let event = Event {

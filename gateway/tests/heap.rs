@@ -29,7 +29,7 @@ fn allocations(dialect: &str, logprobs: bool) -> f64 {
 fn rendering_a_chunk_allocates_nothing() {
     let _profiler = dhat::Profiler::builder().testing().build();
     let mut wrong = Vec::new();
-    for dialect in ["chat", "completion", "response", "message", "ollama", "native"] {
+    for dialect in ["chat", "completion", "response", "message", "ollama", "llamacpp"] {
         for logprobs in [false, true] {
             let measured = allocations(dialect, logprobs);
             println!("{dialect}, logprobs {logprobs}: {measured} allocations per chunk");

@@ -3,7 +3,7 @@
 //! * [`v1`]: generated messages, clients and servers.
 //! * [`id`]: newtypes of identities. [`units`]: bytes.
 //! * [`error`]: the one error catalogue, code ⇄ gRPC status ⇄ HTTP status.
-//! * [`native`]: what of an engine's own HTTP is passed on.
+//! * [`engine_http`]: what of an engine's own HTTP is passed on.
 //! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20). [`accept`]: listeners.
 //! * [`trust`]: who may call what, and what callers show.
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
@@ -36,13 +36,13 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 
 pub mod accept;
 pub mod disk;
+pub mod engine_http;
 pub mod error;
 pub mod hub;
 pub mod id;
 pub mod life;
 pub mod limits;
 pub mod llamacpp;
-pub mod native;
 pub mod net;
 pub mod oai;
 pub mod overrides;

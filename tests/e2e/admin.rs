@@ -1,5 +1,5 @@
 //! Operators over HTTP, through the real controller, worker and engine: the Runtime Admin API (seed 001), Lemonade's loads (seed 000),
-//! llama.cpp's native routes (seed 004).
+//! llama.cpp's own routes (seed 004).
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ async fn an_override_is_what_the_engine_gets_and_dies_with_the_load() {
 }
 
 #[tokio::test]
-async fn native_routes_speak_to_the_engine() {
+async fn llama_cpps_routes_speak_to_the_engine() {
     let model = engines::test_model("tiny-chat");
     for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
         let stack = Stack::with(engine.serving(&model, "m", 1, "")).start().await;

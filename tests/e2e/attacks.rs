@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::v1::{ErrorInfo, NativeCall};
+use muster_proto::v1::{EngineHttpCall, ErrorInfo};
 use muster_proto::{Code, ErrorExt as _};
 use muster_tests::{Engine, Http, Running, Stack, binaries, engines::required, eventually, processes};
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ const INSIDE: [(&str, &str, &str); 5] = [
     ),
     (
         "inference",
-        "muster.v1.Inference/Native",
+        "muster.v1.Inference/EngineHttp",
         r#"{"model":"m","method":"POST","path":"/tools"}"#,
     ),
     ("host", "muster.v1.Host/Describe", "{}"),
@@ -208,7 +208,7 @@ fn port(address: &str) -> u16 {
     address.rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
-/// uid `nobody` had a root shell: `LoadModel` with `--tools all`, then `Inference/Native` with `POST /tools` (issue 10, holes, 1).
+/// uid `nobody` had a root shell: `LoadModel` with `--tools all`, then `Inference/EngineHttp` with `POST /tools` (issue 10, holes, 1).
 #[tokio::test]
 async fn another_user_reaches_neither_fleet_nor_inference_nor_loads() {
     let up = Up::start_as(&Engine::Stub.model("m", 1, ""), &[], &KEYS).await;
@@ -488,13 +488,13 @@ async fn an_engines_tools_are_passed_on_to_nobody() {
         ("GET", "/slots/../tools", false),
         ("GET", "/props", true),
     ] {
-        let call = NativeCall {
+        let call = EngineHttpCall {
             model: "m".to_owned(),
             method: method.to_owned(),
             path: path.to_owned(),
-            ..NativeCall::default()
+            ..EngineHttpCall::default()
         };
-        match stack.inference(0).native(call).await {
+        match stack.inference(0).engine_http(call).await {
             Ok(_) => assert!(passes, "{method} {path}"),
             Err(status) => {
                 let error = ErrorInfo::from_status(&status);

@@ -230,7 +230,7 @@ fn others() -> Vec<Try> {
     ]
 }
 
-fn native() -> Vec<Try> {
+fn llama_cpps() -> Vec<Try> {
     vec![
         post(
             "llama.cpp's `completion`",
@@ -408,12 +408,12 @@ async fn column(engine: Engine) -> Vec<(&'static str, bool)> {
         .start()
         .await;
     let http = stack.http();
-    // Native routes load nothing but completions and vectors.
+    // llama.cpp's routes load nothing but completions and vectors.
     for model in ["m", "f", "t"] {
         http.post("/v1/load", &json!({"model_name": model})).await.ok();
     }
     let mut column = Vec::new();
-    for attempt in [chats(), completions(), others(), native(), engines()]
+    for attempt in [chats(), completions(), others(), llama_cpps(), engines()]
         .into_iter()
         .flatten()
     {

@@ -1,7 +1,7 @@
 //! What the gateway answers for itself: whether it takes requests, its counters, and the description of all routes.
 //!
-//! With `?model=` health and counters are a model's, as llama.cpp's clients expect them at these paths (seed 004; gateway/README.md, llama.cpp
-//! native); errors are in llama.cpp's form for the same reason.
+//! With `?model=` health and counters are a model's, as llama.cpp's clients expect them at these paths (seed 004; gateway/README.md,
+//! llama.cpp's routes); errors are in llama.cpp's form for the same reason.
 
 use std::sync::Arc;
 

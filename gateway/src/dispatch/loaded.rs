@@ -9,7 +9,7 @@ use muster_proto::{
     net::Channel,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult,
-        EngineDescription, ErrorInfo, InstanceRef, NativeCall, NativeChunk, Route, TokenizeCall,
+        EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, InstanceRef, Route, TokenizeCall,
         TokenizeResult, inference_client::InferenceClient,
     },
 };
@@ -133,11 +133,12 @@ impl Loaded {
     ///
     /// # Errors
     /// What the worker says.
-    pub(crate) async fn native(
+    pub(crate) async fn engine_http(
         &mut self,
-        call: NativeCall,
-    ) -> Result<impl Stream<Item = Result<NativeChunk, ErrorInfo>> + Unpin + Send + 'static, ErrorInfo> {
-        let chunks = answer(self.client.native(call).await)?;
+        call: EngineHttpCall,
+    ) -> Result<impl Stream<Item = Result<EngineHttpChunk, ErrorInfo>> + Unpin + Send + 'static, ErrorInfo>
+    {
+        let chunks = answer(self.client.engine_http(call).await)?;
         Ok(chunks.map(|chunk| chunk.map_err(|status| ErrorInfo::from_status(&status))))
     }
 }

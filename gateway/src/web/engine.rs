@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use muster_proto::{
-    Code, native,
-    v1::{EngineDescription, ErrorInfo, ModelSummary, NativeCall, NativeChunk},
+    Code, engine_http,
+    v1::{EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, ModelSummary},
 };
 use serde::Deserialize;
 
@@ -28,7 +28,7 @@ pub(crate) struct ModelQuery {
 }
 
 impl ModelQuery {
-    /// The model that is meant: the body's `model`, else the query's, else the only one that is loaded (gateway/README.md, llama.cpp native). It
+    /// The model that is meant: the body's `model`, else the query's, else the only one that is loaded (gateway/README.md, llama.cpp's routes). It
     /// need not be known.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Engine {
         self.loaded.describe(self.summary.id.clone()).await
     }
 
-    /// Its own view, if its model was loaded with this flag of llama.cpp's; else the route is off (seed 004; gateway/README.md, llama.cpp native).
+    /// Its own view, if its model was loaded with this flag of llama.cpp's; else the route is off (seed 004; gateway/README.md, llama.cpp's routes).
     pub(crate) async fn switched_on(&mut self, flag: &str) -> Result<EngineDescription, ErrorInfo> {
         let description = self.describe().await?;
         let settings = description.settings.as_ref();
@@ -111,10 +111,10 @@ impl Engine {
         path: &str,
         body: Bytes,
     ) -> Result<Response, Refusal> {
-        if !native::passes(&self.summary.runtime, method.as_str(), path) {
+        if !engine_http::allows(&self.summary.runtime, method.as_str(), path) {
             return Err(unsupported(path).into());
         }
-        let call = NativeCall {
+        let call = EngineHttpCall {
             instance: self.loaded.instance.clone(),
             model: self.summary.id.clone(),
             method: method.to_string(),
@@ -127,7 +127,7 @@ impl Engine {
             body,
             work: false,
         };
-        response(self.loaded.native(call).await?).await
+        response(self.loaded.engine_http(call).await?).await
     }
 }
 
@@ -147,7 +147,7 @@ fn unsupported(path: &str) -> ErrorInfo {
 /// The engine did not answer.
 pub(crate) async fn response<S>(mut chunks: S) -> Result<Response, Refusal>
 where
-    S: Stream<Item = Result<NativeChunk, ErrorInfo>> + Unpin + Send + 'static,
+    S: Stream<Item = Result<EngineHttpChunk, ErrorInfo>> + Unpin + Send + 'static,
 {
     let first = match chunks.next().await {
         Some(first) => first?,

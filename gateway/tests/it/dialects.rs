@@ -361,7 +361,7 @@ async fn a_health_query_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn images_in_a_native_request_for_vectors_are_refused() {
+async fn images_in_a_llama_cpp_request_for_vectors_are_refused() {
     let (gateway, _controller, _worker) = start().await;
     let image = json!([{"data": "AAAA", "id": 1}]);
     for path in ["/embedding", "/embeddings"] {

@@ -2,7 +2,7 @@
 
 mod admin;
 mod lemonade;
-mod native;
+mod llamacpp;
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -21,9 +21,9 @@ mod gateway;
 mod hostile;
 mod keys;
 mod lemonade;
+mod llamacpp;
 mod media;
 mod models;
-mod native;
 mod retries;
 mod worker;
 

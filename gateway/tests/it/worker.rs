@@ -256,7 +256,7 @@ fn absent<T>() -> Result<T, Status> {
 impl v1::inference_server::Inference for Service {
     type SessionStream = Messages<v1::SessionMessage>;
     type GenerateStream = Messages<v1::Event>;
-    type NativeStream = Messages<v1::NativeChunk>;
+    type EngineHttpStream = Messages<v1::EngineHttpChunk>;
 
     async fn session(
         &self,
@@ -337,7 +337,10 @@ impl v1::inference_server::Inference for Service {
         Ok(Response::new(v1::ApplyTemplateResult { prompt }))
     }
     /// Tells what it was asked, in two pieces.
-    async fn native(&self, call: Request<v1::NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
+    async fn engine_http(
+        &self,
+        call: Request<v1::EngineHttpCall>,
+    ) -> Result<Response<Self::EngineHttpStream>, Status> {
         let call = call.into_inner();
         let told = json!({
             "asked": format!("{} {}", call.method, call.path),
@@ -347,14 +350,14 @@ impl v1::inference_server::Inference for Service {
         });
         let told = told.to_string();
         let (head, rest) = told.split_at(10);
-        let head = v1::NativeChunk {
+        let head = v1::EngineHttpChunk {
             status: 201,
             content_type: "application/json".into(),
             body: head.to_owned().into(),
         };
-        let rest = v1::NativeChunk {
+        let rest = v1::EngineHttpChunk {
             body: rest.to_owned().into(),
-            ..v1::NativeChunk::default()
+            ..v1::EngineHttpChunk::default()
         };
         Ok(Response::new(Box::pin(tokio_stream::iter([Ok(head), Ok(rest)]))))
     }

@@ -205,7 +205,7 @@ mod tests {
         "/muster.v1.Fleet/Join",
         "/muster.v1.Control/WatchRoutes",
         "/muster.v1.Control/EnsureLoaded",
-        "/muster.v1.Inference/Native",
+        "/muster.v1.Inference/EngineHttp",
         "/muster.v1.Host/Unload",
         "/of.a.service/ThatNobodyNamed",
     ];

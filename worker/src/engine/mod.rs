@@ -1,7 +1,7 @@
-//! Engines as the worker sees them: whatever hosts a model, native or foreign, is a process tree and an [`EngineLink`].
+//! Engines as the worker sees them: whatever hosts a model, ours or foreign, is a process tree and an [`EngineLink`].
 //!
 //! ```text
-//!   instance ──SessionCommand──► EngineLink ──► native: gRPC Engine.Run on a unix socket (muster-llama, stub)
+//!   instance ──SessionCommand──► EngineLink ──► ours: gRPC Engine.Run on a unix socket (muster-llama, stub)
 //!            ◄──SessionMessage──             └─► foreign: an adapter task that speaks HTTP+SSE (llama-server, …)
 //! ```
 //!
@@ -9,8 +9,8 @@
 //! can do, and yields typed events; queues, holds and touches are the instance's business.
 
 mod files;
+mod grpc;
 mod llama_server;
-mod native;
 mod started;
 pub(crate) mod stub;
 
@@ -22,7 +22,7 @@ use muster_proto::{
     id::{InstanceId, ModelId},
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription,
-        ErrorInfo, LoadProgress, ModelSettings, NativeCall, NativeChunk, ProcessId, RuntimeInfo,
+        EngineHttpCall, EngineHttpChunk, ErrorInfo, LoadProgress, ModelSettings, ProcessId, RuntimeInfo,
         SessionCommand, SessionMessage, TokenizeCall, TokenizeResult,
     },
 };
@@ -51,14 +51,19 @@ pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
     let llama = vec!["--cores".into(), config.cores.clone().into(), "--listen".into()];
     let stub = vec!["stub-engine".into(), "--listen".into()];
     vec![
-        Arc::new(native::Native::new(
+        Arc::new(grpc::GrpcRuntime::new(
             "llama_cpp",
             config.muster_llama.clone(),
             llama,
             config,
         )),
         Arc::new(llama_server::LlamaServer::new(config)),
-        Arc::new(native::Native::new("stub", config.worker.clone(), stub, config)),
+        Arc::new(grpc::GrpcRuntime::new(
+            "stub",
+            config.worker.clone(),
+            stub,
+            config,
+        )),
     ]
 }
 
@@ -113,7 +118,7 @@ pub(crate) struct RunningEngine {
     pub(crate) calls: Arc<dyn EngineCalls>,
     /// Where the engine listens, for people.
     pub(crate) backend_url: String,
-    /// The engine sends `Alive` (native ones do); foreign engines are judged by bytes and CPU.
+    /// The engine sends `Alive` (ours do); foreign engines are judged by bytes and CPU.
     pub(crate) sends_alive: bool,
 }
 
@@ -167,8 +172,8 @@ pub(crate) trait EngineCalls: Send + Sync {
     /// The engine's own view, sequences included.
     fn describe(&self) -> BoxFuture<'static, Result<EngineDescription, ErrorInfo>>;
     /// The engine's own HTTP.
-    fn native(
+    fn engine_http(
         &self,
-        call: NativeCall,
-    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<NativeChunk, ErrorInfo>>, ErrorInfo>>;
+        call: EngineHttpCall,
+    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>>, ErrorInfo>>;
 }

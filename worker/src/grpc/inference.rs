@@ -8,8 +8,8 @@ use muster_proto::{
     id::GatewayId,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult, EmbedCall,
-        EmbedResult, EngineDescription, ErrorInfo, Event, GenerateCall, InstanceRef, NativeCall, NativeChunk,
-        RerankCall, RerankResult, SessionCommand, Start, TokenizeCall, TokenizeResult,
+        EmbedResult, EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, Event, GenerateCall,
+        InstanceRef, RerankCall, RerankResult, SessionCommand, Start, TokenizeCall, TokenizeResult,
         event::Kind,
         inference_server::{Inference, InferenceServer},
         start::Work,
@@ -80,7 +80,7 @@ fn missing(field: &str) -> Status {
 impl Inference for Service {
     type SessionStream = Ticks;
     type GenerateStream = Answers<Event>;
-    type NativeStream = Answers<NativeChunk>;
+    type EngineHttpStream = Answers<EngineHttpChunk>;
 
     async fn session(&self, request: Request<Streaming<SessionCommand>>) -> Result<Response<Ticks>, Status> {
         let gateway = request.metadata().get(GATEWAY_ID_KEY);
@@ -194,13 +194,20 @@ impl Inference for Service {
             .map_err(ErrorInfo::into_status)
     }
 
-    async fn native(&self, request: Request<NativeCall>) -> Result<Response<Self::NativeStream>, Status> {
+    async fn engine_http(
+        &self,
+        request: Request<EngineHttpCall>,
+    ) -> Result<Response<Self::EngineHttpStream>, Status> {
         let call = request.into_inner();
         let purpose = if call.work { Purpose::Work } else { Purpose::Look };
         let visit = self
             .visit_for(purpose, call.instance.as_ref(), &call.model)
             .await?;
-        let chunks = visit.calls().native(call).await.map_err(ErrorInfo::into_status)?;
+        let chunks = visit
+            .calls()
+            .engine_http(call)
+            .await
+            .map_err(ErrorInfo::into_status)?;
         // The visit lasts as long as the answer.
         let chunks = chunks.map(move |chunk| {
             let _ = &visit;

@@ -1,4 +1,4 @@
-//! When an engine counts as stuck (PROTOCOL.md 12): native engines say `Alive`, foreign ones are judged by events and processor time.
+//! When an engine counts as stuck (PROTOCOL.md 12): our own engines say `Alive`, foreign ones are judged by events and processor time.
 //!
 //! If a look comes late, it was the worker that was stopped or overloaded, and what the engine said meanwhile may still wait to be read: such
 //! a look judges nothing, and silence is counted anew from there.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_native_engine_must_speak_and_move() {
+    fn an_engine_of_ours_must_speak_and_move() {
         let start = Instant::now();
         let mut health = Health::new(patience(), true, start);
         let idle = Duration::ZERO;
@@ -216,17 +216,17 @@ mod tests {
     #[test]
     fn a_worker_that_was_stopped_blames_no_engine() {
         let start = Instant::now();
-        let mut native = Health::new(patience(), true, start);
+        let mut ours = Health::new(patience(), true, start);
         let mut foreign = Health::new(patience(), false, start);
         let cpu = Duration::from_millis(6);
-        assert!(look(&mut native, start, (0, 3), true, cpu).is_ok());
+        assert!(look(&mut ours, start, (0, 3), true, cpu).is_ok());
         assert!(look(&mut foreign, start, (0, 3), true, cpu).is_ok());
         // Stopped for ten minutes; then silence counts anew.
         let back = start + 600 * SECOND;
-        assert!(native.check(back, true, cpu).is_ok());
+        assert!(ours.check(back, true, cpu).is_ok());
         assert!(foreign.check(back, true, cpu).is_ok());
-        assert!(look(&mut native, back, (0, 9), true, cpu).is_ok());
-        assert!(look(&mut native, back, (9, 10), true, cpu).is_err());
+        assert!(look(&mut ours, back, (0, 9), true, cpu).is_ok());
+        assert!(look(&mut ours, back, (9, 10), true, cpu).is_err());
         assert!(look(&mut foreign, back, (0, 119), true, cpu).is_ok());
         assert!(look(&mut foreign, back, (119, 120), true, cpu).is_err());
         let mut load = LoadWatch::new(60 * SECOND, start);

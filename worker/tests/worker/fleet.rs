@@ -6,7 +6,7 @@ use muster_proto::{
     net,
     trust::Credentials,
     v1::{
-        AckTombstone, CancelLoad, InstanceState, Load, NativeCall, RefusedReason, command::Kind as Order,
+        AckTombstone, CancelLoad, EngineHttpCall, InstanceState, Load, RefusedReason, command::Kind as Order,
         inference_client::InferenceClient, outcome::Kind as Answer,
     },
 };
@@ -217,15 +217,15 @@ async fn work_beside_the_sessions_touches_and_a_look_does_not() {
             .unwrap(),
     );
     let mut ask = async |work| {
-        let call = NativeCall {
+        let call = EngineHttpCall {
             instance: Some(instance.clone()),
             method: "POST".into(),
             path: "/v1/audio/transcriptions".into(),
             work,
-            ..NativeCall::default()
+            ..EngineHttpCall::default()
         };
         // The stub speaks no HTTP: it was asked all the same.
-        client.native(call).await.unwrap_err();
+        client.engine_http(call).await.unwrap_err();
     };
     for work in [false, false, true] {
         ask(work).await;

@@ -1,6 +1,6 @@
 //! `POST /completion`, `/completions` and `/infill` (seed 004): llama.cpp's own completion, for every runtime.
 //!
-//! Streams end with an object whose `stop` is true; there is no `[DONE]` (gateway/README.md, llama.cpp native).
+//! Streams end with an object whose `stop` is true; there is no `[DONE]` (gateway/README.md, llama.cpp's routes).
 
 use std::borrow::Cow;
 

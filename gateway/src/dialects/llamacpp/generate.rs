@@ -33,14 +33,14 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/completion", Access::User, complete)
             .also("/completions")
             .summary("Continue a text, in llama.cpp's own form")
-            .takes::<schema::NativeCompletionRequest>()
-            .answers::<schema::NativeCompletions>("The whole answer; with `stream`, server-sent events.")
+            .takes::<schema::LlamaCppCompletionRequest>()
+            .answers::<schema::LlamaCppCompletions>("The whole answer; with `stream`, server-sent events.")
             .answers_as::<StreamEvent>(EVENT_STREAM)
             .inference_errors(),
         Route::post("/infill", Access::User, infill)
             .summary("Fill a gap in a text")
-            .takes::<schema::NativeInfillRequest>()
-            .answers::<schema::NativeCompletions>("The whole answer; with `stream`, server-sent events.")
+            .takes::<schema::LlamaCppInfillRequest>()
+            .answers::<schema::LlamaCppCompletions>("The whole answer; with `stream`, server-sent events.")
             .answers_as::<StreamEvent>(EVENT_STREAM)
             .inference_errors(),
     ]

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{
     error::unavailable,
     props, schema,
-    shapes::{Adapter, AdapterScale, NativeSlot, SlotDone, SlotFile},
+    shapes::{Adapter, AdapterScale, LlamaCppSlot, SlotDone, SlotFile},
 };
 use crate::{
     translate::object::{self, Object},
@@ -42,7 +42,7 @@ pub(super) fn routes() -> Vec<Route> {
             .query::<String>("model", "Id in the catalogue; the only one that is loaded need not be named.")
             .query::<String>("instance", "One of several replicas.")
             .query::<String>("fail_on_no_slot", "503 where none is free.")
-            .answers_list::<NativeSlot>("Each of them, in order.")
+            .answers_list::<LlamaCppSlot>("Each of them, in order.")
             .refuses("The model is not loaded.")
             .fails("501 where it is switched off; 503 where none is free."),
         Route::post("/slots/{id}", Access::Admin, slot)
@@ -130,7 +130,7 @@ pub(super) async fn slot(
         .await
 }
 
-/// A file's name that leads nowhere else (gateway/README.md, llama.cpp native).
+/// A file's name that leads nowhere else (gateway/README.md, llama.cpp's routes).
 fn is_bare(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')

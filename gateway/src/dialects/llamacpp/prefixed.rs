@@ -13,7 +13,7 @@ use muster_proto::v1::ModelSummary;
 use super::{
     passthrough::{self, SlotsQuery},
     queries, schema,
-    shapes::{NativeSlot, SlotDone, SlotFile},
+    shapes::{LlamaCppSlot, SlotDone, SlotFile},
 };
 use crate::{
     fleet::table::{Table, is_loaded},
@@ -52,7 +52,7 @@ pub(super) fn routes() -> Vec<Route> {
             .query::<String>("model", "Id in the catalogue.")
             .query::<String>("instance", "One of several replicas.")
             .query::<String>("fail_on_no_slot", "503 where none is free.")
-            .answers_list::<NativeSlot>("Each of them, in order.")
+            .answers_list::<LlamaCppSlot>("Each of them, in order.")
             .refuses("The model is not loaded.")
             .fails("501 where it is switched off; 503 where none is free."),
         Route::post("/v1/slots/{id}", Access::Admin, slot)

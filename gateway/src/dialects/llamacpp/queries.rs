@@ -66,8 +66,8 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/embedding", Access::User, embedding)
             .also("/embeddings")
             .summary("Compute vectors, each input's a list of vectors")
-            .takes::<schema::NativeEmbeddingRequest>()
-            .answers_list::<schema::NativeEmbedding>("A list of `index` and `embedding`.")
+            .takes::<schema::LlamaCppEmbeddingRequest>()
+            .answers_list::<schema::LlamaCppEmbedding>("A list of `index` and `embedding`.")
             .inference_errors(),
         Route::post("/reranking", Access::User, rerank)
             .also("/rerank")

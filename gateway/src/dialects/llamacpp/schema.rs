@@ -12,7 +12,7 @@ use crate::openapi::answers::{ChatToken, TokenTimings};
 /// llama.cpp's request for a completion; its other samplers (`dry_*`, `xtc_*`, `mirostat*`, `samplers`, `grammar`, …) are taken as well.
 #[derive(ToSchema)]
 #[schema(example = json!({"prompt": "Once upon a time", "n_predict": 16}))]
-pub(super) struct NativeCompletionRequest {
+pub(super) struct LlamaCppCompletionRequest {
     /// Id in the catalogue; may be left out, or stand in the query, where one model is loaded.
     model: Option<String>,
     /// Text, token ids, a mixture, or several of these.
@@ -54,7 +54,7 @@ pub(super) struct NativeCompletionRequest {
 /// llama.cpp's request to fill a gap; it takes everything a completion takes.
 #[derive(ToSchema)]
 #[schema(example = json!({"input_prefix": "fn one() -> i32 {", "input_suffix": "}", "n_predict": 8}))]
-pub(super) struct NativeInfillRequest {
+pub(super) struct LlamaCppInfillRequest {
     /// Id in the catalogue; may be left out where one model is loaded.
     model: Option<String>,
     /// Text before the gap.
@@ -74,15 +74,15 @@ pub(super) struct NativeInfillRequest {
 /// One answer; of several prompts a list of them, in their order.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(super) enum NativeCompletions {
-    One(Box<NativeCompletion>),
-    Several(Vec<NativeCompletion>),
+pub(super) enum LlamaCppCompletions {
+    One(Box<LlamaCppCompletion>),
+    Several(Vec<LlamaCppCompletion>),
 }
 
 /// llama.cpp's answer, and each event of its streams as far as it knows the fields then. With `response_fields`, those alone: what stands deeper
 /// comes under its whole path, for example `generation_settings/n_predict`.
 #[derive(Serialize, ToSchema)]
-pub(super) struct NativeCompletion {
+pub(super) struct LlamaCppCompletion {
     /// ModelQuery prompt, from 0.
     index: Option<u32>,
     /// Text; in a stream the next piece of it.
@@ -118,12 +118,12 @@ pub(super) struct NativeCompletion {
     /// Counts and times; null if the engine measured none.
     timings: Option<TokenTimings>,
     /// How much of the prompt is read; in a stream, with `return_progress`.
-    prompt_progress: Option<NativeProgress>,
+    prompt_progress: Option<LlamaCppProgress>,
 }
 
 /// How much of a prompt is read.
 #[derive(Serialize, ToSchema)]
-pub(super) struct NativeProgress {
+pub(super) struct LlamaCppProgress {
     /// Its tokens.
     total: u32,
     /// Those that were still there.
@@ -154,26 +154,26 @@ pub(super) struct TokenizeRequest {
 #[derive(ToSchema)]
 pub(super) struct Tokens {
     /// In the order of the text.
-    tokens: Vec<NativeToken>,
+    tokens: Vec<LlamaCppToken>,
 }
 
 /// A token: its id, or with `with_pieces` an object.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(super) enum NativeToken {
+pub(super) enum LlamaCppToken {
     Id(i32),
     Piece {
         /// In the vocabulary.
         id: i32,
         /// What it stands for.
-        piece: NativePiece,
+        piece: LlamaCppPiece,
     },
 }
 
 /// What a token stands for: text, or bytes where it is a part of a character.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(super) enum NativePiece {
+pub(super) enum LlamaCppPiece {
     Text(String),
     Bytes(Vec<u8>),
 }
@@ -217,7 +217,7 @@ pub(super) struct TemplatePrompt {
 /// A request for vectors.
 #[derive(ToSchema)]
 #[schema(example = json!({"content": "Hello!"}))]
-pub(super) struct NativeEmbeddingRequest {
+pub(super) struct LlamaCppEmbeddingRequest {
     /// Id in the catalogue; may be left out where one model is loaded.
     model: Option<String>,
     /// Text, token ids, or several of these; or `input`.
@@ -230,7 +230,7 @@ pub(super) struct NativeEmbeddingRequest {
 
 /// The vectors of one input.
 #[derive(ToSchema)]
-pub(super) struct NativeEmbedding {
+pub(super) struct LlamaCppEmbedding {
     /// ModelQuery input, from 0.
     index: u32,
     /// One vector; of a model that does not pool, one for each token.

@@ -1,4 +1,4 @@
-//! `generation_settings`: what a request comes to, with llama.cpp's defaults of today for what it does not say (seed 004; gateway/README.md, llama.cpp native).
+//! `generation_settings`: what a request comes to, with llama.cpp's defaults of today for what it does not say (seed 004; gateway/README.md, llama.cpp's routes).
 
 use muster_proto::v1::{GenerateRequest, generate_request::Constraint, logit_bias::Target};
 use serde_json::{Value, json};

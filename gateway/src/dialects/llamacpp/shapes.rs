@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 #[derive(ToSchema)]
 pub(super) struct Props {
     /// The settings of a request that says nothing.
-    default_generation_settings: NativeSlot,
+    default_generation_settings: LlamaCppSlot,
     /// Sequences that it works on at once.
     total_slots: u32,
     /// Id in the catalogue.
@@ -19,7 +19,7 @@ pub(super) struct Props {
     /// File of the model; from the hub, `ORG/NAME:VARIANT`.
     model_path: String,
     /// What it takes beside text.
-    modalities: Option<NativeModalities>,
+    modalities: Option<LlamaCppModalities>,
     /// The model's template, in Jinja.
     chat_template: String,
     /// Name and version of the engine.
@@ -28,7 +28,7 @@ pub(super) struct Props {
 
 /// Kinds of input beside text.
 #[derive(ToSchema)]
-pub(super) struct NativeModalities {
+pub(super) struct LlamaCppModalities {
     /// Images.
     vision: bool,
     /// Sound.
@@ -37,7 +37,7 @@ pub(super) struct NativeModalities {
 
 /// A sequence of an engine. In `props` a `llama-server` shows `n_ctx` and `params` alone.
 #[derive(ToSchema)]
-pub(super) struct NativeSlot {
+pub(super) struct LlamaCppSlot {
     /// Its number, from 0.
     id: Option<u32>,
     /// Number of the request that it serves; -1 = none.
@@ -59,20 +59,20 @@ pub(super) struct NativeSlot {
     /// Always empty: nobody's prompt is shown to others.
     prompt: Option<String>,
     /// How far it is.
-    next_token: Option<NativeNextTokens>,
+    next_token: Option<LlamaCppNextTokens>,
 }
 
 /// As seed 004 has it, or in a list, as today's `llama-server` has it.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(super) enum NativeNextTokens {
-    One(NativeNextToken),
-    Several(Vec<NativeNextToken>),
+pub(super) enum LlamaCppNextTokens {
+    One(LlamaCppNextToken),
+    Several(Vec<LlamaCppNextToken>),
 }
 
 /// How far a sequence is.
 #[derive(Serialize, ToSchema)]
-pub(super) struct NativeNextToken {
+pub(super) struct LlamaCppNextToken {
     /// More will come.
     has_next_token: bool,
     /// The text so far has a line break.

@@ -12,8 +12,8 @@ use axum::{extract::State, response::Response};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use memchr::memmem;
 use muster_proto::{
-    Code, ErrorExt as _, native,
-    v1::{ErrorInfo, ModelType, NativeCall},
+    Code, ErrorExt as _, engine_http,
+    v1::{EngineHttpCall, ErrorInfo, ModelType},
 };
 
 use crate::{
@@ -121,7 +121,7 @@ async fn pass(
     check_addresses(app, &asked.body, boundary(&content_type))?;
     // The hold ends once the engine has the request: from then on that keeps the instance.
     let (mut loaded, hold) = app.dispatcher.loaded_for(&model, asked.autoload).await?;
-    let call = NativeCall {
+    let call = EngineHttpCall {
         instance: loaded.instance.clone(),
         model,
         method: "POST".to_owned(),
@@ -130,7 +130,7 @@ async fn pass(
         body: asked.body,
         work: true,
     };
-    let chunks = loaded.native(call).await?;
+    let chunks = loaded.engine_http(call).await?;
     drop(hold);
     engine::response(chunks).await
 }
@@ -159,7 +159,7 @@ fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Res
         return Err(unknown_model(model));
     };
     check_kind(summary, kind, does)?;
-    if native::passes(&summary.runtime, "POST", path) {
+    if engine_http::allows(&summary.runtime, "POST", path) {
         return Ok(summary.id.clone());
     }
     let message = format!(

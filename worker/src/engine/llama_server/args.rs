@@ -1,6 +1,6 @@
 //! Settings as `llama-server`'s command line.
 //!
-//! Everything that decides memory and concurrency is said explicitly (gateway/README.md, llama.cpp native): defaults differ between versions.
+//! Everything that decides memory and concurrency is said explicitly (gateway/README.md, llama.cpp's routes): defaults differ between versions.
 
 use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio, time::Duration};
 

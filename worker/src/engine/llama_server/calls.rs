@@ -7,11 +7,11 @@ use futures::{
     stream::{self, BoxStream},
 };
 use muster_proto::{
-    Code, ErrorExt as _, native,
+    Code, ErrorExt as _, engine_http,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
-        EngineDescription, ErrorInfo, ModelSettings, ModelType, NativeCall, NativeChunk, SequencePhase,
-        SequenceState, TokenizeCall, TokenizeResult,
+        EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, ModelSettings, ModelType,
+        SequencePhase, SequenceState, TokenizeCall, TokenizeResult,
     },
 };
 use reqwest::{Method, Response, header::CONTENT_TYPE};
@@ -96,7 +96,10 @@ impl EngineCalls for Calls {
         .boxed()
     }
 
-    fn native(&self, call: NativeCall) -> Answer<BoxStream<'static, Result<NativeChunk, ErrorInfo>>> {
+    fn engine_http(
+        &self,
+        call: EngineHttpCall,
+    ) -> Answer<BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>>> {
         let http = self.http.clone();
         async move {
             let wrong = |param: &str| {
@@ -105,7 +108,7 @@ impl EngineCalls for Calls {
                     .with_param(param)
             };
             let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| wrong("method"))?;
-            if !native::passes("llama_server", &call.method, &call.path) {
+            if !engine_http::allows("llama_server", &call.method, &call.path) {
                 let message = format!("{} {} of llama_server is not passed on", call.method, call.path);
                 return Err(Code::UnsupportedByRuntime.error(message));
             }
@@ -120,22 +123,22 @@ impl EngineCalls for Calls {
 }
 
 /// The head, then the body as it comes.
-fn chunks(answer: Response) -> BoxStream<'static, Result<NativeChunk, ErrorInfo>> {
+fn chunks(answer: Response) -> BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>> {
     let content_type = answer
         .headers()
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
-    let head = NativeChunk {
+    let head = EngineHttpChunk {
         status: answer.status().as_u16().into(),
         content_type: content_type.to_owned(),
         body: Bytes::new(),
     };
     let body = answer
         .bytes_stream()
-        .map_ok(|body| NativeChunk {
+        .map_ok(|body| EngineHttpChunk {
             body,
-            ..NativeChunk::default()
+            ..EngineHttpChunk::default()
         })
         .map_err(|error| broken(&error));
     stream::iter([Ok(head)]).chain(body).boxed()

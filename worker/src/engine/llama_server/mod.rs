@@ -1,7 +1,7 @@
 //! The runtime `llama_server`: llama.cpp's own HTTP server as a managed child.
 //!
 //! It listens on a unix socket in the engine's private directory and wants a random key, so nothing else is ever taken for it. Its HTTP and
-//! SSE become the same typed events as those of a native engine:
+//! SSE become the same typed events as those of our own engine:
 //!
 //! * [`args`]: settings → command line. [`client`]: HTTP and errors. [`request`]: our requests → its JSON.
 //! * [`sse`], [`reply`]: its stream → events. [`run`]: one request. [`session`]: all of them behind an engine link. [`calls`]: the rest.

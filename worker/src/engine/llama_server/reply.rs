@@ -73,7 +73,7 @@ impl Reply {
         }
         match self.dialect {
             Dialect::Chat => self.chat(parse(data)?, events),
-            Dialect::Native => self.native(data, parse(data)?, events),
+            Dialect::LlamaCpp => self.completion(data, parse(data)?, events),
         }
     }
 
@@ -170,7 +170,12 @@ impl Reply {
         }
     }
 
-    fn native(&mut self, data: &[u8], chunk: NativeChunk, events: &mut Vec<Event>) -> Result<(), ErrorInfo> {
+    fn completion(
+        &mut self,
+        data: &[u8],
+        chunk: CompletionChunk,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ErrorInfo> {
         if let Some(error) = chunk.error {
             return Err(error.into_info());
         }
@@ -292,7 +297,7 @@ fn is_empty(delta: &Delta) -> bool {
         && delta.tokens.is_empty()
 }
 
-/// Fields of the last native chunk that have no place in our events; the prompt is the caller's own.
+/// Fields of a completion's last chunk that have no place in our events; the prompt is the caller's own.
 fn unmodelled(data: &[u8]) -> String {
     const MODELLED: [&str; 14] = [
         "index",
@@ -407,7 +412,7 @@ struct WireTop {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct NativeChunk {
+struct CompletionChunk {
     index: u32,
     content: String,
     tokens: Vec<i32>,

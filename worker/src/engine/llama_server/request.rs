@@ -23,7 +23,7 @@ pub(super) enum Dialect {
     /// OpenAI chat chunks.
     Chat,
     /// llama.cpp's own `/completion`.
-    Native,
+    LlamaCpp,
 }
 
 /// A request on its way.
@@ -120,14 +120,18 @@ pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, 
             ("/v1/chat/completions", Dialect::Chat, false)
         }
         Some(Input::Prompt(prompt)) => {
-            native_fields(request, &mut body)?;
+            completion_fields(request, &mut body)?;
             body.insert("prompt".into(), prompt_value(prompt));
-            ("/completion", Dialect::Native, prompt.add_special == Some(false))
+            (
+                "/completion",
+                Dialect::LlamaCpp,
+                prompt.add_special == Some(false),
+            )
         }
         Some(Input::Infill(infill)) => {
-            native_fields(request, &mut body)?;
+            completion_fields(request, &mut body)?;
             infill_fields(infill, &mut body);
-            ("/infill", Dialect::Native, false)
+            ("/infill", Dialect::LlamaCpp, false)
         }
         None => {
             return Err(Code::InvalidRequest
@@ -225,7 +229,7 @@ fn chat_fields(
     Ok(())
 }
 
-fn native_fields(request: &GenerateRequest, body: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+fn completion_fields(request: &GenerateRequest, body: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
     if wants_logprobs(request) {
         body.insert("n_probs".into(), request.top_logprobs.max(1).into());
     }
@@ -433,7 +437,7 @@ mod tests {
         let wire = generate(&request, 100).unwrap();
         assert_eq!(wire.body["backend_sampling"], true);
         assert_eq!(wire.body["n_predict"], 3);
-        assert_eq!((wire.path, wire.dialect), ("/completion", Dialect::Native));
+        assert_eq!((wire.path, wire.dialect), ("/completion", Dialect::LlamaCpp));
     }
 
     #[test]

@@ -89,9 +89,9 @@ fn tool_calls_come_in_pieces() {
 }
 
 #[test]
-fn a_native_reply_keeps_what_we_do_not_model() {
+fn a_completion_keeps_what_we_do_not_model() {
     let (events, end) = events(
-        Dialect::Native,
+        Dialect::LlamaCpp,
         &GenerateRequest {
             return_progress: true,
             ..Default::default()
@@ -129,7 +129,7 @@ fn a_native_reply_keeps_what_we_do_not_model() {
 #[test]
 fn progress_comes_only_if_asked_for() {
     let (events, _) = events(
-        Dialect::Native,
+        Dialect::LlamaCpp,
         &GenerateRequest::default(),
         &[
             r#"{"index":0,"content":"","tokens":[0],"stop":false,"id_slot":-1,"prompt_progress":{"total":4,"cache":1,"processed":4,"time_ms":7}}"#,
@@ -167,7 +167,7 @@ fn logprobs_come_only_if_asked_for_and_as_many() {
 #[test]
 fn errors_in_the_stream_and_early_ends_are_errors() {
     let chunk = r#"{"error":{"code":500,"message":"boom","type":"server_error"}}"#;
-    for dialect in [Dialect::Chat, Dialect::Native] {
+    for dialect in [Dialect::Chat, Dialect::LlamaCpp] {
         let (_, end) = events(dialect, &GenerateRequest::default(), &[chunk]);
         assert_eq!(end.unwrap_err().kind(), Code::RuntimeError);
         let (_, end) = events(dialect, &GenerateRequest::default(), &[]);
@@ -178,7 +178,7 @@ fn errors_in_the_stream_and_early_ends_are_errors() {
 #[test]
 fn reading_the_prompt_only_gives_no_text() {
     let (events, end) = events(
-        Dialect::Native,
+        Dialect::LlamaCpp,
         &GenerateRequest {
             max_tokens: Some(0),
             ..Default::default()

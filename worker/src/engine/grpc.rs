@@ -21,9 +21,9 @@ use muster_proto::{
     trust::Credentials,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, DeviceKind,
-        EngineDescribeRequest, EngineDescription, EngineLoadRequest, ErrorInfo, LoadPhase, NativeCall,
-        NativeChunk, RuntimeInfo, SessionMessage, TokenizeCall, TokenizeResult, engine_client::EngineClient,
-        engine_load_event, session_message,
+        EngineDescribeRequest, EngineDescription, EngineHttpCall, EngineHttpChunk, EngineLoadRequest,
+        ErrorInfo, LoadPhase, RuntimeInfo, SessionMessage, TokenizeCall, TokenizeResult,
+        engine_client::EngineClient, engine_load_event, session_message,
     },
 };
 use tokio::{net::UnixDatagram, sync::mpsc, time::timeout};
@@ -45,7 +45,7 @@ const BACKOFF_LAST: Duration = Duration::from_millis(20);
 
 /// A runtime with an engine of ours.
 #[derive(Clone, Debug)]
-pub(super) struct Native {
+pub(super) struct GrpcRuntime {
     name: &'static str,
     program: PathBuf,
     /// Arguments; the address to listen on follows them.
@@ -53,7 +53,7 @@ pub(super) struct Native {
     config: EngineConfig,
 }
 
-impl Native {
+impl GrpcRuntime {
     /// A runtime that starts `program args… unix:PATH`.
     pub(super) fn new(
         name: &'static str,
@@ -105,14 +105,14 @@ impl Native {
             link,
             description,
             process,
-            calls: Arc::new(NativeCalls { client }),
+            calls: Arc::new(GrpcCalls { client }),
             backend_url: address.to_string(),
             sends_alive: true,
         })
     }
 }
 
-impl Runtime for Native {
+impl Runtime for GrpcRuntime {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -235,7 +235,7 @@ async fn relay(
     }
 }
 
-struct NativeCalls {
+struct GrpcCalls {
     client: Client,
 }
 
@@ -254,7 +254,7 @@ macro_rules! call {
     }};
 }
 
-impl EngineCalls for NativeCalls {
+impl EngineCalls for GrpcCalls {
     fn tokenize(&self, call: TokenizeCall) -> Answer<TokenizeResult> {
         call!(self, tokenize, call)
     }
@@ -271,7 +271,10 @@ impl EngineCalls for NativeCalls {
         call!(self, describe, EngineDescribeRequest {})
     }
 
-    fn native(&self, _: NativeCall) -> Answer<BoxStream<'static, Result<NativeChunk, ErrorInfo>>> {
+    fn engine_http(
+        &self,
+        _: EngineHttpCall,
+    ) -> Answer<BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>>> {
         ready(Err(
             Code::UnsupportedByRuntime.error("this engine speaks no HTTP of its own")
         ))

@@ -30,7 +30,7 @@ async fn seed_004_a_completion_of_the_only_loaded_model() {
 }
 
 #[tokio::test]
-async fn a_native_stream_ends_with_stop() {
+async fn a_stream_ends_with_stop() {
     let worker = Worker::start(|_| says(&["a", "b"])).await;
     let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
     let body = json!({"prompt": "p", "stream": true});

@@ -36,7 +36,7 @@ const ROUTES: [Route; 7] = [
 
 /// Whether a runtime's engines are asked this; `target` is a path with its query.
 #[must_use]
-pub fn passes(runtime: &str, method: &str, target: &str) -> bool {
+pub fn allows(runtime: &str, method: &str, target: &str) -> bool {
     let (path, query) = match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
@@ -79,8 +79,8 @@ mod tests {
             ("POST", "/lora-adapters"),
             ("POST", "/v1/audio/transcriptions"),
         ] {
-            assert!(passes("llama_server", method, target), "{method} {target}");
-            assert!(!passes("llama_cpp", method, target), "{method} {target}");
+            assert!(allows("llama_server", method, target), "{method} {target}");
+            assert!(!allows("llama_cpp", method, target), "{method} {target}");
         }
     }
 
@@ -106,7 +106,7 @@ mod tests {
             ("get", "/props"),
             ("GET", "/props#x"),
         ] {
-            assert!(!passes("llama_server", method, target), "{method} {target}");
+            assert!(!allows("llama_server", method, target), "{method} {target}");
         }
     }
 }
