@@ -13,12 +13,12 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use muster_proto::v1::Event;
 
-use crate::{answers::Answers, render::Render};
+use crate::{answer_events::AnswerEvents, render::Render};
 
 /// Frames of a stream.
 #[derive(Debug)]
 pub(crate) struct EventBody<R> {
-    answers: Option<Answers>,
+    answers: Option<AnswerEvents>,
     /// Events that are not shown yet.
     events: Vec<Event>,
     render: R,
@@ -27,7 +27,7 @@ pub(crate) struct EventBody<R> {
 
 impl<R: Render> EventBody<R> {
     /// Shows `events`, then what `answers` yields.
-    pub(crate) fn new(answers: Answers, events: Vec<Event>, render: R) -> Self {
+    pub(crate) fn new(answers: AnswerEvents, events: Vec<Event>, render: R) -> Self {
         Self {
             answers: Some(answers),
             events,

@@ -14,7 +14,7 @@
 //! Architecture invariant: the controller is not on the way of a request whose model is loaded.
 #![forbid(unsafe_code)]
 
-mod answers;
+mod answer_events;
 mod body;
 mod dialects;
 mod dispatch;

@@ -62,7 +62,7 @@ impl Metrics {
             ),
             answers: counter(
                 "muster_answers_total",
-                "Answers of models that ended.",
+                "AnswerEvents of models that ended.",
                 &["model", "outcome"],
             ),
             first_token: histogram(

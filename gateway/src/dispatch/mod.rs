@@ -48,7 +48,7 @@ const MAX_AGAIN: u32 = 3;
 
 /// What a request carries beside its work.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct Envelope {
     pub(crate) common: Common,
     /// Constant over retries.
     pub(crate) request_id: String,
@@ -100,26 +100,26 @@ impl Dispatcher {
     ///
     /// # Errors
     /// What the worker or the controller said last; the catalogue's codes.
-    pub(crate) async fn dispatch(&self, call: &Call, work: &Work) -> Result<Admitted, ErrorInfo> {
+    pub(crate) async fn dispatch(&self, envelope: &Envelope, work: &Work) -> Result<Admitted, ErrorInfo> {
         self.media.check(work)?;
-        let shaped = match self.fleet.table().model(&call.common.model) {
+        let shaped = match self.fleet.table().model(&envelope.common.model) {
             Some(summary) => gemma::structured(summary, work)?,
             None => None,
         };
         let work = shaped.as_ref().unwrap_or(work);
-        let affinity = affinity::key(&call.common.model, work);
+        let affinity = affinity::key(&envelope.common.model, work);
         let mut avoid = Avoid::default();
         let mut again = 0;
         let mut silent = false;
         let mut waited = false;
         loop {
-            let (target, waiter) = self.target(call, work, affinity, &avoid).await?;
+            let (target, waiter) = self.target(envelope, work, affinity, &avoid).await?;
             waited |= waiter.is_some();
             let capabilities = target.route.capabilities.as_ref();
-            check_thinking(call, capabilities.map(|can| can.thinking))?;
+            check_thinking(envelope, capabilities.map(|can| can.thinking))?;
             let start = Start {
                 private_prefixes: self.private_prefixes,
-                ..start(call, work, &target, waiter.as_ref())
+                ..start(envelope, work, &target, waiter.as_ref())
             };
             let error = match self.attempt(start, &target, &mut silent).await {
                 Ok((request, events)) => {
@@ -141,13 +141,13 @@ impl Dispatcher {
                 }
                 Err(Refusal::Full(error)) => {
                     avoid.instances.push(target.instance_id().to_owned());
-                    if self.pick(call, affinity, &avoid).is_none() {
+                    if self.pick(envelope, affinity, &avoid).is_none() {
                         return Err(error);
                     }
                     error
                 }
             };
-            tracing::debug!(request = %call.request_id, instance = %target.instance_id(), %error, "sending a request elsewhere");
+            tracing::debug!(request = %envelope.request_id, instance = %target.instance_id(), %error, "sending a request elsewhere");
             if again == MAX_AGAIN {
                 return Err(error);
             }
@@ -177,7 +177,7 @@ impl Dispatcher {
             model: model.to_owned(),
             ..Common::default()
         };
-        let call = Call {
+        let envelope = Envelope {
             common,
             request_id: String::new(),
             trace: HashMap::new(),
@@ -185,7 +185,7 @@ impl Dispatcher {
             priority: 0,
             autoload,
         };
-        if let Some(target) = self.pick(&call, None, &Avoid::default()) {
+        if let Some(target) = self.pick(&envelope, None, &Avoid::default()) {
             return Ok((self.at(&target.route)?, None));
         }
         let limit = {
@@ -193,7 +193,7 @@ impl Dispatcher {
             if table.known() && table.model(model).is_none() {
                 return Err(unknown_model(model));
             }
-            self.may_load(&call)?;
+            self.may_load(&envelope)?;
             table.model(model).map_or(0, |summary| summary.queue_limit)
         };
         let mut waiter = self.fleet.wishes().join(model, limit, &Avoid::default())?;
@@ -204,18 +204,18 @@ impl Dispatcher {
     /// A ready instance, or one that is loaded for this request.
     async fn target(
         &self,
-        call: &Call,
+        envelope: &Envelope,
         work: &Work,
         affinity: Option<u64>,
         avoid: &Avoid,
     ) -> Result<(Arc<Target>, Option<Waiter>), ErrorInfo> {
         let limit = {
             let table = self.fleet.table();
-            let model = &call.common.model;
+            let model = &envelope.common.model;
             match table.model(model) {
                 Some(summary) => {
                     check_type(summary, work)?;
-                    check_thinking(call, summary.thinking)?;
+                    check_thinking(envelope, summary.thinking)?;
                 }
                 None if table.known() => return Err(unknown_model(model)),
                 // Nothing was ever heard of the catalogue: the controller decides.
@@ -223,14 +223,14 @@ impl Dispatcher {
             }
             table.model(model).map_or(0, |summary| summary.queue_limit)
         };
-        if let Some(target) = self.pick(call, affinity, avoid) {
+        if let Some(target) = self.pick(envelope, affinity, avoid) {
             return Ok((target, None));
         }
-        self.may_load(call)?;
-        let mut waiter = self.fleet.wishes().join(&call.common.model, limit, avoid)?;
+        self.may_load(envelope)?;
+        let mut waiter = self.fleet.wishes().join(&envelope.common.model, limit, avoid)?;
         let since = Instant::now();
         let route = waiter.route().await;
-        metrics::waited(&call.common.model, route.is_ok(), since.elapsed());
+        metrics::waited(&envelope.common.model, route.is_ok(), since.elapsed());
         let route = route?;
         let instance = route
             .instance
@@ -241,16 +241,16 @@ impl Dispatcher {
     }
 
     /// Whether this request may load its model.
-    fn may_load(&self, call: &Call) -> Result<(), ErrorInfo> {
+    fn may_load(&self, envelope: &Envelope) -> Result<(), ErrorInfo> {
         let table = self.fleet.table();
-        let summary = table.model(&call.common.model).map(Arc::as_ref);
-        self.autoload.check(call.autoload, summary)
+        let summary = table.model(&envelope.common.model).map(Arc::as_ref);
+        self.autoload.check(envelope.autoload, summary)
     }
 
-    fn pick(&self, call: &Call, affinity: Option<u64>, avoid: &Avoid) -> Option<Arc<Target>> {
+    fn pick(&self, envelope: &Envelope, affinity: Option<u64>, avoid: &Avoid) -> Option<Arc<Target>> {
         let now = Instant::now();
         pick::pick(
-            self.fleet.table().targets(&call.common.model),
+            self.fleet.table().targets(&envelope.common.model),
             affinity,
             |target| avoid.instances.iter().any(|id| id == target.instance_id()),
             |target| {
@@ -315,18 +315,18 @@ fn refusal(error: &ErrorInfo) -> Refusal {
     }
 }
 
-fn start(call: &Call, work: &Work, target: &Target, waiter: Option<&Waiter>) -> Start {
+fn start(envelope: &Envelope, work: &Work, target: &Target, waiter: Option<&Waiter>) -> Start {
     Start {
-        request_id: call.request_id.clone(),
+        request_id: envelope.request_id.clone(),
         instance: target.route.instance.clone(),
         // callers take turns by their keys, and within a key by the `user` they name
-        fairness_key: call.key.clone(),
-        fairness_user: call.common.user.clone(),
-        priority: call.priority,
+        fairness_key: envelope.key.clone(),
+        fairness_user: envelope.common.user.clone(),
+        priority: envelope.priority,
         hold_id: waiter
             .map(|waiter| waiter.hold_id().to_owned())
             .unwrap_or_default(),
-        trace: call.trace.clone(),
+        trace: envelope.trace.clone(),
         work: Some(work.clone()),
         ..Start::default()
     }
@@ -367,9 +367,12 @@ pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) ->
 }
 
 /// Seed 001: switching is accepted only where the model advertises it; refused before any load where that is known.
-fn check_thinking(call: &Call, can: Option<bool>) -> Result<(), ErrorInfo> {
-    if call.common.thinking && can == Some(false) {
-        let message = format!("model {} cannot switch thinking per request", call.common.model);
+fn check_thinking(envelope: &Envelope, can: Option<bool>) -> Result<(), ErrorInfo> {
+    if envelope.common.thinking && can == Some(false) {
+        let message = format!(
+            "model {} cannot switch thinking per request",
+            envelope.common.model
+        );
         return Err(Code::ThinkingUnsupported.error(message).with_param("thinking"));
     }
     Ok(())

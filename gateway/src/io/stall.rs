@@ -72,7 +72,7 @@ impl<S> Patient<S> {
         self.ahead = [bytes, &self.ahead].concat().into();
     }
 
-    fn judge<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn limit_wait<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             self.timer = None;
             return poll;
@@ -130,17 +130,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.socket).poll_write(cx, buf);
-        self.judge(cx, poll)
+        self.limit_wait(cx, poll)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.socket).poll_flush(cx);
-        self.judge(cx, poll)
+        self.limit_wait(cx, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.socket).poll_shutdown(cx);
-        self.judge(cx, poll)
+        self.limit_wait(cx, poll)
     }
 
     fn poll_write_vectored(
@@ -149,7 +149,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
-        self.judge(cx, poll)
+        self.limit_wait(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {

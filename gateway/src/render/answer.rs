@@ -17,7 +17,7 @@ const MOST_BYTES: usize = 32 << 20;
 
 /// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct FunctionCall {
     pub(crate) id: String,
     pub(crate) name: String,
     /// JSON text.
@@ -34,7 +34,7 @@ pub(crate) fn is_text(delta: &Delta) -> bool {
 pub(crate) struct Choice {
     pub(crate) content: String,
     pub(crate) reasoning: String,
-    pub(crate) calls: BTreeMap<u32, Call>,
+    pub(crate) calls: BTreeMap<u32, FunctionCall>,
     pub(crate) logprobs: Vec<TokenLogprob>,
     /// How many of these belong to the reasoning: the first so many.
     pub(crate) of_reasoning: usize,

@@ -13,7 +13,7 @@ use muster_proto::v1::{
 };
 
 use super::{
-    answer::{Call, Choice, is_text},
+    answer::{Choice, FunctionCall, is_text},
     reason,
     stream::Frames,
 };
@@ -33,7 +33,7 @@ pub(crate) enum Block {
     /// What it said.
     Text(Said),
     /// What it wants called.
-    Call(Call),
+    Call(FunctionCall),
 }
 
 /// How a dialect shows blocks; `index` counts them.
@@ -122,7 +122,7 @@ impl<B: BlockFrames> Blocks<B> {
             let block = match place {
                 Place::Reasoning => Block::Reasoning(String::new()),
                 Place::Text => Block::Text(Said::default()),
-                Place::Call(_) => Block::Call(Call::default()),
+                Place::Call(_) => Block::Call(FunctionCall::default()),
             };
             self.begin(place, block, out);
         }
@@ -153,7 +153,7 @@ impl<B: BlockFrames> Blocks<B> {
     fn call(&mut self, piece: &ToolCallDelta, out: &mut BytesMut) {
         let place = Place::Call(piece.index);
         if self.open != Some(place) {
-            let call = Call {
+            let call = FunctionCall {
                 id: piece.id.clone(),
                 name: piece.name.clone(),
                 arguments: String::new(),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request id ─► CORS ─► panics ─► [ form of errors ─► access ─► handler ] per route of a dialect
-//!                                                                  │ Asked ─► translate ─► run ─► render
+//!                                                                  │ ClientRequest ─► translate ─► run ─► render
 //! ```
 //!
 //! Everything that is not an answer is an error of the catalogue ([`reply::Refusal`]) in its dialect's form.

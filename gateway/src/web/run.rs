@@ -26,9 +26,9 @@ use super::{
     reply::{self, Refusal},
 };
 use crate::{
-    answers::Answers,
+    answer_events::AnswerEvents,
     body::EventBody,
-    dispatch::{Admitted, Call},
+    dispatch::{Admitted, Envelope},
     options::on_off,
     render::{Head, Render, answer::Answer},
     stats::Meter,
@@ -37,7 +37,7 @@ use crate::{
 
 /// A request as its handler gets it: the whole body, within bounds, and what came with it.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ClientRequest {
     pub(crate) body: Bytes,
     /// The body's share of what the process may hold.
     _held: Held,
@@ -56,7 +56,7 @@ pub(crate) struct Asked {
     began: Instant,
 }
 
-impl FromRequest<Arc<App>> for Asked {
+impl FromRequest<Arc<App>> for ClientRequest {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Refusal> {
@@ -85,7 +85,7 @@ impl FromRequest<Arc<App>> for Asked {
     }
 }
 
-impl Asked {
+impl ClientRequest {
     /// What the answer's parts have in common; `prefix` begins its id.
     pub(crate) fn head(&self, prefix: &str, common: &Common) -> Head {
         Head {
@@ -99,70 +99,70 @@ impl Asked {
     ///
     /// # Errors
     /// What the worker or the controller said.
-    pub(crate) async fn one(
+    pub(crate) async fn dispatch(
         &self,
         app: &App,
         common: Common,
         work: Work,
         choices: u32,
-    ) -> Result<Answers, ErrorInfo> {
-        let call = self.call(common, self.id.clone());
-        let admitted = app.dispatcher.dispatch(&call, &work).await?;
-        let meter = self.meter(app, call.common.model);
-        Ok(Answers::new(vec![admitted], choices, meter))
+    ) -> Result<AnswerEvents, ErrorInfo> {
+        let envelope = self.envelope(common, self.id.clone());
+        let admitted = app.dispatcher.dispatch(&envelope, &work).await?;
+        let meter = self.meter(app, envelope.common.model);
+        Ok(AnswerEvents::new(vec![admitted], choices, meter))
     }
 
     /// Dispatches all pieces of work at once; one refusal is everyone's.
     ///
     /// # Errors
     /// What a worker or the controller said first.
-    pub(crate) async fn all(
+    pub(crate) async fn dispatch_together(
         &self,
         app: &App,
         common: Common,
         work: Vec<Work>,
         choices: u32,
-    ) -> Result<Answers, ErrorInfo> {
+    ) -> Result<AnswerEvents, ErrorInfo> {
         let work = match <[Work; 1]>::try_from(work) {
-            Ok([work]) => return self.one(app, common, work, choices).await,
+            Ok([work]) => return self.dispatch(app, common, work, choices).await,
             Err(work) => work,
         };
         let parts = self.parts(app, &common, &work).await?;
-        Ok(Answers::new(parts, choices, self.meter(app, common.model)))
+        Ok(AnswerEvents::new(parts, choices, self.meter(app, common.model)))
     }
 
-    /// As [`all`](Self::all), where each piece of work is an answer of its own, of one choice.
+    /// As [`dispatch_together`](Self::dispatch_together), where each piece of work is an answer of its own, of one choice.
     ///
     /// # Errors
     /// What a worker or the controller said first.
-    pub(crate) async fn each(
+    pub(crate) async fn dispatch_each(
         &self,
         app: &App,
         common: Common,
         work: Vec<Work>,
-    ) -> Result<Vec<Answers>, ErrorInfo> {
+    ) -> Result<Vec<AnswerEvents>, ErrorInfo> {
         let work = match <[Work; 1]>::try_from(work) {
-            Ok([work]) => return Ok(vec![self.one(app, common, work, 1).await?]),
+            Ok([work]) => return Ok(vec![self.dispatch(app, common, work, 1).await?]),
             Err(work) => work,
         };
         let parts = self.parts(app, &common, &work).await?;
-        let answer = |part| Answers::new(vec![part], 1, self.meter(app, common.model.clone()));
+        let answer = |part| AnswerEvents::new(vec![part], 1, self.meter(app, common.model.clone()));
         Ok(parts.into_iter().map(answer).collect())
     }
 
     async fn parts(&self, app: &App, common: &Common, work: &[Work]) -> Result<Vec<Admitted>, ErrorInfo> {
-        let call = |index| self.call(common.clone(), format!("{}-{index}", self.id));
-        let calls: Vec<_> = (0..work.len()).map(call).collect();
-        let pairs = calls.iter().zip(work);
-        try_join_all(pairs.map(|(call, work)| app.dispatcher.dispatch(call, work))).await
+        let envelope = |index| self.envelope(common.clone(), format!("{}-{index}", self.id));
+        let envelopes: Vec<_> = (0..work.len()).map(envelope).collect();
+        let pairs = envelopes.iter().zip(work);
+        try_join_all(pairs.map(|(envelope, work)| app.dispatcher.dispatch(envelope, work))).await
     }
 
     fn meter(&self, app: &App, model: String) -> Meter {
         Meter::new(Arc::clone(&app.stats), self.key.clone(), model, self.began)
     }
 
-    fn call(&self, common: Common, request_id: String) -> Call {
-        Call {
+    fn envelope(&self, common: Common, request_id: String) -> Envelope {
+        Envelope {
             common,
             request_id,
             trace: self.trace.clone(),
@@ -208,7 +208,7 @@ fn autoload(query: &str) -> Result<Option<bool>, ErrorInfo> {
 ///
 /// # Errors
 /// The first event is an error.
-pub(crate) async fn stream<R>(mut answers: Answers, render: R) -> Result<Response, Refusal>
+pub(crate) async fn stream<R>(mut answers: AnswerEvents, render: R) -> Result<Response, Refusal>
 where
     R: Render + Unpin + Send + 'static,
 {
@@ -220,7 +220,7 @@ where
 ///
 /// # Errors
 /// The first event is an error.
-pub(crate) async fn lines<R>(mut answers: Answers, render: R) -> Result<Response, Refusal>
+pub(crate) async fn lines<R>(mut answers: AnswerEvents, render: R) -> Result<Response, Refusal>
 where
     R: Render + Unpin + Send + 'static,
 {
@@ -232,7 +232,7 @@ where
 ///
 /// # Errors
 /// Any event is an error.
-pub(crate) async fn gather(mut answers: Answers) -> Result<Answer, Refusal> {
+pub(crate) async fn gather(mut answers: AnswerEvents) -> Result<Answer, Refusal> {
     let mut answer = Answer::default();
     loop {
         for event in answers.first().await? {

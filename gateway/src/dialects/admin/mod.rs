@@ -38,7 +38,7 @@ use crate::{
         extract::Path,
         reply::{self, Refusal},
         route::{Dialect, Named, Route},
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -108,11 +108,11 @@ async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Re
 async fn load(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let control = app.dispatcher.fleet.control();
     let model = control.clone().model(&name).await?;
-    let draft = Draft::parse(&asked.body)?;
+    let draft = Draft::parse(&request.body)?;
     let replicas = draft.replicas().unwrap_or_default();
     let overrides = draft.check(&model.runtime, row::replica_max(&model))?;
     let request = LoadModelRequest {
@@ -132,7 +132,7 @@ async fn load(
 async fn unload(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-    _body: Asked,
+    _body: ClientRequest,
 ) -> Result<Response, Refusal> {
     let request = UnloadModelRequest {
         model: name,

@@ -20,7 +20,7 @@ use crate::{
         access::Access,
         reply::{self, Refusal},
         route::{Dialect, EVENT_STREAM, Named, Route},
-        run::{self, Asked},
+        run::{self, ClientRequest},
     },
 };
 
@@ -48,11 +48,11 @@ fn routes() -> Vec<Route> {
     ]
 }
 
-async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let call = translate::messages(&asked.body)?;
-    let head = asked.head("msg_", &call.common);
+async fn messages(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let call = translate::messages(&request.body)?;
+    let head = request.head("msg_", &call.common);
     let work = Work::Generate(call.work);
-    let answers = asked.one(&app, call.common, work, 1).await?;
+    let answers = request.dispatch(&app, call.common, work, 1).await?;
     if call.stream {
         return run::stream(answers, render::stream(head)).await;
     }
@@ -60,8 +60,8 @@ async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response,
 }
 
 /// The prompt that the messages would make, in tokens. Loads nothing (gateway/README.md, Autoload).
-async fn count_tokens(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let call = translate::to_count(&asked.body)?;
+async fn count_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let call = translate::to_count(&request.body)?;
     let mut loaded = app.dispatcher.loaded(&call.common.model)?;
     let template = ApplyTemplateCall {
         instance: loaded.instance.clone(),

@@ -19,7 +19,7 @@ use crate::{
         extract::Path,
         reply::{self, Refusal},
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -54,8 +54,8 @@ async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     Ok(reply::value(StatusCode::OK, &Aliases { aliases }))
 }
 
-async fn set(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
+async fn set(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&request.body)?)?;
     let alias = body.need("alias")?.string()?;
     let target = body.take("target").map(|target| target.string()).transpose()?;
     let model = match target {

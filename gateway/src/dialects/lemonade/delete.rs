@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     translate::object::{self, Object},
-    web::{App, access::Access, reply::Refusal, route::Route, run::Asked},
+    web::{App, access::Access, reply::Refusal, route::Route, run::ClientRequest},
 };
 
 /// The routes.
@@ -26,8 +26,8 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn delete(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
+async fn delete(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&request.body)?)?;
     let name = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
     app.dispatcher
         .fleet

@@ -23,7 +23,7 @@ use crate::{
         access::Access,
         reply::{self, Refusal},
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -52,8 +52,8 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 /// Sets the log level of this gateway until it ends.
-async fn log_level(asked: Asked) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
+async fn log_level(request: ClientRequest) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&request.body)?)?;
     let level = level(&body.need("level")?)?;
     process::set_log_level(level);
     let answer = LevelSet {
@@ -81,8 +81,8 @@ async fn config(State(app): State<Arc<App>>) -> Response {
 }
 
 /// Changes settings; all or none of them.
-async fn set(asked: Asked) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
+async fn set(request: ClientRequest) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&request.body)?)?;
     let level = body.take("log_level").map(|field| level(&field)).transpose()?;
     let rest = body.rest();
     let unknown: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&rest).unwrap_or_default();
@@ -102,8 +102,8 @@ async fn set(asked: Asked) -> Result<Response, Refusal> {
 }
 
 /// Pins or unpins a model.
-async fn pin(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
+async fn pin(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&request.body)?)?;
     let name = body.take_any(&["model_name", "model"]);
     let name = name
         .ok_or_else(|| object::invalid("model_name", "is required"))?

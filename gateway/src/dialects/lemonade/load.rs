@@ -25,7 +25,7 @@ use crate::{
         access::Access,
         reply::{self, Refusal},
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -62,7 +62,7 @@ const OTHERS: [&str; 7] = [
 
 /// What a load asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Wanted {
+struct LoadCall {
     model: String,
     /// In the words of `LoadModelRequest.override_json`.
     options: Map<String, Value>,
@@ -73,7 +73,7 @@ struct Wanted {
     save: Option<Map<String, Value>>,
 }
 
-impl Wanted {
+impl LoadCall {
     fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
         let text = object::text(body)?;
         let mut body = Object::body(text)?;
@@ -153,8 +153,8 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let wanted = Wanted::parse(&asked.body)?;
+async fn load(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let wanted = LoadCall::parse(&request.body)?;
     let done = success(&format!("Loaded model: {}", wanted.model));
     // A caller that goes away ends neither the load nor what follows it; the task ends with the gateway's thread.
     let task = tokio::spawn(async move { wanted.load(&app).await });
@@ -163,7 +163,7 @@ async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     Ok(done)
 }
 
-impl Wanted {
+impl LoadCall {
     /// Loads the model; what is to be kept beyond the load is kept once that has gone well.
     async fn load(self, app: &App) -> Result<(), ErrorInfo> {
         let fleet = &app.dispatcher.fleet;
@@ -199,9 +199,9 @@ impl Wanted {
 }
 
 /// Unloads one model, or all if none is named: pinned ones too, and loads that wait or run are ended (gateway/README.md, Lemonade).
-async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn unload(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let control = || app.dispatcher.fleet.control();
-    match unload_name(&asked.body)? {
+    match unload_name(&request.body)? {
         Some(name) => {
             let model = control().model(&name).await.map_err(not_found)?;
             if matches!(model.status(), ModelStatus::Unloaded | ModelStatus::Failed) {
@@ -269,8 +269,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(body: &Value) -> Result<Wanted, ErrorInfo> {
-        Wanted::parse(body.to_string().as_bytes())
+    fn wanted(body: &Value) -> Result<LoadCall, ErrorInfo> {
+        LoadCall::parse(body.to_string().as_bytes())
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::{
         extract::Path,
         reply::{self, Refusal},
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -176,8 +176,12 @@ async fn show(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Res
     Ok(reply::value(StatusCode::OK, &shown(&model)))
 }
 
-async fn set(State(app): State<Arc<App>>, Path(id): Path<String>, asked: Asked) -> Result<Response, Refusal> {
-    let (changes, dry) = changes(&asked.body)?;
+async fn set(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: ClientRequest,
+) -> Result<Response, Refusal> {
+    let (changes, dry) = changes(&request.body)?;
     let fleet = &app.dispatcher.fleet;
     let model = fleet.control().model(&id).await.map_err(not_found)?;
     if dry {

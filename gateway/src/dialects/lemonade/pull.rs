@@ -29,7 +29,7 @@ use crate::{
         extract::Query,
         reply::{self, Refusal},
         route::{EVENT_STREAM, Route},
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -38,12 +38,12 @@ const SHOWN: usize = 5;
 
 /// What a pull asks for.
 #[derive(Debug, PartialEq)]
-struct Wanted {
+struct PullCall {
     request: PullModelRequest,
     stream: bool,
 }
 
-impl Wanted {
+impl PullCall {
     fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
         let mut body = Object::body(object::text(body)?)?;
         let stream = body
@@ -86,8 +86,8 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn pull(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let Wanted { request, stream } = Wanted::parse(&asked.body)?;
+async fn pull(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let PullCall { request, stream } = PullCall::parse(&request.body)?;
     let name = request.model.clone();
     let pull = app
         .dispatcher
@@ -158,19 +158,22 @@ fn shown(progress: &FetchProgress) -> Value {
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Which {
+pub(super) struct VariantsQuery {
     /// `ORG/NAME`.
     #[serde(default)]
     checkpoint: String,
 }
 
-async fn variants(State(app): State<Arc<App>>, Query(which): Query<Which>) -> Result<Response, Refusal> {
-    if which.checkpoint.is_empty() {
+async fn variants(
+    State(app): State<Arc<App>>,
+    Query(query): Query<VariantsQuery>,
+) -> Result<Response, Refusal> {
+    if query.checkpoint.is_empty() {
         return Err(object::invalid("checkpoint", "is required").into());
     }
-    let repo = which.checkpoint.split(':').next().unwrap_or_default();
+    let repo = query.checkpoint.split(':').next().unwrap_or_default();
     let listing = app.dispatcher.fleet.models().variants(repo).await?;
-    Ok(reply::value(StatusCode::OK, &listed(which.checkpoint, listing)))
+    Ok(reply::value(StatusCode::OK, &listed(query.checkpoint, listing)))
 }
 
 fn listed(checkpoint: String, listing: HubListing) -> Variants {
@@ -210,8 +213,8 @@ mod tests {
 
     use super::*;
 
-    fn parse(body: &Value) -> Result<Wanted, ErrorInfo> {
-        Wanted::parse(body.to_string().as_bytes())
+    fn parse(body: &Value) -> Result<PullCall, ErrorInfo> {
+        PullCall::parse(body.to_string().as_bytes())
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
         access::Access,
         reply::{self, Refusal},
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -92,8 +92,8 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn register(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
+async fn register(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&request.body)?)?;
     let name = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
     let definition = definition(name, &mut body)?;
     let model = app.dispatcher.fleet.models().register(definition).await?;

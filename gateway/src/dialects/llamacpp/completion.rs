@@ -38,7 +38,7 @@ const MAX_PROMPTS: usize = 128;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Call {
+pub(super) struct CompletionCall {
     pub(super) view: View,
     /// One per prompt.
     pub(super) work: Vec<GenerateRequest>,
@@ -62,7 +62,7 @@ pub(crate) struct Shape {
 ///
 /// # Errors
 /// `invalid_request` naming the field.
-pub(super) fn completion(mut body: Object<'_>, model: String) -> Result<Call, ErrorInfo> {
+pub(super) fn completion(mut body: Object<'_>, model: String) -> Result<CompletionCall, ErrorInfo> {
     let field = body.need("prompt")?;
     let prompts = prompts(&field, MAX_PROMPTS)?;
     let shown = prompts.iter().map(shown).collect();
@@ -74,7 +74,7 @@ pub(super) fn completion(mut body: Object<'_>, model: String) -> Result<Call, Er
 ///
 /// # Errors
 /// As [`completion`].
-pub(super) fn infill(mut body: Object<'_>, model: String) -> Result<Call, ErrorInfo> {
+pub(super) fn infill(mut body: Object<'_>, model: String) -> Result<CompletionCall, ErrorInfo> {
     let extra = match body.take("input_extra") {
         None => Vec::new(),
         Some(field) => field.list()?.iter().map(file).collect::<Result<_, _>>()?,
@@ -126,7 +126,7 @@ fn call(
     model: String,
     inputs: Vec<Input>,
     prompts: Vec<Value>,
-) -> Result<Call, ErrorInfo> {
+) -> Result<CompletionCall, ErrorInfo> {
     let mut view = view(&mut body)?;
     let fields = body
         .take("response_fields")
@@ -169,7 +169,7 @@ fn call(
         input: Some(input),
         ..work.clone()
     };
-    Ok(Call {
+    Ok(CompletionCall {
         view,
         work: inputs.into_iter().map(each).collect(),
         shape,
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
     use crate::{render::Render as _, translate::object};
 
-    fn read(text: &str) -> Result<Call, ErrorInfo> {
+    fn read(text: &str) -> Result<CompletionCall, ErrorInfo> {
         completion(
             Object::body(object::text(text.as_bytes()).unwrap()).unwrap(),
             "m".into(),

@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use muster_proto::v1::{ErrorInfo, start::Work};
 
 use super::{
-    completion::{self, Call},
+    completion::{self, CompletionCall},
     schema,
 };
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
         extract::Query,
         reply::{self, Refusal},
         route::{EVENT_STREAM, Route},
-        run::{self, Asked},
+        run::{self, ClientRequest},
     },
 };
 
@@ -48,33 +48,33 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn complete(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
-    asked: Asked,
+    Query(query): Query<ModelQuery>,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    generate(&app, which, &asked, completion::completion).await
+    generate(&app, query, &request, completion::completion).await
 }
 
 async fn infill(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
-    asked: Asked,
+    Query(query): Query<ModelQuery>,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    generate(&app, which, &asked, completion::infill).await
+    generate(&app, query, &request, completion::infill).await
 }
 
 async fn generate(
     app: &App,
-    which: ModelQuery,
-    asked: &Asked,
-    read: impl FnOnce(Object<'_>, String) -> Result<Call, ErrorInfo>,
+    query: ModelQuery,
+    request: &ClientRequest,
+    read: impl FnOnce(Object<'_>, String) -> Result<CompletionCall, ErrorInfo>,
 ) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
-    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
+    let mut body = Object::body(object::text(&request.body)?)?;
+    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
     let common = Common {
         model: model.clone(),
         ..Common::default()
     };
-    let Call {
+    let CompletionCall {
         view,
         work,
         mut shape,
@@ -86,11 +86,11 @@ async fn generate(
         table.model(&model).map_or(0, |summary| summary.ctx_size)
     };
     if view.stream {
-        let answers = asked.all(app, common, work, 1).await?;
+        let answers = request.dispatch_together(app, common, work, 1).await?;
         shape.context(context());
         return run::stream(answers, completion::stream(shape, view)).await;
     }
-    let answers = asked.each(app, common, work).await?;
+    let answers = request.dispatch_each(app, common, work).await?;
     shape.context(context());
     let answers = try_join_all(answers.into_iter().map(run::gather)).await?;
     let object = completion::body(&shape, view, &answers);

@@ -30,7 +30,7 @@ use crate::{
         extract::Query,
         reply::{self, Refusal},
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -109,7 +109,7 @@ pub(super) async fn slot(
     State(app): State<Arc<App>>,
     id: Result<Path<u32>, PathRejection>,
     Query(query): Query<SlotsQuery>,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let Path(id) = id.map_err(|_| object::invalid("id", "must be the number of a slot"))?;
     let action = match query.action.as_deref() {
@@ -117,7 +117,7 @@ pub(super) async fn slot(
         Some(_) | None => return Err(object::invalid("action", "must be save, restore or erase").into()),
     };
     if action != "erase" {
-        let mut body = Object::body(object::text(&asked.body)?)?;
+        let mut body = Object::body(object::text(&request.body)?)?;
         let name = body.need("filename")?;
         if !is_bare(&name.string()?) {
             return Err(name.wrong("must be the name of a file, without a folder").into());
@@ -126,7 +126,11 @@ pub(super) async fn slot(
     let mut engine = query.engine.engine(&app)?;
     engine.switched_on("--slots").await?;
     engine
-        .forward(Method::POST, &format!("/slots/{id}?action={action}"), asked.body)
+        .forward(
+            Method::POST,
+            &format!("/slots/{id}?action={action}"),
+            request.body,
+        )
         .await
 }
 
@@ -157,11 +161,11 @@ async fn adapters(
 async fn set_adapters(
     State(app): State<Arc<App>>,
     Query(query): Query<EngineQuery>,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
     query
         .engine(&app)?
-        .forward(Method::POST, "/lora-adapters", asked.body)
+        .forward(Method::POST, "/lora-adapters", request.body)
         .await
 }
 

@@ -24,7 +24,7 @@ use crate::{
         extract::Query,
         reply::Refusal,
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -86,17 +86,17 @@ async fn slot(
     State(app): State<Arc<App>>,
     id: Result<Path<u32>, PathRejection>,
     Query(mut query): Query<SlotsQuery>,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
     query.engine.model = or_recent(query.engine.model, &app);
-    passthrough::slot(State(app), id, Query(query), asked).await
+    passthrough::slot(State(app), id, Query(query), request).await
 }
 
 async fn tokenize(
     State(app): State<Arc<App>>,
     Query(query): Query<ModelQuery>,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let model = or_recent(query.model, &app);
-    queries::tokenize(State(app), Query(ModelQuery { model }), asked).await
+    queries::tokenize(State(app), Query(ModelQuery { model }), request).await
 }

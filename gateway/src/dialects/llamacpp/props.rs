@@ -16,7 +16,7 @@ use crate::web::{
     extract::Query,
     reply::{self, Refusal},
     route::Route,
-    run::Asked,
+    run::ClientRequest,
 };
 
 /// Whether a sequence serves a request.
@@ -137,7 +137,7 @@ async fn get(State(app): State<Arc<App>>, Query(query): Query<EngineQuery>) -> R
 async fn set(
     State(app): State<Arc<App>>,
     Query(query): Query<EngineQuery>,
-    _body: Asked,
+    _body: ClientRequest,
 ) -> Result<Response, Refusal> {
     query.engine(&app)?.switched_on("--props").await?;
     Ok(reply::value(StatusCode::OK, &json!({"success": true})))

@@ -31,14 +31,14 @@ use crate::{
         extract::Query,
         reply::{self, Refusal},
         route::Route,
-        run::{self, Asked},
+        run::{self, ClientRequest},
     },
 };
 
 /// The body with the model in it, for readers that want one there.
-fn named(which: ModelQuery, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
+fn with_model(query: ModelQuery, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
     let mut fields = Object::body(object::text(body)?)?;
-    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut fields))?;
+    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut fields))?;
     let rest = fields.rest();
     let rest = rest.strip_prefix('{').unwrap_or("}");
     let comma = if rest == "}" { "" } else { "," };
@@ -80,11 +80,11 @@ pub(super) fn routes() -> Vec<Route> {
 
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
-    asked: Asked,
+    Query(query): Query<ModelQuery>,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
-    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
+    let mut body = Object::body(object::text(&request.body)?)?;
+    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
     let flag = |body: &mut Object<'_>, key: &str| body.take(key).map(|field| field.bool()).transpose();
     let field = body.need("content")?;
     let pieces = match field.kind() {
@@ -125,11 +125,11 @@ fn tokens(result: &TokenizeResult, with_pieces: bool) -> Value {
 
 async fn detokenize(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
-    asked: Asked,
+    Query(query): Query<ModelQuery>,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
-    let model = which.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
+    let mut body = Object::body(object::text(&request.body)?)?;
+    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
     let tokens = body.need("tokens")?.list()?;
     let tokens = tokens
         .iter()
@@ -147,10 +147,10 @@ async fn detokenize(
 
 async fn apply_template(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
-    asked: Asked,
+    Query(query): Query<ModelQuery>,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let call = translate::chat(&named(which, &app, &asked.body)?)?;
+    let call = translate::chat(&with_model(query, &app, &request.body)?)?;
     let Some(Input::Chat(chat)) = call.work.input else {
         return Err(Code::Internal.error("a chat without messages").into());
     };
@@ -166,12 +166,14 @@ async fn apply_template(
 
 async fn embedding(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
-    asked: Asked,
+    Query(query): Query<ModelQuery>,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    completion::refuse_images(&mut Object::body(object::text(&asked.body)?)?)?;
-    let call = translate::embeddings(&named(which, &app, &asked.body)?)?;
-    let answers = asked.one(&app, call.common, Work::Embed(call.work), 1).await?;
+    completion::refuse_images(&mut Object::body(object::text(&request.body)?)?)?;
+    let call = translate::embeddings(&with_model(query, &app, &request.body)?)?;
+    let answers = request
+        .dispatch(&app, call.common, Work::Embed(call.work), 1)
+        .await?;
     let answer = run::gather(answers).await?;
     let embedded = answer
         .embedded
@@ -196,12 +198,12 @@ struct Vectors<'a> {
 
 async fn rerank(
     State(app): State<Arc<App>>,
-    Query(which): Query<ModelQuery>,
-    asked: Asked,
+    Query(query): Query<ModelQuery>,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let call = translate::rerank(&named(which, &app, &asked.body)?)?;
+    let call = translate::rerank(&with_model(query, &app, &request.body)?)?;
     let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));
-    let answer = run::gather(asked.one(&app, common, work, 1).await?).await?;
+    let answer = run::gather(request.dispatch(&app, common, work, 1).await?).await?;
     Ok(reply::ok(scores::body(&call, &answer)))
 }
 

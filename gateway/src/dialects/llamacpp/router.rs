@@ -23,7 +23,7 @@ use crate::{
         access::Access,
         reply::{self, Refusal},
         route::{EVENT_STREAM, Route},
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -86,22 +86,22 @@ fn word(summary: &ModelSummary) -> &'static str {
     }
 }
 
-fn named(body: &[u8]) -> Result<String, ErrorInfo> {
+fn named_model(body: &[u8]) -> Result<String, ErrorInfo> {
     translate::model(&mut Object::body(object::text(body)?)?)
 }
 
-async fn load(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn load(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let request = LoadModelRequest {
-        model: named(&asked.body)?,
+        model: named_model(&request.body)?,
         ..LoadModelRequest::default()
     };
     app.dispatcher.fleet.control().begin_load(request).await?;
     Ok(reply::value(StatusCode::OK, &json!({"success": true})))
 }
 
-async fn unload(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn unload(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let request = UnloadModelRequest {
-        model: named(&asked.body)?,
+        model: named_model(&request.body)?,
         ..UnloadModelRequest::default()
     };
     app.dispatcher.fleet.control().unload(request).await?;

@@ -21,7 +21,7 @@ use crate::{
         access::Access,
         reply::{self, Refusal},
         route::Route,
-        run::Asked,
+        run::ClientRequest,
     },
 };
 
@@ -84,8 +84,8 @@ async fn ps(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /api/show`: one model.
-async fn show(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&asked.body)?)?;
+async fn show(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let mut body = Object::body(object::text(&request.body)?)?;
     let name = match body.peek("model") {
         Some(_) => model(&mut body)?,
         // The older name of the field.

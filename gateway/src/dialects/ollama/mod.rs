@@ -26,14 +26,14 @@ use self::{
     schema::{
         OllamaChatAnswer, OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaGenerateAnswer, OllamaVersion,
     },
-    translate::Wanted,
+    translate::GenerationCall,
 };
 use crate::web::{
     App,
     access::Access,
     reply::{self, Refusal},
     route::{Dialect, JSON_LINES, Named, Route},
-    run::{self, Asked},
+    run::{self, ClientRequest},
 };
 
 /// The version of Ollama's API that is spoken here: clients ask for it before they use tools, thinking or schemas.
@@ -89,33 +89,44 @@ async fn version() -> Response {
     reply::value(StatusCode::OK, &json!({"version": API_VERSION}))
 }
 
-async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    answer(&app, &asked, translate::chat(&asked.body)?, Kind::Chat).await
+async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    answer(&app, &request, translate::chat(&request.body)?, Kind::Chat).await
 }
 
-async fn generate(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    answer(&app, &asked, translate::generate(&asked.body)?, Kind::Generate).await
+async fn generate(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    answer(
+        &app,
+        &request,
+        translate::generate(&request.body)?,
+        Kind::Generate,
+    )
+    .await
 }
 
-async fn answer(app: &App, asked: &Asked, wanted: Wanted, kind: Kind) -> Result<Response, Refusal> {
-    let (mut common, name) = (wanted.common, wanted.name);
+async fn answer(
+    app: &App,
+    request: &ClientRequest,
+    call: GenerationCall,
+    kind: Kind,
+) -> Result<Response, Refusal> {
+    let (mut common, name) = (call.common, call.name);
     common.model = catalogue::resolve(app, &common.model);
-    let work = match wanted.work {
+    let work = match call.work {
         Some(work) => work,
-        None if wanted.unload => {
-            unload(app, asked, common.model).await?;
+        None if call.unload => {
+            unload(app, request, common.model).await?;
             return Ok(reply::ok(render::silent(&name, kind, "unload")));
         }
         None => {
-            app.dispatcher.ensure(&common.model, asked.autoload).await?;
+            app.dispatcher.ensure(&common.model, request.autoload).await?;
             return Ok(reply::ok(render::silent(&name, kind, "load")));
         }
     };
     let lap = render::Lap::start();
-    let answers = asked.one(app, common, Work::Generate(work), 1).await?;
+    let answers = request.dispatch(app, common, Work::Generate(work), 1).await?;
     // What a worker admits it has an instance for: until then it was loaded, if it was not.
     let load = if answers.waited() { lap.nanos() } else { 0 };
-    if wanted.stream {
+    if call.stream {
         return run::lines(answers, render::stream(name, kind, load)).await;
     }
     Ok(reply::ok(render::body(
@@ -127,8 +138,8 @@ async fn answer(app: &App, asked: &Asked, wanted: Wanted, kind: Kind) -> Result<
 }
 
 /// Unloads a model once what runs on it has finished. What is loaded is the administrators' to change where there are any.
-async fn unload(app: &App, asked: &Asked, model: String) -> Result<(), ErrorInfo> {
-    if !asked.administers {
+async fn unload(app: &App, request: &ClientRequest, model: String) -> Result<(), ErrorInfo> {
+    if !request.administers {
         return Err(Code::Forbidden.error("unloading a model needs the admin key"));
     }
     let request = UnloadModelRequest {
@@ -139,15 +150,15 @@ async fn unload(app: &App, asked: &Asked, model: String) -> Result<(), ErrorInfo
     app.dispatcher.fleet.control().unload(request).await.map(drop)
 }
 
-async fn embed(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    vectors(&app, &asked, translate::embed(&asked.body)?, render::embed).await
+async fn embed(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    vectors(&app, &request, translate::embed(&request.body)?, render::embed).await
 }
 
-async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
+async fn embeddings(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     vectors(
         &app,
-        &asked,
-        translate::embeddings(&asked.body)?,
+        &request,
+        translate::embeddings(&request.body)?,
         render::embeddings,
     )
     .await
@@ -155,15 +166,15 @@ async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Respons
 
 async fn vectors(
     app: &App,
-    asked: &Asked,
-    wanted: translate::Vectors,
+    request: &ClientRequest,
+    call: translate::EmbeddingCall,
     body: fn(&str, render::Laps, &crate::render::answer::Answer) -> Result<Bytes, ErrorInfo>,
 ) -> Result<Response, Refusal> {
-    let mut common = wanted.common;
+    let mut common = call.common;
     let name = std::mem::take(&mut common.model);
     common.model = catalogue::resolve(app, &name);
     let whole = render::Lap::start();
-    let answers = asked.one(app, common, Work::Embed(wanted.work), 1).await?;
+    let answers = request.dispatch(app, common, Work::Embed(call.work), 1).await?;
     let load = if answers.waited() { whole.nanos() } else { 0 };
     let answer = run::gather(answers).await?;
     Ok(reply::ok(body(&name, render::Laps { whole, load }, &answer)?))

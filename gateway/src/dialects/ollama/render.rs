@@ -16,7 +16,7 @@ use prost_types::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::render::{
-    answer::{Answer, Call, Choice},
+    answer::{Answer, Choice, FunctionCall},
     json::{list, member, raw, value},
     reason,
     stream::{Frames, Stream},
@@ -177,7 +177,7 @@ fn said(out: &mut BytesMut, kind: Kind, choice: &Choice) {
     }
 }
 
-fn call(out: &mut BytesMut, call: &Call) {
+fn call(out: &mut BytesMut, call: &FunctionCall) {
     raw(out, "{\"id\":");
     value(out, &call.id);
     raw(out, ",\"function\":{\"name\":");
@@ -228,7 +228,7 @@ pub(crate) struct Lines {
     kind: Kind,
     load: u64,
     /// The call whose pieces are coming, with its number.
-    call: Option<(u32, Call)>,
+    call: Option<(u32, FunctionCall)>,
     end: ChoiceFinished,
 }
 
@@ -279,7 +279,9 @@ impl Frames for Lines {
             if self.call.as_ref().is_some_and(|(index, _)| *index != piece.index) {
                 self.flush(out);
             }
-            let (_, call) = self.call.get_or_insert_with(|| (piece.index, Call::default()));
+            let (_, call) = self
+                .call
+                .get_or_insert_with(|| (piece.index, FunctionCall::default()));
             call.id.push_str(&piece.id);
             call.name.push_str(&piece.name);
             call.arguments.push_str(&piece.arguments);

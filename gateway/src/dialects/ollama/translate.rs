@@ -23,7 +23,7 @@ const MAX_INPUTS: usize = 2048;
 
 /// A request for an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct GenerationCall {
     pub(crate) common: Common,
     /// The model as the client named it.
     pub(crate) name: String,
@@ -37,7 +37,7 @@ pub(crate) struct Wanted {
 
 /// A request for vectors.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Vectors {
+pub(crate) struct EmbeddingCall {
     pub(crate) common: Common,
     pub(crate) work: EmbedRequest,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Vectors {
 ///
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
-pub(crate) fn chat(body: &[u8]) -> Result<Wanted, ErrorInfo> {
+pub(crate) fn chat(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
     let mut body = Object::body(object::text(body)?)?;
     let (common, stream) = begin(&mut body)?;
     let messages = match body.take("messages") {
@@ -71,7 +71,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<Wanted, ErrorInfo> {
 ///
 /// # Errors
 /// As for [`chat`].
-pub(crate) fn generate(body: &[u8]) -> Result<Wanted, ErrorInfo> {
+pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
     let mut body = Object::body(object::text(body)?)?;
     let (common, stream) = begin(&mut body)?;
     let mut string = |key: &str| body.take(key).map_or(Ok(String::new()), |field| field.string());
@@ -123,7 +123,7 @@ pub(crate) fn generate(body: &[u8]) -> Result<Wanted, ErrorInfo> {
 ///
 /// # Errors
 /// As for [`chat`].
-pub(crate) fn embed(body: &[u8]) -> Result<Vectors, ErrorInfo> {
+pub(crate) fn embed(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
     vectors(body, "input", MAX_INPUTS)
 }
 
@@ -131,11 +131,11 @@ pub(crate) fn embed(body: &[u8]) -> Result<Vectors, ErrorInfo> {
 ///
 /// # Errors
 /// As for [`chat`].
-pub(crate) fn embeddings(body: &[u8]) -> Result<Vectors, ErrorInfo> {
+pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
     vectors(body, "prompt", 1)
 }
 
-fn vectors(body: &[u8], key: &str, most: usize) -> Result<Vectors, ErrorInfo> {
+fn vectors(body: &[u8], key: &str, most: usize) -> Result<EmbeddingCall, ErrorInfo> {
     let mut body = Object::body(object::text(body)?)?;
     let common = Common {
         model: model(&mut body)?,
@@ -150,7 +150,7 @@ fn vectors(body: &[u8], key: &str, most: usize) -> Result<Vectors, ErrorInfo> {
             .transpose()?
             .unwrap_or_default(),
     };
-    Ok(Vectors { common, work })
+    Ok(EmbeddingCall { common, work })
 }
 
 fn begin(body: &mut Object<'_>) -> Result<(Common, bool), ErrorInfo> {
@@ -168,7 +168,7 @@ fn end(
     common: Common,
     stream: bool,
     input: Option<Input>,
-) -> Result<Wanted, ErrorInfo> {
+) -> Result<GenerationCall, ErrorInfo> {
     let mut work = GenerateRequest {
         constraint: body.take("format").map_or(Ok(None), |field| format(&field))?,
         n: 1,
@@ -184,7 +184,7 @@ fn end(
         input: Some(input),
         ..work
     });
-    Ok(Wanted {
+    Ok(GenerationCall {
         common,
         name,
         work,
@@ -332,15 +332,15 @@ fn call(field: &Field<'_>) -> Result<ToolCall, ErrorInfo> {
 mod tests {
     use super::*;
 
-    fn chat(fields: &str) -> Result<Wanted, ErrorInfo> {
+    fn chat(fields: &str) -> Result<GenerationCall, ErrorInfo> {
         super::chat(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
     }
 
-    fn generate(fields: &str) -> Result<Wanted, ErrorInfo> {
+    fn generate(fields: &str) -> Result<GenerationCall, ErrorInfo> {
         super::generate(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
     }
 
-    fn of(wanted: Wanted) -> Input {
+    fn of(wanted: GenerationCall) -> Input {
         wanted.work.unwrap().input.unwrap()
     }
 

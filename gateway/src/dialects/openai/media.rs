@@ -23,7 +23,7 @@ use crate::{
         self,
         object::{self, Object},
     },
-    web::{App, access::Access, engine, extract::Path, reply::Refusal, route::Route, run::Asked},
+    web::{App, access::Access, engine, extract::Path, reply::Refusal, route::Route, run::ClientRequest},
 };
 
 /// Tasks with what they do, in words.
@@ -66,16 +66,16 @@ async fn audio(
     State(app): State<Arc<App>>,
     Path(task): Path<String>,
     headers: HeaderMap,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let does = does(&AUDIO, "audio", &task)?;
-    pass(
+    let does = action(&AUDIO, "audio", &task)?;
+    forward(
         &app,
         ModelType::Audio,
         does,
         &format!("/v1/audio/{task}"),
         &headers,
-        asked,
+        request,
     )
     .await
 }
@@ -84,50 +84,50 @@ async fn images(
     State(app): State<Arc<App>>,
     Path(task): Path<String>,
     headers: HeaderMap,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let does = does(&IMAGES, "images", &task)?;
-    pass(
+    let does = action(&IMAGES, "images", &task)?;
+    forward(
         &app,
         ModelType::Image,
         does,
         &format!("/v1/images/{task}"),
         &headers,
-        asked,
+        request,
     )
     .await
 }
 
-fn does(tasks: &[(&str, &'static str)], what: &str, task: &str) -> Result<&'static str, ErrorInfo> {
+fn action(tasks: &[(&str, &'static str)], what: &str, task: &str) -> Result<&'static str, ErrorInfo> {
     let found = tasks.iter().find(|(name, _)| *name == task);
     let unknown = || Code::RouteNotFound.error(format!("there is no route POST /v1/{what}/{task}"));
     found.map(|(_, does)| *does).ok_or_else(unknown)
 }
 
-async fn pass(
+async fn forward(
     app: &Arc<App>,
     kind: ModelType,
     does: &str,
     path: &str,
     headers: &HeaderMap,
-    asked: Asked,
+    request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let content_type = content_type(headers);
     let model = match boundary(&content_type) {
-        Some(boundary) => form_model(&asked.body, boundary)?,
-        None => translate::model(&mut Object::body(object::text(&asked.body)?)?)?,
+        Some(boundary) => form_model(&request.body, boundary)?,
+        None => translate::model(&mut Object::body(object::text(&request.body)?)?)?,
     };
     let model = check(app, &model, kind, does, path)?;
-    check_addresses(app, &asked.body, boundary(&content_type))?;
+    check_addresses(app, &request.body, boundary(&content_type))?;
     // The hold ends once the engine has the request: from then on that keeps the instance.
-    let (mut loaded, hold) = app.dispatcher.loaded_for(&model, asked.autoload).await?;
+    let (mut loaded, hold) = app.dispatcher.loaded_for(&model, request.autoload).await?;
     let call = EngineHttpCall {
         instance: loaded.instance.clone(),
         model,
         method: "POST".to_owned(),
         path: path.to_owned(),
         content_type,
-        body: asked.body,
+        body: request.body,
         work: true,
     };
     let chunks = loaded.engine_http(call).await?;

@@ -22,7 +22,7 @@ use crate::{
         access::Access,
         reply::{self, Refusal},
         route::{Dialect, EVENT_STREAM, Named, Route},
-        run::{self, Asked},
+        run::{self, ClientRequest},
     },
 };
 
@@ -69,11 +69,11 @@ fn routes() -> Vec<Route> {
     ]
 }
 
-async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let call = translate::chat(&asked.body)?;
-    let head = asked.head("chatcmpl-", &call.common);
+async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let call = translate::chat(&request.body)?;
+    let head = request.head("chatcmpl-", &call.common);
     let (view, work) = (call.view, Work::Generate(call.work));
-    let answers = asked.one(&app, call.common, work, view.choices).await?;
+    let answers = request.dispatch(&app, call.common, work, view.choices).await?;
     if view.stream {
         return run::stream(answers, chat_form::stream(&head, view)).await;
     }
@@ -81,12 +81,14 @@ async fn chat(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Ref
     Ok(reply::ok(chat_form::body(&head, view, &answer)))
 }
 
-async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let call = translate::completions(&asked.body)?;
-    let head = asked.head("cmpl-", &call.common);
+async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let call = translate::completions(&request.body)?;
+    let head = request.head("cmpl-", &call.common);
     let view = call.view;
     let work = call.work.into_iter().map(Work::Generate).collect();
-    let answers = asked.all(&app, call.common, work, view.choices).await?;
+    let answers = request
+        .dispatch_together(&app, call.common, work, view.choices)
+        .await?;
     let echo = match call.echo {
         Some(prompts) => Some(echo::texts(&app, &head.model, prompts).await?),
         None => None,
@@ -103,11 +105,11 @@ async fn completions(State(app): State<Arc<App>>, asked: Asked) -> Result<Respon
     )))
 }
 
-async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let call = translate::responses(&asked.body)?;
-    let head = asked.head("resp_", &call.common);
+async fn responses(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let call = translate::responses(&request.body)?;
+    let head = request.head("resp_", &call.common);
     let (view, work) = (call.view, Work::Generate(call.work));
-    let answers = asked.one(&app, call.common, work, 1).await?;
+    let answers = request.dispatch(&app, call.common, work, 1).await?;
     if view.stream {
         return run::stream(answers, response::stream(head, call.echo, view, run::unix_now)).await;
     }
@@ -121,17 +123,19 @@ async fn responses(State(app): State<Arc<App>>, asked: Asked) -> Result<Response
     )))
 }
 
-async fn embeddings(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let call = translate::embeddings(&asked.body)?;
+async fn embeddings(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let call = translate::embeddings(&request.body)?;
     let model = call.common.model.clone();
-    let answers = asked.one(&app, call.common, Work::Embed(call.work), 1).await?;
+    let answers = request
+        .dispatch(&app, call.common, Work::Embed(call.work), 1)
+        .await?;
     let answer = run::gather(answers).await?;
     Ok(reply::ok(embedding::body(&model, call.base64, &answer)?))
 }
 
-async fn rerank(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Refusal> {
-    let call = translate::rerank(&asked.body)?;
+async fn rerank(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let call = translate::rerank(&request.body)?;
     let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));
-    let answer = run::gather(asked.one(&app, common, work, 1).await?).await?;
+    let answer = run::gather(request.dispatch(&app, common, work, 1).await?).await?;
     Ok(reply::ok(rerank_form::body(&call, &answer)))
 }

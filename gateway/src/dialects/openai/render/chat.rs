@@ -7,7 +7,7 @@ use super::{chunk::Chunks, close, finish_reason, open};
 use crate::{
     render::{
         Head,
-        answer::{Answer, Call, Choice},
+        answer::{Answer, Choice, FunctionCall},
         json::{list, member, number, raw, value},
         logprobs,
         stream::{Frames, Stream},
@@ -56,7 +56,7 @@ fn choice(out: &mut BytesMut, view: View, index: u32, choice: &Choice) {
     raw(out, "}");
 }
 
-fn call(out: &mut BytesMut, call: &Call) {
+fn call(out: &mut BytesMut, call: &FunctionCall) {
     raw(out, "{\"id\":");
     value(out, &call.id);
     raw(out, ",\"type\":\"function\",\"function\":{\"name\":");

@@ -22,7 +22,7 @@ use crate::{
 
 /// The requests that make up an answer.
 #[derive(Debug)]
-pub(crate) struct Answers {
+pub(crate) struct AnswerEvents {
     parts: Vec<Option<Admitted>>,
     /// Choices of each request.
     choices: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Answers {
     meter: Meter,
 }
 
-impl Answers {
+impl AnswerEvents {
     pub(crate) fn new(parts: Vec<Admitted>, choices: u32, meter: Meter) -> Self {
         Self {
             waited: parts.iter().any(|part| part.waited),
