@@ -3,7 +3,7 @@
 //! ```text
 //! body ── object ──► a dialect's translate ──► Work + Common + View
 //!                          ▲
-//!                     sampling, output, prompt (fields that several dialects have)
+//!                     sampling, tools, output, prompt (fields that several dialects have)
 //! ```
 //!
 //! Fields are read by name, with their ranges; what no dialect knows goes on untouched as `extra_json`.
@@ -16,6 +16,7 @@ pub(crate) mod object;
 pub(crate) mod output;
 pub(crate) mod prompt;
 pub(crate) mod sampling;
+pub(crate) mod tools;
 
 use muster_proto::v1::ErrorInfo;
 

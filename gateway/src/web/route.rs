@@ -9,13 +9,15 @@
 //!
 //! Nothing is served that is not described, and nothing described that is not served, since both are made of the same value.
 
+mod slashes;
+
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     handler::Handler,
     routing::{MethodRouter, delete, get, post},
 };
-use http::{Method, Request, Uri};
+use http::Method;
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
@@ -27,6 +29,7 @@ use utoipa::{
     },
 };
 
+pub(crate) use self::slashes::{Path, Slashes};
 use super::{App, access::Access};
 use crate::render::error::ErrorForm;
 
@@ -368,74 +371,6 @@ impl Route {
 /// JSON of whatever kind.
 fn anything() -> Object {
     ObjectBuilder::new().schema_type(SchemaType::AnyValue).build()
-}
-
-/// A path that is served.
-#[derive(Clone, Debug)]
-pub(crate) struct Path(String);
-
-impl Path {
-    /// As the router has it.
-    pub(crate) fn pattern(&self) -> String {
-        self.0.replace("{*", "{")
-    }
-
-    /// What stands before and after a name that may hold slashes.
-    fn around(&self) -> Option<(&str, &str)> {
-        let (before, name) = self.0.split_once("{*")?;
-        Some((before, name.split_once('}')?.1))
-    }
-}
-
-/// Paths with names that may hold slashes (`models/ORG/NAME/options`). Routers take a name for one part of a path, so its slashes are encoded
-/// before they see it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Slashes(Vec<(Method, Path)>);
-
-impl Slashes {
-    /// Adds a route's paths, if they have such names.
-    pub(crate) fn learn(&mut self, route: &Route) {
-        let named = route.paths().into_iter().filter(|path| path.around().is_some());
-        self.0.extend(named.map(|path| (route.method.clone(), path)));
-    }
-
-    /// Encodes the slashes of the name in a request's path.
-    pub(crate) fn encode<B>(&self, request: &mut Request<B>) {
-        let Some(mut path) = self.encoded(request.method(), request.uri().path()) else {
-            return;
-        };
-        if let Some(query) = request.uri().query() {
-            path.push('?');
-            path.push_str(query);
-        }
-        let mut parts = request.uri().clone().into_parts();
-        parts.path_and_query = path.parse().ok();
-        if let Ok(uri) = Uri::from_parts(parts) {
-            *request.uri_mut() = uri;
-        }
-    }
-
-    /// The path with the name's slashes encoded; none if there are none.
-    fn encoded(&self, method: &Method, path: &str) -> Option<String> {
-        let method = if method == Method::HEAD {
-            &Method::GET
-        } else {
-            method
-        };
-        let found = self
-            .0
-            .iter()
-            .filter(|(known, _)| known == method)
-            .filter_map(|(_, known)| {
-                let (before, after) = known.around()?;
-                let name = path.strip_prefix(before)?.strip_suffix(after)?;
-                (!name.is_empty()).then_some((before, name, after))
-            });
-        // `NAME/options` is meant before a model whose name ends so.
-        let (before, name, after) = found.max_by_key(|(_, _, after)| after.len())?;
-        name.contains('/')
-            .then(|| format!("{before}{}{after}", name.replace('/', "%2F")))
-    }
 }
 
 #[cfg(test)]

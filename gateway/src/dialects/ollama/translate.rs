@@ -7,15 +7,13 @@ use muster_proto::v1::{
     prompt_piece,
 };
 
-use crate::{
-    dialects::openai::translate::tools::tools,
-    translate::{
-        Common, model,
-        object::{self, Field, Kind, Object},
-        output::{schema, stop},
-        prompt::prompts,
-        sampling::sampling,
-    },
+use crate::translate::{
+    Common, model,
+    object::{self, Field, Kind, Object},
+    output::{schema, stop},
+    prompt::prompts,
+    sampling::sampling,
+    tools::tools,
 };
 
 /// Inputs in one request for vectors.

@@ -8,39 +8,6 @@ use crate::dialects;
 const BEGIN: &str = "<!-- made of the routes by gateway/src/web/route/tests.rs; MUSTER_BLESS=1 cargo test -p muster-gateway readme writes it anew -->\n";
 const END: &str = "<!-- end of the routes -->\n";
 
-#[test]
-fn a_names_slashes_are_its_own() {
-    let route = |path| Route::get(path, Access::User, async || "");
-    let mut slashes = Slashes::default();
-    slashes.learn(&route("/v1/models/{*id}"));
-    slashes.learn(&route("/v1/models/{*id}/options"));
-    slashes.learn(&Route::delete(
-        "/internal/aliases/{*alias}",
-        Access::User,
-        async || "",
-    ));
-    let encoded = |method: Method, path| slashes.encoded(&method, path);
-    for (path, expected) in [
-        ("/v1/models/org/name", Some("/v1/models/org%2Fname")),
-        (
-            "/api/v0/models/org/name/options",
-            Some("/api/v0/models/org%2Fname/options"),
-        ),
-        ("/v1/models//a/", Some("/v1/models/%2Fa%2F")),
-        // One part is one part already.
-        ("/v1/models/name", None),
-        ("/v1/models/name/options", None),
-        ("/v1/models/", None),
-        ("/v2/models/org/name", None),
-    ] {
-        assert_eq!(encoded(Method::GET, path).as_deref(), expected, "{path}");
-        assert_eq!(encoded(Method::HEAD, path).as_deref(), expected, "{path}");
-        assert_eq!(encoded(Method::POST, path), None, "{path}");
-    }
-    let alias = encoded(Method::DELETE, "/internal/aliases/a/b");
-    assert_eq!(alias.as_deref(), Some("/internal/aliases/a%2Fb"));
-}
-
 fn list() -> String {
     let mut list = String::new();
     let mut heading = "";

@@ -5,16 +5,13 @@ use muster_proto::{
     v1::{Chat, ErrorInfo, GenerateRequest, generate_request::Input},
 };
 
-use super::{
-    ChatCall, common,
-    messages::messages,
-    tools::{tool_choice, tools},
-};
+use super::{ChatCall, common, messages::messages};
 use crate::translate::{
     Common, View,
     object::{self, Field, Kind, Object, quoted},
     output::{best_of, constraint, max_tokens, switches, view},
     sampling::sampling,
+    tools::{tool_choice, tools},
 };
 
 const REASONING_FORMATS: [&str; 4] = ["none", "auto", "deepseek", "deepseek-legacy"];

@@ -8,7 +8,6 @@ mod embedding;
 pub(crate) mod messages;
 mod rerank;
 mod response;
-pub(crate) mod tools;
 
 use muster_proto::v1::{ErrorInfo, GenerateRequest, Prompt};
 

@@ -5,7 +5,7 @@ use muster_proto::{
     v1::{ErrorInfo, Tool, ToolChoice, ToolChoiceMode, tool_choice},
 };
 
-use crate::translate::object::{Field, Kind, Object};
+use super::object::{Field, Kind, Object};
 
 /// Takes `tools` out of `body`.
 pub(crate) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, ErrorInfo> {
