@@ -8,6 +8,7 @@
 //! * [`trust`]: who may call what, and what callers show.
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
+//! * [`parameters`]: what requests may say of how tokens are chosen, one row each.
 //! * [`overrides`]: settings for one load (seed 001), checked and folded into a definition.
 //! * [`hub`]: names of checkpoints in a hub.
 //! * [`private`]: directories that nobody else can change.
@@ -46,6 +47,7 @@ pub mod llamacpp;
 pub mod net;
 pub mod oai;
 pub mod overrides;
+pub mod parameters;
 pub mod private;
 pub mod process;
 pub mod trace;

@@ -1,5 +1,7 @@
 //! llama.cpp's own routes through our engine and through its own server: the same questions have the same answers (seed 004).
 
+use std::path::{Path, PathBuf};
+
 use muster_tests::{
     Engine, Stack,
     engines::test_model,
@@ -36,6 +38,87 @@ async fn both(http: &Http, path: &str, kind: &str, body: &Value) -> [Reply; 2] {
         http.post(&format!("{path}?model=ours-{kind}"), body).await,
         http.post(&format!("{path}?model=theirs-{kind}"), body).await,
     ]
+}
+
+/// A copy of a model whose file says `temp` and `top_k` of how tokens are chosen, as publishers of models do.
+fn opinionated(folder: &Path) -> PathBuf {
+    fn put(out: &mut Vec<u8>, key: &str, kind: u32, value: &[u8]) {
+        out.extend((key.len() as u64).to_le_bytes());
+        out.extend(key.as_bytes());
+        out.extend(kind.to_le_bytes());
+        out.extend(value);
+    }
+    let file = std::fs::read(test_model("tiny-chat")).unwrap();
+    let mut more = Vec::new();
+    put(&mut more, "general.sampling.temp", 6, &0.5_f32.to_le_bytes());
+    put(&mut more, "general.sampling.top_k", 5, &7_i32.to_le_bytes());
+    // What follows stays where it is counted from 32 bytes to 32 bytes.
+    put(&mut more, "x", 8, &0_u64.to_le_bytes());
+    assert_eq!(more.len() % 32, 0);
+    let (head, rest) = file.split_at(24);
+    let keys = u64::from_le_bytes(head[16..].try_into().unwrap()) + 3;
+    let path = folder.join("opinionated.gguf");
+    let parts = [&head[..16], &keys.to_le_bytes(), &more, rest];
+    std::fs::write(&path, parts.concat()).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn what_is_shown_is_what_is_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = opinionated(folder.path());
+    let ours = Engine::LlamaCpp.serving(&file, "ours-file", 1, "llamacpp_args = \"--slots\"");
+    let theirs = Engine::LlamaServer.serving(&file, "theirs-file", 1, "llamacpp_args = \"--slots\"");
+    let flags = Engine::LlamaServer.model("theirs-flags", 1, "llamacpp_args = \"--temp 0.25 --min-p 0.5\"");
+    let models = format!("[policy]\nmax_loaded_models = -1\n{ours}{theirs}{flags}");
+    let stack = Stack::with(models).start().await;
+    let http = stack.http();
+    let shown = async |model: &str, more: Value| {
+        let mut body = json!({"prompt": "Once", "n_predict": 1});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let answer = http.post(&format!("/completion?model={model}"), &body).await.ok();
+        let settings = answer["generation_settings"].clone();
+        let [temperature, k, min_p] =
+            ["temperature", "top_k", "min_p"].map(|key| settings[key].as_f64().unwrap());
+        assert_eq!(
+            settings["dry_sequence_breakers"],
+            json!(["\n", ":", "\"", "*"]),
+            "{model}"
+        );
+        // They are 32 bits wide.
+        (temperature, k, (min_p * 1000.0).round() / 1000.0)
+    };
+    for model in ["ours-file", "theirs-file"] {
+        assert_eq!(shown(model, json!({})).await, (0.5, 7.0, 0.05), "{model}");
+        assert_eq!(
+            shown(model, json!({"top_k": 3})).await,
+            (0.5, 3.0, 0.05),
+            "{model}"
+        );
+        // What a caller asks for is shown as it was asked for, whatever name it was given.
+        let body = json!({"prompt": "Once", "n_predict": 1, "typ_p": 0.5, "stream": true});
+        let mut stream = http.stream(&format!("/completion?model={model}"), &body).await;
+        let mut last = Value::Null;
+        while let Some(event) = stream.next().await {
+            last = serde_json::from_str(&event.data).unwrap();
+        }
+        assert_eq!(last["generation_settings"]["typical_p"], 0.5, "{model}");
+        assert_eq!(last["generation_settings"]["temperature"], 0.5, "{model}");
+        let props = http.get(&format!("/props?model={model}")).await.ok();
+        let own = &props["default_generation_settings"]["params"];
+        assert_eq!(
+            (&own["temperature"], &own["top_k"]),
+            (&json!(0.5), &json!(7)),
+            "{model}"
+        );
+    }
+    assert_eq!(shown("theirs-flags", json!({})).await, (0.25, 40.0, 0.5));
+    assert_eq!(
+        shown("theirs-flags", json!({"temperature": 0.75})).await,
+        (0.75, 40.0, 0.5)
+    );
 }
 
 /// Without what is of one engine or one moment.

@@ -3,6 +3,7 @@
 //! The document is made of the routes themselves ([`crate::web::route`]); what requests and answers look like is in [`schema`].
 
 pub(crate) mod answers;
+pub(crate) mod parameters;
 pub(crate) mod response;
 pub(crate) mod schema;
 
@@ -56,6 +57,7 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
         route.schemas(dialect, &mut schemas);
         components.schemas.extend(schemas);
     }
+    parameters::spread(components);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     let key = ApiKey::Header(ApiKeyValue::new("x-api-key"));

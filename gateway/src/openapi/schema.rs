@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::answers::ChatCall;
+use super::{answers::ChatCall, parameters::SamplingAsked};
 
 /// One of the server-sent events of a streamed answer.
 #[derive(ToSchema)]
@@ -184,22 +184,8 @@ pub(crate) struct ChatRequest {
     logprobs: Option<bool>,
     /// Alternatives per token, 0 to 20; needs `logprobs`.
     top_logprobs: Option<i64>,
-    /// Randomness, at most 2; 0 = the likeliest token.
-    temperature: Option<f64>,
-    /// 0 to 1.
-    top_p: Option<f64>,
-    /// The k likeliest tokens only; 0 = all.
-    top_k: Option<i64>,
-    /// 0 to 1, relative to the likeliest.
-    min_p: Option<f64>,
-    /// 1 = none.
-    repeat_penalty: Option<f64>,
-    /// -2 to 2.
-    presence_penalty: Option<f64>,
-    /// -2 to 2.
-    frequency_penalty: Option<f64>,
-    /// The same seed and request make the same answer.
-    seed: Option<i64>,
+    /// How tokens are chosen.
+    sampling: SamplingAsked,
     /// Bias by token id or text.
     logit_bias: Option<HashMap<String, f64>>,
     /// `none` switches thinking off; others go to the template.
@@ -234,10 +220,10 @@ pub(crate) struct CompletionRequest {
     n: Option<i64>,
     /// What ends the output.
     stop: Option<Stop>,
-    /// Randomness, at most 2.
-    temperature: Option<f64>,
-    /// The same seed and request make the same answer.
-    seed: Option<i64>,
+    /// How tokens are chosen.
+    sampling: SamplingAsked,
+    /// Bias by token id or text.
+    logit_bias: Option<HashMap<String, f64>>,
 }
 
 /// OpenAI's request for vectors.
@@ -311,8 +297,6 @@ pub(crate) struct ResponseRequest {
     truncation: Option<String>,
     /// Calls of built-in tools, of which there are none.
     max_tool_calls: Option<i64>,
-    /// Randomness, at most 2.
-    temperature: Option<f64>,
-    /// 0 to 1.
-    top_p: Option<f64>,
+    /// How tokens are chosen.
+    sampling: SamplingAsked,
 }

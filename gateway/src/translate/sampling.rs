@@ -1,76 +1,67 @@
-//! How tokens are chosen: OpenAI's fields and llama.cpp's (seed 004, `POST /completion`).
+//! How tokens are chosen: the parameters of `muster_proto::parameters`, read alike in every dialect (seed 004, `POST /completion`).
 //!
 //! OpenAI's own fields have OpenAI's ranges; llama.cpp's have those within which its samplers are defined.
 
-use muster_proto::v1::{ErrorInfo, LogitBias, Sampling, logit_bias};
+use muster_proto::{
+    parameters::{Kind as Takes, SAMPLING, Value},
+    v1::{ErrorInfo, LogitBias, Sampling, logit_bias},
+};
 
 use super::object::{Field, Kind, Object};
 
 const MAX: f64 = f32::MAX as f64;
 const MIN: f64 = f32::MIN as f64;
 
+/// Whose ranges hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ranges {
+    OpenAi,
+    /// Those of the samplers themselves.
+    LlamaCpp,
+}
+
 /// Takes all sampling parameters out of `body`.
 pub(crate) fn sampling(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
-    within(body, 2.0, (-2.0, 2.0))
+    read(body, Ranges::OpenAi)
 }
 
 /// As [`sampling`], on llama.cpp's own routes, which know none of OpenAI's ranges.
 pub(crate) fn unbounded(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
-    within(body, MAX, (MIN, MAX))
+    read(body, Ranges::LlamaCpp)
 }
 
-fn within(body: &mut Object<'_>, hottest: f64, penalties: (f64, f64)) -> Result<Sampling, ErrorInfo> {
-    let mut float = |keys: &[&str], low: f64, high: f64| {
-        body.take_any(keys)
-            .map(|field| field.float(low, high))
-            .transpose()
-    };
-    let mut sampling = Sampling {
-        temperature: float(&["temperature"], MIN, hottest)?,
-        dynatemp_range: float(&["dynatemp_range"], 0.0, MAX)?,
-        dynatemp_exponent: float(&["dynatemp_exponent"], MIN, MAX)?,
-        top_p: float(&["top_p"], 0.0, 1.0)?,
-        min_p: float(&["min_p"], 0.0, 1.0)?,
-        typical_p: float(&["typical_p", "typ_p"], 0.0, 1.0)?,
-        top_n_sigma: float(&["top_n_sigma"], MIN, MAX)?,
-        xtc_probability: float(&["xtc_probability"], 0.0, 1.0)?,
-        xtc_threshold: float(&["xtc_threshold"], 0.0, 1.0)?,
-        repeat_penalty: float(&["repeat_penalty", "repetition_penalty"], 0.0, MAX)?,
-        presence_penalty: float(&["presence_penalty"], penalties.0, penalties.1)?,
-        frequency_penalty: float(&["frequency_penalty"], penalties.0, penalties.1)?,
-        dry_multiplier: float(&["dry_multiplier"], 0.0, MAX)?,
-        dry_base: float(&["dry_base"], MIN, MAX)?,
-        mirostat_tau: float(&["mirostat_tau"], MIN, MAX)?,
-        mirostat_eta: float(&["mirostat_eta"], MIN, MAX)?,
-        ..Sampling::default()
-    };
-    let mut int = |key: &str, low: i32| body.take(key).map(|field| field.i32(low, i32::MAX)).transpose();
-    sampling.top_k = int("top_k", -1)?.map(|k| k.max(0));
-    sampling.repeat_last_n = int("repeat_last_n", -1)?;
-    sampling.dry_allowed_length = int("dry_allowed_length", 0)?;
-    sampling.dry_penalty_last_n = int("dry_penalty_last_n", -1)?;
-    sampling.mirostat = body.take("mirostat").map(|field| field.i32(0, 2)).transpose()?;
-    sampling.min_keep = body.take("min_keep").map(|field| field.u32(0)).transpose()?;
-    sampling.ignore_eos = body.take("ignore_eos").map(|field| field.bool()).transpose()?;
-    sampling.seed = body
-        .take("seed")
-        .map(|field| field.integer(i64::MIN, i64::MAX))
-        .transpose()?;
-    if let Some(field) = body.take("dry_sequence_breakers") {
-        sampling.dry_sequence_breakers = field
-            .list()?
-            .iter()
-            .map(Field::string)
-            .collect::<Result<_, _>>()?;
-        sampling.dry_sequence_breakers_set = true;
+fn read(body: &mut Object<'_>, ranges: Ranges) -> Result<Sampling, ErrorInfo> {
+    let mut sampling = Sampling::default();
+    for parameter in SAMPLING.iter() {
+        let mut field = body.take(parameter.name);
+        for alias in parameter.aliases {
+            let other = body.take(alias);
+            field = field.or(other);
+        }
+        if let Some(field) = field {
+            (parameter.set)(&mut sampling, value(&field, parameter.kind, ranges)?);
+        }
     }
-    if let Some(field) = body.take("samplers") {
-        sampling.samplers = field.strings()?;
-    }
+    // Both are all tokens.
+    sampling.top_k = sampling.top_k.map(|k| k.max(0));
     if let Some(field) = body.take("logit_bias") {
         sampling.logit_bias = biases(&field)?;
     }
     Ok(sampling)
+}
+
+fn value(field: &Field<'_>, takes: Takes, ranges: Ranges) -> Result<Value, ErrorInfo> {
+    let value = match (takes, ranges) {
+        (Takes::Float { range, .. }, Ranges::LlamaCpp)
+        | (Takes::Float { openai: range, .. }, Ranges::OpenAi) => {
+            Value::Float(field.float(range.0, range.1)?)
+        }
+        (Takes::Int { range }, _) => Value::Int(field.integer(range.0, range.1)?),
+        (Takes::Bool, _) => Value::Bool(field.bool()?),
+        (Takes::Words { .. }, _) => Value::Words(field.strings()?),
+    };
+    takes.check(&value).map_err(|wrong| field.wrong(wrong))?;
+    Ok(value)
 }
 
 /// OpenAI's `{"123": -1}` or llama.cpp's `[[123, -1], ["text", false]]`.
@@ -133,6 +124,34 @@ mod tests {
     }
 
     #[test]
+    fn every_parameter_is_read_by_each_of_its_names() {
+        for parameter in SAMPLING.iter() {
+            for name in parameter.aliases.iter().chain([&parameter.name]) {
+                let value = match parameter.kind {
+                    Takes::Float { .. } => "1",
+                    Takes::Int { .. } => "2",
+                    Takes::Bool => "true",
+                    Takes::Words { .. } => "[\"top_k\"]",
+                };
+                let mut body = format!("{{\"{name}\": {value}}}");
+                let mut object = Object::body(&body).unwrap();
+                let sampling = sampling(&mut object).unwrap();
+                assert!((parameter.get)(&sampling).is_some(), "{name}");
+                assert_eq!(object.rest(), "", "{name}");
+                body = format!("{{\"{name}\": {{}}}}");
+                assert_eq!(read(&body).unwrap_err().param, *name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_penalty_that_would_be_divided_by_is_no_zero() {
+        let error = read(r#"{"repeat_penalty": 0}"#).unwrap_err();
+        assert_eq!(error.message, "`repeat_penalty` must be greater than 0");
+        assert!(read(r#"{"repetition_penalty": 0.5}"#).is_ok());
+    }
+
+    #[test]
     fn both_shapes_of_logit_bias_are_read() {
         let openai = read(r#"{"logit_bias": {"12": -100, "word": false}}"#)
             .unwrap()
@@ -175,8 +194,9 @@ mod tests {
         assert!(
             read(r#"{"dry_sequence_breakers": []}"#)
                 .unwrap()
-                .dry_sequence_breakers_set
+                .dry_sequence_breakers
+                .is_some()
         );
-        assert!(!read("{}").unwrap().dry_sequence_breakers_set);
+        assert!(read("{}").unwrap().dry_sequence_breakers.is_none());
     }
 }

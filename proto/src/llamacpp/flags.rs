@@ -1,9 +1,12 @@
 //! llama.cpp's flags as far as we know them: what each takes, who may say it, and whether our engine honours it.
 //!
-//! What is not in the table is the configuration's: a flag that llama.cpp gets tomorrow is refused from a request until somebody adds it here.
+//! Flags that set a parameter of requests for a whole model stand in that parameter's row ([`crate::parameters`]), all others in [`FLAGS`]. What is in
+//! neither is the configuration's: a flag that llama.cpp gets tomorrow is refused from a request until somebody adds it here.
+
+use crate::parameters::{Kind, Parameter, SAMPLING};
 
 /// What a flag takes, with `=` or as the next word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Takes {
     /// Nothing: it stands alone.
     Nothing,
@@ -17,8 +20,10 @@ pub enum Takes {
     Number,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Some of these words, separated by a character.
-    Words(&'static [&'static str], char),
+    /// Some of these words, separated by commas.
+    Words(&'static [&'static str]),
+    /// What the parameter takes that it sets; words are separated by semicolons.
+    Parameter(Kind),
     /// Text, a path among others.
     Text,
 }
@@ -65,6 +70,15 @@ impl Flag {
         }
     }
 
+    /// One that sets a parameter where a request does not. Only `llama-server` has these.
+    const fn of<M>(parameter: &Parameter<M>) -> Self {
+        let takes = match parameter.kind {
+            Kind::Bool => Takes::Nothing,
+            kind @ (Kind::Float { .. } | Kind::Int { .. } | Kind::Words { .. }) => Takes::Parameter(kind),
+        };
+        Self::theirs(parameter.flags, takes)
+    }
+
     /// Whether a value is one that the flag takes.
     #[must_use]
     pub fn fits(&self, value: &str) -> bool {
@@ -75,7 +89,8 @@ impl Flag {
             Takes::Integer => value.parse::<i64>().is_ok(),
             Takes::Number => value.parse::<f64>().is_ok_and(f64::is_finite),
             Takes::Word(words) => words.contains(&value),
-            Takes::Words(words, between) => value.split(between).all(|word| words.contains(&word)),
+            Takes::Words(words) => value.split(',').all(|word| words.contains(&word)),
+            Takes::Parameter(kind) => kind.fits(value),
             Takes::Text => true,
         }
     }
@@ -89,7 +104,6 @@ pub const CACHE_TYPES: [&str; 9] = [
 pub const SWITCH: [&str; 3] = ["on", "off", "auto"];
 const POOLING: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
 const ROPE: [&str; 3] = ["none", "linear", "yarn"];
-const MIROSTAT: [&str; 3] = ["0", "1", "2"];
 const THOUGHTS: [&str; 4] = ["auto", "none", "deepseek", "deepseek-legacy"];
 /// What drafts without a file of its own, or with the draft model that the configuration gives.
 const DRAFTS: [&str; 9] = [
@@ -103,22 +117,8 @@ const DRAFTS: [&str; 9] = [
     "ngram-mod",
     "ngram-cache",
 ];
-const SAMPLERS: [&str; 11] = [
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-    "adaptive_p",
-    "infill",
-];
-
-/// The flags.
-pub const FLAGS: &[Flag] = {
+/// Those that are no parameters of requests.
+const FLAGS: &[Flag] = {
     use By::{Configuration, Request};
     use Takes::{Count, Integer, Layers, Nothing, Number, Text, Word, Words};
     &[
@@ -171,34 +171,10 @@ pub const FLAGS: &[Flag] = {
         Flag::theirs(&["--yarn-beta-fast"], Number),
         // Sampling, where a request for text says nothing.
         Flag::theirs(&["-n", "--predict", "--n-predict"], Integer),
-        Flag::theirs(&["--samplers"], Words(&SAMPLERS, ';')),
-        Flag::theirs(&["-s", "--seed"], Integer),
-        Flag::theirs(&["--ignore-eos"], Nothing),
-        Flag::theirs(&["--temp", "--temperature"], Number),
-        Flag::theirs(&["--top-k"], Integer),
-        Flag::theirs(&["--top-p"], Number),
-        Flag::theirs(&["--min-p"], Number),
-        Flag::theirs(&["--top-nsigma", "--top-n-sigma"], Number),
-        Flag::theirs(&["--xtc-probability"], Number),
-        Flag::theirs(&["--xtc-threshold"], Number),
-        Flag::theirs(&["--typical", "--typical-p"], Number),
-        Flag::theirs(&["--repeat-last-n"], Integer),
-        Flag::theirs(&["--repeat-penalty"], Number),
-        Flag::theirs(&["--presence-penalty"], Number),
-        Flag::theirs(&["--frequency-penalty"], Number),
-        Flag::theirs(&["--dry-multiplier"], Number),
-        Flag::theirs(&["--dry-base"], Number),
-        Flag::theirs(&["--dry-allowed-length"], Count),
-        Flag::theirs(&["--dry-penalty-last-n"], Integer),
         Flag::theirs(&["--adaptive-target"], Number),
         Flag::theirs(&["--adaptive-decay"], Number),
-        Flag::theirs(&["--dynatemp-range"], Number),
-        Flag::theirs(&["--dynatemp-exp"], Number),
-        Flag::theirs(&["--mirostat"], Word(&MIROSTAT)),
-        Flag::theirs(&["--mirostat-lr"], Number),
-        Flag::theirs(&["--mirostat-ent"], Number),
         // Speculation with what the configuration gives.
-        Flag::theirs(&["--spec-type"], Words(&DRAFTS, ',')),
+        Flag::theirs(&["--spec-type"], Words(&DRAFTS)),
         Flag::theirs(&["--spec-draft-n-max"], Count),
         Flag::theirs(&["--spec-draft-n-min"], Count),
         Flag::theirs(&["--spec-draft-p-split", "--draft-p-split"], Number),
@@ -234,8 +210,14 @@ pub const FLAGS: &[Flag] = {
     ]
 };
 
-/// The flag of a name, if it is in the table.
+/// All flags.
+pub fn flags() -> impl Iterator<Item = Flag> {
+    let set = SAMPLING.iter().filter(|parameter| !parameter.flags.is_empty());
+    FLAGS.iter().copied().chain(set.map(Flag::of))
+}
+
+/// The flag of a name, if it is one of them.
 #[must_use]
-pub fn find(name: &str) -> Option<&'static Flag> {
-    FLAGS.iter().find(|flag| flag.names.contains(&name))
+pub fn find(name: &str) -> Option<Flag> {
+    flags().find(|flag| flag.names.contains(&name))
 }

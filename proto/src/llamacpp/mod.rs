@@ -6,7 +6,7 @@
 
 mod flags;
 
-pub use flags::{By, CACHE_TYPES, FLAGS, Flag, SWITCH, Takes, find};
+pub use flags::{By, CACHE_TYPES, Flag, SWITCH, Takes, find, flags};
 
 use crate::{Code, ErrorExt as _, v1::ErrorInfo};
 
@@ -48,10 +48,10 @@ pub fn check(args: &[String]) -> Result<(), ErrorInfo> {
         match flag.takes {
             Takes::Nothing => {}
             // Which words there are, the engine itself knows best.
-            Takes::Word(_) | Takes::Words(..) | Takes::Text => {
+            Takes::Word(_) | Takes::Words(_) | Takes::Text => {
                 word.valued()?;
             }
-            Takes::Count | Takes::Layers | Takes::Integer | Takes::Number => {
+            Takes::Count | Takes::Layers | Takes::Integer | Takes::Number | Takes::Parameter(_) => {
                 let value = word.valued()?;
                 if !flag.fits(value) {
                     return Err(wrong(format_args!(
@@ -84,7 +84,8 @@ pub fn requested(args: &[String]) -> Result<(), ErrorInfo> {
             | Takes::Integer
             | Takes::Number
             | Takes::Word(_)
-            | Takes::Words(..)
+            | Takes::Words(_)
+            | Takes::Parameter(_)
             | Takes::Text => flag.fits(word.valued()?),
         };
         if !fits {
@@ -109,7 +110,7 @@ pub fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
 /// A flag among arguments, or a word that is none we know.
 struct Said<'a> {
     name: &'a str,
-    flag: Option<&'static Flag>,
+    flag: Option<Flag>,
     value: Option<&'a str>,
     /// The words it was said with.
     all: &'a [String],
@@ -222,6 +223,9 @@ mod tests {
             "-ctk /etc/passwd",
             "--temp inf",
             "--samplers top_k;x",
+            // A parameter's own range holds for its flag as well.
+            "--mirostat 3",
+            "--top-p 1.5",
         ] {
             assert!(requested(&words_of(args)).is_err(), "{args}");
         }
@@ -236,12 +240,10 @@ mod tests {
 
     #[test]
     fn no_name_is_there_twice_and_no_text_comes_from_a_request() {
-        let names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names).copied().collect();
+        let names: Vec<&str> = flags().flat_map(|flag| flag.names).copied().collect();
         let once: std::collections::HashSet<&str> = names.iter().copied().collect();
         assert_eq!(names.len(), once.len());
-        let text = FLAGS
-            .iter()
-            .find(|flag| flag.by == By::Request && flag.takes == Takes::Text);
+        let text = flags().find(|flag| flag.by == By::Request && flag.takes == Takes::Text);
         assert!(text.is_none(), "{text:?}");
     }
 }

@@ -58,6 +58,9 @@ struct ms_model {
     ~ms_model() { llama_model_free(model); }
 };
 
+// Values of the parameters that requests know, under their names.
+common_json ms_parameters(const common_params_sampling & p);
+
 inline void ms_copy_error(char * error, const char * text) noexcept {
     if (error != nullptr) {
         strncpy(error, text, MS_ERROR_BYTES - 1);

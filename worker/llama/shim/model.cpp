@@ -214,6 +214,7 @@ extern "C" int ms_model_info(const ms_model * m, ms_sink sink, void * user, char
             }
         }
         info["metadata"] = meta;
+        info["sampling"] = ms_parameters(m->defaults);
         ms_emit(sink, user, info.dump_safe());
         return MS_OK;
     });

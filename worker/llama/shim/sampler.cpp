@@ -32,28 +32,83 @@ static bool is_greedy(const ms_model * m, const common_params_sampling & p) {
            !has(p, COMMON_SAMPLER_TYPE_ADAPTIVE_P) && !has(p, COMMON_SAMPLER_TYPE_INFILL);
 }
 
+// Where llama.cpp keeps each parameter of requests (message Sampling of proto/muster/v1/inference.proto). Requests are read and the model's defaults
+// shown by these lines.
+template <typename P, typename F> static void each_parameter(P & p, F && row) {
+    row("temperature",           p.temp);
+    row("dynatemp_range",        p.dynatemp_range);
+    row("dynatemp_exponent",     p.dynatemp_exponent);
+    row("top_k",                 p.top_k);
+    row("top_p",                 p.top_p);
+    row("min_p",                 p.min_p);
+    row("typical_p",             p.typ_p);
+    row("top_n_sigma",           p.top_n_sigma);
+    row("xtc_probability",       p.xtc_probability);
+    row("xtc_threshold",         p.xtc_threshold);
+    row("repeat_penalty",        p.penalty_repeat);
+    row("repeat_last_n",         p.penalty_last_n);
+    row("presence_penalty",      p.penalty_present);
+    row("frequency_penalty",     p.penalty_freq);
+    row("dry_multiplier",        p.dry_multiplier);
+    row("dry_base",              p.dry_base);
+    row("dry_allowed_length",    p.dry_allowed_length);
+    row("dry_penalty_last_n",    p.dry_penalty_last_n);
+    row("dry_sequence_breakers", p.dry_sequence_breakers);
+    row("mirostat",              p.mirostat);
+    row("mirostat_tau",          p.mirostat_tau);
+    row("mirostat_eta",          p.mirostat_eta);
+    row("seed",                  p.seed);
+    row("samplers",              p.samplers);
+    row("min_keep",              p.min_keep);
+    row("ignore_eos",            p.ignore_eos);
+}
+
+using sampler_types = std::vector<enum common_sampler_type>;
+
+struct parameter_reader {
+    const common_json & j;
+
+    template <typename T> void operator()(const char * name, T & field) const {
+        if (j.contains(name)) {
+            field = j.at(name).get<T>();
+        }
+    }
+    void operator()(const char * name, float & field) const {
+        if (j.contains(name)) {
+            field = (float) j.at(name).get<double>();
+        }
+    }
+    void operator()(const char * name, sampler_types & field) const {
+        if (j.contains(name)) {
+            field = common_sampler_types_from_names(j.at(name).get<std::vector<std::string>>());
+        }
+    }
+};
+
+struct parameter_writer {
+    common_json & j;
+
+    template <typename T> void operator()(const char * name, const T & field) const { j[name] = field; }
+    void operator()(const char * name, const sampler_types & field) const {
+        std::vector<std::string> names;
+        for (const auto type : field) {
+            names.push_back(common_sampler_type_to_str(type));
+        }
+        j[name] = names;
+    }
+};
+
+common_json ms_parameters(const common_params_sampling & p) {
+    auto shown = common_json::object();
+    each_parameter(p, parameter_writer{ shown });
+    return shown;
+}
+
 static void read_spec(const common_json & j, common_params_sampling & p) {
-    const auto num = [&](const char * key, float & field) { if (j.contains(key)) { field = (float) j.at(key).get<double>(); } };
-    const auto i32 = [&](const char * key, int32_t & field) { if (j.contains(key)) { field = j.at(key).get<int32_t>(); } };
-    num("temp", p.temp);                       num("dynatemp_range", p.dynatemp_range);   num("dynatemp_exponent", p.dynatemp_exponent);
-    i32("top_k", p.top_k);                     num("top_p", p.top_p);                     num("min_p", p.min_p);
-    num("typ_p", p.typ_p);                     num("top_n_sigma", p.top_n_sigma);         num("xtc_probability", p.xtc_probability);
-    num("xtc_threshold", p.xtc_threshold);     num("penalty_repeat", p.penalty_repeat);   i32("penalty_last_n", p.penalty_last_n);
-    num("penalty_present", p.penalty_present); num("penalty_freq", p.penalty_freq);       num("dry_multiplier", p.dry_multiplier);
-    num("dry_base", p.dry_base);               i32("dry_allowed_length", p.dry_allowed_length);
-    i32("dry_penalty_last_n", p.dry_penalty_last_n);
-    i32("mirostat", p.mirostat);               num("mirostat_tau", p.mirostat_tau);       num("mirostat_eta", p.mirostat_eta);
-    i32("min_keep", p.min_keep);
-    num("adaptive_target", p.adaptive_target); num("adaptive_decay", p.adaptive_decay);
-    if (j.contains("seed")) {
-        p.seed = j.at("seed").get<uint32_t>();
-    }
-    if (j.contains("dry_sequence_breakers")) {
-        p.dry_sequence_breakers = j.at("dry_sequence_breakers").get<std::vector<std::string>>();
-    }
-    if (j.contains("samplers")) {
-        p.samplers = common_sampler_types_from_names(j.at("samplers").get<std::vector<std::string>>());
-    }
+    each_parameter(p, parameter_reader{ j });
+    const parameter_reader more{ j };
+    more("adaptive_target", p.adaptive_target);
+    more("adaptive_decay",  p.adaptive_decay);
     if (j.contains("logit_bias")) {
         const auto & list = j.at("logit_bias");
         for (size_t i = 0; i < list.size(); i++) {
@@ -134,7 +189,7 @@ extern "C" int ms_sampler_new(const ms_model * m, const char * json, const ms_ch
             p.grammar = common_grammar(j.value<bool>("grammar_is_schema", false) ? COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT : COMMON_GRAMMAR_TYPE_USER,
                                        j.at("grammar").get<std::string>());
         }
-        if (j.value<bool>("ignore_eos", false)) {
+        if (p.ignore_eos) {
             for (const llama_token t : m->eog) {
                 p.logit_bias.push_back({ t, -INFINITY });
             }

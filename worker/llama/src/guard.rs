@@ -2,6 +2,8 @@
 //!
 //! Pure. A GGML_ASSERT can't be caught: whatever may trip one is refused here, before the FFI.
 
+use muster_proto::parameters::SAMPLING;
+
 use crate::sampler::SamplerSpec;
 
 /// Largest grammar, in bytes.
@@ -10,8 +12,6 @@ const GRAMMAR_BYTES: usize = 1 << 20;
 const GRAMMAR_DEPTH: usize = 256;
 /// Largest JSON text (schema, tools, template arguments), in bytes.
 const JSON_BYTES: usize = 4 << 20;
-/// Longest DRY breaker list; each entry costs a walk over the vocabulary.
-const DRY_BREAKERS: usize = 32;
 /// Longest `stop` list.
 const STOPS: usize = 256;
 /// Most choices of one request.
@@ -131,49 +131,16 @@ pub(crate) fn stops(stops: &[String]) -> Result<(), Refusal> {
 /// # Errors
 /// A value is out of range, not finite, or names what does not exist.
 pub(crate) fn sampling(spec: &SamplerSpec, n_vocab: usize) -> Result<(), Refusal> {
-    let finite = [
-        ("temperature", spec.temp),
-        ("dynatemp_range", spec.dynatemp_range),
-        ("dynatemp_exponent", spec.dynatemp_exponent),
-        ("top_p", spec.top_p),
-        ("min_p", spec.min_p),
-        ("typical_p", spec.typ_p),
-        ("top_n_sigma", spec.top_n_sigma),
-        ("xtc_probability", spec.xtc_probability),
-        ("xtc_threshold", spec.xtc_threshold),
-        ("repeat_penalty", spec.penalty_repeat),
-        ("presence_penalty", spec.penalty_present),
-        ("frequency_penalty", spec.penalty_freq),
-        ("dry_multiplier", spec.dry_multiplier),
-        ("dry_base", spec.dry_base),
-        ("mirostat_tau", spec.mirostat_tau),
-        ("mirostat_eta", spec.mirostat_eta),
+    if let Err((param, message)) = SAMPLING.check(&spec.sampling) {
+        return refuse(param, message);
+    }
+    for (param, value) in [
         ("adaptive_target", spec.adaptive_target),
         ("adaptive_decay", spec.adaptive_decay),
-    ];
-    for (param, value) in finite {
+    ] {
         if value.is_some_and(|value| !value.is_finite()) {
             return refuse(param, format!("`{param}` is not a finite number"));
         }
-    }
-    if spec.mirostat.is_some_and(|version| !(0..=2).contains(&version)) {
-        return refuse("mirostat", "`mirostat` must be 0, 1 or 2");
-    }
-    if spec
-        .penalty_repeat
-        .is_some_and(|penalty| penalty <= 0.0 || !(1.0 / penalty).is_finite())
-    {
-        return refuse("repeat_penalty", "`repeat_penalty` must be greater than 0");
-    }
-    if spec
-        .dry_sequence_breakers
-        .as_ref()
-        .is_some_and(|list| list.len() > DRY_BREAKERS)
-    {
-        return refuse(
-            "dry_sequence_breakers",
-            format!("more than {DRY_BREAKERS} sequence breakers"),
-        );
     }
     let foreign = |token: i32| usize::try_from(token).map_or(true, |token| token >= n_vocab);
     let tokens = spec
@@ -244,9 +211,21 @@ mod tests {
             sampling(&spec, 100).map_err(|refusal| refusal.param)
         };
         assert_eq!(with(|_| ()), Ok(()));
-        assert_eq!(with(|s| s.mirostat = Some(3)), Err("mirostat"));
-        assert_eq!(with(|s| s.temp = Some(f32::NAN)), Err("temperature"));
-        assert_eq!(with(|s| s.penalty_repeat = Some(0.0)), Err("repeat_penalty"));
+        assert_eq!(with(|s| s.sampling.mirostat = Some(3)), Err("mirostat"));
+        assert_eq!(
+            with(|s| s.sampling.temperature = Some(f32::NAN)),
+            Err("temperature")
+        );
+        assert_eq!(
+            with(|s| s.sampling.repeat_penalty = Some(0.0)),
+            Err("repeat_penalty")
+        );
+        // One divided by it is infinite.
+        assert_eq!(
+            with(|s| s.sampling.repeat_penalty = Some(1e-40)),
+            Err("repeat_penalty")
+        );
+        assert_eq!(with(|s| s.sampling.top_p = Some(1.5)), Err("top_p"));
         assert_eq!(with(|s| s.logit_bias = vec![(100, 1.0)]), Err("logit_bias"));
         assert_eq!(with(|s| s.never = vec![-1]), Err("logit_bias"));
         assert_eq!(

@@ -11,7 +11,8 @@ use std::{
     },
 };
 
-use serde::Deserialize;
+use muster_proto::{parameters::SAMPLING, v1::Sampling};
+use serde::{Deserialize, Deserializer};
 
 use crate::ffi::{self, ErrorText, NativeError, RawModel, append, sink_of};
 
@@ -66,6 +67,13 @@ pub(crate) struct ModelInfo {
     pub(crate) template_error: String,
     pub(crate) rerank_template: String,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// How tokens are chosen where a request says nothing: llama.cpp's defaults, and the model file's.
+    #[serde(deserialize_with = "parameters")]
+    pub(crate) sampling: Sampling,
+}
+
+fn parameters<'de, D: Deserializer<'de>>(shown: D) -> Result<Sampling, D::Error> {
+    serde_json::Map::deserialize(shown).map(|shown| SAMPLING.read(&shown))
 }
 
 /// A loaded model.

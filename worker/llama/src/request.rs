@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use muster_proto::v1::{ErrorInfo, GenerateRequest};
+use muster_proto::v1::{ErrorInfo, GenerateRequest, Sampling};
 
 use crate::{chat::Chat, control::Control, model::Token, outbox::Outbox, sampler::Sampler};
 
@@ -50,6 +50,8 @@ pub(crate) struct GenerateParams {
     pub(crate) timings_per_token: bool,
     /// The prompt as text, for a reader that wants it back; else empty.
     pub(crate) shown_prompt: String,
+    /// How tokens are chosen, for a reader that wants to know.
+    pub(crate) shown_sampling: Option<Box<Sampling>>,
     pub(crate) cache_prompt: bool,
     pub(crate) id_slot: Option<usize>,
     /// With whom what is cached may be shared: with requests that have the same here.

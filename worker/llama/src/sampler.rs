@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use muster_proto::{parameters::SAMPLING, v1::Sampling};
+use serde::{Serialize, Serializer};
 
 use crate::{
     chat::Chat,
@@ -12,70 +13,21 @@ use crate::{
     model::{Model, Token, c_string, collect},
 };
 
-/// How tokens are chosen; absent fields take the model's defaults. Checked by [`crate::guard`].
+/// How tokens are chosen. Checked by [`crate::guard`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct SamplerSpec {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) temp: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dynatemp_range: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dynatemp_exponent: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) top_k: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) top_p: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) min_p: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) typ_p: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) top_n_sigma: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) xtc_probability: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) xtc_threshold: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) penalty_repeat: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) penalty_last_n: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) penalty_present: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) penalty_freq: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dry_multiplier: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dry_base: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dry_allowed_length: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dry_penalty_last_n: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dry_sequence_breakers: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mirostat: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mirostat_tau: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mirostat_eta: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) min_keep: Option<i32>,
+    /// What the request says under its parameters' names; what is absent is as the model has it.
+    #[serde(flatten, serialize_with = "parameters")]
+    pub(crate) sampling: Sampling,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) adaptive_target: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) adaptive_decay: Option<f32>,
-    /// Absent = random.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) seed: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) logit_bias: Vec<(Token, f32)>,
     /// Tokens that never come.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) never: Vec<Token>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) samplers: Vec<String>,
-    pub(crate) ignore_eos: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) grammar: Option<String>,
     /// The grammar came from a JSON schema.
@@ -85,6 +37,11 @@ pub(crate) struct SamplerSpec {
     pub(crate) reasoning_budget_message: String,
     /// Probabilities after the chain are wanted: no shortcuts.
     pub(crate) needs_candidates: bool,
+}
+
+fn parameters<S: Serializer>(sampling: &Sampling, serializer: S) -> Result<S::Ok, S::Error> {
+    let said = SAMPLING.said(sampling);
+    serializer.collect_map(said.map(|(name, value)| (name, serde_json::Value::from(value))))
 }
 
 /// One choice's sampler. It may be made by another thread than the loop's: only the vocabulary is read.

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::llamacpp::{By, FLAGS, Takes, find, requested};
+use muster_proto::llamacpp::{By, Takes, find, flags, requested};
 
 /// Where llama.cpp's `common` defines its command line.
 const SOURCE: &str = concat!(env!("MUSTER_LLAMA_CPP"), "/common/arg.cpp");
@@ -100,7 +100,7 @@ fn every_flag_of_llama_cpp_is_on_the_list_or_refused_from_a_request() {
 #[test]
 fn every_flag_of_the_list_is_one_of_llama_cpp() {
     let theirs = theirs();
-    let names = FLAGS.iter().flat_map(|flag| flag.names).copied();
+    let names = flags().flat_map(|flag| flag.names).copied();
     let unknown: Vec<&str> = names.filter(|name| !theirs.contains_key(*name)).collect();
     assert_eq!(unknown, GIVEN_UP);
 }

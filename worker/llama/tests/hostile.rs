@@ -2,7 +2,7 @@
 mod support;
 
 use muster_proto::v1::{
-    EmbedRequest, GenerateRequest, LogitBias, ModelSettings, ModelType, Sampling,
+    EmbedRequest, GenerateRequest, LogitBias, ModelSettings, ModelType, Sampling, Words,
     generate_request::Constraint, generate_request::Input, logit_bias::Target, start::Work,
 };
 use support::{Engine, chat, completion, greedy, message, model, settings, token_prompt};
@@ -11,6 +11,12 @@ fn sampled(sampling: Sampling) -> GenerateRequest {
     GenerateRequest {
         sampling: Some(sampling),
         ..completion("x", 8)
+    }
+}
+
+fn words(number: usize) -> Words {
+    Words {
+        words: vec!["x".into(); number],
     }
 }
 
@@ -71,7 +77,7 @@ fn out_of_range(vocabulary: i32) -> Vec<GenerateRequest> {
         }),
         sampled(Sampling {
             dry_multiplier: Some(1.0),
-            dry_sequence_breakers: vec!["x".into(); 1000],
+            dry_sequence_breakers: Some(words(1000)),
             ..greedy()
         }),
         GenerateRequest {

@@ -1,7 +1,10 @@
 //! Generated text: determinism, stops, choices, constraints, probabilities, limits, all through the real process and real llama.cpp.
 mod support;
 
-use muster_proto::v1::{FinishReason, GenerateRequest, Sampling, StopKind, generate_request::Constraint};
+use muster_proto::{
+    parameters::SAMPLING,
+    v1::{FinishReason, GenerateRequest, Sampling, StopKind, Words, generate_request::Constraint},
+};
 use support::{Engine, chat, completion, greedy, model, settings, text_prompt, token_prompt};
 
 #[tokio::test]
@@ -221,6 +224,53 @@ async fn logprobs_are_a_softmax_of_the_raw_logits() {
     for entry in &answer.choices[0].logprobs {
         assert!(entry.top.len() <= 3 && entry.logprob > 0.0 && entry.logprob <= 1.0);
     }
+}
+
+/// Whoever adds a row to the table of parameters says in `shim/sampler.cpp` where llama.cpp keeps it, and what llama.cpp does without it.
+#[tokio::test]
+async fn every_parameter_of_the_table_is_llama_cpps_with_its_default() {
+    let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
+    let own = engine.describe().await.sampling.unwrap();
+    for parameter in SAMPLING.iter() {
+        assert_eq!(
+            (parameter.get)(&own),
+            Some(parameter.default.into()),
+            "{}",
+            parameter.name
+        );
+    }
+    let mut session = engine.session().await;
+    let asked = Sampling {
+        seed: Some(-1),
+        top_k: Some(3),
+        repeat_last_n: Some(-1),
+        dry_sequence_breakers: Some(Words::default()),
+        ..greedy()
+    };
+    let request = GenerateRequest {
+        sampling: Some(asked),
+        return_sampling: true,
+        ..completion("Once", 2)
+    };
+    let answer = session.run(request).await;
+    let shown = answer.end().sampling.clone().unwrap();
+    assert_eq!(
+        (shown.temperature, shown.top_k, shown.min_p),
+        (Some(0.0), Some(3), own.min_p)
+    );
+    assert_eq!(
+        (shown.seed, shown.dry_sequence_breakers),
+        (own.seed, Some(Words::default()))
+    );
+    assert!(
+        shown.repeat_last_n > Some(0),
+        "the whole context is so many tokens"
+    );
+    assert_eq!(
+        session.run(completion("Once", 2)).await.end().sampling,
+        None,
+        "nobody asked"
+    );
 }
 
 #[tokio::test]

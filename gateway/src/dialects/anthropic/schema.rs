@@ -6,6 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::openapi::parameters::SamplingAsked;
+
 /// Anthropic's message.
 #[derive(ToSchema)]
 pub(super) struct MessageAnswer {
@@ -135,4 +137,6 @@ pub(super) struct MessageRequest {
     tool_choice: Option<Value>,
     /// `enabled`, `adaptive` or `disabled`.
     thinking: Option<Value>,
+    /// How tokens are chosen.
+    sampling: SamplingAsked,
 }

@@ -9,13 +9,13 @@ use muster_proto::{
     Code, ErrorExt as _,
     v1::{
         ChoiceFinished, Delta, ErrorInfo, Finished, GenerateRequest, Infill, InfillFile, Prompt,
-        PromptProgress, StopKind, Timings, TokenLogprob, Usage, generate_request::Input,
+        PromptProgress, Sampling, StopKind, Timings, TokenLogprob, Usage, generate_request::Input,
         prompt_piece::Kind as Piece,
     },
 };
 use serde_json::{Map, Value, json};
 
-use super::settings::generation_settings;
+use super::settings::{generation_settings, put_sampling};
 use crate::{
     render::{
         answer::{Answer, Choice},
@@ -53,7 +53,8 @@ pub(crate) struct Shape {
     many: bool,
     /// `response_fields`; none = all.
     fields: Option<Vec<String>>,
-    settings: Value,
+    /// As asked for.
+    settings: Map<String, Value>,
     /// By prompt.
     prompts: Vec<Value>,
 }
@@ -156,8 +157,9 @@ fn call(
     // What llama.cpp's clients send that means nothing here.
     body.discard(&["n", "user"]);
     work.extra_json = body.rest();
-    let mut settings = generation_settings(&work);
-    settings["model"] = model.as_str().into();
+    work.return_sampling = true;
+    let mut settings = generation_settings(&work, &Sampling::default());
+    settings.insert("model".to_owned(), model.as_str().into());
     let shape = Shape {
         model,
         many: inputs.len() > 1,
@@ -192,7 +194,16 @@ pub(super) fn refuse_images(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
 impl Shape {
     /// The context of the instance that answers, shown in `generation_settings`.
     pub(super) fn context(&mut self, n_ctx: u32) {
-        self.settings["n_ctx"] = n_ctx.into();
+        self.settings.insert("n_ctx".to_owned(), n_ctx.into());
+    }
+
+    /// What was in force for a choice.
+    fn settings(&self, end: &ChoiceFinished) -> Map<String, Value> {
+        let mut settings = self.settings.clone();
+        if let Some(sampling) = &end.sampling {
+            put_sampling(&mut settings, sampling);
+        }
+        settings
     }
 
     /// The prompt as the model saw it, or as it came if the engine did not say.
@@ -260,7 +271,7 @@ fn last(shape: &Shape, end: &ChoiceFinished, finished: &Finished) -> Map<String,
         "model": shape.model,
         "tokens_predicted": end.generated,
         "tokens_evaluated": tokens.prompt_tokens,
-        "generation_settings": shape.settings,
+        "generation_settings": shape.settings(end),
         "truncated": end.truncated,
         "stop_type": kind,
         "stopping_word": end.stopping_word,
@@ -428,6 +439,11 @@ mod tests {
             stop: StopKind::Word.into(),
             stopping_word: "END".into(),
             generated: 2,
+            sampling: Some(Box::new(Sampling {
+                temperature: Some(0.5),
+                min_p: Some(0.25),
+                ..Sampling::default()
+            })),
             ..ChoiceFinished::default()
         };
         let finished = Finished {
@@ -481,6 +497,8 @@ mod tests {
         assert_eq!(object["timings"]["predicted_per_second"], 500.0);
         assert_eq!(object["generation_settings"]["n_predict"], 8);
         assert_eq!(object["generation_settings"]["temperature"], 0.5);
+        // As the engine says; where it says nothing, as llama.cpp does by itself.
+        assert_eq!(object["generation_settings"]["min_p"], 0.25);
         assert_eq!(object["generation_settings"]["top_k"], 40);
         assert_eq!(object["generation_settings"]["model"], "m");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use muster_proto::v1::{EngineDescription, GenerateRequest, SequencePhase, SequenceState};
+use muster_proto::v1::{EngineDescription, SequencePhase, SequenceState};
 use serde_json::{Value, json};
 
 use super::{schema, settings::generation_settings, shapes::Props};
@@ -57,10 +57,10 @@ fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
         "is_processing": busy,
         "n_prompt_tokens": sequence.prompt_tokens,
         "n_prompt_tokens_cache": sequence.cached_tokens,
-        "params": match &sequence.request {
-            Some(request) => generation_settings(request),
-            None => generation_settings(&GenerateRequest::default()),
-        },
+        "params": generation_settings(
+            &sequence.request.clone().unwrap_or_default(),
+            &description.sampling.clone().unwrap_or_default(),
+        ),
         // Nobody's prompt is shown to others.
         "prompt": "",
         "next_token": {
@@ -145,7 +145,38 @@ async fn set(
 
 #[cfg(test)]
 mod tests {
+    use muster_proto::v1::{GenerateRequest, Sampling};
+
     use super::*;
+
+    #[test]
+    fn a_slot_shows_the_models_own_defaults_and_what_its_request_says() {
+        let busy = SequenceState {
+            phase: SequencePhase::Decode.into(),
+            request: Some(GenerateRequest {
+                sampling: Some(Sampling {
+                    top_k: Some(3),
+                    seed: Some(-1),
+                    ..Sampling::default()
+                }),
+                ..GenerateRequest::default()
+            }),
+            ..SequenceState::default()
+        };
+        let description = EngineDescription {
+            sampling: Some(Sampling {
+                temperature: Some(0.5),
+                top_k: Some(20),
+                ..Sampling::default()
+            }),
+            ..EngineDescription::default()
+        };
+        let busy = &slot(&description, &busy)["params"];
+        assert_eq!((&busy["temperature"], &busy["top_k"]), (&json!(0.5), &json!(3)));
+        assert_eq!((&busy["seed"], &busy["mirostat"]), (&json!(u32::MAX), &json!(0)));
+        let idle = &slot(&description, &SequenceState::default())["params"];
+        assert_eq!((&idle["temperature"], &idle["top_k"]), (&json!(0.5), &json!(20)));
+    }
 
     /// Issue 10, 3.13: `/slots` showed everybody the grammar, stops and schema of others.
     #[test]

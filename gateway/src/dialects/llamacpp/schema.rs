@@ -7,9 +7,12 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::shapes::GenerationSettings;
-use crate::openapi::answers::{ChatToken, TokenTimings};
+use crate::openapi::{
+    answers::{ChatToken, TokenTimings},
+    parameters::LlamaCppSamplingAsked,
+};
 
-/// llama.cpp's request for a completion; its other samplers (`dry_*`, `xtc_*`, `mirostat*`, `samplers`, `grammar`, …) are taken as well.
+/// llama.cpp's request for a completion.
 #[derive(ToSchema)]
 #[schema(example = json!({"prompt": "Once upon a time", "n_predict": 16}))]
 pub(super) struct LlamaCppCompletionRequest {
@@ -23,16 +26,8 @@ pub(super) struct LlamaCppCompletionRequest {
     stream: Option<bool>,
     /// Strings that end the output.
     stop: Option<Value>,
-    /// Randomness; below 0 = greedy.
-    temperature: Option<f64>,
-    /// The k likeliest tokens only; 0 = all.
-    top_k: Option<i32>,
-    /// 0 to 1.
-    top_p: Option<f64>,
-    /// 0 to 1, relative to the likeliest.
-    min_p: Option<f64>,
-    /// The same seed and request make the same answer; -1 = any.
-    seed: Option<i64>,
+    /// How tokens are chosen.
+    sampling: LlamaCppSamplingAsked,
     /// Probabilities of so many tokens in each place, at most 1000.
     n_probs: Option<u32>,
     /// Probabilities after the samplers.
@@ -49,6 +44,8 @@ pub(super) struct LlamaCppCompletionRequest {
     logit_bias: Option<Value>,
     /// A schema the output must follow.
     json_schema: Option<Value>,
+    /// A grammar the output must follow.
+    grammar: Option<String>,
 }
 
 /// llama.cpp's request to fill a gap; it takes everything a completion takes.
@@ -69,6 +66,8 @@ pub(super) struct LlamaCppInfillRequest {
     n_predict: Option<i32>,
     /// Server-sent events instead of one body.
     stream: Option<bool>,
+    /// How tokens are chosen.
+    sampling: LlamaCppSamplingAsked,
 }
 
 /// One answer; of several prompts a list of them, in their order.

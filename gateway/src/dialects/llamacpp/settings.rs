@@ -1,25 +1,17 @@
-//! `generation_settings`: what a request comes to, with llama.cpp's defaults of today for what it does not say (seed 004; gateway/README.md, llama.cpp's routes).
+//! `generation_settings`: what a request comes to (seed 004; gateway/README.md, llama.cpp's routes).
 
-use muster_proto::v1::{GenerateRequest, generate_request::Constraint, logit_bias::Target};
-use serde_json::{Value, json};
+use muster_proto::{
+    parameters::SAMPLING,
+    v1::{GenerateRequest, Sampling, generate_request::Constraint, logit_bias::Target},
+};
+use serde_json::{Map, Value, json};
 
-/// llama.cpp's order of samplers.
-const SAMPLERS: [&str; 9] = [
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-];
-const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-
-/// The settings of a request.
-pub(super) fn generation_settings(work: &GenerateRequest) -> Value {
-    let chosen = work.sampling.clone().unwrap_or_default();
+/// The settings of a request. Tokens are chosen as it asks, else as the engine says of its model (`own`), else as llama.cpp does by itself.
+pub(super) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map<String, Value> {
+    let mut chosen = work.sampling.clone().unwrap_or_default();
+    // Any seed is shown as llama.cpp's highest.
+    chosen.seed = chosen.seed.filter(|seed| *seed >= 0);
+    SAMPLING.fill(&mut chosen, own);
     let limit = work.max_tokens.map_or(-1, i64::from);
     let (grammar, schema) = match &work.constraint {
         Some(Constraint::Grammar(grammar)) => (grammar.as_str(), None),
@@ -39,36 +31,17 @@ pub(super) fn generation_settings(work: &GenerateRequest) -> Value {
             }
         })
         .collect();
-    let mut settings = json!({
-        "seed": chosen.seed.filter(|seed| *seed >= 0).unwrap_or(u32::MAX.into()),
-        "temperature": chosen.temperature.unwrap_or(0.8),
-        "dynatemp_range": chosen.dynatemp_range.unwrap_or(0.0),
-        "dynatemp_exponent": chosen.dynatemp_exponent.unwrap_or(1.0),
-        "top_k": chosen.top_k.unwrap_or(40),
-        "top_p": chosen.top_p.unwrap_or(0.95),
-        "min_p": chosen.min_p.unwrap_or(0.05),
-        "top_n_sigma": chosen.top_n_sigma.unwrap_or(-1.0),
-        "xtc_probability": chosen.xtc_probability.unwrap_or(0.0),
-        "xtc_threshold": chosen.xtc_threshold.unwrap_or(0.1),
-        "typical_p": chosen.typical_p.unwrap_or(1.0),
-        "repeat_last_n": chosen.repeat_last_n.unwrap_or(64),
-        "repeat_penalty": chosen.repeat_penalty.unwrap_or(1.0),
-        "presence_penalty": chosen.presence_penalty.unwrap_or(0.0),
-        "frequency_penalty": chosen.frequency_penalty.unwrap_or(0.0),
-        "dry_multiplier": chosen.dry_multiplier.unwrap_or(0.0),
-        "dry_base": chosen.dry_base.unwrap_or(1.75),
-        "dry_allowed_length": chosen.dry_allowed_length.unwrap_or(2),
-        "dry_penalty_last_n": chosen.dry_penalty_last_n.unwrap_or(64),
-        "mirostat": chosen.mirostat.unwrap_or(0),
-        "mirostat_tau": chosen.mirostat_tau.unwrap_or(5.0),
-        "mirostat_eta": chosen.mirostat_eta.unwrap_or(0.1),
+    let mut settings = Map::new();
+    for parameter in SAMPLING.iter() {
+        let set = (parameter.get)(&chosen).unwrap_or_else(|| parameter.default.into());
+        settings.insert(parameter.name.to_owned(), set.into());
+    }
+    let more = json!({
         "logit_bias": bias,
-        "min_keep": chosen.min_keep.unwrap_or(0),
         // Nothing is ever shifted out of a context here, so nothing is kept or discarded.
         "n_keep": 0,
         "n_discard": 0,
         "lora": [],
-        "ignore_eos": chosen.ignore_eos.unwrap_or(false),
         "stop": work.stop,
         "max_tokens": limit,
         "n_predict": limit,
@@ -83,16 +56,17 @@ pub(super) fn generation_settings(work: &GenerateRequest) -> Value {
         "t_max_predict_ms": work.max_predict_ms.unwrap_or(0),
         "grammar": grammar,
     });
-    settings["dry_sequence_breakers"] = match chosen.dry_sequence_breakers_set {
-        true => json!(chosen.dry_sequence_breakers),
-        false => json!(BREAKERS),
-    };
-    settings["samplers"] = match chosen.samplers.is_empty() {
-        true => json!(SAMPLERS),
-        false => json!(chosen.samplers),
-    };
+    if let Value::Object(more) = more {
+        settings.extend(more);
+    }
     if let Some(schema) = schema {
-        settings["json_schema"] = schema;
+        settings.insert("json_schema".to_owned(), schema);
     }
     settings
+}
+
+/// Puts in how tokens were really chosen, as far as the engine says.
+pub(super) fn put_sampling(settings: &mut Map<String, Value>, in_force: &Sampling) {
+    let said = SAMPLING.said(in_force);
+    settings.extend(said.map(|(name, value)| (name.to_owned(), value.into())));
 }

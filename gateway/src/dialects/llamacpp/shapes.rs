@@ -7,6 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::openapi::parameters::SamplingShown;
+
 /// What an engine is set to.
 #[derive(ToSchema)]
 pub(super) struct Props {
@@ -85,71 +87,23 @@ pub(super) struct LlamaCppNextToken {
     stopping_word: Option<String>,
 }
 
-/// What a request comes to: its own settings, and llama.cpp's defaults for what it does not say. Of its own slots a `llama-server` leaves some out.
+/// What is in force: a request's own settings, and the model's for what it does not say. Of its own slots a `llama-server` leaves some out.
 #[derive(Serialize, ToSchema)]
 pub(super) struct GenerationSettings {
     /// Id in the catalogue; in a completion only.
     model: Option<String>,
     /// Tokens that there is room for; in a completion only.
     n_ctx: Option<u32>,
-    /// The same seed and request make the same answer; 4294967295 = any.
-    seed: i64,
-    /// Randomness; 0 or less = greedy.
-    temperature: f64,
-    /// How far the temperature moves with the entropy; 0 = not.
-    dynatemp_range: f64,
-    /// How the entropy moves it.
-    dynatemp_exponent: f64,
-    /// The k likeliest tokens only; 0 = all.
-    top_k: i32,
-    /// Likeliest tokens of this probability together; 1 = all.
-    top_p: f64,
-    /// Tokens of this probability relative to the likeliest; 0 = all.
-    min_p: f64,
-    /// Tokens within so many standard deviations of the likeliest; -1 = all.
-    top_n_sigma: f64,
-    /// Chance that the likeliest tokens are cut off; 0 = never.
-    xtc_probability: f64,
-    /// Probability from which on they may be.
-    xtc_threshold: f64,
-    /// Locally typical tokens of this probability together; 1 = all.
-    typical_p: f64,
-    /// Tokens that the penalties look back; 0 = none, -1 = the whole context.
-    repeat_last_n: i32,
-    /// For tokens that stand there; 1 = none.
-    repeat_penalty: f64,
-    /// For tokens that stand there at all; 0 = none.
-    presence_penalty: f64,
-    /// For each time that they stand there; 0 = none.
-    frequency_penalty: f64,
-    /// Strength of the penalty for repeated sequences; 0 = none.
-    dry_multiplier: f64,
-    /// How it grows with their length.
-    dry_base: f64,
-    /// Tokens that may be repeated without it.
-    dry_allowed_length: i32,
-    /// Tokens that it looks back; 0 = none, -1 = the whole context.
-    dry_penalty_last_n: i32,
-    /// Texts at which a repeated sequence ends.
-    dry_sequence_breakers: Option<Vec<String>>,
-    /// 0 = off, 1 or 2 = this version of Mirostat.
-    mirostat: i32,
-    /// Its target entropy.
-    mirostat_tau: f64,
-    /// Its learning rate.
-    mirostat_eta: f64,
+    /// How tokens are chosen.
+    sampling: SamplingShown,
     /// Pairs of a token id or text, and a number or false (never).
     logit_bias: Option<Vec<Value>>,
-    /// Fewest tokens that a sampler leaves; 0 = one.
-    min_keep: i32,
     /// Tokens of the prompt kept when the context is shifted; Muster never shifts: 0.
     n_keep: i32,
     /// Tokens dropped when the context is shifted; Muster never shifts: 0.
     n_discard: i32,
     /// Of a `llama-server` only: adapters for this request. Else empty: they are as the model was loaded.
     lora: Vec<AdapterScale>,
-    /// It does not end where the model says so.
-    ignore_eos: bool,
     /// Strings that end the output.
     stop: Option<Vec<String>>,
     /// As `n_predict`.
@@ -178,8 +132,6 @@ pub(super) struct GenerationSettings {
     grammar: Option<String>,
     /// The JSON schema that the output must follow, if one was given.
     json_schema: Option<Value>,
-    /// The samplers, in their order.
-    samplers: Vec<String>,
 }
 
 /// A file to save a sequence's cache to, or to restore it from; to erase, nothing.

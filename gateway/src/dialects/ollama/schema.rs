@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::openapi::{parameters::SamplingAsked, schema::Stop};
+
 /// A chat's answer, and each line of a streamed one.
 #[derive(ToSchema)]
 pub(super) struct OllamaChatAnswer {
@@ -231,8 +233,19 @@ pub(super) struct OllamaChatRequest {
     format: Option<Value>,
     /// A switch, or `low`, `medium`, `high`.
     think: Option<Value>,
-    /// `num_predict`, `stop`, `seed` and samplers.
-    options: Option<Value>,
+    /// How the answer is made.
+    options: Option<OllamaOptions>,
+}
+
+/// How an answer is made.
+#[derive(ToSchema)]
+pub(super) struct OllamaOptions {
+    /// Most tokens to generate; -1 = until the context is full.
+    num_predict: Option<i32>,
+    /// Strings that end the output.
+    stop: Option<Stop>,
+    /// How tokens are chosen.
+    sampling: SamplingAsked,
 }
 
 /// Ollama's request for text.
@@ -253,8 +266,8 @@ pub(super) struct OllamaGenerateRequest {
     stream: Option<bool>,
     /// `json` or a JSON schema.
     format: Option<Value>,
-    /// `num_predict`, `stop`, `seed` and samplers.
-    options: Option<Value>,
+    /// How the answer is made.
+    options: Option<OllamaOptions>,
 }
 
 /// Ollama's request for vectors.

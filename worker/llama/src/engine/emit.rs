@@ -165,6 +165,7 @@ impl Engine {
         let handle = run.handle;
         let mut end = ending.event(run.choice, run.generated);
         end.prompt.clone_from(&run.params.shown_prompt);
+        end.sampling.clone_from(&run.params.shown_sampling);
         let delta = self.take_output(&mut run);
         if let Some(request) = self.requests.get_mut(&handle) {
             request.generated += run.generated;

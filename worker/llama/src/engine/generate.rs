@@ -52,7 +52,7 @@ impl Ending {
             },
             truncated: *self == Self::ContextFull,
             generated,
-            prompt: String::new(),
+            ..ChoiceFinished::default()
         }
     }
 }

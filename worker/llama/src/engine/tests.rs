@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use muster_proto::v1::{GenerateRequest, SequenceEvents, event, session_message};
+use muster_proto::v1::{GenerateRequest, Sampling, SequenceEvents, event, session_message};
 use tokio::sync::mpsc;
 
 use super::{Engine, EngineParts};
@@ -88,8 +88,11 @@ impl Bench {
     fn start(&mut self, handle: u64, prompt: &str, tokens: u32) -> Arc<Control> {
         let control = Arc::new(Control::new(1_000_000));
         let spec = SamplerSpec {
-            temp: Some(0.0),
-            ignore_eos: true,
+            sampling: Sampling {
+                temperature: Some(0.0),
+                ignore_eos: Some(true),
+                ..Sampling::default()
+            },
             reasoning_budget: -1,
             ..SamplerSpec::default()
         };
@@ -103,6 +106,7 @@ impl Bench {
             return_progress: false,
             timings_per_token: false,
             shown_prompt: String::new(),
+            shown_sampling: None,
             cache_prompt: true,
             id_slot: None,
             tenant: None,

@@ -2,6 +2,7 @@
 
 use muster_proto::{
     Code, ErrorExt as _, oai,
+    parameters::{Kind, SAMPLING},
     v1::{
         Chat, ContentPart, ErrorInfo, GenerateRequest, Prompt, PromptPiece, Sampling, ToolChoiceMode,
         content_part, generate_request, logit_bias, prompt_piece, tool_choice,
@@ -18,23 +19,8 @@ use crate::{
     sampler::SamplerSpec,
 };
 
-/// Names of samplers, in llama.cpp's canonical form without underscores.
-const SAMPLERS: [&str; 14] = [
-    "dry",
-    "topk",
-    "typp",
-    "topp",
-    "topnsigma",
-    "minp",
-    "temperature",
-    "xtc",
-    "infill",
-    "penalties",
-    "adaptivep",
-    "temp",
-    "typ",
-    "nucleus",
-];
+/// Names of samplers beside their own that llama.cpp takes.
+const SAMPLERS: [&str; 3] = ["temp", "typ", "nucleus"];
 
 /// Options of llama.cpp and vLLM that this engine does not have; refused, never ignored.
 const UNSUPPORTED: [&str; 11] = [
@@ -195,48 +181,20 @@ pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String,
 pub(crate) fn sampling(
     model: &Model,
     limits: &Limits,
-    sampling: &Sampling,
+    mut sampling: Sampling,
     extra: &serde_json::Map<String, Value>,
 ) -> Result<SamplerSpec, ErrorInfo> {
-    let context = i32::try_from(limits.context).unwrap_or(i32::MAX);
     // −1 means the context; a ring of absurd length would only cost memory
-    let look_back = |n: Option<i32>| n.map(|n| if n < 0 { context } else { n.min(context) });
+    SAMPLING.within(&mut sampling, u32::try_from(limits.context).unwrap_or(u32::MAX));
+    // llama.cpp's seeds have 32 bits
+    sampling.seed = sampling.seed.filter(|seed| *seed >= 0).map(seed);
+    let biases = std::mem::take(&mut sampling.logit_bias);
     let mut spec = SamplerSpec {
-        temp: sampling.temperature,
-        dynatemp_range: sampling.dynatemp_range,
-        dynatemp_exponent: sampling.dynatemp_exponent,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        min_p: sampling.min_p,
-        typ_p: sampling.typical_p,
-        top_n_sigma: sampling.top_n_sigma,
-        xtc_probability: sampling.xtc_probability,
-        xtc_threshold: sampling.xtc_threshold,
-        penalty_repeat: sampling.repeat_penalty,
-        penalty_last_n: look_back(sampling.repeat_last_n),
-        penalty_present: sampling.presence_penalty,
-        penalty_freq: sampling.frequency_penalty,
-        dry_multiplier: sampling.dry_multiplier,
-        dry_base: sampling.dry_base,
-        dry_allowed_length: sampling.dry_allowed_length,
-        dry_penalty_last_n: look_back(sampling.dry_penalty_last_n),
-        dry_sequence_breakers: (sampling.dry_sequence_breakers_set
-            || !sampling.dry_sequence_breakers.is_empty())
-        .then(|| sampling.dry_sequence_breakers.clone()),
-        mirostat: sampling.mirostat,
-        mirostat_tau: sampling.mirostat_tau,
-        mirostat_eta: sampling.mirostat_eta,
-        min_keep: sampling.min_keep.map(|n| i32::try_from(n).unwrap_or(i32::MAX)),
-        seed: sampling.seed.filter(|seed| *seed >= 0).map(|seed| {
-            // llama.cpp's seeds have 32 bits
-            u32::try_from(seed & i64::from(u32::MAX)).unwrap_or_default()
-        }),
-        samplers: sampling.samplers.clone(),
-        ignore_eos: sampling.ignore_eos.unwrap_or(false),
+        sampling,
         reasoning_budget: -1,
         ..SamplerSpec::default()
     };
-    for bias in &sampling.logit_bias {
+    for bias in &biases {
         let tokens = match &bias.target {
             None => continue,
             Some(logit_bias::Target::Token(token)) => vec![*token],
@@ -267,7 +225,7 @@ pub(crate) fn sampling(
         spec.reasoning_budget_message = message.to_owned();
     }
     guard::sampling(&spec, model.info().n_vocab).map_err(refusal)?;
-    check_samplers(model, &spec.samplers)?;
+    check_samplers(model, &spec.sampling.samplers)?;
     Ok(spec)
 }
 
@@ -281,6 +239,21 @@ fn number(extra: &serde_json::Map<String, Value>, key: &'static str) -> Result<O
     }
 }
 
+/// A seed as llama.cpp has them: 32 bits.
+pub(crate) const fn seed(any: i64) -> i64 {
+    any & 0xffff_ffff
+}
+
+/// Whether a name is one of llama.cpp's samplers, in whichever way it may be written.
+fn is_sampler(plain: &str) -> bool {
+    let row = SAMPLING.find("samplers");
+    let known = match row.map(|row| row.kind) {
+        Some(Kind::Words { words, .. }) => words,
+        Some(Kind::Float { .. } | Kind::Int { .. } | Kind::Bool) | None => &[],
+    };
+    SAMPLERS.contains(&plain) || known.iter().any(|known| known.replace('_', "") == plain)
+}
+
 fn check_samplers(model: &Model, names: &[String]) -> Result<(), ErrorInfo> {
     for name in names {
         let plain: String = name
@@ -288,7 +261,7 @@ fn check_samplers(model: &Model, names: &[String]) -> Result<(), ErrorInfo> {
             .filter(|c| *c != '_' && *c != '-')
             .flat_map(char::to_lowercase)
             .collect();
-        if !SAMPLERS.contains(&plain.as_str()) {
+        if !is_sampler(&plain) {
             return Err(invalid("samplers", format!("there is no sampler `{name}`")));
         }
         if plain == "infill" && model.info().fim_mid < 0 {

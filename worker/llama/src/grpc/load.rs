@@ -289,5 +289,6 @@ fn describe(
         } else {
             String::new()
         },
+        sampling: generate.then(|| info.sampling.clone()),
     }
 }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use muster_proto::{
     Code, ErrorExt as _,
     limits::{TOP_LOGPROBS, VECTOR_BYTES},
-    v1::{EmbedRequest, ErrorInfo, GenerateRequest, RerankRequest, Start, generate_request, start},
+    parameters::SAMPLING,
+    v1::{EmbedRequest, ErrorInfo, GenerateRequest, RerankRequest, Sampling, Start, generate_request, start},
 };
 use prost::Message as _;
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -161,7 +162,7 @@ fn generate(
     }
     let extra = convert::extra(&request)?;
     let sampling = request.sampling.clone().unwrap_or_default();
-    let mut spec = convert::sampling(model, limits, &sampling, &extra)?;
+    let mut spec = convert::sampling(model, limits, sampling, &extra)?;
     spec.needs_candidates = request.post_sampling_probs;
     let (grammar, schema) = convert::constraint(&request)?;
     let mut stops = request.stop.clone();
@@ -181,7 +182,8 @@ fn generate(
     let mut samplers = Vec::with_capacity(choices as usize);
     for choice in 0..choices {
         let mut spec = spec.clone();
-        spec.seed = spec.seed.map(|seed| seed.wrapping_add(choice));
+        let own = |seed: i64| convert::seed(seed + i64::from(choice));
+        spec.sampling.seed = spec.sampling.seed.map(own);
         let mut sampler = Sampler::new(Arc::clone(model), &spec, chat.as_ref()).map_err(native("grammar"))?;
         sampler.accept_prompt(&prompt).map_err(native("prompt"))?;
         samplers.push(sampler);
@@ -201,6 +203,9 @@ fn generate(
         } else {
             String::new()
         },
+        shown_sampling: request
+            .return_sampling
+            .then(|| in_force(model, spec.sampling.clone())),
         cache_prompt: request.cache_prompt.unwrap_or(true),
         id_slot: request.id_slot.map(|slot| slot as usize),
         tenant,
@@ -253,6 +258,12 @@ fn input(
             Ok((infill::tokens(model, limits, input, request.max_tokens)?, None))
         }
     }
+}
+
+/// What a request asks for, and the model's own for the rest.
+fn in_force(model: &Model, mut sampling: Sampling) -> Box<Sampling> {
+    SAMPLING.fill(&mut sampling, &model.info().sampling);
+    Box::new(sampling)
 }
 
 /// What the model sees, special tokens included.

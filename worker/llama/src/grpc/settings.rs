@@ -290,12 +290,12 @@ mod tests {
 
     #[test]
     fn exactly_the_flags_that_the_controller_counts_on_are_honoured() {
-        use muster_proto::llamacpp::{FLAGS, Takes, beyond_embedded, check};
+        use muster_proto::llamacpp::{Takes, beyond_embedded, check, flags};
         let checked = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             check(&words).is_ok()
         };
-        let ours = || FLAGS.iter().filter(|flag| flag.ours);
+        let ours = || flags().filter(|flag| flag.ours);
         let names = |alone: bool| {
             let wanted = move |takes: Takes| (takes == Takes::Nothing) == alone;
             ours()
@@ -329,7 +329,7 @@ mod tests {
             let refused = fold_all(&[flag]).err();
             assert!(refused.is_none(), "{flag}: {refused:?}");
         }
-        let theirs = FLAGS.iter().filter(|flag| !flag.ours).flat_map(|flag| flag.names);
+        let theirs = flags().filter(|flag| !flag.ours).flat_map(|flag| flag.names);
         for flag in ["--grp-attn-n", "-sm", "--lora", "stray"].iter().chain(theirs) {
             let flag = *flag;
             let words = [flag.to_owned()];

@@ -8,6 +8,7 @@ use futures::{
 };
 use muster_proto::{
     Code, ErrorExt as _, engine_http,
+    parameters::SAMPLING,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
         EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, ModelSettings, ModelType,
@@ -186,6 +187,7 @@ pub(super) async fn description(
         settings: Some(effective),
         metadata: [("general.file_type".to_owned(), props.model_ftype)].into(),
         chat_template: props.chat_template,
+        sampling: generate.then(|| SAMPLING.read(&props.default_generation_settings.params)),
         ..EngineDescription::default()
     })
 }
@@ -205,6 +207,7 @@ struct Props {
 #[serde(default)]
 struct DefaultSettings {
     n_ctx: u32,
+    params: Map<String, Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]

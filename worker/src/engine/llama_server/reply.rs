@@ -7,6 +7,7 @@
 
 use muster_proto::{
     Code,
+    parameters::SAMPLING,
     v1::{
         ChoiceFinished, Delta, ErrorInfo, Event, FinishReason, Finished, GenerateRequest, PromptProgress,
         StopKind, Timings, TokenLogprob, ToolCallDelta, TopLogprob, Usage, event,
@@ -28,6 +29,8 @@ pub(super) struct Reply {
     /// The caller asked for progress; long prompts report it in any case.
     progress: bool,
     tops: usize,
+    /// The caller wants to know how tokens were chosen.
+    shows_sampling: bool,
     stops: bool,
     /// Only the prompt is to be read. llama-server generates a token all the same; nobody asked for it.
     mute: bool,
@@ -50,6 +53,7 @@ impl Reply {
             logprobs: wants_logprobs(request),
             progress: request.return_progress,
             tops: usize::try_from(request.top_logprobs).unwrap_or(usize::MAX),
+            shows_sampling: request.return_sampling,
             stops: !request.stop.is_empty(),
             mute: request.max_tokens == Some(0),
             choices: usize::try_from(request.n.max(1)).unwrap_or(usize::MAX),
@@ -220,6 +224,9 @@ impl Reply {
                 truncated: chunk.truncated,
                 generated: chunk.tokens_predicted,
                 prompt: chunk.prompt,
+                sampling: self
+                    .shows_sampling
+                    .then(|| Box::new(SAMPLING.read(&chunk.generation_settings))),
             };
             self.finish_choice(end, events);
         }
@@ -424,6 +431,7 @@ struct CompletionChunk {
     stop_type: String,
     stopping_word: String,
     prompt: String,
+    generation_settings: Map<String, Value>,
     timings: Option<WireTimings>,
     prompt_progress: Option<WireProgress>,
     completion_probabilities: Option<Vec<WireLogprob>>,

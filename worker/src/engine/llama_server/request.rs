@@ -4,6 +4,7 @@ use muster_proto::{
     Code, ErrorExt as _,
     limits::TOP_LOGPROBS,
     oai,
+    parameters::SAMPLING,
     v1::{
         Chat, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, Sampling, content_part,
         generate_request::{Constraint, Input},
@@ -111,7 +112,7 @@ pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, 
         return Err(unsupported(key));
     }
     if let Some(sampling) = &request.sampling {
-        sampling_fields(sampling, context, &mut body);
+        sampling_fields(sampling.clone(), context, &mut body);
     }
     common_fields(request, &mut body);
     let (path, dialect, bare) = match &request.input {
@@ -286,47 +287,10 @@ fn common_fields(request: &GenerateRequest, body: &mut Map<String, Value>) {
     }
 }
 
-fn sampling_fields(sampling: &Sampling, context: u32, body: &mut Map<String, Value>) {
-    let whole = |last_n: i32| {
-        if last_n < 0 {
-            i64::from(context)
-        } else {
-            i64::from(last_n)
-        }
-    };
-    some(body, "temperature", sampling.temperature);
-    some(body, "dynatemp_range", sampling.dynatemp_range);
-    some(body, "dynatemp_exponent", sampling.dynatemp_exponent);
-    some(body, "top_k", sampling.top_k);
-    some(body, "top_p", sampling.top_p);
-    some(body, "min_p", sampling.min_p);
-    some(body, "typical_p", sampling.typical_p);
-    some(body, "top_n_sigma", sampling.top_n_sigma);
-    some(body, "xtc_probability", sampling.xtc_probability);
-    some(body, "xtc_threshold", sampling.xtc_threshold);
-    some(body, "repeat_penalty", sampling.repeat_penalty);
-    some(body, "repeat_last_n", sampling.repeat_last_n.map(whole));
-    some(body, "presence_penalty", sampling.presence_penalty);
-    some(body, "frequency_penalty", sampling.frequency_penalty);
-    some(body, "dry_multiplier", sampling.dry_multiplier);
-    some(body, "dry_base", sampling.dry_base);
-    some(body, "dry_allowed_length", sampling.dry_allowed_length);
-    some(body, "dry_penalty_last_n", sampling.dry_penalty_last_n.map(whole));
-    some(body, "mirostat", sampling.mirostat);
-    some(body, "mirostat_tau", sampling.mirostat_tau);
-    some(body, "mirostat_eta", sampling.mirostat_eta);
-    some(body, "seed", sampling.seed);
-    some(body, "min_keep", sampling.min_keep);
-    some(body, "ignore_eos", sampling.ignore_eos);
-    if sampling.dry_sequence_breakers_set {
-        body.insert(
-            "dry_sequence_breakers".into(),
-            sampling.dry_sequence_breakers.clone().into(),
-        );
-    }
-    if !sampling.samplers.is_empty() {
-        body.insert("samplers".into(), sampling.samplers.clone().into());
-    }
+fn sampling_fields(mut sampling: Sampling, context: u32, body: &mut Map<String, Value>) {
+    SAMPLING.within(&mut sampling, context);
+    let said = SAMPLING.said(&sampling);
+    body.extend(said.map(|(name, value)| (name.to_owned(), value.into())));
     if !sampling.logit_bias.is_empty() {
         let biases = sampling.logit_bias.iter().filter_map(|bias| {
             let target = match bias.target.as_ref()? {

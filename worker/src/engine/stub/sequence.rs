@@ -125,10 +125,9 @@ impl Sequence {
             choice: index,
             reason: reason.into(),
             stop: stop.into(),
-            stopping_word: String::new(),
             truncated,
             generated: length,
-            prompt: String::new(),
+            ..ChoiceFinished::default()
         };
         let mut choice = Choice {
             seed,

@@ -143,7 +143,7 @@ impl Stub {
             iterations: state.iterations,
             settings: Some(settings),
             metadata: [("general.architecture".to_owned(), "stub".to_owned())].into(),
-            chat_template: String::new(),
+            ..EngineDescription::default()
         }
     }
 

@@ -94,6 +94,7 @@ fn a_completion_keeps_what_we_do_not_model() {
         Dialect::LlamaCpp,
         &GenerateRequest {
             return_progress: true,
+            return_sampling: true,
             ..Default::default()
         },
         &[
@@ -119,6 +120,7 @@ fn a_completion_keeps_what_we_do_not_model() {
         (end.stop(), end.stopping_word.as_str(), end.truncated),
         (StopKind::Word, "w", true)
     );
+    assert_eq!(end.sampling.as_ref().unwrap().seed, Some(1));
     assert_eq!(finished(&events).id_slot, Some(3));
     assert_eq!(
         events.last().unwrap().extra_json,

@@ -1,0 +1,370 @@
+//! Parameters of requests: a row for each, made at build time from the options of its field (`muster/v1/options.proto`).
+//!
+//! Readers of requests, the OpenAPI document, the echo of what is in force, llama.cpp's flags, `llama-server`'s JSON and the embedded engine's own
+//! all go over these rows, so that a parameter that llama.cpp has is two changes: its field, and the line in `worker/llama/shim/sampler.cpp`
+//! that says where llama.cpp keeps it.
+
+use serde_json::Map;
+
+use crate::v1;
+
+include!(concat!(env!("OUT_DIR"), "/parameters.rs"));
+
+/// One parameter: field of the message `M`.
+#[derive(Debug)]
+pub struct Parameter<M: 'static> {
+    /// Its name in requests, echoes and engines, which is llama.cpp's.
+    pub name: &'static str,
+    /// Other names that requests may give it.
+    pub aliases: &'static [&'static str],
+    /// One sentence for people.
+    pub about: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// What llama.cpp does where neither the request nor the model says otherwise.
+    pub default: Default,
+    /// -1 stands for the whole context.
+    pub whole_context: bool,
+    /// llama.cpp's flags that set it for all requests of a model.
+    pub flags: &'static [&'static str],
+    /// What a message says; none if nothing.
+    pub get: fn(&M) -> Option<Value>,
+    /// Puts it into a message. A value of another kind takes it out.
+    pub set: fn(&mut M, Value),
+}
+
+/// What a parameter takes; both ends of a range belong to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// A number.
+    Float {
+        /// What samplers are defined for.
+        range: (f64, f64),
+        /// What OpenAI's routes take.
+        openai: (f64, f64),
+        /// The lower end of the range does not belong to it.
+        above: bool,
+    },
+    /// A whole number.
+    Int {
+        /// What samplers are defined for.
+        range: (i64, i64),
+    },
+    /// A switch.
+    Bool,
+    /// A list of texts.
+    Words {
+        /// What it may hold; empty = anything.
+        words: &'static [&'static str],
+        /// Most entries.
+        most: usize,
+    },
+}
+
+/// A default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Default {
+    /// A number.
+    Float(f32),
+    /// A whole number.
+    Int(i64),
+    /// A switch.
+    Bool(bool),
+    /// A list of texts.
+    Words(&'static [&'static str]),
+}
+
+/// A value of a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A number.
+    Float(f32),
+    /// A whole number.
+    Int(i64),
+    /// A switch.
+    Bool(bool),
+    /// A list of texts.
+    Words(Vec<String>),
+}
+
+impl From<Default> for Value {
+    fn from(default: Default) -> Self {
+        match default {
+            Default::Float(number) => Self::Float(number),
+            Default::Int(number) => Self::Int(number),
+            Default::Bool(switch) => Self::Bool(switch),
+            Default::Words(list) => Self::Words(list.iter().map(|word| (*word).to_owned()).collect()),
+        }
+    }
+}
+
+impl From<Value> for serde_json::Value {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Float(number) => number.into(),
+            Value::Int(number) => number.into(),
+            Value::Bool(switch) => switch.into(),
+            Value::Words(list) => list.into(),
+        }
+    }
+}
+
+impl Value {
+    fn float(self) -> Option<f32> {
+        match self {
+            Self::Float(number) => Some(number),
+            Self::Int(_) | Self::Bool(_) | Self::Words(_) => None,
+        }
+    }
+
+    fn int<T: TryFrom<i64>>(self) -> Option<T> {
+        match self {
+            Self::Int(number) => T::try_from(number).ok(),
+            Self::Float(_) | Self::Bool(_) | Self::Words(_) => None,
+        }
+    }
+
+    fn bool(self) -> Option<bool> {
+        match self {
+            Self::Bool(switch) => Some(switch),
+            Self::Float(_) | Self::Int(_) | Self::Words(_) => None,
+        }
+    }
+
+    fn words(self) -> Option<Vec<String>> {
+        match self {
+            Self::Words(list) => Some(list),
+            Self::Float(_) | Self::Int(_) | Self::Bool(_) => None,
+        }
+    }
+}
+
+impl Kind {
+    /// Whether samplers are defined for a value.
+    ///
+    /// # Errors
+    /// What it must be, to be said after the parameter's name.
+    pub fn check(&self, value: &Value) -> Result<(), String> {
+        match (*self, value) {
+            (Self::Float { .. }, Value::Float(number)) if !number.is_finite() => {
+                Err("is not a finite number".to_owned())
+            }
+            (Self::Float { range: (low, _), above: true, .. }, Value::Float(number))
+                // Samplers divide by it.
+                if f64::from(*number) <= low || number.is_subnormal() =>
+            {
+                Err(format!("must be greater than {low}"))
+            }
+            (Self::Float { range: (low, high), .. }, Value::Float(number))
+                if !(low..=high).contains(&f64::from(*number)) =>
+            {
+                Err(format!("must be between {low} and {high}, not {number}"))
+            }
+            (Self::Int { range: (low, high) }, Value::Int(number)) if !(low..=high).contains(number) => {
+                Err(format!("must be between {low} and {high}, not {number}"))
+            }
+            (Self::Words { most, .. }, Value::Words(list)) if list.len() > most => {
+                Err(format!("must not have more than {most} entries"))
+            }
+            (Self::Float { .. } | Self::Int { .. } | Self::Bool | Self::Words { .. }, _) => Ok(()),
+        }
+    }
+
+    /// Whether a word of a command line is a value that samplers are defined for; a list's are separated by semicolons.
+    #[must_use]
+    pub fn fits(&self, word: &str) -> bool {
+        match self {
+            Self::Float { .. } => word
+                .parse()
+                .is_ok_and(|number| self.check(&Value::Float(number)).is_ok()),
+            Self::Int { .. } => word
+                .parse()
+                .is_ok_and(|number| self.check(&Value::Int(number)).is_ok()),
+            Self::Bool => false,
+            Self::Words { words, .. } => word
+                .split(';')
+                .all(|word| words.is_empty() || words.contains(&word)),
+        }
+    }
+
+    /// Reads a value out of an engine's JSON; none if it is not of this kind.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "samplers compute in f32")]
+    pub fn read(&self, json: &serde_json::Value) -> Option<Value> {
+        match self {
+            Self::Float { .. } => json.as_f64().map(|number| Value::Float(number as f32)),
+            Self::Int { .. } => json.as_i64().map(Value::Int),
+            Self::Bool => json.as_bool().map(Value::Bool),
+            Self::Words { .. } => {
+                let word = |word: &serde_json::Value| word.as_str().map(str::to_owned);
+                json.as_array()?
+                    .iter()
+                    .map(word)
+                    .collect::<Option<_>>()
+                    .map(Value::Words)
+            }
+        }
+    }
+}
+
+/// All parameters of one message, in the order of its fields.
+#[derive(Debug)]
+pub struct Parameters<M: 'static>(&'static [Parameter<M>]);
+
+impl<M> Parameters<M> {
+    /// The rows.
+    pub fn iter(&self) -> std::slice::Iter<'static, Parameter<M>> {
+        self.0.iter()
+    }
+
+    /// The row of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&'static Parameter<M>> {
+        self.iter().find(|row| row.name == name)
+    }
+
+    /// What a message says, under the parameters' names.
+    pub fn said<'a>(&self, message: &'a M) -> impl Iterator<Item = (&'static str, Value)> + use<'a, M> {
+        self.iter()
+            .filter_map(|row| Some((row.name, (row.get)(message)?)))
+    }
+
+    /// Takes from `base` what `message` does not say itself.
+    pub fn fill(&self, message: &mut M, base: &M) {
+        for row in self.iter() {
+            if (row.get)(message).is_none()
+                && let Some(value) = (row.get)(base)
+            {
+                (row.set)(message, value);
+            }
+        }
+    }
+
+    /// Puts the context's length where -1 stands for it, and where more than it is said.
+    pub fn within(&self, message: &mut M, context: u32) {
+        for row in self.iter().filter(|row| row.whole_context) {
+            if let Some(Value::Int(tokens)) = (row.get)(message) {
+                let tokens = if tokens < 0 {
+                    context.into()
+                } else {
+                    tokens.min(context.into())
+                };
+                (row.set)(message, Value::Int(tokens));
+            }
+        }
+    }
+
+    /// The first value that samplers are not defined for.
+    ///
+    /// # Errors
+    /// The parameter, and a sentence about it.
+    pub fn check(&self, message: &M) -> Result<(), (&'static str, String)> {
+        for row in self.iter() {
+            if let Some(value) = (row.get)(message)
+                && let Err(wrong) = row.kind.check(&value)
+            {
+                return Err((row.name, format!("`{}` {wrong}", row.name)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<M: std::default::Default> Parameters<M> {
+    /// What an engine shows under the parameters' names.
+    #[must_use]
+    pub fn read(&self, shown: &Map<String, serde_json::Value>) -> M {
+        let mut message = M::default();
+        for row in self.iter() {
+            if let Some(value) = shown.get(row.name).and_then(|json| row.kind.read(json)) {
+                (row.set)(&mut message, value);
+            }
+        }
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_means_one_parameter_and_each_default_is_of_its_kind() {
+        let mut names = std::collections::HashSet::new();
+        for row in SAMPLING.iter() {
+            for name in row.aliases.iter().chain([&row.name]) {
+                assert!(names.insert(*name), "{name} is there twice");
+            }
+            let default = Value::from(row.default);
+            assert_eq!(row.kind.check(&default), Ok(()), "{}", row.name);
+            let json = serde_json::Value::from(default.clone());
+            assert_eq!(row.kind.read(&json), Some(default.clone()), "{}", row.name);
+            let mut message = v1::Sampling::default();
+            assert_eq!((row.get)(&message), None, "{}", row.name);
+            (row.set)(&mut message, default.clone());
+            assert_eq!((row.get)(&message), Some(default), "{}", row.name);
+            assert_eq!(SAMPLING.said(&message).count(), 1, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_comes_before_what_the_model_has() {
+        let mut asked = v1::Sampling {
+            top_k: Some(3),
+            dry_sequence_breakers: Some(v1::Words::default()),
+            ..v1::Sampling::default()
+        };
+        let model = v1::Sampling {
+            top_k: Some(7),
+            min_p: Some(0.5),
+            dry_sequence_breakers: Some(v1::Words {
+                words: vec!["x".into()],
+            }),
+            ..v1::Sampling::default()
+        };
+        SAMPLING.fill(&mut asked, &model);
+        assert_eq!((asked.top_k, asked.min_p), (Some(3), Some(0.5)));
+        assert_eq!(
+            asked.dry_sequence_breakers,
+            Some(v1::Words::default()),
+            "none is something"
+        );
+    }
+
+    #[test]
+    fn the_whole_context_is_a_number_of_tokens() {
+        let mut sampling = v1::Sampling {
+            repeat_last_n: Some(-1),
+            dry_penalty_last_n: Some(i32::MAX),
+            top_k: Some(-1),
+            ..v1::Sampling::default()
+        };
+        SAMPLING.within(&mut sampling, 512);
+        let looks = (
+            sampling.repeat_last_n,
+            sampling.dry_penalty_last_n,
+            sampling.top_k,
+        );
+        assert_eq!(looks, (Some(512), Some(512), Some(-1)));
+    }
+
+    #[test]
+    fn values_that_no_sampler_is_defined_for_are_refused_by_name() {
+        let wrong = |sampling: v1::Sampling| SAMPLING.check(&sampling).unwrap_err().1;
+        let nan = v1::Sampling {
+            dry_base: Some(f32::NAN),
+            ..v1::Sampling::default()
+        };
+        assert_eq!(wrong(nan), "`dry_base` is not a finite number");
+        let three = v1::Sampling {
+            mirostat: Some(3),
+            ..v1::Sampling::default()
+        };
+        assert_eq!(wrong(three), "`mirostat` must be between 0 and 2, not 3");
+        let zero = v1::Sampling {
+            repeat_penalty: Some(0.0),
+            ..v1::Sampling::default()
+        };
+        assert_eq!(wrong(zero), "`repeat_penalty` must be greater than 0");
+    }
+}
