@@ -46,7 +46,7 @@ impl Chunks {
             )),
             "message" => Box::new(anthropic::render::stream(head)),
             "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat, 0)),
-            "llamacpp" => Box::new(llamacpp::completion::stream(Default::default(), view)),
+            "llamacpp" => Box::new(llamacpp::render::stream(Default::default(), view)),
             _ => Box::new(openai::render::chat::stream(&head, view)),
         };
         let event = Event {

@@ -7,8 +7,8 @@ use futures::future::try_join_all;
 use muster_proto::v1::{ErrorInfo, start::Work};
 
 use super::{
-    completion::{self, CompletionCall},
-    schema,
+    render, schema,
+    translate::{self, CompletionCall},
 };
 use crate::{
     openapi::schema::StreamEvent,
@@ -51,7 +51,7 @@ async fn complete(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    generate(&app, query, &request, completion::completion).await
+    generate(&app, query, &request, translate::completion).await
 }
 
 async fn infill(
@@ -59,7 +59,7 @@ async fn infill(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    generate(&app, query, &request, completion::infill).await
+    generate(&app, query, &request, translate::infill).await
 }
 
 async fn generate(
@@ -74,11 +74,7 @@ async fn generate(
         model: model.clone(),
         ..Common::default()
     };
-    let CompletionCall {
-        view,
-        work,
-        mut shape,
-    } = read(body, model.clone())?;
+    let CompletionCall { view, work, mut form } = read(body, model.clone())?;
     let work = work.into_iter().map(Work::Generate).collect();
     // Once it is admitted the model is loaded, and the table knows with how much.
     let context = || {
@@ -87,12 +83,12 @@ async fn generate(
     };
     if view.stream {
         let answers = request.dispatch_together(app, common, work, 1).await?;
-        shape.context(context());
-        return run::stream(answers, completion::stream(shape, view)).await;
+        form.context(context());
+        return run::stream(answers, render::stream(form, view)).await;
     }
     let answers = request.dispatch_each(app, common, work).await?;
-    shape.context(context());
+    form.context(context());
     let answers = try_join_all(answers.into_iter().map(run::gather)).await?;
-    let object = completion::body(&shape, view, &answers);
-    Ok(reply::ok(completion::bytes(&object)))
+    let object = render::body(&form, view, &answers);
+    Ok(reply::ok(render::bytes(&object)))
 }

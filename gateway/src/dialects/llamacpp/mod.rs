@@ -1,16 +1,17 @@
 //! llama.cpp's own routes (seed 004), without a prefix. Errors are in its form, with the status as `code`.
 
-pub(crate) mod completion;
 pub(super) mod error;
 mod generate;
 mod passthrough;
 mod prefixed;
 mod props;
 mod queries;
+pub(crate) mod render;
 mod router;
 mod schema;
 mod settings;
 mod shapes;
+mod translate;
 
 use crate::web::route::{Dialect, Named};
 

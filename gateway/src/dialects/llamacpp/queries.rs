@@ -16,10 +16,10 @@ use muster_proto::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{completion, schema};
+use super::{schema, translate::refuse_images};
 use crate::{
-    dialects::openai::{render::rerank as scores, translate},
-    openapi::schema as openapi,
+    dialects::openai::{self, render::rerank as scores},
+    openapi::schema as openai_schema,
     translate::{
         object::{self, Object},
         prompt,
@@ -72,7 +72,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/reranking", Access::User, rerank)
             .also("/rerank")
             .summary("Score documents against a query")
-            .takes::<openapi::RerankRequest>()
+            .takes::<openai_schema::RerankRequest>()
             .answers::<crate::openapi::answers::RerankList>("Scores.")
             .inference_errors(),
     ]
@@ -150,7 +150,7 @@ async fn apply_template(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let call = translate::chat(&with_model(query, &app, &request.body)?)?;
+    let call = openai::translate::chat(&with_model(query, &app, &request.body)?)?;
     let Some(Input::Chat(chat)) = call.work.input else {
         return Err(Code::Internal.error("a chat without messages").into());
     };
@@ -169,8 +169,8 @@ async fn embedding(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    completion::refuse_images(&mut Object::body(object::text(&request.body)?)?)?;
-    let call = translate::embeddings(&with_model(query, &app, &request.body)?)?;
+    refuse_images(&mut Object::body(object::text(&request.body)?)?)?;
+    let call = openai::translate::embeddings(&with_model(query, &app, &request.body)?)?;
     let answers = request
         .dispatch(&app, call.common, Work::Embed(call.work), 1)
         .await?;
@@ -201,7 +201,7 @@ async fn rerank(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let call = translate::rerank(&with_model(query, &app, &request.body)?)?;
+    let call = openai::translate::rerank(&with_model(query, &app, &request.body)?)?;
     let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));
     let answer = run::gather(request.dispatch(&app, common, work, 1).await?).await?;
     Ok(reply::ok(scores::body(&call, &answer)))
