@@ -169,10 +169,8 @@ const FLAGS: &[Flag] = {
         Flag::theirs(&["--yarn-attn-factor"], Number),
         Flag::theirs(&["--yarn-beta-slow"], Number),
         Flag::theirs(&["--yarn-beta-fast"], Number),
-        // Sampling, where a request for text says nothing.
+        // Where a request for text says nothing.
         Flag::theirs(&["-n", "--predict", "--n-predict"], Integer),
-        Flag::theirs(&["--adaptive-target"], Number),
-        Flag::theirs(&["--adaptive-decay"], Number),
         // Speculation with what the configuration gives.
         Flag::theirs(&["--spec-type"], Words(&DRAFTS)),
         Flag::theirs(&["--spec-draft-n-max"], Count),

@@ -61,6 +61,8 @@ template <typename P, typename F> static void each_parameter(P & p, F && row) {
     row("samplers",              p.samplers);
     row("min_keep",              p.min_keep);
     row("ignore_eos",            p.ignore_eos);
+    row("adaptive_target",       p.adaptive_target);
+    row("adaptive_decay",        p.adaptive_decay);
 }
 
 using sampler_types = std::vector<enum common_sampler_type>;
@@ -106,9 +108,6 @@ common_json ms_parameters(const common_params_sampling & p) {
 
 static void read_spec(const common_json & j, common_params_sampling & p) {
     each_parameter(p, parameter_reader{ j });
-    const parameter_reader more{ j };
-    more("adaptive_target", p.adaptive_target);
-    more("adaptive_decay",  p.adaptive_decay);
     if (j.contains("logit_bias")) {
         const auto & list = j.at("logit_bias");
         for (size_t i = 0; i < list.size(); i++) {

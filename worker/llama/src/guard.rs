@@ -134,14 +134,6 @@ pub(crate) fn sampling(spec: &SamplerSpec, n_vocab: usize) -> Result<(), Refusal
     if let Err((param, message)) = SAMPLING.check(&spec.sampling) {
         return refuse(param, message);
     }
-    for (param, value) in [
-        ("adaptive_target", spec.adaptive_target),
-        ("adaptive_decay", spec.adaptive_decay),
-    ] {
-        if value.is_some_and(|value| !value.is_finite()) {
-            return refuse(param, format!("`{param}` is not a finite number"));
-        }
-    }
     let foreign = |token: i32| usize::try_from(token).map_or(true, |token| token >= n_vocab);
     let tokens = spec
         .logit_bias

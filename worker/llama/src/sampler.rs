@@ -19,10 +19,6 @@ pub(crate) struct SamplerSpec {
     /// What the request says under its parameters' names; what is absent is as the model has it.
     #[serde(flatten, serialize_with = "parameters")]
     pub(crate) sampling: Sampling,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) adaptive_target: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) adaptive_decay: Option<f32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) logit_bias: Vec<(Token, f32)>,
     /// Tokens that never come.

@@ -219,24 +219,12 @@ pub(crate) fn sampling(
             spec.reasoning_budget = i32::try_from(budget.max(-1)).unwrap_or(i32::MAX);
         }
     }
-    spec.adaptive_target = number(extra, "adaptive_target")?;
-    spec.adaptive_decay = number(extra, "adaptive_decay")?;
     if let Some(message) = extra.get("reasoning_budget_message").and_then(Value::as_str) {
         spec.reasoning_budget_message = message.to_owned();
     }
     guard::sampling(&spec, model.info().n_vocab).map_err(refusal)?;
     check_samplers(model, &spec.sampling.samplers)?;
     Ok(spec)
-}
-
-fn number(extra: &serde_json::Map<String, Value>, key: &'static str) -> Result<Option<f32>, ErrorInfo> {
-    match extra.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => match serde_json::from_value(value.clone()) {
-            Ok(number) => Ok(Some(number)),
-            Err(_) => Err(invalid(key, format!("`{key}` must be a number"))),
-        },
-    }
 }
 
 /// A seed as llama.cpp has them: 32 bits.
