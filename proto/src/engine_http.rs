@@ -1,9 +1,11 @@
-//! What of an engine's own HTTP callers may reach, by runtime: the gateway asks for nothing else, and the worker passes nothing else on. An engine
+//! What of an engine's own HTTP callers may reach, by family of runtimes: the gateway asks for nothing else, and the worker passes nothing else on. An engine
 //! has routes that run commands and read files.
+
+use muster_core::runtime::Family;
 
 /// A route of an engine's own HTTP.
 struct Route {
-    runtime: &'static str,
+    family: Family,
     method: &'static str,
     /// Segments; `{}` stands for a number.
     path: &'static str,
@@ -13,7 +15,7 @@ struct Route {
 
 const fn route(method: &'static str, path: &'static str, queries: &'static [&'static str]) -> Route {
     Route {
-        runtime: "llama_server",
+        family: Family::LlamaServer,
         method,
         path,
         queries,
@@ -34,15 +36,15 @@ const ROUTES: [Route; 7] = [
     route("POST", "/v1/audio/transcriptions", &[]),
 ];
 
-/// Whether a runtime's engines are asked this; `target` is a path with its query.
+/// Whether the engines of a family of runtimes are asked this; `target` is a path with its query.
 #[must_use]
-pub fn allows(runtime: &str, method: &str, target: &str) -> bool {
+pub fn allows(family: Family, method: &str, target: &str) -> bool {
     let (path, query) = match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
     };
     ROUTES.iter().any(|route| {
-        route.runtime == runtime
+        route.family == family
             && route.method == method
             && query.is_none_or(|query| route.queries.contains(&query))
             && same(route.path, path)
@@ -79,8 +81,8 @@ mod tests {
             ("POST", "/lora-adapters"),
             ("POST", "/v1/audio/transcriptions"),
         ] {
-            assert!(allows("llama_server", method, target), "{method} {target}");
-            assert!(!allows("llama_cpp", method, target), "{method} {target}");
+            assert!(allows(Family::LlamaServer, method, target), "{method} {target}");
+            assert!(!allows(Family::LlamaCpp, method, target), "{method} {target}");
         }
     }
 
@@ -106,7 +108,7 @@ mod tests {
             ("get", "/props"),
             ("GET", "/props#x"),
         ] {
-            assert!(!allows("llama_server", method, target), "{method} {target}");
+            assert!(!allows(Family::LlamaServer, method, target), "{method} {target}");
         }
     }
 }

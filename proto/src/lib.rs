@@ -1,7 +1,7 @@
 //! The wire of Muster: `muster.v1` messages and services, and what every process needs to speak them alike.
 //!
 //! * [`v1`]: generated messages, clients and servers.
-//! * [`id`]: newtypes of identities. [`units`]: bytes.
+//! * [`convert`]: between these and the core's types (`muster-core`).
 //! * [`error`]: the one error catalogue, code ⇄ gRPC status ⇄ HTTP status.
 //! * [`engine_http`]: what of an engine's own HTTP is passed on.
 //! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20). [`accept`]: listeners.
@@ -36,11 +36,11 @@ pub mod v1 {
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 pub mod accept;
+pub mod convert;
 pub mod disk;
 pub mod engine_http;
 pub mod error;
 pub mod hub;
-pub mod id;
 pub mod life;
 pub mod limits;
 pub mod llamacpp;
@@ -52,7 +52,6 @@ pub mod private;
 pub mod process;
 pub mod trace;
 pub mod trust;
-pub mod units;
 
 pub use error::{Code, ErrorExt};
 

@@ -17,10 +17,8 @@ use std::{
     time::Instant,
 };
 
-use muster_proto::{
-    id::{DeviceId, InstanceId},
-    v1::{DeviceSample, InstanceState, InstanceStatus, Reservation, Touch, WorkerReport},
-};
+use muster_core::InstanceId;
+use muster_proto::v1::{DeviceSample, InstanceState, InstanceStatus, Reservation, Touch, WorkerReport};
 use tokio::sync::Notify;
 
 use crate::{convert, devices::Sample};
@@ -48,7 +46,7 @@ pub(crate) struct Board {
 #[derive(Debug)]
 struct Inner {
     instances: BTreeMap<InstanceId, Entry>,
-    samples: HashMap<DeviceId, Sampled>,
+    samples: HashMap<String, Sampled>,
     urgency: Urgency,
     /// The worker takes no loads any more, and the controller does not know yet.
     draining: Option<bool>,
@@ -285,10 +283,8 @@ impl Inner {
     fn put_samples(&mut self, samples: Vec<Sample>) {
         for (sample, taken) in samples {
             let told = false;
-            self.samples.insert(
-                DeviceId::from(sample.device_id.as_str()),
-                Sampled { sample, taken, told },
-            );
+            self.samples
+                .insert(sample.device_id.clone(), Sampled { sample, taken, told });
         }
     }
 }
@@ -308,7 +304,7 @@ impl Entry {
         Touch {
             instance_id: self.status.instance_id.clone(),
             touch_seq: self.status.touch.as_ref().map_or(0, |touch| touch.touch_seq),
-            age: Some(convert::duration(now.saturating_duration_since(self.touched))),
+            age: Some(convert::span(now.saturating_duration_since(self.touched))),
         }
     }
 
@@ -323,7 +319,7 @@ impl Entry {
 impl Sampled {
     fn told_at(&self, now: Instant) -> DeviceSample {
         DeviceSample {
-            age: Some(convert::duration(now.saturating_duration_since(self.taken))),
+            age: Some(convert::span(now.saturating_duration_since(self.taken))),
             ..self.sample.clone()
         }
     }
@@ -389,7 +385,7 @@ mod tests {
             panic!("{report:?}")
         };
         assert_eq!((touch.instance_id.as_str(), touch.touch_seq), ("i", 8));
-        assert_eq!(touch.age, Some(convert::duration(Duration::from_millis(30))));
+        assert_eq!(touch.age, Some(convert::span(Duration::from_millis(30))));
         assert_eq!(board.urgency(), Urgency::None);
         assert_eq!(board.changes(now), WorkerReport::default());
     }

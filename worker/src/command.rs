@@ -7,16 +7,14 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::{
-    id::InstanceId,
-    v1::{
-        Command, Done, InstanceState, Outcome, ProcessId, RefusedReason, command::Kind as Order,
-        outcome::Kind as Answer,
-    },
+use muster_core::InstanceId;
+use muster_proto::v1::{
+    Command, Done, InstanceState, Outcome, ProcessId, RefusedReason, command::Kind as Order,
+    outcome::Kind as Answer,
 };
 
 use crate::{
-    instance::{Verdict, refused, registry::Registry},
+    instance::{Verdict, incomplete, refused, registry::Registry},
     procfs,
 };
 
@@ -51,9 +49,10 @@ impl Handler {
             let kind = Some(answer.clone());
             return Outcome { command_id, kind };
         }
-        let verdict = match kind {
-            Some(order) => order_instance(&self.registry, &InstanceId::from(instance_id), order).await,
-            None => Err(refused(
+        let verdict = match (InstanceId::new(instance_id), kind) {
+            (Ok(id), Some(order)) => order_instance(&self.registry, &id, order).await,
+            (Err(missing), Some(_)) => Err(incomplete(missing)),
+            (_, None) => Err(refused(
                 RefusedReason::Invalid,
                 0,
                 "the command is of no kind known here",

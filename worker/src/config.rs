@@ -3,11 +3,11 @@
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, Subcommand};
+use muster_core::Bytes;
 use muster_proto::{
     net::Address,
     process::LogLevel,
     trust::{TokenOptions, place},
-    units::Bytes,
 };
 
 use crate::{engine::stub::StubArgs, keeper::KeeperArgs, procfs};
@@ -240,7 +240,7 @@ impl FromStr for DeviceChoice {
                 let capacity: bytesize::ByteSize = capacity.parse().map_err(|_| wrong())?;
                 Ok(Self::Sim {
                     name: name.to_owned(),
-                    capacity: Bytes(capacity.as_u64()),
+                    capacity: Bytes::new(capacity.as_u64()),
                 })
             }
             Some(_) | None => Err(wrong()),
@@ -274,8 +274,8 @@ mod tests {
             capacity,
         };
         assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
-        assert_eq!("sim:gpu0:8GiB".parse(), Ok(sim("gpu0", Bytes(8 << 30))));
-        assert_eq!("sim:a:1000".parse(), Ok(sim("a", Bytes(1000))));
+        assert_eq!("sim:gpu0:8GiB".parse(), Ok(sim("gpu0", Bytes::new(8 << 30))));
+        assert_eq!("sim:a:1000".parse(), Ok(sim("a", Bytes::new(1000))));
         assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(CudaChoice::Index(3))));
         assert_eq!("cuda:all".parse(), Ok(DeviceChoice::Cuda(CudaChoice::All)));
         assert_eq!(

@@ -8,10 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::{
-    id::InstanceId,
-    v1::{InstanceState, ProcessId, Reservation},
-};
+use muster_core::InstanceId;
+use muster_proto::v1::{InstanceState, ProcessId, Reservation};
 use tokio::time::sleep;
 
 use crate::{board::is_terminal, devices::Sample, instance::actor::Ground};
@@ -40,9 +38,10 @@ async fn look(ground: &Arc<Ground>) -> bool {
     let engines: Vec<(InstanceId, Vec<ProcessId>, Vec<Reservation>)> = instances
         .into_iter()
         .filter(|status| !is_terminal(status) && !status.engine.is_empty())
-        .map(|status| {
+        .filter_map(|status| {
             let reservations = status.spec.map(|spec| spec.reservations).unwrap_or_default();
-            (InstanceId::from(status.instance_id), status.engine, reservations)
+            let id = InstanceId::new(status.instance_id).ok()?;
+            Some((id, status.engine, reservations))
         })
         .collect();
     let devices = ground.devices.clone();

@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::{units::Bytes, v1::ProcessId};
+use muster_core::Bytes;
+use muster_proto::v1::ProcessId;
 
 /// The host's memory, as `/proc/meminfo` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ fn within(host: Memory, cgroups: &[PathBuf]) -> Pool {
 fn kib(text: &str, name: &str) -> Option<Bytes> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let number: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    Some(Bytes(number.saturating_mul(1024)))
+    Some(Bytes::new(number.saturating_mul(1024)))
 }
 
 /// Directories of the cgroup (version 2) and its ancestors.
@@ -89,8 +90,8 @@ fn limit(cgroup: &Path) -> Option<Memory> {
         })
         .unwrap_or(0);
     Some(Memory {
-        capacity: Bytes(capacity),
-        free: Bytes(capacity).minus(Bytes(used).minus(Bytes(cache))),
+        capacity: Bytes::new(capacity),
+        free: Bytes::new(capacity).saturating_sub(Bytes::new(used).saturating_sub(Bytes::new(cache))),
     })
 }
 
@@ -117,7 +118,7 @@ pub(crate) fn activity(tree: &[ProcessId]) -> Activity {
     // USER_HZ is 100 on every architecture Linux runs on that we do.
     Activity {
         cpu: Duration::from_millis(ticks.saturating_mul(10)),
-        bytes: tree.iter().map(|process| Bytes(moved(process.pid))).sum(),
+        bytes: tree.iter().map(|process| Bytes::new(moved(process.pid))).sum(),
     }
 }
 
@@ -183,7 +184,7 @@ mod tests {
             pid,
             start_time: start_time(pid).unwrap(),
         };
-        assert!(pss(&[own]) > Bytes(100_000));
+        assert!(pss(&[own]) > Bytes::new(100_000));
         assert!(activity(&[own]).bytes > Bytes::ZERO);
         let memory = memory().unwrap().memory;
         assert!(memory.free <= memory.capacity && memory.free > Bytes::ZERO);
@@ -201,8 +202,8 @@ mod tests {
 
     fn pool(root: &Path, own: &str) -> Pool {
         let host = Memory {
-            capacity: Bytes(1000),
-            free: Bytes(700),
+            capacity: Bytes::new(1000),
+            free: Bytes::new(700),
         };
         let ancestors = Path::new(own).ancestors().map(|path| root.join(path));
         within(host, &ancestors.collect::<Vec<_>>())
@@ -220,13 +221,19 @@ mod tests {
         ];
         cgroups(dir.path(), &tree);
         let [a, b, free] = ["slice/a", "slice/b", "slice/free"].map(|own| pool(dir.path(), own));
-        assert_eq!((a.memory.capacity, a.memory.free), (Bytes(300), Bytes(200)));
-        assert_eq!((b.memory.capacity, b.memory.free), (Bytes(200), Bytes(200)));
+        assert_eq!(
+            (a.memory.capacity, a.memory.free),
+            (Bytes::new(300), Bytes::new(200))
+        );
+        assert_eq!(
+            (b.memory.capacity, b.memory.free),
+            (Bytes::new(200), Bytes::new(200))
+        );
         assert!(a.cgroup.is_some() && b.cgroup.is_some() && a.cgroup != b.cgroup);
         assert_eq!(free.cgroup, None, "without a limit it is the host's");
         assert_eq!(
             (free.memory.capacity, free.memory.free),
-            (Bytes(1000), Bytes(700))
+            (Bytes::new(1000), Bytes::new(700))
         );
     }
 
@@ -250,7 +257,7 @@ mod tests {
         assert_ne!(small.cgroup, a.cgroup);
         assert_eq!(
             (small.memory.capacity, small.memory.free),
-            (Bytes(100), Bytes(10)),
+            (Bytes::new(100), Bytes::new(10)),
             "what is around it is nearly full"
         );
     }
@@ -258,7 +265,7 @@ mod tests {
     #[test]
     fn lines_of_meminfo() {
         let text = "MemTotal:       24000 kB\nMemAvailable:     1 kB\n";
-        assert_eq!(kib(text, "MemTotal:"), Some(Bytes(24_576_000)));
+        assert_eq!(kib(text, "MemTotal:"), Some(Bytes::new(24_576_000)));
         assert_eq!(kib(text, "Nothing:"), None);
     }
 }

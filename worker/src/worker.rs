@@ -13,8 +13,8 @@ use std::{
 };
 
 use anyhow::Context as _;
+use muster_core::{BootId, HostId, WorkerId};
 use muster_proto::{
-    id::{self, BootId, HostId, WorkerId},
     life::Life,
     net::Address,
     process::{notify_ready, notify_stopping, show_life, shutdown_signal},
@@ -79,9 +79,9 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         around: watch::Sender::new(Surroundings::default()),
     });
     let identity = Identity {
-        worker: WorkerId::from(name),
-        boot: BootId::from(id::fresh()),
-        host: HostId::from(procfs::host_id()),
+        worker: WorkerId::new(name)?,
+        boot: BootId::fresh(),
+        host: HostId::new(procfs::host_id())?,
     };
     let instances = TaskTracker::new();
     let registry = Arc::new(Registry::new(identity, Arc::clone(&ground), instances.clone()));

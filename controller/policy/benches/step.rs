@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use muster_core::{Bytes, DeviceKind, HoldId, InstanceId, ModelType, Runtime, SpecHash};
 use muster_policy::{
-    Bytes, Command, CommandId, Config, DeviceChoice, DeviceFacts, DeviceKind, Effect, EstimateSource, Event,
-    Exclusivity, Fleet, HoldId, InstanceId, InstanceSpec, InstanceStatus, Limit, Limits, ModelSpec,
-    ModelType, Moment, Need, NeedPart, Origin, Outcome, Refusal, Report, ReportedState, Reservation,
-    RuntimeName, Settings, SpecHash, Touch, WorkerFacts,
+    Command, CommandId, Config, DeviceChoice, DeviceFacts, Effect, EstimateSource, Event, Exclusivity, Fleet,
+    InstanceSpec, InstanceStatus, Limit, Limits, ModelSpec, Moment, Need, NeedPart, Origin, Outcome, Refusal,
+    Report, ReportedState, Reservation, Settings, Touch, WorkerFacts,
 };
 
 const PER_WORKER: usize = 10;
@@ -46,7 +46,7 @@ fn spec(id: &str) -> ModelSpec {
     ModelSpec {
         id: id.into(),
         kind: ModelType::Llm,
-        runtime: "stub".into(),
+        runtime: Runtime::Stub,
         device: DeviceChoice::Any,
         needs: vec![Need {
             parts: vec![NeedPart {
@@ -57,7 +57,7 @@ fn spec(id: &str) -> ModelSpec {
             source: EstimateSource::Configured,
             settings: Settings(Arc::from([])),
         }],
-        spec_hash: SpecHash::new("hash"),
+        spec_hash: SpecHash::from("hash"),
         pinned: false,
         idle_ttl: muster_policy::IdleTtl::Default,
         replicas: std::num::NonZeroU32::MIN,
@@ -66,7 +66,7 @@ fn spec(id: &str) -> ModelSpec {
 }
 
 fn instance_name(worker: usize, n: usize) -> InstanceId {
-    InstanceId::new(format!("0190-{worker:06}-{n:03}"))
+    InstanceId::from(format!("0190-{worker:06}-{n:03}").as_str())
 }
 
 fn status(worker: usize, n: usize, running: u32, touch_seq: u64, age: Duration) -> InstanceStatus {
@@ -135,7 +135,7 @@ impl World {
                     capacity: Bytes::new(capacity),
                     exclusivity: Exclusivity::Shared,
                 }],
-                runtimes: BTreeMap::from([(RuntimeName::new("stub"), BTreeSet::from(["gpu".into()]))]),
+                runtimes: BTreeMap::from([(Runtime::Stub, BTreeSet::from(["gpu".into()]))]),
                 draining: false,
             };
             let age = |n: usize| Duration::from_secs(((worker * 7919 + n * 104_729) % 90_000) as u64 + 10);
@@ -154,7 +154,7 @@ impl World {
         let next = &mut self.next;
         let mut ids = || {
             *next += 1;
-            InstanceId::new(format!("0191-{next:09}"))
+            InstanceId::from(format!("0191-{next:09}").as_str())
         };
         self.fleet.step(self.now, event, &mut ids)
     }
@@ -167,7 +167,7 @@ impl World {
     }
 
     fn open(&self, n: u64) -> (HoldId, Event) {
-        let hold = HoldId::new(format!("hold-{n}"));
+        let hold = HoldId::from(format!("hold-{n}").as_str());
         let event = Event::EnsureOpened {
             hold: hold.clone(),
             model: format!("cold-{}", n % 64).as_str().into(),

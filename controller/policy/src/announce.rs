@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::{Effect, HoldId, InstanceId, ModelId, ModelState, RouteState, Stage, WaitReason};
+use crate::api::{Effect, ModelState, RouteState, Stage, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{InstanceState, LoadId, Place, Standing};
+use muster_core::{HoldId, InstanceId, ModelId};
 
 /// The shortest timer.
 const SOONEST: Duration = Duration::from_millis(1);

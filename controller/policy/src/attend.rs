@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::{Command, DecisionKind, Effect, HoldId, InstanceId, Moment, WorkerId};
+use crate::api::{Command, DecisionKind, Effect, Moment};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, InstanceState, Place};
 use crate::timers::Alarm;
+use muster_core::{HoldId, InstanceId, WorkerId};
 
 impl Fleet {
     /// Sends what is due, and sets alarms for what time alone will make due.

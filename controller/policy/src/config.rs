@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::api::{Bytes, DeviceKind, Exclusivity, IdleTtl, ModelType};
+use crate::api::{Exclusivity, IdleTtl};
+use muster_core::{Bytes, DeviceKind, ModelType};
 
 /// How many models of one type a host, or the fleet, may have loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use crate::api::{Command, DecisionKind, InstanceId, ModelId, Moment, UnloadMode};
+use crate::api::{Command, DecisionKind, Moment, UnloadMode};
 use crate::fleet::Fleet;
 use crate::plan::Tenure;
 use crate::state::{Asked, Instance, InstanceState};
 use crate::timers::Alarm;
+use muster_core::{InstanceId, ModelId};
 
 /// When to look again if a load runs beside an instance whose time is over.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

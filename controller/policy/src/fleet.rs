@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::{
-    Command, CommandId, Decision, DecisionKind, DeviceKey, Effect, Event, HoldId, HostId, IdSource,
-    InstanceId, ModelId, Moment, WorkerFacts, WorkerId,
+    Command, CommandId, Decision, DecisionKind, DeviceKey, Effect, Event, IdSource, Moment, WorkerFacts,
 };
 use crate::config::Config;
 use crate::ledger::{Ledger, Tracked};
@@ -21,6 +20,7 @@ use crate::plan::Memos;
 use crate::state::{Asked, Device, Instance, Load, LoadId, Model, Pending, Presence, Waiter, Worker};
 use crate::strategy::Appraiser;
 use crate::timers::{Alarm, Timers};
+use muster_core::{HoldId, HostId, InstanceId, ModelId, WorkerId};
 
 /// All policy knows. One task owns it.
 #[derive(Debug)]
@@ -333,7 +333,7 @@ impl Fleet {
     }
 
     /// The key of a device on the host of an instance.
-    pub(crate) fn key(host: &HostId, device: &crate::api::DeviceId) -> DeviceKey {
+    pub(crate) fn key(host: &HostId, device: &muster_core::DeviceId) -> DeviceKey {
         DeviceKey {
             host: host.clone(),
             device: device.clone(),

@@ -2,12 +2,11 @@
 
 mod decisions;
 
-use crate::api::{
-    Bytes, Decision, DecisionKind, DeviceKey, Effect, HostId, InstanceId, ModelId, ModelType, WorkerId,
-};
+use crate::api::{Decision, DecisionKind, DeviceKey, Effect};
 use crate::fleet::{Fleet, Phase};
 use crate::state::Place;
 use decisions::{commanded, least_recently_used};
+use muster_core::{Bytes, HostId, InstanceId, ModelId, ModelType, WorkerId};
 
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

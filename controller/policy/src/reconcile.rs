@@ -4,12 +4,11 @@
 
 use std::sync::Arc;
 
-use crate::api::{
-    DecisionKind, Group, HoldId, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, WorkerId,
-};
+use crate::api::{DecisionKind, Group, LoadError, ModelSpec, ModelState, Origin};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Before, Exit, Instance, InstanceState, Load, Place, Waiter, Was};
 use crate::timers::Alarm;
+use muster_core::{HoldId, InstanceId, ModelId, WorkerId};
 
 /// What a model has to offer to a waiter.
 enum Home {

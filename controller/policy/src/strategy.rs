@@ -22,10 +22,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::api::{Bytes, ModelId, Moment};
+use crate::api::Moment;
 use crate::config::Eviction;
 use crate::state::{Instance, InstanceState};
 use habits::{Habits, Tally};
+use muster_core::{Bytes, ModelId};
 
 /// A longer pause ends a conversation: what follows is a new use. After such a pause the model is worth what one of average popularity is,
 /// beside its own popularity.

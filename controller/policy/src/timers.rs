@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{InstanceId, ModelId, Moment, WorkerId};
+use crate::api::Moment;
 use crate::fleet::{Fleet, Phase};
+use muster_core::{InstanceId, ModelId, WorkerId};
 
 /// What the fleet waits for the clock with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{
-    Bytes, DeviceKey, DeviceKind, HostId, InstanceId, ModelId, ModelState, Moment, RouteState, WorkerFacts,
-    WorkerId,
-};
+use crate::api::{DeviceKey, ModelState, Moment, RouteState, WorkerFacts};
+use muster_core::{Bytes, DeviceKind, HostId, InstanceId, ModelId, WorkerId};
 
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Device, Instance, LoadId, Model, Presence, Worker};
@@ -100,9 +98,10 @@ impl Fleet {
 
     /// One of [`models`](Self::models).
     #[must_use]
-    pub fn model(&self, id: &ModelId) -> Option<ModelView> {
+    pub fn model(&self, id: &str) -> Option<ModelView> {
         let position = |load: LoadId| u32::try_from(self.queue.range(..=load).count()).ok();
-        self.model_view(id, self.models.get(id)?, position)
+        let (id, model) = self.models.get_key_value(id)?;
+        self.model_view(id, model, position)
     }
 
     fn model_view(

@@ -12,12 +12,13 @@ use std::{
     sync::Arc,
 };
 
+use muster_core::{Bytes, ModelId, ModelType, Runtime, SpecHash, WorkerId, runtime::Family};
 use muster_gguf::Kind;
-use muster_policy::{Bytes, DeviceChoice, ModelType, WorkerId};
+use muster_policy::DeviceChoice;
 use muster_proto::{
     Code, ErrorExt as _, llamacpp,
     overrides::Overrides,
-    v1::{CachedFiles, ErrorInfo, HubCheckpoint, ModelSettings},
+    v1::{CachedFiles, ErrorInfo, HubCheckpoint, ModelSettings, ModelType as WireType},
 };
 
 use serde_json::{Map, Value};
@@ -35,7 +36,7 @@ pub(crate) use places::{FilePlace, Files, Seen};
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     entries: Vec<Entry>,
-    places: HashMap<Arc<str>, usize>,
+    places: HashMap<ModelId, usize>,
     /// A worker has llama.cpp's own server.
     server: bool,
 }
@@ -57,15 +58,12 @@ pub(crate) struct Entry {
     /// Workers with its files, if they are the hub's.
     workers: BTreeSet<WorkerId>,
     place: Arc<FilePlace>,
-    spec_hash: String,
+    spec_hash: SpecHash,
     files: Files,
     details: Option<Arc<Details>>,
     /// A worker has llama.cpp's own server.
     server: bool,
 }
-
-/// llama.cpp's own server.
-pub(crate) const SERVER: &str = "llama_server";
 
 impl Catalogue {
     /// Takes the configured models, in their order. Their files are not looked at yet.
@@ -85,7 +83,7 @@ impl Catalogue {
 
     /// Notes where each entry is.
     fn number(&mut self) {
-        let ids = self.entries.iter().map(|entry| Arc::clone(&entry.model.id));
+        let ids = self.entries.iter().map(|entry| entry.model.id.clone());
         self.places = ids.enumerate().map(|(place, id)| (id, place)).collect();
     }
 
@@ -100,7 +98,7 @@ impl Catalogue {
             server: self.server,
             ..Entry::new(model, place)
         };
-        match self.entry_mut(&entry.model.id.clone()) {
+        match self.entry_mut(entry.model.id.clone().as_str()) {
             Some(old) => *old = entry,
             None => {
                 self.entries.push(entry);
@@ -111,7 +109,7 @@ impl Catalogue {
 
     /// Takes a model out.
     pub(crate) fn remove(&mut self, id: &str) {
-        self.entries.retain(|entry| entry.model.id.as_ref() != id);
+        self.entries.retain(|entry| entry.model.id.as_str() != id);
         self.number();
     }
 
@@ -131,9 +129,9 @@ impl Catalogue {
         self.server = true;
         let mut news = false;
         for entry in &mut self.entries {
-            let before = entry.runtime() == SERVER;
+            let before = entry.runtime() == Runtime::LlamaServer;
             entry.server = true;
-            news |= before != (entry.runtime() == SERVER);
+            news |= before != (entry.runtime() == Runtime::LlamaServer);
         }
         news
     }
@@ -213,7 +211,7 @@ impl Catalogue {
     }
 
     /// Models whose settings have one of these hashes: what is known of a load of one holds for all.
-    pub(crate) fn with_hashes(&self, hashes: &BTreeSet<String>) -> Vec<String> {
+    pub(crate) fn with_hashes(&self, hashes: &BTreeSet<SpecHash>) -> Vec<String> {
         self.ids(|entry| hashes.contains(&entry.spec_hash))
     }
 
@@ -254,8 +252,8 @@ impl Catalogue {
 
 impl Entry {
     fn new(mut model: ModelEntry, place: Arc<FilePlace>) -> Self {
-        model.settings.r#type = convert::model_type(model.kind).into();
-        let spec_hash = convert::spec_hash(&model.runtime, &model.settings);
+        model.settings.r#type = WireType::from(model.kind).into();
+        let spec_hash = convert::spec_hash(model.runtime, &model.settings);
         Self {
             definition: model.settings.clone(),
             device: model.device.clone(),
@@ -288,9 +286,9 @@ impl Entry {
         labels.retain(|label| Some(label.as_str()) != config::label_of(before));
         labels.extend(config::label_of(kind).map(str::to_owned));
         self.model.kind = kind;
-        self.definition.r#type = convert::model_type(kind).into();
+        self.definition.r#type = WireType::from(kind).into();
         self.model.settings.r#type = self.definition.r#type;
-        self.spec_hash = convert::spec_hash(&self.model.runtime, &self.model.settings);
+        self.spec_hash = convert::spec_hash(self.model.runtime, &self.model.settings);
     }
 
     fn set_options(&mut self, options_json: &str) -> Result<(), ErrorInfo> {
@@ -311,20 +309,19 @@ impl Entry {
             None | Some(Value::Null) => self.device.clone(),
             Some(backend) => {
                 let kind = backend.as_str().and_then(config::backend);
-                let kind =
-                    kind.filter(|_| matches!(self.model.runtime.as_str(), "llama_cpp" | "llama_server"));
+                let kind = kind.filter(|_| self.model.runtime.is_llama_cpp());
                 DeviceChoice::Kind(
                     kind.ok_or_else(|| wrong(BACKEND, "is no backend of this model's runtime"))?,
                 )
             }
         };
         // They are for a server too that no worker has yet: saved ones are read before any worker comes.
-        let options = Overrides::from_json(self.host(), &Value::Object(fields).to_string())?;
+        let options = Overrides::from_json(self.host().family(), &Value::Object(fields).to_string())?;
         let mut settings = self.definition.clone();
         options.apply(&mut settings)?;
         // They are a part of what the model is, not of one load.
         settings.load_override_json.clear();
-        self.spec_hash = convert::spec_hash(&self.model.runtime, &settings);
+        self.spec_hash = convert::spec_hash(self.model.runtime, &settings);
         self.model.settings = settings;
         self.model.device = device;
         self.options = if whole.is_empty() {
@@ -356,40 +353,40 @@ impl Entry {
     /// `invalid_load_request`: the model's runtime does not take them.
     pub(crate) fn overridden(&self, override_json: &str) -> Result<Self, ErrorInfo> {
         let mut entry = self.clone();
-        Overrides::from_json(entry.runtime(), override_json)?.apply(&mut entry.model.settings)?;
+        Overrides::from_json(entry.runtime().family(), override_json)?.apply(&mut entry.model.settings)?;
         // Where a setting came from does not change what it needs: estimates are shared.
         let effective = ModelSettings {
             load_override_json: String::new(),
             ..entry.model.settings.clone()
         };
-        entry.spec_hash = convert::spec_hash(&entry.model.runtime, &effective);
+        entry.spec_hash = convert::spec_hash(entry.model.runtime, &effective);
         Ok(entry)
     }
 
     /// The runtime that hosts it: the one that its definition [wants](Self::host), where a worker has llama.cpp's own server or none is wanted.
     /// Else our engine refuses it by name.
-    pub(crate) fn runtime(&self) -> &str {
+    pub(crate) fn runtime(&self) -> Runtime {
         if self.server {
             self.host()
         } else {
-            &self.model.runtime
+            self.model.runtime
         }
     }
 
     /// The runtime that its definition wants: as configured, but llama.cpp's own server where there is a projector, an adapter, a draft model or a
     /// flag that our engine cannot honour, and the entry leaves the choice to us (controller/README.md, Settings). What requests set, saved or for one
     /// load, has no say in it.
-    fn host(&self) -> &str {
-        let open = !self.model.runtime_given && self.model.runtime == "llama_cpp";
+    fn host(&self) -> Runtime {
+        let open = !self.model.runtime_given && self.model.runtime == Runtime::LlamaCpp;
         let given = &self.definition;
         let beyond = || {
             llamacpp::beyond_embedded(&given.args).is_some()
                 || !(given.mmproj.is_empty() && given.lora.is_empty() && given.draft.is_empty())
         };
         if open && beyond() {
-            SERVER
+            Runtime::LlamaServer
         } else {
-            &self.model.runtime
+            self.model.runtime
         }
     }
 
@@ -398,7 +395,7 @@ impl Entry {
     /// # Errors
     /// `invalid_load_request`, naming the flag.
     pub(crate) fn check_args(&self) -> Result<(), ErrorInfo> {
-        if self.runtime() == "llama_cpp" {
+        if self.runtime().family() == Family::LlamaCpp {
             llamacpp::check(&self.model.settings.args)?;
         }
         Ok(())
@@ -421,7 +418,7 @@ impl Entry {
         match self.model.thinking.or(engine) {
             Some(known) => Some(known),
             None if self.model.kind != ModelType::Llm => Some(false),
-            None if self.model.runtime == "stub" => Some(true),
+            None if self.model.runtime.facts().thinks => Some(true),
             None if template.is_empty() => self
                 .details()
                 .and_then(Details::facts)
@@ -436,7 +433,7 @@ impl Entry {
     }
 
     /// Hash of runtime and settings; equal hashes are the same load.
-    pub(crate) fn spec_hash(&self) -> &str {
+    pub(crate) fn spec_hash(&self) -> &SpecHash {
         &self.spec_hash
     }
 

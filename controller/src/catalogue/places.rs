@@ -65,13 +65,13 @@ impl FilePlace {
                     ..model.settings.clone()
                 };
                 // Of another host's files nothing is seen here.
-                let reader = Reader::of(&model.runtime, Some(Path::new(&files.path)), &settings);
+                let reader = Reader::of(model.runtime, Some(Path::new(&files.path)), &settings);
                 (Source::Hub(Some(files.clone())), reader)
             }
             (Some(_), None) => (Source::Hub(None), None),
             (None, _) => {
                 let source = model.file.clone().map_or(Source::Nothing, Source::Path);
-                let reader = Reader::of(&model.runtime, model.file.as_deref(), &model.settings);
+                let reader = Reader::of(model.runtime, model.file.as_deref(), &model.settings);
                 (source, reader)
             }
         };

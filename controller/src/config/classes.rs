@@ -2,22 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use muster_policy::{DeviceKind, Exclusivity, ModelType};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::Exclusivity;
 
 use super::section::Section;
-
-const KINDS: [(&str, DeviceKind); 4] = [
-    ("cpu", DeviceKind::Cpu),
-    ("gpu", DeviceKind::Gpu),
-    ("npu", DeviceKind::Npu),
-    ("sim", DeviceKind::Sim),
-];
 
 /// Reads the section. `1` = one model whatever its type, `-1` = as many as fit, an array = so many of each type in the order llm, embedding,
 /// reranking, audio, image; missing ones are 0, -1 = as many as fit.
 pub(super) fn classes(section: Section<'_>) -> BTreeMap<DeviceKind, Exclusivity> {
     let mut classes = BTreeMap::new();
-    for (key, kind) in KINDS {
+    for kind in DeviceKind::ALL {
+        let key = kind.name();
         let Some(value) = section.leaf(key) else { continue };
         match class(value) {
             Ok(class) => {

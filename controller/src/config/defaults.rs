@@ -1,7 +1,7 @@
 //! `--ctx-size`, `--llamacpp` and `--llamacpp-args`: what holds for models that say nothing themselves. A model's own definition wins
 //! (controller/README.md, Settings).
 
-use muster_policy::DeviceKind;
+use muster_core::DeviceKind;
 
 /// Settings of the command line that models fall back to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,11 +5,14 @@
 use std::{
     num::NonZeroU32,
     path::{Path, PathBuf},
-    sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use muster_policy::{Bytes, DeviceChoice, DeviceKind, IdleTtl, ModelType};
+use muster_core::{
+    Bytes, DeviceId, DeviceKind, ModelId, ModelType, Runtime,
+    runtime::{Checkpoints, RECIPES},
+};
+use muster_policy::{DeviceChoice, IdleTtl};
 use muster_proto::{
     hub::HubName,
     v1::{HubCheckpoint, LoraAdapter, ModelSettings, StubSettings},
@@ -21,7 +24,7 @@ use super::{defaults::Defaults, own, prompt_format, section::Section};
 #[derive(Debug, Clone)]
 pub struct ModelEntry {
     /// Its id, the table's key.
-    pub id: Arc<str>,
+    pub id: ModelId,
     /// What kind of work it does, from its labels; without one of these, what its file's header says once that is read, and `llm` until then.
     pub kind: ModelType,
     /// A label says its kind.
@@ -29,7 +32,7 @@ pub struct ModelEntry {
     /// Lemonade's recipe; empty if the entry names a runtime only.
     pub recipe: String,
     /// The runtime that hosts it.
-    pub runtime: String,
+    pub runtime: Runtime,
     /// The entry names it; else it is the recipe's first.
     pub runtime_given: bool,
     /// The checkpoint as configured; empty for `stub`.
@@ -72,34 +75,6 @@ pub struct ModelEntry {
     pub defined_in: PathBuf,
 }
 
-/// Runtimes that a catalogue entry may name (proto/README.md, Words).
-const RUNTIMES: [&str; 10] = [
-    "llama_cpp",
-    "llama_server",
-    "stub",
-    "vllm",
-    "vllm_serve",
-    "flm",
-    "ryzenai_server",
-    "exllamav3",
-    "ct2",
-    "openai_remote",
-];
-
-/// Runtimes that are llama.cpp.
-const LLAMA_CPP: [&str; 2] = ["llama_cpp", "llama_server"];
-
-/// Lemonade's recipes with the runtimes that can host them, the default one first (controller/README.md, Settings).
-const RECIPES: [(&str, &[&str]); 7] = [
-    ("llamacpp", &["llama_cpp", "llama_server"]),
-    ("vllm", &["vllm", "vllm_serve"]),
-    ("flm", &["flm"]),
-    ("ryzenai-llm", &["ryzenai_server"]),
-    ("oga-hybrid", &["ryzenai_server"]),
-    ("oga-npu", &["ryzenai_server"]),
-    ("oga-cpu", &["ryzenai_server"]),
-];
-
 /// Keys that llama.cpp's own flags say too.
 const FLAGS: [(&str, &[&str]); 11] = [
     ("checkpoint", &["-m", "--model"]),
@@ -125,7 +100,10 @@ pub(super) fn catalogue(section: &Section<'_>, defaults: &Defaults) -> Vec<Model
 }
 
 fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEntry> {
-    if id.is_empty() || id.chars().any(char::is_control) {
+    let plain = ModelId::new(id)
+        .ok()
+        .filter(|_| !id.chars().any(char::is_control));
+    if plain.is_none() {
         section.problem("", "is no model id");
     }
     let recipe = section.string("recipe").unwrap_or_default().to_owned();
@@ -142,47 +120,51 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         (None, _) | (_, Some(_)) => None,
     };
     settings.stub = stub(&section, runtime);
-    settings.runtime_json = own::read(&section, runtime.unwrap_or_default());
+    settings.runtime_json = own::read(&section, runtime);
     let prompt_format = prompt_format::read(&section, runtime, &mut settings.chat_template);
     let replicas = count(&section, "replicas").unwrap_or(NonZeroU32::MIN);
     let mut device = device(section.string("device").unwrap_or_default());
-    if runtime.is_some_and(|runtime| LLAMA_CPP.contains(&runtime)) {
+    if runtime.is_some_and(Runtime::is_llama_cpp) {
         fall_back(&section, &mut settings, &mut device, defaults);
     }
-    let model = ModelEntry {
-        id: id.into(),
-        kind: kind(&labels).unwrap_or(ModelType::Llm),
-        kind_given: kind(&labels).is_some(),
-        recipe,
-        runtime: runtime.unwrap_or_default().to_owned(),
-        runtime_given: section.has("runtime"),
-        checkpoint,
-        file,
-        hub,
-        registered: None,
-        labels,
-        device,
-        memory: section.integer("memory_mib", 1).map(Bytes::mib),
-        partial_offload: partial_offload(&section),
-        settings,
-        pinned: section.boolean("pinned").unwrap_or_default(),
-        idle_ttl: match section.duration("idle_ttl") {
-            None => IdleTtl::Default,
-            Some(Duration::ZERO) => IdleTtl::Never,
-            Some(ttl) => IdleTtl::After(ttl),
-        },
-        replicas,
-        replica_max: replica_max(&section, replicas),
-        prompt_format,
-        enabled: section.boolean("enabled").unwrap_or_default(),
-        wanted_device: section.string("device").unwrap_or_default().to_owned(),
-        autoload: section.boolean("autoload"),
-        thinking: section.boolean("thinking"),
-        defined_in: section.file().as_ref().clone(),
+    // In this order: every key is asked for, whatever is wrong.
+    let read = || {
+        Some(ModelEntry {
+            kind: kind(&labels).unwrap_or(ModelType::Llm),
+            kind_given: kind(&labels).is_some(),
+            recipe,
+            runtime_given: section.has("runtime"),
+            checkpoint,
+            file,
+            hub,
+            registered: None,
+            labels,
+            device,
+            memory: section.integer("memory_mib", 1).map(Bytes::mib),
+            partial_offload: partial_offload(&section),
+            settings,
+            pinned: section.boolean("pinned").unwrap_or_default(),
+            idle_ttl: match section.duration("idle_ttl") {
+                None => IdleTtl::Default,
+                Some(Duration::ZERO) => IdleTtl::Never,
+                Some(ttl) => IdleTtl::After(ttl),
+            },
+            replicas,
+            replica_max: replica_max(&section, replicas),
+            prompt_format,
+            enabled: section.boolean("enabled").unwrap_or_default(),
+            wanted_device: section.string("device").unwrap_or_default().to_owned(),
+            autoload: section.boolean("autoload"),
+            thinking: section.boolean("thinking"),
+            defined_in: section.file().as_ref().clone(),
+            id: plain?,
+            runtime: runtime?,
+        })
     };
+    let model = read();
     section.finish();
-    // Without a runtime a problem was noted, and there will be no configuration.
-    runtime.map(|_| model)
+    // Where something is missing a problem was noted, and there will be no configuration.
+    model
 }
 
 fn count(section: &Section<'_>, key: &'static str) -> Option<NonZeroU32> {
@@ -199,15 +181,16 @@ fn replica_max(section: &Section<'_>, replicas: NonZeroU32) -> NonZeroU32 {
     most
 }
 
-fn runtime(section: &Section<'_>, recipe: &str, checkpoint: &str) -> Option<&'static str> {
+fn runtime(section: &Section<'_>, recipe: &str, checkpoint: &str) -> Option<Runtime> {
+    let names: Vec<&str> = Runtime::ALL.iter().map(|runtime| runtime.name()).collect();
     let given = section
-        .word("runtime", &RUNTIMES)
-        .and_then(|place| RUNTIMES.get(place).copied());
+        .word("runtime", &names)
+        .and_then(|place| Runtime::ALL.get(place).copied());
     if section.has("runtime") && given.is_none() {
         return None;
     }
     if recipe.is_empty() {
-        let guess = (section.has("checkpoint") && checkpoint.ends_with(".gguf")).then_some("llama_cpp");
+        let guess = (section.has("checkpoint") && checkpoint.ends_with(".gguf")).then_some(Runtime::LlamaCpp);
         if given.or(guess).is_none() {
             section.problem("", "names neither a runtime nor a recipe");
         }
@@ -227,7 +210,11 @@ fn runtime(section: &Section<'_>, recipe: &str, checkpoint: &str) -> Option<&'st
                 "runtime",
                 format!(
                     "`{given}` does not host the recipe `{recipe}`: want {}",
-                    hosts.join(" or ")
+                    hosts
+                        .iter()
+                        .map(|host| host.name())
+                        .collect::<Vec<_>>()
+                        .join(" or ")
                 ),
             );
             None
@@ -281,24 +268,18 @@ pub(crate) fn label_of(kind: ModelType) -> Option<&'static str> {
 /// An explicit device: a kind (`cpu`, `gpu`, `npu`, `sim`) or a device id; empty = any.
 #[must_use]
 pub fn device(text: &str) -> DeviceChoice {
-    match text {
-        "" => DeviceChoice::Any,
-        "cpu" => DeviceChoice::Kind(DeviceKind::Cpu),
-        "gpu" => DeviceChoice::Kind(DeviceKind::Gpu),
-        "npu" => DeviceChoice::Kind(DeviceKind::Npu),
-        "sim" => DeviceChoice::Kind(DeviceKind::Sim),
-        id => DeviceChoice::Device(id.into()),
+    match (DeviceKind::named(text), DeviceId::new(text)) {
+        (Some(kind), _) => DeviceChoice::Kind(kind),
+        (None, Ok(id)) => DeviceChoice::Device(id),
+        (None, Err(_)) => DeviceChoice::Any,
     }
 }
-
-/// Runtimes whose names of models are no repositories.
-const OWN_NAMES: [&str; 3] = ["stub", "flm", "openai_remote"];
 
 /// Where the hub has the model, if its checkpoint is a repository's name and no file. A projector is then a file of the same repository, unless
 /// there is such a file here.
 fn hub(
     section: &Section<'_>,
-    runtime: &str,
+    runtime: Runtime,
     checkpoint: &str,
     settings: &mut ModelSettings,
 ) -> Option<HubCheckpoint> {
@@ -306,7 +287,7 @@ fn hub(
     let name = checkpoint
         .parse::<HubName>()
         .ok()
-        .filter(|_| !OWN_NAMES.contains(&runtime))?;
+        .filter(|_| runtime.reads_repositories())?;
     let mut mmproj = "";
     if let Some(given) = section
         .string(KEY)
@@ -326,13 +307,13 @@ fn hub(
             );
         }
     }
-    Some(name.checkpoint(mmproj, !LLAMA_CPP.contains(&runtime)))
+    Some(name.checkpoint(mmproj, runtime.takes_folders()))
 }
 
 /// The model's file. llama.cpp's runtimes take files, and names of the hub; others also names of their own. A name is left alone unless such a
 /// file exists.
-fn file(section: &Section<'_>, runtime: &str, checkpoint: &str) -> Option<PathBuf> {
-    if runtime == "stub" {
+fn file(section: &Section<'_>, runtime: Runtime, checkpoint: &str) -> Option<PathBuf> {
+    if runtime.facts().checkpoints == Checkpoints::None {
         return None;
     }
     if checkpoint.is_empty() {
@@ -341,7 +322,7 @@ fn file(section: &Section<'_>, runtime: &str, checkpoint: &str) -> Option<PathBu
     }
     let path = resolve(section, "checkpoint", checkpoint);
     let named = checkpoint.parse::<HubName>().is_ok();
-    (path.exists() || (LLAMA_CPP.contains(&runtime) && !named)).then_some(path)
+    (path.exists() || (runtime.is_llama_cpp() && !named)).then_some(path)
 }
 
 fn settings(section: &Section<'_>) -> ModelSettings {
@@ -517,8 +498,8 @@ fn environment(section: &Section<'_>) -> std::collections::HashMap<String, Strin
         .collect()
 }
 
-fn stub(section: &Section<'_>, runtime: Option<&str>) -> Option<StubSettings> {
-    let is_stub = runtime == Some("stub");
+fn stub(section: &Section<'_>, runtime: Option<Runtime>) -> Option<StubSettings> {
+    let is_stub = runtime == Some(Runtime::Stub);
     let Some(table) = section.section("stub") else {
         return is_stub.then(StubSettings::default);
     };

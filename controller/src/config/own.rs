@@ -1,11 +1,13 @@
 //! Settings that only the runtime knows, under the seed's names (seed 001, `load_constraints`): they travel as they are.
 
+use muster_core::{Runtime, runtime::Family};
+
 use super::section::Section;
 
-/// The settings, by runtimes.
-const OWN: [(&[&str], &[&str]); 2] = [
+/// The settings, by families of runtimes.
+const OWN: [(Family, &[&str]); 2] = [
     (
-        &["vllm", "vllm_serve"],
+        Family::Vllm,
         &[
             "vllm_max_model_len",
             "vllm_kv_cache_dtype",
@@ -18,7 +20,7 @@ const OWN: [(&[&str], &[&str]); 2] = [
         ],
     ),
     (
-        &["exllamav3"],
+        Family::ExLlamaV3,
         &[
             "exllama_cache_size",
             "exllama_cache_quant",
@@ -28,8 +30,10 @@ const OWN: [(&[&str], &[&str]); 2] = [
 ];
 
 /// Those that are given, as JSON; empty if there are none.
-pub(super) fn read(section: &Section<'_>, runtime: &str) -> String {
-    let keys = OWN.iter().find(|(runtimes, _)| runtimes.contains(&runtime));
+pub(super) fn read(section: &Section<'_>, runtime: Option<Runtime>) -> String {
+    let keys = OWN
+        .iter()
+        .find(|(family, _)| runtime.is_some_and(|runtime| runtime.family() == *family));
     let keys = keys.map_or(&[][..], |(_, keys)| *keys);
     let value = |key: &&'static str| {
         let value = serde_json::to_value(section.leaf(key)?).ok()?;

@@ -2,7 +2,8 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use muster_policy::{Backoff, Bytes, Config, Eviction, Limit, Limits, Placement};
+use muster_core::Bytes;
+use muster_policy::{Backoff, Config, Eviction, Limit, Limits, Placement};
 
 use super::{Timing, section::Section};
 

@@ -1,6 +1,8 @@
 //! `prompt_format`: chat templates under the seed's names (seed 001, `definition.prompt_format`). One that is named replaces the model's own
 //! (gateway/README.md, Runtime Admin API). They render text; a model's own template may know more (images, tools).
 
+use muster_core::Runtime;
+
 use super::section::Section;
 
 /// The formats with their templates.
@@ -17,7 +19,7 @@ const FORMATS: [(&str, &str); 5] = [
 
 /// Reads it from a model's section and puts its template into `chat_template`; the name, empty = none is named. One beside a `chat_template`, or
 /// for a runtime that takes none, is a problem.
-pub(super) fn read(section: &Section<'_>, runtime: Option<&str>, chat_template: &mut String) -> String {
+pub(super) fn read(section: &Section<'_>, runtime: Option<Runtime>, chat_template: &mut String) -> String {
     const KEY: &str = "prompt_format";
     let names = FORMATS.map(|(name, _)| name);
     let found = section.word(KEY, &names).and_then(|place| FORMATS.get(place));
@@ -27,7 +29,7 @@ pub(super) fn read(section: &Section<'_>, runtime: Option<&str>, chat_template: 
     if !chat_template.is_empty() {
         section.problem(KEY, "says the same as `chat_template`: give one of them");
     }
-    if runtime.is_some_and(|runtime| !matches!(runtime, "llama_cpp" | "llama_server" | "stub")) {
+    if runtime.is_some_and(|runtime| !runtime.facts().templates) {
         section.problem(KEY, "is for llama.cpp's runtimes only");
     }
     (*template).clone_into(chat_template);

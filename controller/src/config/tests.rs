@@ -2,7 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
-use muster_policy::{DeviceChoice, DeviceKind, Limit, ModelType};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{DeviceChoice, Limit};
 
 use super::*;
 
@@ -88,7 +89,7 @@ fn later_files_win_key_by_key() {
         "[policy]\nmargin_mib = 7\n[models.a.stub]\ntokens = 6\n[models.b]\ncheckpoint = 'b.gguf'\nlabels = ['embedding']\n",
     ]);
     let config = files.load().unwrap();
-    assert_eq!(config.policy.margin, muster_policy::Bytes::mib(7));
+    assert_eq!(config.policy.margin, muster_core::Bytes::mib(7));
     assert_eq!(config.policy.limits.of(ModelType::Image), at_most(3));
     let [a, b] = config.models.as_slice() else {
         panic!("{:?}", config.models)
@@ -97,7 +98,7 @@ fn later_files_win_key_by_key() {
     assert_eq!(a.idle_ttl, muster_policy::IdleTtl::Never);
     let stub = a.settings.stub.clone().unwrap();
     assert_eq!((stub.tokens, stub.load_time_ms), (6, 1));
-    assert_eq!(b.runtime, "llama_cpp");
+    assert_eq!(b.runtime.name(), "llama_cpp");
     assert_eq!(b.kind, ModelType::Embedding);
     assert_eq!(b.labels, ["embeddings"]);
     assert_eq!(b.file, Some(files.dir.path().join("b.gguf")));
@@ -364,7 +365,7 @@ fn seed_001_settings_and_local_json_are_merged_like_toml() {
     let [m, v] = config.models.as_slice() else {
         panic!("{:?}", config.models)
     };
-    assert_eq!((m.runtime.as_str(), m.enabled), ("llama_cpp", true));
+    assert_eq!((m.runtime.name(), m.enabled), ("llama_cpp", true));
     assert_eq!(
         (m.settings.ctx_size, m.settings.cache_type_k.as_str()),
         (8192, ""),

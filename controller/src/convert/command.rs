@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use muster_policy::{Command, HoldId, InstanceId, InstanceSpec, Reservation, UnloadMode};
+use muster_core::{GatewayId, HoldId, InstanceId};
+use muster_policy::{Command, InstanceSpec, Reservation, UnloadMode};
 use muster_proto::v1;
 use prost::Message as _;
 
-use super::{estimate_source, model_type, origin, span};
+use super::{estimate_source, origin, span};
 
 /// A command for the wire; `gateway` says whose stream a hold is.
 pub(crate) fn command(
@@ -14,13 +15,13 @@ pub(crate) fn command(
     instance: &InstanceId,
     command: &Command,
     hold_ttl: Duration,
-    gateway: impl Fn(&HoldId) -> String,
+    gateway: impl Fn(&HoldId) -> Option<GatewayId>,
 ) -> v1::Command {
     use v1::command::Kind;
     let hold = |id: &HoldId| v1::Hold {
         hold_id: id.to_string(),
         ttl: Some(span(hold_ttl)),
-        gateway_id: gateway(id),
+        gateway_id: gateway(id).map(String::from).unwrap_or_default(),
     };
     let kind = match command {
         Command::Load { spec, holds } => Kind::Load(v1::Load {
@@ -64,7 +65,7 @@ pub(crate) fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
     let settings = v1::ModelSettings::decode(spec.settings.0.as_ref()).ok();
     v1::InstanceSpec {
         model_id: spec.model.to_string(),
-        r#type: model_type(spec.kind).into(),
+        r#type: v1::ModelType::from(spec.kind).into(),
         runtime: spec.runtime.to_string(),
         settings,
         spec_hash: spec.spec_hash.to_string(),

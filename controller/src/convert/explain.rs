@@ -1,11 +1,12 @@
 //! What a load would do, for operators.
 
+use muster_core::ModelId;
 use muster_policy::{
-    Explanation, ModelId, Moment, Obstruction, PartView, PlaceView, Verdict, VictimStanding, VictimView,
+    Explanation, Moment, Obstruction, PartView, PlaceView, Verdict, VictimStanding, VictimView,
 };
 use muster_proto::v1;
 
-use super::{command::reservation, device_kind, model, stage};
+use super::{command::reservation, model, stage};
 
 /// The whole answer; `wall` turns moments of the driver's clock into times.
 pub(crate) fn explanation(
@@ -64,7 +65,7 @@ fn place(view: &PlaceView, wall: &impl Fn(Moment) -> prost_types::Timestamp) -> 
 fn part(view: &PartView) -> v1::PartPlan {
     v1::PartPlan {
         device_id: view.device.to_string(),
-        kind: device_kind(view.kind).into(),
+        kind: v1::DeviceKind::from(view.kind).into(),
         wanted_bytes: view.wanted.get(),
         capacity_bytes: view.capacity.get(),
         committed_bytes: view.committed.get(),

@@ -2,62 +2,22 @@
 //!
 //! * [`mod@report`]: what workers say, for policy. * [`mod@command`]: what policy wants done, for workers.
 //! * [`mod@explain`]: what a load would do, for operators.
-//! * [`mod@stage`]: how wishes stand, for gateways and operators. * [`mod@model`]: catalogue entries, for policy and for people.
+//! * [`mod@stage`]: how wishes stand, for gateways and operators. * [`mod@wish`]: what gateways wish for. * [`mod@model`]: catalogue entries, for policy and for people.
 
 pub(crate) mod command;
 pub(crate) mod explain;
 pub(crate) mod model;
 pub(crate) mod report;
 pub(crate) mod stage;
+pub(crate) mod wish;
 
 use std::time::{Duration, SystemTime};
 
-use muster_policy::{DeviceKind, EstimateSource, ModelType, Moment, Origin, Settings};
-use muster_proto::v1;
+use muster_core::{Missing, Runtime, SpecHash};
+use muster_policy::{EstimateSource, Moment, Origin, Settings};
+use muster_proto::{Code, convert, v1};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
-
-/// A model type for the wire.
-pub(crate) const fn model_type(kind: ModelType) -> v1::ModelType {
-    match kind {
-        ModelType::Llm => v1::ModelType::Llm,
-        ModelType::Embedding => v1::ModelType::Embedding,
-        ModelType::Reranking => v1::ModelType::Reranking,
-        ModelType::Audio => v1::ModelType::Audio,
-        ModelType::Image => v1::ModelType::Image,
-    }
-}
-
-const fn model_type_from(kind: v1::ModelType) -> Option<ModelType> {
-    match kind {
-        v1::ModelType::Unspecified => None,
-        v1::ModelType::Llm => Some(ModelType::Llm),
-        v1::ModelType::Embedding => Some(ModelType::Embedding),
-        v1::ModelType::Reranking => Some(ModelType::Reranking),
-        v1::ModelType::Audio => Some(ModelType::Audio),
-        v1::ModelType::Image => Some(ModelType::Image),
-    }
-}
-
-/// A device kind for the wire.
-pub(crate) const fn device_kind(kind: DeviceKind) -> v1::DeviceKind {
-    match kind {
-        DeviceKind::Cpu => v1::DeviceKind::Cpu,
-        DeviceKind::Gpu => v1::DeviceKind::Gpu,
-        DeviceKind::Npu => v1::DeviceKind::Npu,
-        DeviceKind::Sim => v1::DeviceKind::Sim,
-    }
-}
-
-const fn device_kind_from(kind: v1::DeviceKind) -> Option<DeviceKind> {
-    match kind {
-        v1::DeviceKind::Unspecified => None,
-        v1::DeviceKind::Cpu => Some(DeviceKind::Cpu),
-        v1::DeviceKind::Gpu => Some(DeviceKind::Gpu),
-        v1::DeviceKind::Npu => Some(DeviceKind::Npu),
-        v1::DeviceKind::Sim => Some(DeviceKind::Sim),
-    }
-}
 
 /// Where an estimate came from, for the wire.
 pub(crate) const fn estimate_source(source: EstimateSource) -> v1::EstimateSource {
@@ -120,30 +80,37 @@ pub(crate) fn settings(settings: &v1::ModelSettings) -> Settings {
 }
 
 /// Hash of a runtime and its settings, in hexadecimal; stable over restarts.
-pub(crate) fn spec_hash(runtime: &str, settings: &v1::ModelSettings) -> String {
+pub(crate) fn spec_hash(runtime: Runtime, settings: &v1::ModelSettings) -> SpecHash {
     let mut hash = Sha256::new();
-    hash.update(runtime);
+    hash.update(runtime.name());
     hash.update([0]);
     hash.update(canonical(settings));
-    hash.finalize()
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let bytes = hash.finalize();
+    let first = bytes.iter().take(16);
+    SpecHash::of(first.fold(0, |hash, byte| hash << 8 | u128::from(*byte)))
 }
 
-/// A span of time for the wire; what does not fit is the longest that does.
-pub(crate) fn span(span: Duration) -> prost_types::Duration {
-    prost_types::Duration::try_from(span).unwrap_or(prost_types::Duration {
-        seconds: i64::MAX,
-        nanos: 0,
-    })
+/// A request that lacks what it must have.
+pub(crate) fn missing(missing: Missing) -> v1::ErrorInfo {
+    Code::InvalidRequest.error(missing.to_string())
 }
+
+/// Ids of the wire.
+///
+/// # Errors
+/// One is missing.
+pub(crate) fn ids<'a, Id, All: FromIterator<Id>>(
+    texts: &'a [String],
+    id: impl Fn(&'a str) -> Result<Id, Missing>,
+) -> Result<All, Missing> {
+    texts.iter().map(|text| id(text)).collect()
+}
+
+pub(crate) use muster_proto::convert::span;
 
 /// A span of time from the wire; absent or negative is none at all.
 pub(crate) fn span_from(span: Option<&prost_types::Duration>) -> Duration {
-    span.and_then(|span| Duration::try_from(*span).ok())
-        .unwrap_or_default()
+    convert::span_from(span.copied()).unwrap_or_default()
 }
 
 /// A moment of the driver's clock on the wall, for API fields (PROTOCOL.md 19: nothing else reads wall clocks). The same moment is always
@@ -178,7 +145,13 @@ mod tests {
             v1::ModelSettings::decode(canonical(&one(&forward)).as_slice()).unwrap(),
             one(&backward)
         );
-        assert_eq!(spec_hash("a", &one(&forward)), spec_hash("a", &one(&backward)));
-        assert_ne!(spec_hash("a", &one(&forward)), spec_hash("b", &one(&forward)));
+        assert_eq!(
+            spec_hash(Runtime::Stub, &one(&forward)),
+            spec_hash(Runtime::Stub, &one(&backward))
+        );
+        assert_ne!(
+            spec_hash(Runtime::Stub, &one(&forward)),
+            spec_hash(Runtime::Flm, &one(&forward))
+        );
     }
 }

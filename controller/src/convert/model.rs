@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use muster_policy::{DeviceChoice, DeviceKind, ModelSpec, ModelState};
+use muster_core::DeviceKind;
+use muster_policy::{DeviceChoice, ModelSpec, ModelState};
 use muster_proto::v1;
 
-use super::{device_kind_from, estimate_source, model_type, stage};
+use super::{estimate_source, stage};
 use crate::{
     catalogue::Entry,
     estimate::{self, Observed, estimate},
@@ -20,12 +21,12 @@ pub(crate) fn spec(entry: &Entry, observed: &Observed) -> ModelSpec {
 pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) -> ModelSpec {
     let model = entry.model();
     ModelSpec {
-        id: model.id.as_ref().into(),
+        id: model.id.clone(),
         kind: model.kind,
-        runtime: entry.runtime().into(),
+        runtime: entry.runtime(),
         needs: estimate::needs(entry, &device, observed),
         device,
-        spec_hash: entry.spec_hash().into(),
+        spec_hash: entry.spec_hash().clone(),
         pinned: model.pinned,
         idle_ttl: model.idle_ttl,
         replicas: model.replicas,
@@ -44,13 +45,12 @@ pub(crate) fn kinds(entry: &Entry, device: &DeviceChoice) -> &'static [DeviceKin
             Sim => &[Sim],
         };
     }
-    match entry.runtime() {
-        "flm" | "ryzenai_server" => &[Npu],
-        "stub" => &[Cpu, Sim, Gpu, Npu],
-        // Nothing offloaded: the GPU would be set aside for nothing.
-        _ if entry.settings().gpu_layers == Some(0) => &[Cpu, Sim],
-        _ => &[Gpu, Cpu, Sim],
+    let runtime = entry.runtime().facts();
+    // Nothing offloaded: the GPU would be set aside for nothing.
+    if runtime.offloads && entry.settings().gpu_layers == Some(0) {
+        return &[Cpu, Sim];
     }
+    runtime.devices
 }
 
 /// A model's state for the wire, and why it failed.
@@ -82,9 +82,9 @@ pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<Devic
         });
     v1::Model {
         id: model.id.to_string(),
-        r#type: model_type(model.kind).into(),
+        r#type: v1::ModelType::from(model.kind).into(),
         recipe: model.recipe.clone(),
-        runtime: entry.runtime().to_owned(),
+        runtime: entry.runtime().to_string(),
         checkpoint: model.checkpoint.clone(),
         labels: model.labels.clone(),
         settings: Some(entry.settings().clone()),
@@ -173,5 +173,5 @@ const DEFAULT_QUEUE_LIMIT: u32 = 128;
 
 /// A device kind of the wire, where it is known.
 pub(crate) fn kind_of(device: &v1::Device) -> Option<DeviceKind> {
-    device_kind_from(device.kind())
+    device.kind().try_into().ok()
 }

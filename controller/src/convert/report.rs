@@ -2,61 +2,59 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_policy::{
-    Bytes, DeviceFacts, DeviceSample, DoneState, Exclusivity, FailureClass, Group, InstanceSpec,
-    InstanceStatus, ModelType, Origin, Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch,
-    WorkerFacts, WorkerFailure,
+use muster_core::{
+    BootId, Bytes, DeviceId, GroupId, HoldId, HostId, InstanceId, Missing, ModelId, ModelType, Runtime,
+    SpecHash, WorkerId,
 };
-use muster_proto::{Code, ErrorExt as _, v1};
+use muster_policy::{
+    DeviceFacts, DeviceSample, DoneState, Exclusivity, FailureClass, Group, InstanceSpec, InstanceStatus,
+    Origin, Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, WorkerFacts,
+    WorkerFailure,
+};
+use muster_proto::{Code, ErrorExt as _, convert::UnknownValue, v1};
 
-use super::{device_kind_from, estimate_source_from, model_type_from, origin_from, settings, span_from};
+use super::{estimate_source_from, ids, origin_from, settings, span_from};
 
 /// What cannot be understood.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Malformed {
     /// A field that must be there is missing.
-    #[error("{0} is missing")]
-    Missing(&'static str),
+    #[error(transparent)]
+    Missing(#[from] Missing),
     /// An enum has a value that this build does not know, where that cannot be borne.
-    #[error("{0} has an unknown value")]
-    UnknownValue(&'static str),
+    #[error(transparent)]
+    UnknownValue(#[from] UnknownValue),
 }
 
-/// A worker's introduction.
+/// A worker's introduction. A runtime that this build does not know is no use to it and left out.
 ///
 /// # Errors
 /// A name is missing, or a device is of no known kind.
 pub(crate) fn facts(hello: &v1::Hello) -> Result<WorkerFacts, Malformed> {
-    let named = |text: &str, field| {
-        if text.is_empty() {
-            Err(Malformed::Missing(field))
-        } else {
-            Ok(())
+    let mut runtimes = BTreeMap::new();
+    for info in &hello.runtimes {
+        match info.name.parse::<Runtime>() {
+            Ok(runtime) => {
+                let devices = info.device_ids.iter().map(|id| DeviceId::new(id.as_str()));
+                runtimes.insert(runtime, devices.collect::<Result<_, _>>()?);
+            }
+            Err(error) => tracing::debug!(worker = hello.worker_id, %error, "left out"),
         }
-    };
-    named(&hello.worker_id, "hello.worker_id")?;
-    named(&hello.boot_id, "hello.boot_id")?;
-    named(&hello.host_id, "hello.host_id")?;
-    let runtimes = hello.runtimes.iter().map(|runtime| {
-        (
-            runtime.name.as_str().into(),
-            runtime.device_ids.iter().map(|id| id.as_str().into()).collect(),
-        )
-    });
+    }
     Ok(WorkerFacts {
-        id: hello.worker_id.as_str().into(),
-        boot: hello.boot_id.as_str().into(),
-        host: hello.host_id.as_str().into(),
+        id: WorkerId::new(hello.worker_id.as_str())?,
+        boot: BootId::new(hello.boot_id.as_str())?,
+        host: HostId::new(hello.host_id.as_str())?,
         devices: hello.devices.iter().map(device).collect::<Result<_, _>>()?,
-        runtimes: runtimes.collect(),
+        runtimes,
         draining: hello.draining,
     })
 }
 
 fn device(device: &v1::Device) -> Result<DeviceFacts, Malformed> {
     Ok(DeviceFacts {
-        id: device.device_id.as_str().into(),
-        kind: device_kind_from(device.kind()).ok_or(Malformed::UnknownValue("device.kind"))?,
+        id: DeviceId::new(device.device_id.as_str())?,
+        kind: device.kind().try_into()?,
         capacity: Bytes::new(device.capacity_bytes),
         exclusivity: if device.exclusive {
             Exclusivity::OneModel
@@ -66,54 +64,66 @@ fn device(device: &v1::Device) -> Result<DeviceFacts, Malformed> {
     })
 }
 
-/// A worker's report. Instances without a spec, or with one that cannot be understood, are left out and returned beside it.
+/// A worker's report. What cannot be understood is left out and returned beside it, with the instance it is about.
 pub(crate) fn report(wire: &v1::WorkerReport) -> (Report, Vec<(String, Malformed)>) {
     let mut malformed = Vec::new();
+    let mut left_out = |about: &str, why: Malformed| malformed.push((about.to_owned(), why));
     let mut report = Report {
         instances: Vec::with_capacity(wire.instances.len()),
-        touches: wire.touches.iter().map(touch).collect(),
-        samples: wire.devices.iter().map(sample).collect(),
+        touches: Vec::with_capacity(wire.touches.len()),
+        samples: Vec::with_capacity(wire.devices.len()),
     };
     for status in &wire.instances {
         match instance(status) {
             Ok(status) => report.instances.push(status),
-            Err(error) => malformed.push((status.instance_id.clone(), error)),
+            Err(error) => left_out(&status.instance_id, error),
+        }
+    }
+    for told in &wire.touches {
+        match touch(told) {
+            Ok(touch) => report.touches.push(touch),
+            Err(error) => left_out(&told.instance_id, error.into()),
+        }
+    }
+    for told in &wire.devices {
+        match sample(told) {
+            Ok(sample) => report.samples.push(sample),
+            Err(error) => left_out("", error.into()),
         }
     }
     (report, malformed)
 }
 
-fn touch(touch: &v1::Touch) -> Touch {
-    Touch {
-        instance: touch.instance_id.as_str().into(),
+fn touch(touch: &v1::Touch) -> Result<Touch, Missing> {
+    Ok(Touch {
+        instance: InstanceId::new(touch.instance_id.as_str())?,
         touch_seq: touch.touch_seq,
         age: span_from(touch.age.as_ref()),
-    }
+    })
 }
 
-fn sample(sample: &v1::DeviceSample) -> DeviceSample {
-    DeviceSample {
-        device: sample.device_id.as_str().into(),
+fn sample(sample: &v1::DeviceSample) -> Result<DeviceSample, Missing> {
+    Ok(DeviceSample {
+        device: DeviceId::new(sample.device_id.as_str())?,
         capacity: Bytes::new(sample.capacity_bytes),
         free: Bytes::new(sample.free_bytes),
         age: span_from(sample.age.as_ref()),
         lifecycle_seq: sample.lifecycle_seq,
-    }
+    })
 }
 
 fn instance(status: &v1::InstanceStatus) -> Result<InstanceStatus, Malformed> {
-    if status.instance_id.is_empty() {
-        return Err(Malformed::Missing("instance_id"));
-    }
     let touch = status.touch.as_ref();
-    let wire = status.spec.as_ref().ok_or(Malformed::Missing("spec"))?;
-    let understood = model_type_from(wire.r#type()).is_some() && origin_from(wire.origin()).is_some();
+    let wire = status.spec.as_ref().ok_or(Missing("spec"))?;
+    let understood = ModelType::try_from(wire.r#type()).is_ok()
+        && origin_from(wire.origin()).is_some()
+        && wire.runtime.parse::<Runtime>().is_ok();
     let ended = matches!(
         status.state(),
         v1::InstanceState::Gone | v1::InstanceState::Failed
     );
     Ok(InstanceStatus {
-        id: status.instance_id.as_str().into(),
+        id: InstanceId::new(status.instance_id.as_str())?,
         spec: spec(wire)?,
         // Of a newer version: what it is cannot be judged, but its room is taken until it ends.
         state: if understood || ended {
@@ -124,10 +134,14 @@ fn instance(status: &v1::InstanceStatus) -> Result<InstanceStatus, Malformed> {
         revision: status.revision,
         running: status.running,
         queued: status.queued,
-        holds: status.hold_ids.iter().map(|id| id.as_str().into()).collect(),
+        holds: ids(&status.hold_ids, HoldId::new)?,
         touch_seq: touch.map_or(0, |touch| touch.touch_seq),
         touch_age: span_from(touch.and_then(|touch| touch.age.as_ref())),
-        observed: status.observed.iter().map(reservation).collect(),
+        observed: status
+            .observed
+            .iter()
+            .map(reservation)
+            .collect::<Result<_, _>>()?,
     })
 }
 
@@ -169,34 +183,40 @@ fn progress(progress: Option<&v1::LoadProgress>) -> Progress {
 }
 
 pub(crate) fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
+    let group = match GroupId::new(spec.group_id.as_str()) {
+        Ok(id) => Some(Group {
+            id,
+            size: spec.group_size,
+        }),
+        // It is loaded alone.
+        Err(Missing(_)) => None,
+    };
     Ok(InstanceSpec {
-        model: spec.model_id.as_str().into(),
-        kind: model_type_from(spec.r#type()).unwrap_or(ModelType::Llm),
-        runtime: spec.runtime.as_str().into(),
-        settings: settings(
-            spec.settings
-                .as_ref()
-                .ok_or(Malformed::Missing("spec.settings"))?,
-        ),
-        spec_hash: spec.spec_hash.as_str().into(),
-        reservations: spec.reservations.iter().map(reservation).collect(),
+        model: ModelId::new(spec.model_id.as_str())?,
+        // Of one that this build does not know, what stands here is not acted upon: its state is unknown.
+        kind: spec.r#type().try_into().unwrap_or(ModelType::Llm),
+        runtime: spec.runtime.parse().unwrap_or(Runtime::Stub),
+        settings: settings(spec.settings.as_ref().ok_or(Missing("settings"))?),
+        spec_hash: SpecHash::new(spec.spec_hash.as_str())?,
+        reservations: spec
+            .reservations
+            .iter()
+            .map(reservation)
+            .collect::<Result<_, _>>()?,
         source: estimate_source_from(spec.source()),
         origin: origin_from(spec.origin()).unwrap_or(Origin::Auto),
         attempt: spec.attempt,
         pinned: spec.pinned,
         idle_ttl: Some(span_from(spec.idle_ttl.as_ref())).filter(|ttl| !ttl.is_zero()),
-        group: (!spec.group_id.is_empty()).then(|| Group {
-            id: spec.group_id.as_str().into(),
-            size: spec.group_size,
-        }),
+        group,
     })
 }
 
-fn reservation(reservation: &v1::Reservation) -> Reservation {
-    Reservation {
-        device: reservation.device_id.as_str().into(),
+fn reservation(reservation: &v1::Reservation) -> Result<Reservation, Missing> {
+    Ok(Reservation {
+        device: DeviceId::new(reservation.device_id.as_str())?,
         bytes: Bytes::new(reservation.bytes),
-    }
+    })
 }
 
 /// What came of a command. An outcome that says nothing means that nobody knows.
@@ -303,15 +323,47 @@ mod tests {
             state: v1::InstanceState::Ready.into(),
             spec: Some(v1::InstanceSpec {
                 r#type: 99,
-                origin: v1::Origin::Auto.into(),
-                settings: Some(v1::ModelSettings::default()),
-                ..v1::InstanceSpec::default()
+                ..known_spec()
             }),
             ..v1::InstanceStatus::default()
         };
         assert_eq!(instance(&status).unwrap().state, ReportedState::Unknown);
         status.set_state(v1::InstanceState::Gone);
         assert_eq!(instance(&status).unwrap().state, ReportedState::Gone);
+        status.set_state(v1::InstanceState::Ready);
+        status.spec = Some(known_spec());
+        assert_eq!(instance(&status).unwrap().state, ReportedState::Ready);
+        status.spec = Some(v1::InstanceSpec {
+            runtime: "of_tomorrow".to_owned(),
+            ..known_spec()
+        });
+        assert_eq!(instance(&status).unwrap().state, ReportedState::Unknown);
+    }
+
+    fn known_spec() -> v1::InstanceSpec {
+        v1::InstanceSpec {
+            model_id: "m".to_owned(),
+            spec_hash: "hash".to_owned(),
+            runtime: Runtime::Stub.to_string(),
+            r#type: v1::ModelType::Llm.into(),
+            origin: v1::Origin::Auto.into(),
+            settings: Some(v1::ModelSettings::default()),
+            ..v1::InstanceSpec::default()
+        }
+    }
+
+    /// What had no name was policy's under the empty one.
+    #[test]
+    fn what_lacks_its_name_is_left_out_and_told_of() {
+        let wire = v1::WorkerReport {
+            touches: vec![v1::Touch::default()],
+            devices: vec![v1::DeviceSample::default()],
+            ..v1::WorkerReport::default()
+        };
+        let (report, malformed) = report(&wire);
+        assert!(report.touches.is_empty() && report.samples.is_empty());
+        let why = |words| (String::new(), Malformed::Missing(Missing(words)));
+        assert_eq!(malformed, [why("instance id"), why("device id")]);
     }
 
     #[test]
@@ -339,6 +391,6 @@ mod tests {
         };
         let (report, malformed) = report(&wire);
         assert!(report.instances.is_empty());
-        assert_eq!(malformed, [("i".to_owned(), Malformed::Missing("spec"))]);
+        assert_eq!(malformed, [("i".to_owned(), Missing("spec").into())]);
     }
 }

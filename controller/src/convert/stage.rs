@@ -1,8 +1,7 @@
 //! How wishes stand and why they fail, for gateways and operators.
 
-use muster_policy::{
-    Decision, InstanceId, LoadError, ModelId, Progress, RouteState, Stage, WaitReason, WorkerId,
-};
+use muster_core::{InstanceId, ModelId, WorkerId};
+use muster_policy::{Decision, LoadError, Progress, RouteState, Stage, WaitReason};
 use muster_proto::{Code, ErrorExt as _, v1};
 
 use super::span;
@@ -93,7 +92,12 @@ pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
 
 /// No such catalogue entry.
 pub(crate) fn unknown_model(model: &str) -> v1::ErrorInfo {
-    error(&LoadError::UnknownModel(model.into()))
+    match ModelId::new(model) {
+        Ok(model) => error(&LoadError::UnknownModel(model)),
+        Err(missing) => Code::InvalidRequest
+            .error(missing.to_string())
+            .with_param("model"),
+    }
 }
 
 /// Ids as the wire has them.
@@ -215,7 +219,8 @@ pub(crate) fn event(decision: &Decision, at: prost_types::Timestamp) -> v1::Flee
 
 #[cfg(test)]
 mod tests {
-    use muster_policy::{Bytes, DeviceKey};
+    use muster_core::Bytes;
+    use muster_policy::DeviceKey;
 
     use super::*;
 
@@ -248,7 +253,7 @@ mod tests {
             LoadError::NoWorker {
                 model: model(),
                 waited: std::time::Duration::ZERO,
-                missing: Some("llama_server".into()),
+                missing: Some(muster_core::Runtime::LlamaServer),
             },
             LoadError::WorkerLost("w".into()),
             LoadError::Cancelled(model()),

@@ -3,7 +3,8 @@
 
 use std::{collections::HashMap, num::NonZeroU32};
 
-use muster_policy::{Event, HoldId, LoadError, ModelSpec, ModelState, RequestId, UnloadHow, WorkerId};
+use muster_core::{GatewayId, HoldId, ModelId, RequestId, WorkerId};
+use muster_policy::{Event, LoadError, ModelSpec, ModelState, UnloadHow};
 use muster_proto::{Code, ErrorExt as _, v1};
 use tokio::sync::watch;
 
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     catalogue::Entry,
     config,
-    convert::{self, stage},
+    convert::{self, stage, wish::Wish},
 };
 
 /// Open `EnsureLoaded` streams.
@@ -26,7 +27,7 @@ pub(super) struct Ensures {
 #[derive(Debug)]
 struct Open {
     serial: u64,
-    gateway: String,
+    gateway: Option<GatewayId>,
     sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
 }
 
@@ -38,10 +39,9 @@ impl Ensures {
         }
     }
 
-    /// The gateway whose stream this is; empty once the stream has ended.
-    pub(super) fn gateway(&self, hold: &HoldId) -> String {
-        let open = self.open.get(hold);
-        open.map_or_else(String::new, |open| open.gateway.clone())
+    /// The gateway whose stream this is; none once the stream has ended.
+    pub(super) fn gateway(&self, hold: &HoldId) -> Option<GatewayId> {
+        self.open.get(hold)?.gateway.clone()
     }
 }
 
@@ -76,7 +76,7 @@ impl Driver {
     /// A gateway opened a stream. A known hold id re-attaches: the older stream ends.
     pub(super) fn ensure(
         &mut self,
-        request: v1::EnsureLoadedRequest,
+        wish: Wish,
         serial: u64,
         sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
     ) {
@@ -85,26 +85,24 @@ impl Driver {
             return;
         }
         self.stats.ensures += 1;
-        let hold = HoldId::new(request.ensure_id);
+        let Wish {
+            hold,
+            gateway,
+            model,
+            avoid_instances,
+            avoid_workers,
+        } = wish;
         let open = Open {
             serial,
-            gateway: request.gateway_id,
+            gateway,
             sender,
         };
         self.ensures.open.insert(hold.clone(), open);
         self.feed(Event::EnsureOpened {
             hold,
-            model: request.model_id.as_str().into(),
-            avoid_instances: request
-                .avoid_instances
-                .iter()
-                .map(|id| id.as_str().into())
-                .collect(),
-            avoid_workers: request
-                .avoid_workers
-                .iter()
-                .map(|id| id.as_str().into())
-                .collect(),
+            model,
+            avoid_instances,
+            avoid_workers,
         });
     }
 
@@ -124,18 +122,24 @@ impl Driver {
     }
 
     /// An operator wants something done.
-    pub(super) fn call(&mut self, request: RequestId, order: Order, sender: watch::Sender<CallState>) {
+    pub(super) fn call(&mut self, request: RequestId, order: Order, sender: &watch::Sender<CallState>) {
+        if let Err(error) = self.take_order(request, order, sender) {
+            // Nobody listening is fine: nothing was begun.
+            sender.send_replace(CallState::Done(Err(error)));
+        }
+    }
+
+    fn take_order(
+        &mut self,
+        request: RequestId,
+        order: Order,
+        sender: &watch::Sender<CallState>,
+    ) -> Result<(), v1::ErrorInfo> {
+        let sender = sender.clone();
         match order {
             Order::Load(load) => {
-                let overrides = match self.overrides(&load) {
-                    Ok(overrides) => overrides,
-                    Err(error) => {
-                        // Nobody listening is fine: nothing was begun.
-                        sender.send_replace(CallState::Done(Err(error)));
-                        return;
-                    }
-                };
-                let model = load.model.as_str().into();
+                let overrides = self.overrides(&load)?;
+                let model = ModelId::new(load.model.as_str()).map_err(convert::missing)?;
                 self.calls.open.insert(
                     request.clone(),
                     Call {
@@ -156,7 +160,7 @@ impl Driver {
                     (false, false) => UnloadHow::Drain,
                 };
                 self.forget_waiting(&unload.model);
-                let model = unload.model.as_str().into();
+                let model = ModelId::new(unload.model.as_str()).map_err(convert::missing)?;
                 self.calls.open.insert(
                     request.clone(),
                     Call {
@@ -172,7 +176,7 @@ impl Driver {
                 });
             }
             Order::Forget(forget) => {
-                let id = WorkerId::new(forget.worker_id);
+                let id = WorkerId::new(forget.worker_id).map_err(convert::missing)?;
                 let hosted = self
                     .fleet
                     .instances()
@@ -184,6 +188,7 @@ impl Driver {
                 self.feed(Event::ForgetRequested { request, worker: id });
             }
         }
+        Ok(())
     }
 
     /// Pins or unpins a model. Policy reads pins from the catalogue.

@@ -1,9 +1,7 @@
 //! Carries out what policy wants. It decides nothing: where something cannot be carried out, policy hears that nobody knows.
 
-use muster_policy::{
-    Command, CommandId, Decision, DecisionKind, Effect, Event, InstanceId, ModelId, Outcome, RouteState,
-    WorkerId,
-};
+use muster_core::{InstanceId, ModelId, WorkerId};
+use muster_policy::{Command, CommandId, Decision, DecisionKind, Effect, Event, Outcome, RouteState};
 use muster_proto::v1;
 
 use super::{Driver, sessions::Sent};

@@ -3,7 +3,8 @@
 //! For the latter the policy is asked what it would do with a fleet of the same workers on which everything but that model runs. Such a fleet is
 //! made for the question and thrown away.
 
-use muster_policy::{Event, Explanation, Fleet, InstanceId, ModelId, Moment};
+use muster_core::InstanceId;
+use muster_policy::{Event, Explanation, Fleet, Moment};
 use muster_proto::{
     Code, ErrorExt as _,
     v1::{self, ErrorInfo},
@@ -23,7 +24,6 @@ impl Driver {
         request: &v1::ExplainLoadRequest,
         places: usize,
     ) -> Result<v1::ExplainLoadResponse, ErrorInfo> {
-        let id = ModelId::from(request.model.as_str());
         let unknown = || unknown_model(&request.model);
         let answer = if request.anew {
             let entry = self.catalogue.get(&request.model).ok_or_else(unknown)?;
@@ -37,7 +37,7 @@ impl Driver {
                 let error = Code::InvalidRequest.error(format!("`{param}` is taken with `anew` only"));
                 return Err(error.with_param(*param));
             }
-            self.fleet.explain(self.now(), &id, places)
+            self.fleet.explain(self.now(), &request.model, places)
         };
         let answer = answer.ok_or_else(unknown)?;
         let mut shown = convert::explain::explanation(&answer, |at| self.timestamp(at));
@@ -47,8 +47,8 @@ impl Driver {
         {
             // Policy's words are about a load that waited for one.
             refusal.message = match request.device_id.as_str() {
-                "" => format!("no worker that is here can load {id}"),
-                device => format!("no worker that is here can load {id} on `{device}`"),
+                "" => format!("no worker that is here can load {}", request.model),
+                device => format!("no worker that is here can load {} on `{device}`", request.model),
             };
             shown.reason.clone_from(&refusal.message);
         }
@@ -82,7 +82,7 @@ impl Driver {
             ..self.config.policy.clone()
         };
         let mut fleet = Fleet::new(policy, Vec::new(), Moment::START);
-        let mut ids = || InstanceId::new(muster_proto::id::fresh());
+        let mut ids = || InstanceId::fresh();
         fleet.step(Moment::START, Event::CatalogueChanged { models }, &mut ids);
         for view in self.fleet.workers().into_iter().filter(|view| view.connected) {
             let instances = self.mirror.on_worker(view.facts.id.as_str());
@@ -101,7 +101,7 @@ impl Driver {
             };
             fleet.step(Moment::START, joined, &mut ids);
         }
-        Ok(fleet.explain(Moment::START, &id, places))
+        Ok(fleet.explain(Moment::START, id.as_str(), places))
     }
 }
 

@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-use muster_policy::{Event, HostId, InstanceId, WorkerId};
+use muster_core::{HostId, InstanceId, WorkerId};
+use muster_policy::Event;
 use muster_proto::v1::{self, InstanceStatus, ProcessId};
 use tokio::time::Instant;
 

@@ -5,10 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use muster_policy::{HoldId, RequestId};
+use muster_core::{RequestId, SessionId};
 use muster_proto::{
     Code, ErrorExt,
-    id::{self, SessionId},
     life::Life,
     v1::{self, worker_message::Kind as Up},
 };
@@ -20,7 +19,11 @@ use super::inbox::{
     ASKS, Answer, Ask, CLOSINGS, CallState, Closing, Inbox, Join, Models, OnDrop, Order, Pin, PullState,
     Query, Reply, SESSIONS, Said, WORKERS, stopping,
 };
-use crate::{config::Timing, convert::stage::unknown_model, state::Saving};
+use crate::{
+    config::Timing,
+    convert::{stage::unknown_model, wish::Wish},
+    state::Saving,
+};
 
 /// Sending ends of the driver's lanes.
 #[derive(Debug, Clone)]
@@ -265,7 +268,7 @@ impl Handle {
     ///
     /// # Errors
     /// Too many are open, or the controller ends.
-    pub(crate) fn ensure(&self, request: v1::EnsureLoadedRequest) -> Result<Ensure, Status> {
+    pub(crate) fn ensure(&self, wish: Wish) -> Result<Ensure, Status> {
         let permit = self
             .lanes
             .closings
@@ -273,17 +276,13 @@ impl Handle {
             .try_reserve_owned()
             .map_err(|error| refused(&error))?;
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        let hold = HoldId::new(request.ensure_id.as_str());
+        let hold = wish.hold.clone();
         let (sender, receiver) = watch::channel(None);
         let ensure = Ensure {
             receiver,
             _end: OnDrop::new(permit, Closing { hold, serial }),
         };
-        self.ask(Ask::Ensure {
-            request,
-            serial,
-            sender,
-        })?;
+        self.ask(Ask::Ensure { wish, serial, sender })?;
         Ok(ensure)
     }
 
@@ -294,7 +293,7 @@ impl Handle {
     pub(crate) fn call(&self, order: Order) -> Result<Call, Status> {
         let (sender, receiver) = watch::channel(CallState::Waiting);
         self.ask(Ask::Call {
-            request: RequestId::new(id::fresh()),
+            request: RequestId::fresh(),
             order,
             sender,
         })?;
@@ -400,7 +399,7 @@ mod tests {
             CancellationToken::new(),
             (&Life::default(), watch::channel(Vec::new()).1),
         );
-        let name = |n: usize| SessionId::from(n.to_string());
+        let name = |n: usize| SessionId::from(n.to_string().as_str());
         let mut open: Vec<_> = (0..SESSIONS).map(|n| handle.session(name(n)).unwrap()).collect();
         assert_eq!(handle.lanes.reports.capacity(), WORKERS);
         let refused = handle.session(name(SESSIONS)).unwrap_err().unwrap();

@@ -18,13 +18,13 @@
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
-use muster_policy::{HoldId, RequestId};
-use muster_proto::{ErrorExt as _, id::SessionId, v1};
+use muster_core::{HoldId, RequestId, SessionId};
+use muster_proto::{ErrorExt as _, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{handle::Joining, pulse::Pulse};
-use crate::{routes::Subscription, state::Saving};
+use crate::{convert::wish::Wish, routes::Subscription, state::Saving};
 
 /// Places in the lanes of outcomes, of reports and of joins each.
 pub(crate) const WORKERS: usize = 1024;
@@ -98,7 +98,7 @@ pub(crate) enum Ask {
     /// A gateway wants a model; ignored if nobody listens any more.
     Ensure {
         /// What it wants.
-        request: v1::EnsureLoadedRequest,
+        wish: Wish,
         /// Tells this stream from an earlier one with the same id.
         serial: u64,
         /// The newest word on it.

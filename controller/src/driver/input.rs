@@ -8,7 +8,8 @@
 //! more than there are sessions, commands and wishes. Who ends a wish and then asks for something is heard in this order.
 
 use futures::FutureExt as _;
-use muster_proto::{id::SessionId, life::BEAT_EVERY};
+use muster_core::SessionId;
+use muster_proto::life::BEAT_EVERY;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
@@ -200,7 +201,6 @@ async fn at(moment: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use muster_proto::{
-        id,
         life::Life,
         v1::{self, worker_message::Kind as Up},
     };
@@ -208,6 +208,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::convert::wish::Wish;
     use crate::{
         config::{Config, Defaults},
         driver::{Start, handle::Handle, inbox::JoinAnswer, pulse::Pulse},
@@ -225,7 +226,7 @@ mod tests {
         handle: &Handle,
         name: &str,
     ) -> (SessionId, mpsc::Sender<crate::driver::inbox::Said>) {
-        let session = SessionId::from(id::fresh());
+        let session = SessionId::fresh();
         let (reply, answer) = oneshot::channel();
         let hello = v1::Hello {
             worker_id: name.to_owned(),
@@ -266,7 +267,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut driver, handle) = driver(dir.path());
         let (session, mailbox) = join(&mut driver, &handle, "w").await;
-        let _asked = handle.ensure(v1::EnsureLoadedRequest::default()).unwrap();
+        let wish = Wish {
+            hold: "h".into(),
+            gateway: None,
+            model: "m".into(),
+            avoid_instances: Vec::new(),
+            avoid_workers: Vec::new(),
+        };
+        let _asked = handle.ensure(wish).unwrap();
         for _ in 0..LANES {
             handle.say(&session, &mailbox, report()).await.unwrap();
             let input = driver.ready().expect("there is a report");

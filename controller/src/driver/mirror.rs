@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_policy::{Bytes, DeviceKind, InstanceId, RouteState, WorkerId};
+use muster_core::{BootId, Bytes, DeviceKind, HostId, InstanceId, SpecHash, WorkerId};
+use muster_policy::{RouteState, WorkerFacts};
 use muster_proto::v1;
 use tokio::time::Instant;
 
@@ -19,15 +20,19 @@ use crate::{
 /// All workers and instances.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
-    workers: BTreeMap<String, Worker>,
-    instances: BTreeMap<String, Instance>,
+    workers: BTreeMap<WorkerId, Worker>,
+    instances: BTreeMap<InstanceId, Instance>,
     /// Connected workers by what they see: the processes of a host, in one pid namespace.
-    seeing: BTreeMap<(String, String), BTreeSet<String>>,
+    seeing: BTreeMap<(String, String), BTreeSet<WorkerId>>,
 }
 
 /// A worker.
 #[derive(Debug)]
 pub(super) struct Worker {
+    /// Its process.
+    boot: BootId,
+    /// Its machine.
+    pub(super) host: HostId,
     /// Its introduction, without the report.
     pub(super) hello: v1::Hello,
     /// When it was last heard.
@@ -36,7 +41,7 @@ pub(super) struct Worker {
     connected: bool,
     samples: BTreeMap<String, (v1::DeviceSample, Instant)>,
     /// Its instances.
-    hosted: BTreeSet<String>,
+    hosted: BTreeSet<InstanceId>,
 }
 
 /// An instance.
@@ -47,9 +52,9 @@ pub(super) struct Instance {
     /// When it was said; ages in it count from there.
     heard: Instant,
     /// Its worker.
-    worker: String,
+    worker: WorkerId,
     /// That worker's process.
-    boot: String,
+    boot: BootId,
 }
 
 impl Instance {
@@ -101,12 +106,20 @@ fn shown(status: &v1::InstanceStatus) -> impl PartialEq {
 
 impl Mirror {
     /// A worker joined with everything it has.
-    pub(super) fn joined(&mut self, mut hello: v1::Hello, pulse: Pulse, observed: &mut Observed) -> Noted {
+    pub(super) fn joined(
+        &mut self,
+        facts: &WorkerFacts,
+        mut hello: v1::Hello,
+        pulse: Pulse,
+        observed: &mut Observed,
+    ) -> Noted {
         let report = hello.full.take().unwrap_or_default();
-        let worker = hello.worker_id.clone();
-        self.disconnected(&worker);
+        let worker = facts.id.clone();
+        self.disconnected(worker.as_str());
         let sight = sight(&hello);
         let known = Worker {
+            boot: facts.boot.clone(),
+            host: facts.host.clone(),
             hello,
             pulse,
             connected: true,
@@ -135,7 +148,7 @@ impl Mirror {
     /// A worker reported changes.
     pub(super) fn reported(
         &mut self,
-        worker: &str,
+        worker: &WorkerId,
         report: &v1::WorkerReport,
         observed: &mut Observed,
     ) -> Noted {
@@ -154,10 +167,14 @@ impl Mirror {
         if let Some(draining) = report.draining {
             known.hello.draining = draining;
         }
-        let boot = known.hello.boot_id.clone();
+        let boot = known.boot.clone();
         for status in &report.instances {
+            // Who reads the report for policy complains.
+            let Ok(id) = InstanceId::new(status.instance_id.as_str()) else {
+                continue;
+            };
             noted.learned.extend(learn(&known.hello, status, observed));
-            let old = self.instances.get(&status.instance_id);
+            let old = self.instances.get(&id);
             if old.is_some_and(|old| old.boot == boot && old.status.revision > status.revision) {
                 continue;
             }
@@ -170,21 +187,21 @@ impl Mirror {
             let instance = Instance {
                 status: status.clone(),
                 heard: Instant::now(),
-                worker: worker.to_owned(),
+                worker: worker.clone(),
                 boot: boot.clone(),
             };
-            known.hosted.insert(status.instance_id.clone());
-            self.instances.insert(status.instance_id.clone(), instance);
+            known.hosted.insert(id.clone());
+            self.instances.insert(id, instance);
         }
         for touch in &report.touches {
-            if let Some(instance) = self.instances.get_mut(&touch.instance_id) {
+            if let Some(instance) = self.instances.get_mut(touch.instance_id.as_str()) {
                 noted.used.extend(instance.touched(touch));
             }
         }
         noted
     }
 
-    fn host(&mut self, worker: &str, instance: String) {
+    fn host(&mut self, worker: &WorkerId, instance: InstanceId) {
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.hosted.insert(instance);
         }
@@ -218,7 +235,7 @@ impl Mirror {
             .workers
             .iter()
             .filter(move |(_, worker)| worker.speaks(feature));
-        speaking.map(|(id, _)| WorkerId::new(id.as_str()))
+        speaking.map(|(id, _)| id.clone())
     }
 
     /// Where an instance runs.
@@ -226,7 +243,7 @@ impl Mirror {
         let boot = self
             .workers
             .get(worker.as_str())
-            .map(|worker| worker.hello.boot_id.clone());
+            .map(|worker| worker.boot.to_string());
         v1::InstanceRef {
             instance_id: id.to_string(),
             worker_id: worker.to_string(),
@@ -242,8 +259,8 @@ impl Mirror {
         Some(v1::Route {
             instance: Some(v1::InstanceRef {
                 instance_id: id.to_string(),
-                worker_id: instance.worker.clone(),
-                worker_boot_id: instance.boot.clone(),
+                worker_id: instance.worker.to_string(),
+                worker_boot_id: instance.boot.to_string(),
             }),
             model_id: status
                 .spec
@@ -269,8 +286,8 @@ impl Mirror {
             status: Some(instance.status_now()),
             r#ref: Some(v1::InstanceRef {
                 instance_id: id.to_owned(),
-                worker_id: instance.worker.clone(),
-                worker_boot_id: instance.boot.clone(),
+                worker_id: instance.worker.to_string(),
+                worker_boot_id: instance.boot.to_string(),
             }),
             suspect,
             host_id: host.unwrap_or_default(),
@@ -288,6 +305,14 @@ impl Mirror {
         hosted.filter_map(|id| Some(&self.instances.get(id)?.status))
     }
 
+    /// The instances of a worker.
+    pub(super) fn hosted(&self, worker: &WorkerId) -> impl Iterator<Item = &InstanceId> {
+        self.workers
+            .get(worker)
+            .into_iter()
+            .flat_map(|worker| &worker.hosted)
+    }
+
     /// The processes of an instance's engine, as its worker last said.
     pub(super) fn engine(&self, id: &str) -> Vec<v1::ProcessId> {
         let instance = self.instances.get(id);
@@ -298,7 +323,7 @@ impl Mirror {
     pub(super) fn peer(&self, of: &str) -> Option<WorkerId> {
         let seeing = self.seeing.get(&sight(&self.workers.get(of)?.hello)?)?;
         let peer = seeing.iter().find(|id| id.as_str() != of)?;
-        Some(WorkerId::new(peer.as_str()))
+        Some(peer.clone())
     }
 
     /// A worker's session is over.
@@ -370,7 +395,7 @@ fn sight(hello: &v1::Hello) -> Option<(String, String)> {
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     /// Hashes of settings for which estimates change.
-    pub(super) learned: BTreeSet<String>,
+    pub(super) learned: BTreeSet<SpecHash>,
     /// Models whose instances changed.
     pub(super) changed: BTreeSet<String>,
     /// Models that were only used.
@@ -386,7 +411,7 @@ fn kind(hello: &v1::Hello, device: &str) -> Option<DeviceKind> {
 }
 
 /// Learns what a loaded engine takes; the hash of its settings if estimates change by that. Loading ones are still growing, ending ones shrink.
-fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed) -> Option<String> {
+fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed) -> Option<SpecHash> {
     let spec = status
         .spec
         .as_ref()
@@ -412,5 +437,5 @@ fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed
             );
         }
     }
-    learned.then(|| spec.spec_hash.clone())
+    learned.then(|| SpecHash::new(spec.spec_hash.as_str()).ok())?
 }

@@ -44,9 +44,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use muster_policy::{DeviceKind, Event, Fleet, InstanceId, ModelId, Moment, WorkerFacts};
+use muster_core::{DeviceKind, InstanceId, ModelId, id};
+use muster_policy::{Event, Fleet, Moment, WorkerFacts};
 use muster_proto::{
-    id,
     life::{Life, Part},
     v1,
 };
@@ -306,7 +306,7 @@ impl Driver {
             .entries()
             .iter()
             .filter(enabled)
-            .map(|entry| entry.model().id.as_ref().into())
+            .map(|entry| entry.model().id.clone())
             .collect();
         for model in preload {
             self.feed(Event::PreloadRequested { model });
@@ -347,16 +347,12 @@ impl Driver {
             return;
         };
         match ask {
-            Ask::Ensure {
-                request,
-                serial,
-                sender,
-            } => self.ensure(request, serial, sender),
+            Ask::Ensure { wish, serial, sender } => self.ensure(wish, serial, sender),
             Ask::Call {
                 request,
                 order,
                 sender,
-            } => self.call(request, order, sender),
+            } => self.call(request, order, &sender),
             Ask::Pin(pin) => self.pin(pin),
             Ask::Query(query) => self.query(query),
             Ask::Models(models) => self.models(models),
@@ -395,7 +391,7 @@ impl Driver {
         #[cfg(test)]
         let event = self.spy.hears(event);
         let now = self.now();
-        let effects = self.fleet.step(now, event, &mut || InstanceId::new(id::fresh()));
+        let effects = self.fleet.step(now, event, &mut || InstanceId::fresh());
         // Far too slow for a large fleet; the tests run such a build.
         if cfg!(debug_assertions)
             && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)

@@ -2,6 +2,7 @@
 //!
 //! Invariants: only ids that begin with `user.` are ever registered or taken out; what was answered is on disk.
 
+use muster_core::ModelId;
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -93,7 +94,7 @@ fn of_the_hub(model: &ModelEntry, registration: &Registration) -> Result<(), Err
     let checkpoint = &registration.checkpoint;
     let known = match &model.hub {
         Some(_) => true,
-        None => model.runtime == "flm" && model.file.is_none() && is_tag(checkpoint),
+        None => model.runtime.facts().pulls && model.file.is_none() && is_tag(checkpoint),
     };
     if !known {
         return wrong(
@@ -155,7 +156,13 @@ impl Driver {
     /// alias that is deleted leaves its model alone.
     pub(super) fn by_id(&self, ask: &mut Ask) {
         let name = match ask {
-            Ask::Ensure { request, .. } => &mut request.model_id,
+            Ask::Ensure { wish, .. } => {
+                let other = self
+                    .meant(wish.model.as_str())
+                    .and_then(|id| ModelId::new(id).ok());
+                wish.model = other.unwrap_or_else(|| wish.model.clone());
+                return;
+            }
             Ask::Call { order, .. } => match order {
                 Order::Load(load) => &mut load.model,
                 Order::Unload(unload) => &mut unload.model,
@@ -184,10 +191,18 @@ impl Driver {
                 | Models::ListAliases(_) => return,
             },
         };
-        if self.catalogue.get(name).is_none()
-            && let Some(model) = self.own.aliases.get(name)
-        {
-            name.clone_from(model);
+        if let Some(id) = self.meant(name) {
+            *name = id.to_owned();
+        }
+    }
+
+    /// The id of a model that was called by another of its names.
+    fn meant(&self, name: &str) -> Option<&str> {
+        let aliased = || self.own.aliases.get(name).map(String::as_str);
+        if self.catalogue.get(name).is_none() {
+            aliased()
+        } else {
+            None
         }
     }
 
@@ -206,7 +221,7 @@ impl Driver {
                 None => Err(unknown_model(&request.model)),
             },
             Some(definition) => self.defined(&definition).map(|(name, registration, model)| {
-                if self.catalogue.get(&model.id).is_none() {
+                if self.catalogue.get(model.id.as_str()).is_none() {
                     // The answer comes with the end of the pull: it is written long before.
                     drop(self.put(name, registration, model.clone()));
                 }
@@ -214,8 +229,11 @@ impl Driver {
             }),
         };
         match model {
-            Ok(model) if model.runtime == "flm" => {
-                let error = "models of FastFlowLM are downloaded by `flm`, which no worker hosts";
+            Ok(model) if model.runtime.facts().pulls => {
+                let error = format!(
+                    "models of `{0}` are downloaded by `{0}` itself, which no worker hosts",
+                    model.runtime
+                );
                 listener.send_replace(PullState::Done(Err(Code::UnsupportedByRuntime.error(error))));
             }
             Ok(model) => self.pull_files(&model, listener),
@@ -334,7 +352,7 @@ impl Driver {
             };
             return answer(reply, kept);
         };
-        let standing = self.fleet.model(&id.into());
+        let standing = self.fleet.model(id);
         let busy =
             standing.is_some_and(|view| !matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)));
         if busy {
@@ -342,7 +360,7 @@ impl Driver {
             return answer(reply, Err(Code::InstanceBusy.error(error)));
         }
         let shares =
-            |other: &&crate::catalogue::Entry| other.model().id.as_ref() != id && !other.workers().is_empty();
+            |other: &&crate::catalogue::Entry| other.model().id.as_str() != id && !other.workers().is_empty();
         let keep: Vec<HubCheckpoint> = self
             .catalogue
             .entries()

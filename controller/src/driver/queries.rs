@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_policy::{DeviceKind, DeviceView, InstanceId, ModelView};
+use muster_core::{DeviceKind, InstanceId};
+use muster_policy::{DeviceView, ModelView};
 use muster_proto::v1;
 
 use super::{Driver, inbox::Query};
 use crate::{
     catalogue::Entry,
-    convert::{self, device_kind, span, span_from},
-    estimate,
+    convert::{self, span, span_from},
 };
 
 impl Driver {
@@ -19,7 +19,7 @@ impl Driver {
             Query::Models(request, reply) => {
                 let views = self.views();
                 let present = self.fleet.device_kinds();
-                let show = |entry: &Entry| self.show(entry, views.get(entry.model().id.as_ref()), &present);
+                let show = |entry: &Entry| self.show(entry, views.get(entry.model().id.as_str()), &present);
                 let mut models: Vec<v1::Model> = self.catalogue.entries().iter().map(show).collect();
                 models.extend(views.values().filter_map(|view| self.unlisted(view)));
                 models.retain(|model| !request.loaded_only || model.status() != v1::ModelStatus::Unloaded);
@@ -50,7 +50,7 @@ impl Driver {
 
     /// One model as operators see it.
     pub(super) fn model(&self, id: &str) -> Option<v1::Model> {
-        let view = self.fleet.model(&id.into());
+        let view = self.fleet.model(id);
         match self.catalogue.get(id) {
             Some(entry) => Some(self.show(entry, view.as_ref(), &self.fleet.device_kinds())),
             None => self.unlisted(&view?),
@@ -98,7 +98,7 @@ impl Driver {
                 self.routes.remove_model(&id);
                 continue;
             };
-            let view = self.fleet.model(&id.as_str().into());
+            let view = self.fleet.model(&id);
             let model = self.show(entry, view.as_ref(), &self.present);
             let kinds = self.kinds_of(entry, view.as_ref());
             self.routes
@@ -118,10 +118,7 @@ impl Driver {
         }
         kinds.sort();
         kinds.dedup();
-        kinds
-            .into_iter()
-            .map(|kind| estimate::name(kind).to_owned())
-            .collect()
+        kinds.into_iter().map(|kind| kind.name().to_owned()).collect()
     }
 
     fn show(&self, entry: &Entry, view: Option<&ModelView>, present: &BTreeSet<DeviceKind>) -> v1::Model {
@@ -176,7 +173,7 @@ impl Driver {
         let device = described.unwrap_or_else(|| v1::Device {
             // Of an absent worker only the roster's facts are known.
             device_id: id.to_owned(),
-            kind: device_kind(view.kind).into(),
+            kind: v1::DeviceKind::from(view.kind).into(),
             name: String::new(),
             capacity_bytes: view.capacity.get(),
             exclusive: false,

@@ -16,11 +16,9 @@ use std::{
     time::Duration,
 };
 
-use muster_policy::{CommandId, WorkerId};
-use muster_proto::{
-    id::SessionId,
-    v1::{self, controller_message::Kind as Down},
-};
+use muster_core::{SessionId, WorkerId};
+use muster_policy::CommandId;
+use muster_proto::v1::{self, controller_message::Kind as Down};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 

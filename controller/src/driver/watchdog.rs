@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::id::SessionId;
+use muster_core::SessionId;
 
 /// An input that takes longer is said. Bounded work takes milliseconds, on a busy machine tens of them.
 const LIMIT: Duration = Duration::from_secs(1);

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use muster_policy::{Event, InstanceId, Outcome, WorkerId};
-use muster_proto::{Code, PROTOCOL_VERSION, id::SessionId, v1};
+use muster_core::{Runtime, SessionId, WorkerId};
+use muster_policy::{Event, Outcome};
+use muster_proto::{Code, PROTOCOL_VERSION, v1};
 use tokio::sync::mpsc;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     sessions::Session,
 };
 use crate::{
-    catalogue::SERVER,
     convert::report::{facts, outcome, report},
     state,
 };
@@ -114,8 +114,8 @@ impl Driver {
         hosted.for_each(|status| self.ghosts.note(status));
         // What it does not report is over.
         self.may_have_ended(&worker);
-        let noted = self.mirror.joined(hello, pulse, &mut self.observed);
-        if facts.runtimes.contains_key(&SERVER.into()) && self.catalogue.server_found() {
+        let noted = self.mirror.joined(&facts, hello, pulse, &mut self.observed);
+        if facts.runtimes.contains_key(&Runtime::LlamaServer) && self.catalogue.server_found() {
             self.catalogue_changed();
         }
         self.feed(Event::WorkerJoined { facts, report });
@@ -254,7 +254,7 @@ impl Driver {
         let (report, malformed) = report(wire);
         complain(worker, &malformed);
         wire.instances.iter().for_each(|status| self.ghosts.note(status));
-        let noted = self.mirror.reported(worker.as_str(), wire, &mut self.observed);
+        let noted = self.mirror.reported(worker, wire, &mut self.observed);
         if let Some(draining) = wire.draining {
             self.feed(Event::WorkerDraining {
                 worker: worker.clone(),
@@ -286,15 +286,14 @@ impl Driver {
         });
         self.files_lost(worker);
         if let Some(known) = self.mirror.worker(worker.as_str()) {
-            self.ghosts.begin(known.hello.host_id.as_str().into());
+            self.ghosts.begin(known.host.clone());
         }
     }
 
     /// What this worker hosted is looked for once policy has heard the news: what it does not know any more is forgotten here too.
     pub(super) fn may_have_ended(&mut self, worker: &WorkerId) {
-        let hosted = self.mirror.on_worker(worker.as_str());
-        self.ended
-            .extend(hosted.map(|status| InstanceId::from(status.instance_id.as_str())));
+        let hosted = self.mirror.hosted(worker);
+        self.ended.extend(hosted.cloned());
     }
 
     /// Closes a session; policy is told by the caller, at once.
@@ -307,7 +306,7 @@ impl Driver {
 
 fn complain(worker: &WorkerId, malformed: &[(String, crate::convert::report::Malformed)]) {
     for (instance, error) in malformed {
-        tracing::error!(%worker, instance, %error, "an instance that cannot be understood is left out");
+        tracing::error!(%worker, instance, %error, "what cannot be understood is left out");
     }
 }
 

@@ -1,6 +1,6 @@
 //! A guess by the size of the files, where nothing better is known.
 
-use muster_policy::Bytes;
+use muster_core::Bytes;
 
 /// What an engine needs beside its model.
 const ENGINE: Bytes = Bytes::mib(64);

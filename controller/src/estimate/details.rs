@@ -6,10 +6,9 @@ use std::{
     time::SystemTime,
 };
 
+use muster_core::{Runtime, runtime::Family};
 use muster_gguf::{Error, Facts, Gguf, Model, vllm::Checkpoint};
 use muster_proto::v1::ModelSettings;
-
-use super::vllm;
 
 /// What was read from a model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,10 +113,10 @@ impl Headers {
 
 impl Reader {
     /// A reader for a model of llama.cpp's runtimes or of vLLM; none for others.
-    pub(crate) fn of(runtime: &str, file: Option<&Path>, settings: &ModelSettings) -> Option<Self> {
+    pub(crate) fn of(runtime: Runtime, file: Option<&Path>, settings: &ModelSettings) -> Option<Self> {
         let named = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
-        let folder = vllm::RUNTIMES.contains(&runtime);
-        let file = file.filter(|_| folder || ["llama_cpp", "llama_server"].contains(&runtime))?;
+        let folder = runtime.family() == Family::Vllm;
+        let file = file.filter(|_| folder || runtime.is_llama_cpp())?;
         let adapters = settings.lora.iter().filter_map(|adapter| named(&adapter.path));
         Some(Self {
             file: file.to_owned(),

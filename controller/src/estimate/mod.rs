@@ -11,8 +11,9 @@ mod observed;
 mod settings;
 mod vllm;
 
+use muster_core::{Bytes, DeviceKind};
 use muster_gguf::memory::{self, Demand, Place};
-use muster_policy::{Bytes, DeviceChoice, DeviceKind, EstimateSource, Need, NeedPart, Share};
+use muster_policy::{DeviceChoice, EstimateSource, Need, NeedPart, Share};
 use muster_proto::v1::ModelSettings;
 
 use details::Headers;
@@ -25,16 +26,6 @@ use crate::{catalogue::Entry, convert};
 const MORE: Bytes = Bytes::mib(1024);
 /// What the `stub` runtime needs by itself.
 const STUB: Bytes = Bytes::mib(16);
-
-/// The name of a kind of device, in files and in `ModelSummary.device_kinds`.
-pub(crate) const fn name(kind: DeviceKind) -> &'static str {
-    match kind {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Gpu => "gpu",
-        DeviceKind::Npu => "npu",
-        DeviceKind::Sim => "sim",
-    }
-}
 
 /// Most devices that share one model.
 const MOST_DEVICES: usize = 8;
@@ -83,7 +74,7 @@ pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> 
         layers: entry.settings().gpu_layers,
         devices,
     };
-    match observed.get(entry.spec_hash(), way, kind) {
+    match observed.get(entry.spec_hash().as_str(), way, kind) {
         Some(seen) => (believed(times(seen, devices), guess.0), EstimateSource::Observed),
         None => guess,
     }
@@ -146,18 +137,16 @@ fn shared(
     choice: &DeviceChoice,
     observed: &Observed,
 ) -> Option<Need> {
-    let can = match entry.runtime() {
-        "llama_cpp" | "llama_server" => entry.settings().gpu_layers.is_none(),
-        "stub" => true,
-        _ => false,
-    };
+    let can = entry.runtime().facts().spreads;
+    // Layers that somebody counted are counted for one device.
+    let counted = entry.runtime().facts().offloads && entry.settings().gpu_layers.is_some();
     let several = match kind {
         DeviceKind::Gpu | DeviceKind::Sim => true,
         // A host has one memory, and an NPU's runtimes use one NPU.
         DeviceKind::Cpu | DeviceKind::Npu => false,
     };
     let named = matches!(choice, DeviceChoice::Device(_));
-    if !can || !several || named {
+    if !can || counted || !several || named {
         return None;
     }
     let way = Way {
@@ -173,7 +162,7 @@ fn shared(
         }
     };
     if source != EstimateSource::Configured
-        && let Some(seen) = observed.get(entry.spec_hash(), way, kind)
+        && let Some(seen) = observed.get(entry.spec_hash().as_str(), way, kind)
     {
         let expected = bytes.iter().copied().max().unwrap_or(Bytes::ZERO);
         bytes = vec![believed(seen, expected); devices];
@@ -285,7 +274,7 @@ fn part(entry: &Entry, device: DeviceKind, layers: u64, demand: &Demand, observe
     let layers = i32::try_from(layers).ok();
     let known = |kind, computed: u64| {
         observed
-            .get(entry.spec_hash(), Way::on_one(layers), kind)
+            .get(entry.spec_hash().as_str(), Way::on_one(layers), kind)
             .map_or((Bytes::new(computed), EstimateSource::Computed), |seen| {
                 (believed(seen, Bytes::new(computed)), EstimateSource::Observed)
             })

@@ -6,10 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use muster_policy::{Bytes, DeviceKind};
+use muster_core::{Bytes, DeviceKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-
-use super::name;
 
 /// Memory seen in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,7 +83,7 @@ impl Observed {
         self.clock += 1;
         let seen = self.known.entry(key(spec_hash, way)).or_default();
         seen.at = self.clock;
-        let changed = seen.learn(instance, name(kind), bytes.get());
+        let changed = seen.learn(instance, kind.name(), bytes.get());
         self.forget();
         changed
     }
@@ -93,7 +91,7 @@ impl Observed {
     /// What engines with these settings, hosted in this way, used on a device of `kind`.
     pub(crate) fn get(&self, spec_hash: &str, way: Way, kind: DeviceKind) -> Option<Bytes> {
         let seen = self.known.get(&key(spec_hash, way))?;
-        seen.bytes.get(name(kind)).copied().map(Bytes::new)
+        seen.bytes.get(kind.name()).copied().map(Bytes::new)
     }
 
     fn forget(&mut self) {

@@ -4,6 +4,7 @@
 //! (worker/src/engine/llama_server/args.rs). A flag that is not known here changes nothing: the engine refuses it, or it does not
 //! matter.
 
+use muster_core::{Runtime, runtime::Family};
 use muster_gguf::{CacheType, Model, memory};
 use muster_proto::v1::{ModelSettings, ModelType};
 
@@ -22,11 +23,11 @@ pub(super) struct Effective {
 }
 
 /// Settings of a load by one of llama.cpp's runtimes; none for other runtimes, and for cache types llama.cpp does not have.
-pub(super) fn read(runtime: &str, settings: &ModelSettings, model: &Model) -> Option<Effective> {
-    let server = match runtime {
-        "llama_cpp" => false,
-        "llama_server" => true,
-        _ => return None,
+pub(super) fn read(runtime: Runtime, settings: &ModelSettings, model: &Model) -> Option<Effective> {
+    let server = match runtime.family() {
+        Family::LlamaCpp => false,
+        Family::LlamaServer => true,
+        Family::ExLlamaV3 | Family::Vllm | Family::Other => return None,
     };
     let settings = &folded(settings);
     let or = |value: u32, default: u64| if value == 0 { default } else { value.into() };

@@ -17,7 +17,7 @@ fn model() -> Model {
 }
 
 fn effective(runtime: &str, settings: &ModelSettings) -> Option<Effective> {
-    read(runtime, settings, &model())
+    read(runtime.parse().unwrap(), settings, &model())
 }
 
 fn words(line: &str) -> ModelSettings {

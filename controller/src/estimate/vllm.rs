@@ -2,12 +2,10 @@
 
 use std::num::NonZeroU64;
 
+use muster_core::{Runtime, runtime::Family};
 use muster_gguf::vllm;
 use muster_proto::v1::ModelSettings;
 use serde_json::Value;
-
-/// Runtimes that are vLLM.
-pub(super) const RUNTIMES: [&str; 2] = ["vllm", "vllm_serve"];
 
 /// vLLM's own default share of a device (`gpu_memory_utilization` of its engine arguments), in thousandths.
 const SHARE: u64 = 900;
@@ -30,8 +28,8 @@ impl Effective {
 }
 
 /// Settings of a load by vLLM; none for other runtimes.
-pub(super) fn read(runtime: &str, settings: &ModelSettings) -> Option<Effective> {
-    if !RUNTIMES.contains(&runtime) {
+pub(super) fn read(runtime: Runtime, settings: &ModelSettings) -> Option<Effective> {
+    if runtime.family() != Family::Vllm {
         return None;
     }
     let mut memory = vllm::Settings {
@@ -98,7 +96,7 @@ mod tests {
             ctx_size: 512,
             ..ModelSettings::default()
         };
-        let read = |given: &ModelSettings| read("vllm_serve", given).unwrap();
+        let read = |given: &ModelSettings| read(Runtime::VllmServe, given).unwrap();
         let found = read(&given);
         assert_eq!(
             (found.share, found.memory.cache, found.memory.context),
@@ -123,7 +121,7 @@ mod tests {
 
     #[test]
     fn without_a_cache_it_takes_a_share() {
-        let share = |settings: &ModelSettings| read("vllm", settings).unwrap().share;
+        let share = |settings: &ModelSettings| read(Runtime::Vllm, settings).unwrap().share;
         assert_eq!(share(&ModelSettings::default()), Some(900));
         assert_eq!(share(&words("--gpu-memory-utilization 0.25")), Some(250));
         assert_eq!(share(&words("--gpu-memory-utilization=x")), Some(900));
@@ -132,12 +130,12 @@ mod tests {
             ..words("--gpu-memory-utilization 0.25")
         };
         assert_eq!(share(&own), Some(500));
-        assert_eq!(read("llama_cpp", &ModelSettings::default()), None);
+        assert_eq!(read(Runtime::LlamaCpp, &ModelSettings::default()), None);
     }
 
     #[test]
     fn parallel_sizes_multiply() {
-        let devices = |line| read("vllm_serve", &words(line)).unwrap().devices();
+        let devices = |line| read(Runtime::VllmServe, &words(line)).unwrap().devices();
         assert_eq!(devices(""), 1);
         assert_eq!(devices("--tensor-parallel-size 4"), 4);
         assert_eq!(devices("-tp=2 --pipeline-parallel-size 3"), 6);

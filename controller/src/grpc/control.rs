@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Boxed, until_stopped};
 use crate::{
-    convert::stage::unknown_model,
+    convert::{self, stage::unknown_model, wish::Wish},
     driver::{
         handle::{Ensure, Handle, Word},
         inbox::{Answer, Order, Query, stopping},
@@ -114,6 +114,7 @@ impl Control for ControlService {
         let request = request.into_inner();
         named(request.ensure_id.clone(), "ensure_id")?;
         named(request.model_id.clone(), "model_id")?;
+        let wish = Wish::try_from(&request).map_err(|error| convert::missing(error).into_status())?;
         let budget = request
             .wait_budget
             .as_ref()
@@ -122,7 +123,7 @@ impl Control for ControlService {
             deadline: budget.and_then(|budget| Instant::now().checked_add(budget)),
             last: None,
             epoch: self.handle.epoch(),
-            ensure: self.handle.ensure(request)?,
+            ensure: self.handle.ensure(wish)?,
         };
         let events = stream::unfold(Some(wait), |wait| async { wait?.next().await });
         Ok(Response::new(until_stopped(events, self.handle.stop())))

@@ -12,9 +12,9 @@
 use std::time::Duration;
 
 use futures::{Stream, TryStreamExt as _};
+use muster_core::SessionId;
 use muster_proto::{
     Code, ErrorExt as _, MODEL_FILES, PROTOCOL_VERSION,
-    id::{self, SessionId},
     v1::{
         ControllerMessage, ErrorInfo, Heartbeat, Hello, Welcome, WorkerMessage,
         controller_message::Kind as Down, worker_message::Kind as Up,
@@ -80,7 +80,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         Self {
             joining: Some(handle.joining()),
             handle,
-            id: SessionId::from(id::fresh()),
+            id: SessionId::fresh(),
             incoming,
             out,
             pulse: Pulse::new(),

@@ -302,7 +302,8 @@ fn now_in_seconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use muster_policy::{Bytes, DeviceFacts, DeviceKind, Exclusivity, WorkerFacts};
+    use muster_core::{Bytes, DeviceKind};
+    use muster_policy::{DeviceFacts, Exclusivity, WorkerFacts};
 
     use super::*;
 
@@ -317,7 +318,7 @@ mod tests {
                 capacity: Bytes::mib(7),
                 exclusivity: Exclusivity::OneModel,
             }],
-            runtimes: BTreeMap::from([("flm".into(), ["npu0".into()].into())]),
+            runtimes: BTreeMap::from([(muster_core::Runtime::Flm, ["npu0".into()].into())]),
             draining: false,
         }
     }

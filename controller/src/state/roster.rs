@@ -14,8 +14,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use muster_policy::{Bytes, DeviceFacts, DeviceId, DeviceKind, Exclusivity, WorkerFacts, WorkerId};
+use muster_core::{BootId, Bytes, DeviceId, DeviceKind, HostId, Missing, Runtime, WorkerId};
+use muster_policy::{DeviceFacts, Exclusivity, WorkerFacts};
 use serde::{Deserialize, Serialize};
+
+use crate::convert::ids;
 
 /// All known workers. A copy shares what has not changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,12 +114,17 @@ impl Roster {
 
 impl FromIterator<Entry> for Roster {
     fn from_iter<T: IntoIterator<Item = Entry>>(entries: T) -> Self {
-        let known = |entry: Entry| Known {
-            away: entry.away,
-            facts: WorkerFacts::from(entry),
+        let known = |entry: Entry| {
+            let away = entry.away;
+            match WorkerFacts::try_from(entry) {
+                Ok(facts) => Some((facts.id.clone(), Arc::new(Known { away, facts }))),
+                Err(error) => {
+                    tracing::error!(%error, "a worker of the roster that cannot be understood is left out");
+                    None
+                }
+            }
         };
-        let named = |known: Known| (known.facts.id.clone(), Arc::new(known));
-        Self(entries.into_iter().map(known).map(named).collect())
+        Self(entries.into_iter().filter_map(known).collect())
     }
 }
 
@@ -174,22 +182,26 @@ impl From<&WorkerFacts> for Entry {
     }
 }
 
-impl From<Entry> for WorkerFacts {
-    fn from(entry: Entry) -> Self {
-        let runtimes = entry.runtimes.into_iter().map(|(name, devices)| {
-            (
-                name.as_str().into(),
-                devices.iter().map(|id| id.as_str().into()).collect(),
-            )
-        });
-        Self {
-            id: entry.worker.as_str().into(),
-            boot: entry.boot.as_str().into(),
-            host: entry.host.as_str().into(),
-            devices: entry.devices.into_iter().map(DeviceFacts::from).collect(),
-            runtimes: runtimes.collect(),
-            draining: false,
+impl TryFrom<Entry> for WorkerFacts {
+    type Error = Missing;
+
+    fn try_from(entry: Entry) -> Result<Self, Missing> {
+        let mut runtimes = BTreeMap::new();
+        for (name, devices) in entry.runtimes {
+            // One that this build does not know is no use to it.
+            if let Ok(runtime) = name.parse::<Runtime>() {
+                runtimes.insert(runtime, ids(&devices, DeviceId::new)?);
+            }
         }
+        let devices = entry.devices.into_iter().map(DeviceFacts::try_from);
+        Ok(Self {
+            id: WorkerId::new(entry.worker)?,
+            boot: BootId::new(entry.boot)?,
+            host: HostId::new(entry.host)?,
+            devices: devices.collect::<Result<_, _>>()?,
+            runtimes,
+            draining: false,
+        })
     }
 }
 
@@ -209,10 +221,12 @@ impl From<&DeviceFacts> for Device {
     }
 }
 
-impl From<Device> for DeviceFacts {
-    fn from(device: Device) -> Self {
-        Self {
-            id: device.id.as_str().into(),
+impl TryFrom<Device> for DeviceFacts {
+    type Error = Missing;
+
+    fn try_from(device: Device) -> Result<Self, Missing> {
+        Ok(Self {
+            id: DeviceId::new(device.id)?,
             kind: match device.kind {
                 Kind::Cpu => DeviceKind::Cpu,
                 Kind::Gpu => DeviceKind::Gpu,
@@ -225,7 +239,7 @@ impl From<Device> for DeviceFacts {
             } else {
                 Exclusivity::Shared
             },
-        }
+        })
     }
 }
 

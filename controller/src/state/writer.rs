@@ -10,7 +10,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use muster_policy::{WorkerFacts, WorkerId};
+use muster_core::WorkerId;
+use muster_policy::WorkerFacts;
 use muster_proto::life::Life;
 use tokio::{
     sync::watch,

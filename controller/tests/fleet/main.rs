@@ -26,8 +26,8 @@ mod worker;
 use std::{path::PathBuf, time::Duration};
 
 use muster_controller::{Controller, Doors, ServerError, StateError, config::Config};
+use muster_core::id;
 use muster_proto::{
-    id,
     net::{Address, Channel, channel},
     trust::{Credentials, Door, Keys},
     v1::{

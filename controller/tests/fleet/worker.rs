@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
+use muster_core::id;
 use muster_proto::{
-    id,
     net::{Address, channel},
     trust::Credentials,
     v1::{

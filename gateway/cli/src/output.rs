@@ -8,7 +8,6 @@ use std::{
 };
 
 use comfy_table::{ContentArrangement, Table, presets};
-use muster_proto::units::Bytes;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
@@ -138,12 +137,19 @@ impl Drop for Progress {
     }
 }
 
-/// Bytes for people; nothing for none.
+/// Bytes for people, in the largest unit that fits; a dash for none.
+#[allow(clippy::cast_precision_loss, reason = "two decimals of a figure for people")]
 pub(crate) fn bytes(bytes: u64) -> String {
-    if bytes == 0 {
-        "-".to_owned()
-    } else {
-        Bytes(bytes).to_string()
+    const UNITS: [(&str, u64); 4] = [
+        ("TiB", 1 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+    ];
+    match UNITS.iter().find(|(_, size)| bytes >= *size) {
+        Some((unit, size)) => format!("{:.2} {unit}", bytes as f64 / *size as f64),
+        None if bytes == 0 => "-".to_owned(),
+        None => format!("{bytes} B"),
     }
 }
 

@@ -23,8 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_core::id;
 use muster_proto::{
-    Code, ErrorExt as _, id,
+    Code, ErrorExt as _,
     v1::{EnsureLoadedRequest, ErrorInfo, QueuedReason, Route, ensure_loaded_event::Kind},
 };
 use tokio::{runtime::Handle, sync::watch};
@@ -358,7 +359,8 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{id::GatewayId, net, trust::Credentials};
+    use muster_core::GatewayId;
+    use muster_proto::{net, trust::Credentials};
 
     use super::*;
 
@@ -369,7 +371,7 @@ mod tests {
     fn wishes_of(longest: Option<Duration>) -> Arc<Wishes> {
         let controller = Controller {
             channel: net::channel_lazy(&"unix:/nowhere".parse().unwrap(), &Credentials::none()),
-            gateway_id: GatewayId::from(id::fresh()),
+            gateway_id: GatewayId::fresh(),
             epochs: Arc::default(),
         };
         Wishes::new(controller, longest, Handle::current())

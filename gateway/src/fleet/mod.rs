@@ -26,9 +26,9 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, Guard};
+use muster_core::GatewayId;
 use muster_proto::{
     MAX_MESSAGE_BYTES,
-    id::{self, GatewayId},
     net::{self, Address, Channel},
     trust::Credentials,
     v1::control_client::ControlClient,
@@ -107,7 +107,7 @@ impl Fleet {
     ) -> Arc<Self> {
         let controller = Controller {
             channel: net::channel_lazy(controller, credentials),
-            gateway_id: GatewayId::from(id::fresh()),
+            gateway_id: GatewayId::fresh(),
             epochs: Arc::default(),
         };
         Arc::new(Self {

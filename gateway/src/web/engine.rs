@@ -8,6 +8,7 @@ use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
+use muster_core::runtime::Family;
 use muster_proto::{
     Code, engine_http,
     v1::{EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, ModelSummary},
@@ -84,7 +85,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// Whether it answers llama.cpp's routes itself.
     pub(crate) fn speaks_http(&self) -> bool {
-        self.summary.runtime == "llama_server"
+        Family::of(&self.summary.runtime) == Family::LlamaServer
     }
 
     /// The engine's own view.
@@ -111,7 +112,7 @@ impl Engine {
         path: &str,
         body: Bytes,
     ) -> Result<Response, Refusal> {
-        if !engine_http::allows(&self.summary.runtime, method.as_str(), path) {
+        if !engine_http::allows(Family::of(&self.summary.runtime), method.as_str(), path) {
             return Err(unsupported(path).into());
         }
         let call = EngineHttpCall {

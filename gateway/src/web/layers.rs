@@ -13,7 +13,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderName, HeaderValue, header::RETRY_AFTER};
-use muster_proto::{Code, id};
+use muster_core::id;
+use muster_proto::Code;
 use tower_http::{
     catch_panic::CatchPanicLayer,
     cors::{AllowHeaders, Any as AnyOrigin, CorsLayer},

@@ -41,7 +41,7 @@ async fn within<T>(what: impl Future<Output = T>) -> T {
 
 /// A place for a scripted process to listen at.
 fn socket() -> muster_proto::net::Address {
-    let name = format!("mg-{}.sock", muster_proto::id::fresh());
+    let name = format!("mg-{}.sock", muster_core::id::fresh());
     muster_proto::net::Address::Unix(std::env::temp_dir().join(name))
 }
 

@@ -17,50 +17,10 @@ mod schema;
 mod tests;
 mod values;
 
+use muster_core::runtime::Family;
 use serde_json::{Map, Value};
 
 use crate::{Code, ErrorExt as _, v1::ErrorInfo};
-
-/// The runtimes that take overrides of their own; `vllm` and `vllm_serve` take the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// `llama_cpp`.
-    LlamaCpp,
-    /// `llama_server`.
-    LlamaServer,
-    /// `exllamav3`.
-    ExLlamaV3,
-    /// `vllm` and `vllm_serve`.
-    Vllm,
-    /// All others, which take none.
-    Other,
-}
-
-impl Backend {
-    /// The backend of a runtime.
-    #[must_use]
-    pub fn of(runtime: &str) -> Self {
-        match runtime {
-            "llama_cpp" => Self::LlamaCpp,
-            "llama_server" => Self::LlamaServer,
-            "exllamav3" => Self::ExLlamaV3,
-            "vllm" | "vllm_serve" => Self::Vllm,
-            _ => Self::Other,
-        }
-    }
-
-    /// Its name, for people.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LlamaCpp => "llama_cpp",
-            Self::LlamaServer => "llama_server",
-            Self::ExLlamaV3 => "ExLlamaV3",
-            Self::Vllm => "vLLM",
-            Self::Other => "this runtime",
-        }
-    }
-}
 
 /// A load's body whose shape is right; whether its values are, depends on the runtime.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -91,16 +51,16 @@ impl Draft {
         self.replicas
     }
 
-    /// Checks the values for a model's runtime.
+    /// Checks the values for a runtime of a family.
     ///
     /// # Errors
     /// `invalid_load_request` (400): a key of another runtime, a value out of its range, keys that do not go together.
-    pub fn check(self, runtime: &str, replica_max: u32) -> Result<Overrides, ErrorInfo> {
+    pub fn check(self, family: Family, replica_max: u32) -> Result<Overrides, ErrorInfo> {
         if let Some(replicas) = self.replicas.filter(|replicas| *replicas > replica_max) {
             let message = format!("must be at most {replica_max} (`replica_max`), not {replicas}");
             return Err(refused("replicas", message));
         }
-        values::check(Backend::of(runtime), self.fields)
+        values::check(family, self.fields)
     }
 }
 
@@ -113,12 +73,12 @@ impl Overrides {
     ///
     /// # Errors
     /// As [`Draft::parse`] and [`Draft::check`], all of them `invalid_load_request`.
-    pub fn from_json(runtime: &str, json: &str) -> Result<Self, ErrorInfo> {
+    pub fn from_json(family: Family, json: &str) -> Result<Self, ErrorInfo> {
         let draft = schema::wire(json).map_err(|error| ErrorInfo {
             code: Code::InvalidLoadRequest.as_str().to_owned(),
             ..error
         })?;
-        values::check(Backend::of(runtime), draft.fields)
+        values::check(family, draft.fields)
     }
 
     /// Whether nothing is overridden.

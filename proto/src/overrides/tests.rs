@@ -8,7 +8,7 @@ fn parse(body: &str) -> Result<Draft, ErrorInfo> {
 }
 
 fn check(runtime: &str, body: &Value) -> Result<Overrides, ErrorInfo> {
-    parse(&body.to_string())?.check(runtime, 4)
+    parse(&body.to_string())?.check(Family::of(runtime), 4)
 }
 
 fn applied(runtime: &str, body: &Value, mut settings: ModelSettings) -> ModelSettings {
@@ -105,7 +105,7 @@ fn seed_001_422_is_for_shapes() {
 fn a_number_that_is_too_large_is_refused_as_it_was_written() {
     for (key, value) in [("gguf_n_ctx", "1e30"), ("gguf_n_ctx", "18446744073709551616")] {
         let error = parse(&format!("{{\"{key}\": {value}}}")).unwrap();
-        let error = error.check("llama_cpp", 4).unwrap_err();
+        let error = error.check(Family::LlamaCpp, 4).unwrap_err();
         assert!(
             !error.message.contains("18446744073709551615"),
             "{}",
@@ -292,7 +292,7 @@ fn flags_of_a_request_leave_those_of_the_configuration() {
         args: words("--slots -t 4 --chat-template-file x"),
         ..ModelSettings::default()
     };
-    let args = Overrides::from_json("llama_cpp", r#"{"llamacpp_args": "-b 64"}"#).unwrap();
+    let args = Overrides::from_json(Family::LlamaCpp, r#"{"llamacpp_args": "-b 64"}"#).unwrap();
     args.apply(&mut settings).unwrap();
     assert_eq!(settings.args, words("--slots --chat-template-file x -b 64"));
 }
@@ -313,7 +313,7 @@ fn names_are_no_paths_and_no_flags() {
 
 #[test]
 fn the_wire_takes_lemonades_options_too() {
-    let read = |runtime, json: Value| Overrides::from_json(runtime, &json.to_string());
+    let read = |runtime, json: Value| Overrides::from_json(Family::of(runtime), &json.to_string());
     let own = |runtime| read(runtime, json!({"ctx_size": 8192})).unwrap().to_json();
     assert_eq!(own("llama_cpp"), r#"{"gguf_n_ctx":8192}"#);
     assert_eq!(own("llama_server"), r#"{"llama_server_n_ctx":8192}"#);

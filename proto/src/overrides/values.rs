@@ -1,8 +1,9 @@
 //! The values of a load's body, for one runtime (400 `invalid_load_request`).
 
+use muster_core::runtime::Family;
 use serde_json::{Map, Value};
 
-use super::{Backend, Overrides, refused};
+use super::{Overrides, refused};
 use crate::{
     hub::is_repo,
     llamacpp::{self, CACHE_TYPES, SWITCH},
@@ -17,43 +18,43 @@ const QUANT: &str = "exllama_cache_quant";
 const K_BITS: &str = "exllama_cache_k_bits";
 const V_BITS: &str = "exllama_cache_v_bits";
 
-pub(super) fn check(backend: Backend, mut fields: Map<String, Value>) -> Result<Overrides, ErrorInfo> {
-    common(backend, &mut fields)?;
+pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Overrides, ErrorInfo> {
+    common(family, &mut fields)?;
     for (key, value) in &fields {
-        if owner(key).is_some_and(|owner| owner != backend) {
-            let message = format_args!("is no setting of {}", backend.name());
+        if owner(key).is_some_and(|owner| owner != family) {
+            let message = format_args!("is no setting of {}", family.name());
             return Err(refused(key, message));
         }
         one(key, value)?;
     }
-    args(backend, &fields)?;
+    args(family, &fields)?;
     bits(&mut fields)?;
     Ok(Overrides(fields))
 }
 
-/// The backend whose key it is; none for keys that are not one backend's own.
-fn owner(key: &str) -> Option<Backend> {
-    const PREFIXES: [(&str, Backend); 4] = [
-        ("gguf_", Backend::LlamaCpp),
-        ("exllama_", Backend::ExLlamaV3),
-        ("vllm_", Backend::Vllm),
-        ("llama_server_", Backend::LlamaServer),
+/// The family whose key it is; none for keys that are not one family's own.
+fn owner(key: &str) -> Option<Family> {
+    const PREFIXES: [(&str, Family); 4] = [
+        ("gguf_", Family::LlamaCpp),
+        ("exllama_", Family::ExLlamaV3),
+        ("vllm_", Family::Vllm),
+        ("llama_server_", Family::LlamaServer),
     ];
     let found = PREFIXES.iter().find(|(prefix, _)| key.starts_with(prefix));
-    found.map(|(_, backend)| *backend)
+    found.map(|(_, family)| *family)
 }
 
-/// Lemonade's keys, under the backend's own names where it has one.
-fn common(backend: Backend, fields: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
-    if fields.contains_key("llamacpp_args") && !matches!(backend, Backend::LlamaCpp | Backend::LlamaServer) {
+/// Lemonade's keys, under the family's own names where it has one.
+fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+    if fields.contains_key("llamacpp_args") && !family.is_llama_cpp() {
         return Err(refused("llamacpp_args", "is for llama.cpp's runtimes only"));
     }
-    let own = match backend {
-        Backend::LlamaCpp => "gguf_n_ctx",
-        Backend::LlamaServer => "llama_server_n_ctx",
-        Backend::ExLlamaV3 => "exllama_cache_size",
-        Backend::Vllm => "vllm_max_model_len",
-        Backend::Other => "ctx_size",
+    let own = match family {
+        Family::LlamaCpp => "gguf_n_ctx",
+        Family::LlamaServer => "llama_server_n_ctx",
+        Family::ExLlamaV3 => "exllama_cache_size",
+        Family::Vllm => "vllm_max_model_len",
+        Family::Other => "ctx_size",
     };
     if let Some(size) = fields.remove("ctx_size") {
         // Under the name that the caller used.
@@ -155,11 +156,11 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Arguments for llama.cpp are of the list of what requests may say, and the runtime takes them: a request never chooses another.
-fn args(backend: Backend, fields: &Map<String, Value>) -> Result<(), ErrorInfo> {
+fn args(family: Family, fields: &Map<String, Value>) -> Result<(), ErrorInfo> {
     let words = flags(fields)?;
-    match backend {
-        Backend::LlamaCpp => llamacpp::check(&words),
-        Backend::LlamaServer | Backend::ExLlamaV3 | Backend::Vllm | Backend::Other => Ok(()),
+    match family {
+        Family::LlamaCpp => llamacpp::check(&words),
+        Family::LlamaServer | Family::ExLlamaV3 | Family::Vllm | Family::Other => Ok(()),
     }
 }
 

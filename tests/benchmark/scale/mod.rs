@@ -19,7 +19,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use muster_proto::{id, net::Address, process};
+use muster_core::id;
+use muster_proto::{net::Address, process};
 use muster_tests::processes::Running;
 
 use self::{

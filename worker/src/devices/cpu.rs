@@ -6,11 +6,8 @@
 
 use std::{fs, io};
 
-use muster_proto::{
-    id::InstanceId,
-    units::Bytes,
-    v1::{Device, DeviceKind, ProcessId},
-};
+use muster_core::{Bytes, InstanceId};
+use muster_proto::v1::{Device, DeviceKind, ProcessId};
 
 use super::Driver;
 use crate::procfs::{self, Memory};
@@ -34,7 +31,7 @@ impl Cpu {
             },
             kind: DeviceKind::Cpu.into(),
             name: name.unwrap_or_else(|| "CPU".to_owned()),
-            capacity_bytes: pool.memory.capacity.0,
+            capacity_bytes: pool.memory.capacity.get(),
             exclusive: false,
             index: None,
             driver_version: String::new(),

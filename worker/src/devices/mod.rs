@@ -21,11 +21,8 @@ use std::{
     time::Instant,
 };
 
-use muster_proto::{
-    id::InstanceId,
-    units::Bytes,
-    v1::{Device, DeviceSample, ProcessId, Reservation},
-};
+use muster_core::{Bytes, InstanceId};
+use muster_proto::v1::{Device, DeviceSample, ProcessId, Reservation};
 
 use crate::{config::DeviceChoice, procfs::Memory};
 
@@ -116,7 +113,7 @@ impl Devices {
     pub(crate) fn enter(&self, instance: &InstanceId, reservations: &[Reservation]) -> io::Result<()> {
         for reservation in reservations {
             if let Some(owned) = self.get(&reservation.device_id) {
-                owned.driver.enter(instance, Bytes(reservation.bytes))?;
+                owned.driver.enter(instance, Bytes::new(reservation.bytes))?;
             }
         }
         Ok(())
@@ -200,7 +197,7 @@ impl Devices {
                 let used = self.get(&reservation.device_id)?.driver.used_by(tree, instance)?;
                 Some(Reservation {
                     device_id: reservation.device_id.clone(),
-                    bytes: used.0,
+                    bytes: used.get(),
                 })
             })
             .collect()
@@ -215,8 +212,8 @@ impl Owned {
             Ok(memory) => {
                 let sample = DeviceSample {
                     device_id: self.id.clone(),
-                    capacity_bytes: memory.capacity.0,
-                    free_bytes: memory.free.0,
+                    capacity_bytes: memory.capacity.get(),
+                    free_bytes: memory.free.get(),
                     age: None,
                     lifecycle_seq,
                 };

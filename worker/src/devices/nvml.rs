@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
-use muster_proto::{
-    id::InstanceId,
-    units::Bytes,
-    v1::{Device, DeviceKind, ProcessId},
-};
+use muster_core::{Bytes, InstanceId};
+use muster_proto::v1::{Device, DeviceKind, ProcessId};
 use nvml_wrapper::{
     Nvml, enums::device::UsedGpuMemory, error::NvmlError, struct_wrappers::device::ProcessInfo,
 };
@@ -90,8 +87,8 @@ impl Driver for Gpu {
             .map_err(io::Error::other)?;
         let memory = gpu.memory_info().map_err(io::Error::other)?;
         Ok(Memory {
-            capacity: Bytes(memory.total),
-            free: Bytes(memory.free),
+            capacity: Bytes::new(memory.total),
+            free: Bytes::new(memory.free),
         })
     }
 
@@ -113,7 +110,7 @@ fn used_by(tree: &[ProcessId], processes: impl Iterator<Item = ProcessInfo>) -> 
             *known = bytes.max(*known);
         }
     }
-    (!used.is_empty()).then(|| used.into_values().map(Bytes).sum())
+    (!used.is_empty()).then(|| used.into_values().map(Bytes::new).sum())
 }
 
 #[cfg(test)]
@@ -148,7 +145,7 @@ mod tests {
             .into_iter()
             .chain(graphics)
             .map(|(pid, bytes)| listed(pid, UsedGpuMemory::Used(bytes)));
-        assert_eq!(sum(&[1, 2, 3, 4], lists.collect()), Some(Bytes(111)));
+        assert_eq!(sum(&[1, 2, 3, 4], lists.collect()), Some(Bytes::new(111)));
     }
 
     #[test]
@@ -159,6 +156,6 @@ mod tests {
             listed(1, UsedGpuMemory::Unavailable),
             listed(1, UsedGpuMemory::Used(7)),
         ];
-        assert_eq!(sum(&[1], both), Some(Bytes(7)));
+        assert_eq!(sum(&[1], both), Some(Bytes::new(7)));
     }
 }

@@ -10,10 +10,9 @@ use std::{
     process,
 };
 
+use muster_core::{Bytes, InstanceId};
 use muster_proto::{
-    id::InstanceId,
     private::PrivateDir,
-    units::Bytes,
     v1::{Device, DeviceKind, ProcessId},
 };
 use rustix::fs::{FlockOperation, flock};
@@ -103,7 +102,7 @@ impl Driver for Sim {
             device_id: format!("sim:{}", self.name),
             kind: DeviceKind::Sim.into(),
             name: format!("declared device {}", self.name),
-            capacity_bytes: self.capacity.0,
+            capacity_bytes: self.capacity.get(),
             exclusive: false,
             index: None,
             driver_version: String::new(),
@@ -111,16 +110,17 @@ impl Driver for Sim {
     }
 
     fn sample(&self) -> io::Result<Memory> {
-        let used: Bytes = self.with(|lines| (lines.iter().map(|line| Bytes(line.bytes)).sum(), false))?;
+        let used: Bytes =
+            self.with(|lines| (lines.iter().map(|line| Bytes::new(line.bytes)).sum(), false))?;
         Ok(Memory {
             capacity: self.capacity,
-            free: self.capacity.minus(used),
+            free: self.capacity.saturating_sub(used),
         })
     }
 
     fn used_by(&self, _tree: &[ProcessId], instance: &InstanceId) -> Option<Bytes> {
         let own = |line: &&Line| line.instance == instance.as_str();
-        self.with(|lines| (lines.iter().find(own).map(|line| Bytes(line.bytes)), false))
+        self.with(|lines| (lines.iter().find(own).map(|line| Bytes::new(line.bytes)), false))
             .ok()
             .flatten()
     }
@@ -132,7 +132,7 @@ impl Driver for Sim {
             lines.retain(|line| line.instance != instance.as_str());
             lines.push(Line {
                 instance: instance.into(),
-                bytes: bytes.0,
+                bytes: bytes.get(),
                 owner: ProcessId { pid, start_time },
             });
             ((), true)
@@ -154,20 +154,20 @@ mod tests {
     #[test]
     fn two_workers_see_one_ledger_and_the_dead_count_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let one = Sim::new(dir.path(), "gpu0", Bytes(100)).unwrap();
-        let other = Sim::new(dir.path(), "gpu0", Bytes(100)).unwrap();
+        let one = Sim::new(dir.path(), "gpu0", Bytes::new(100)).unwrap();
+        let other = Sim::new(dir.path(), "gpu0", Bytes::new(100)).unwrap();
         let (a, b) = (InstanceId::from("a"), InstanceId::from("b"));
-        one.enter(&a, Bytes(30)).unwrap();
-        other.enter(&b, Bytes(50)).unwrap();
-        assert_eq!(one.sample().unwrap().free, Bytes(20));
-        assert_eq!(one.used_by(&[], &b), Some(Bytes(50)));
+        one.enter(&a, Bytes::new(30)).unwrap();
+        other.enter(&b, Bytes::new(50)).unwrap();
+        assert_eq!(one.sample().unwrap().free, Bytes::new(20));
+        assert_eq!(one.used_by(&[], &b), Some(Bytes::new(50)));
         other.leave(&b).unwrap();
-        assert_eq!(one.sample().unwrap().free, Bytes(70));
+        assert_eq!(one.sample().unwrap().free, Bytes::new(70));
         // A worker that is no more: this pid with another start time.
         let mut file = one.dir.file(&one.ledger).unwrap();
         file.seek(io::SeekFrom::End(0)).unwrap();
         writeln!(file, "ghost 60 {} 1", process::id()).unwrap();
-        assert_eq!(one.sample().unwrap().free, Bytes(70));
+        assert_eq!(one.sample().unwrap().free, Bytes::new(70));
         one.leave(&a).unwrap();
         assert_eq!(one.dir.read(&one.ledger).unwrap(), "");
     }

@@ -15,6 +15,7 @@ use futures::{
     future::{BoxFuture, ready},
     stream::BoxStream,
 };
+use muster_core::Runtime as Kind;
 use muster_proto::{
     Code, ErrorExt as _, MAX_MESSAGE_BYTES, VERSION,
     net::{self, Address, Channel},
@@ -46,7 +47,7 @@ const BACKOFF_LAST: Duration = Duration::from_millis(20);
 /// A runtime with an engine of ours.
 #[derive(Clone, Debug)]
 pub(super) struct GrpcRuntime {
-    name: &'static str,
+    kind: Kind,
     program: PathBuf,
     /// Arguments; the address to listen on follows them.
     args: Vec<OsString>,
@@ -55,14 +56,9 @@ pub(super) struct GrpcRuntime {
 
 impl GrpcRuntime {
     /// A runtime that starts `program args… unix:PATH`.
-    pub(super) fn new(
-        name: &'static str,
-        program: PathBuf,
-        args: Vec<OsString>,
-        config: &EngineConfig,
-    ) -> Self {
+    pub(super) fn new(kind: Kind, program: PathBuf, args: Vec<OsString>, config: &EngineConfig) -> Self {
         Self {
-            name,
+            kind,
             program,
             args,
             config: config.clone(),
@@ -70,7 +66,7 @@ impl GrpcRuntime {
     }
 
     fn is_stub(&self) -> bool {
-        self.name == "stub"
+        self.kind == Kind::Stub
     }
 
     async fn run(self, launch: Launch) -> Result<RunningEngine, LaunchError> {
@@ -113,8 +109,8 @@ impl GrpcRuntime {
 }
 
 impl Runtime for GrpcRuntime {
-    fn name(&self) -> &'static str {
-        self.name
+    fn kind(&self) -> Kind {
+        self.kind
     }
 
     fn info(&self, devices: &[Device]) -> Option<RuntimeInfo> {
@@ -131,7 +127,7 @@ impl Runtime for GrpcRuntime {
             .map(|device| device.device_id.clone())
             .collect();
         Some(RuntimeInfo {
-            name: self.name.to_owned(),
+            name: self.kind.to_string(),
             version: VERSION.to_owned(),
             device_ids,
         })

@@ -18,13 +18,11 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use muster_proto::{
-    id::{InstanceId, ModelId},
-    v1::{
-        ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription,
-        EngineHttpCall, EngineHttpChunk, ErrorInfo, LoadProgress, ModelSettings, ProcessId, RuntimeInfo,
-        SessionCommand, SessionMessage, TokenizeCall, TokenizeResult,
-    },
+use muster_core::{InstanceId, ModelId, Runtime as Kind};
+use muster_proto::v1::{
+    ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription,
+    EngineHttpCall, EngineHttpChunk, ErrorInfo, LoadProgress, ModelSettings, ProcessId, RuntimeInfo,
+    SessionCommand, SessionMessage, TokenizeCall, TokenizeResult,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -52,14 +50,14 @@ pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
     let stub = vec!["stub-engine".into(), "--listen".into()];
     vec![
         Arc::new(grpc::GrpcRuntime::new(
-            "llama_cpp",
+            Kind::LlamaCpp,
             config.muster_llama.clone(),
             llama,
             config,
         )),
         Arc::new(llama_server::LlamaServer::new(config)),
         Arc::new(grpc::GrpcRuntime::new(
-            "stub",
+            Kind::Stub,
             config.worker.clone(),
             stub,
             config,
@@ -69,8 +67,8 @@ pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
 
 /// What hosts models of one kind.
 pub(crate) trait Runtime: Send + Sync + fmt::Debug {
-    /// The runtime's name: `llama_cpp`, `llama_server`, `stub`.
-    fn name(&self) -> &'static str;
+    /// Which it is.
+    fn kind(&self) -> Kind;
 
     /// What it offers on these devices; `None` if it is not installed here.
     fn info(&self, devices: &[Device]) -> Option<RuntimeInfo>;

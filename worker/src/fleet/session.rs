@@ -5,10 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_core::SessionId;
 use muster_proto::{
-    MODEL_FILES, PROTOCOL_VERSION, VERSION,
-    id::SessionId,
-    net,
+    MODEL_FILES, PROTOCOL_VERSION, VERSION, net,
     v1::{
         Command, ControllerMessage, ErrorInfo, Goodbye, Heartbeat, Hello, Outcome, Refused, RefusedReason,
         Welcome, WorkerMessage, WorkerReport, controller_message::Kind as Down, fleet_client::FleetClient,
@@ -166,13 +165,13 @@ impl<'a> Session<'a> {
             fleet: self.fleet,
             handler: self.handler,
             highest_epoch: self.highest_epoch,
-            id: SessionId::from(session_id),
+            id: SessionId::new(session_id).map_err(|_| SessionError::NoWelcome)?,
             up,
             down,
             seq: 1,
             acked: first.seq,
-            heartbeat_every: convert::std_duration(heartbeat_every).unwrap_or(HEARTBEAT),
-            lost_after: convert::std_duration(lost_after).unwrap_or(LOST),
+            heartbeat_every: convert::span_from(heartbeat_every).unwrap_or(HEARTBEAT),
+            lost_after: convert::span_from(lost_after).unwrap_or(LOST),
             heard: now,
             said: now,
             reported: now,

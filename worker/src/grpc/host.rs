@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_core::InstanceId;
 use muster_proto::{
     Code, ErrorExt as _, VERSION,
-    id::InstanceId,
     v1::{
         DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, ErrorInfo, HostUnloadRequest,
         HostUnloadResponse, InstanceDescription, InstanceStatus, Refused, RefusedReason, Unload,
@@ -44,13 +44,14 @@ pub(crate) fn server(registry: Arc<Registry>, addresses: Vec<String>) -> HostSer
 
 impl HostService {
     async fn describe_instance(&self, status: InstanceStatus, engines: bool) -> InstanceDescription {
-        let id = InstanceId::from(status.instance_id.as_str());
+        let known = InstanceId::new(status.instance_id.as_str());
+        let known = known.ok().and_then(|id| self.registry.get(&id));
         let mut description = InstanceDescription {
             status: Some(status),
             engine: None,
             log: Vec::new(),
         };
-        let Some(engine) = self.registry.get(&id).and_then(|instance| instance.engine()) else {
+        let Some(engine) = known.and_then(|instance| instance.engine()) else {
             return description;
         };
         description.log = engine.process.log();
@@ -136,7 +137,7 @@ impl Host for HostService {
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
-        let limit = convert::std_duration(request.into_inner().timeout);
+        let limit = convert::span_from(request.into_inner().timeout);
         self.registry.ground().around.send_modify(|around| {
             if around.service == Service::Open {
                 around.service = Service::Closed;
@@ -161,7 +162,9 @@ impl Host for HostService {
         request: Request<HostUnloadRequest>,
     ) -> Result<Response<HostUnloadResponse>, Status> {
         let request = request.into_inner();
-        let ids: Vec<InstanceId> = if request.instance_id.is_empty() {
+        let ids: Vec<InstanceId> = if let Ok(id) = InstanceId::new(request.instance_id) {
+            vec![id]
+        } else {
             let of_model = |instance: &crate::instance::Instance| instance.model().as_str() == request.model;
             self.registry
                 .all()
@@ -169,8 +172,6 @@ impl Host for HostService {
                 .filter(of_model)
                 .map(|instance| instance.id().clone())
                 .collect()
-        } else {
-            vec![InstanceId::from(request.instance_id.as_str())]
         };
         if ids.is_empty() {
             let error = Code::ModelNotLoaded.error(format!("`{}` is not loaded here", request.model));

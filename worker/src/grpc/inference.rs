@@ -3,9 +3,9 @@
 use std::{pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt as _, stream};
+use muster_core::GatewayId;
 use muster_proto::{
     Code, ErrorExt as _, GATEWAY_ID_KEY,
-    id::GatewayId,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult, EmbedCall,
         EmbedResult, EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, Event, GenerateCall,
@@ -88,7 +88,7 @@ impl Inference for Service {
         Ok(Response::new(session::open(
             &self.registry,
             &self.tasks,
-            GatewayId::from(gateway),
+            GatewayId::new(gateway).ok(),
             request.into_inner(),
         )))
     }

@@ -17,9 +17,9 @@ use std::{
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use muster_core::Bytes as Amount;
 use muster_proto::{
     Code, ErrorExt as _, hub,
-    units::Bytes as Size,
     v1::{CachedFiles, ErrorInfo, FetchProgress, HubCheckpoint},
 };
 use sha2::{Digest as _, Sha256};
@@ -310,9 +310,9 @@ fn check_room(cache: &Cache, files: &[Wanted]) -> Result<(), ErrorInfo> {
     }
     let message = format!(
         "the download needs {} and {} has {} free",
-        Size(wanted),
+        Amount::new(wanted),
         cache.root().display(),
-        Size(free)
+        Amount::new(free)
     );
     let error = Code::InsufficientStorage.error(message);
     Err(error

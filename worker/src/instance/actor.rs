@@ -2,19 +2,19 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
+use muster_core::GatewayId;
 use muster_proto::{
     Code,
-    id::GatewayId,
     v1::{
-        Capabilities, Device, Done, ErrorInfo, InstanceSpec, InstanceState, InstanceStatus, ProcessId,
-        RefusedReason, SetAttributes, command::Kind as Order,
+        Capabilities, Device, Done, ErrorInfo, Hold, InstanceSpec, InstanceState, InstanceStatus, ProcessId,
+        Refused, RefusedReason, SetAttributes, command::Kind as Order,
     },
 };
 use tokio::sync::watch;
 
 use super::{
-    Inbox, Instance, Request, Verdict, Visits, ending, holds::Holds, load, refused, registry::Registry,
-    serve, stale,
+    Inbox, Instance, Request, Verdict, Visits, ending, holds::Holds, incomplete, load, refused,
+    registry::Registry, serve, stale,
 };
 use crate::{
     board::{Board, Urgency},
@@ -48,18 +48,18 @@ pub(crate) struct Surroundings {
     pub(crate) service: Service,
 }
 
-/// Which gateways have sessions, and how many each; those without a name count as one gateway with the empty name.
+/// Which gateways have sessions, and how many each; those that did not say their name count as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Gateways(BTreeMap<GatewayId, usize>);
+pub(crate) struct Gateways(BTreeMap<Option<GatewayId>, usize>);
 
 impl Gateways {
     /// One more session.
-    pub(crate) fn came(&mut self, gateway: &GatewayId) {
-        *self.0.entry(gateway.clone()).or_default() += 1;
+    pub(crate) fn came(&mut self, gateway: Option<GatewayId>) {
+        *self.0.entry(gateway).or_default() += 1;
     }
 
     /// One session less.
-    pub(crate) fn left(&mut self, gateway: &GatewayId) {
+    pub(crate) fn left(&mut self, gateway: &Option<GatewayId>) {
         if let Some(sessions) = self.0.get_mut(gateway) {
             *sessions -= 1;
             if *sessions == 0 {
@@ -69,11 +69,11 @@ impl Gateways {
     }
 
     /// Whether `gateway` may be there: it is, or one without a name; if its name is unknown, any may be it.
-    pub(crate) fn has(&self, gateway: &GatewayId) -> bool {
-        if gateway.is_empty() {
+    pub(crate) fn has(&self, gateway: &Option<GatewayId>) -> bool {
+        if gateway.is_none() {
             return !self.0.is_empty();
         }
-        self.0.contains_key(gateway) || self.0.contains_key("")
+        self.0.contains_key(gateway) || self.0.contains_key(&None)
     }
 }
 
@@ -224,19 +224,26 @@ impl Core {
         Err(refused(reason, self.touch_seq, why))
     }
 
+    fn hold(&mut self, holds: Vec<Hold>) -> Result<(), Refused> {
+        self.holds.place_all(holds).map_err(incomplete)?;
+        self.look_around(Instant::now());
+        self.show_holds();
+        Ok(())
+    }
+
     /// Orders that mean the same in all stages; gives back those that do not.
     pub(super) fn obey(&mut self, order: Order) -> Result<Verdict, Box<Order>> {
         match order {
             // A known instance: attach, and add the holds of this caller.
             Order::Load(load) => {
-                load.holds.into_iter().for_each(|hold| self.holds.place(hold));
-                self.look_around(Instant::now());
-                self.show_holds();
+                if let Err(refused) = self.hold(load.holds) {
+                    return Ok(Err(refused));
+                }
             }
             Order::PlaceHold(hold) => {
-                self.holds.place(hold);
-                self.look_around(Instant::now());
-                self.show_holds();
+                if let Err(refused) = self.hold(vec![hold]) {
+                    return Ok(Err(refused));
+                }
             }
             Order::ReleaseHoldId(id) => {
                 self.holds.release(&id);
@@ -256,9 +263,9 @@ impl Core {
             self.spec.pinned = pinned;
         }
         if let Some(ttl) = attributes.idle_ttl {
-            self.spec.idle_ttl = convert::std_duration(Some(ttl))
+            self.spec.idle_ttl = convert::span_from(Some(ttl))
                 .filter(|ttl| !ttl.is_zero())
-                .map(convert::duration);
+                .map(convert::span);
         }
         let spec = self.spec.clone();
         self.publish(Urgency::Now, |status| status.spec = Some(spec));

@@ -7,9 +7,9 @@
 
 use std::time::{Duration, Instant};
 
+use muster_core::Bytes;
 use muster_proto::{
     Code, ErrorExt as _,
-    units::Bytes,
     v1::{Alive, ErrorInfo},
 };
 
@@ -53,7 +53,7 @@ impl Health {
     /// Its loop has been busy without an iteration for too long.
     pub(super) fn alive(&mut self, alive: &Alive, now: Instant) -> Result<(), ErrorInfo> {
         self.last_alive = now;
-        match convert::std_duration(alive.busy_for) {
+        match convert::span_from(alive.busy_for) {
             Some(busy) if busy >= self.patience.engine_stuck => {
                 Err(stuck("the engine has been busy without progress", busy))
             }
@@ -145,7 +145,7 @@ impl LoadWatch {
     /// `load_stalled`: nothing has moved for too long.
     pub(super) fn check(&mut self, now: Instant, activity: Activity) -> Result<(), ErrorInfo> {
         let computed = activity.cpu.saturating_sub(self.seen.cpu);
-        let moved = activity.bytes.minus(self.seen.bytes);
+        let moved = activity.bytes.saturating_sub(self.seen.bytes);
         let late = is_late(self.looked, now, self.limit);
         self.looked = now;
         if late || computed >= self.limit / COMPUTING || moved >= ADVANCE {
@@ -204,7 +204,7 @@ mod tests {
             "idle ones speak too"
         );
         let busy = |seconds| Alive {
-            busy_for: Some(convert::duration(seconds * SECOND)),
+            busy_for: Some(convert::span(seconds * SECOND)),
             ..Alive::default()
         };
         assert!(health.alive(&busy(119), start + 10 * SECOND).is_ok());

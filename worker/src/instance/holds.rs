@@ -10,10 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::{
-    id::{EnsureId, GatewayId},
-    v1::Hold,
-};
+use muster_core::{GatewayId, HoldId, Missing};
+use muster_proto::v1::Hold;
 
 use super::actor::Surroundings;
 use crate::convert;
@@ -23,26 +21,39 @@ const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
 /// The holds on one instance.
 #[derive(Debug, Default)]
-pub(crate) struct Holds(BTreeMap<EnsureId, Held>);
+pub(crate) struct Holds(BTreeMap<HoldId, Held>);
 
 #[derive(Debug)]
 struct Held {
     ttl: Duration,
-    /// Whose requests it waits for; empty if unknown.
-    gateway: GatewayId,
+    /// Whose requests it waits for; none if unknown.
+    gateway: Option<GatewayId>,
     /// Since when nobody is there who could use or release it.
     orphaned: Option<Instant>,
 }
 
 impl Holds {
     /// Places a hold; placing it again changes its TTL.
-    pub(crate) fn place(&mut self, hold: Hold) {
+    ///
+    /// # Errors
+    /// It has no id: nobody could release it.
+    pub(crate) fn place(&mut self, hold: Hold) -> Result<(), Missing> {
+        let id = HoldId::new(hold.hold_id)?;
         let held = Held {
-            ttl: convert::std_duration(hold.ttl).unwrap_or(DEFAULT_TTL),
-            gateway: GatewayId::from(hold.gateway_id),
+            ttl: convert::span_from(hold.ttl).unwrap_or(DEFAULT_TTL),
+            gateway: GatewayId::new(hold.gateway_id).ok(),
             orphaned: None,
         };
-        self.0.insert(EnsureId::from(hold.hold_id), held);
+        self.0.insert(id, held);
+        Ok(())
+    }
+
+    /// Places the holds of a load.
+    ///
+    /// # Errors
+    /// One has no id; those before it are placed.
+    pub(crate) fn place_all(&mut self, holds: Vec<Hold>) -> Result<(), Missing> {
+        holds.into_iter().try_for_each(|hold| self.place(hold))
     }
 
     /// Removes a hold; an unknown one is gone already.
@@ -89,7 +100,7 @@ mod tests {
     fn hold(id: &str, gateway: &str, ttl: Option<Duration>) -> Hold {
         Hold {
             hold_id: id.to_owned(),
-            ttl: ttl.map(convert::duration),
+            ttl: ttl.map(convert::span),
             gateway_id: gateway.to_owned(),
         }
     }
@@ -100,7 +111,7 @@ mod tests {
             ..Surroundings::default()
         };
         for gateway in gateways {
-            around.gateways.came(&GatewayId::from(*gateway));
+            around.gateways.came(GatewayId::new(*gateway).ok());
         }
         around
     }
@@ -109,8 +120,8 @@ mod tests {
     fn a_hold_stays_while_somebody_is_there_and_runs_out_afterwards() {
         let start = Instant::now();
         let mut holds = Holds::default();
-        holds.place(hold("a", "", Some(2 * SECOND)));
-        holds.place(hold("b", "", None));
+        holds.place(hold("a", "", Some(2 * SECOND))).unwrap();
+        holds.place(hold("b", "", None)).unwrap();
         assert!(!holds.expire(start + 100 * SECOND));
         holds.look_around(&around(None, &[]), start);
         assert!(!holds.expire(start + SECOND));
@@ -130,9 +141,9 @@ mod tests {
     fn a_hold_waits_for_its_own_gateway() {
         let start = Instant::now();
         let mut holds = Holds::default();
-        holds.place(hold("one", "gw-1", Some(SECOND)));
-        holds.place(hold("two", "gw-2", Some(SECOND)));
-        holds.place(hold("any", "", Some(SECOND)));
+        holds.place(hold("one", "gw-1", Some(SECOND))).unwrap();
+        holds.place(hold("two", "gw-2", Some(SECOND))).unwrap();
+        holds.place(hold("any", "", Some(SECOND))).unwrap();
         // The controller is gone, and so is the first gateway.
         holds.look_around(&around(None, &["gw-2"]), start);
         assert!(holds.expire(start + SECOND));

@@ -16,6 +16,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use muster_core::Runtime as Kind;
 use muster_proto::{
     Code, ErrorExt as _,
     hub::HubName,
@@ -83,9 +84,9 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
         failure: Some(Box::new(error)),
     };
     let settings = core.spec.settings.clone().unwrap_or_default();
-    let (cache, name) = (core.ground.files.cache().clone(), core.spec.runtime.clone());
+    let (cache, kind) = (core.ground.files.cache().clone(), runtime.kind());
     let checked = tokio::task::spawn_blocking(move || {
-        let settings = located(settings, &name, &cache)?;
+        let settings = located(settings, kind, &cache)?;
         check(&settings).map(|()| settings)
     })
     .await;
@@ -128,21 +129,18 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
     loading.run(launch).await
 }
 
-/// Runtimes whose models are folders, not GGUF files.
-const FOLDERS: [&str; 2] = ["vllm", "vllm_serve"];
-
 /// Settings with files in place of names of the hub: only this host knows where its cache is. Nothing is downloaded here (PROTOCOL.md 15).
 ///
 /// # Errors
 /// `file_not_found`: the cache does not have them.
-fn located(mut settings: ModelSettings, runtime: &str, cache: &Cache) -> Result<ModelSettings, ErrorInfo> {
+fn located(mut settings: ModelSettings, runtime: Kind, cache: &Cache) -> Result<ModelSettings, ErrorInfo> {
     // Anything else is a path, or a name that the runtime understands.
     let Ok(name) = settings.checkpoint.parse::<HubName>() else {
         return Ok(settings);
     };
     let own = Path::new(&settings.mmproj).is_absolute();
     let mmproj = if own { "" } else { settings.mmproj.as_str() };
-    let found = cache.resolve(&name.checkpoint(mmproj, FOLDERS.contains(&runtime)))?;
+    let found = cache.resolve(&name.checkpoint(mmproj, runtime.takes_folders()))?;
     settings.checkpoint = found.path;
     if !own {
         settings.mmproj = found.mmproj;
@@ -257,7 +255,7 @@ impl Loading<'_> {
         self.watch.progressed(now);
         let mut progress = *self.progress.borrow_and_update();
         if matches!(self.wish, Wish::Load) && progress.phase() != LoadPhase::Unspecified {
-            progress.elapsed = Some(convert::duration(now.saturating_duration_since(self.begun)));
+            progress.elapsed = Some(convert::span(now.saturating_duration_since(self.begun)));
             self.core
                 .publish(Urgency::Soon, |status| status.progress = Some(progress));
         }
@@ -317,7 +315,7 @@ impl Loading<'_> {
                     failure: Some(Box::new(info)),
                 };
                 if ended.is_ok() {
-                    let took = convert::duration(self.begun.elapsed());
+                    let took = convert::span(self.begun.elapsed());
                     self.core
                         .publish(Urgency::None, |status| status.load_time = Some(took));
                 }
@@ -387,16 +385,16 @@ mod tests {
             mmproj: mmproj.to_owned(),
             ..ModelSettings::default()
         };
-        let found = located(settings("o/n:Q8_0", "mmproj-F16.gguf"), "llama_cpp", &cache).unwrap();
+        let found = located(settings("o/n:Q8_0", "mmproj-F16.gguf"), Kind::LlamaCpp, &cache).unwrap();
         assert_eq!(found, settings(&text("m-Q8_0.gguf"), &text("mmproj-F16.gguf")));
-        let own = located(settings("o/n:Q8_0", "/p.gguf"), "llama_cpp", &cache).unwrap();
+        let own = located(settings("o/n:Q8_0", "/p.gguf"), Kind::LlamaCpp, &cache).unwrap();
         assert_eq!(own.mmproj, "/p.gguf");
-        let missing = located(settings("o/n:Q4_0", ""), "llama_cpp", &cache).unwrap_err();
+        let missing = located(settings("o/n:Q4_0", ""), Kind::LlamaCpp, &cache).unwrap_err();
         assert_eq!(missing.kind(), Code::FileNotFound);
         // Paths, and what no hub would know, stay as they are.
         for name in ["/m.gguf", "tag:8b", ""] {
             let as_is = settings(name, "");
-            assert_eq!(located(as_is.clone(), "flm", &cache).unwrap(), as_is);
+            assert_eq!(located(as_is.clone(), Kind::Flm, &cache).unwrap(), as_is);
         }
     }
 }

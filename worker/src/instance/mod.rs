@@ -44,9 +44,9 @@ use std::{
     },
 };
 
+use muster_core::{InstanceId, Missing, ModelId};
 use muster_proto::{
     Code,
-    id::{InstanceId, ModelId},
     v1::{Done, ErrorInfo, InstanceSpec, Refused, RefusedReason, command::Kind as Order},
 };
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -284,6 +284,11 @@ pub(crate) fn refused(reason: RefusedReason, touch_seq: u64, message: &str) -> R
         touch_seq,
         message: message.to_owned(),
     }
+}
+
+/// An order that lacks what it must have.
+pub(crate) fn incomplete(missing: Missing) -> Refused {
+    refused(RefusedReason::Invalid, 0, &missing.to_string())
 }
 
 /// Most requests that may wait, unless the settings say otherwise.

@@ -57,7 +57,7 @@ pub(crate) fn unload(unload: Unload, work: Work, now: Instant) -> Result<Unloadi
         UnloadMode::IfIdle if work.touch_seq > unload.if_touch_seq => Err(RefusedReason::Touched),
         UnloadMode::IfIdle => Ok(Unloading::End),
         UnloadMode::Drain => {
-            let patience = convert::std_duration(unload.drain_for).filter(|limit| !limit.is_zero());
+            let patience = convert::span_from(unload.drain_for).filter(|limit| !limit.is_zero());
             Ok(Unloading::Drain(
                 patience.and_then(|limit: Duration| now.checked_add(limit)),
             ))

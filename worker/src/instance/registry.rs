@@ -12,9 +12,9 @@ use std::{
     time::Instant,
 };
 
+use muster_core::{BootId, InstanceId, Missing, ModelId, WorkerId};
 use muster_proto::{
     Code,
-    id::{BootId, InstanceId, ModelId, WorkerId},
     v1::{
         Done, ErrorInfo, InstanceRef, InstanceSpec, InstanceState, Load, ModelType, RefusedReason,
         command::Kind as Order,
@@ -27,7 +27,7 @@ use super::{
     actor::{self, Core, Ground, Service},
     duplicates::Duplicates,
     holds::Holds,
-    refused,
+    incomplete, refused,
     relay::Begin,
     stale,
 };
@@ -44,7 +44,7 @@ pub(crate) struct Identity {
     /// This process.
     pub(crate) boot: BootId,
     /// The machine.
-    pub(crate) host: muster_proto::id::HostId,
+    pub(crate) host: muster_core::HostId,
 }
 
 /// All instances.
@@ -118,16 +118,13 @@ impl Registry {
         let Some(spec) = load.spec else {
             return Err(refused(RefusedReason::Invalid, 0, "the load has no spec"));
         };
-        if id.is_empty() || spec.model_id.is_empty() || spec.r#type() == ModelType::Unspecified {
-            return Err(refused(
-                RefusedReason::Invalid,
-                0,
-                "the load names no instance, model or type",
-            ));
+        let model = ModelId::new(spec.model_id.as_str()).map_err(incomplete)?;
+        if spec.r#type() == ModelType::Unspecified {
+            return Err(incomplete(Missing("model type")));
         }
         let mut holds = Holds::default();
-        load.holds.into_iter().for_each(|hold| holds.place(hold));
-        self.begin(id, spec, holds);
+        holds.place_all(load.holds).map_err(incomplete)?;
+        self.begin(id, model, spec, holds);
         Ok(Done {
             state: InstanceState::Loading.into(),
             touch_seq: 1,
@@ -148,7 +145,7 @@ impl Registry {
         })
     }
 
-    fn begin(self: &Arc<Self>, id: &InstanceId, spec: InstanceSpec, holds: Holds) {
+    fn begin(self: &Arc<Self>, id: &InstanceId, model: ModelId, spec: InstanceSpec, holds: Holds) {
         let mut status = first_status(id, InstanceState::Loading);
         status.spec = Some(spec.clone());
         status.hold_ids = holds.ids();
@@ -156,7 +153,7 @@ impl Registry {
             .ground
             .runtimes
             .iter()
-            .find(|runtime| runtime.name() == spec.runtime)
+            .find(|runtime| runtime.kind().name() == spec.runtime)
             .cloned();
         let devices = self.ground.devices.resolve(&spec.reservations);
         let (runtime, devices) = match (runtime, devices) {
@@ -174,7 +171,7 @@ impl Registry {
             }
         };
         tracing::info!(instance = %id, model = spec.model_id, runtime = spec.runtime, "load");
-        let (instance, inbox) = Instance::new(id.clone(), ModelId::from(spec.model_id.as_str()));
+        let (instance, inbox) = Instance::new(id.clone(), model);
         self.ground.board.add(id, status, Instant::now());
         self.lock().insert(id.clone(), instance.clone());
         let core = Core::new(instance, inbox, spec, devices, holds, Arc::clone(self));

@@ -20,12 +20,10 @@ use std::{
 };
 
 use futures::Stream;
-use muster_proto::{
-    id::GatewayId,
-    v1::{
-        SessionCommand, SessionMessage, Start, Tick, session_command::Kind as Command,
-        session_message::Kind as Message,
-    },
+use muster_core::GatewayId;
+use muster_proto::v1::{
+    SessionCommand, SessionMessage, Start, Tick, session_command::Kind as Command,
+    session_message::Kind as Message,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, Streaming};
@@ -57,13 +55,13 @@ impl Sessions {
 #[derive(Debug)]
 struct Presence {
     registry: Arc<Registry>,
-    gateway: GatewayId,
+    gateway: Option<GatewayId>,
 }
 
 impl Presence {
-    fn new(registry: &Arc<Registry>, gateway: GatewayId) -> Self {
+    fn new(registry: &Arc<Registry>, gateway: Option<GatewayId>) -> Self {
         let around = &registry.ground().around;
-        around.send_modify(|around: &mut Surroundings| around.gateways.came(&gateway));
+        around.send_modify(|around: &mut Surroundings| around.gateways.came(gateway.clone()));
         Self {
             registry: Arc::clone(registry),
             gateway,
@@ -82,7 +80,7 @@ impl Drop for Presence {
 pub(crate) fn open(
     registry: &Arc<Registry>,
     tasks: &Sessions,
-    gateway: GatewayId,
+    gateway: Option<GatewayId>,
     inbound: Streaming<SessionCommand>,
 ) -> Ticks {
     let outbox = Arc::new(Outbox::default());

@@ -2,8 +2,9 @@
 
 use std::{collections::VecDeque, future::poll_fn, sync::Arc};
 
+use muster_core::id;
 use muster_proto::{
-    Code, id,
+    Code,
     v1::{ErrorInfo, Event, Start, event::Kind},
 };
 

@@ -7,13 +7,11 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::{
-    id,
-    v1::{
-        Cancel, Credit, Device, DeviceKind, Event, GenerateRequest, LoadProgress, ModelSettings, Prompt,
-        PromptPiece, SessionCommand, SessionMessage, Start, event, generate_request::Input, prompt_piece,
-        session_command, session_message, start::Work,
-    },
+use muster_core::InstanceId;
+use muster_proto::v1::{
+    Cancel, Credit, Device, DeviceKind, Event, GenerateRequest, LoadProgress, ModelSettings, Prompt,
+    PromptPiece, SessionCommand, SessionMessage, Start, event, generate_request::Input, prompt_piece,
+    session_command, session_message, start::Work,
 };
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -59,7 +57,7 @@ impl Bench {
     pub(crate) fn runtime(&self, name: &str) -> Arc<dyn Runtime> {
         engine::runtimes(&self.config)
             .into_iter()
-            .find(|runtime| runtime.name() == name)
+            .find(|runtime| runtime.kind().name() == name)
             .unwrap()
     }
 
@@ -98,7 +96,7 @@ pub(crate) fn load(settings: ModelSettings) -> Load {
         ..Default::default()
     };
     let launch = Launch {
-        instance: id::fresh().into(),
+        instance: InstanceId::fresh(),
         model: "m".into(),
         settings,
         devices: vec![cpu],

@@ -27,7 +27,7 @@ const TREE: &str = r#"
 "#;
 
 fn command(bench: &Bench, script: &str) -> EngineCommand {
-    let instance = muster_proto::id::fresh();
+    let instance = muster_core::id::fresh();
     EngineCommand {
         keeper: bench.config.worker.clone(),
         dir: EngineDir::create(&bench.config.run_dir, &instance).unwrap(),

@@ -12,8 +12,8 @@ use std::{
 };
 
 use futures::{Stream, StreamExt as _};
+use muster_core::id;
 use muster_proto::{
-    id,
     net::Address,
     trust::{Door, DoorError, Keys},
     v1::{

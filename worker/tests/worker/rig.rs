@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use muster_core::id;
 use muster_proto::{
-    id,
     net::Address,
     v1::{
         DeviceKind, EstimateSource, Hold, InstanceRef, InstanceSpec, InstanceState, Load, ModelSettings,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::failure::LoadError;
-use super::ids::{InstanceId, ModelId, WorkerId};
 use super::spec::Reservation;
+use muster_core::{InstanceId, ModelId, WorkerId};
 
 /// One decision.
 #[derive(Debug, Clone, PartialEq, Eq)]

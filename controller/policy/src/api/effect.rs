@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::decision::Decision;
 use super::facts::{Progress, WorkerFacts};
 use super::failure::LoadError;
-use super::ids::{CommandId, HoldId, InstanceId, ModelId, RequestId, WorkerId};
+use super::ids::CommandId;
 use super::spec::InstanceSpec;
 use super::units::Moment;
+use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
 
 /// An output of [`Fleet::step`](crate::Fleet::step).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::facts::{InstanceStatus, Report, WorkerFacts};
 use super::failure::WorkerFailure;
-use super::ids::{CommandId, HoldId, InstanceId, ModelId, RequestId, WorkerId};
+use super::ids::CommandId;
 use super::spec::ModelSpec;
+use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
 
 /// An input of [`Fleet::step`](crate::Fleet::step).
 ///

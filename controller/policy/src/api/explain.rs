@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::decision::EvictionRule;
 use super::effect::ModelState;
-use super::facts::DeviceKind;
 use super::failure::LoadError;
-use super::ids::{DeviceId, DeviceKey, HostId, InstanceId, ModelId, WorkerId};
+use super::ids::DeviceKey;
 use super::spec::Reservation;
-use super::units::{Bytes, Moment};
+use super::units::Moment;
+use muster_core::{Bytes, DeviceId, DeviceKind, HostId, InstanceId, ModelId, WorkerId};
 
 /// The whole answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,22 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::failure::WorkerFailure;
-use super::ids::{BootId, DeviceId, HoldId, HostId, InstanceId, RuntimeName, WorkerId};
-use super::spec::{InstanceSpec, ModelType, Reservation};
-use super::units::Bytes;
-
-/// The sort of hardware a device is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DeviceKind {
-    /// Processor cores; memory is the host's RAM.
-    Cpu,
-    /// A GPU.
-    Gpu,
-    /// A neural processing unit.
-    Npu,
-    /// A declared device without hardware, for tests.
-    Sim,
-}
+use super::spec::{InstanceSpec, Reservation};
+use muster_core::{
+    BootId, Bytes, DeviceId, DeviceKind, HoldId, HostId, InstanceId, ModelType, Runtime, WorkerId,
+};
 
 /// How many models a device may host at once, whatever its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +72,7 @@ pub struct WorkerFacts {
     /// Devices it owns; two workers of a host may list the same one.
     pub devices: Vec<DeviceFacts>,
     /// Runtimes it can host, each with the devices it can use there.
-    pub runtimes: BTreeMap<RuntimeName, BTreeSet<DeviceId>>,
+    pub runtimes: BTreeMap<Runtime, BTreeSet<DeviceId>>,
     /// It is shutting down and takes no loads.
     pub draining: bool,
 }

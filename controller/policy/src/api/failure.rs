@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::Refusal;
-use super::ids::{DeviceKey, ModelId, RuntimeName, WorkerId};
-use super::units::Bytes;
+use super::ids::DeviceKey;
+use muster_core::{Bytes, ModelId, Runtime, WorkerId};
 
 /// What a failure at the worker means to policy. The driver tells it from the error's code, never from its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,14 +93,14 @@ pub enum LoadError {
         possible: u32,
     },
     /// No worker that could host it came in time.
-    #[error("no worker that can host model '{model}' joined within {}{}", span(*waited), lacks(missing.as_ref()))]
+    #[error("no worker that can host model '{model}' joined within {}{}", span(*waited), lacks(*missing))]
     NoWorker {
         /// The model.
         model: ModelId,
         /// How long was waited.
         waited: Duration,
         /// Its runtime, if no worker that is here has it.
-        missing: Option<RuntimeName>,
+        missing: Option<Runtime>,
     },
     /// The worker that hosted or loaded it was lost.
     #[error("worker '{0}' was lost")]
@@ -168,7 +168,7 @@ fn span(time: Duration) -> String {
     }
 }
 
-fn lacks(runtime: Option<&RuntimeName>) -> String {
+fn lacks(runtime: Option<Runtime>) -> String {
     runtime.map_or_else(String::new, |runtime| {
         format!("; its runtime `{runtime}` is on no worker that is here")
     })

@@ -1,4 +1,4 @@
-//! The crate's vocabulary: what goes in and what comes out.
+//! The crate's vocabulary: what goes in and what comes out, beside what all parts share (`muster-core`).
 //!
 //! Architecture invariant: nothing here knows the wire (`muster-proto`), tokio or a clock; the controller's `convert` module maps.
 
@@ -17,16 +17,13 @@ pub use effect::{Command, Effect, ModelState, RouteState, Stage, UnloadMode, Wai
 pub use event::{DoneState, Event, Outcome, Refusal, UnloadHow};
 pub use explain::{Explanation, Obstruction, PartView, PlaceView, Verdict, VictimStanding, VictimView};
 pub use facts::{
-    DeviceFacts, DeviceKind, DeviceSample, Exclusivity, InstanceStatus, Progress, Report, ReportedState,
-    Touch, WorkerFacts,
+    DeviceFacts, DeviceSample, Exclusivity, InstanceStatus, Progress, Report, ReportedState, Touch,
+    WorkerFacts,
 };
 pub use failure::{FailureClass, LoadError, WorkerFailure};
-pub use ids::{
-    BootId, CommandId, DeviceId, DeviceKey, GroupId, HoldId, HostId, IdSource, InstanceId, ModelId,
-    RequestId, RuntimeName, SpecHash, WorkerId,
-};
+pub use ids::{CommandId, DeviceKey, IdSource};
 pub use spec::{
-    DeviceChoice, EstimateSource, Group, IdleTtl, InstanceSpec, ModelSpec, ModelType, Need, NeedPart, Origin,
+    DeviceChoice, EstimateSource, Group, IdleTtl, InstanceSpec, ModelSpec, Need, NeedPart, Origin,
     Reservation, Settings,
 };
-pub use units::{Bytes, Moment, Share};
+pub use units::{Moment, Share};

@@ -5,47 +5,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::facts::DeviceKind;
-use super::ids::{DeviceId, GroupId, ModelId, RuntimeName, SpecHash, WorkerId};
-use super::units::{Bytes, Share};
-
-/// The kind of work a model does; type limits count per kind (seed 002, "Max Loaded Models").
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ModelType {
-    /// Chat and completion models; the default.
-    Llm,
-    /// Text embedding models.
-    Embedding,
-    /// Rerankers.
-    Reranking,
-    /// Speech models.
-    Audio,
-    /// Image models.
-    Image,
-}
-
-impl ModelType {
-    /// All types, in the order of `--max-loaded-models`.
-    pub const ALL: [Self; 5] = [
-        Self::Llm,
-        Self::Embedding,
-        Self::Reranking,
-        Self::Audio,
-        Self::Image,
-    ];
-
-    /// The type's name in API and logs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Llm => "llm",
-            Self::Embedding => "embedding",
-            Self::Reranking => "reranking",
-            Self::Audio => "audio",
-            Self::Image => "image",
-        }
-    }
-}
+use super::units::Share;
+use muster_core::{Bytes, DeviceId, DeviceKind, GroupId, ModelId, ModelType, Runtime, SpecHash, WorkerId};
 
 /// Who asked for a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +97,7 @@ pub struct ModelSpec {
     /// Its type.
     pub kind: ModelType,
     /// The runtime that hosts it.
-    pub runtime: RuntimeName,
+    pub runtime: Runtime,
     /// An explicit device, if the catalogue or the operator names one.
     pub device: DeviceChoice,
     /// Ways to host it, the preferred one first; a later one is used only where no earlier one can ever work.
@@ -191,7 +152,7 @@ pub struct InstanceSpec {
     /// Its type.
     pub kind: ModelType,
     /// The runtime.
-    pub runtime: RuntimeName,
+    pub runtime: Runtime,
     /// Effective settings, frozen.
     pub settings: Settings,
     /// Their hash.

@@ -1,42 +1,9 @@
-//! Quantities: bytes and moments, never bare integers.
+//! Quantities that only policy counts in: shares of a device, and moments.
 
-use std::fmt;
-use std::iter::Sum;
-use std::ops::{Add, AddAssign};
+use std::ops::Add;
 use std::time::Duration;
 
-/// An amount of memory in bytes. Sums saturate: an absurd report must not wrap into a small number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Bytes(u64);
-
-impl Bytes {
-    /// Nothing.
-    pub const ZERO: Self = Self(0);
-
-    /// So many bytes.
-    #[must_use]
-    pub const fn new(bytes: u64) -> Self {
-        Self(bytes)
-    }
-
-    /// So many mebibytes.
-    #[must_use]
-    pub const fn mib(mib: u64) -> Self {
-        Self(mib.saturating_mul(1024 * 1024))
-    }
-
-    /// The number of bytes.
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// The difference, or nothing if `other` is larger.
-    #[must_use]
-    pub const fn saturating_sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-}
+use muster_core::Bytes;
 
 /// A share of a device's whole memory, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,32 +20,7 @@ impl Share {
     #[must_use]
     pub const fn of(self, whole: Bytes) -> Bytes {
         // In two steps: the product of both may be more than a number holds.
-        Bytes(whole.0 / 1000 * self.0 + whole.0 % 1000 * self.0 / 1000)
-    }
-}
-
-impl Add for Bytes {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-}
-
-impl AddAssign for Bytes {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
-}
-
-impl Sum for Bytes {
-    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-        iter.fold(Self::ZERO, Add::add)
-    }
-}
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} MiB", self.0.div_ceil(1024 * 1024))
+        Bytes::new(whole.get() / 1000 * self.0 + whole.get() % 1000 * self.0 / 1000)
     }
 }
 

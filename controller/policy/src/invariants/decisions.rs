@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::Violation;
-use crate::api::{Bytes, Command, DeviceKey, Effect, EvictionRule, InstanceId, ModelId, UnloadMode};
+use crate::api::{Command, DeviceKey, Effect, EvictionRule, UnloadMode};
 use crate::config::Eviction;
 use crate::fleet::Fleet;
 use crate::plan::{Tenure, order};
 use crate::state::{Free, Goal, Instance, InstanceState};
+use muster_core::{Bytes, InstanceId, ModelId};
 
 /// A command, and what was decided after it in the same step.
 pub(super) fn commanded(

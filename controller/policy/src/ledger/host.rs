@@ -7,14 +7,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use smallvec::SmallVec;
 
-use crate::api::{
-    Bytes, DeviceId, DeviceKind, Exclusivity, HostId, InstanceId, ModelId, ModelType, Moment, RuntimeName,
-    WorkerId,
-};
+use crate::api::{Exclusivity, Moment};
 use crate::fleet::Fleet;
 use crate::plan::Tenure;
 use crate::state::{Free, Instance};
 use crate::strategy::Worth;
+use muster_core::{Bytes, DeviceId, DeviceKind, HostId, InstanceId, ModelId, ModelType, Runtime, WorkerId};
 
 /// A host.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,13 +99,9 @@ pub(crate) struct Seat {
     pub(crate) worker: WorkerId,
     /// Its devices, as spaces of the host, in its own order.
     pub(crate) spaces: SmallVec<[u16; 8]>,
-    /// Its runtimes by number, each with those of its devices that it can use.
-    pub(crate) runtimes: SmallVec<[(RuntimeNumber, SmallVec<[u16; 8]>); 3]>,
+    /// Its runtimes, each with those of its devices that it can use.
+    pub(crate) runtimes: SmallVec<[(Runtime, SmallVec<[u16; 8]>); 3]>,
 }
-
-/// Stands for a runtime's name; numbered by the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RuntimeNumber(pub(super) usize);
 
 /// A model's id, quick to compare.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -273,15 +267,14 @@ impl Fleet {
                 let space = |device: &DeviceId| u16::try_from(host.space_of(device)?).ok();
                 let listed = worker.facts.devices.iter().map(|device| &device.id);
                 let spaces = listed.clone().filter_map(space).collect();
-                let usable = |(runtime, usable): (&RuntimeName, &BTreeSet<DeviceId>)| {
-                    let number = *self.ledger.runtimes.get(runtime)?;
+                let usable = |(runtime, usable): (&Runtime, &BTreeSet<DeviceId>)| {
                     let spaces = listed.clone().filter(|device| usable.contains(*device));
-                    Some((number, spaces.filter_map(space).collect()))
+                    (*runtime, spaces.filter_map(space).collect())
                 };
                 Seat {
                     worker: worker.facts.id.clone(),
                     spaces,
-                    runtimes: worker.facts.runtimes.iter().filter_map(usable).collect(),
+                    runtimes: worker.facts.runtimes.iter().map(usable).collect(),
                 }
             })
             .collect();
@@ -295,7 +288,7 @@ impl Fleet {
     }
 
     pub(super) fn read_spaces(&self, id: &HostId) -> SmallVec<[Space; 1]> {
-        let first = Self::key(id, &DeviceId::new(""));
+        let first = Self::key(id, &DeviceId::first());
         self.devices
             .range(first..)
             .take_while(|(key, _)| key.host == *id)

@@ -16,12 +16,13 @@ mod tracked;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{HostId, InstanceId, ModelId, Moment, RuntimeName, WorkerId};
+use crate::api::Moment;
 use crate::config::Eviction;
 use crate::fleet::Fleet;
 use crate::timers::Timers;
+use muster_core::{HostId, InstanceId, ModelId, WorkerId};
 
-pub(crate) use host::{Host, ModelTag, Resident, RuntimeNumber, Seat, Space};
+pub(crate) use host::{Host, ModelTag, Resident, Seat, Space};
 pub(crate) use tracked::Tracked;
 
 /// All hosts.
@@ -43,8 +44,6 @@ pub(crate) struct Ledger {
     turns: Timers<InstanceId>,
     /// Models whose instances must be read again.
     stale: BTreeSet<ModelId>,
-    /// Every runtime that a worker ever had.
-    runtimes: BTreeMap<RuntimeName, RuntimeNumber>,
 }
 
 impl Ledger {
@@ -58,11 +57,6 @@ impl Ledger {
 
     pub(crate) fn named(&self, host: &HostId) -> Option<&Host> {
         self.host(self.slot(host)?)
-    }
-
-    /// The number of a runtime; none if no worker has it.
-    pub(crate) fn runtime(&self, name: &RuntimeName) -> Option<RuntimeNumber> {
-        self.runtimes.get(name).copied()
     }
 
     /// Slots of all hosts, by name.
@@ -190,14 +184,6 @@ impl Fleet {
     fn hosts_to_read(&mut self) -> BTreeSet<HostId> {
         let mut hosts = BTreeSet::new();
         for worker in self.workers.take_changed() {
-            if let Some(found) = self.workers.get(&worker) {
-                for runtime in found.facts.runtimes.keys() {
-                    let number = RuntimeNumber(self.ledger.runtimes.len());
-                    if !self.ledger.runtimes.contains_key(runtime) {
-                        self.ledger.runtimes.insert(runtime.clone(), number);
-                    }
-                }
-            }
             let now = self.workers.get(&worker).map(|worker| worker.facts.host.clone());
             let before = match &now {
                 Some(now) => self.ledger.seated.insert(worker, now.clone()),

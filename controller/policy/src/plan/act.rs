@@ -8,11 +8,12 @@ use super::choose::{Ease, Plan};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
 use crate::api::{
-    Command, DecisionKind, DeviceKey, EvictionRule, Group, GroupId, HoldId, HostId, IdSource, InstanceId,
-    InstanceSpec, LoadError, ModelId, Origin, Progress, Quiesce, Reservation, UnloadMode, WaitReason,
+    Command, DecisionKind, DeviceKey, EvictionRule, Group, IdSource, InstanceSpec, LoadError, Origin,
+    Progress, Quiesce, Reservation, UnloadMode, WaitReason,
 };
 use crate::fleet::Fleet;
 use crate::state::{Asked, Delay, Free, Goal, Instance, InstanceState, Load, Place, Standing};
+use muster_core::{GroupId, HoldId, HostId, InstanceId, ModelId};
 
 impl Fleet {
     /// Claims the plan's place and does what can be done for it now.
@@ -146,14 +147,14 @@ impl Fleet {
         let size = load.spec.replicas.get();
         let group = load.group.clone().or_else(|| {
             (size > 1).then(|| Group {
-                id: GroupId::new(id.as_str()),
+                id: GroupId::from(&id),
                 size,
             })
         });
         let spec = Arc::new(InstanceSpec {
             model: load.model.clone(),
             kind: load.spec.kind,
-            runtime: load.spec.runtime.clone(),
+            runtime: load.spec.runtime,
             settings: need.settings.clone(),
             spec_hash: load.spec.spec_hash.clone(),
             reservations: candidate.reservations.clone(),

@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 
 use super::ways::Ways;
 use crate::api::{
-    Bytes, DeviceChoice, DeviceFacts, DeviceKey, HostId, LoadError, ModelSpec, ModelType, Need, NeedPart,
-    Reservation, WorkerFacts, WorkerId,
+    DeviceChoice, DeviceFacts, DeviceKey, LoadError, ModelSpec, Need, NeedPart, Reservation, WorkerFacts,
 };
 use crate::config::Config;
 use crate::fleet::Fleet;
-use crate::ledger::{Host, RuntimeNumber, Seat, Space};
+use crate::ledger::{Host, Seat, Space};
 use crate::state::{Load, Presence, Worker};
+use muster_core::{Bytes, HostId, ModelType, WorkerId};
 
 /// A place for a model, by positions in its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,19 +43,13 @@ pub(crate) enum Nowhere {
 }
 
 impl Host {
-    /// Calls `each` with every place for a model of that runtime on this host.
-    pub(crate) fn places(
-        &self,
-        spec: &ModelSpec,
-        runtime: Option<RuntimeNumber>,
-        config: &Config,
-        mut each: impl FnMut(&Place),
-    ) {
+    /// Calls `each` with every place for a model on this host.
+    pub(crate) fn places(&self, spec: &ModelSpec, config: &Config, mut each: impl FnMut(&Place)) {
         for (index, seat) in self.seats.iter().enumerate() {
             if !spec.workers.is_empty() && !spec.workers.contains(&seat.worker) {
                 continue;
             }
-            let Some((_, usable)) = seat.runtimes.iter().find(|(number, _)| Some(*number) == runtime) else {
+            let Some((_, usable)) = seat.runtimes.iter().find(|(has, _)| *has == spec.runtime) else {
                 continue;
             };
             for (rank, need) in spec.needs.iter().enumerate() {

@@ -7,12 +7,13 @@ use super::candidates::{Candidate, Place};
 use super::obstacle::{Obstacle, Shortage, Victim};
 use super::room::{Room, Wanted};
 use super::tenure::Tenure;
-use crate::api::{LoadError, ModelId, Origin, WorkerId};
+use crate::api::{LoadError, Origin};
 use crate::config::{Config, Placement};
 use crate::fleet::Fleet;
-use crate::ledger::{Host, ModelTag, RuntimeNumber, Space};
+use crate::ledger::{Host, ModelTag, Space};
 use crate::state::Load;
 use crate::strategy::Worth;
+use muster_core::{ModelId, WorkerId};
 
 /// Where a load is to go, and who goes for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,7 +150,6 @@ pub(super) struct Look {
 pub(super) struct Question<'a> {
     pub(super) load: &'a Load,
     wanted: Wanted<'a>,
-    runtime: Option<RuntimeNumber>,
     avoid: &'a [WorkerId],
     /// Only this worker will do.
     only: Option<&'a WorkerId>,
@@ -161,7 +161,6 @@ impl Fleet {
         Question {
             load,
             wanted: wanted(load),
-            runtime: self.ledger.runtime(&load.spec.runtime),
             avoid,
             only: None,
             pass,
@@ -203,7 +202,7 @@ impl Fleet {
     pub(super) fn look(&self, host: &Host, question: &Question<'_>) -> Look {
         let mut found = Look::default();
         let claims = question.pass.claims_on(&host.id);
-        host.places(&question.load.spec, question.runtime, &self.config, |place| {
+        host.places(&question.load.spec, &self.config, |place| {
             let worker = host.seats.get(place.seat).map(|seat| &seat.worker);
             if question.only.is_some_and(|only| worker != Some(only)) {
                 return;

@@ -8,20 +8,22 @@ use super::obstacle::{Obstacle, Victim};
 use super::room::{Room, Wanted};
 use super::tenure::Tenure;
 use crate::api::{
-    Bytes, Explanation, ModelId, ModelSpec, Moment, Obstruction, Origin, PartView, PlaceView, Verdict,
-    VictimStanding, VictimView,
+    Explanation, ModelSpec, Moment, Obstruction, Origin, PartView, PlaceView, Verdict, VictimStanding,
+    VictimView,
 };
 use crate::fleet::Fleet;
 use crate::ledger::{Host, ModelTag};
 use crate::state::{Load, LoadId};
+use muster_core::{Bytes, ModelId};
 
 use std::sync::Arc;
 
 impl Fleet {
     /// What would become of a load of this model now, with at most `places` places in detail, the chosen one first; none if the model is
     /// not known. Nothing is decided: only what policy keeps ready for its own decisions is brought up to date.
-    pub fn explain(&mut self, now: Moment, id: &ModelId, places: usize) -> Option<Explanation> {
+    pub fn explain(&mut self, now: Moment, id: &str, places: usize) -> Option<Explanation> {
         self.now = self.now.max(now);
+        let id = &self.models.get_key_value(id)?.0.clone();
         let state = self.model_state(id)?;
         let spec = Arc::clone(self.spec_of(id)?);
         let queued = self.models.get(id).and_then(|model| model.queued);
@@ -80,11 +82,10 @@ impl Fleet {
             spec,
             evicts: true,
         };
-        let runtime = self.ledger.runtime(&spec.runtime);
         let mut views = Vec::new();
         for host in self.hosts.keys().filter_map(|host| self.ledger.named(host)) {
             let claims = pass.claims_on(&host.id);
-            host.places(spec, runtime, &self.config, |place| {
+            host.places(spec, &self.config, |place| {
                 let Some(candidate) = host.candidate(place) else {
                     return;
                 };

@@ -16,11 +16,12 @@ use super::choose::{Ease, Plan, Stop};
 use super::obstacle::Victim;
 use super::order;
 use super::tenure::Tenure;
-use crate::api::{EvictionRule, InstanceId, LoadError, ModelId};
+use crate::api::{EvictionRule, LoadError};
 use crate::config::Limit;
 use crate::fleet::Fleet;
 use crate::ledger::Resident;
 use crate::state::{Claim, Instance, Load};
+use muster_core::{InstanceId, ModelId};
 
 impl Fleet {
     /// Adds to a plan whom the fleet's limit takes besides, or says what stands in the way.
@@ -115,7 +116,7 @@ impl Fleet {
 
     /// Those on their way out whose end a load may wait for though its devices are at rest: they have the slot of its type on the host, or
     /// in the fleet if that has a limit.
-    pub(crate) fn leaving_for(&self, load: &Load, host: &crate::api::HostId) -> Vec<&Instance> {
+    pub(crate) fn leaving_for(&self, load: &Load, host: &muster_core::HostId) -> Vec<&Instance> {
         let kind = load.spec.kind;
         let going = |instance: &&Instance| instance.spec.kind == kind && instance.going();
         if self.config.fleet_limits.of(kind) == Limit::Unlimited {

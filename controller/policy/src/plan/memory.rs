@@ -5,8 +5,9 @@ use smallvec::SmallVec;
 use super::obstacle::{Obstacle, Shortage};
 use super::order;
 use super::room::Room;
-use crate::api::{Bytes, DeviceKey, EvictionRule};
+use crate::api::{DeviceKey, EvictionRule};
 use crate::ledger::Resident;
+use muster_core::Bytes;
 
 impl<'a> Room<'a> {
     /// I4: instances on a device that is short go by worth; by `lru`, those of the same type first.

@@ -26,11 +26,12 @@ mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{HostId, IdSource, InstanceId, LoadError, ModelId, ModelSpec, Moment, WaitReason};
+use crate::api::{IdSource, LoadError, ModelSpec, Moment, WaitReason};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Claim, Delay, Goal, InstanceState, Load, LoadId, Standing, Worker};
 use crate::timers::Alarm;
 use choose::Stop;
+use muster_core::{HostId, InstanceId, ModelId};
 
 pub(crate) use survey::Memos;
 pub(crate) use tenure::Tenure;
@@ -217,7 +218,7 @@ impl Fleet {
         LoadError::NoWorker {
             model: spec.id.clone(),
             waited: self.config.worker_wait,
-            missing: (!has).then(|| spec.runtime.clone()),
+            missing: (!has).then_some(spec.runtime),
         }
     }
 

@@ -1,7 +1,8 @@
 //! What making room comes to: victims, or what no eviction can remove.
 
 use super::tenure::Tenure;
-use crate::api::{Bytes, DeviceKey, EvictionRule, InstanceId, ModelId};
+use crate::api::{DeviceKey, EvictionRule};
+use muster_core::{Bytes, InstanceId, ModelId};
 
 /// An instance that has to go.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::{ModelId, ModelType};
 use crate::config::Eviction;
 use crate::ledger::{ModelTag, Resident};
 use crate::strategy::Worth;
+use muster_core::{ModelId, ModelType};
 
 /// A place in the order: idle ones first. Ties break by id.
 type Turn = (u8, Worth);

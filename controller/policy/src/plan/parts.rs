@@ -10,9 +10,9 @@
 
 use super::Pass;
 use super::choose::{Plan, Stop};
-use crate::api::ModelId;
 use crate::fleet::Fleet;
 use crate::state::{Claim, Delay, InstanceState, Load};
+use muster_core::ModelId;
 
 impl Fleet {
     /// Plans for all that a load lacks: one, or for a group one for each part, one beside the other; or what keeps it from them.

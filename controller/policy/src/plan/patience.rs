@@ -10,9 +10,10 @@
 use super::Pass;
 use super::obstacle::Victim;
 use super::tenure::Tenure;
-use crate::api::{Command, DecisionKind, InstanceId, LoadError, Moment, Quiesce};
+use crate::api::{Command, DecisionKind, LoadError, Moment, Quiesce};
 use crate::fleet::Fleet;
 use crate::state::{Asked, InstanceState, Load};
+use muster_core::InstanceId;
 
 impl Fleet {
     /// Quiesces the busy victims of a load that has waited for too long, and gives up if they do not finish. `may_begin` says whether the load

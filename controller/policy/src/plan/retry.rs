@@ -10,9 +10,10 @@ use super::Pass;
 use super::choose::{Ease, Stop};
 use super::obstacle::Victim;
 use super::tenure::Tenure;
-use crate::api::{EvictionRule, HostId, IdSource, LoadError, ModelId, WaitReason, WorkerFailure, WorkerId};
+use crate::api::{EvictionRule, IdSource, LoadError, WaitReason, WorkerFailure};
 use crate::fleet::Fleet;
 use crate::state::{Goal, InstanceState, Load, Standing};
+use muster_core::{HostId, ModelId, WorkerId};
 
 impl Fleet {
     /// Moves a retry on: empties the host, then starts.

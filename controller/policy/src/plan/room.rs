@@ -6,10 +6,11 @@ use super::candidates::Place;
 use super::obstacle::{Obstacle, Shortage, Victim};
 use super::order;
 use super::tenure::Tenure;
-use crate::api::{Bytes, EvictionRule, ModelId, ModelSpec, ModelType};
+use crate::api::{EvictionRule, ModelSpec};
 use crate::config::{Config, Limit};
 use crate::ledger::{Host, ModelTag, Resident};
 use crate::state::Claim;
+use muster_core::{Bytes, ModelId, ModelType};
 
 /// What is to be loaded.
 #[derive(Debug)]

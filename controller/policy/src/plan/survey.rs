@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Pass;
 use super::candidates::Nowhere;
 use super::choose::{Look, Plan, PlanKey, Question, Stop};
-use crate::api::{HostId, ModelId, WorkerId};
 use crate::fleet::Fleet;
 use crate::ledger::Host;
 use crate::state::{Claim, Load, LoadId};
+use muster_core::{HostId, ModelId, WorkerId};
 
 /// What queued loads remember, and what each of them had claimed in the last pass.
 #[derive(Debug, Default)]

@@ -1,8 +1,9 @@
 //! How firmly an instance sits where it is, for the eye of one load: the one place that says what may be evicted (I1, I6, I9, I10).
 
-use crate::api::{InstanceId, Moment};
+use crate::api::Moment;
 use crate::fleet::Fleet;
 use crate::state::{Claim, Instance, InstanceState, Place};
+use muster_core::InstanceId;
 
 /// How firmly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -62,7 +62,7 @@ impl<'a> Ways<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Bytes, DeviceKind};
+    use muster_core::{Bytes, DeviceKind};
 
     fn ways(bytes: &[u64], devices: usize) -> Vec<Vec<usize>> {
         let part = |bytes: &u64| NeedPart {

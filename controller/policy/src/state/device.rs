@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::api::{Bytes, DeviceFacts, DeviceKind, DeviceSample, Exclusivity, InstanceId, Moment, WorkerId};
+use crate::api::{DeviceFacts, DeviceSample, Exclusivity, Moment};
+use muster_core::{Bytes, DeviceKind, InstanceId, WorkerId};
 
 /// A device, its newest sample and who uses it.
 #[derive(Debug)]

@@ -32,10 +32,8 @@ use std::time::Duration;
 
 use super::load::{Load, LoadId};
 use super::usage::Usage;
-use crate::api::{
-    Bytes, CommandId, DeviceId, HoldId, HostId, InstanceId, InstanceSpec, Moment, Progress, RouteState,
-    UnloadMode, WorkerId,
-};
+use crate::api::{CommandId, InstanceSpec, Moment, Progress, RouteState, UnloadMode};
+use muster_core::{Bytes, DeviceId, HoldId, HostId, InstanceId, WorkerId};
 
 /// One instance.
 #[derive(Debug)]

@@ -11,10 +11,8 @@
 
 use std::sync::Arc;
 
-use crate::api::{
-    Group, HostId, InstanceId, ModelId, ModelSpec, Moment, Origin, Reservation, WaitReason, WorkerFailure,
-    WorkerId,
-};
+use crate::api::{Group, ModelSpec, Moment, Origin, Reservation, WaitReason, WorkerFailure};
+use muster_core::{HostId, InstanceId, ModelId, WorkerId};
 
 /// A place in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +81,7 @@ impl Standing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) model: ModelId,
-    pub(crate) kind: crate::api::ModelType,
+    pub(crate) kind: muster_core::ModelType,
     pub(crate) host: HostId,
     pub(crate) reservations: Vec<Reservation>,
     pub(crate) victims: Vec<InstanceId>,

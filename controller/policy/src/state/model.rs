@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::load::LoadId;
-use crate::api::{HoldId, InstanceId, LoadError, ModelSpec, ModelState, Moment, RequestId, Stage};
+use crate::api::{LoadError, ModelSpec, ModelState, Moment, Stage};
+use muster_core::{HoldId, InstanceId, RequestId};
 
 /// A model.
 #[derive(Debug)]

@@ -6,7 +6,8 @@
 //!      └────────────┴────────────────────────────────────────────┘
 //! ```
 
-use crate::api::{InstanceId, ModelId, Stage, WorkerId};
+use crate::api::Stage;
+use muster_core::{InstanceId, ModelId, WorkerId};
 
 /// One stream.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{InstanceId, Moment, WorkerFacts};
+use crate::api::{Moment, WorkerFacts};
+use muster_core::InstanceId;
 
 /// A worker.
 #[derive(Debug)]

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::{LoadError, ModelId, ModelSpec, WorkerId};
+use crate::api::{LoadError, ModelSpec};
 use crate::fleet::Fleet;
 use crate::state::{Instance, Model};
+use muster_core::{ModelId, WorkerId};
 
 impl Fleet {
     /// Takes the catalogue whole. Instances of models that left it take no new requests and go when they are idle; queued loads of such

@@ -1,11 +1,9 @@
 //! An instance is gone, for whatever reason: what becomes of its load, its model and its waiters.
 
-use crate::api::{
-    DecisionKind, Effect, FailureClass, HoldId, HostId, InstanceId, LoadError, ModelId, Moment, Origin,
-    Stage, WorkerFailure, WorkerId,
-};
+use crate::api::{DecisionKind, Effect, FailureClass, LoadError, Moment, Origin, Stage, WorkerFailure};
 use crate::fleet::Fleet;
 use crate::state::{Failure, Goal, Load, Place};
+use muster_core::{HoldId, HostId, InstanceId, ModelId, WorkerId};
 
 /// How an instance ended.
 #[derive(Debug, Clone)]

@@ -1,8 +1,9 @@
 //! Gateways want a model: the open stream is the interest and the hold (PROTOCOL 9).
 
-use crate::api::{HoldId, InstanceId, LoadError, ModelId, WorkerId};
+use crate::api::LoadError;
 use crate::fleet::Fleet;
 use crate::state::{Place, Waiter};
+use muster_core::{HoldId, InstanceId, ModelId, WorkerId};
 
 impl Fleet {
     /// A stream was opened, or opened again with the same id after its connection broke.

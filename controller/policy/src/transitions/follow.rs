@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::api::{
-    DecisionKind, DeviceChoice, DeviceId, DeviceKind, IdleTtl, InstanceId, InstanceSpec, ModelSpec, Need,
-    NeedPart, Progress,
-};
+use crate::api::{DecisionKind, DeviceChoice, IdleTtl, InstanceSpec, ModelSpec, Need, NeedPart, Progress};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Before, Exit, InstanceState, Load, Was};
+use muster_core::{DeviceId, DeviceKind, InstanceId};
 
 impl Fleet {
     pub(super) fn follow_loading(&mut self, id: &InstanceId, reported: Progress) {
@@ -191,7 +189,7 @@ impl Fleet {
         ModelSpec {
             id: spec.model.clone(),
             kind: spec.kind,
-            runtime: spec.runtime.clone(),
+            runtime: spec.runtime,
             device: main.map_or(DeviceChoice::Any, DeviceChoice::Device),
             needs: vec![Need {
                 parts,

@@ -5,9 +5,10 @@
 //! several ghosts a smaller rise belongs to cannot be told. What other instances of ours give back meanwhile does not count. Host RAM
 //! moves with every program and is no sign at all.
 
-use crate::api::{Bytes, DecisionKind, DeviceKey, DeviceKind, InstanceId, LoadError, Moment};
+use crate::api::{DecisionKind, DeviceKey, LoadError, Moment};
 use crate::fleet::Fleet;
 use crate::state::{Free, Instance, Presence};
+use muster_core::{Bytes, DeviceKind, InstanceId};
 
 use super::ended::End;
 

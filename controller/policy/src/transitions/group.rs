@@ -16,12 +16,11 @@
 
 use std::sync::Arc;
 
-use crate::api::{
-    Command, DecisionKind, Group, InstanceId, LoadError, ModelId, ModelSpec, Origin, UnloadMode,
-};
+use crate::api::{Command, DecisionKind, Group, LoadError, ModelSpec, Origin, UnloadMode};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Asked, Instance, InstanceState, Load};
 use crate::timers::Alarm;
+use muster_core::{InstanceId, ModelId};
 
 /// Touches of an instance that was loaded and not used (I9).
 const LOAD_TOUCHES: u64 = 2;

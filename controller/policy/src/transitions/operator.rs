@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::{
-    DecisionKind, Effect, InstanceId, LoadError, ModelId, ModelSpec, ModelState, Origin, RequestId,
-    UnloadHow, UnloadMode, WorkerId,
-};
+use crate::api::{DecisionKind, Effect, LoadError, ModelSpec, ModelState, Origin, UnloadHow, UnloadMode};
 use crate::fleet::Fleet;
 use crate::state::{Call, Condemned, Instance, InstanceState};
+use muster_core::{InstanceId, ModelId, RequestId, WorkerId};
 
 impl Fleet {
     /// An operator's load. Bare and loaded or loading: answered at once; with overrides: refused then. The call waits for the end.

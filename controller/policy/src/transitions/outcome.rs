@@ -3,9 +3,10 @@
 //! Outcomes matter for what a report cannot say: refusals, acceptance, and ignorance. States themselves come in reports.
 
 use super::ended::End;
-use crate::api::{CommandId, DecisionKind, DoneState, InstanceId, LoadError, Moment, Outcome, Refusal};
+use crate::api::{CommandId, DecisionKind, DoneState, LoadError, Moment, Outcome, Refusal};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Exit, Instance, InstanceState, Place};
+use muster_core::InstanceId;
 
 impl Fleet {
     /// An outcome. One of a command that is not outstanding (an acknowledgement, or one of an old session) means nothing.

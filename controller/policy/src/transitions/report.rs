@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use super::ended::End;
 use super::group::has_served;
-use crate::api::{DeviceId, InstanceId, InstanceStatus, Report, ReportedState, Touch, WorkerId};
+use crate::api::{InstanceStatus, Report, ReportedState, Touch};
 use crate::fleet::Fleet;
 use crate::state::{Asked, Instance, InstanceState, Model, Place, Was};
+use muster_core::{DeviceId, InstanceId, WorkerId};
 
 impl Fleet {
     /// Changes at a worker: instances first, samples last, so that a sample counts as newer than what came with it.
@@ -196,16 +197,17 @@ mod tests {
 
     use super::*;
     use crate::api::{
-        Bytes, Command, DeviceChoice, DeviceFacts, DeviceKind, Effect, EstimateSource, Event, Exclusivity,
-        IdleTtl, ModelSpec, ModelType, Moment, Need, NeedPart, Progress, WorkerFacts,
+        Command, DeviceChoice, DeviceFacts, Effect, EstimateSource, Event, Exclusivity, IdleTtl, ModelSpec,
+        Moment, Need, NeedPart, Progress, WorkerFacts,
     };
     use crate::config::Config;
+    use muster_core::{Bytes, DeviceKind, ModelType, Runtime};
 
     fn spec(id: &str) -> ModelSpec {
         ModelSpec {
             id: id.into(),
             kind: ModelType::Llm,
-            runtime: "r".into(),
+            runtime: Runtime::Stub,
             device: DeviceChoice::Any,
             needs: vec![Need {
                 parts: vec![NeedPart {
@@ -235,7 +237,7 @@ mod tests {
                 capacity: Bytes::new(1 << 40),
                 exclusivity: Exclusivity::Shared,
             }],
-            runtimes: BTreeMap::from([("r".into(), BTreeSet::from(["g".into()]))]),
+            runtimes: BTreeMap::from([(Runtime::Stub, BTreeSet::from(["g".into()]))]),
             draining: false,
         }
     }
@@ -244,7 +246,7 @@ mod tests {
     #[test]
     fn how_far_a_load_is_has_the_queue_not_decided_anew_and_what_it_uses_has() {
         let mut fleet = Fleet::new(Config::default(), Vec::new(), Moment::START);
-        let mut ids = || InstanceId::new("i");
+        let mut ids = || InstanceId::from("i");
         let wish = |model: &str| Event::EnsureOpened {
             hold: model.into(),
             model: model.into(),

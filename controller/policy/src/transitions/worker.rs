@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{DecisionKind, DeviceFacts, Effect, InstanceId, LoadError, Report, WorkerFacts, WorkerId};
+use crate::api::{DecisionKind, DeviceFacts, Effect, LoadError, Report, WorkerFacts};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Before, Device, Exit, Instance, InstanceState, Presence, Worker};
 use crate::timers::Alarm;
+use muster_core::{InstanceId, WorkerId};
 
 use super::ended::End;
 

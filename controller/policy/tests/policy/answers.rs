@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use muster_core::{ModelType, WorkerId};
 use muster_policy::{
-    Config, DoneState, Event, FailureClass, IdleTtl, ModelState, ModelType, Outcome, Refusal, UnloadHow,
-    WorkerId,
+    Config, DoneState, Event, FailureClass, IdleTtl, ModelState, Outcome, Refusal, UnloadHow,
 };
 
 use crate::sim::{Sim, config, failure, model};
@@ -97,13 +97,13 @@ fn no_answer_makes_the_same_command_due_at_once() {
             sim.unload("a", UnloadHow::Drain);
         }),
         ("attributes", loaded, |sim| {
-            let spec = sim.catalogue.get_mut(&"a".into()).unwrap();
+            let spec = sim.catalogue.get_mut("a").unwrap();
             spec.pinned = true;
             spec.idle_ttl = IdleTtl::After(SECOND * 3600);
             sim.publish_catalogue();
         }),
         ("idle time", loaded, |sim| {
-            sim.catalogue.get_mut(&"a".into()).unwrap().idle_ttl = IdleTtl::After(SECOND);
+            sim.catalogue.get_mut("a").unwrap().idle_ttl = IdleTtl::After(SECOND);
             sim.publish_catalogue();
         }),
     ];
@@ -133,5 +133,5 @@ fn sessions_that_take_nothing_follow_each_other_without_haste() {
     sim.event(Event::Tick);
     sim.run_out();
     assert!(sim.replies.contains_key(&call));
-    assert!(sim.states[&"a".into()] != ModelState::Loading);
+    assert!(sim.states["a"] != ModelState::Loading);
 }

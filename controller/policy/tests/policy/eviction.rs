@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, Event, LoadError, ModelState, ModelType, RouteState, Stage};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{Config, Event, LoadError, ModelState, RouteState, Stage};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, need, unlimited};
 
@@ -16,7 +17,7 @@ fn a_cold_model_loads_once_for_a_hundred_callers_and_all_become_ready() {
     for hold in &holds {
         assert!(sim.streams[hold].ready().is_some(), "{:?}", sim.streams[hold]);
     }
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
     assert_eq!(sim.routes.len(), 1);
 }
 
@@ -36,9 +37,9 @@ fn a_full_slot_evicts_the_least_recently_used_of_its_type() {
     for id in ["a", "b", "e", "a", "c"] {
         sim.use_once(id);
     }
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
     for id in ["a", "c", "e"] {
-        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{id}");
+        assert_eq!(sim.states[id], ModelState::Loaded, "{id}");
     }
     assert!(
         sim.decisions
@@ -67,7 +68,7 @@ fn a_busy_model_is_not_evicted_and_the_load_waits() {
         sim.streams[&hold],
         sim.tail()
     );
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Unloaded);
 }
 
 #[test]
@@ -100,8 +101,8 @@ fn a_new_npu_model_replaces_the_old_one_whatever_its_type() {
     }
     sim.use_once("chat");
     sim.use_once("ears");
-    assert_eq!(sim.states[&"chat".into()], ModelState::Unloaded);
-    assert_eq!(sim.states[&"ears".into()], ModelState::Loaded);
+    assert_eq!(sim.states["chat"], ModelState::Unloaded);
+    assert_eq!(sim.states["ears"], ModelState::Loaded);
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn a_class_of_devices_may_take_one_model_of_each_of_some_types() {
     for id in ["chat", "embed", "coder"] {
         sim.use_once(id);
     }
-    let loaded = |sim: &Sim, id: &str| sim.states[&id.into()] == ModelState::Loaded;
+    let loaded = |sim: &Sim, id: &str| sim.states[id] == ModelState::Loaded;
     assert!(loaded(&sim, "embed") && loaded(&sim, "coder") && !loaded(&sim, "chat"));
     assert!(
         sim.decisions
@@ -185,7 +186,7 @@ fn only_pinned_models_in_the_way_refuse_the_load_at_once() {
         pinned: vec!["a".into()],
     };
     assert_eq!(sim.streams[&hold].failed(), Some(&expected));
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
 }
 
 #[test]
@@ -211,9 +212,9 @@ fn a_touched_victim_survives_and_the_plan_is_made_anew() {
     sim.instant = true;
     sim.deliver_all();
     sim.finish_loads();
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
-    assert_eq!(sim.states[&"c".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
+    assert_eq!(sim.states["c"], ModelState::Loaded);
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn a_hot_model_with_gaps_of_a_millisecond_is_never_evicted_as_idle() {
     }
     sim.advance(sim.config.quiet);
     sim.finish_loads();
-    assert_eq!(sim.states[&"cold".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states["cold"], ModelState::Loaded, "{}", sim.tail());
 }
 
 #[test]
@@ -269,7 +270,7 @@ fn a_hot_model_with_long_requests_or_coalesced_touches_is_never_evicted_as_idle(
         sim.deliver_all();
         sim.advance(sim.config.quiet);
         sim.finish_loads();
-        assert_eq!(sim.states[&"cold".into()], ModelState::Loaded, "{}", sim.tail());
+        assert_eq!(sim.states["cold"], ModelState::Loaded, "{}", sim.tail());
     }
 }
 
@@ -317,7 +318,7 @@ fn requests_that_alternate_between_two_models_swap_them_without_delay() {
 }
 
 /// Two idle small models have to go for a large one: both are quiesced first.
-fn two_victims() -> (Sim, muster_policy::InstanceId) {
+fn two_victims() -> (Sim, muster_core::InstanceId) {
     let mut sim = Sim::one_device(
         Config {
             limits: unlimited(),
@@ -380,7 +381,7 @@ fn nothing_dies_for_a_plan_that_falls_apart() {
     sim.end_request(&a);
     sim.advance(sim.config.quiet);
     sim.finish_loads();
-    assert_eq!(sim.states[&"big".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states["big"], ModelState::Loaded, "{}", sim.tail());
 }
 
 #[test]
@@ -394,7 +395,7 @@ fn replicas_of_one_model_count_once() {
     sim.use_once("a");
     sim.connect(&"w0".into());
     assert_eq!(sim.routes.len(), 2);
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
 }
 
 #[test]
@@ -422,6 +423,6 @@ fn a_preload_evicts_nothing() {
     sim.use_once("a");
     sim.event(Event::PreloadRequested { model: "b".into() });
     sim.finish_loads();
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
     assert_eq!(sim.loads.len(), 1);
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use muster_core::{Bytes, DeviceKind, ModelType};
 use muster_policy::{
-    Bytes, Config, DeviceChoice, DeviceKind, EvictionRule, LoadError, ModelState, ModelType, Obstruction,
-    Verdict, VictimStanding,
+    Config, DeviceChoice, EvictionRule, LoadError, ModelState, Obstruction, Verdict, VictimStanding,
 };
 
 use crate::sim::{Sim, config, device, facts, limits, model, need, unlimited};
@@ -52,7 +52,7 @@ fn a_free_place_and_then_the_least_recently_used_victim_is_named() {
         "asking changes nothing"
     );
     sim.use_once("c");
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Unloaded);
     let here = sim.explain("c", 1).unwrap();
     assert!(matches!(here.verdict, Verdict::Here(instances) if instances.len() == 1));
     assert!(sim.explain("nobody", 1).is_none());
@@ -118,7 +118,7 @@ fn a_pinned_model_and_one_that_must_stay_for_a_while_are_named() {
         left < Duration::from_secs(15) && left > Duration::from_secs(14),
         "{left:?}"
     );
-    sim.catalogue.get_mut(&"a".into()).unwrap().pinned = true;
+    sim.catalogue.get_mut("a").unwrap().pinned = true;
     sim.publish_catalogue();
     let said = sim.explain("b", 5).unwrap();
     assert!(matches!(

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use muster_policy::{
-    Config, DeviceChoice, DeviceKind, Event, FailureClass, LoadError, ModelState, ModelType,
-};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{Config, DeviceChoice, Event, FailureClass, LoadError, ModelState};
 
 use crate::sim::{Life, Sim, config, device, facts, failure, model, unlimited};
 
 /// A host with an idle and a busy model, on which `new` is loading.
-fn loading_beside_others() -> (Sim, muster_policy::InstanceId) {
+fn loading_beside_others() -> (Sim, muster_core::InstanceId) {
     let mut sim = Sim::one_device(
         Config {
             limits: unlimited(),
@@ -37,9 +36,9 @@ fn an_engine_that_fails_evicts_everything_and_is_tried_exactly_once_more() {
     let hold = sim.open("new");
     fail_the_load(&mut sim, FailureClass::EngineLoad);
     sim.finish_exits();
-    assert_eq!(sim.states[&"idle".into()], ModelState::Unloaded, "{}", sim.tail());
+    assert_eq!(sim.states["idle"], ModelState::Unloaded, "{}", sim.tail());
     assert_eq!(
-        sim.states[&"busy".into()],
+        sim.states["busy"],
         ModelState::Loaded,
         "busy models are waited for"
     );
@@ -52,14 +51,14 @@ fn an_engine_that_fails_evicts_everything_and_is_tried_exactly_once_more() {
     );
     sim.end_request(&busy);
     sim.finish_exits();
-    assert_eq!(sim.states[&"busy".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["busy"], ModelState::Unloaded);
     assert_eq!(sim.loading().len(), 1);
     fail_the_load(&mut sim, FailureClass::EngineLoad);
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
         Some("model_load_failed")
     );
-    assert!(matches!(sim.states[&"new".into()], ModelState::Failed(_)));
+    assert!(matches!(sim.states["new"], ModelState::Failed(_)));
     sim.finish_loads();
     assert!(sim.streams[&other].ready().is_some(), "{}", sim.tail());
     assert_eq!(
@@ -114,7 +113,7 @@ fn fail_an_automatic_load_then_load_as_operator(sim: &mut Sim) {
     fail_the_load(sim, FailureClass::BeforeEngine);
     let call = sim.load("a");
     assert_eq!(
-        sim.states[&"a".into()],
+        sim.states["a"],
         ModelState::Loading,
         "last_error is cleared when the load starts"
     );
@@ -134,7 +133,7 @@ fn a_crash_ends_the_streams_that_held_it_and_the_next_request_loads_again() {
         sim.streams[&hold].failed().map(LoadError::code),
         Some("runtime_crashed")
     );
-    assert!(matches!(sim.states[&"a".into()], ModelState::Failed(_)));
+    assert!(matches!(sim.states["a"], ModelState::Failed(_)));
     assert!(sim.routes.is_empty());
     assert!(
         sim.workers[&worker].instances.is_empty(),
@@ -174,7 +173,7 @@ fn a_crash_that_is_first_reported_unloading_is_a_crash() {
     let crash = failure(FailureClass::Crash, "runtime_crashed");
     sim.begin_end(&worker, &instance, Some(crash));
     sim.exit(&worker, &instance);
-    assert!(matches!(sim.states[&"a".into()], ModelState::Failed(_)));
+    assert!(matches!(sim.states["a"], ModelState::Failed(_)));
     sim.use_once("a");
 }
 
@@ -187,7 +186,7 @@ fn a_stalled_load_that_is_first_reported_unloading_is_tried_once_more_and_then_f
     for attempt in [1, 2] {
         assert_eq!(sim.loads.len(), attempt, "{}", sim.tail());
         begin_to_end_the_load(&mut sim, Some(FailureClass::EngineLoad));
-        assert_eq!(sim.states[&"a".into()], ModelState::Loading);
+        assert_eq!(sim.states["a"], ModelState::Loading);
         sim.finish_exits();
     }
     assert!(sim.loading().is_empty(), "{}", sim.tail());
@@ -196,7 +195,7 @@ fn a_stalled_load_that_is_first_reported_unloading_is_tried_once_more_and_then_f
         Err("load_stalled")
     );
     assert!(sim.streams[&hold].failed().is_some());
-    assert!(matches!(sim.states[&"a".into()], ModelState::Failed(_)));
+    assert!(matches!(sim.states["a"], ModelState::Failed(_)));
     let soon = sim.open("a");
     assert_eq!(
         sim.streams[&soon].failed().map(LoadError::code),
@@ -216,7 +215,7 @@ fn a_load_that_somebody_at_the_host_ends_goes_back_into_the_queue() {
     begin_to_end_the_load(&mut sim, None);
     sim.finish_loads();
     assert!(sim.replies[&call].is_ok());
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
 }
 
 #[test]
@@ -265,7 +264,7 @@ fn a_retry_waits_for_a_pinned_model_that_loads_though_nobody_wants_it_any_more()
     let other = sim.open("pinned");
     let (there, pinned) = sim.loading().remove(0);
     sim.close(&other);
-    if let Some(spec) = sim.catalogue.get_mut(&"pinned".into()) {
+    if let Some(spec) = sim.catalogue.get_mut("pinned") {
         spec.pinned = true;
     }
     sim.publish_catalogue();
@@ -277,7 +276,7 @@ fn a_retry_waits_for_a_pinned_model_that_loads_though_nobody_wants_it_any_more()
 }
 
 /// Two devices that busy models fill; `first` waits for either, and `second` loads on `sim:b`, in what `first` leaves free there.
-fn loading_beside_a_claim() -> (Sim, [muster_policy::InstanceId; 2], [muster_policy::HoldId; 2]) {
+fn loading_beside_a_claim() -> (Sim, [muster_core::InstanceId; 2], [muster_core::HoldId; 2]) {
     let mut sim = Sim::new(Config {
         limits: unlimited(),
         ..config()
@@ -327,7 +326,7 @@ fn a_load_that_failed_is_tried_again_elsewhere_if_its_worker_takes_no_more_loads
     let (mut sim, busy, [first, second]) = loading_beside_a_claim();
     sim.join(facts("w2", "other", vec![device("sim:b", DeviceKind::Sim, 65)]));
     fail_the_load(&mut sim, FailureClass::EngineLoad);
-    sim.workers.get_mut(&"w1".into()).unwrap().facts.draining = true;
+    sim.workers.get_mut("w1").unwrap().facts.draining = true;
     sim.event(Event::WorkerDraining {
         worker: "w1".into(),
         draining: true,
@@ -417,9 +416,9 @@ fn a_preload_whose_engine_fails_evicts_nobody() {
     sim.advance(Duration::from_secs(60));
     sim.finish_loads();
     for id in ["idle", "busy"] {
-        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{}", sim.tail());
+        assert_eq!(sim.states[id], ModelState::Loaded, "{}", sim.tail());
     }
-    assert!(matches!(sim.states[&"new".into()], ModelState::Failed(_)));
+    assert!(matches!(sim.states["new"], ModelState::Failed(_)));
     assert!(!sim.decisions.iter().any(|d| d.starts_with("evicting")));
 }
 
@@ -464,7 +463,7 @@ fn a_second_attempt_unloads_nobody_beside_a_load_that_is_being_cancelled() {
     sim.fail_load(&worker, &failing, FailureClass::EngineLoad);
     sim.deliver_up(&worker);
     let sent = |sim: &Sim| {
-        let down = sim.workers[&"w1".into()].down.iter();
+        let down = sim.workers["w1"].down.iter();
         down.map(|(_, _, command)| format!("{command:?}"))
             .collect::<Vec<_>>()
     };
@@ -473,5 +472,5 @@ fn a_second_attempt_unloads_nobody_beside_a_load_that_is_being_cancelled() {
     sim.deliver_all();
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
-    assert_eq!(sim.states[&"idle".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["idle"], ModelState::Unloaded);
 }

@@ -1,6 +1,7 @@
 //! Where a model's files are decides where it may run (PROTOCOL.md 15).
 
-use muster_policy::{Bytes, DeviceKind, FailureClass, LoadError, ModelState, ModelType};
+use muster_core::{Bytes, DeviceKind, ModelType};
+use muster_policy::{FailureClass, LoadError, ModelState};
 
 use crate::sim::{Sim, config, device, facts, model};
 
@@ -43,7 +44,7 @@ fn a_failure_is_old_news_once_the_files_are_there() {
     let mut spec = model("a", ModelType::Llm, 10);
     spec.workers = ["w2".into()].into();
     sim.add_model(spec);
-    assert!(matches!(sim.states[&"a".into()], ModelState::Failed(_)));
+    assert!(matches!(sim.states["a"], ModelState::Failed(_)));
     let now = sim.open("a");
     sim.finish_loads();
     assert!(sim.streams[&now].ready().is_some(), "{}", sim.tail());

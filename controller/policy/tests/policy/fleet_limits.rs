@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, FailureClass, LoadError, ModelState, ModelType, Verdict};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{Config, FailureClass, LoadError, ModelState, Verdict};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
@@ -41,7 +42,7 @@ fn loaded(sim: &Sim) -> Vec<&str> {
 #[test]
 fn the_least_recently_used_model_of_the_fleet_goes_wherever_it_is() {
     let mut sim = three_hosts();
-    sim.catalogue.get_mut(&"c".into()).unwrap().workers = ["w2".into()].into();
+    sim.catalogue.get_mut("c").unwrap().workers = ["w2".into()].into();
     sim.publish_catalogue();
     use_in_turn(&mut sim, &["a", "b", "a", "c"]);
     assert_eq!(loaded(&sim), ["a", "c"], "{}", sim.tail());
@@ -80,7 +81,7 @@ fn a_busy_model_elsewhere_is_waited_for_and_a_pinned_one_refuses_the_load() {
     assert!(sim.streams[&behind].ready().is_some(), "{}", sim.tail());
     sim.close(&behind);
     for id in ["a", "d"] {
-        sim.catalogue.get_mut(&id.into()).unwrap().pinned = true;
+        sim.catalogue.get_mut(id).unwrap().pinned = true;
     }
     sim.publish_catalogue();
     assert_eq!(loaded(&sim), ["a", "d"]);

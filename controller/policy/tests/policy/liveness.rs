@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{
-    Config, DeviceChoice, DeviceKind, Event, InstanceId, ModelSpec, ModelState, ModelType, UnloadHow,
-    WorkerId,
-};
+use muster_core::{DeviceKind, InstanceId, ModelType, WorkerId};
+use muster_policy::{Config, DeviceChoice, Event, ModelSpec, ModelState, UnloadHow};
 
 use crate::sim::{Sim, config, device, facts, limits, model, unlimited};
 
@@ -118,11 +116,11 @@ fn a_preload_waits_for_a_drain_since_it_evicts_nobody_until_an_operator_wants_it
     let (mut sim, drains, idle) = one_drains_and_one_is_idle();
     sim.event(Event::PreloadRequested { model: "new".into() });
     sim.advance(SECOND);
-    assert_eq!(sim.states[&"new".into()], ModelState::Loading, "{}", sim.tail());
+    assert_eq!(sim.states["new"], ModelState::Loading, "{}", sim.tail());
     assert!(sim.loading().is_empty() && sim.worker_of(&idle).is_some());
     sim.load("new");
     sim.finish_loads();
-    assert_eq!(sim.states[&"new".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states["new"], ModelState::Loaded, "{}", sim.tail());
     assert!(sim.worker_of(&drains).is_some() && sim.worker_of(&idle).is_none());
 }
 
@@ -189,7 +187,7 @@ fn a_load_evicts_an_idle_instance_beside_the_busy_one_that_an_earlier_load_waits
     sim.end_request(&busy);
     sim.finish_loads();
     assert!(sim.streams[&earlier].ready().is_some(), "{}", sim.tail());
-    assert_eq!(sim.states[&"late".into()], ModelState::Loaded, "it fits beside");
+    assert_eq!(sim.states["late"], ModelState::Loaded, "it fits beside");
 }
 
 /// The same for a slot: one that drains has it for as long as its work takes.

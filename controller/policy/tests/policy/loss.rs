@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use muster_core::{DeviceKind, ModelType};
 use muster_policy::{
-    CommandId, Config, DeviceChoice, DeviceKind, Event, LoadError, ModelState, ModelType, Moment, Outcome,
-    RouteState, Stage, WaitReason,
+    CommandId, Config, DeviceChoice, Event, LoadError, ModelState, Moment, Outcome, RouteState, Stage,
+    WaitReason,
 };
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
@@ -18,7 +19,7 @@ fn lost_is_not_gone() {
     sim.lose(&"w".into());
     assert_eq!(sim.routes[&a].2, RouteState::Suspect);
     assert!(matches!(
-        &sim.states[&"a".into()],
+        &sim.states["a"],
         ModelState::Failed(LoadError::WorkerLost(_))
     ));
     assert_eq!(sim.fleet.devices()[0].ghosts.get(), 60);
@@ -34,7 +35,7 @@ fn lost_is_not_gone() {
     ));
     sim.connect(&"w".into());
     assert_eq!(sim.routes[&a].2, RouteState::Ready);
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
     sim.end_request(&a);
     sim.finish_loads();
     assert!(
@@ -138,7 +139,7 @@ fn a_restarted_controller_settles_first_and_reloads_nothing() {
         sim.streams[&again].ready().map(|(instance, _)| instance),
         Some(&a)
     );
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
     sim.close(&again);
     sim.finish_loads();
     assert!(sim.streams[&new].ready().is_some(), "{}", sim.tail());
@@ -189,7 +190,7 @@ fn an_unknown_outcome_keeps_the_reservation_until_a_report_explains_it() {
     sim.instant = false;
     let hold = sim.open("a");
     // The command vanished on its way.
-    sim.workers.get_mut(&"w".into()).unwrap().down.clear();
+    sim.workers.get_mut("w").unwrap().down.clear();
     sim.event(Event::Outcome {
         id: CommandId(1),
         outcome: Outcome::Unknown,
@@ -210,7 +211,7 @@ fn an_unknown_outcome_keeps_the_reservation_until_a_report_explains_it() {
 /// second and for ever, because an unknown outcome made the same command due again at once.
 #[test]
 fn a_command_that_cannot_be_sent_is_not_asked_for_again_before_something_changes() {
-    let mute = |sim: &mut Sim| sim.workers.get_mut(&"w".into()).unwrap().mute = true;
+    let mute = |sim: &mut Sim| sim.workers.get_mut("w").unwrap().mute = true;
     let back = |sim: &mut Sim| {
         sim.lose(&"w".into());
         sim.connect(&"w".into());
@@ -229,7 +230,7 @@ fn a_command_that_cannot_be_sent_is_not_asked_for_again_before_something_changes
         back(&mut sim);
         sim.finish_loads();
         let holds = |sim: &Sim| {
-            sim.workers[&"w".into()]
+            sim.workers["w"]
                 .instances
                 .values()
                 .map(|i| i.holds.len())
@@ -247,7 +248,7 @@ fn a_command_that_cannot_be_sent_is_not_asked_for_again_before_something_changes
     sim.lose(&"w".into());
     sim.connect(&"w".into());
     sim.run_out();
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded, "{}", sim.tail());
+    assert_eq!(sim.states["a"], ModelState::Unloaded, "{}", sim.tail());
     mute(&mut sim);
     let hold = sim.open("a");
     back(&mut sim);
@@ -267,7 +268,7 @@ fn what_was_outstanding_in_a_fenced_session_is_asked_for_again_in_the_next() {
     // `connect` drops what was on its way.
     sim.connect(&"w".into());
     sim.finish_exits();
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded, "{}", sim.tail());
+    assert_eq!(sim.states["a"], ModelState::Unloaded, "{}", sim.tail());
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn a_worker_that_leaves_in_order_leaves_nothing() {
     assert_eq!(sim.routes[&a].2, RouteState::Draining);
     sim.leave(&"w".into());
     assert!(sim.routes.is_empty());
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Unloaded);
 }
 
 #[test]
@@ -362,14 +363,14 @@ fn what_was_used_before_the_controller_started_keeps_its_order() {
     // Long before this controller's clock began; ids alone would send `a` away.
     for (instance, hours) in [(&a, 1), (&b, 2)] {
         let age = Duration::from_secs(hours * 3600);
-        let worker = sim.workers.get_mut(&"w".into()).unwrap();
+        let worker = sim.workers.get_mut("w").unwrap();
         worker.instances.get_mut(instance).unwrap().touched_at = Moment::START.ago(age);
     }
     sim.restart_controller();
     sim.connect(&"w".into());
     sim.use_once("c");
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "{}", sim.tail());
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
 }
 
 #[test]
@@ -390,7 +391,7 @@ fn who_left_in_order_is_forgotten_after_a_while_unless_it_came_back() {
         .map(|worker| worker.facts.id.to_string())
         .collect();
     assert_eq!(left, ["x"]);
-    assert!(!sim.roster.contains_key(&"w".into()) && sim.roster.contains_key(&"x".into()));
+    assert!(!sim.roster.contains_key("w") && sim.roster.contains_key("x"));
     assert!(
         sim.fleet
             .devices()
@@ -438,7 +439,7 @@ fn a_ghost_ends_when_a_live_worker_sees_its_memory_come_back() {
     let mut sim = a_ghost_beside_a_live_worker();
     sim.flush_touches(&"x".into());
     assert_eq!(sim.fleet.devices()[0].ghosts.get(), 60, "its engine still runs");
-    sim.workers.get_mut(&"w".into()).unwrap().instances.clear();
+    sim.workers.get_mut("w").unwrap().instances.clear();
     sim.flush_touches(&"x".into());
     assert!(sim.fleet.instances().is_empty(), "{}", sim.tail());
     assert!(sim.routes.is_empty());
@@ -458,10 +459,10 @@ fn memory_that_others_give_back_ends_no_ghost() {
     sim.add_model(model("a", ModelType::Llm, 60));
     sim.add_model(model("b", ModelType::Llm, 60));
     sim.foreign
-        .insert(("h".into(), "sim:a".into()), muster_policy::Bytes::new(50));
+        .insert(("h".into(), "sim:a".into()), muster_core::Bytes::new(50));
     sim.use_once("a");
     sim.join(facts("x", "h", vec![device("sim:a", DeviceKind::Sim, 200)]));
-    sim.workers.get_mut(&"w".into()).unwrap().facts.draining = true;
+    sim.workers.get_mut("w").unwrap().facts.draining = true;
     sim.event(Event::WorkerDraining {
         worker: "w".into(),
         draining: true,
@@ -478,7 +479,7 @@ fn memory_that_others_give_back_ends_no_ghost() {
         "less came back than it has"
     );
     sim.foreign
-        .insert(("h".into(), "sim:a".into()), muster_policy::Bytes::new(50));
+        .insert(("h".into(), "sim:a".into()), muster_core::Bytes::new(50));
     sim.flush_touches(&"x".into());
     sim.unload("b", muster_policy::UnloadHow::Drain);
     sim.finish_exits();
@@ -572,7 +573,7 @@ fn a_cancellation_of_which_nobody_knows_whether_it_arrived_is_asked_for_again() 
 }
 
 /// Two workers of a host share a device; `a` loads on one of them, which is lost.
-fn a_ghost_that_loads() -> (Sim, muster_policy::WorkerId, muster_policy::HoldId) {
+fn a_ghost_that_loads() -> (Sim, muster_core::WorkerId, muster_core::HoldId) {
     let mut sim = Sim::new(Config {
         limits: unlimited(),
         ..config()
@@ -643,7 +644,7 @@ fn what_an_unobserved_engine_in_an_unknown_state_may_still_take_is_not_given_to_
     // It has taken nothing so far, as far as anybody can tell, and another program has as much as it may take.
     sim.hide_memory_of(&a);
     sim.foreign
-        .insert(("h".into(), "sim:a".into()), muster_policy::Bytes::new(35));
+        .insert(("h".into(), "sim:a".into()), muster_core::Bytes::new(35));
     sim.flush_touches(&"w".into());
     sim.report_unknown_state(&"w".into(), &a);
     let b = sim.open("b");

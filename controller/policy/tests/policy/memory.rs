@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use muster_core::{Bytes, DeviceKind, ModelType};
 use muster_policy::{
-    Bytes, Config, DeviceChoice, DeviceKey, DeviceKind, LoadError, ModelSpec, ModelState, ModelType,
-    Placement, Share, Stage,
+    Config, DeviceChoice, DeviceKey, LoadError, ModelSpec, ModelState, Placement, Share, Stage,
 };
 
 use crate::sim::{Sim, config, device, facts, model, need, unlimited};
@@ -52,9 +52,9 @@ fn short_memory_evicts_the_same_type_first_and_only_what_it_takes() {
     for id in ["embed", "a", "b", "c"] {
         sim.use_once(id);
     }
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Unloaded);
     for id in ["embed", "b", "c"] {
-        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{id}");
+        assert_eq!(sim.states[id], ModelState::Loaded, "{id}");
     }
 }
 
@@ -73,8 +73,8 @@ fn a_small_victim_that_a_larger_one_makes_needless_is_spared() {
     for id in ["small", "large", "new"] {
         sim.use_once(id);
     }
-    assert_eq!(sim.states[&"small".into()], ModelState::Loaded);
-    assert_eq!(sim.states[&"large".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["small"], ModelState::Loaded);
+    assert_eq!(sim.states["large"], ModelState::Unloaded);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn no_eviction_is_better_than_eviction_and_spreading_better_than_packing_by_defa
             placement,
             ..config()
         });
-        sim.workers.get_mut(&"w1".into()).unwrap().facts.devices[0].capacity = Bytes::new(100);
+        sim.workers.get_mut("w1").unwrap().facts.devices[0].capacity = Bytes::new(100);
         sim.lose(&"w1".into());
         sim.connect(&"w1".into());
         for id in ["a", "b", "c"] {
@@ -317,13 +317,8 @@ fn host_ram_is_one_device_of_all_workers_of_a_host() {
     sim.add_model(small);
     sim.use_once("small");
     sim.use_once("split");
-    assert_eq!(
-        sim.states[&"small".into()],
-        ModelState::Unloaded,
-        "{}",
-        sim.tail()
-    );
-    assert_eq!(sim.states[&"split".into()], ModelState::Loaded);
+    assert_eq!(sim.states["small"], ModelState::Unloaded, "{}", sim.tail());
+    assert_eq!(sim.states["split"], ModelState::Loaded);
 }
 
 fn reserved(sim: &Sim) -> Vec<(String, u64)> {
@@ -369,7 +364,7 @@ fn a_share_is_set_aside_of_the_device_that_is_chosen() {
         assert_eq!(reserved(&sim), both);
         // Ten bytes would fit beside each of them; what it takes does not.
         sim.use_once("c");
-        assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+        assert_eq!(sim.states["a"], ModelState::Unloaded);
         assert_eq!(reserved(&sim), both);
     }
 }

@@ -1,8 +1,7 @@
 //! Operators' loads and unloads (gateway/README.md, Runtime Admin API).
 
-use muster_policy::{
-    Command, Effect, Event, InstanceId, LoadError, ModelState, ModelType, RouteState, UnloadHow,
-};
+use muster_core::{InstanceId, ModelType};
+use muster_policy::{Command, Effect, Event, LoadError, ModelState, RouteState, UnloadHow};
 
 use crate::sim::{Life, Sim, config, model};
 
@@ -136,11 +135,11 @@ fn an_operators_load_survives_its_caller_and_may_evict() {
     sim.load("a");
     sim.close(&hold);
     sim.finish_loads();
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
     let call = sim.load("b");
     sim.finish_loads();
     assert_eq!(sim.replies[&call], Ok(ModelState::Loaded));
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Unloaded);
 }
 
 #[test]
@@ -150,8 +149,8 @@ fn preloads_fill_what_is_free_in_order_and_never_evict() {
         sim.event(Event::PreloadRequested { model: id.into() });
     }
     sim.finish_loads();
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
     assert!(sim.decisions.iter().any(|d| d.starts_with("load_refused b")));
 }
 
@@ -159,7 +158,7 @@ fn preloads_fill_what_is_free_in_order_and_never_evict() {
 fn a_model_that_left_the_catalogue_finishes_what_it_has_and_goes() {
     let mut sim = one_model();
     let a = sim.use_model("a");
-    sim.catalogue.remove(&"a".into());
+    sim.catalogue.remove("a");
     sim.publish_catalogue();
     assert_eq!(
         sim.routes[&a].2,
@@ -174,7 +173,7 @@ fn a_model_that_left_the_catalogue_finishes_what_it_has_and_goes() {
     assert_eq!(sim.in_life(&Life::Ready).len(), 1, "its work is finished");
     sim.end_request(&a);
     sim.finish_exits();
-    assert!(sim.workers[&"w".into()].instances.is_empty(), "{}", sim.tail());
+    assert!(sim.workers["w"].instances.is_empty(), "{}", sim.tail());
     assert!(sim.decisions.iter().any(|d| d.starts_with("not_in_catalogue a ")));
     assert!(sim.fleet.models().iter().all(|model| model.id.as_str() != "a"));
 }
@@ -183,11 +182,11 @@ fn a_model_that_left_the_catalogue_finishes_what_it_has_and_goes() {
 fn an_idle_model_of_an_earlier_catalogue_goes_when_its_worker_joins() {
     let mut sim = one_model();
     sim.use_once("a");
-    sim.catalogue.remove(&"a".into());
+    sim.catalogue.remove("a");
     sim.restart_controller();
     sim.connect(&"w".into());
     sim.finish_exits();
-    assert!(sim.workers[&"w".into()].instances.is_empty(), "{}", sim.tail());
+    assert!(sim.workers["w"].instances.is_empty(), "{}", sim.tail());
 }
 
 #[test]
@@ -196,7 +195,7 @@ fn a_changed_entry_changes_no_other() {
     let a = sim.use_model("a");
     sim.end_request(&a);
     let mut ids = || -> InstanceId { panic!("nothing is loaded") };
-    let mut pinned = sim.catalogue[&"a".into()].clone();
+    let mut pinned = sim.catalogue["a"].clone();
     pinned.pinned = true;
     let new = model("new", ModelType::Llm, 1);
     let models = vec![pinned, new];

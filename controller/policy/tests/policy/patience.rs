@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{
-    Config, DeviceKind, Event, IdleTtl, InstanceId, LoadError, ModelSpec, ModelState, ModelType, RouteState,
-    Stage, UnloadHow,
-};
+use muster_core::{DeviceKind, InstanceId, ModelType};
+use muster_policy::{Config, Event, IdleTtl, LoadError, ModelSpec, ModelState, RouteState, Stage, UnloadHow};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
@@ -92,7 +90,7 @@ fn what_does_not_finish_in_time_is_ready_again_and_the_load_fails() {
     };
     assert_eq!(sim.streams[&hold].failed(), Some(&expected), "{}", sim.tail());
     assert_eq!(sim.routes[&busy].2, RouteState::Ready);
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
     sim.end_request(&busy);
     sim.use_once("b");
 }
@@ -116,7 +114,7 @@ fn a_victim_that_is_finishing_is_not_exchanged_for_another() {
     // Two requests run there, one ends: now `b` is the least recently used.
     let before = sim.now;
     sim.workers
-        .get_mut(&"w".into())
+        .get_mut("w")
         .unwrap()
         .instances
         .get_mut(&a)
@@ -144,7 +142,7 @@ fn an_operators_unload_that_does_not_finish_in_time_is_given_up() {
             how: UnloadHow::Drain,
             drain_for: within,
         });
-        assert_eq!(sim.states[&"a".into()], ModelState::Unloading);
+        assert_eq!(sim.states["a"], ModelState::Unloading);
         sim.advance(SECOND * 4);
         let given_up = sim.replies[&request].as_ref().map_err(LoadError::code);
         assert_eq!(given_up, Err("eviction_timeout"), "{}", sim.tail());
@@ -188,7 +186,7 @@ fn a_model_stays_for_its_least_time() {
     sim.use_once("a");
     let hold = sim.open("b");
     sim.advance(SECOND * 19);
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
     sim.advance(SECOND * 2);
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
@@ -222,13 +220,13 @@ fn an_idle_model_is_unloaded_after_its_time_counted_from_its_last_use() {
         let worker = sim.worker_of(&a).unwrap();
         assert!(sim.start_request(&worker, &a));
         sim.advance(SECOND * 600);
-        assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "it is busy");
+        assert_eq!(sim.states["a"], ModelState::Loaded, "it is busy");
         sim.end_request(&a);
         sim.advance(SECOND * 59);
-        assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+        assert_eq!(sim.states["a"], ModelState::Loaded);
         sim.advance(SECOND * 2);
         sim.finish_exits();
-        assert_eq!(sim.states[&"a".into()], ModelState::Unloaded, "{}", sim.tail());
+        assert_eq!(sim.states["a"], ModelState::Unloaded, "{}", sim.tail());
         assert!(
             sim.decisions
                 .iter()
@@ -241,22 +239,22 @@ fn an_idle_model_is_unloaded_after_its_time_counted_from_its_last_use() {
 fn pinned_and_wanted_models_and_those_that_never_expire_stay() {
     let (mut sim, _) = with_ttl(Some(SECOND), IdleTtl::Never);
     sim.advance(SECOND * 600);
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
 
     let (mut sim, _) = with_ttl(Some(SECOND * 60), IdleTtl::Default);
-    sim.catalogue.get_mut(&"a".into()).unwrap().pinned = true;
+    sim.catalogue.get_mut("a").unwrap().pinned = true;
     sim.publish_catalogue();
     sim.advance(SECOND * 600);
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
-    sim.catalogue.get_mut(&"a".into()).unwrap().pinned = false;
+    assert_eq!(sim.states["a"], ModelState::Loaded);
+    sim.catalogue.get_mut("a").unwrap().pinned = false;
     sim.publish_catalogue();
     sim.finish_exits();
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Unloaded);
 
     let hold = sim.open("a");
     sim.finish_loads();
     sim.advance(SECOND * 600);
-    assert!(sim.streams[&hold].ready().is_some() && sim.states[&"a".into()] == ModelState::Loaded);
+    assert!(sim.streams[&hold].ready().is_some() && sim.states["a"] == ModelState::Loaded);
 }
 
 #[test]
@@ -271,13 +269,13 @@ fn a_use_that_was_not_heard_of_yet_spares_a_model_whose_time_is_over() {
     sim.advance(SECOND * 2);
     sim.instant = true;
     sim.deliver_all();
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states["a"], ModelState::Loaded, "{}", sim.tail());
     sim.flush_touches(&worker);
     sim.advance(SECOND * 50);
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded);
     sim.advance(SECOND * 10);
     sim.finish_exits();
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Unloaded);
 }
 
 #[test]
@@ -318,7 +316,7 @@ fn late_and_reordered_touches_keep_the_order_of_use() {
         let at = sim.now;
         let found = sim
             .workers
-            .get_mut(&"w".into())
+            .get_mut("w")
             .unwrap()
             .instances
             .get_mut(instance)
@@ -326,19 +324,19 @@ fn late_and_reordered_touches_keep_the_order_of_use() {
         (found.touch_seq, found.touched_at) = (20, at.ago(SECOND * age));
     }
     sim.use_once("c");
-    assert_eq!(sim.states[&"a".into()], ModelState::Loaded, "{}", sim.tail());
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["a"], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
 }
 
 #[test]
 fn workers_are_told_new_pins_and_times_and_echo_them() {
     let (mut sim, a) = with_ttl(None, IdleTtl::Default);
     let echoed = |sim: &Sim| {
-        let spec = &sim.workers[&"w".into()].instances[&a].spec;
+        let spec = &sim.workers["w"].instances[&a].spec;
         (spec.pinned, spec.idle_ttl)
     };
     assert_eq!(echoed(&sim), (false, None));
-    let spec = sim.catalogue.get_mut(&"a".into()).unwrap();
+    let spec = sim.catalogue.get_mut("a").unwrap();
     spec.pinned = true;
     spec.idle_ttl = IdleTtl::After(SECOND);
     sim.publish_catalogue();
@@ -348,7 +346,7 @@ fn workers_are_told_new_pins_and_times_and_echo_them() {
     sim.publish_catalogue();
     sim.restart_controller();
     sim.connect(&"w".into());
-    assert!(sim.workers[&"w".into()].down.is_empty(), "{}", sim.tail());
+    assert!(sim.workers["w"].down.is_empty(), "{}", sim.tail());
 }
 
 /// It once was resumed as soon as it was idle, since the slot was taken, and quiesced again as soon as it was not, a thousand times a second.
@@ -409,7 +407,7 @@ fn a_model_whose_time_is_over_waits_for_the_load_beside_it_without_haste() {
     sim.open("slow");
     let before = sim.events;
     sim.advance(SECOND * 60);
-    assert_eq!(sim.states[&"over".into()], ModelState::Loaded);
+    assert_eq!(sim.states["over"], ModelState::Loaded);
     assert!(
         sim.events - before < 200,
         "{} events\n{}",
@@ -419,7 +417,7 @@ fn a_model_whose_time_is_over_waits_for_the_load_beside_it_without_haste() {
     sim.finish_loads();
     sim.advance(SECOND * 2);
     sim.finish_loads();
-    assert_eq!(sim.states[&"over".into()], ModelState::Unloaded, "{}", sim.tail());
+    assert_eq!(sim.states["over"], ModelState::Unloaded, "{}", sim.tail());
 }
 
 /// Issue 11: whatever drained anywhere on the host was waited for.
@@ -489,6 +487,6 @@ fn victims_are_not_exchanged_for_each_other_without_end() {
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
     for id in ["idle-0", "idle-2"] {
-        assert_eq!(sim.states[&id.into()], ModelState::Loaded, "{}", sim.tail());
+        assert_eq!(sim.states[id], ModelState::Loaded, "{}", sim.tail());
     }
 }

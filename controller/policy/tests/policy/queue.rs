@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceChoice, DeviceKind, ModelState, ModelType, Stage, UnloadHow, WaitReason};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{Config, DeviceChoice, ModelState, Stage, UnloadHow, WaitReason};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
@@ -105,7 +106,7 @@ fn two_loads_of_a_type_do_not_take_the_same_victim() {
     sim.finish_loads();
     assert!(sim.streams[&holds[0]].ready().is_some());
     assert!(sim.streams[&holds[1]].ready().is_none());
-    assert_eq!(sim.states[&"b".into()], ModelState::Loaded);
+    assert_eq!(sim.states["b"], ModelState::Loaded);
     sim.end_request(&b);
     sim.finish_loads();
     assert!(sim.streams[&holds[1]].ready().is_some(), "{}", sim.tail());
@@ -118,9 +119,9 @@ fn a_queued_load_nobody_waits_for_is_dropped_at_once() {
     sim.add_model(model("b", ModelType::Llm, 10));
     sim.use_model("a");
     let hold = sim.open("b");
-    assert_eq!(sim.states[&"b".into()], ModelState::Loading);
+    assert_eq!(sim.states["b"], ModelState::Loading);
     sim.close(&hold);
-    assert_eq!(sim.states[&"b".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["b"], ModelState::Unloaded);
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn a_running_load_nobody_waits_for_goes_only_when_its_room_is_needed_and_its_gra
     assert_eq!(sim.in_life(&Life::Loading).len(), 1, "nobody needs its room");
     let second = sim.open("b");
     sim.deliver_all();
-    assert_eq!(sim.states[&"a".into()], ModelState::Unloaded, "{}", sim.tail());
+    assert_eq!(sim.states["a"], ModelState::Unloaded, "{}", sim.tail());
     sim.finish_loads();
     assert!(sim.streams[&second].ready().is_some());
 
@@ -161,7 +162,7 @@ fn a_gateway_that_comes_back_keeps_its_hold() {
     sim.finish_loads();
     sim.open_as(hold.clone(), "a");
     assert!(sim.streams[&hold].ready().is_some());
-    let worker = &sim.workers[&"w".into()];
+    let worker = &sim.workers["w"];
     assert!(
         worker
             .instances
@@ -169,7 +170,7 @@ fn a_gateway_that_comes_back_keeps_its_hold() {
             .all(|instance| instance.holds.contains(&hold))
     );
     sim.close(&hold);
-    let worker = &sim.workers[&"w".into()];
+    let worker = &sim.workers["w"];
     assert!(
         worker
             .instances

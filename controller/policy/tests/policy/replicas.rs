@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, FailureClass, LoadError, ModelState, ModelType, Origin, RouteState};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{Config, FailureClass, LoadError, ModelState, Origin, RouteState};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
 
@@ -30,7 +31,7 @@ fn replicas_go_to_distinct_devices_and_take_requests_together() {
     sim.finish_load(&worker, &first);
     sim.deliver_all();
     assert!(sim.routes.is_empty(), "the first is withheld");
-    assert_eq!(sim.states[&"twins".into()], ModelState::Loading);
+    assert_eq!(sim.states["twins"], ModelState::Loading);
     assert!(sim.streams[&hold].ready().is_none());
     sim.finish_loads();
     let places: Vec<&str> = sim.loads.iter().map(|(worker, ..)| worker.as_str()).collect();
@@ -70,7 +71,7 @@ fn a_group_that_does_not_fit_whole_is_refused_before_anything_is_loaded() {
     };
     assert_eq!(sim.streams[&hold].failed(), Some(&expected), "{}", sim.tail());
     assert_eq!(
-        (sim.loads.len(), &sim.states[&"other".into()]),
+        (sim.loads.len(), &sim.states["other"]),
         (before, &ModelState::Loaded)
     );
 }
@@ -91,7 +92,7 @@ fn if_one_fails_for_good_the_other_is_unloaded() {
         "{}",
         sim.tail()
     );
-    assert!(matches!(sim.states[&"twins".into()], ModelState::Failed(_)));
+    assert!(matches!(sim.states["twins"], ModelState::Failed(_)));
     assert!(
         sim.decisions
             .iter()
@@ -112,7 +113,7 @@ fn nobody_waits_any_more_between_two_parts_and_the_first_goes() {
         "{}",
         sim.tail()
     );
-    assert_eq!(sim.states[&"twins".into()], ModelState::Unloaded);
+    assert_eq!(sim.states["twins"], ModelState::Unloaded);
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn a_crashed_replica_is_replaced_after_a_while_and_the_others_serve() {
     sim.use_once("twins");
     let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
     sim.crash(&worker, &instance);
-    assert_eq!(sim.states[&"twins".into()], ModelState::Loaded);
+    assert_eq!(sim.states["twins"], ModelState::Loaded);
     assert_eq!((sim.routes.len(), sim.loading().len()), (1, 0));
     sim.advance(Duration::from_secs(6));
     sim.finish_loads();
@@ -130,7 +131,7 @@ fn a_crashed_replica_is_replaced_after_a_while_and_the_others_serve() {
 }
 
 /// A replica crashed, and was due to be replaced while `other` loaded.
-fn refill_behind_a_load() -> (Sim, muster_policy::HoldId) {
+fn refill_behind_a_load() -> (Sim, muster_core::HoldId) {
     let mut sim = twins(40);
     sim.add_model(model("beside", ModelType::Llm, 10));
     sim.use_once("twins");
@@ -148,7 +149,7 @@ fn refill_behind_a_load() -> (Sim, muster_policy::HoldId) {
 #[test]
 fn a_replica_that_cannot_be_replaced_at_once_is_replaced_when_the_host_s_load_slot_is_free() {
     let (mut sim, beside) = refill_behind_a_load();
-    assert_eq!(sim.states[&"twins".into()], ModelState::Loaded, "one serves");
+    assert_eq!(sim.states["twins"], ModelState::Loaded, "one serves");
     sim.finish_loads();
     assert!(sim.streams[&beside].ready().is_some());
     let replicas = |sim: &Sim| {
@@ -169,7 +170,7 @@ fn a_replacement_that_waits_is_dropped_when_no_replica_is_left() {
     sim.finish_loads();
     assert!(sim.streams[&beside].ready().is_some());
     assert!(
-        matches!(sim.states[&"twins".into()], ModelState::Failed(_)),
+        matches!(sim.states["twins"], ModelState::Failed(_)),
         "{}",
         sim.tail()
     );
@@ -179,7 +180,7 @@ fn a_replacement_that_waits_is_dropped_when_no_replica_is_left() {
 #[test]
 fn a_replica_is_replaced_with_the_settings_that_the_others_were_loaded_with() {
     let mut sim = twins(40);
-    let mut overrides = sim.catalogue[&"twins".into()].clone();
+    let mut overrides = sim.catalogue["twins"].clone();
     overrides.needs = model("twins", ModelType::Llm, 25).needs;
     overrides.spec_hash = "overridden".into();
     let request = sim.request();
@@ -210,7 +211,7 @@ fn a_replica_that_was_evicted_for_room_is_replaced_only_in_room_that_nobody_need
     assert_eq!(sim.routes.len(), 2, "one twin made room: {}", sim.tail());
     sim.advance(Duration::from_secs(600));
     assert!(sim.loading().is_empty());
-    assert_eq!(sim.states[&"other".into()], ModelState::Loaded);
+    assert_eq!(sim.states["other"], ModelState::Loaded);
     sim.unload("other", muster_policy::UnloadHow::Drain);
     sim.finish_exits();
     sim.advance(Duration::from_secs(600));
@@ -386,7 +387,7 @@ fn a_group_that_has_begun_waits_for_nobody_who_waits_for_work_to_end() {
 #[test]
 fn a_part_that_comes_back_loading_with_its_worker_goes_if_nobody_completes_its_group() {
     let mut sim = twins(40);
-    let mut overrides = sim.catalogue[&"twins".into()].clone();
+    let mut overrides = sim.catalogue["twins"].clone();
     overrides.needs = model("twins", ModelType::Llm, 61).needs;
     overrides.spec_hash = "overridden".into();
     let call = sim.load_with("twins", Some(overrides));
@@ -398,16 +399,11 @@ fn a_part_that_comes_back_loading_with_its_worker_goes_if_nobody_completes_its_g
     sim.advance(Duration::from_secs(2));
     sim.finish_loads();
     assert_eq!(sim.worker_of(&part), None, "{}", sim.tail());
-    assert_eq!(
-        sim.states[&"twins".into()],
-        ModelState::Unloaded,
-        "{}",
-        sim.tail()
-    );
+    assert_eq!(sim.states["twins"], ModelState::Unloaded, "{}", sim.tail());
 }
 
 fn ready_replicas(sim: &Sim) -> usize {
-    let twins = |route: &&(_, muster_policy::ModelId, RouteState)| {
+    let twins = |route: &&(_, muster_core::ModelId, RouteState)| {
         route.1.as_str() == "twins" && route.2 == RouteState::Ready
     };
     sim.routes.values().filter(twins).count()
@@ -438,7 +434,7 @@ fn half_loaded_at_a_restart(origin: Origin) -> Sim {
 #[test]
 fn a_group_found_half_loaded_is_completed_before_it_takes_requests() {
     let mut sim = half_loaded_at_a_restart(Origin::Admin);
-    assert_eq!(sim.states[&"twins".into()], ModelState::Loading);
+    assert_eq!(sim.states["twins"], ModelState::Loading);
     sim.finish_loads();
     assert_eq!((ready_replicas(&sim), sim.loads.len()), (2, 2), "{}", sim.tail());
     let groups = sim.workers.values().flat_map(|w| w.instances.values());
@@ -489,7 +485,7 @@ fn a_group_that_served_before_a_restart_goes_on_serving_and_is_completed() {
 #[test]
 fn a_group_with_settings_of_its_own_is_whole_after_a_restart() {
     let mut sim = twins(40);
-    let mut overrides = sim.catalogue[&"twins".into()].clone();
+    let mut overrides = sim.catalogue["twins"].clone();
     overrides.spec_hash = "overridden".into();
     sim.load_with("twins", Some(overrides));
     sim.finish_loads();
@@ -609,7 +605,7 @@ fn a_refill_whose_engine_fails_evicts_nobody() {
     let (worker, refill) = sim.loading().remove(0);
     sim.fail_load(&worker, &refill, FailureClass::EngineLoad);
     sim.finish_exits();
-    assert_eq!(sim.states[&"beside".into()], ModelState::Loaded, "{}", sim.tail());
+    assert_eq!(sim.states["beside"], ModelState::Loaded, "{}", sim.tail());
     assert_eq!(ready_replicas(&sim), 1, "{}", sim.tail());
     assert!(!sim.decisions.iter().any(|d| d.starts_with("evicting")));
     sim.advance(Duration::from_secs(60));

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{Bytes, Config, DeviceChoice, DeviceKind, LoadError, ModelState, ModelType};
+use muster_core::{Bytes, DeviceKind, ModelType};
+use muster_policy::{Config, DeviceChoice, LoadError, ModelState};
 
 use crate::sim::{Sim, config, device, facts, model, need, unlimited};
 
@@ -51,11 +52,11 @@ fn load_split(sim: &mut Sim) -> Vec<String> {
 #[test]
 fn the_device_with_most_left_is_passed_by_if_a_pinned_model_is_on_it() {
     let mut sim = devices(3, &[70, 70, 65]);
-    sim.catalogue.get_mut(&"idle-2".into()).unwrap().pinned = true;
+    sim.catalogue.get_mut("idle-2").unwrap().pinned = true;
     sim.publish_catalogue();
     add_split(&mut sim, &[60, 60]);
     assert_eq!(load_split(&mut sim), ["g0", "g1"]);
-    assert_eq!(sim.states[&"idle-2".into()], ModelState::Loaded);
+    assert_eq!(sim.states["idle-2"], ModelState::Loaded);
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn all_devices_but_the_wrong_ones_are_found_among_eight() {
     let mut sim = devices(8, &[90; 8]);
     for n in [0, 3, 5, 6] {
         sim.catalogue
-            .get_mut(&format!("idle-{n}").as_str().into())
+            .get_mut(format!("idle-{n}").as_str())
             .unwrap()
             .pinned = true;
     }

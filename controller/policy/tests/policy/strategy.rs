@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceKind, Eviction, ModelState, ModelType};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{Config, Eviction, ModelState};
 
 use crate::sim::{Sim, config, device, facts, limits, model, unlimited};
 
@@ -17,7 +18,7 @@ fn cost_aware() -> Config {
 }
 
 fn loaded(sim: &Sim, id: &str) -> bool {
-    sim.states[&id.into()] == ModelState::Loaded
+    sim.states[id] == ModelState::Loaded
 }
 
 /// Uses a model once in each of several conversations.

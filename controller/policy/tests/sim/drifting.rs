@@ -5,7 +5,7 @@
 
 use std::f64::consts::PI;
 
-use muster_policy::ModelType;
+use muster_core::ModelType;
 
 use crate::scenario::{Dice, GIB, ModelDef, Request, SECOND, Scenario, all_types, micros, shuffle};
 

@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 use std::time::Duration;
 
-use muster_policy::ModelType;
+use muster_core::ModelType;
 
 /// Microseconds since the start of a run.
 pub(crate) type Micros = u64;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_core::{HoldId, InstanceId, WorkerId};
 use muster_policy::{
-    Command, CommandId, DoneState, Event, FailureClass, HoldId, InstanceId, InstanceSpec, InstanceStatus,
-    Outcome as Answer, Progress, Refusal, Report, ReportedState, UnloadMode, WorkerFacts, WorkerFailure,
-    WorkerId,
+    Command, CommandId, DoneState, Event, FailureClass, InstanceSpec, InstanceStatus, Outcome as Answer,
+    Progress, Refusal, Report, ReportedState, UnloadMode, WorkerFacts, WorkerFailure,
 };
 
 use crate::scenario::Micros;

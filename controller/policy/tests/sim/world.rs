@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_core::{Bytes, DeviceKind, HoldId, InstanceId, Runtime, SpecHash};
 use muster_policy::{
-    Bytes, CommandId, Config, DeviceChoice, DeviceFacts, DeviceKind, Effect, EstimateSource, Event,
-    Exclusivity, Fleet, HoldId, IdleTtl, InstanceId, Limit, Limits, ModelSpec, Moment, Need, NeedPart,
-    Outcome as Answer, Report, RouteState, RuntimeName, Settings, SpecHash, Stage, WorkerFacts, invariants,
+    CommandId, Config, DeviceChoice, DeviceFacts, Effect, EstimateSource, Event, Exclusivity, Fleet, IdleTtl,
+    Limit, Limits, ModelSpec, Moment, Need, NeedPart, Outcome as Answer, Report, RouteState, Settings, Stage,
+    WorkerFacts, invariants,
 };
 
 use crate::outcome::Outcome;
@@ -109,7 +110,7 @@ fn spec(def: &ModelDef) -> ModelSpec {
     ModelSpec {
         id: def.name.as_str().into(),
         kind: def.kind,
-        runtime: "stub".into(),
+        runtime: Runtime::Stub,
         device: DeviceChoice::Any,
         needs: vec![Need {
             parts: vec![NeedPart {
@@ -120,7 +121,7 @@ fn spec(def: &ModelDef) -> ModelSpec {
             source: EstimateSource::Configured,
             settings: Settings(Arc::from([])),
         }],
-        spec_hash: SpecHash::new("settings"),
+        spec_hash: SpecHash::from("settings"),
         pinned: false,
         idle_ttl: IdleTtl::Default,
         replicas: std::num::NonZeroU32::MIN,
@@ -143,7 +144,7 @@ fn facts(host: usize, device: &str, kind: DeviceKind, bytes: u64, boot: u32) -> 
             capacity: Bytes::new(bytes),
             exclusivity,
         }],
-        runtimes: BTreeMap::from([(RuntimeName::new("stub"), BTreeSet::from([device.into()]))]),
+        runtimes: BTreeMap::from([(Runtime::Stub, BTreeSet::from([device.into()]))]),
         draining: false,
     }
 }
@@ -217,7 +218,7 @@ impl<'a> World<'a> {
             let next = &mut self.next;
             let mut ids = || {
                 *next += 1;
-                InstanceId::new(format!("i-{next:012}"))
+                InstanceId::from(format!("i-{next:012}").as_str())
             };
             let effects = self.fleet.step(now, event, &mut ids);
             self.steps += 1;
@@ -349,7 +350,7 @@ impl<'a> World<'a> {
             .map(|index| self.instances[*index].id.clone());
         let avoid_instances = stale.collect();
         self.next += 1;
-        let hold = HoldId::new(format!("hold-{}", self.next));
+        let hold = HoldId::from(format!("hold-{}", self.next).as_str());
         self.holds.insert(hold.clone(), model);
         self.streams[model] = Some(Stream {
             hold: hold.clone(),

@@ -10,10 +10,12 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use muster_core::{
+    Bytes, DeviceId, DeviceKind, HostId, InstanceId, ModelId, ModelType, Runtime, SpecHash, WorkerId,
+};
 use muster_policy::{
-    Bytes, Command, Config, DeviceChoice, DeviceFacts, DeviceId, DeviceKind, Effect, EstimateSource, Event,
-    Exclusivity, HostId, IdleTtl, InstanceId, Limit, Limits, ModelId, ModelSpec, ModelType, Moment, Need,
-    NeedPart, RuntimeName, Settings, SpecHash, UnloadMode, WorkerFacts, WorkerId,
+    Command, Config, DeviceChoice, DeviceFacts, Effect, EstimateSource, Event, Exclusivity, IdleTtl, Limit,
+    Limits, ModelSpec, Moment, Need, NeedPart, Settings, UnloadMode, WorkerFacts,
 };
 
 pub(crate) use worker::{Life, SimWorker, failure};
@@ -74,10 +76,10 @@ pub(crate) fn model(id: &str, kind: ModelType, bytes: u64) -> ModelSpec {
     ModelSpec {
         id: id.into(),
         kind,
-        runtime: "stub".into(),
+        runtime: Runtime::Stub,
         device: DeviceChoice::Any,
         needs,
-        spec_hash: SpecHash::new(format!("hash-{id}")),
+        spec_hash: SpecHash::from(format!("hash-{id}").as_str()),
         pinned: false,
         idle_ttl: IdleTtl::Default,
         replicas: NonZeroU32::MIN,
@@ -122,7 +124,7 @@ pub(crate) fn facts(id: &str, host: &str, devices: Vec<DeviceFacts>) -> WorkerFa
         boot: format!("{id}-boot-0").as_str().into(),
         host: host.into(),
         devices,
-        runtimes: BTreeMap::from([(RuntimeName::new("stub"), usable)]),
+        runtimes: BTreeMap::from([(Runtime::Stub, usable)]),
         draining: false,
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use muster_policy::{Bytes, DeviceId, HostId, InstanceId, ModelId, ModelType, UnloadMode, WorkerId};
+use muster_core::{Bytes, DeviceId, HostId, InstanceId, ModelId, ModelType, WorkerId};
+use muster_policy::UnloadMode;
 
 use super::World;
 use super::worker::{Life, SimInstance};

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_core::{Bytes, DeviceId, HoldId, InstanceId, WorkerId};
 use muster_policy::{
-    Bytes, Command, CommandId, DeviceId, DeviceSample, DoneState, Event, FailureClass, HoldId, InstanceId,
-    InstanceSpec, InstanceStatus, Moment, Outcome, Progress, Refusal, Report, ReportedState, Reservation,
-    Touch, UnloadMode, WorkerFacts, WorkerFailure, WorkerId,
+    Command, CommandId, DeviceSample, DoneState, Event, FailureClass, InstanceSpec, InstanceStatus, Moment,
+    Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, UnloadMode, WorkerFacts,
+    WorkerFailure,
 };
 
 use super::World;

@@ -1,6 +1,6 @@
 //! Orders to workers about files, and what they answer: who has which, removals, listings.
 
-use muster_policy::WorkerId;
+use muster_core::WorkerId;
 use muster_proto::{
     Code, MODEL_FILES,
     v1::{

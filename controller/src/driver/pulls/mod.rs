@@ -25,9 +25,10 @@ use std::{
     time::Duration,
 };
 
-use muster_policy::{DeviceChoice, ModelState, WorkerId};
+use muster_core::{WorkerId, id};
+use muster_policy::{DeviceChoice, ModelState};
 use muster_proto::{
-    Code, MODEL_FILES, id,
+    Code, MODEL_FILES,
     v1::{
         self, CachedFiles, ErrorInfo, FetchFiles, FetchProgress, HubCheckpoint,
         files_order::Kind as OrderKind,
@@ -151,11 +152,11 @@ impl Driver {
     /// Whether a load or a request must wait for files; then it does.
     pub(super) fn fetched_first(&mut self, ask: Ask) -> Option<Ask> {
         let id = match &ask {
-            Ask::Ensure { request, .. } => &request.model_id,
+            Ask::Ensure { wish, .. } => wish.model.as_str(),
             Ask::Call {
                 order: Order::Load(load),
                 ..
-            } if load.download => &load.model,
+            } if load.download => load.model.as_str(),
             Ask::Call { .. } | Ask::Pin(_) | Ask::Query(_) | Ask::Models(_) => return Some(ask),
         };
         let Some((checkpoint, model)) = self.missing(id) else {
@@ -178,7 +179,7 @@ impl Driver {
     fn missing(&self, id: &str) -> Option<(HubCheckpoint, ModelEntry)> {
         let entry = self.catalogue.get(id)?;
         let checkpoint = entry.model().hub.clone()?;
-        let standing = self.fleet.model(&id.into());
+        let standing = self.fleet.model(id);
         let idle =
             standing.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)));
         (idle && entry.workers().is_empty()).then(|| (checkpoint, entry.model().clone()))
@@ -249,7 +250,7 @@ impl Driver {
             return Some(holder.clone());
         }
         let now = self.now();
-        let plan = self.fleet.explain(now, &model.id.as_ref().into(), 1);
+        let plan = self.fleet.explain(now, model.id.as_str(), 1);
         let chosen = plan
             .into_iter()
             .flat_map(|plan| plan.places)
@@ -267,7 +268,7 @@ impl Driver {
             let runtime = hello
                 .runtimes
                 .iter()
-                .find(|runtime| runtime.name == model.runtime)?;
+                .find(|runtime| runtime.name == model.runtime.name())?;
             let usable = |device: &&v1::Device| {
                 let chosen = match &model.device {
                     DeviceChoice::Any => true,
@@ -330,7 +331,7 @@ impl Driver {
             Code::LoadCancelled.error(format!("{model} was unloaded while its files were downloaded"));
         let epoch = *self.epoch.borrow();
         let of = |ask: &Ask| match ask {
-            Ask::Ensure { request, .. } => request.model_id == model,
+            Ask::Ensure { wish, .. } => wish.model.as_str() == model,
             Ask::Call {
                 order: Order::Load(load),
                 ..

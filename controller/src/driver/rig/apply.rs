@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{Bytes, Command, Event, FailureClass, IdleTtl, InstanceId, ModelId, Outcome, WorkerId};
+use muster_core::{Bytes, InstanceId, ModelId, WorkerId};
+use muster_policy::{Command, Event, FailureClass, IdleTtl, Outcome};
 
 use super::{
     Rig,

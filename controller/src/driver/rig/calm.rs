@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use muster_policy::{InstanceId, ModelState, Moment, WorkerId};
+use muster_core::{InstanceId, WorkerId};
+use muster_policy::{ModelState, Moment};
 use muster_proto::v1;
 
 use crate::convert::stage::route_state;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use muster_policy::{
-    Config, DeviceChoice, DeviceKind, FailureClass, InstanceId, ModelSpec, ModelType, UnloadHow, WorkerFacts,
-    WorkerId,
-};
+use muster_core::{DeviceKind, InstanceId, ModelType, WorkerId};
+use muster_policy::{Config, DeviceChoice, FailureClass, ModelSpec, UnloadHow, WorkerFacts};
 
 use super::{
     Rig,

@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use muster_policy::{Config, DeviceChoice, DeviceKind, Exclusivity, ModelSpec, ModelType, WorkerFacts};
+use muster_core::{DeviceKind, ModelType};
+use muster_policy::{Config, DeviceChoice, Exclusivity, ModelSpec, WorkerFacts};
 use proptest::prelude::*;
 
 use super::Rig;

@@ -35,7 +35,8 @@ mod world;
 
 use std::{cell::Cell, collections::BTreeMap, time::Duration};
 
-use muster_policy::{HoldId, ModelId, ModelSpec, Moment, RequestId, WorkerFacts, WorkerId};
+use muster_core::{HoldId, ModelId, RequestId, WorkerId};
+use muster_policy::{ModelSpec, Moment, WorkerFacts};
 use muster_proto::life::Life;
 use tokio::{
     task::JoinSet,

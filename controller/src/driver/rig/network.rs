@@ -1,6 +1,7 @@
 //! Joining, losing and carrying.
 
-use muster_policy::{Event, InstanceId, WorkerId};
+use muster_core::{InstanceId, WorkerId};
+use muster_policy::Event;
 use muster_proto::v1::{self, controller_message::Kind as Down, worker_message::Kind as Up};
 
 use super::{

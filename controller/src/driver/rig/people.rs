@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
-use muster_policy::{Event, HoldId, InstanceId, ModelId, RequestId, UnloadHow, WorkerId};
+use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
+use muster_policy::{Event, UnloadHow};
 use muster_proto::v1::{self, ensure_loaded_event::Kind as Stage};
 use tokio::sync::oneshot;
 
@@ -67,8 +68,8 @@ impl Rig {
             avoid_workers: workers.iter().map(WorkerId::to_string).collect(),
             wait_budget: None,
         };
-        let ensure = self.handle().ensure(request).unwrap();
-        let hold = HoldId::new(name);
+        let ensure = self.handle().ensure((&request).try_into().unwrap()).unwrap();
+        let hold = HoldId::from(name.as_str());
         self.streams.insert(hold.clone(), Stream { ensure, last: None });
         self.settle().await;
         hold
@@ -82,7 +83,7 @@ impl Rig {
 
     async fn call(&mut self, order: Order) -> RequestId {
         let call = self.handle().call(order).unwrap();
-        let name = RequestId::new(self.name("call"));
+        let name = RequestId::from(self.name("call").as_str());
         self.calls.insert(name.clone(), Asked { call, answer: None });
         self.settle().await;
         name
@@ -97,7 +98,7 @@ impl Rig {
         if let Some(bytes) = bytes {
             self.overridden.insert(model.into());
             self.spy
-                .next_load_takes(muster_policy::Bytes::new(u64::from(bytes % 100)));
+                .next_load_takes(muster_core::Bytes::new(u64::from(bytes % 100)));
             request.override_json = format!("{{\"ctx_size\": {}}}", 256 * (1 + u32::from(bytes)));
         }
         self.call(Order::Load(request)).await
@@ -135,7 +136,7 @@ impl Rig {
         let driver = self.driver.as_mut().unwrap();
         let before = format!("{:?}", driver.fleet.instances());
         let now = driver.now();
-        assert!(driver.fleet.explain(now, model, 3).is_some());
+        assert!(driver.fleet.explain(now, model.as_str(), 3).is_some());
         assert_eq!(before, format!("{:?}", driver.fleet.instances()));
         let (reply, mut answer) = oneshot::channel();
         let request = v1::ExplainLoadRequest {

@@ -5,7 +5,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use muster_policy::{Bytes, Effect, Event, ModelId, ModelSpec, invariants::Violation};
+use muster_core::{Bytes, ModelId};
+use muster_policy::{Effect, Event, ModelSpec, invariants::Violation};
 
 /// Watches one driver after the other; blind unless a rig looks through it.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +122,7 @@ impl Seen {
             needs,
             pinned: spec.pinned,
             spec_hash: spec.spec_hash.clone(),
-            runtime: spec.runtime.clone(),
+            runtime: spec.runtime,
             ..known.clone()
         })
     }

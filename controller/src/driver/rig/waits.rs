@@ -4,9 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use muster_policy::{
-    Bytes, DeviceChoice, DeviceFacts, Exclusivity, HostId, ModelId, ModelSpec, ModelType, Need,
-};
+use muster_core::{Bytes, HostId, ModelId, ModelType};
+use muster_policy::{DeviceChoice, DeviceFacts, Exclusivity, ModelSpec, Need};
 
 use super::Rig;
 use super::world::{Life, SimWorker, worker::SimInstance};

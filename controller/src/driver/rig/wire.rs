@@ -1,8 +1,9 @@
 //! The worker's end of the wire: what it says, as messages, and what it is told, as policy's commands.
 
+use muster_core::{DeviceKind, HoldId, InstanceId};
 use muster_policy::{
-    Command, DeviceFacts, DeviceKind, DoneState, Exclusivity, FailureClass, HoldId, InstanceId,
-    InstanceStatus, Outcome, Refusal, Report, ReportedState, UnloadMode, WorkerFacts, WorkerFailure,
+    Command, DeviceFacts, DoneState, Exclusivity, FailureClass, InstanceStatus, Outcome, Refusal, Report,
+    ReportedState, UnloadMode, WorkerFacts, WorkerFailure,
 };
 use muster_proto::{Code, v1};
 
@@ -18,10 +19,10 @@ pub(super) fn hello(
     engine: impl Fn(&InstanceId) -> v1::ProcessId,
 ) -> v1::Hello {
     let runtime =
-        |(name, devices): (&muster_policy::RuntimeName, &std::collections::BTreeSet<_>)| v1::RuntimeInfo {
+        |(name, devices): (&muster_core::Runtime, &std::collections::BTreeSet<_>)| v1::RuntimeInfo {
             name: name.to_string(),
             version: String::new(),
-            device_ids: devices.iter().map(muster_policy::DeviceId::to_string).collect(),
+            device_ids: devices.iter().map(muster_core::DeviceId::to_string).collect(),
         };
     v1::Hello {
         worker_id: facts.id.to_string(),

@@ -5,8 +5,9 @@
 
 use std::io::{self, IsTerminal as _};
 
+use muster_core::id;
 use muster_proto::{
-    Code, ErrorExt as _, id,
+    Code, ErrorExt as _,
     v1::{EnsureLoadedEvent, EnsureLoadedRequest, Event, GenerateCall, Route, ensure_loaded_event, event},
 };
 use tonic::Streaming;

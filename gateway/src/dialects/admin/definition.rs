@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::{
-    overrides::Backend,
-    v1::{Model, ModelSettings},
-};
+use muster_core::runtime::Family;
+use muster_proto::v1::{Model, ModelSettings};
 use serde_json::{Map, Value, json};
 
 /// Shown instead of a secret.
@@ -15,15 +13,15 @@ const REDACTED: &str = "***";
 pub(super) fn definition(model: &Model) -> Map<String, Value> {
     let settings = model.settings.clone().unwrap_or_default();
     let mut shown = common(model, &settings);
-    let own = match Backend::of(&model.runtime) {
-        Backend::LlamaCpp => llama_cpp(&settings),
-        Backend::LlamaServer => llama_server(&settings),
-        Backend::ExLlamaV3 => json!({
+    let own = match Family::of(&model.runtime) {
+        Family::LlamaCpp => llama_cpp(&settings),
+        Family::LlamaServer => llama_server(&settings),
+        Family::ExLlamaV3 => json!({
             "exllama_cache_size": count(settings.ctx_size),
             "exllama_cache_quant": null,
             "exllama_max_rq_tokens": null,
         }),
-        Backend::Vllm => json!({
+        Family::Vllm => json!({
             "vllm_max_model_len": count(settings.ctx_size),
             "vllm_kv_cache_dtype": null,
             "vllm_kv_cache_memory_bytes": null,
@@ -32,7 +30,7 @@ pub(super) fn definition(model: &Model) -> Map<String, Value> {
             "vllm_speculative_model": word(&settings.draft),
             "vllm_num_speculative_tokens": null,
         }),
-        Backend::Other => json!({}),
+        Family::Other => json!({}),
     };
     extend(&mut shown, own);
     // Settings that only the runtime knows have the seed's names already.
@@ -77,7 +75,7 @@ const LLAMA_SEQUENCES: u32 = 4;
 
 /// Requests that may run at once per replica, as configured; where nothing is said, the runtime's default, which the engine may have to lower.
 pub(super) fn target_inflight(runtime: &str, settings: &ModelSettings) -> u32 {
-    let llama = matches!(Backend::of(runtime), Backend::LlamaCpp | Backend::LlamaServer);
+    let llama = Family::of(runtime).is_llama_cpp();
     let flagged = || flag(&settings.args, &["-np", "--parallel"])?.parse().ok();
     let default = if llama { LLAMA_SEQUENCES } else { 1 };
     match (settings.target_inflight, settings.sequences) {
@@ -199,7 +197,7 @@ mod tests {
             assert!(own.iter().all(|key| key.starts_with(prefix)), "{own:?}");
             // Effective values are merged from both (seed 001, Effective Loaded Values). Bits come back as `exllama_cache_quant`.
             let table: Map<String, Value> =
-                serde_json::from_str(tables::constraints(Backend::of(runtime)).get()).unwrap();
+                serde_json::from_str(tables::constraints(Family::of(runtime)).get()).unwrap();
             for key in table.keys().filter(|key| !key.ends_with("_bits")) {
                 assert!(shown.contains_key(key), "{runtime}: {key}");
             }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
+use muster_core::runtime::Family;
 use muster_proto::{
     overrides::Draft,
     v1::{LoadModelRequest, ModelStatus, UnloadModelRequest},
@@ -114,7 +115,7 @@ async fn load(
     let model = control.clone().model(&name).await?;
     let draft = Draft::parse(&request.body)?;
     let replicas = draft.replicas().unwrap_or_default();
-    let overrides = draft.check(&model.runtime, row::replica_max(&model))?;
+    let overrides = draft.check(Family::of(&model.runtime), row::replica_max(&model))?;
     let request = LoadModelRequest {
         model: name,
         replicas,

@@ -1,11 +1,8 @@
 //! A row of the admin API: one model, its definition and its live state (seed 001). Listing, load and unload answer with the same type.
 
-use muster_proto::{
-    overrides::Backend,
-    v1::{
-        EstimateSource, InstanceState, InstanceStatus, Model, ModelSettings, ModelStatus, ModelType,
-        Reservation,
-    },
+use muster_core::{Runtime, runtime::Family};
+use muster_proto::v1::{
+    EstimateSource, InstanceState, InstanceStatus, Model, ModelSettings, ModelStatus, ModelType, Reservation,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
@@ -148,7 +145,7 @@ impl Row {
             .iter()
             .map(|one| one.target_inflight)
             .find(|target| *target > 0);
-        let backend = Backend::of(&model.runtime);
+        let family = Family::of(&model.runtime);
         let ready = live.iter().filter(|one| one.state() == InstanceState::Ready);
         Self {
             name: model.id.clone(),
@@ -167,8 +164,8 @@ impl Row {
             last_error: model.last_error.as_ref().map(|error| error.message.clone()),
             last_error_code: model.last_error.as_ref().map(|error| error.code.clone()),
             vram: Vram::new(model, &live, replicas),
-            load_constraints: tables::constraints(backend),
-            load_recommendations: tables::recommendations(backend),
+            load_constraints: tables::constraints(family),
+            load_recommendations: tables::recommendations(family),
             load_override: load_override(&live),
             capabilities: Capabilities::new(model, &settings, &live),
             definition: definition(model),
@@ -260,11 +257,8 @@ impl Capabilities {
             Some(can) => can.vision,
             None => !settings.mmproj.is_empty() || model.labels.iter().any(|label| label == "vision"),
         };
-        // Of the runtimes, the seed promises it for these; `stub` stands for any of them in tests.
-        let chats = matches!(
-            model.runtime.as_str(),
-            "llama_cpp" | "llama_server" | "vllm" | "vllm_serve" | "stub"
-        );
+        let runtime = model.runtime.parse::<Runtime>();
+        let chats = runtime.is_ok_and(|runtime| runtime.facts().chats);
         Self {
             modalities: if vision {
                 vec!["text", "image"]

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use muster_proto::overrides::Backend;
+use muster_core::runtime::Family;
 use serde_json::value::RawValue;
 
 macro_rules! table {
@@ -14,22 +14,22 @@ macro_rules! table {
 }
 
 /// What a UI may offer for one load.
-pub(super) fn constraints(backend: Backend) -> &'static RawValue {
-    match backend {
-        Backend::LlamaCpp => table!("tables/llama_cpp.constraints.json"),
-        Backend::LlamaServer => table!("tables/llama_server.constraints.json"),
-        Backend::ExLlamaV3 => table!("tables/exllamav3.constraints.json"),
-        Backend::Vllm => table!("tables/vllm.constraints.json"),
-        Backend::Other => none(),
+pub(super) fn constraints(family: Family) -> &'static RawValue {
+    match family {
+        Family::LlamaCpp => table!("tables/llama_cpp.constraints.json"),
+        Family::LlamaServer => table!("tables/llama_server.constraints.json"),
+        Family::ExLlamaV3 => table!("tables/exllamav3.constraints.json"),
+        Family::Vllm => table!("tables/vllm.constraints.json"),
+        Family::Other => none(),
     }
 }
 
 /// What a UI should offer first.
-pub(super) fn recommendations(backend: Backend) -> &'static RawValue {
-    match backend {
-        Backend::LlamaCpp => table!("tables/llama_cpp.recommendations.json"),
-        Backend::ExLlamaV3 => table!("tables/exllamav3.recommendations.json"),
-        Backend::LlamaServer | Backend::Vllm | Backend::Other => none(),
+pub(super) fn recommendations(family: Family) -> &'static RawValue {
+    match family {
+        Family::LlamaCpp => table!("tables/llama_cpp.recommendations.json"),
+        Family::ExLlamaV3 => table!("tables/exllamav3.recommendations.json"),
+        Family::LlamaServer | Family::Vllm | Family::Other => none(),
     }
 }
 
@@ -56,13 +56,13 @@ mod tests {
     const RUNTIMES: [&str; 5] = ["llama_cpp", "llama_server", "exllamav3", "vllm", "vllm_serve"];
 
     fn table(runtime: &str) -> Map<String, Value> {
-        serde_json::from_str(constraints(Backend::of(runtime)).get()).unwrap()
+        serde_json::from_str(constraints(Family::of(runtime)).get()).unwrap()
     }
 
     /// The HTTP status of a load with this body.
     fn verdict(runtime: &str, body: &Value) -> u16 {
         let draft = Draft::parse(body.to_string().as_bytes());
-        match draft.and_then(|draft| draft.check(runtime, 1)) {
+        match draft.and_then(|draft| draft.check(Family::of(runtime), 1)) {
             Ok(_) => 200,
             Err(error) => error.kind().http_number(),
         }
@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn seed_001_runtimes_without_live_load_fields_have_none() {
         for runtime in ["ct2", "openai_remote", "stub"] {
-            assert_eq!(constraints(Backend::of(runtime)).get(), "{}");
-            assert_eq!(recommendations(Backend::of(runtime)).get(), "{}");
+            assert_eq!(constraints(Family::of(runtime)).get(), "{}");
+            assert_eq!(recommendations(Family::of(runtime)).get(), "{}");
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn recommended_pairs_are_loads_that_are_accepted() {
         for runtime in ["llama_cpp", "exllamav3"] {
-            let presets: Value = serde_json::from_str(recommendations(Backend::of(runtime)).get()).unwrap();
+            let presets: Value = serde_json::from_str(recommendations(Family::of(runtime)).get()).unwrap();
             for preset in presets.as_object().unwrap().values() {
                 let pairs = preset["recommended_pairs"].as_array().unwrap();
                 assert_eq!(pairs.len(), 3);

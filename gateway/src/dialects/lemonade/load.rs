@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
+use muster_core::runtime::Family;
 use muster_proto::{
     Code, ErrorExt as _,
     overrides::Overrides,
@@ -42,11 +43,6 @@ const BACKENDS: [(&str, &str); 5] = [
 pub(super) fn backend_device(name: &str) -> Option<&'static str> {
     let known = BACKENDS.iter().find(|(known, _)| *known == name);
     known.map(|(_, device)| *device)
-}
-
-/// Whether a runtime has backends.
-pub(super) fn is_llama_cpp(runtime: &str) -> bool {
-    matches!(runtime, "llama_cpp" | "llama_server")
 }
 
 /// Keys of Lemonade's `load` that are for recipes which are not served here, or for a configuration that is not ours: they change nothing.
@@ -121,11 +117,14 @@ impl LoadCall {
 
     /// The options as settings for one load of a model.
     fn overrides(&self, model: &Model) -> Result<Overrides, ErrorInfo> {
-        if !self.device.is_empty() && !is_llama_cpp(&model.runtime) {
+        if !self.device.is_empty() && !Family::of(&model.runtime).is_llama_cpp() {
             let error = Code::InvalidLoadRequest.error("`llamacpp_backend` is for llama.cpp's runtimes only");
             return Err(error.with_param("llamacpp_backend"));
         }
-        Overrides::from_json(&model.runtime, &Value::from(self.options.clone()).to_string())
+        Overrides::from_json(
+            Family::of(&model.runtime),
+            &Value::from(self.options.clone()).to_string(),
+        )
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
+use muster_core::runtime::Family;
 use muster_proto::{
     Code, ErrorExt as _, llamacpp,
     overrides::Overrides,
@@ -14,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answers::{LoadOptions, ModelOptions},
-    load::{backend_device, is_llama_cpp, not_found},
+    load::{backend_device, not_found},
     shapes::OptionsBody,
 };
 use crate::{
@@ -96,7 +97,7 @@ fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, E
         let known = backend
             .as_str()
             .is_some_and(|name| backend_device(name).is_some());
-        if !known || !is_llama_cpp(&model.runtime) {
+        if !known || !Family::of(&model.runtime).is_llama_cpp() {
             let error =
                 Code::InvalidLoadRequest.error("`llamacpp_backend` is no backend of this model's runtime");
             return Err(error.with_param("llamacpp_backend"));
@@ -104,7 +105,7 @@ fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, E
     }
     let mut effective = defaults(model);
     let text = Value::Object(settings).to_string();
-    Overrides::from_json(&model.runtime, &text)?.apply(&mut effective)?;
+    Overrides::from_json(Family::of(&model.runtime), &text)?.apply(&mut effective)?;
     let mut view = view(model, options, &effective);
     // What is saved is still what was.
     view.saved = saved(model);

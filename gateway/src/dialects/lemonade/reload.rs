@@ -12,6 +12,7 @@
 //! Whether it could is the controller's to say: by the model's runtime, its arguments, the workers' devices, and what else is loaded. An engine may
 //! still fail for a reason that nobody knew before.
 
+use muster_core::runtime::Family;
 use muster_proto::{
     Code, ErrorExt as _,
     overrides::Overrides,
@@ -121,7 +122,7 @@ fn standing(model: &Model, wanted: &Overrides, device: &str) -> Result<Standing,
         .settings
         .as_ref()
         .map_or("", |settings| settings.load_override_json.as_str());
-    let current = Overrides::from_json(&model.runtime, json)?;
+    let current = Overrides::from_json(Family::of(&model.runtime), json)?;
     // Compared by what they make of the definition, so that saying what is defined anyway changes nothing.
     let effect = |overrides: &Overrides| -> Result<ModelSettings, ErrorInfo> {
         let mut settings = model.settings.clone().unwrap_or_default();
@@ -202,7 +203,7 @@ mod tests {
     fn a_loaded_model_is_loaded_anew_only_for_other_settings() {
         let stands = |current: &str, body: Value, device| {
             let model = loaded(current);
-            let overrides = Overrides::from_json(&model.runtime, &body.to_string()).unwrap();
+            let overrides = Overrides::from_json(Family::of(&model.runtime), &body.to_string()).unwrap();
             match standing(&model, &overrides, device).unwrap() {
                 Standing::Otherwise(former) => {
                     assert_eq!((former.override_json.as_str(), former.replicas), (current, 1));

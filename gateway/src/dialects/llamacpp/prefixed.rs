@@ -8,6 +8,7 @@ use axum::{
     extract::{Path, State, rejection::PathRejection},
     response::Response,
 };
+use muster_core::runtime::Family;
 use muster_proto::v1::ModelSummary;
 
 use super::{
@@ -35,7 +36,7 @@ fn recent(table: &Table) -> Option<String> {
         (at.seconds, at.nanos)
     };
     let loaded = table.models().filter(|summary| is_loaded(summary));
-    let llama = loaded.filter(|summary| matches!(summary.runtime.as_str(), "llama_cpp" | "llama_server"));
+    let llama = loaded.filter(|summary| Family::of(&summary.runtime).is_llama_cpp());
     llama.max_by_key(used).map(|summary| summary.id.clone())
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use memchr::memmem;
+use muster_core::runtime::Family;
 use muster_proto::{
     Code, ErrorExt as _, engine_http,
     v1::{EngineHttpCall, ErrorInfo, ModelType},
@@ -159,7 +160,7 @@ fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Res
         return Err(unknown_model(model));
     };
     check_kind(summary, kind, does)?;
-    if engine_http::allows(&summary.runtime, "POST", path) {
+    if engine_http::allows(Family::of(&summary.runtime), "POST", path) {
         return Ok(summary.id.clone());
     }
     let message = format!(

@@ -6,6 +6,7 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
+use muster_core::runtime::Family;
 use muster_proto::{
     Code, ErrorExt as _, engine_http,
     parameters::SAMPLING,
@@ -109,7 +110,7 @@ impl EngineCalls for Calls {
                     .with_param(param)
             };
             let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| wrong("method"))?;
-            if !engine_http::allows("llama_server", &call.method, &call.path) {
+            if !engine_http::allows(Family::LlamaServer, &call.method, &call.path) {
                 let message = format!("{} {} of llama_server is not passed on", call.method, call.path);
                 return Err(Code::UnsupportedByRuntime.error(message));
             }

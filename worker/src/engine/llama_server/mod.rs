@@ -26,6 +26,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
+use muster_core::Runtime as Kind;
 use muster_proto::{
     Code,
     v1::{Device, DeviceKind, LoadPhase, LoadProgress, RuntimeInfo},
@@ -118,8 +119,8 @@ impl LlamaServer {
 }
 
 impl Runtime for LlamaServer {
-    fn name(&self) -> &'static str {
-        "llama_server"
+    fn kind(&self) -> Kind {
+        Kind::LlamaServer
     }
 
     fn info(&self, devices: &[Device]) -> Option<RuntimeInfo> {
@@ -134,7 +135,7 @@ impl Runtime for LlamaServer {
             .map(|device| device.device_id.clone())
             .collect();
         Some(RuntimeInfo {
-            name: self.name().to_owned(),
+            name: self.kind().to_string(),
             version: String::new(),
             device_ids,
         })

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use muster_core::{DeviceKind, HoldId, InstanceId, ModelId, RequestId, WorkerId};
 use muster_policy::{
-    Command, CommandId, Config, DeviceKind, Effect, Event, Fleet, HoldId, InstanceId, LoadError, ModelId,
-    ModelSpec, ModelState, Moment, Outcome, RequestId, RouteState, Stage, UnloadHow, WorkerFacts, WorkerId,
+    Command, CommandId, Config, Effect, Event, Fleet, LoadError, ModelSpec, ModelState, Moment, Outcome,
+    RouteState, Stage, UnloadHow, WorkerFacts,
 };
 
 pub(crate) use crate::world::{Life, config, device, facts, failure, limits, model, need, unlimited};
@@ -206,7 +207,7 @@ impl Sim {
 
     pub(crate) fn open(&mut self, model: &str) -> HoldId {
         self.next_name += 1;
-        let hold = HoldId::new(format!("hold-{}", self.next_name));
+        let hold = HoldId::from(format!("hold-{}", self.next_name).as_str());
         self.open_as(hold.clone(), model);
         hold
     }
@@ -228,7 +229,7 @@ impl Sim {
 
     pub(crate) fn request(&mut self) -> RequestId {
         self.next_name += 1;
-        RequestId::new(format!("call-{}", self.next_name))
+        RequestId::from(format!("call-{}", self.next_name).as_str())
     }
 
     /// An operator's load.
@@ -292,7 +293,7 @@ impl Sim {
     }
 
     pub(crate) fn explain(&mut self, model: &str, places: usize) -> Option<muster_policy::Explanation> {
-        self.fleet.explain(self.world.now, &model.into(), places)
+        self.fleet.explain(self.world.now, model, places)
     }
 
     pub(crate) fn advance(&mut self, span: Duration) {
@@ -313,7 +314,7 @@ impl Sim {
         let mut next = self.next_instance;
         let mut ids = || {
             next += 1;
-            InstanceId::new(format!("i-{next:05}"))
+            InstanceId::from(format!("i-{next:05}").as_str())
         };
         let effects = self.fleet.step(self.world.now, event, &mut ids);
         self.next_instance = next;

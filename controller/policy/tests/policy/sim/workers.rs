@@ -1,6 +1,7 @@
 //! What happens at workers: the world's moves, heard of at once unless a test says otherwise.
 
-use muster_policy::{Event, FailureClass, InstanceId, Outcome, ReportedState, WorkerFailure, WorkerId};
+use muster_core::{InstanceId, WorkerId};
+use muster_policy::{Event, FailureClass, Outcome, ReportedState, WorkerFailure};
 
 use super::Sim;
 use crate::world::Life;

@@ -115,7 +115,7 @@ fn seed_001_example_of_a_listed_model() {
     });
     shows(&row, &expected);
     assert_eq!(row["load_override"], json!({}));
-    let constraints: Value = serde_json::from_str(tables::constraints(Backend::LlamaCpp).get()).unwrap();
+    let constraints: Value = serde_json::from_str(tables::constraints(Family::LlamaCpp).get()).unwrap();
     assert_eq!(row["load_constraints"], constraints);
     assert!(row["load_recommendations"]["gguf_cache_type_pairs"]["notes"].is_array());
 }
