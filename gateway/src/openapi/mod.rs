@@ -3,12 +3,10 @@
 //! The page is ours, and short: Swagger UI would be 1.7 MB of script on the origin that may change what is loaded, and a build script that a first
 //! build has no time for.
 //!
-//! The document is made of the routes themselves ([`crate::web::route`]); what requests and answers look like is in [`schema`].
+//! The document is made of the routes themselves ([`crate::web::route`]); what their bodies look like
+//! is in each dialect's `schema`.
 
-pub(crate) mod answers;
 pub(crate) mod parameters;
-pub(crate) mod response;
-pub(crate) mod schema;
 
 use std::sync::LazyLock;
 

@@ -37,8 +37,7 @@ use crate::render::error::ErrorForm;
 pub(crate) const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
 
 const JSON: &str = "application/json";
-/// A stream of server-sent events.
-pub(crate) const EVENT_STREAM: &str = "text/event-stream";
+const EVENT_STREAM: &str = "text/event-stream";
 /// A stream of lines of JSON.
 pub(crate) const JSON_LINES: &str = "application/x-ndjson";
 
@@ -259,6 +258,11 @@ impl Route {
         self.answer_content(kind, content)
     }
 
+    /// The answer as server-sent events.
+    pub(crate) fn streams(self) -> Self {
+        self.answers_as::<StreamEvent>(EVENT_STREAM)
+    }
+
     /// The answer: a list.
     pub(crate) fn answers_list<T: ToSchema>(mut self, text: &str) -> Self {
         let content = Content::new(Some(ArrayBuilder::new().items(self.of::<T>())));
@@ -366,6 +370,16 @@ impl Route {
             (dialect.error.collect)(out);
         }
     }
+}
+
+/// One of the server-sent events of a streamed answer.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "read by the derive only")]
+struct StreamEvent {
+    /// What kind it is, in dialects that name their events.
+    event: Option<String>,
+    /// Its JSON, or `[DONE]`.
+    data: String,
 }
 
 /// JSON of whatever kind.

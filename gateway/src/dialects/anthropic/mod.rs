@@ -10,18 +10,16 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::{ApplyTemplateCall, Prompt, PromptPiece, TokenizeCall, prompt_piece, start::Work};
-use serde_json::json;
+use serde::Serialize;
+use utoipa::ToSchema;
 
-use self::schema::{CountAnswer, MessageAnswer, MessageRequest};
-use crate::{
-    openapi::schema::StreamEvent,
-    web::{
-        App,
-        access::Access,
-        reply::{self, Refusal},
-        route::{Dialect, EVENT_STREAM, Named, Route},
-        run::{self, ClientRequest},
-    },
+use self::schema::{MessageAnswer, MessageRequest};
+use crate::web::{
+    App,
+    access::Access,
+    reply::{self, Refusal},
+    route::{Dialect, Named, Route},
+    run::{self, ClientRequest},
 };
 
 /// Anthropic's API.
@@ -38,7 +36,7 @@ fn routes() -> Vec<Route> {
             .summary("Answer with a message")
             .takes::<MessageRequest>()
             .answers::<MessageAnswer>("The whole answer; with `stream`, server-sent events.")
-            .answers_as::<StreamEvent>(EVENT_STREAM)
+            .streams()
             .inference_errors(),
         Route::post("/v1/messages/count_tokens", Access::User, count_tokens)
             .summary("Count the tokens of a prompt, on a model that is loaded")
@@ -57,6 +55,13 @@ async fn messages(State(app): State<Arc<App>>, request: ClientRequest) -> Result
         return run::stream(answers, render::stream(head)).await;
     }
     Ok(reply::ok(render::body(&head, run::gather(answers).await?)))
+}
+
+/// Tokens of a prompt.
+#[derive(Debug, Serialize, ToSchema)]
+struct CountAnswer {
+    /// Tokens of the prompt that the messages make.
+    input_tokens: usize,
 }
 
 /// The prompt that the messages would make, in tokens. Loads nothing (gateway/README.md, Autoload).
@@ -82,6 +87,6 @@ async fn count_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Re
         parse_special: true,
         ..TokenizeCall::default()
     };
-    let tokens = loaded.tokenize(tokenize).await?.tokens.len();
-    Ok(reply::value(StatusCode::OK, &json!({"input_tokens": tokens})))
+    let input_tokens = loaded.tokenize(tokenize).await?.tokens.len();
+    Ok(reply::value(StatusCode::OK, &CountAnswer { input_tokens }))
 }

@@ -80,13 +80,6 @@ pub(super) struct MessageUsage {
     output_tokens: u32,
 }
 
-/// Tokens of a prompt.
-#[derive(ToSchema)]
-pub(super) struct CountAnswer {
-    /// Tokens of the prompt that the messages make.
-    input_tokens: u64,
-}
-
 /// A turn of Anthropic's.
 #[derive(ToSchema)]
 pub(super) struct MessageTurn {

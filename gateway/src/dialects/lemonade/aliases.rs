@@ -9,7 +9,7 @@ use muster_proto::v1::Alias;
 use super::{
     answers::{AliasGone, AliasSet, Aliases, SUCCESS},
     load::{model_name, not_found},
-    shapes::AliasBody,
+    requests::AliasBody,
 };
 use crate::{
     translate::object::{self, Object},

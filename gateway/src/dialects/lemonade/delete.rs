@@ -7,7 +7,7 @@ use axum::{extract::State, response::Response};
 use super::{
     answers::Done,
     load::{model_name, not_found, success},
-    shapes::DeleteBody,
+    requests::DeleteBody,
 };
 use crate::{
     translate::object::{self, Object},

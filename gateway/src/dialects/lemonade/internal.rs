@@ -14,7 +14,7 @@ use muster_proto::{
 
 use super::{
     answers::{Config, LevelSet, Pinned, SUCCESS, SettingsSet, Updated},
-    shapes::{LevelBody, PinBody, SetBody},
+    requests::{LevelBody, PinBody, SetBody},
 };
 use crate::{
     translate::object::{self, Field, Object},

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::{
     answers::{Done, SUCCESS},
     options, reload,
-    shapes::{LoadBody, UnloadBody},
+    requests::{LoadBody, UnloadBody},
 };
 use crate::{
     translate::object::{self, Object},

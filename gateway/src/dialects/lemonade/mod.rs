@@ -12,7 +12,7 @@ mod options;
 mod pull;
 mod register;
 mod reload;
-mod shapes;
+mod requests;
 mod stats;
 mod system;
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::{
     answers::{LoadOptions, ModelOptions},
     load::{backend_device, not_found},
-    shapes::OptionsBody,
+    requests::OptionsBody,
 };
 use crate::{
     translate::object::{self, Object},

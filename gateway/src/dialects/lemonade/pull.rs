@@ -17,18 +17,17 @@ use super::{
     error::FORM,
     load::{model_name, not_found, success},
     register,
-    shapes::PullBody,
+    requests::PullBody,
 };
 use crate::{
     fleet::models::Pull,
-    openapi::schema,
     translate::object::{self, Object},
     web::{
         App,
         access::Access,
         extract::Query,
         reply::{self, Refusal},
-        route::{EVENT_STREAM, Route},
+        route::Route,
         run::ClientRequest,
     },
 };
@@ -74,7 +73,7 @@ pub(super) fn routes() -> Vec<Route> {
                    `mmproj`, `labels`. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.")
             .takes::<PullBody>()
             .answers::<Done>("All files are there; with `stream`, server-sent events.")
-            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .streams()
             .refuses("The request is wrong, or the hub has no such files.")
             .fails("The files cannot be downloaded."),
         Route::get("/v1/pull/variants", Access::Admin, variants)

@@ -9,7 +9,7 @@ use muster_proto::v1::{ErrorInfo, ModelDefinition};
 use super::{
     answers::{Registered, RegisteredModel, SUCCESS},
     load::model_name,
-    shapes::RegisterBody,
+    requests::RegisterBody,
 };
 use crate::{
     translate::object::{self, Object},

@@ -11,7 +11,6 @@ use super::{
     translate::{self, CompletionCall},
 };
 use crate::{
-    openapi::schema::StreamEvent,
     translate::{
         Common,
         object::{self, Object},
@@ -22,7 +21,7 @@ use crate::{
         engine::ModelQuery,
         extract::Query,
         reply::{self, Refusal},
-        route::{EVENT_STREAM, Route},
+        route::Route,
         run::{self, ClientRequest},
     },
 };
@@ -35,13 +34,13 @@ pub(super) fn routes() -> Vec<Route> {
             .summary("Continue a text, in llama.cpp's own form")
             .takes::<schema::LlamaCppCompletionRequest>()
             .answers::<schema::LlamaCppCompletions>("The whole answer; with `stream`, server-sent events.")
-            .answers_as::<StreamEvent>(EVENT_STREAM)
+            .streams()
             .inference_errors(),
         Route::post("/infill", Access::User, infill)
             .summary("Fill a gap in a text")
             .takes::<schema::LlamaCppInfillRequest>()
             .answers::<schema::LlamaCppCompletions>("The whole answer; with `stream`, server-sent events.")
-            .answers_as::<StreamEvent>(EVENT_STREAM)
+            .streams()
             .inference_errors(),
     ]
 }

@@ -10,7 +10,6 @@ pub(crate) mod render;
 mod router;
 mod schema;
 mod settings;
-mod shapes;
 mod translate;
 
 use crate::web::route::{Dialect, Named};

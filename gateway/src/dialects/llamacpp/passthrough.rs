@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 
 use super::{
     error::unavailable,
-    props, schema,
-    shapes::{Adapter, AdapterScale, LlamaCppSlot, SlotDone, SlotFile},
+    props, router,
+    schema::engine::{Adapter, AdapterScale, LlamaCppSlot, SlotDone, SlotFile},
 };
 use crate::{
     translate::object::{self, Object},
@@ -67,7 +67,7 @@ pub(super) fn routes() -> Vec<Route> {
             .query::<String>("model", "Id in the catalogue; the only one that is loaded need not be named.")
             .query::<String>("instance", "One of several replicas.")
             .takes_list::<AdapterScale>()
-            .answers::<schema::RouterDone>("They are set, until the model is loaded anew.")
+            .answers::<router::Done>("They are set, until the model is loaded anew.")
             .refuses("The request is wrong, or the model is not loaded.")
             .fails("501 where the runtime cannot."),
     ]

@@ -14,7 +14,7 @@ use muster_proto::v1::ModelSummary;
 use super::{
     passthrough::{self, SlotsQuery},
     queries, schema,
-    shapes::{LlamaCppSlot, SlotDone, SlotFile},
+    schema::engine::{LlamaCppSlot, SlotDone, SlotFile},
 };
 use crate::{
     fleet::table::{Table, is_loaded},
@@ -69,7 +69,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/v1/tokenize", Access::User, tokenize)
             .summary("As `/tokenize`, on the llama.cpp model used last unless one is named")
             .takes::<schema::TokenizeRequest>()
-            .answers::<schema::Tokens>("`tokens`.")
+            .answers::<queries::Tokens>("`tokens`.")
             .refuses("The request is wrong, or the model is not loaded."),
     ]
 }

@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use muster_proto::v1::{EngineDescription, SequencePhase, SequenceState};
 use serde_json::{Value, json};
 
-use super::{schema, settings::generation_settings, shapes::Props};
+use super::{router, schema::engine::Props, settings::generation_settings};
 use crate::web::{
     App,
     access::{Access, Caller},
@@ -103,7 +103,7 @@ pub(super) fn routes() -> Vec<Route> {
             )
             .query::<String>("instance", "One of several replicas.")
             .takes_anything("Nothing of it is read.")
-            .answers::<schema::RouterDone>("Nothing was changed.")
+            .answers::<router::Done>("Nothing was changed.")
             .refuses("The model is not loaded.")
             .fails("501 where it is switched off."),
     ]
@@ -140,7 +140,7 @@ async fn set(
     _body: ClientRequest,
 ) -> Result<Response, Refusal> {
     query.engine(&app)?.switched_on("--props").await?;
-    Ok(reply::value(StatusCode::OK, &json!({"success": true})))
+    Ok(reply::value(StatusCode::OK, &router::DONE))
 }
 
 #[cfg(test)]

@@ -14,12 +14,11 @@ use muster_proto::{
     },
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{schema, translate::refuse_images};
 use crate::{
     dialects::openai::{self, render::rerank as scores},
-    openapi::schema as openai_schema,
     translate::{
         object::{self, Object},
         prompt,
@@ -51,29 +50,29 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/tokenize", Access::User, tokenize)
             .summary("Turn text into tokens, on a model that is loaded")
             .takes::<schema::TokenizeRequest>()
-            .answers::<schema::Tokens>("`tokens`.")
+            .answers::<Tokens>("`tokens`.")
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/detokenize", Access::User, detokenize)
             .summary("Turn tokens into text, on a model that is loaded")
             .takes::<schema::DetokenizeRequest>()
-            .answers::<schema::Content>("`content`.")
+            .answers::<Content>("`content`.")
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/apply-template", Access::User, apply_template)
             .summary("Show the prompt that a conversation makes, on a model that is loaded")
             .takes::<schema::TemplateRequest>()
-            .answers::<schema::TemplatePrompt>("`prompt`.")
+            .answers::<TemplatePrompt>("`prompt`.")
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/embedding", Access::User, embedding)
             .also("/embeddings")
             .summary("Compute vectors, each input's a list of vectors")
             .takes::<schema::LlamaCppEmbeddingRequest>()
-            .answers_list::<schema::LlamaCppEmbedding>("A list of `index` and `embedding`.")
+            .answers_list::<Vectors>("A list of `index` and `embedding`.")
             .inference_errors(),
         Route::post("/reranking", Access::User, rerank)
             .also("/rerank")
             .summary("Score documents against a query")
-            .takes::<openai_schema::RerankRequest>()
-            .answers::<crate::openapi::answers::RerankList>("Scores.")
+            .takes::<openai::schema::requests::RerankRequest>()
+            .answers::<openai::schema::answers::RerankList>("Scores.")
             .inference_errors(),
     ]
 }
@@ -107,20 +106,66 @@ pub(super) async fn tokenize(
         parse_special,
     };
     let result = loaded.tokenize(call).await?;
-    Ok(reply::value(StatusCode::OK, &tokens(&result, with_pieces)))
+    Ok(reply::value(StatusCode::OK, &Tokens::of(&result, with_pieces)))
 }
 
-/// A piece is text if it is valid Unicode, else its bytes (seed 004).
-fn tokens(result: &TokenizeResult, with_pieces: bool) -> Value {
-    if !with_pieces {
-        return json!({"tokens": result.tokens});
+/// Tokens.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Tokens<'a> {
+    /// In the order of the text.
+    tokens: Vec<LlamaCppToken<'a>>,
+}
+
+/// A token: its id, or with `with_pieces` an object.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum LlamaCppToken<'a> {
+    Id(i32),
+    Piece {
+        /// In the vocabulary.
+        id: i32,
+        /// What it stands for.
+        piece: LlamaCppPiece<'a>,
+    },
+}
+
+/// What a token stands for: text, or bytes where it is a part of a character.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum LlamaCppPiece<'a> {
+    Text(&'a str),
+    Bytes(Vec<u8>),
+}
+
+impl<'a> Tokens<'a> {
+    fn of(result: &'a TokenizeResult, with_pieces: bool) -> Self {
+        let ids = result.tokens.iter();
+        let piece = |(id, bytes): (&i32, &'a Bytes)| LlamaCppToken::Piece {
+            id: *id,
+            piece: std::str::from_utf8(bytes)
+                .map_or_else(|_| LlamaCppPiece::Bytes(bytes.to_vec()), LlamaCppPiece::Text),
+        };
+        let tokens = if with_pieces {
+            ids.zip(&result.pieces).map(piece).collect()
+        } else {
+            ids.copied().map(LlamaCppToken::Id).collect()
+        };
+        Self { tokens }
     }
-    let piece = |(id, bytes): (&i32, &Bytes)| match std::str::from_utf8(bytes) {
-        Ok(text) => json!({"id": id, "piece": text}),
-        Err(_) => json!({"id": id, "piece": bytes.to_vec()}),
-    };
-    let pieces: Vec<Value> = result.tokens.iter().zip(&result.pieces).map(piece).collect();
-    json!({"tokens": pieces})
+}
+
+/// Text.
+#[derive(Debug, Serialize, ToSchema)]
+struct Content {
+    /// The text.
+    content: String,
+}
+
+/// The prompt of a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+struct TemplatePrompt {
+    /// The prompt.
+    prompt: String,
 }
 
 async fn detokenize(
@@ -142,7 +187,7 @@ async fn detokenize(
         tokens,
     };
     let result = loaded.detokenize(call).await?;
-    Ok(reply::value(StatusCode::OK, &json!({"content": result.text})))
+    Ok(reply::value(StatusCode::OK, &Content { content: result.text }))
 }
 
 async fn apply_template(
@@ -161,7 +206,12 @@ async fn apply_template(
         chat: Some(chat),
     };
     let result = loaded.apply_template(template).await?;
-    Ok(reply::value(StatusCode::OK, &json!({"prompt": result.prompt})))
+    Ok(reply::value(
+        StatusCode::OK,
+        &TemplatePrompt {
+            prompt: result.prompt,
+        },
+    ))
 }
 
 async fn embedding(
@@ -189,10 +239,14 @@ async fn embedding(
     Ok(reply::value(StatusCode::OK, &list.collect::<Vec<_>>()))
 }
 
-/// One input's vectors. Written from `f32`s: on the way through `Value` their digits would become those of an `f64`.
-#[derive(Debug, Serialize)]
+// From `f32`s: on the way through `Value` their digits would become those of an `f64`.
+/// The vectors of one input.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LlamaCppEmbedding)]
 struct Vectors<'a> {
+    /// Which input, from 0.
     index: u32,
+    /// One vector; of a model that does not pool, one for each token.
     embedding: Vec<&'a [f32]>,
 }
 
@@ -209,6 +263,8 @@ async fn rerank(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -229,9 +285,10 @@ mod tests {
             tokens: vec![123, 198, 164],
             pieces: vec!["Hello".into(), vec![0xC3].into(), vec![0xA1].into()],
         };
-        assert_eq!(tokens(&result, false), json!({"tokens": [123, 198, 164]}));
+        let shown = |with_pieces| serde_json::to_value(Tokens::of(&result, with_pieces)).unwrap();
+        assert_eq!(shown(false), json!({"tokens": [123, 198, 164]}));
         assert_eq!(
-            tokens(&result, true),
+            shown(true),
             json!({"tokens": [{"id": 123, "piece": "Hello"}, {"id": 198, "piece": [195]}, {"id": 164, "piece": [161]}]})
         );
     }

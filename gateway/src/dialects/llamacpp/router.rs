@@ -8,12 +8,13 @@ use axum::{body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use muster_proto::v1::{ErrorInfo, LoadModelRequest, ModelStatus, ModelSummary, UnloadModelRequest};
+use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::schema;
 use crate::{
     fleet::{Fleet, table::Table},
-    openapi::schema::StreamEvent,
     translate::{
         self,
         object::{self, Object},
@@ -22,7 +23,7 @@ use crate::{
         App,
         access::Access,
         reply::{self, Refusal},
-        route::{EVENT_STREAM, Route},
+        route::Route,
         run::ClientRequest,
     },
 };
@@ -32,49 +33,102 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/models", Access::User, list)
             .summary("All models with their status, as llama.cpp's router lists them")
-            .answers::<schema::RouterList>("`data` with `id`, `in_cache`, `path`, `status`."),
+            .answers::<RouterList>("`data` with `id`, `in_cache`, `path`, `status`."),
         Route::post("/models/load", Access::Admin, load)
             .summary("Begin to load a model")
             .takes::<schema::RouterRequest>()
-            .answers::<schema::RouterDone>("It has begun.")
+            .answers::<Done>("It has begun.")
             .change_errors(),
         Route::post("/models/unload", Access::Admin, unload)
             .summary("Unload a model")
             .takes::<schema::RouterRequest>()
-            .answers::<schema::RouterDone>("It is unloaded.")
+            .answers::<Done>("It is unloaded.")
             .change_errors(),
         Route::get("/models/sse", Access::User, events)
             .summary("What happens to models, as server-sent events")
-            .answers_as::<StreamEvent>(EVENT_STREAM)
+            .streams()
             .answer_text("`model`, `event` and `data` each."),
     ]
 }
 
 async fn list(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
-    let data: Vec<Value> = table.models().map(|summary| entry(summary)).collect();
-    reply::value(StatusCode::OK, &json!({"object": "list", "data": data}))
+    let data = table.models().map(|summary| RouterModel::of(summary)).collect();
+    reply::value(StatusCode::OK, &RouterList { object: "list", data })
 }
 
-fn entry(summary: &ModelSummary) -> Value {
-    json!({
-        "id": summary.id,
-        "object": "model",
-        "owned_by": "llamacpp",
-        "created": summary.created.as_ref().map_or(0, |created| created.seconds),
-        "in_cache": summary.downloaded,
-        "path": summary.checkpoint,
-        "status": status(summary),
-    })
+/// All models.
+#[derive(Debug, Serialize, ToSchema)]
+struct RouterList<'a> {
+    /// `list`.
+    object: &'static str,
+    /// In the order of their ids.
+    data: Vec<RouterModel<'a>>,
 }
 
-/// llama.cpp has no word for a failed load but a flag.
-fn status(summary: &ModelSummary) -> Value {
-    match word(summary) {
-        "failed" => json!({"value": "unloaded", "failed": true}),
-        word => json!({"value": word}),
+/// A model as llama.cpp's router lists it.
+#[derive(Debug, Serialize, ToSchema)]
+struct RouterModel<'a> {
+    /// Id in the catalogue.
+    id: &'a str,
+    /// `model`.
+    object: &'static str,
+    /// `llamacpp`.
+    owned_by: &'static str,
+    /// When it came into the catalogue, in Unix seconds.
+    created: i64,
+    /// Its files are here.
+    in_cache: bool,
+    /// Its file; from the hub, `ORG/NAME:VARIANT`.
+    path: &'a str,
+    /// How it stands.
+    status: RouterStatus,
+}
+
+impl<'a> RouterModel<'a> {
+    fn of(summary: &'a ModelSummary) -> Self {
+        Self {
+            id: &summary.id,
+            object: "model",
+            owned_by: "llamacpp",
+            created: summary.created.as_ref().map_or(0, |created| created.seconds),
+            in_cache: summary.downloaded,
+            path: &summary.checkpoint,
+            status: RouterStatus::of(summary),
+        }
     }
 }
+
+/// How a model stands.
+#[derive(Debug, Serialize, ToSchema)]
+struct RouterStatus {
+    /// `unloaded`, `loading` or `loaded`.
+    value: &'static str,
+    /// True if the last load failed; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<bool>,
+}
+
+impl RouterStatus {
+    /// llama.cpp has no word for a failed load but a flag.
+    fn of(summary: &ModelSummary) -> Self {
+        let (value, failed) = match word(summary) {
+            "failed" => ("unloaded", Some(true)),
+            word => (word, None),
+        };
+        Self { value, failed }
+    }
+}
+
+/// It was done.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RouterDone)]
+pub(super) struct Done {
+    /// True.
+    success: bool,
+}
+
+pub(super) const DONE: Done = Done { success: true };
 
 fn word(summary: &ModelSummary) -> &'static str {
     match ModelStatus::try_from(summary.status).unwrap_or_default() {
@@ -96,7 +150,7 @@ async fn load(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
         ..LoadModelRequest::default()
     };
     app.dispatcher.fleet.control().begin_load(request).await?;
-    Ok(reply::value(StatusCode::OK, &json!({"success": true})))
+    Ok(reply::value(StatusCode::OK, &DONE))
 }
 
 async fn unload(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
@@ -105,7 +159,7 @@ async fn unload(State(app): State<Arc<App>>, request: ClientRequest) -> Result<R
         ..UnloadModelRequest::default()
     };
     app.dispatcher.fleet.control().unload(request).await?;
-    Ok(reply::value(StatusCode::OK, &json!({"success": true})))
+    Ok(reply::value(StatusCode::OK, &DONE))
 }
 
 async fn events(State(app): State<Arc<App>>) -> Response {

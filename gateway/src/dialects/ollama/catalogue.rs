@@ -5,10 +5,12 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::{Capabilities, EngineDescription, ModelSummary, ModelType};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
+use utoipa::ToSchema;
 
-use super::schema::{self, OllamaLoaded, OllamaShown, OllamaTags};
+use super::schema;
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
@@ -57,30 +59,27 @@ async fn tags(State(app): State<Arc<App>>) -> Response {
     let here = table
         .models()
         .filter(|summary| summary.downloaded || is_loaded(summary));
-    let models: Vec<_> = here.map(|summary| entry(&table, summary)).collect();
-    reply::value(StatusCode::OK, &json!({"models": models}))
+    let models = here
+        .map(|summary| OllamaModel::of(&table, summary, None))
+        .collect();
+    reply::value(StatusCode::OK, &OllamaTags { models })
 }
 
 /// `GET /api/ps`: what is loaded. Nothing here unloads by a clock unless configured, so nothing expires soon.
 async fn ps(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded = table.models().filter(|summary| is_loaded(summary));
-    let row = |summary: &Arc<ModelSummary>| {
-        let mut row = entry(&table, summary);
+    let models = loaded.map(|summary| {
         let on_gpu = summary.device_kinds.iter().any(|kind| kind != "cpu");
-        row["size_vram"] = if on_gpu {
-            summary.size_bytes.into()
-        } else {
-            0.into()
-        };
-        row["expires_at"] = "9999-12-31T23:59:59Z".into();
-        row["context_length"] = can(&table, summary)
-            .map_or(summary.ctx_size, |can| can.context_length)
-            .into();
-        row
-    };
-    let models: Vec<_> = loaded.map(row).collect();
-    reply::value(StatusCode::OK, &json!({"models": models}))
+        OllamaLoadedModel {
+            model: OllamaModel::of(&table, summary, None),
+            size_vram: if on_gpu { summary.size_bytes } else { 0 },
+            expires_at: "9999-12-31T23:59:59Z",
+            context_length: can(&table, summary).map_or(summary.ctx_size, |can| can.context_length),
+        }
+    });
+    let models = models.collect();
+    reply::value(StatusCode::OK, &OllamaLoaded { models })
 }
 
 /// `POST /api/show`: one model.
@@ -94,31 +93,27 @@ async fn show(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
             .map_or_else(|| model(&mut body), |field| field.string())?,
     };
     let id = resolve(&app, &name);
-    let (summary, mut shown, can) = {
+    let (summary, can) = {
         let table = app.dispatcher.fleet.table();
         let summary = table.model(&id).ok_or_else(|| unknown_model(&id))?;
         let can = can(&table, summary).cloned().unwrap_or_default();
-        (Arc::clone(summary), entry(&table, summary), can)
+        (Arc::clone(summary), can)
     };
     let engine = described(&app, &summary.id).await;
     let metadata = |key: &str| engine.metadata.get(key).map(String::as_str);
-    if let Some(family) = metadata("general.architecture") {
-        shown["details"]["family"] = family.into();
-        shown["details"]["families"] = json!([family]);
-    }
-    Ok(reply::value(
-        StatusCode::OK,
-        &json!({
-            "modelfile": "",
-            "parameters": "",
-            "template": engine.chat_template,
-            "license": metadata("general.license").unwrap_or_default(),
-            "modified_at": shown["modified_at"].take(),
-            "details": shown["details"].take(),
-            "capabilities": capabilities(&summary, &can),
-            "model_info": model_info(&summary, &can, &engine),
-        }),
-    ))
+    let table = app.dispatcher.fleet.table();
+    let model = OllamaModel::of(&table, &summary, metadata("general.architecture"));
+    let shown = OllamaShown {
+        modelfile: "",
+        parameters: "",
+        template: &engine.chat_template,
+        license: metadata("general.license").unwrap_or_default(),
+        modified_at: model.modified_at,
+        details: model.details,
+        capabilities: capabilities(&summary, &can),
+        model_info: model_info(&summary, &can, &engine),
+    };
+    Ok(reply::value(StatusCode::OK, &shown))
 }
 
 /// What the model's engine says of it; nothing while none is loaded, or it does not answer.
@@ -181,24 +176,114 @@ fn capabilities(summary: &ModelSummary, can: &Capabilities) -> Vec<&'static str>
     .collect()
 }
 
-fn entry(table: &Table, summary: &ModelSummary) -> Value {
-    let parameters = can(table, summary).map_or(0, |can| can.parameters);
-    json!({
-        "name": summary.id,
-        "model": summary.id,
-        "modified_at": summary.created.unwrap_or_default().to_string(),
-        "size": summary.size_bytes,
-        // Nothing hashes whole files here: this names the entry, and changes with it.
-        "digest": digest(summary),
-        "details": {
-            "parent_model": "",
-            "format": "gguf",
-            "family": summary.runtime,
-            "families": [summary.runtime],
-            "parameter_size": if parameters > 0 { size(parameters) } else { String::new() },
-            "quantization_level": "",
-        },
-    })
+/// Models that are here.
+#[derive(Debug, Serialize, ToSchema)]
+struct OllamaTags<'a> {
+    /// In the order of their ids.
+    models: Vec<OllamaModel<'a>>,
+}
+
+/// A model that is here.
+#[derive(Debug, Serialize, ToSchema)]
+struct OllamaModel<'a> {
+    /// Id in the catalogue.
+    name: &'a str,
+    /// The same.
+    model: &'a str,
+    /// When it came into the catalogue, RFC 3339.
+    modified_at: String,
+    /// Bytes of its files.
+    size: u64,
+    /// Names the entry and changes with it; no hash of the files.
+    digest: String,
+    /// What kind of model it is.
+    details: OllamaDetails<'a>,
+}
+
+/// What kind of model.
+#[derive(Debug, Serialize, ToSchema)]
+struct OllamaDetails<'a> {
+    /// Always empty.
+    parent_model: &'static str,
+    /// `gguf`.
+    format: &'static str,
+    /// The architecture where it is known, else the runtime.
+    family: &'a str,
+    /// The same, in a list.
+    families: [&'a str; 1],
+    /// For example `4.3B`; empty while it is not loaded.
+    parameter_size: String,
+    /// Always empty.
+    quantization_level: &'static str,
+}
+
+/// Models that are loaded.
+#[derive(Debug, Serialize, ToSchema)]
+struct OllamaLoaded<'a> {
+    /// In the order of their ids.
+    models: Vec<OllamaLoadedModel<'a>>,
+}
+
+/// A model that is loaded.
+#[derive(Debug, Serialize, ToSchema)]
+struct OllamaLoadedModel<'a> {
+    #[serde(flatten)]
+    model: OllamaModel<'a>,
+    /// Bytes on GPUs.
+    size_vram: u64,
+    /// Always in the year 9999: when it will be unloaded is not known.
+    expires_at: &'static str,
+    /// Tokens that one request may use.
+    context_length: u32,
+}
+
+/// What is known of a model.
+#[derive(Debug, Serialize, ToSchema)]
+struct OllamaShown<'a> {
+    /// Always empty.
+    modelfile: &'static str,
+    /// Always empty.
+    parameters: &'static str,
+    /// In Jinja.
+    template: &'a str,
+    /// As its file says; empty if it does not.
+    license: &'a str,
+    /// When it came into the catalogue, RFC 3339.
+    modified_at: String,
+    /// What kind of model it is.
+    details: OllamaDetails<'a>,
+    /// `completion`, `tools`, `vision`, `thinking`, `embedding`.
+    capabilities: Vec<&'static str>,
+    /// Under names of GGUF's.
+    model_info: Map<String, Value>,
+}
+
+impl<'a> OllamaModel<'a> {
+    /// `family` = the architecture, where it is known.
+    fn of(table: &Table, summary: &'a ModelSummary, family: Option<&'a str>) -> Self {
+        let parameters = can(table, summary).map_or(0, |can| can.parameters);
+        let family = family.unwrap_or(&summary.runtime);
+        Self {
+            name: &summary.id,
+            model: &summary.id,
+            modified_at: summary.created.unwrap_or_default().to_string(),
+            size: summary.size_bytes,
+            // Nothing hashes whole files here: this names the entry, and changes with it.
+            digest: digest(summary),
+            details: OllamaDetails {
+                parent_model: "",
+                format: "gguf",
+                family,
+                families: [family],
+                parameter_size: if parameters > 0 {
+                    size(parameters)
+                } else {
+                    String::new()
+                },
+                quantization_level: "",
+            },
+        }
+    }
 }
 
 fn digest(summary: &ModelSummary) -> String {

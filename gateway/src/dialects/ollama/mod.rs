@@ -19,13 +19,12 @@ use muster_proto::{
     Code,
     v1::{ErrorInfo, UnloadModelRequest, start::Work},
 };
-use serde_json::json;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use self::{
     render::Kind,
-    schema::{
-        OllamaChatAnswer, OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaGenerateAnswer, OllamaVersion,
-    },
+    schema::{OllamaChatAnswer, OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaGenerateAnswer},
     translate::GenerationCall,
 };
 use crate::web::{
@@ -85,8 +84,15 @@ async fn probe() -> &'static str {
     concat!("Ollama is running (Muster ", env!("CARGO_PKG_VERSION"), ")")
 }
 
+/// The version of Ollama's API.
+#[derive(Debug, Serialize, ToSchema)]
+struct OllamaVersion {
+    /// Of the API that is answered, not of Muster.
+    version: &'static str,
+}
+
 async fn version() -> Response {
-    reply::value(StatusCode::OK, &json!({"version": API_VERSION}))
+    reply::value(StatusCode::OK, &OllamaVersion { version: API_VERSION })
 }
 
 async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {

@@ -2,12 +2,10 @@
 
 #![allow(dead_code, reason = "read by the derive only")]
 
-use std::collections::HashMap;
-
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::openapi::{parameters::SamplingAsked, schema::Stop};
+use crate::{dialects::openai::schema::requests::Stop, openapi::parameters::SamplingAsked};
 
 /// A chat's answer, and each line of a streamed one.
 #[derive(ToSchema)]
@@ -116,105 +114,6 @@ pub(super) struct OllamaEmbedAnswer {
 pub(super) struct OllamaEmbeddingsAnswer {
     /// Of the prompt.
     embedding: Vec<f64>,
-}
-
-/// Models that are here.
-#[derive(ToSchema)]
-pub(super) struct OllamaTags {
-    /// In the order of their ids.
-    models: Vec<OllamaModel>,
-}
-
-/// A model that is here.
-#[derive(ToSchema)]
-pub(super) struct OllamaModel {
-    /// Id in the catalogue.
-    name: String,
-    /// The same.
-    model: String,
-    /// When it came into the catalogue, RFC 3339.
-    modified_at: String,
-    /// Bytes of its files.
-    size: u64,
-    /// Names the entry and changes with it; no hash of the files.
-    digest: String,
-    /// What kind of model it is.
-    details: OllamaDetails,
-}
-
-/// What kind of model.
-#[derive(ToSchema)]
-pub(super) struct OllamaDetails {
-    /// Always empty.
-    parent_model: String,
-    /// `gguf`.
-    format: String,
-    /// The architecture where it is known, else the runtime.
-    family: String,
-    /// The same, in a list.
-    families: Vec<String>,
-    /// For example `4.3B`; empty while it is not loaded.
-    parameter_size: String,
-    /// Always empty.
-    quantization_level: String,
-}
-
-/// Models that are loaded.
-#[derive(ToSchema)]
-pub(super) struct OllamaLoaded {
-    /// In the order of their ids.
-    models: Vec<OllamaLoadedModel>,
-}
-
-/// A model that is loaded.
-#[derive(ToSchema)]
-pub(super) struct OllamaLoadedModel {
-    /// Id in the catalogue.
-    name: String,
-    /// The same.
-    model: String,
-    /// When it came into the catalogue, RFC 3339.
-    modified_at: String,
-    /// Bytes of its files.
-    size: u64,
-    /// Names the entry and changes with it; no hash of the files.
-    digest: String,
-    /// What kind of model it is.
-    details: OllamaDetails,
-    /// Bytes on GPUs.
-    size_vram: u64,
-    /// Always in the year 9999: when it will be unloaded is not known.
-    expires_at: String,
-    /// Tokens that one request may use.
-    context_length: u32,
-}
-
-/// What is known of a model.
-#[derive(ToSchema)]
-pub(super) struct OllamaShown {
-    /// Always empty.
-    modelfile: String,
-    /// Always empty.
-    parameters: String,
-    /// In Jinja.
-    template: String,
-    /// As its file says; empty if it does not.
-    license: String,
-    /// When it came into the catalogue, RFC 3339.
-    modified_at: String,
-    /// What kind of model it is.
-    details: OllamaDetails,
-    /// `completion`, `tools`, `vision`, `thinking`, `embedding`.
-    capabilities: Vec<String>,
-    /// Under names of GGUF's.
-    model_info: HashMap<String, Value>,
-}
-
-/// The version of Ollama's API.
-#[derive(ToSchema)]
-pub(super) struct OllamaVersion {
-    /// Of the API that is answered, not of Muster.
-    version: String,
 }
 
 /// Ollama's chat request.

@@ -17,9 +17,9 @@ use muster_proto::{
     v1::{EngineHttpCall, ErrorInfo, ModelType},
 };
 
+use super::schema::requests::MediaRequest;
 use crate::{
     dispatch::{check_kind, unknown_model},
-    openapi::schema::MediaRequest,
     translate::{
         self,
         object::{self, Object},

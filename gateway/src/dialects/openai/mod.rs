@@ -4,6 +4,7 @@ mod echo;
 mod media;
 mod models;
 pub(crate) mod render;
+pub(super) mod schema;
 pub(crate) mod translate;
 
 use std::sync::Arc;
@@ -11,17 +12,17 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use muster_proto::v1::start::Work;
 
-use self::render::{
-    chat as chat_form, completion as completion_form, embedding, rerank as rerank_form, response,
+use self::{
+    render::{chat as chat_form, completion as completion_form, embedding, rerank as rerank_form, response},
+    schema::{answers, requests, response::ResponseAnswer},
 };
 use crate::{
-    openapi::{answers, response::ResponseAnswer, schema},
     render::error::{self, OpenAiError},
     web::{
         App,
         access::Access,
         reply::{self, Refusal},
-        route::{Dialect, EVENT_STREAM, Named, Route},
+        route::{Dialect, Named, Route},
         run::{self, ClientRequest},
     },
 };
@@ -38,32 +39,32 @@ fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/chat/completions", Access::User, chat)
             .summary("Continue a conversation")
-            .takes::<schema::ChatRequest>()
+            .takes::<requests::ChatRequest>()
             .answers::<answers::ChatAnswer>("The whole answer; with `stream`, server-sent events.")
-            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .streams()
             .inference_errors(),
         Route::post("/v1/completions", Access::User, completions)
             .summary("Continue a text")
-            .takes::<schema::CompletionRequest>()
+            .takes::<requests::CompletionRequest>()
             .answers::<answers::CompletionAnswer>("The whole answer; with `stream`, server-sent events.")
-            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .streams()
             .inference_errors(),
         Route::post("/v1/responses", Access::User, responses)
             .summary("Answer, in items")
-            .takes::<schema::ResponseRequest>()
+            .takes::<requests::ResponseRequest>()
             .answers::<ResponseAnswer>("The whole answer; with `stream`, server-sent events.")
-            .answers_as::<schema::StreamEvent>(EVENT_STREAM)
+            .streams()
             .inference_errors(),
         Route::post("/v1/embeddings", Access::User, embeddings)
             .summary("Turn texts into vectors")
-            .takes::<schema::EmbeddingRequest>()
+            .takes::<requests::EmbeddingRequest>()
             .answers::<answers::EmbeddingList>("Vectors in input order.")
             .inference_errors(),
         Route::post("/v1/reranking", Access::User, rerank)
             .also("/v1/rerank")
             .also("/v1/reranker")
             .summary("Score documents against a query")
-            .takes::<schema::RerankRequest>()
+            .takes::<requests::RerankRequest>()
             .answers::<answers::RerankList>("Scores.")
             .inference_errors(),
     ]

@@ -11,7 +11,7 @@ use crate::openapi::parameters::SamplingShown;
 
 /// What an engine is set to.
 #[derive(ToSchema)]
-pub(super) struct Props {
+pub(in crate::dialects::llamacpp) struct Props {
     /// The settings of a request that says nothing.
     default_generation_settings: LlamaCppSlot,
     /// Sequences that it works on at once.
@@ -30,7 +30,7 @@ pub(super) struct Props {
 
 /// Kinds of input beside text.
 #[derive(ToSchema)]
-pub(super) struct LlamaCppModalities {
+pub(in crate::dialects::llamacpp) struct LlamaCppModalities {
     /// Images.
     vision: bool,
     /// Sound.
@@ -39,7 +39,7 @@ pub(super) struct LlamaCppModalities {
 
 /// A sequence of an engine. In `props` a `llama-server` shows `n_ctx` and `params` alone.
 #[derive(ToSchema)]
-pub(super) struct LlamaCppSlot {
+pub(in crate::dialects::llamacpp) struct LlamaCppSlot {
     /// Its number, from 0.
     id: Option<u32>,
     /// Number of the request that it serves; -1 = none.
@@ -67,14 +67,14 @@ pub(super) struct LlamaCppSlot {
 /// As seed 004 has it, or in a list, as today's `llama-server` has it.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(super) enum LlamaCppNextTokens {
+pub(in crate::dialects::llamacpp) enum LlamaCppNextTokens {
     One(LlamaCppNextToken),
     Several(Vec<LlamaCppNextToken>),
 }
 
 /// How far a sequence is.
 #[derive(Serialize, ToSchema)]
-pub(super) struct LlamaCppNextToken {
+pub(in crate::dialects::llamacpp) struct LlamaCppNextToken {
     /// More will come.
     has_next_token: bool,
     /// The text so far has a line break.
@@ -89,7 +89,7 @@ pub(super) struct LlamaCppNextToken {
 
 /// What is in force: a request's own settings, and the model's for what it does not say. Of its own slots a `llama-server` leaves some out.
 #[derive(Serialize, ToSchema)]
-pub(super) struct GenerationSettings {
+pub(in crate::dialects::llamacpp) struct GenerationSettings {
     /// Id in the catalogue; in a completion only.
     model: Option<String>,
     /// Tokens that there is room for; in a completion only.
@@ -137,14 +137,14 @@ pub(super) struct GenerationSettings {
 /// A file to save a sequence's cache to, or to restore it from; to erase, nothing.
 #[derive(ToSchema)]
 #[schema(example = json!({"filename": "chat-1.bin"}))]
-pub(super) struct SlotFile {
+pub(in crate::dialects::llamacpp) struct SlotFile {
     /// Its bare name, in the folder of `--slot-save-path`.
     filename: Option<String>,
 }
 
 /// What was done to a sequence's cache.
 #[derive(ToSchema)]
-pub(super) struct SlotDone {
+pub(in crate::dialects::llamacpp) struct SlotDone {
     /// Number of the sequence.
     id_slot: u32,
     /// The file that was saved to or restored from.
@@ -165,7 +165,7 @@ pub(super) struct SlotDone {
 
 /// How long it took.
 #[derive(ToSchema)]
-pub(super) struct SlotTimes {
+pub(in crate::dialects::llamacpp) struct SlotTimes {
     /// Milliseconds to save.
     save_ms: Option<f64>,
     /// Milliseconds to restore.
@@ -174,7 +174,7 @@ pub(super) struct SlotTimes {
 
 /// A LoRA adapter of a loaded model; a `llama-server` may show more of it.
 #[derive(ToSchema)]
-pub(super) struct Adapter {
+pub(in crate::dialects::llamacpp) struct Adapter {
     /// Its number, from 0.
     id: u32,
     /// Its file.
@@ -186,7 +186,7 @@ pub(super) struct Adapter {
 /// How much of a LoRA adapter is applied.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"id": 0, "scale": 0.5}))]
-pub(super) struct AdapterScale {
+pub(in crate::dialects::llamacpp) struct AdapterScale {
     /// Its number, from 0.
     id: u32,
     /// 0 = none, 1 = all.

@@ -10,28 +10,20 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{answers::ChatCall, parameters::SamplingAsked};
-
-/// One of the server-sent events of a streamed answer.
-#[derive(ToSchema)]
-pub(crate) struct StreamEvent {
-    /// What kind it is, in dialects that name their events.
-    event: Option<String>,
-    /// Its JSON, or `[DONE]`.
-    data: String,
-}
+use super::answers::ChatCall;
+use crate::openapi::parameters::SamplingAsked;
 
 /// A string or several that end the output.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum Stop {
+pub(in crate::dialects) enum Stop {
     One(String),
     Several(Vec<String>),
 }
 
 /// A turn of a chat.
 #[derive(ToSchema)]
-pub(crate) struct ChatTurn {
+pub(in crate::dialects) struct ChatTurn {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     role: String,
     /// May be left out by an assistant's turn that only calls.
@@ -49,7 +41,7 @@ pub(crate) struct ChatTurn {
 /// What a turn says.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum ChatContent {
+pub(in crate::dialects) enum ChatContent {
     Text(String),
     Parts(Vec<ChatPart>),
 }
@@ -57,7 +49,7 @@ pub(crate) enum ChatContent {
 /// A part of what a turn says.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum ChatPart {
+pub(in crate::dialects) enum ChatPart {
     Text {
         /// Text.
         text: String,
@@ -74,14 +66,14 @@ pub(crate) enum ChatPart {
 
 /// An image, for models that see.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ChatImage {
+pub(in crate::dialects) struct ChatImage {
     /// A data URL.
     url: String,
 }
 
 /// Sound, for models that hear.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ChatSound {
+pub(in crate::dialects) struct ChatSound {
     /// Base64.
     data: String,
     /// `wav` or `mp3`.
@@ -90,7 +82,7 @@ pub(crate) struct ChatSound {
 
 /// A tool that the model may use.
 #[derive(ToSchema)]
-pub(crate) struct ChatTool {
+pub(in crate::dialects) struct ChatTool {
     /// `function`.
     r#type: String,
     /// What it is.
@@ -99,7 +91,7 @@ pub(crate) struct ChatTool {
 
 /// A function that the model may call.
 #[derive(ToSchema)]
-pub(crate) struct ChatFunction {
+pub(in crate::dialects) struct ChatFunction {
     /// The model calls it by this.
     name: String,
     /// For the model.
@@ -113,7 +105,7 @@ pub(crate) struct ChatFunction {
 /// `auto`, `none`, `required`, or one function.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum ChatToolChoice {
+pub(in crate::dialects) enum ChatToolChoice {
     Mode(String),
     One {
         /// `function`.
@@ -125,14 +117,14 @@ pub(crate) enum ChatToolChoice {
 
 /// A function's name.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ChatNamed {
+pub(in crate::dialects) struct ChatNamed {
     /// Of one of `tools`.
     name: String,
 }
 
 /// What the output must look like.
 #[derive(ToSchema)]
-pub(crate) struct ResponseFormat {
+pub(in crate::dialects) struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
     r#type: String,
     /// `name` and `schema`.
@@ -141,7 +133,7 @@ pub(crate) struct ResponseFormat {
 
 /// What a stream shows.
 #[derive(ToSchema)]
-pub(crate) struct StreamOptions {
+pub(in crate::dialects) struct StreamOptions {
     /// A last chunk with token counts.
     include_usage: Option<bool>,
 }
@@ -149,7 +141,7 @@ pub(crate) struct StreamOptions {
 /// OpenAI's chat request, with llama.cpp's samplers.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": true}))]
-pub(crate) struct ChatRequest {
+pub(in crate::dialects) struct ChatRequest {
     /// Id in the catalogue.
     model: String,
     /// Turns, oldest first.
@@ -201,7 +193,7 @@ pub(crate) struct ChatRequest {
 /// OpenAI's request for a completion, with llama.cpp's samplers.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny", "prompt": "Once upon a time", "max_tokens": 16}))]
-pub(crate) struct CompletionRequest {
+pub(in crate::dialects) struct CompletionRequest {
     /// Id in the catalogue.
     model: String,
     /// Text, token ids, or several of these.
@@ -229,7 +221,7 @@ pub(crate) struct CompletionRequest {
 /// OpenAI's request for vectors.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny-embed", "input": ["one", "two"]}))]
-pub(crate) struct EmbeddingRequest {
+pub(in crate::dialects) struct EmbeddingRequest {
     /// Id in the catalogue.
     model: String,
     /// Text, token ids, or several of these.
@@ -243,7 +235,7 @@ pub(crate) struct EmbeddingRequest {
 /// A request for scores.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny-rerank", "query": "capital of France", "documents": ["Paris", "Berlin"]}))]
-pub(crate) struct RerankRequest {
+pub(in crate::dialects) struct RerankRequest {
     /// Id in the catalogue.
     model: String,
     /// What is looked for.
@@ -258,7 +250,7 @@ pub(crate) struct RerankRequest {
 
 /// OpenAI's request to a model of type audio or image. Whatever else it has goes to the engine as it comes.
 #[derive(ToSchema)]
-pub(crate) struct MediaRequest {
+pub(in crate::dialects) struct MediaRequest {
     /// Id in the catalogue.
     model: String,
 }
@@ -266,7 +258,7 @@ pub(crate) struct MediaRequest {
 /// OpenAI's request for a response; nothing is stored.
 #[derive(ToSchema)]
 #[schema(example = json!({"model": "tiny", "input": "Hello!", "stream": true}))]
-pub(crate) struct ResponseRequest {
+pub(in crate::dialects) struct ResponseRequest {
     /// Id in the catalogue.
     model: String,
     /// Text, or items: messages, reasoning, function calls and their outputs.

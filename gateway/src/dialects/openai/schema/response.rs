@@ -10,7 +10,7 @@ use super::answers::{ChatToken, OutputDetails, PromptDetails};
 
 /// OpenAI's response. What it repeats of the request stands as the client wrote it.
 #[derive(ToSchema)]
-pub(crate) struct ResponseAnswer {
+pub(in crate::dialects) struct ResponseAnswer {
     /// Names the response.
     id: String,
     /// `response`.
@@ -70,7 +70,7 @@ pub(crate) struct ResponseAnswer {
 /// How far a response or an item of it is.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ResponseStatus {
+pub(in crate::dialects) enum ResponseStatus {
     InProgress,
     Completed,
     /// A limit ended it.
@@ -80,7 +80,7 @@ pub(crate) enum ResponseStatus {
 
 /// Why a response failed.
 #[derive(ToSchema)]
-pub(crate) struct ResponseFailure {
+pub(in crate::dialects) struct ResponseFailure {
     /// Key of the error catalogue.
     code: String,
     /// One sentence for a person.
@@ -89,7 +89,7 @@ pub(crate) struct ResponseFailure {
 
 /// Why a response is not complete.
 #[derive(ToSchema)]
-pub(crate) struct ResponseCut {
+pub(in crate::dialects) struct ResponseCut {
     /// `max_output_tokens` or `content_filter`.
     reason: String,
 }
@@ -97,7 +97,7 @@ pub(crate) struct ResponseCut {
 /// A part of a response.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum ResponseItem {
+pub(in crate::dialects) enum ResponseItem {
     /// What the model thought.
     Reasoning {
         /// Names the item.
@@ -137,7 +137,7 @@ pub(crate) enum ResponseItem {
 
 /// Text of a reasoning item.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ResponseThought {
+pub(in crate::dialects) struct ResponseThought {
     /// `reasoning_text`.
     r#type: String,
     /// What the model thought.
@@ -146,7 +146,7 @@ pub(crate) struct ResponseThought {
 
 /// Text of a message.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ResponseText {
+pub(in crate::dialects) struct ResponseText {
     /// `output_text`.
     r#type: String,
     /// What the model said.
@@ -159,7 +159,7 @@ pub(crate) struct ResponseText {
 
 /// Token counts of a response.
 #[derive(ToSchema)]
-pub(crate) struct ResponseUsage {
+pub(in crate::dialects) struct ResponseUsage {
     /// Cached ones included.
     input_tokens: u32,
     /// What of the prompt was read before.

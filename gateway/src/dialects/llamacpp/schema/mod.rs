@@ -2,14 +2,16 @@
 
 #![allow(dead_code, reason = "read by the derive only")]
 
+pub(super) mod engine;
+
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::shapes::GenerationSettings;
-use crate::openapi::{
-    answers::{ChatToken, TokenTimings},
-    parameters::LlamaCppSamplingAsked,
+use self::engine::GenerationSettings;
+use crate::{
+    dialects::openai::schema::answers::{ChatToken, TokenTimings},
+    openapi::parameters::LlamaCppSamplingAsked,
 };
 
 /// llama.cpp's request for a completion.
@@ -82,7 +84,7 @@ pub(super) enum LlamaCppCompletions {
 /// comes under its whole path, for example `generation_settings/n_predict`.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LlamaCppCompletion {
-    /// ModelQuery prompt, from 0.
+    /// Which prompt, from 0.
     index: Option<u32>,
     /// Text; in a stream the next piece of it.
     content: Option<String>,
@@ -149,34 +151,6 @@ pub(super) struct TokenizeRequest {
     with_pieces: Option<bool>,
 }
 
-/// Tokens.
-#[derive(ToSchema)]
-pub(super) struct Tokens {
-    /// In the order of the text.
-    tokens: Vec<LlamaCppToken>,
-}
-
-/// A token: its id, or with `with_pieces` an object.
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub(super) enum LlamaCppToken {
-    Id(i32),
-    Piece {
-        /// In the vocabulary.
-        id: i32,
-        /// What it stands for.
-        piece: LlamaCppPiece,
-    },
-}
-
-/// What a token stands for: text, or bytes where it is a part of a character.
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub(super) enum LlamaCppPiece {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
 /// A request for the text of tokens.
 #[derive(ToSchema)]
 #[schema(example = json!({"tokens": [1, 2, 3]}))]
@@ -185,13 +159,6 @@ pub(super) struct DetokenizeRequest {
     model: Option<String>,
     /// Token ids.
     tokens: Vec<i32>,
-}
-
-/// Text.
-#[derive(ToSchema)]
-pub(super) struct Content {
-    /// The text.
-    content: String,
 }
 
 /// A conversation, with everything that a chat's request says of it.
@@ -204,13 +171,6 @@ pub(super) struct TemplateRequest {
     messages: Vec<Value>,
     /// Functions the model may call.
     tools: Option<Vec<Value>>,
-}
-
-/// The prompt of a conversation.
-#[derive(ToSchema)]
-pub(super) struct TemplatePrompt {
-    /// The prompt.
-    prompt: String,
 }
 
 /// A request for vectors.
@@ -227,62 +187,9 @@ pub(super) struct LlamaCppEmbeddingRequest {
     embd_normalize: Option<i32>,
 }
 
-/// The vectors of one input.
-#[derive(ToSchema)]
-pub(super) struct LlamaCppEmbedding {
-    /// ModelQuery input, from 0.
-    index: u32,
-    /// One vector; of a model that does not pool, one for each token.
-    embedding: Vec<Vec<f32>>,
-}
-
 /// Names a model.
 #[derive(ToSchema)]
 pub(super) struct RouterRequest {
     /// Id in the catalogue.
     model: String,
-}
-
-/// It was done.
-#[derive(ToSchema)]
-pub(super) struct RouterDone {
-    /// True.
-    success: bool,
-}
-
-/// All models.
-#[derive(ToSchema)]
-pub(super) struct RouterList {
-    /// `list`.
-    object: String,
-    /// In the order of their ids.
-    data: Vec<RouterModel>,
-}
-
-/// A model as llama.cpp's router lists it.
-#[derive(ToSchema)]
-pub(super) struct RouterModel {
-    /// Id in the catalogue.
-    id: String,
-    /// `model`.
-    object: String,
-    /// `llamacpp`.
-    owned_by: String,
-    /// When it came into the catalogue, in Unix seconds.
-    created: i64,
-    /// Its files are here.
-    in_cache: bool,
-    /// Its file; from the hub, `ORG/NAME:VARIANT`.
-    path: String,
-    /// How it stands.
-    status: RouterStatus,
-}
-
-/// How a model stands.
-#[derive(ToSchema)]
-pub(super) struct RouterStatus {
-    /// `unloaded`, `loading` or `loaded`.
-    value: String,
-    /// True if the last load failed; absent otherwise.
-    failed: Option<bool>,
 }

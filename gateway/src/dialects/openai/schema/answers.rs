@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 /// OpenAI's chat completion; fields of the engine's own may stand beside these.
 #[derive(ToSchema)]
-pub(crate) struct ChatAnswer {
+pub(in crate::dialects) struct ChatAnswer {
     /// Names the answer.
     id: String,
     /// `chat.completion`.
@@ -29,7 +29,7 @@ pub(crate) struct ChatAnswer {
 
 /// One of the answers to a chat.
 #[derive(ToSchema)]
-pub(crate) struct ChatChoice {
+pub(in crate::dialects) struct ChatChoice {
     /// Which choice, from 0.
     index: u32,
     /// What the model said.
@@ -44,7 +44,7 @@ pub(crate) struct ChatChoice {
 
 /// What the model said.
 #[derive(ToSchema)]
-pub(crate) struct ChatReply {
+pub(in crate::dialects) struct ChatReply {
     /// `assistant`.
     role: String,
     /// Null if it only calls.
@@ -57,7 +57,7 @@ pub(crate) struct ChatReply {
 
 /// What the model wants called.
 #[derive(ToSchema)]
-pub(crate) struct ChatCall {
+pub(in crate::dialects) struct ChatCall {
     /// Names the call.
     id: String,
     /// `function`.
@@ -68,7 +68,7 @@ pub(crate) struct ChatCall {
 
 /// A function and what it is given.
 #[derive(ToSchema)]
-pub(crate) struct ChatCalled {
+pub(in crate::dialects) struct ChatCalled {
     /// Of the function.
     name: String,
     /// JSON text.
@@ -77,14 +77,14 @@ pub(crate) struct ChatCalled {
 
 /// Probabilities of a chat's tokens.
 #[derive(ToSchema)]
-pub(crate) struct ChatLogprobs {
+pub(in crate::dialects) struct ChatLogprobs {
     /// Of each token, in order.
     content: Vec<ChatToken>,
 }
 
 /// A token and what might have stood in its place.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ChatToken {
+pub(in crate::dialects) struct ChatToken {
     /// Its text.
     token: String,
     /// Natural logarithm; -9999 = impossible.
@@ -103,7 +103,7 @@ pub(crate) struct ChatToken {
 
 /// A token that might have been.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ChatAlternative {
+pub(in crate::dialects) struct ChatAlternative {
     /// Its text.
     token: String,
     /// Natural logarithm; -9999 = impossible.
@@ -119,7 +119,7 @@ pub(crate) struct ChatAlternative {
 /// Why a choice ended.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
-pub(crate) enum FinishWord {
+pub(in crate::dialects) enum FinishWord {
     Stop,
     Length,
     ToolCalls,
@@ -128,7 +128,7 @@ pub(crate) enum FinishWord {
 
 /// Token counts.
 #[derive(ToSchema)]
-pub(crate) struct TokenUsage {
+pub(in crate::dialects) struct TokenUsage {
     /// Cached ones included.
     prompt_tokens: u32,
     /// Over all choices.
@@ -143,21 +143,21 @@ pub(crate) struct TokenUsage {
 
 /// What of a prompt was read before.
 #[derive(ToSchema)]
-pub(crate) struct PromptDetails {
+pub(in crate::dialects) struct PromptDetails {
     /// Tokens that were still there.
     cached_tokens: u32,
 }
 
 /// What of an answer was reasoning.
 #[derive(ToSchema)]
-pub(crate) struct OutputDetails {
+pub(in crate::dialects) struct OutputDetails {
     /// Tokens of what the model thought.
     reasoning_tokens: u32,
 }
 
 /// llama.cpp's measurements (seed 004, `timings`).
 #[derive(Serialize, ToSchema)]
-pub(crate) struct TokenTimings {
+pub(in crate::dialects) struct TokenTimings {
     /// Prompt tokens that were in memory.
     cache_n: u32,
     /// Prompt tokens read.
@@ -186,7 +186,7 @@ pub(crate) struct TokenTimings {
 
 /// OpenAI's text completion; fields of the engine's own may stand beside these.
 #[derive(ToSchema)]
-pub(crate) struct CompletionAnswer {
+pub(in crate::dialects) struct CompletionAnswer {
     /// Names the answer.
     id: String,
     /// `text_completion`.
@@ -205,7 +205,7 @@ pub(crate) struct CompletionAnswer {
 
 /// One continuation of a text.
 #[derive(ToSchema)]
-pub(crate) struct CompletionChoice {
+pub(in crate::dialects) struct CompletionChoice {
     /// Which choice, from 0.
     index: u32,
     /// With `echo`, the prompt before it.
@@ -220,7 +220,7 @@ pub(crate) struct CompletionChoice {
 
 /// Probabilities of a completion's tokens, in lists of the same length.
 #[derive(ToSchema)]
-pub(crate) struct CompletionLogprobs {
+pub(in crate::dialects) struct CompletionLogprobs {
     /// Their texts.
     tokens: Vec<String>,
     /// Natural logarithms; -9999 = impossible.
@@ -233,7 +233,7 @@ pub(crate) struct CompletionLogprobs {
 
 /// A list of vectors.
 #[derive(ToSchema)]
-pub(crate) struct EmbeddingList {
+pub(in crate::dialects) struct EmbeddingList {
     /// `list`.
     object: String,
     /// In input order.
@@ -246,7 +246,7 @@ pub(crate) struct EmbeddingList {
 
 /// One input's vector.
 #[derive(ToSchema)]
-pub(crate) struct EmbeddingOne {
+pub(in crate::dialects) struct EmbeddingOne {
     /// `embedding`.
     object: String,
     /// Which input, from 0.
@@ -258,7 +258,7 @@ pub(crate) struct EmbeddingOne {
 /// As `encoding_format` says.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum EmbeddingValues {
+pub(in crate::dialects) enum EmbeddingValues {
     Float(Vec<f64>),
     /// Little-endian floats of 32 bits.
     Base64(String),
@@ -266,7 +266,7 @@ pub(crate) enum EmbeddingValues {
 
 /// Token counts of work that generates nothing.
 #[derive(ToSchema)]
-pub(crate) struct PromptUsage {
+pub(in crate::dialects) struct PromptUsage {
     /// Tokens of all inputs.
     prompt_tokens: u32,
     /// The same.
@@ -275,7 +275,7 @@ pub(crate) struct PromptUsage {
 
 /// Scores.
 #[derive(ToSchema)]
-pub(crate) struct RerankList {
+pub(in crate::dialects) struct RerankList {
     /// As the client named it.
     model: String,
     /// `list`.
@@ -288,7 +288,7 @@ pub(crate) struct RerankList {
 
 /// One document's score.
 #[derive(ToSchema)]
-pub(crate) struct RerankOne {
+pub(in crate::dialects) struct RerankOne {
     /// Which document, from 0.
     index: u32,
     /// As the model gives it.
@@ -299,7 +299,7 @@ pub(crate) struct RerankOne {
 
 /// A document.
 #[derive(ToSchema)]
-pub(crate) struct RerankDocument {
+pub(in crate::dialects) struct RerankDocument {
     /// As it was sent.
     text: String,
 }

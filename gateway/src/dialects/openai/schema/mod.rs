@@ -1,0 +1,5 @@
+//! What OpenAI's requests and answers look like, for the document.
+
+pub(in crate::dialects) mod answers;
+pub(in crate::dialects) mod requests;
+pub(in crate::dialects) mod response;
