@@ -4,6 +4,7 @@
 
 use std::{fmt::Write as _, sync::LazyLock, time::Duration};
 
+use muster_core::Missing;
 use muster_proto::v1::{ModelStatus, Usage};
 use prometheus::{
     Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder, core::Collector,
@@ -29,6 +30,7 @@ struct Metrics {
     cached_tokens: IntCounterVec,
     generated_tokens: IntCounterVec,
     waits: HistogramVec,
+    malformed: IntCounterVec,
 }
 
 impl Metrics {
@@ -86,6 +88,11 @@ impl Metrics {
                 "Time that requests waited for a model that was not loaded.",
                 &["model", "outcome"],
             ),
+            malformed: counter(
+                "muster_malformed_messages_total",
+                "Messages of the controller that lacked what they must have and were left out.",
+                &["about"],
+            ),
             registry,
         }
     }
@@ -105,6 +112,12 @@ fn register<T: Collector + Clone + 'static>(registry: &Registry, collector: T) -
 /// Whether something ended well.
 fn outcome(ok: bool) -> &'static str {
     if ok { "ok" } else { "failed" }
+}
+
+/// The controller told of something without what it must have.
+pub(crate) fn malformed(about: &'static str, missing: Missing) {
+    tracing::error!(about, %missing, "what the controller sent is left out");
+    METRICS.malformed.with_label_values(&[about]).inc();
 }
 
 /// An HTTP request was answered. `route` is its pattern, not its path.
@@ -201,8 +214,8 @@ fn gauges(table: &Table, out: &mut String) {
     );
     for target in &targets {
         let labels = [
-            ("model", target.route.model_id.as_str()),
-            ("instance", target.instance_id()),
+            ("model", target.route.model.as_str()),
+            ("instance", target.instance_id().as_str()),
         ];
         line(out, "muster_instance_requests", &labels, target.gauge.inflight());
     }
@@ -213,8 +226,8 @@ fn gauges(table: &Table, out: &mut String) {
     );
     for target in &targets {
         let labels = [
-            ("model", target.route.model_id.as_str()),
-            ("instance", target.instance_id()),
+            ("model", target.route.model.as_str()),
+            ("instance", target.instance_id().as_str()),
         ];
         line(
             out,

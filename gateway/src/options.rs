@@ -4,7 +4,7 @@ use std::{io, num::NonZeroUsize, thread, time::Duration};
 
 use clap::Parser;
 use muster_proto::{
-    net::Address,
+    net::{self, Address},
     process::LogLevel,
     trust::{KeyOptions, Keys, TokenOptions, place},
 };
@@ -146,7 +146,7 @@ impl Options {
     /// # Errors
     /// As [`keys`](Self::keys).
     pub(crate) fn hosts(&self) -> io::Result<Hosts> {
-        let (local, guarded) = (self.listen.is_local()?, self.keys()?.guard_users());
+        let (local, guarded) = (net::is_local(&self.listen)?, self.keys()?.guard_users());
         Ok(Hosts::new(&self.listen, local, guarded, &self.allowed_host))
     }
 
@@ -161,7 +161,7 @@ impl Options {
     /// A key file cannot be read or holds no key, or nobody needs a key although others than this machine can ask.
     pub(crate) fn keys(&self) -> io::Result<Keys> {
         let keys = self.keys.read()?;
-        if keys.guard_users() || self.allow_no_api_key || self.listen.is_local()? {
+        if keys.guard_users() || self.allow_no_api_key || net::is_local(&self.listen)? {
             return Ok(keys);
         }
         let message = format!(

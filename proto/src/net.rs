@@ -5,12 +5,9 @@
 //! (PROTOCOL.md 18), never HTTP/2 flow control.
 
 use std::{
-    fmt,
     io::{self, ErrorKind},
     net::{SocketAddr, ToSocketAddrs as _},
-    path::PathBuf,
     pin::Pin,
-    str::FromStr,
     task::{Context, Poll},
     time::Duration,
 };
@@ -29,6 +26,7 @@ use tonic::{
 use crate::trust::{Credentials, Peer};
 
 pub use crate::accept::{Callers, Listener};
+pub use muster_core::address::{Address, AddressError};
 
 /// Connection window of internal channels, in bytes; below 32 MiB h2 cuts streams that tick often.
 pub const CONNECTION_WINDOW: u32 = 64 << 20;
@@ -42,60 +40,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where a process listens: `HOST:PORT` or `unix:PATH`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// Host name or IP address, and port.
-    Tcp(String),
-    /// Path of a unix socket.
-    Unix(PathBuf),
-}
-
-/// Why a text is no address.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{0}` is no address: want HOST:PORT or unix:PATH")]
-pub struct AddressError(String);
-
-impl FromStr for Address {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        let wrong = || AddressError(text.to_owned());
-        if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() {
-                Err(wrong())
-            } else {
-                Ok(Self::Unix(path.into()))
-            };
-        }
-        let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-        let (host, port) = bare.rsplit_once(':').ok_or_else(wrong)?;
-        if host.is_empty() || port.parse::<u16>().is_err() {
-            return Err(wrong());
-        }
-        Ok(Self::Tcp(bare.to_owned()))
-    }
-}
-
-impl Address {
-    /// Whether only this machine can reach it.
-    ///
-    /// # Errors
-    /// Its name means nothing here.
-    pub fn is_local(&self) -> io::Result<bool> {
-        match self {
-            Self::Unix(_) => Ok(true),
-            Self::Tcp(text) => Ok(text.to_socket_addrs()?.all(|address| address.ip().is_loopback())),
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(text) => f.write_str(text),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
+/// Whether only this machine can reach an address.
+///
+/// # Errors
+/// Its name means nothing here.
+pub fn is_local(address: &Address) -> io::Result<bool> {
+    match address {
+        Address::Unix(_) => Ok(true),
+        Address::Tcp(text) => Ok(text.to_socket_addrs()?.all(|address| address.ip().is_loopback())),
     }
 }
 
@@ -328,23 +280,4 @@ fn connector(
         let address = address.clone();
         Box::pin(async move { Socket::connect(&address).await.map(TokioIo::new) })
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_parse_and_print() {
-        for text in ["127.0.0.1:8000", "[::1]:80", "host.example:1", "unix:/run/x.sock"] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
-        }
-        assert_eq!(
-            "http://localhost:1/".parse::<Address>().unwrap().to_string(),
-            "localhost:1"
-        );
-        for text in ["", "nohost", ":80", "host:", "host:99999", "unix:"] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
-        }
-    }
 }

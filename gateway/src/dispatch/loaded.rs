@@ -9,14 +9,14 @@ use muster_proto::{
     net::Channel,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult,
-        EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, InstanceRef, Route, TokenizeCall,
+        EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, InstanceRef, TokenizeCall,
         TokenizeResult, inference_client::InferenceClient,
     },
 };
 use tonic::{Response, Status};
 
 use super::{Dispatcher, media::MediaHosts, pick, unknown_model};
-use crate::fleet::table::state_error;
+use crate::fleet::{route::Route, table::state_error};
 
 /// A way to ask one loaded instance.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl Dispatcher {
         let ids: Vec<&str> = table
             .targets(model)
             .iter()
-            .map(|target| target.instance_id())
+            .map(|target| target.instance_id().as_str())
             .collect();
         if ids.len() > 1 {
             let message = format!(
@@ -66,21 +66,21 @@ impl Dispatcher {
         let target = pick::pick(
             table.targets(model),
             None,
-            |target| !wanted(target.instance_id()),
+            |target| !wanted(target.instance_id().as_str()),
             |_| false,
             |_| 0,
         )
         .ok_or_else(|| state_error(summary))?;
-        self.at(&target.route)
+        Ok(self.at(&target.route))
     }
 
     /// The instance at a route.
-    pub(super) fn at(&self, route: &Route) -> Result<Loaded, ErrorInfo> {
-        Ok(Loaded {
-            instance: route.instance.clone(),
-            client: self.pool.client(&route.addresses)?,
+    pub(super) fn at(&self, route: &Route) -> Loaded {
+        Loaded {
+            instance: Some(route.instance()),
+            client: self.pool.client(&route.to.at),
             media: Arc::clone(&self.media),
-        })
+        }
     }
 }
 

@@ -131,16 +131,16 @@ impl Dispatcher {
                 }
                 Err(Refusal::Final(error)) => return Err(error),
                 Err(Refusal::Stale(error)) => {
-                    avoid.instances.push(target.instance_id().to_owned());
+                    avoid.instances.push(target.instance_id().clone());
                     error
                 }
                 Err(Refusal::Away(error)) => {
-                    avoid.instances.push(target.instance_id().to_owned());
-                    avoid.workers.push(target.worker_id().to_owned());
+                    avoid.instances.push(target.instance_id().clone());
+                    avoid.workers.push(target.route.to.worker.clone());
                     error
                 }
                 Err(Refusal::Full(error)) => {
-                    avoid.instances.push(target.instance_id().to_owned());
+                    avoid.instances.push(target.instance_id().clone());
                     if self.pick(envelope, affinity, &avoid).is_none() {
                         return Err(error);
                     }
@@ -186,7 +186,7 @@ impl Dispatcher {
             autoload,
         };
         if let Some(target) = self.pick(&envelope, None, &Avoid::default()) {
-            return Ok((self.at(&target.route)?, None));
+            return Ok((self.at(&target.route), None));
         }
         let limit = {
             let table = self.fleet.table();
@@ -198,7 +198,7 @@ impl Dispatcher {
         };
         let mut waiter = self.fleet.wishes().join(model, limit, &Avoid::default())?;
         let route = waiter.route().await?;
-        Ok((self.at(&route)?, Some(waiter)))
+        Ok((self.at(&route), Some(waiter)))
     }
 
     /// A ready instance, or one that is loaded for this request.
@@ -232,11 +232,7 @@ impl Dispatcher {
         let route = waiter.route().await;
         metrics::waited(&envelope.common.model, route.is_ok(), since.elapsed());
         let route = route?;
-        let instance = route
-            .instance
-            .as_ref()
-            .map_or("", |instance| &instance.instance_id);
-        let gauge = self.fleet.table().gauge(instance);
+        let gauge = self.fleet.table().gauge(route.to.instance.as_str());
         Ok((Arc::new(Target::new(route, gauge, 0)), Some(waiter)))
     }
 
@@ -254,7 +250,7 @@ impl Dispatcher {
             affinity,
             |target| avoid.instances.iter().any(|id| id == target.instance_id()),
             |target| {
-                let session = self.pool.existing(&target.route.addresses);
+                let session = self.pool.existing(target.at());
                 session.is_some_and(|session| session.is_suspect(now))
             },
             |n| fastrand::usize(..n),
@@ -268,7 +264,7 @@ impl Dispatcher {
         target: &Target,
         silent: &mut bool,
     ) -> Result<(Request<InFlight>, Vec<Event>), Refusal> {
-        let session = self.pool.session(&target.route.addresses);
+        let session = self.pool.session(target.at());
         let mut request = Request::start(session, start, target.gauge.enter());
         let mut events = Vec::new();
         let answer = poll_fn(|cx| request.poll(cx, &mut events));
@@ -318,7 +314,7 @@ fn refusal(error: &ErrorInfo) -> Refusal {
 fn start(envelope: &Envelope, work: &Work, target: &Target, waiter: Option<&Waiter>) -> Start {
     Start {
         request_id: envelope.request_id.clone(),
-        instance: target.route.instance.clone(),
+        instance: Some(target.route.instance()),
         // callers take turns by their keys, and within a key by the `user` they name
         fairness_key: envelope.key.clone(),
         fairness_user: envelope.common.user.clone(),

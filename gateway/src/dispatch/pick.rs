@@ -23,7 +23,7 @@ enum Class {
 }
 
 fn class(target: &Target, suspect: &impl Fn(&Target) -> bool) -> Option<Class> {
-    match RouteState::try_from(target.route.state).ok()? {
+    match target.route.state {
         RouteState::Ready if suspect(target) => Some(Class::Suspect),
         RouteState::Ready => Some(Class::Ready),
         RouteState::Suspect => Some(Class::Suspect),
@@ -89,22 +89,18 @@ fn weight(affinity: u64, target: &Target) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::{InstanceRef, Route};
+    use muster_proto::v1;
 
     use super::*;
+    use crate::fleet::route::wire;
 
     fn target(id: &str, state: RouteState) -> Arc<Target> {
-        let instance = InstanceRef {
-            instance_id: id.into(),
-            ..InstanceRef::default()
-        };
-        let route = Route {
-            instance: Some(instance),
+        let route = v1::Route {
             state: state.into(),
             target_inflight: 4,
-            ..Route::default()
+            ..wire("m", id)
         };
-        Arc::new(Target::new(route, Arc::default(), 1))
+        Arc::new(Target::new(route.try_into().unwrap(), Arc::default(), 1))
     }
 
     fn choose(
@@ -116,11 +112,11 @@ mod tests {
         let picked = pick(
             targets,
             affinity.into(),
-            |target| target.instance_id() == tried,
-            |target| target.instance_id() == suspect,
+            |target| target.instance_id().as_str() == tried,
+            |target| target.instance_id().as_str() == suspect,
             |n| fastrand::usize(..n),
         );
-        picked.map(|target| target.instance_id().to_owned())
+        picked.map(|target| target.instance_id().to_string())
     }
 
     /// What each of `keys` picks while nothing runs.
@@ -194,7 +190,7 @@ mod tests {
         let home = choose(&targets, 7, "", "").unwrap();
         let at_home = targets
             .iter()
-            .find(|target| target.instance_id() == home)
+            .find(|target| target.instance_id().as_str() == home)
             .unwrap();
         let stays = || (0..50).all(|_| choose(&targets, 7, "", "").as_deref() == Some(&home));
         let one = at_home.gauge.enter();
@@ -219,7 +215,7 @@ mod tests {
         let at = |here: bool| {
             targets
                 .iter()
-                .find(|target| (target.instance_id() == home) == here)
+                .find(|target| (target.instance_id().as_str() == home) == here)
         };
         let _home: Vec<_> = (0..4).map(|_| at(true).unwrap().gauge.enter()).collect();
         let _other: Vec<_> = (0..3).map(|_| at(false).unwrap().gauge.enter()).collect();

@@ -23,16 +23,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_core::id;
+use muster_core::{InstanceId, Missing, WorkerId, id};
 use muster_proto::{
     Code, ErrorExt as _,
-    v1::{EnsureLoadedRequest, ErrorInfo, QueuedReason, Route, ensure_loaded_event::Kind},
+    v1::{self, EnsureLoadedRequest, ErrorInfo, QueuedReason, ensure_loaded_event::Kind},
 };
 use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::Controller;
+use super::{Controller, route::Route};
+use crate::metrics;
 
 /// How long a wish outlives the controller (PROTOCOL.md 23).
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -73,8 +74,8 @@ impl Wish {
 /// Instances and workers that refused a request or never answered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Avoid {
-    pub(crate) instances: Vec<String>,
-    pub(crate) workers: Vec<String>,
+    pub(crate) instances: Vec<InstanceId>,
+    pub(crate) workers: Vec<WorkerId>,
 }
 
 /// All open wishes by model.
@@ -135,8 +136,8 @@ impl Wishes {
                 ensure_id: id::fresh().as_ref().to_owned(),
                 gateway_id: (&self.controller.gateway_id).into(),
                 model_id: model.to_owned(),
-                avoid_instances: avoid.instances.clone(),
-                avoid_workers: avoid.workers.clone(),
+                avoid_instances: avoid.instances.iter().map(String::from).collect(),
+                avoid_workers: avoid.workers.iter().map(String::from).collect(),
                 wait_budget: None,
             },
             state: watch::Sender::new(State::Waiting(Code::EvictionTimeout)),
@@ -166,10 +167,7 @@ impl Wishes {
 
 /// Whether `route` is one of those that refused.
 fn refused(route: &Route, avoid: &Avoid) -> bool {
-    let Some(instance) = &route.instance else {
-        return false;
-    };
-    avoid.instances.contains(&instance.instance_id)
+    avoid.instances.contains(&route.to.instance)
 }
 
 /// A place among those who wait for a model; dropping it gives it up.
@@ -304,6 +302,15 @@ async fn insist(controller: &Controller, wish: &Wish) {
     }
 }
 
+/// The route of an answer.
+fn read(route: Option<v1::Route>) -> Result<Route, ErrorInfo> {
+    let read = route.ok_or(Missing("route")).and_then(Route::try_from);
+    read.map_err(|missing| {
+        metrics::malformed("answer", missing);
+        Code::Internal.error(format!("the controller's answer cannot be understood: {missing}"))
+    })
+}
+
 async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
     let mut heard = false;
     let mut ready = false;
@@ -322,12 +329,12 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
                 }
                 heard = true;
                 match event.kind {
-                    Some(Kind::Ready(done)) => match done.route {
-                        Some(route) => {
+                    Some(Kind::Ready(done)) => match read(done.route) {
+                        Ok(route) => {
                             ready = true;
                             wish.state.send_replace(State::Ready(Box::new(route)));
                         }
-                        None => return Ended::Failed(Code::Internal.error("the controller sent no route")),
+                        Err(error) => return Ended::Failed(error),
                     },
                     Some(Kind::Failed(error)) => return Ended::Failed(error),
                     Some(Kind::Queued(queued)) => wish.waits_for(match queued.reason() {
@@ -416,17 +423,14 @@ mod tests {
         assert!(Arc::ptr_eq(&first.wish, &second.wish));
         drop(first);
         let wish = Arc::clone(&second.wish);
-        let ready = Route {
-            model_id: "m".to_owned(),
-            ..Route::default()
-        };
+        let ready = Route::try_from(super::super::route::wire("m", "i")).unwrap();
         let (route, ()) = tokio::join!(second.route(), async {
             tokio::time::sleep(longest / 2).await;
             wish.waits_for(Code::ModelLoading);
             wish.state.send_replace(State::Ready(Box::new(ready)));
             wish.waits_for(Code::ModelLoading);
         });
-        assert_eq!(route.unwrap().model_id, "m");
+        assert_eq!(route.unwrap().model.as_str(), "m");
     }
 
     #[tokio::test]

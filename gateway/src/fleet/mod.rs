@@ -14,6 +14,7 @@ pub(crate) mod control;
 pub(crate) mod ensure;
 pub(crate) mod gauge;
 pub(crate) mod models;
+pub(crate) mod route;
 pub(crate) mod table;
 mod watch;
 

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! A table is immutable and shared by all threads; [`Tracker`] makes the next one.
+//! What lacks what it must have is left out, told of and counted.
 //! Architecture invariant: pure; no clock, no connection.
 
 use std::{
@@ -14,12 +15,14 @@ use std::{
     sync::Arc,
 };
 
+use muster_core::{InstanceId, ModelId, WorkerAddress};
 use muster_proto::{
     Code,
-    v1::{ErrorInfo, ModelStatus, ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update},
+    v1::{self, ErrorInfo, ModelStatus, ModelSummary, RouteDelta, RouteUpdate, SnapshotPart, route_update},
 };
 
-use super::gauge::Gauge;
+use super::{gauge::Gauge, route::Route};
+use crate::metrics;
 
 /// A way to an instance.
 #[derive(Clone, Debug)]
@@ -35,20 +38,14 @@ impl Target {
         Self { route, gauge, epoch }
     }
 
-    /// The instance's id; empty if the controller named none.
-    pub(crate) fn instance_id(&self) -> &str {
-        self.route
-            .instance
-            .as_ref()
-            .map_or("", |instance| &instance.instance_id)
+    /// The instance's id.
+    pub(crate) fn instance_id(&self) -> &InstanceId {
+        &self.route.to.instance
     }
 
-    /// The worker's id; empty if the controller named none.
-    pub(crate) fn worker_id(&self) -> &str {
-        self.route
-            .instance
-            .as_ref()
-            .map_or("", |instance| &instance.worker_id)
+    /// Where its worker is reached.
+    pub(crate) fn at(&self) -> &WorkerAddress {
+        &self.route.to.at
     }
 }
 
@@ -82,8 +79,8 @@ struct Entry {
 /// All models and all ways to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    models: BTreeMap<String, Entry>,
-    targets: HashMap<String, Vec<Arc<Target>>>,
+    models: BTreeMap<ModelId, Entry>,
+    targets: HashMap<ModelId, Vec<Arc<Target>>>,
     known: bool,
     epoch: u64,
     version: u64,
@@ -115,7 +112,7 @@ impl Table {
         let by_id = self.targets.get(name);
         let found = by_id.or_else(|| {
             let model = self.model(name).filter(|model| model.id != name)?;
-            self.targets.get(&model.id)
+            self.targets.get(model.id.as_str())
         });
         found.map_or(&[], Vec::as_slice)
     }
@@ -129,44 +126,39 @@ impl Table {
     pub(crate) fn gauge(&self, instance_id: &str) -> Arc<Gauge> {
         let found = self
             .all_targets()
-            .find(|target| target.instance_id() == instance_id);
+            .find(|target| target.instance_id().as_str() == instance_id);
         found.map(|target| Arc::clone(&target.gauge)).unwrap_or_default()
     }
 
     /// Adds a route or replaces it; its gauge comes from the table `before`.
-    fn upsert(&mut self, route: Route, epoch: u64, before: &Self) {
-        let Some(id) = route
-            .instance
-            .as_ref()
-            .map(|instance| instance.instance_id.clone())
-        else {
-            tracing::warn!(model = %route.model_id, "ignored a route without an instance");
-            return;
+    fn upsert(&mut self, route: v1::Route, epoch: u64, before: &Self) {
+        let route = match Route::try_from(route) {
+            Ok(route) => route,
+            Err(missing) => return metrics::malformed("route", missing),
         };
-        let gauge = before.gauge(&id);
-        self.remove(&id);
+        let id = route.to.instance.as_str();
+        let gauge = before.gauge(id);
+        self.remove(id);
+        let model = route.model.clone();
         let target = Arc::new(Target::new(route, gauge, epoch));
-        self.targets
-            .entry(target.route.model_id.clone())
-            .or_default()
-            .push(target);
+        self.targets.entry(model).or_default().push(target);
     }
 
     fn remove(&mut self, instance_id: &str) {
         self.targets.retain(|_, targets| {
-            targets.retain(|target| target.instance_id() != instance_id);
+            targets.retain(|target| target.instance_id().as_str() != instance_id);
             !targets.is_empty()
         });
     }
 
     fn put_model(&mut self, summary: ModelSummary, epoch: u64) {
-        self.models.insert(
-            summary.id.clone(),
-            Entry {
-                summary: Arc::new(summary),
-                epoch,
-            },
-        );
+        match ModelId::new(summary.id.as_str()) {
+            Ok(id) => {
+                let summary = Arc::new(summary);
+                self.models.insert(id, Entry { summary, epoch });
+            }
+            Err(missing) => metrics::malformed("model", missing),
+        }
     }
 
     fn drop_unmentioned(&mut self, epoch: u64) {
@@ -267,7 +259,7 @@ impl Tracker {
             self.table.put_model(model, epoch);
         }
         for model in delta.removed_models {
-            self.table.models.remove(&model);
+            self.table.models.remove(model.as_str());
         }
         if delta.settled {
             self.table.drop_unmentioned(epoch);
@@ -277,21 +269,9 @@ impl Tracker {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::{Heartbeat, InstanceRef};
+    use muster_proto::v1::Heartbeat;
 
-    use super::*;
-
-    fn route(model: &str, instance: &str) -> Route {
-        let instance = InstanceRef {
-            instance_id: instance.into(),
-            ..InstanceRef::default()
-        };
-        Route {
-            instance: Some(instance),
-            model_id: model.into(),
-            ..Route::default()
-        }
-    }
+    use super::{super::route::wire as route, *};
 
     fn model(id: &str) -> ModelSummary {
         ModelSummary {
@@ -327,7 +307,7 @@ mod tests {
             .table()
             .targets("m")
             .iter()
-            .map(|target| target.instance_id())
+            .map(|target| target.instance_id().as_str())
             .collect();
         ids.sort_unstable();
         ids
@@ -415,5 +395,33 @@ mod tests {
         assert_eq!(tracker.table().gauge("a").load(), 4);
         drop(guard);
         assert_eq!(tracker.table().gauge("a").load(), 0);
+    }
+
+    /// Such a route was one to the instance "" of the worker "", and the next such one took its place.
+    #[test]
+    fn what_lacks_what_it_must_have_is_left_out() {
+        let mut tracker = Tracker::default();
+        let without = |change: fn(&mut v1::Route)| {
+            let mut route = route("m", "a");
+            change(&mut route);
+            route
+        };
+        let add = RouteDelta {
+            upserted: vec![
+                without(|route| route.instance = None),
+                without(|route| route.instance.as_mut().unwrap().instance_id.clear()),
+                without(|route| route.instance.as_mut().unwrap().worker_id.clear()),
+                without(|route| route.instance.as_mut().unwrap().worker_boot_id.clear()),
+                without(|route| route.addresses = vec!["nowhere".into()]),
+                without(|route| route.model_id.clear()),
+                route("m", "b"),
+            ],
+            models: vec![model(""), model("m")],
+            ..RouteDelta::default()
+        };
+        tracker.apply(delta(1, 1, add)).unwrap();
+        assert_eq!(instances(&tracker), ["b"]);
+        assert_eq!(tracker.table().all_targets().count(), 1);
+        assert_eq!(tracker.table().models().count(), 1);
     }
 }

@@ -210,12 +210,10 @@ async fn warm(fleet: Arc<Fleet>, pool: Arc<Pool>) {
         pool.prune();
         let mut known = HashSet::new();
         for target in fleet.table().all_targets() {
-            if !target.route.addresses.is_empty() {
-                pool.session(&target.route.addresses);
-                known.insert(target.route.addresses.join(","));
-            }
+            pool.session(target.at());
+            known.insert(target.at().clone());
         }
-        pool.keep_clients(|addresses| known.contains(addresses));
+        pool.keep_clients(&known);
         if changes.changed().await.is_err() {
             return;
         }

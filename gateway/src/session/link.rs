@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use muster_core::WorkerAddress;
 use muster_proto::{
     MAX_MESSAGE_BYTES,
-    net::{self, Address, Channel},
+    net::{self, Channel},
     trust::Credentials,
     v1::{inference_client::InferenceClient, session_message},
 };
@@ -20,7 +21,7 @@ impl Drop for Closing {
         let lost = self.0.close();
         if lost > 0 {
             tracing::error!(
-                addresses = self.0.addresses.join(","),
+                address = %self.0.address,
                 lost,
                 "a worker session's task was lost"
             );
@@ -36,16 +37,16 @@ pub(super) async fn run(session: Arc<Session>, credentials: Credentials) {
         Err(status) => status,
     };
     let lost = session.close();
-    let addresses = session.addresses.join(",");
+    let address = &session.address;
     if lost > 0 {
-        tracing::warn!(%addresses, lost, reason = %status.message(), "worker session broke");
+        tracing::warn!(%address, lost, reason = %status.message(), "worker session broke");
     } else {
-        tracing::debug!(%addresses, reason = %status.message(), "worker session closed");
+        tracing::debug!(%address, reason = %status.message(), "worker session closed");
     }
 }
 
 async fn serve(session: &Arc<Session>, credentials: &Credentials) -> Result<(), Status> {
-    let channel = dial(&session.addresses, credentials).await?;
+    let channel = dial(&session.address, credentials).await?;
     let mut client = InferenceClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -73,17 +74,10 @@ fn whole(error: &dyn std::error::Error) -> String {
 }
 
 /// Connects to the first address that answers; they are sorted best first.
-async fn dial(addresses: &[String], credentials: &Credentials) -> Result<Channel, Status> {
+async fn dial(worker: &WorkerAddress, credentials: &Credentials) -> Result<Channel, Status> {
     let mut last = Status::unavailable("the worker has no address");
-    for text in addresses {
-        let address: Address = match text.parse() {
-            Ok(address) => address,
-            Err(error) => {
-                last = Status::invalid_argument(format!("{error}"));
-                continue;
-            }
-        };
-        match net::channel(&address, credentials).await {
+    for address in worker.all() {
+        match net::channel(address, credentials).await {
             Ok(channel) => return Ok(channel),
             Err(error) => last = Status::unavailable(format!("{address}: {}", whole(&error))),
         }

@@ -29,6 +29,7 @@ use std::{
 };
 
 use futures::Stream;
+use muster_core::WorkerAddress;
 use muster_proto::v1::{Cancel, Credit, SessionCommand, Start, Tick, session_command};
 
 use self::mailbox::Mailbox;
@@ -79,7 +80,7 @@ struct Inner {
 /// A session; all its users live on one thread.
 #[derive(Debug)]
 pub(crate) struct Session {
-    addresses: Vec<String>,
+    address: WorkerAddress,
     /// Never contended (one thread), never held across an await: a std mutex is enough.
     inner: Mutex<Inner>,
 }
@@ -92,9 +93,9 @@ struct Gap {
 }
 
 impl Session {
-    fn new(addresses: Vec<String>) -> Self {
+    fn new(address: WorkerAddress) -> Self {
         Self {
-            addresses,
+            address,
             inner: Mutex::default(),
         }
     }

@@ -1,15 +1,16 @@
 //! The sessions of one I/O thread, by worker address.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use muster_core::WorkerAddress;
 use muster_proto::{
-    Code, MAX_MESSAGE_BYTES,
-    net::{self, Address, Channel},
+    MAX_MESSAGE_BYTES,
+    net::{self, Channel},
     trust::Credentials,
-    v1::{ErrorInfo, inference_client::InferenceClient},
+    v1::inference_client::InferenceClient,
 };
 
 use super::{Session, link};
@@ -18,9 +19,9 @@ use super::{Session, link};
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     /// As `sessions`.
-    clients: Mutex<HashMap<String, InferenceClient<Channel>>>,
+    clients: Mutex<HashMap<WorkerAddress, InferenceClient<Channel>>>,
     /// Touched by one thread only and never held across an await: a std mutex is enough.
-    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    sessions: Mutex<HashMap<WorkerAddress, Arc<Session>>>,
     /// What workers are shown.
     credentials: Credentials,
 }
@@ -34,52 +35,47 @@ impl Pool {
         }
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<WorkerAddress, Arc<Session>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session to the worker at `addresses`, opened if there is none. Must be called on the pool's own runtime.
-    pub(crate) fn session(&self, addresses: &[String]) -> Arc<Session> {
-        let key = addresses.join(",");
+    fn clients(&self) -> MutexGuard<'_, HashMap<WorkerAddress, InferenceClient<Channel>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session to the worker at `address`, opened if there is none. Must be called on the pool's own runtime.
+    pub(crate) fn session(&self, address: &WorkerAddress) -> Arc<Session> {
         let mut sessions = self.sessions();
-        match sessions.get(&key) {
+        match sessions.get(address) {
             Some(session) if !session.is_closed() => Arc::clone(session),
             Some(_) | None => {
-                let session = Arc::new(Session::new(addresses.to_vec()));
+                let session = Arc::new(Session::new(address.clone()));
                 tokio::spawn(link::run(Arc::clone(&session), self.credentials.clone()));
-                sessions.insert(key, Arc::clone(&session));
+                sessions.insert(address.clone(), Arc::clone(&session));
                 session
             }
         }
     }
 
-    /// The open session to the worker at `addresses`, if there is one.
-    pub(crate) fn existing(&self, addresses: &[String]) -> Option<Arc<Session>> {
-        self.sessions().get(&addresses.join(",")).cloned()
+    /// The open session to the worker at `address`, if there is one.
+    pub(crate) fn existing(&self, address: &WorkerAddress) -> Option<Arc<Session>> {
+        self.sessions().get(address).cloned()
     }
 
-    /// A client for short calls to the worker at `addresses`; it connects when first used and again when it broke.
-    ///
-    /// # Errors
-    /// `worker_lost` if none of the addresses is one.
-    pub(crate) fn client(&self, addresses: &[String]) -> Result<InferenceClient<Channel>, ErrorInfo> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&addresses.join(",")) {
-            return Ok(client.clone());
-        }
-        let address: Option<Address> = addresses.iter().find_map(|text| text.parse().ok());
-        let address = address.ok_or_else(|| Code::WorkerLost.error("the worker has no address"))?;
-        let client = InferenceClient::new(net::channel_lazy(&address, &self.credentials))
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        clients.insert(addresses.join(","), client.clone());
-        Ok(client)
+    /// A client for short calls to the worker at `address`; it connects when first used and again when it broke.
+    pub(crate) fn client(&self, address: &WorkerAddress) -> InferenceClient<Channel> {
+        let mut clients = self.clients();
+        let client = clients.entry(address.clone()).or_insert_with(|| {
+            InferenceClient::new(net::channel_lazy(address.first(), &self.credentials))
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        });
+        client.clone()
     }
 
     /// Forgets the clients of workers that have gone.
-    pub(crate) fn keep_clients(&self, known: impl Fn(&str) -> bool) {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.retain(|addresses, _| known(addresses));
+    pub(crate) fn keep_clients(&self, known: &HashSet<WorkerAddress>) {
+        self.clients().retain(|address, _| known.contains(address));
     }
 
     /// Ends all sessions: their requests are told so, and tell their clients.

@@ -40,7 +40,8 @@ fn sent(session: &Session) -> Vec<session_command::Kind> {
 }
 
 fn session() -> Arc<Session> {
-    Arc::new(Session::new(Vec::new()))
+    let nowhere = WorkerAddress::read(&["unix:/nowhere".to_owned()]).unwrap();
+    Arc::new(Session::new(nowhere))
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Door {
     /// # Errors
     /// There are no keys although others than this machine could come; the address cannot be had.
     pub async fn operators(address: &Address, keys: &Keys) -> Result<Self, DoorError> {
-        let local = address.is_local().map_err(|source| DoorError::Bind {
+        let local = net::is_local(address).map_err(|source| DoorError::Bind {
             address: address.clone(),
             source,
         })?;
