@@ -128,7 +128,7 @@ mod tests {
         for parameter in SAMPLING.iter() {
             for name in parameter.aliases.iter().chain([&parameter.name]) {
                 let value = match parameter.kind {
-                    Takes::Float { .. } => "1",
+                    Takes::Float { .. } => "0.5",
                     Takes::Int { .. } => "2",
                     Takes::Bool => "true",
                     Takes::Words { .. } => "[\"top_k\"]",
