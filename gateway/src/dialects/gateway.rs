@@ -3,7 +3,7 @@
 //! With `?model=` health and counters are a model's, as llama.cpp's clients expect them at these paths (seed 004; gateway/README.md,
 //! llama.cpp's routes); errors are in llama.cpp's form for the same reason.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::{body::Body, extract::State, response::Response};
 use bytes::Bytes;
@@ -56,10 +56,10 @@ fn routes() -> Vec<Route> {
             .answers_text("text/plain", "Prometheus' text form.")
             .refuses("The model is not loaded.")
             .fails("501 where it is switched off or the runtime has none."),
-        Route::get("/openapi.json", Access::Open, openapi::json)
+        Route::get("/openapi.json", Access::Open, document)
             .summary("This document")
             .answers_anything("OpenAPI 3.1."),
-        Route::get("/docs", Access::Open, openapi::page)
+        Route::get("/docs", Access::Open, page)
             .summary("A page that shows this document")
             .answers_text("text/html", "It needs nothing from outside."),
     ]
@@ -134,6 +134,30 @@ async fn counters(
         parts,
         Body::from_stream(body.into_data_stream().chain(more)),
     ))
+}
+
+/// The document of all routes, made once.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| match openapi::document(super::routes()).to_json() {
+    Ok(text) => text.into(),
+    Err(error) => {
+        tracing::error!(%error, "could not write the OpenAPI document");
+        Bytes::new()
+    }
+});
+
+async fn document() -> Response {
+    reply::ok(DOCUMENT.clone())
+}
+
+async fn page() -> Response {
+    let mut response = reply::json(StatusCode::OK, openapi::PAGE);
+    let html = HeaderValue::from_static("text/html; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, html);
+    let strict =
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'";
+    let policy = HeaderValue::from_static(strict);
+    response.headers_mut().insert("content-security-policy", policy);
+    response
 }
 
 /// Seed 004's counters of the KV cache.

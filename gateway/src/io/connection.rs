@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body};
+use axum::body::Body;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
@@ -45,7 +45,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
 use super::stall::{Patient, Speaks};
-use crate::web::access::Peer;
+use crate::web::{Surface, access::Peer};
 
 /// Longest wait for a request's headers, against clients that hold connections open by sending slowly.
 const HEADERS: Duration = Duration::from_secs(30);
@@ -67,7 +67,7 @@ const LAST_ACCEPT: Duration = Duration::from_millis(5);
 /// What all connections of a thread share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
-    pub(super) router: Router,
+    pub(super) surface: Surface,
     pub(super) places: Places,
     pub(super) stop: CancellationToken,
 }
@@ -158,7 +158,7 @@ async fn http1(socket: Patient, peer: Peer, shared: &Shared) -> Option<Patient> 
         .keep_alive(!leaving)
         .serve_connection(
             TokioIo::new(socket),
-            service(peer, shared.router.clone(), Arc::clone(&requests)),
+            service(peer, shared.surface.clone(), Arc::clone(&requests)),
         );
     let ended = loop {
         tokio::select! {
@@ -202,7 +202,7 @@ async fn http2(socket: Patient, peer: Peer, shared: &Shared) {
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .serve_connection(
             TokioIo::new(socket),
-            service(peer, shared.router.clone(), Arc::clone(&requests)),
+            service(peer, shared.surface.clone(), Arc::clone(&requests)),
         );
     let mut connection = std::pin::pin!(connection);
     let mut leaving = false;
@@ -235,10 +235,10 @@ async fn idle_for_long(requests: &Requests, places: &Places) {
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Sent>, Infallible>> + Send>>;
 
-/// The router, as hyper calls it for one connection.
+/// The routes, as hyper calls them for one connection.
 fn service(
     peer: Peer,
-    router: Router,
+    surface: Surface,
     requests: Arc<Requests>,
 ) -> impl Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible, Future = Answering> {
     service_fn(move |mut request: Request<Incoming>| -> Answering {
@@ -250,7 +250,7 @@ fn service(
                 requests: Arc::clone(&requests),
             })
         });
-        let answer = router.clone().oneshot(request);
+        let answer = surface.clone().oneshot(request);
         Box::pin(async move {
             let response = answer.await?;
             Ok(response.map(|body| Sent {

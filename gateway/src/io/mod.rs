@@ -1,7 +1,7 @@
 //! The I/O threads: each a `current_thread` runtime with its own listener on the shared port, and its own sessions to workers.
 //!
 //! ```text
-//!            ┌ io-0: listener ─► connections ─► router ─► sessions ═══► workers
+//!            ┌ io-0: listener ─► connections ─► routes ─► sessions ═══► workers
 //!  one port ─┤            (SO_REUSEPORT)
 //!            └ io-1: listener ─► …
 //! ```
@@ -165,7 +165,7 @@ impl Thread {
             self.sessions
                 .run(warm(Arc::clone(&self.fleet), Arc::clone(&pool))),
         );
-        let router = web::router(Arc::new(App {
+        let surface = web::surface(Arc::new(App {
             dispatcher: Dispatcher {
                 fleet: self.fleet,
                 pool: Arc::clone(&pool),
@@ -182,7 +182,7 @@ impl Thread {
         }));
         let connections = TaskTracker::new();
         let shared = connection::Shared {
-            router,
+            surface,
             places: self.settings.places,
             stop: self.stop,
         };

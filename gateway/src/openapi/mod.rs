@@ -3,31 +3,23 @@
 //! The page is ours, and short: Swagger UI would be 1.7 MB of script on the origin that may change what is loaded, and a build script that a first
 //! build has no time for.
 //!
+//! Architecture invariant: knows no dialect; it is given the routes.
+//!
 //! The document is made of the routes themselves ([`crate::web::route`]); what their bodies look like
 //! is in each dialect's `schema`.
 
 pub(crate) mod parameters;
 
-use std::sync::LazyLock;
-
-use axum::response::Response;
-use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use utoipa::{
     OpenApi,
     openapi::Tag,
     openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
 };
 
-use crate::{
-    dialects,
-    web::{
-        reply,
-        route::{Route, Schemas},
-    },
-};
+use crate::web::route::{Dialect, Route, Schemas};
 
-const PAGE: &str = include_str!("docs.html");
+/// The page that shows the document.
+pub(crate) const PAGE: &str = include_str!("docs.html");
 
 /// What the routes are added to.
 #[derive(Debug, OpenApi)]
@@ -41,13 +33,13 @@ const PAGE: &str = include_str!("docs.html");
 )]
 struct Whole;
 
-/// The document.
-pub(crate) fn document() -> utoipa::openapi::OpenApi {
+/// The document of these routes.
+pub(crate) fn document(routes: impl Iterator<Item = (&'static Dialect, Route)>) -> utoipa::openapi::OpenApi {
     let mut whole = Whole::openapi();
     muster_proto::VERSION.clone_into(&mut whole.info.version);
     let components = whole.components.get_or_insert_default();
     let mut tags: Vec<Tag> = Vec::new();
-    for (dialect, route) in dialects::routes() {
+    for (dialect, route) in routes {
         let operation = route.operation(dialect);
         if tags.last().is_none_or(|tag| tag.name != dialect.name) {
             tags.push(Tag::new(dialect.name));
@@ -78,39 +70,15 @@ fn operation_id(route: &Route, path: &str) -> String {
     format!("{}{name}", route.method.as_str().to_ascii_lowercase())
 }
 
-static JSON: LazyLock<Bytes> = LazyLock::new(|| match document().to_json() {
-    Ok(text) => text.into(),
-    Err(error) => {
-        tracing::error!(%error, "could not write the OpenAPI document");
-        Bytes::new()
-    }
-});
-
-/// The document.
-pub(crate) async fn json() -> Response {
-    reply::ok(JSON.clone())
-}
-
-/// The page that shows it.
-pub(crate) async fn page() -> Response {
-    let mut response = reply::json(StatusCode::OK, PAGE);
-    let html = HeaderValue::from_static("text/html; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, html);
-    let strict =
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'";
-    let policy = HeaderValue::from_static(strict);
-    response.headers_mut().insert("content-security-policy", policy);
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::dialects;
 
     fn json() -> Value {
-        serde_json::to_value(document()).unwrap()
+        serde_json::to_value(document(dialects::routes())).unwrap()
     }
 
     #[test]

@@ -19,18 +19,22 @@ pub(crate) mod run;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use axum::{
     Router,
     extract::Request,
     middleware,
     response::{IntoResponse as _, Response},
-    routing::MethodRouter,
+    routing::{MethodRouter, future::RouteFuture},
 };
 use muster_proto::{Code, trust::Keys, v1::ErrorInfo};
 use tokio_util::sync::CancellationToken;
-use tower::util::MapRequestLayer;
+use tower::Service;
 
 use self::{
     budget::Budget,
@@ -58,8 +62,37 @@ pub(crate) struct App {
     pub(crate) stopping: CancellationToken,
 }
 
+/// All routes, behind what a router cannot do: it sees a path only once that is settled.
+#[derive(Clone, Debug)]
+pub(crate) struct Surface {
+    slashes: Arc<Slashes>,
+    router: Router,
+}
+
+impl From<Router> for Surface {
+    fn from(router: Router) -> Self {
+        let slashes = Arc::default();
+        Self { slashes, router }
+    }
+}
+
+impl Service<Request> for Surface {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = RouteFuture<Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        self.slashes.encode(&mut request);
+        self.router.call(request)
+    }
+}
+
 /// All routes.
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn surface(app: Arc<App>) -> Surface {
     let hosts = Arc::clone(&app.hosts);
     let mut slashes = Slashes::default();
     let mut router = Router::new();
@@ -74,15 +107,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app);
-    let slashes = Arc::new(slashes);
-    let encode = move |mut request: Request| {
-        slashes.encode(&mut request);
-        request
-    };
-    // What changes a path comes before the router that looks at it.
-    Router::new()
-        .fallback_service(layers::wrap(router, hosts))
-        .layer(MapRequestLayer::new(encode))
+    Surface {
+        slashes: Arc::new(slashes),
+        router: layers::wrap(router, hosts),
+    }
 }
 
 /// A route's handler behind the check of who asks; its errors look as its dialect has them.

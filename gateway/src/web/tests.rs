@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{Router, body::Body};
+use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use muster_proto::{
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::{App, access::Access, budget::Budget, router};
+use super::{App, Surface, access::Access, budget::Budget, surface};
 use crate::{
     dialects,
     dispatch::{Dispatcher, autoload::Autoload},
@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// A router without a controller.
-fn alone(stopping: &CancellationToken) -> Router {
+fn alone(stopping: &CancellationToken) -> Surface {
     guarded(stopping, Keys::default())
 }
 
-fn guarded(stopping: &CancellationToken, keys: Keys) -> Router {
+fn guarded(stopping: &CancellationToken, keys: Keys) -> Surface {
     let nowhere = Address::Unix("/nonexistent/controller.sock".into());
-    router(Arc::new(App {
+    surface(Arc::new(App {
         dispatcher: Dispatcher {
             fleet: Fleet::new(&nowhere, &Credentials::none(), None),
             pool: Arc::new(Pool::default()),
@@ -124,7 +124,7 @@ async fn each_route_lets_in_whom_it_names() {
     tokio::time::pause();
     let guarded = guarded(&CancellationToken::new(), Keys::new(["u"], ["a"]));
     let open = alone(&CancellationToken::new());
-    let ask = async |router: &Router, method: &Method, path: &str, key: &str| {
+    let ask = async |router: &Surface, method: &Method, path: &str, key: &str| {
         let request = Request::builder()
             .method(method)
             .uri(path)

@@ -1,5 +1,6 @@
 use std::convert::Infallible;
 
+use axum::Router;
 use axum::routing::{get, post};
 use futures::StreamExt as _;
 use muster_proto::net::{Address, Callers, Care};
@@ -44,7 +45,7 @@ impl Rig {
         let address = listener.address().unwrap();
         let stop = CancellationToken::new();
         let shared = Shared {
-            router,
+            surface: router.into(),
             places,
             stop: stop.clone(),
         };
