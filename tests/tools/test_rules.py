@@ -60,6 +60,27 @@ class Unsafe(unittest.TestCase):
                     self.assertTrue("#![forbid(unsafe_code)]" in path.read_text(), path)
 
 
+class Dependencies(unittest.TestCase):
+    """What a crate declares, it uses; what the workspace declares, some crate does. As `cargo machete`, which would have to be built first."""
+
+    KINDS = ("dependencies", "dev-dependencies", "build-dependencies")
+
+    def test_all_are_used(self) -> None:
+        declared = set(tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["dependencies"])
+        idle = []
+        for member in members():
+            manifest = tomllib.loads((member / "Cargo.toml").read_text())
+            nested = [other for other in members() if other != member and member in other.parents]
+            own = [path for path in sources() if member in path.parents and not any(other in path.parents for other in nested)]
+            text = "\n".join(path.read_text() for path in own)
+            for name in {name for kind in self.KINDS for name in manifest.get(kind, {})}:
+                declared.discard(name)
+                # A crate names itself to give its own tests more features.
+                if name != manifest["package"]["name"] and not re.search(rf"\b{name.replace('-', '_')}\b", text):
+                    idle.append(f"{member.relative_to(ROOT)}: {name}")
+        self.assertEqual((sorted(idle), declared), ([], set()))
+
+
 class Citations(unittest.TestCase):
     """What the code cites is in the repository: rules by number, pages by path and heading, and every link of a page."""
 

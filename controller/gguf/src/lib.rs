@@ -6,6 +6,8 @@
 //! folder ─► vllm::Checkpoint (config.json, safetensors) ─► vllm::demand(checkpoint, settings)
 //! ```
 //!
+//! Ours, not a crate's: the published readers believe what a file claims of itself, and some get the sizes of quantised blocks wrong.
+//!
 //! Invariants:
 //! - No file makes this crate panic, loop, or allocate by a number that the file merely claims: every count and length is held against the
 //!   bytes that are really there before it is believed, and against a limit of our own.

@@ -20,8 +20,7 @@ mod pool;
 mod request;
 
 use std::{
-    collections::{HashMap, VecDeque},
-    hash::{BuildHasherDefault, Hasher},
+    collections::VecDeque,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
@@ -31,6 +30,7 @@ use std::{
 use futures::Stream;
 use muster_core::WorkerAddress;
 use muster_proto::v1::{Cancel, Credit, SessionCommand, Start, Tick, session_command};
+use rustc_hash::FxHashMap;
 
 use self::mailbox::Mailbox;
 pub(crate) use self::{
@@ -44,31 +44,10 @@ pub(crate) const CREDIT: u32 = 256;
 /// How long an address that did not answer is avoided, unless it speaks before.
 const SUSPICION: Duration = Duration::from_secs(5);
 
-/// Handles count up, so they are their own hash.
-#[derive(Debug, Default)]
-struct HandleHasher(u64);
-
-impl Hasher for HandleHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // The multiplication spreads neighbours over the buckets (Fibonacci hashing).
-        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
 #[derive(Debug, Default)]
 struct Inner {
     last_handle: u64,
-    requests: HashMap<u64, Arc<Mailbox>, BuildHasherDefault<HandleHasher>>,
+    requests: FxHashMap<u64, Arc<Mailbox>>,
     /// Bounded by the requests: at most one Start, one Cancel and two Credits of each are ever waiting.
     outbox: VecDeque<SessionCommand>,
     sender: Option<Waker>,

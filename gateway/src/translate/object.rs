@@ -2,7 +2,8 @@
 //!
 //! [`Object`] borrows from the request body: each field stays raw text until somebody [`take`](Object::take)s it with a type, and what nobody
 //! took goes on untouched as `extra_json`. Keeping raw text keeps the order of keys in schemas and the exact digits of numbers, both of which
-//! engines care about. `null` is the same as absent, as in OpenAI's API.
+//! engines care about. `null` is the same as absent, as in OpenAI's API. Ours, not serde's derive: that would name the first fault by line and
+//! column, copy what nobody models, and lose the order and the digits.
 
 use std::{borrow::Cow, fmt};
 

@@ -11,6 +11,8 @@
 //! everything: no place stays empty while anything waits. Of one user the higher priority goes first, then who came first; a step up in
 //! priority also doubles a request's weight, so urgent work costs its key less of its share, but never starves another key.
 //!
+//! Ours, not a crate's: none has turns in two levels, gives a refused request its place back, and bounds a key's share of a filling queue.
+//!
 //! Invariants: never more than `limit` wait and never more than `target` run; once half the queue is taken, one key holds at most
 //! `max(1, limit / active keys)` places, and once half of those are taken, one of its users at most `max(1, that / active users)`; what the
 //! engine had no room for goes before all others; a waiting key is passed over at most as often as the weights of the others allow; what is

@@ -1,4 +1,5 @@
-//! Server-sent events out of chunks of bytes.
+//! Server-sent events out of chunks of bytes. Ours, not a crate's: those hand out one event at a time, and what came in one chunk is to go on
+//! together.
 
 /// Bytes of a stream whose last event is not complete yet.
 #[derive(Debug, Default)]
