@@ -151,3 +151,21 @@ async fn a_page_of_another_origin_changes_nothing_without_a_key() {
         200
     );
 }
+
+#[tokio::test]
+async fn a_clients_trace_reaches_the_worker() {
+    let worker = Worker::start(|_| says(&["hi"])).await;
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    let trace = async |parent: &str| {
+        let request = gateway
+            .client
+            .post(format!("{}/v1/chat/completions", gateway.url));
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        let request = request.header("traceparent", parent).json(&body);
+        assert_eq!(request.send().await.unwrap().status(), 200);
+        worker.starts().pop().unwrap().trace
+    };
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    assert_eq!(trace(parent).await["traceparent"], parent);
+    assert!(trace("made up").await.is_empty());
+}

@@ -26,13 +26,14 @@ use std::{
 };
 
 use muster_proto::{
-    Code, ErrorExt as _,
+    Code, ErrorExt as _, trace,
     v1::{
         Admitted, Cancel, ErrorInfo, SequenceEvents, SessionCommand, Start, Tick, event::Kind,
         session_command::Kind as Command, start::Work,
     },
 };
 use rustc_hash::FxHashMap;
+use tracing::Span;
 
 use crate::{
     convert,
@@ -88,6 +89,8 @@ struct Job {
     cancelled: bool,
     arrived: Instant,
     started: Instant,
+    /// From its admission to its end.
+    span: Span,
     _claim: Option<Claim>,
 }
 
@@ -204,6 +207,7 @@ impl Relay {
             reply: Some(reply),
             credit: start.credit.into(),
             metered: matches!(start.work, Some(Work::Generate(_))),
+            span: trace::span(&start),
             start: Some(Box::new(start)),
             starved: None,
             cancelled: false,
@@ -295,6 +299,7 @@ impl Relay {
 
     fn end(&mut self, job: Job, error: ErrorInfo) {
         self.moved.ended += 1;
+        tracing::debug!(parent: &job.span, instance = self.instance, %error, "ended");
         if let Some(reply) = job.reply {
             reply.fail(error);
         }
@@ -426,6 +431,7 @@ impl Relay {
         self.admission.finished();
         self.moved.ended += 1;
         let ran = job.started.elapsed().as_secs_f64();
+        tracing::debug!(parent: &job.span, instance = self.instance, seconds = ran, "ended");
         self.mean_run = if self.mean_run > 0.0 {
             self.mean_run.mul_add(0.9, ran * 0.1)
         } else {

@@ -1,9 +1,12 @@
 //! HTTP to one `llama-server` on its unix socket, and its errors in our words.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
-use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use muster_proto::{Code, ErrorExt as _, trace, v1::ErrorInfo};
+use reqwest::{
+    Method, RequestBuilder, Response, StatusCode,
+    header::{HeaderMap, HeaderValue},
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -17,6 +20,8 @@ use crate::tls;
 pub(super) struct Http {
     client: reqwest::Client,
     key: Arc<str>,
+    /// Of the trace that its requests belong to.
+    trace: HeaderMap,
 }
 
 impl Http {
@@ -36,7 +41,19 @@ impl Http {
         Ok(Self {
             client,
             key: key.into(),
+            trace: HeaderMap::new(),
         })
+    }
+
+    /// A client whose requests belong to a trace (`Start.trace`).
+    pub(super) fn in_trace(&self, trace: &HashMap<String, String>) -> Self {
+        let header = |name: &&'static str| Some((*name, HeaderValue::from_str(trace.get(*name)?).ok()?));
+        let headers = trace::HEADERS.iter().filter_map(header);
+        let mut traced = self.clone();
+        for (name, value) in headers {
+            traced.trace.insert(name, value);
+        }
+        traced
     }
 
     /// A request; `path` begins with `/`.
@@ -44,6 +61,7 @@ impl Http {
         self.client
             .request(method, format!("http://llama-server{path}"))
             .bearer_auth(&self.key)
+            .headers(self.trace.clone())
     }
 
     /// Whether the server has its model.
@@ -137,6 +155,8 @@ impl EngineError {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[test]
@@ -151,5 +171,28 @@ mod tests {
         assert_eq!(code("invalid_request_error"), Code::InvalidRequest);
         assert_eq!(code("not_supported_error"), Code::UnsupportedByRuntime);
         assert_eq!(code("server_error"), Code::RuntimeError);
+    }
+
+    #[tokio::test]
+    async fn a_requests_trace_reaches_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("server.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let trace = HashMap::from([("traceparent".to_owned(), parent.to_owned())]);
+        let http = Http::new(&socket, "key").unwrap().in_trace(&trace);
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 4096];
+            let read = stream.read(&mut head).await.unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                .await
+                .unwrap();
+            String::from_utf8_lossy(&head[..read]).into_owned()
+        };
+        let (ready, head) = tokio::join!(http.ready(), server);
+        assert!(ready);
+        assert!(head.contains(&format!("traceparent: {parent}\r\n")), "{head}");
     }
 }

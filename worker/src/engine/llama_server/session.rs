@@ -11,7 +11,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use muster_proto::{
-    Code,
+    Code, trace,
     v1::{
         Admitted, ErrorInfo, Event, GenerateRequest, SequenceEvents, SessionCommand, SessionMessage, Start,
         Tick, event, session_command, session_message, start::Work,
@@ -25,6 +25,7 @@ use tokio::{
     task::{Id, JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::{
     reply::kind,
@@ -149,12 +150,13 @@ impl Session {
         let cancel = CancellationToken::new();
         let credit = Arc::new(Semaphore::new(usize::try_from(start.credit).unwrap_or(CREDITS)));
         let out = Out::new(start.handle, self.outbox.clone(), Arc::clone(&credit));
-        let (job, stop, work) = (
-            self.job.clone(),
-            cancel.clone(),
-            own(start.private_prefixes, start.work),
-        );
-        let task = self.tasks.spawn(async move {
+        let span = trace::span(&start);
+        let job = Job {
+            http: self.job.http.in_trace(&start.trace),
+            ..self.job.clone()
+        };
+        let (stop, work) = (cancel.clone(), own(start.private_prefixes, start.work));
+        let task = async move {
             let mut out = out;
             out.push(kind(event::Kind::Admitted(Admitted::default())));
             let result = tokio::select! {
@@ -163,7 +165,8 @@ impl Session {
                 result = job.work(work, &mut out) => result,
             };
             out.end(result).await;
-        });
+        };
+        let task = self.tasks.spawn(task.instrument(span));
         self.handles.insert(task.id(), start.handle);
         self.running.insert(
             start.handle,
