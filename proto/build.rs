@@ -29,8 +29,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = compiler.file_descriptor_set();
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or_else(|| Error::other("OUT_DIR is not set"))?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
-    let parameters = tables::of_parameters(&compiler.descriptor_pool())?;
-    fs::write(out.join("parameters.rs"), parameters)?;
+    let pool = compiler.descriptor_pool();
+    fs::write(out.join("parameters.rs"), tables::of_parameters(&pool)?)?;
+    fs::write(out.join("settings.rs"), tables::of_settings(&pool)?)?;
     let mut config = tonic_prost_build::Config::new();
     config.bytes(["."]);
     // Large, and only there if it was asked for: events are moved about by the million.

@@ -1,36 +1,44 @@
-//! Tables of parameters: one row for each field that has the option `parameter` (`muster/v1/options.proto`).
+//! Tables of parameters and settings: one row for each field that has such an option (`muster/v1/options.proto`).
 
 use std::{error::Error, fmt::Write as _};
 
 use protox::prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, Value};
 
-/// Messages with parameters, and the name of the table of each.
-const TABLES: [(&str, &str); 1] = [("Sampling", "SAMPLING")];
-
-/// Rust source of all tables.
+/// Rust source of the parameters in `Sampling`.
 pub(crate) fn of_parameters(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
+    let rows = rows(pool, "Sampling", "parameter", parameter)?;
+    Ok(format!(
+        "/// Parameters in [`v1::Sampling`].\npub static SAMPLING: Parameters<v1::Sampling> = Parameters(&[\n{rows}]);\n"
+    ))
+}
+
+/// Rust source of the settings in `ModelSettings`.
+pub(crate) fn of_settings(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
+    let rows = rows(pool, "ModelSettings", "setting", setting)?;
+    Ok(format!(
+        "/// Settings in [`ModelSettings`], in the order of its fields.\npub static SETTINGS: &[Setting] = &[\n{rows}];\n"
+    ))
+}
+
+type Make = fn(&FieldDescriptor, &Row<'_>) -> Result<String, Box<dyn Error>>;
+
+/// The rows of the fields of `message` that have `option`.
+fn rows(pool: &DescriptorPool, message: &str, option: &str, make: Make) -> Result<String, Box<dyn Error>> {
     let option = pool
-        .get_extension_by_name("muster.v1.parameter")
-        .ok_or("there is no option `parameter`")?;
+        .get_extension_by_name(&format!("muster.v1.{option}"))
+        .ok_or("there is no such option")?;
+    let fields = pool
+        .get_message_by_name(&format!("muster.v1.{message}"))
+        .ok_or("there is no such message")?;
     let mut out = String::new();
-    for (message, table) in TABLES {
-        let fields = pool
-            .get_message_by_name(&format!("muster.v1.{message}"))
-            .ok_or("a table is of no message")?;
-        writeln!(
-            out,
-            "/// Parameters in [`v1::{message}`].\npub static {table}: Parameters<v1::{message}> = Parameters(&["
-        )?;
-        for field in fields.fields() {
-            let options = field.options();
-            if let Value::Message(given) = &*options.get_extension(&option)
-                && options.has_extension(&option)
-            {
-                out +=
-                    &row(&field, &Row(given)).map_err(|error| format!("{}: {error}", field.full_name()))?;
-            }
+    for field in fields.fields() {
+        let options = field.options();
+        if let Value::Message(given) = &*options.get_extension(&option)
+            && options.has_extension(&option)
+        {
+            let row = make(&field, &Row(given)).map_err(|error| format!("{}: {error}", field.full_name()))?;
+            writeln!(out, "    {row},")?;
         }
-        out += "]);\n";
     }
     Ok(out)
 }
@@ -55,13 +63,21 @@ impl Row<'_> {
         self.0.get_field_by_name(key).and_then(|value| value.as_bool()) == Some(true)
     }
 
+    fn text(&self, key: &str) -> String {
+        let text = self.0.get_field_by_name(key);
+        text.as_deref()
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    }
+
     fn most(&self) -> u32 {
         let most = self.0.get_field_by_name("most").and_then(|value| value.as_u32());
         most.unwrap_or_default()
     }
 }
 
-fn row(field: &FieldDescriptor, row: &Row<'_>) -> Result<String, Box<dyn Error>> {
+fn parameter(field: &FieldDescriptor, row: &Row<'_>) -> Result<String, Box<dyn Error>> {
     let name = field.name();
     let default = row.number("default").unwrap_or_default();
     let (kind, default, get, set) = match (field.kind(), field.is_list()) {
@@ -98,11 +114,59 @@ fn row(field: &FieldDescriptor, row: &Row<'_>) -> Result<String, Box<dyn Error>>
         (other, _) => return Err(format!("a parameter cannot be of type {other:?}").into()),
     };
     Ok(format!(
-        "    Parameter {{ name: {name:?}, aliases: &{:?}, about: {:?}, kind: {kind}, default: {default}, whole_context: {}, flags: &{:?}, get: |m| {get}, set: |m, value| m.{name} = {set} }},\n",
+        "Parameter {{ name: {name:?}, aliases: &{:?}, about: {:?}, kind: {kind}, default: {default}, whole_context: {}, flags: &{:?}, get: |m| {get}, set: |m, value| m.{name} = {set} }}",
         row.words("aliases"),
         comment(field)?,
         row.is("whole_context"),
         row.words("flags"),
+    ))
+}
+
+fn setting(field: &FieldDescriptor, row: &Row<'_>) -> Result<String, Box<dyn Error>> {
+    let name = field.name();
+    let words = row.text("words");
+    let (takes, get, set) = match (field.kind(), field.is_list()) {
+        (Kind::Uint32, false) => (
+            "Takes::Count".to_owned(),
+            format!("(m.{name} != 0).then(|| m.{name}.into())"),
+            "count(value)",
+        ),
+        (Kind::Int32, false) => (
+            "Takes::Layers".to_owned(),
+            format!("m.{name}.map(Value::from)"),
+            "layers(value)",
+        ),
+        (Kind::Bool, false) => (
+            "Takes::Nothing".to_owned(),
+            format!("m.{name}.then_some(Value::Bool(true))"),
+            "value.as_bool() == Some(true)",
+        ),
+        (Kind::String, false) => (
+            match words.as_str() {
+                "" => "Takes::Text".to_owned(),
+                list => format!("Takes::Word(&{list})"),
+            },
+            format!("(!m.{name}.is_empty()).then(|| m.{name}.as_str().into())"),
+            "text(value)",
+        ),
+        (other, _) => return Err(format!("a setting cannot be of type {other:?}").into()),
+    };
+    let key = match row.text("key") {
+        key if key.is_empty() => name.to_owned(),
+        key => key,
+    };
+    Ok(format!(
+        "Setting {{ name: {name:?}, key: {key:?}, admin: &{:?}, unset: {:?}, flags: &{:?}, takes: {takes}, path: {}, by: {}, ours: {}, get: |m| {get}, set: |m, value| m.{name} = {set} }}",
+        row.words("admin"),
+        row.text("unset"),
+        row.words("flags"),
+        row.is("path"),
+        if row.is("by_request") {
+            "By::Request"
+        } else {
+            "By::Configuration"
+        },
+        row.is("ours"),
     ))
 }
 

@@ -9,6 +9,7 @@
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
 //! * [`parameters`]: what requests may say of how tokens are chosen, one row each.
+//! * [`settings`]: what a model's load may be given, one row each.
 //! * [`overrides`]: settings for one load (seed 001), checked and folded into a definition.
 //! * [`hub`]: names of checkpoints in a hub.
 //! * [`private`]: directories that nobody else can change.
@@ -50,6 +51,7 @@ pub mod overrides;
 pub mod parameters;
 pub mod private;
 pub mod process;
+pub mod settings;
 pub mod trace;
 pub mod trust;
 

@@ -7,32 +7,11 @@
 //!
 //! A key with null takes back what earlier files said: that setting is as if nobody had.
 
+use muster_proto::{llamacpp::ADMIN_FLAGS, settings};
 use serde_json::{Map, Value};
 
-/// The seed's names (seed 001, `definition`) with ours.
-const NAMES: [(&str, &str); 13] = [
-    ("backend", "runtime"),
-    ("model_path", "checkpoint"),
-    ("gguf_flash_attn", "flash_attn"),
-    ("gguf_n_ctx", "ctx_size"),
-    ("gguf_n_gpu_layers", "gpu_layers"),
-    ("gguf_type_k", "cache_type_k"),
-    ("gguf_type_v", "cache_type_v"),
-    ("llama_server_draft_model_path", "draft"),
-    ("llama_server_extra_args", ARGS),
-    ("llama_server_flash_attn", "flash_attn"),
-    ("llama_server_mmproj_path", "mmproj"),
-    ("llama_server_n_ctx", "ctx_size"),
-    ("llama_server_n_gpu_layers", "gpu_layers"),
-];
-
-/// The seed's settings that are llama-server's own flags.
-const FLAGS: [(&str, &str); 4] = [
-    ("llama_server_image_max_tokens", "--image-max-tokens"),
-    ("llama_server_spec_type", "--spec-type"),
-    ("llama_server_spec_draft_n_max", "--spec-draft-n-max"),
-    ("llama_server_spec_draft_p_min", "--spec-draft-p-min"),
-];
+/// The seed's names (seed 001, `definition`) with ours, beside those of settings with fields of their own.
+const NAMES: [(&str, &str); 2] = [("backend", "runtime"), ("llama_server_extra_args", ARGS)];
 
 const ARGS: &str = "llamacpp_args";
 
@@ -104,12 +83,14 @@ fn ours(definition: Map<String, Value>) -> Map<String, Value> {
     let mut ours = Map::new();
     let mut flags = Vec::new();
     for (key, value) in definition {
-        if let Some((_, flag)) = FLAGS.iter().find(|(name, _)| *name == key) {
+        if let Some((_, [flag, ..])) = ADMIN_FLAGS.iter().find(|(name, _)| *name == key) {
             flags.extend(word(&value).map(|word| [(*flag).to_owned(), word]));
             continue;
         }
         let name = NAMES.iter().find(|(seed, _)| *seed == key);
-        let name = name.map_or(key.as_str(), |(_, own)| *own);
+        let name = name.map(|(_, own)| *own);
+        let name = name.or_else(|| settings::named(&key).map(|setting| setting.key));
+        let name = name.unwrap_or(&key);
         let value = match (name, value) {
             (ARGS, Value::Array(words)) => joined(words.iter().filter_map(word)).into(),
             ("environment", Value::Object(pairs)) => {

@@ -15,6 +15,8 @@ use muster_core::{
 use muster_policy::{DeviceChoice, IdleTtl};
 use muster_proto::{
     hub::HubName,
+    llamacpp::Takes,
+    settings::{self, SETTINGS, Setting},
     v1::{HubCheckpoint, LoraAdapter, ModelSettings, StubSettings},
 };
 
@@ -75,21 +77,6 @@ pub struct ModelEntry {
     pub defined_in: PathBuf,
 }
 
-/// Keys that llama.cpp's own flags say too.
-const FLAGS: [(&str, &[&str]); 11] = [
-    ("checkpoint", &["-m", "--model"]),
-    ("ctx_size", &["-c", "--ctx-size"]),
-    ("parallel", &["-np", "--parallel"]),
-    ("batch_size", &["-b", "--batch-size"]),
-    ("ubatch_size", &["-ub", "--ubatch-size"]),
-    ("threads", &["-t", "--threads"]),
-    ("gpu_layers", &["-ngl", "--gpu-layers", "--n-gpu-layers"]),
-    ("cache_type_k", &["-ctk", "--cache-type-k"]),
-    ("cache_type_v", &["-ctv", "--cache-type-v"]),
-    ("flash_attn", &["-fa", "--flash-attn"]),
-    ("mmproj", &["-mm", "--mmproj"]),
-];
-
 /// Reads `[models]`.
 pub(super) fn catalogue(section: &Section<'_>, defaults: &Defaults) -> Vec<ModelEntry> {
     section
@@ -110,7 +97,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
     let checkpoint = section.string("checkpoint").unwrap_or_default().to_owned();
     let runtime = runtime(&section, &recipe, &checkpoint);
     let labels = labels(&section);
-    let mut settings = settings(&section);
+    let mut settings = own_settings(&section);
     let file = runtime.and_then(|runtime| file(&section, runtime, &checkpoint));
     settings.checkpoint = file
         .as_ref()
@@ -325,45 +312,38 @@ fn file(section: &Section<'_>, runtime: Runtime, checkpoint: &str) -> Option<Pat
     (path.exists() || (runtime.is_llama_cpp() && !named)).then_some(path)
 }
 
-fn settings(section: &Section<'_>) -> ModelSettings {
-    let count = |key| section.integer::<u32>(key, 0).unwrap_or_default();
-    let word = |key, words: &[&str]| {
-        section
-            .word(key, words)
-            .and_then(|place| words.get(place))
-            .map(|word| (*word).to_owned())
-            .unwrap_or_default()
-    };
-    let string = |key| section.string(key).unwrap_or_default().to_owned();
-    let path = |key| {
-        section
-            .string(key)
-            .map(|name| text(&resolve(section, key, name)))
-            .unwrap_or_default()
-    };
-    ModelSettings {
-        ctx_size: count("ctx_size"),
-        sequences: count("parallel"),
-        batch_size: count("batch_size"),
-        ubatch_size: count("ubatch_size"),
-        gpu_layers: gpu_layers(section),
-        cache_type_k: string("cache_type_k"),
-        cache_type_v: string("cache_type_v"),
-        threads: count("threads"),
-        threads_batch: count("threads_batch"),
-        flash_attention: word("flash_attn", &["auto", "on", "off"]),
-        pooling: word("pooling", &["none", "mean", "cls", "last", "rank"]),
-        chat_template: chat_template(section),
-        mmproj: path("mmproj"),
-        lora: lora(section),
-        draft: path("draft"),
-        swa_full: section.boolean("swa_full").unwrap_or_default(),
-        args: args(section),
-        environment: environment(section),
-        stream_interval: count("stream_interval"),
-        target_inflight: count("target_inflight"),
-        queue_limit: count("queue_limit"),
-        ..ModelSettings::default()
+fn own_settings(section: &Section<'_>) -> ModelSettings {
+    let mut settings = ModelSettings::default();
+    for setting in SETTINGS {
+        if let Some(value) = given(section, setting) {
+            (setting.set)(&mut settings, &value);
+        }
+    }
+    settings.gpu_layers = gpu_layers(section);
+    settings.chat_template = chat_template(section);
+    settings.lora = lora(section);
+    settings.args = args(section);
+    settings.environment = environment(section);
+    settings
+}
+
+/// What a section says of a setting.
+fn given(section: &Section<'_>, setting: &Setting) -> Option<serde_json::Value> {
+    let key = setting.key;
+    match setting.takes {
+        Takes::Count => section.integer::<u32>(key, 0).map(Into::into),
+        Takes::Nothing => section.boolean(key).map(Into::into),
+        Takes::Word(words) => {
+            let word = section.word(key, words).and_then(|place| words.get(place));
+            word.map(|word| (*word).into())
+        }
+        Takes::Text if setting.path => {
+            let name = section.string(key)?;
+            Some(text(&resolve(section, key, name)).into())
+        }
+        Takes::Text => section.string(key).map(Into::into),
+        // `gpu_layers`, which may be a word too.
+        Takes::Layers | Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) => None,
     }
 }
 
@@ -430,7 +410,7 @@ fn lora(section: &Section<'_>) -> Vec<LoraAdapter> {
 
 /// Notes flags among `words` that repeat a key of the model; `origin` says where the words came from.
 fn said_twice(section: &Section<'_>, origin: &'static str, words: &[String]) {
-    for (key, flags) in FLAGS {
+    for Setting { key, flags, .. } in SETTINGS {
         if let Some(flag) = flag_of(words, flags).filter(|_| section.has(key)) {
             let message = format!("`{flag}` says the same as `{key}`: give one of them");
             section.problem(origin, message);
@@ -445,6 +425,11 @@ fn flag_of<'a>(words: &'a [String], flags: &[&str]) -> Option<&'a String> {
         .find(|word| flags.contains(&word.split('=').next().unwrap_or_default()))
 }
 
+/// Whether flags among `words` say a setting.
+fn says(words: &[String], key: &str) -> bool {
+    settings::named(key).is_some_and(|setting| flag_of(words, setting.flags).is_some())
+}
+
 /// Takes from the command line what the model does not say itself.
 fn fall_back(
     section: &Section<'_>,
@@ -456,7 +441,7 @@ fn fall_back(
         settings.args.clone_from(&defaults.llamacpp_args);
         said_twice(section, "--llamacpp-args", &settings.args);
     }
-    if settings.ctx_size == 0 && flag_of(&settings.args, &["-c", "--ctx-size"]).is_none() {
+    if settings.ctx_size == 0 && !says(&settings.args, "ctx_size") {
         settings.ctx_size = defaults.ctx_size;
     }
     if let (DeviceChoice::Any, Some(kind)) = (&*device, defaults.llamacpp_device) {

@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf};
 
 use muster_core::{DeviceKind, ModelType};
 use muster_policy::{DeviceChoice, Limit};
+use muster_proto::{llamacpp::Takes, settings::SETTINGS};
 
 use super::*;
 
@@ -141,6 +142,41 @@ fn a_missing_checkpoint_file_is_no_problem_but_a_missing_key_is() {
         files.problems(),
         ["0.toml: models.a.checkpoint: is missing: `llama_cpp` needs one"]
     );
+}
+
+#[test]
+fn every_setting_is_a_key_that_is_checked() {
+    for setting in SETTINGS {
+        let (good, bad) = match setting.takes {
+            Takes::Count | Takes::Layers => ("3".to_owned(), "'x'"),
+            Takes::Nothing => ("true".to_owned(), "1"),
+            Takes::Word(words) => (format!("'{}'", words[0]), "'no such word'"),
+            Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) | Takes::Text => {
+                ("'a.gguf'".to_owned(), "7")
+            }
+        };
+        let files = |value: &str| {
+            let mut keys = toml::Table::from_iter([("checkpoint".to_owned(), "a.gguf".into())]);
+            keys.extend(
+                format!("{} = {value}", setting.key)
+                    .parse::<toml::Table>()
+                    .unwrap(),
+            );
+            Files::new(&[&format!("[models.m]\nruntime = 'llama_cpp'\n{keys}")])
+        };
+        let config = files(&good).load().unwrap();
+        assert!(
+            (setting.get)(&config.models[0].settings).is_some(),
+            "{}",
+            setting.key
+        );
+        let problems = files(bad).problems();
+        let about = format!("models.m.{}: ", setting.key);
+        assert!(
+            problems.iter().any(|problem| problem.contains(&about)),
+            "{problems:?}"
+        );
+    }
 }
 
 #[test]

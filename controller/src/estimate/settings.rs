@@ -6,7 +6,10 @@
 
 use muster_core::{Runtime, runtime::Family};
 use muster_gguf::{CacheType, Model, memory};
-use muster_proto::v1::{ModelSettings, ModelType};
+use muster_proto::{
+    llamacpp,
+    v1::{ModelSettings, ModelType},
+};
 
 const CELLS: u64 = 4096;
 const SEQUENCES: u64 = 4;
@@ -83,36 +86,6 @@ pub(super) fn of_draft(settings: &memory::Settings) -> memory::Settings {
 /// The settings with what `args` says about memory.
 fn folded(settings: &ModelSettings) -> ModelSettings {
     let mut folded = settings.clone();
-    let mut words = settings.args.iter().map(String::as_str);
-    while let Some(word) = words.next() {
-        let (flag, inline) = word
-            .split_once('=')
-            .map_or((word, None), |(flag, value)| (flag, Some(value)));
-        if flag == "--swa-full" {
-            folded.swa_full = true;
-            continue;
-        }
-        let mut value = || inline.or_else(|| words.next());
-        let mut number = |field: &mut u32| {
-            if let Some(number) = value().and_then(|text| text.parse().ok()) {
-                *field = number;
-            }
-        };
-        match flag {
-            "-c" | "--ctx-size" => number(&mut folded.ctx_size),
-            "-np" | "--parallel" => number(&mut folded.sequences),
-            "-b" | "--batch-size" => number(&mut folded.batch_size),
-            "-ub" | "--ubatch-size" => number(&mut folded.ubatch_size),
-            "-ngl" | "--gpu-layers" | "--n-gpu-layers" => {
-                folded.gpu_layers = value().and_then(|text| text.parse().ok());
-            }
-            "-ctk" | "--cache-type-k" => value().unwrap_or_default().clone_into(&mut folded.cache_type_k),
-            "-ctv" | "--cache-type-v" => value().unwrap_or_default().clone_into(&mut folded.cache_type_v),
-            "-fa" | "--flash-attn" => value()
-                .unwrap_or_default()
-                .clone_into(&mut folded.flash_attention),
-            _ => {}
-        }
-    }
+    llamacpp::fold(&settings.args, &mut folded);
     folded
 }

@@ -1,9 +1,14 @@
 //! llama.cpp's flags as far as we know them: what each takes, who may say it, and whether our engine honours it.
 //!
-//! Flags that set a parameter of requests for a whole model stand in that parameter's row ([`crate::parameters`]), all others in [`FLAGS`]. What is in
-//! neither is the configuration's: a flag that llama.cpp gets tomorrow is refused from a request until somebody adds it here.
+//! Flags of a setting with a field of its own stand in its row ([`crate::settings`]), those that set a parameter of requests for a whole model in that
+//! parameter's ([`crate::parameters`]), all others in [`FLAGS`]. What is in none of them is the configuration's: a flag that llama.cpp gets tomorrow is refused from a request until somebody adds it here.
 
-use crate::parameters::{Kind, Parameter, SAMPLING};
+use serde_json::Value;
+
+use crate::{
+    parameters::{Kind, Parameter, SAMPLING},
+    settings::SETTINGS,
+};
 
 /// What a flag takes, with `=` or as the next word.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +53,23 @@ pub struct Flag {
     pub by: By,
     /// `muster-llama` honours it.
     pub ours: bool,
+}
+
+impl Takes {
+    /// The value that a word of a command line is, as far as that can be told without the model; none if a number is wanted and it is none.
+    #[must_use]
+    pub fn read(self, word: &str) -> Option<Value> {
+        match self {
+            Self::Nothing => None,
+            Self::Count => word.parse::<u32>().ok().map(Value::from),
+            Self::Layers if matches!(word, "all" | "auto") => Some((-1).into()),
+            Self::Layers => word.parse::<i32>().ok().map(Value::from),
+            Self::Integer => word.parse::<i64>().ok().map(Value::from),
+            Self::Number => word.parse::<f64>().ok().map(Value::from),
+            // Which words there are, the engine itself knows best.
+            Self::Word(_) | Self::Words(_) | Self::Parameter(_) | Self::Text => Some(word.into()),
+        }
+    }
 }
 
 impl Flag {
@@ -102,7 +124,8 @@ pub const CACHE_TYPES: [&str; 9] = [
 ];
 /// A switch with a mind of its own.
 pub const SWITCH: [&str; 3] = ["on", "off", "auto"];
-const POOLING: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
+/// How the vectors of an embedding model's tokens become one.
+pub const POOLING: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
 const ROPE: [&str; 3] = ["none", "linear", "yarn"];
 const THOUGHTS: [&str; 4] = ["auto", "none", "deepseek", "deepseek-legacy"];
 /// What drafts without a file of its own, or with the draft model that the configuration gives.
@@ -117,22 +140,26 @@ const DRAFTS: [&str; 9] = [
     "ngram-mod",
     "ngram-cache",
 ];
-/// Those that are no parameters of requests.
+/// Flags of `llama-server` behind keys of the Runtime Admin API (seed 001), the one to write first, and the names that they had.
+pub const ADMIN_FLAGS: [(&str, &[&str]); 4] = [
+    ("llama_server_image_max_tokens", &["--image-max-tokens"]),
+    ("llama_server_spec_type", &["--spec-type"]),
+    (
+        "llama_server_spec_draft_n_max",
+        &["--spec-draft-n-max", "--draft-max", "--draft", "--draft-n"],
+    ),
+    (
+        "llama_server_spec_draft_p_min",
+        &["--spec-draft-p-min", "--draft-p-min"],
+    ),
+];
+
+/// Those that are neither settings with a field of their own nor parameters of requests.
 const FLAGS: &[Flag] = {
     use By::{Configuration, Request};
-    use Takes::{Count, Integer, Layers, Nothing, Number, Text, Word, Words};
+    use Takes::{Count, Integer, Nothing, Number, Text, Word, Words};
     &[
         // What our engine does too.
-        Flag::ours(&["-np", "--parallel"], Count, Request),
-        Flag::ours(&["-b", "--batch-size"], Count, Request),
-        Flag::ours(&["-ub", "--ubatch-size"], Count, Request),
-        Flag::ours(&["-t", "--threads"], Count, Request),
-        Flag::ours(&["-tb", "--threads-batch"], Count, Request),
-        Flag::ours(&["-ctk", "--cache-type-k"], Word(&CACHE_TYPES), Request),
-        Flag::ours(&["-ctv", "--cache-type-v"], Word(&CACHE_TYPES), Request),
-        Flag::ours(&["-fa", "--flash-attn"], Word(&SWITCH), Request),
-        Flag::ours(&["--pooling"], Word(&POOLING), Request),
-        Flag::ours(&["--swa-full"], Nothing, Request),
         Flag::ours(&["--jinja"], Nothing, Request),
         Flag::ours(&["-kvu", "--kv-unified"], Nothing, Request),
         Flag::ours(&["--no-context-shift"], Nothing, Request),
@@ -142,11 +169,8 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--no-mmap"], Nothing, Request),
         Flag::ours(&["--mlock"], Nothing, Request),
         // Requests have keys of their own for these, or none.
-        Flag::ours(&["-c", "--ctx-size"], Count, Configuration),
-        Flag::ours(&["-ngl", "--gpu-layers", "--n-gpu-layers"], Layers, Configuration),
         Flag::ours(&["--embedding", "--embeddings"], Nothing, Configuration),
         Flag::ours(&["--rerank", "--reranking"], Nothing, Configuration),
-        Flag::ours(&["--chat-template"], Text, Configuration),
         Flag::ours(&["--chat-template-file"], Text, Configuration),
         Flag::ours(&["--slots"], Nothing, Configuration),
         Flag::ours(&["--props"], Nothing, Configuration),
@@ -211,7 +235,14 @@ const FLAGS: &[Flag] = {
 /// All flags.
 pub fn flags() -> impl Iterator<Item = Flag> {
     let set = SAMPLING.iter().filter(|parameter| !parameter.flags.is_empty());
-    FLAGS.iter().copied().chain(set.map(Flag::of))
+    let fields = SETTINGS.iter().filter(|setting| !setting.flags.is_empty());
+    let fields = fields.map(|setting| Flag {
+        names: setting.flags,
+        takes: setting.takes,
+        by: setting.by,
+        ours: setting.ours,
+    });
+    FLAGS.iter().copied().chain(fields).chain(set.map(Flag::of))
 }
 
 /// The flag of a name, if it is one of them.

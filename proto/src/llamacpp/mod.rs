@@ -6,9 +6,12 @@
 
 mod flags;
 
-pub use flags::{By, CACHE_TYPES, Flag, SWITCH, Takes, find, flags};
+pub use flags::{ADMIN_FLAGS, By, CACHE_TYPES, Flag, POOLING, SWITCH, Takes, find, flags};
 
-use crate::{Code, ErrorExt as _, v1::ErrorInfo};
+use crate::{
+    Code, ErrorExt as _, settings,
+    v1::{ErrorInfo, ModelSettings},
+};
 
 /// The setting that holds flags.
 const KEY: &str = "llamacpp_args";
@@ -105,6 +108,23 @@ pub fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
         part.extend_from_slice(word.all);
     }
     (theirs, ours)
+}
+
+/// Puts what `args` say of settings with fields of their own into these, as far as it can be read.
+pub fn fold(args: &[String], into: &mut ModelSettings) {
+    for word in words(args) {
+        let Some(setting) = settings::flagged(word.name) else {
+            continue;
+        };
+        let value = if setting.takes == Takes::Nothing {
+            Some(true.into())
+        } else {
+            word.value.and_then(|value| setting.takes.read(value))
+        };
+        if let Some(value) = value {
+            (setting.set)(into, &value);
+        }
+    }
 }
 
 /// A flag among arguments, or a word that is none we know.
@@ -236,6 +256,26 @@ mod tests {
         let (theirs, ours) = split(&words_of("--slots -t 4 --chat-template-file x -fa=on --alias y"));
         assert_eq!(theirs, ["-t", "4", "-fa=on"]);
         assert_eq!(ours, ["--slots", "--chat-template-file", "x", "--alias", "y"]);
+    }
+
+    #[test]
+    fn flags_of_settings_are_folded_into_their_fields() {
+        let mut folded = ModelSettings {
+            batch_size: 7,
+            ..ModelSettings::default()
+        };
+        let args = "-c 512 --temp 3 -ngl=all -ctk q8_0 --swa-full -b many --parallel 2 -t";
+        fold(&words_of(args), &mut folded);
+        let wanted = ModelSettings {
+            ctx_size: 512,
+            gpu_layers: Some(-1),
+            cache_type_k: "q8_0".into(),
+            swa_full: true,
+            batch_size: 7,
+            sequences: 2,
+            ..ModelSettings::default()
+        };
+        assert_eq!(folded, wanted);
     }
 
     #[test]

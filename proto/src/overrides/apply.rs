@@ -4,23 +4,10 @@ use serde_json::{Map, Value};
 
 use super::refused;
 use crate::{
-    llamacpp,
+    llamacpp::{self, ADMIN_FLAGS},
+    settings,
     v1::{ErrorInfo, ModelSettings},
 };
-
-/// Flags of `llama-server` behind seed 001's keys, each with its other names.
-const FLAGS: [(&str, &[&str]); 4] = [
-    ("llama_server_image_max_tokens", &["--image-max-tokens"]),
-    ("llama_server_spec_type", &["--spec-type"]),
-    (
-        "llama_server_spec_draft_n_max",
-        &["--spec-draft-n-max", "--draft-max", "--draft", "--draft-n"],
-    ),
-    (
-        "llama_server_spec_draft_p_min",
-        &["--spec-draft-p-min", "--draft-p-min"],
-    ),
-];
 
 pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -> Result<(), ErrorInfo> {
     // First, since it replaces the words that flags are added to.
@@ -35,22 +22,13 @@ pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -
         let (_, configured) = llamacpp::split(&settings.args);
         settings.args = configured.into_iter().chain(words).collect();
     }
-    for (key, value) in fields {
-        match key.as_str() {
-            "gguf_n_ctx" | "llama_server_n_ctx" | "ctx_size" => {
-                settings.ctx_size = value
-                    .as_u64()
-                    .and_then(|size| size.try_into().ok())
-                    .unwrap_or_default();
-            }
-            "gguf_flash_attn" => settings.flash_attention = text(value),
-            "gguf_type_k" => settings.cache_type_k = text(value),
-            "gguf_type_v" => settings.cache_type_v = text(value),
-            "llamacpp_args" => {}
-            _ => match FLAGS.iter().find(|(name, _)| name == key) {
-                Some((_, flags)) => set_flag(&mut settings.args, flags, value),
-                None => set_own(&mut settings.runtime_json, key, value),
-            },
+    for (key, value) in fields.iter().filter(|(key, _)| *key != "llamacpp_args") {
+        if let Some(setting) = settings::named(key) {
+            (setting.set)(settings, value);
+        } else if let Some((_, flags)) = ADMIN_FLAGS.iter().find(|(name, _)| name == key) {
+            set_flag(&mut settings.args, flags, value);
+        } else {
+            set_own(&mut settings.runtime_json, key, value);
         }
     }
     settings.load_override_json = match fields.is_empty() {
@@ -58,11 +36,6 @@ pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -
         false => Value::Object(fields.clone()).to_string(),
     };
     Ok(())
-}
-
-/// A word; null = the runtime's default.
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Replaces a flag of a command line, or takes it away for null. The first of `flags` is the one that is written.

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use super::{Overrides, refused};
 use crate::{
     hub::is_repo,
-    llamacpp::{self, CACHE_TYPES, SWITCH},
+    llamacpp::{self, Takes},
+    settings,
     v1::ErrorInfo,
 };
 
@@ -86,8 +87,6 @@ fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
         }
         "vllm_kv_cache_memory_bytes" => at_most(key, value, i64::MAX.unsigned_abs()),
         "llama_server_spec_draft_n_max" => at_most(key, value, 6),
-        "gguf_flash_attn" => one_of(key, value, &SWITCH),
-        "gguf_type_k" | "gguf_type_v" => one_of(key, value, &CACHE_TYPES),
         "llama_server_spec_type" => one_of(key, value, &["draft-mtp"]),
         "llama_server_spec_draft_p_min" => match value.as_f64() {
             Some(share) if !(0.0..=1.0).contains(&share) => Err(refused(
@@ -120,7 +119,10 @@ fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
             }
             Some(_) | None => Ok(()),
         },
-        _ => Ok(()),
+        _ => match settings::named(key).map(|setting| setting.takes) {
+            Some(Takes::Word(words)) => one_of(key, value, words),
+            Some(_) | None => Ok(()),
+        },
     }
 }
 

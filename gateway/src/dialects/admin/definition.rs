@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use muster_core::runtime::Family;
-use muster_proto::v1::{Model, ModelSettings};
+use muster_proto::{
+    llamacpp::ADMIN_FLAGS,
+    settings::{SETTINGS, named as setting},
+    v1::{Model, ModelSettings},
+};
 use serde_json::{Map, Value, json};
 
 /// Shown instead of a secret.
@@ -14,8 +18,8 @@ pub(super) fn definition(model: &Model) -> Map<String, Value> {
     let settings = model.settings.clone().unwrap_or_default();
     let mut shown = common(model, &settings);
     let own = match Family::of(&model.runtime) {
-        Family::LlamaCpp => llama_cpp(&settings),
-        Family::LlamaServer => llama_server(&settings),
+        Family::LlamaCpp => named(&settings, "gguf_").into(),
+        Family::LlamaServer => llama_server(&settings).into(),
         Family::ExLlamaV3 => json!({
             "exllama_cache_size": count(settings.ctx_size),
             "exllama_cache_quant": null,
@@ -76,7 +80,8 @@ const LLAMA_SEQUENCES: u32 = 4;
 /// Requests that may run at once per replica, as configured; where nothing is said, the runtime's default, which the engine may have to lower.
 pub(super) fn target_inflight(runtime: &str, settings: &ModelSettings) -> u32 {
     let llama = Family::of(runtime).is_llama_cpp();
-    let flagged = || flag(&settings.args, &["-np", "--parallel"])?.parse().ok();
+    let flags = setting("parallel").map_or(&[][..], |setting| setting.flags);
+    let flagged = || flag(&settings.args, flags)?.parse().ok();
     let default = if llama { LLAMA_SEQUENCES } else { 1 };
     match (settings.target_inflight, settings.sequences) {
         (0, 0) if llama => flagged().unwrap_or(default),
@@ -86,31 +91,30 @@ pub(super) fn target_inflight(runtime: &str, settings: &ModelSettings) -> u32 {
     }
 }
 
-fn llama_cpp(settings: &ModelSettings) -> Value {
-    json!({
-        "gguf_n_gpu_layers": settings.gpu_layers.unwrap_or(-1),
-        "gguf_n_ctx": count(settings.ctx_size),
-        "gguf_flash_attn": word(&settings.flash_attention).unwrap_or("auto"),
-        "gguf_type_k": word(&settings.cache_type_k),
-        "gguf_type_v": word(&settings.cache_type_v),
-    })
+/// Settings with fields of their own, under the names of a backend.
+fn named(settings: &ModelSettings, prefix: &str) -> Map<String, Value> {
+    let mut shown = Map::new();
+    for setting in SETTINGS {
+        let name = setting.admin.iter().find(|name| name.starts_with(prefix));
+        if let Some(name) = name {
+            let unset = || serde_json::from_str(setting.unset).unwrap_or_default();
+            let value = (setting.get)(settings).unwrap_or_else(unset);
+            shown.insert((*name).to_owned(), value);
+        }
+    }
+    shown
 }
 
-fn llama_server(settings: &ModelSettings) -> Value {
-    let flag = |names: &[&str]| flag(&settings.args, names);
-    let number = |names: &[&str]| flag(names).and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    json!({
-        "llama_server_n_ctx": count(settings.ctx_size),
-        "llama_server_n_gpu_layers": settings.gpu_layers.unwrap_or(-1),
-        "llama_server_flash_attn": word(&settings.flash_attention).unwrap_or("auto"),
-        "llama_server_mmproj_path": word(&settings.mmproj),
-        "llama_server_draft_model_path": word(&settings.draft),
-        "llama_server_image_max_tokens": number(&["--image-max-tokens"]),
-        "llama_server_spec_type": flag(&["--spec-type"]),
-        "llama_server_spec_draft_n_max": number(&["--spec-draft-n-max", "--draft-max", "--draft"]),
-        "llama_server_spec_draft_p_min": number(&["--spec-draft-p-min", "--draft-p-min"]),
-        "llama_server_extra_args": redacted(&settings.args),
-    })
+fn llama_server(settings: &ModelSettings) -> Map<String, Value> {
+    let mut shown = named(settings, "llama_server_");
+    for (name, flags) in ADMIN_FLAGS {
+        let given = flag(&settings.args, flags);
+        let value = given.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| text.into()));
+        shown.insert(name.to_owned(), value.unwrap_or_default());
+    }
+    let args = redacted(&settings.args).into();
+    shown.insert("llama_server_extra_args".to_owned(), args);
+    shown
 }
 
 /// The value of a flag on a command line.

@@ -5,6 +5,8 @@ use std::path::Path;
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
     Code,
+    llamacpp::Takes,
+    settings,
     v1::{ErrorInfo, ModelSettings, ModelType},
 };
 
@@ -115,7 +117,7 @@ fn check_kind(settings: &ModelSettings, role: Role) -> Result<(), ErrorInfo> {
 
 /// One flag of llama.cpp.
 fn fold<'a>(
-    settings: &mut ModelSettings,
+    wanted: &mut ModelSettings,
     mapping: &mut Mapping,
     flag: &str,
     rest: &mut impl Iterator<Item = &'a str>,
@@ -129,44 +131,29 @@ fn fold<'a>(
             .map(str::to_owned)
             .ok_or_else(|| bad(format!("`{flag}` needs a value")))
     };
-    let number = |text: String| {
-        text.parse::<u32>()
-            .map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")))
-    };
-    match flag {
-        "-c" | "--ctx-size" => settings.ctx_size = number(text()?)?,
-        "-np" | "--parallel" => settings.sequences = number(text()?)?,
-        "-b" | "--batch-size" => settings.batch_size = number(text()?)?,
-        "-ub" | "--ubatch-size" => settings.ubatch_size = number(text()?)?,
-        "-t" | "--threads" => settings.threads = number(text()?)?,
-        "-tb" | "--threads-batch" => settings.threads_batch = number(text()?)?,
-        "-ngl" | "--gpu-layers" | "--n-gpu-layers" => {
+    if let Some(setting) = settings::flagged(flag).filter(|setting| setting.ours) {
+        let value = if setting.takes == Takes::Nothing {
+            true.into()
+        } else {
             let text = text()?;
-            let layers = match text.as_str() {
-                "all" | "auto" => -1,
-                text => text
-                    .parse()
-                    .map_err(|_| bad(format!("`{flag}` needs a number, not `{text}`")))?,
-            };
-            settings.gpu_layers = Some(layers);
-        }
-        "-ctk" | "--cache-type-k" => settings.cache_type_k = text()?,
-        "-ctv" | "--cache-type-v" => settings.cache_type_v = text()?,
-        "-fa" | "--flash-attn" => settings.flash_attention = text()?,
-        "--pooling" => settings.pooling = text()?,
-        "--chat-template" => settings.chat_template = text()?,
+            let wrong = || bad(format!("`{flag}` needs a number, not `{text}`"));
+            setting.takes.read(&text).ok_or_else(wrong)?
+        };
+        (setting.set)(wanted, &value);
+        return Ok(());
+    }
+    match flag {
         "--chat-template-file" => {
             let path = text()?;
-            settings.chat_template = std::fs::read_to_string(&path)
+            wanted.chat_template = std::fs::read_to_string(&path)
                 .map_err(|error| bad(format!("the chat template `{path}` can't be read: {error}")))?;
         }
-        "--swa-full" => settings.swa_full = true,
         // as in llama.cpp the last word on it counts
         "--mmap" => mapping.map = Some(true),
         "--no-mmap" => mapping.map = Some(false),
         "--mlock" => mapping.lock = true,
-        "--embedding" | "--embeddings" => settings.r#type = ModelType::Embedding.into(),
-        "--rerank" | "--reranking" => settings.r#type = ModelType::Reranking.into(),
+        "--embedding" | "--embeddings" => wanted.r#type = ModelType::Embedding.into(),
+        "--rerank" | "--reranking" => wanted.r#type = ModelType::Reranking.into(),
         // what this engine always does
         "--jinja" | "-kvu" | "--kv-unified" | "--no-context-shift" | "-cb" | "--cont-batching"
         | "--no-warmup" => {}

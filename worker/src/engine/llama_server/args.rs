@@ -6,8 +6,10 @@ use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio, time:
 
 use muster_proto::{
     Code, ErrorExt as _,
+    settings::SETTINGS,
     v1::{Device, DeviceKind, ErrorInfo, ModelSettings, ModelType},
 };
+use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
 use crate::keeper;
@@ -32,6 +34,18 @@ const RESERVED: [&str; 9] = [
     "--api-prefix",
     "--no-slots",
     "--threads-http",
+];
+
+/// Settings that are said in words of our own.
+const SAID: [&str; 8] = [
+    "checkpoint",
+    "ctx_size",
+    "sequences",
+    "batch_size",
+    "ubatch_size",
+    "gpu_layers",
+    "chat_template",
+    "draft",
 ];
 
 /// Sequences the server will have.
@@ -78,23 +92,18 @@ pub(super) fn line(
         .word("--metrics")
         .pair("--log-colors", "off");
     line.kind(settings, cells);
-    line.some("-t", settings.threads)
-        .some("-tb", settings.threads_batch);
     line.gpus(settings, devices);
-    line.text("-ctk", &settings.cache_type_k)
-        .text("-ctv", &settings.cache_type_v);
-    line.text("-fa", &settings.flash_attention)
-        .text("--pooling", &settings.pooling);
-    line.text("--mmproj", &settings.mmproj);
+    for setting in SETTINGS.iter().filter(|setting| !SAID.contains(&setting.name)) {
+        if let (Some(flag), Some(value)) = (setting.flags.first(), (setting.get)(settings)) {
+            line.setting(flag, &value);
+        }
+    }
     if !settings.draft.is_empty() {
         // Alone, -md loads the model and drafts nothing.
         line.pair("-md", &settings.draft);
         if !settings.args.iter().any(|word| flag(word) == "--spec-type") {
             line.pair("--spec-type", "draft-simple");
         }
-    }
-    if settings.swa_full {
-        line.word("--swa-full");
     }
     for adapter in &settings.lora {
         line.pair("--lora-scaled", format!("{}:{}", adapter.path, adapter.scale));
@@ -204,11 +213,14 @@ impl Line {
         }
     }
 
-    fn text(&mut self, flag: &str, value: &str) -> &mut Self {
-        if value.is_empty() {
-            self
-        } else {
-            self.pair(flag, value)
+    /// A setting as it was given; a switch stands alone.
+    fn setting(&mut self, flag: &str, value: &Value) -> &mut Self {
+        match value {
+            Value::Bool(_) => self.word(flag),
+            Value::String(text) => self.pair(flag, text),
+            Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                self.pair(flag, value.to_string())
+            }
         }
     }
 
@@ -251,6 +263,8 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use muster_proto::llamacpp::Takes;
+
     use super::*;
 
     fn words(settings: &ModelSettings) -> Vec<String> {
@@ -291,6 +305,41 @@ mod tests {
         };
         let line = words(&settings).join(" ");
         assert!(line.contains("--embeddings -b 512 -ub 512"), "{line}");
+    }
+
+    #[test]
+    fn every_setting_with_a_flag_is_said_once() {
+        for setting in SETTINGS.iter().filter(|setting| !setting.flags.is_empty()) {
+            let mut settings = ModelSettings {
+                checkpoint: "/m.gguf".into(),
+                ..Default::default()
+            };
+            let value = match setting.takes {
+                Takes::Count | Takes::Layers => 3.into(),
+                Takes::Nothing => true.into(),
+                Takes::Word(words) => words[0].into(),
+                Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) | Takes::Text => {
+                    Value::from("/x")
+                }
+            };
+            (setting.set)(&mut settings, &value);
+            let gpu = Device {
+                kind: DeviceKind::Gpu.into(),
+                ..Device::default()
+            };
+            let template = (setting.name == "chat_template").then_some(Path::new("/t"));
+            let line = line(&settings, &[gpu], Path::new("x"), template).unwrap();
+            let said = |word: &OsString| {
+                let word = word.to_str().unwrap();
+                setting.flags.contains(&word) || (template.is_some() && word == "--chat-template-file")
+            };
+            assert_eq!(
+                line.iter().filter(|word| said(word)).count(),
+                1,
+                "{}",
+                setting.name
+            );
+        }
     }
 
     #[test]
