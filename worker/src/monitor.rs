@@ -21,16 +21,16 @@ const STEADY: Duration = Duration::from_secs(5);
 /// What an engine was seen to use.
 type Seen = (InstanceId, Vec<Reservation>);
 
-/// Looks until it is dropped.
+/// Takes samples until it is dropped.
 pub(crate) async fn run(ground: Arc<Ground>) {
     loop {
-        let loading = look(&ground).await;
+        let loading = sample(&ground).await;
         sleep(if loading { LOADING } else { STEADY }).await;
     }
 }
 
-/// True if something loads.
-async fn look(ground: &Arc<Ground>) -> bool {
+/// Takes one sample of all engines; true if something loads.
+async fn sample(ground: &Arc<Ground>) -> bool {
     let instances = ground.board.snapshot(Instant::now(), false).instances;
     let loading = instances
         .iter()

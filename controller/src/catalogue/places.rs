@@ -84,7 +84,7 @@ impl FilePlace {
     }
 
     /// Looks at a model's files, and into them if `headers`; blocks while the disk does.
-    pub(crate) fn look(self: &Arc<Self>, headers: bool) -> Seen {
+    pub(crate) fn inspect(self: &Arc<Self>, headers: bool) -> Seen {
         let reader = self.reader.as_ref().filter(|_| headers);
         Seen {
             place: Arc::clone(self),

@@ -48,11 +48,11 @@ impl Ensures {
 /// Operators' calls without an answer.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    open: HashMap<RequestId, Call>,
+    open: HashMap<RequestId, OpenCall>,
 }
 
 #[derive(Debug)]
-struct Call {
+struct OpenCall {
     about: About,
     sender: watch::Sender<CallState>,
 }
@@ -142,7 +142,7 @@ impl Driver {
                 let model = ModelId::new(load.model.as_str()).map_err(convert::missing)?;
                 self.calls.open.insert(
                     request.clone(),
-                    Call {
+                    OpenCall {
                         about: About::Model(load.model),
                         sender,
                     },
@@ -163,7 +163,7 @@ impl Driver {
                 let model = ModelId::new(unload.model.as_str()).map_err(convert::missing)?;
                 self.calls.open.insert(
                     request.clone(),
-                    Call {
+                    OpenCall {
                         about: About::Model(unload.model),
                         sender,
                     },
@@ -184,7 +184,9 @@ impl Driver {
                     .filter(|instance| instance.worker == id);
                 let instances = hosted.map(|instance| instance.id.to_string()).collect();
                 let about = About::Worker { instances };
-                self.calls.open.insert(request.clone(), Call { about, sender });
+                self.calls
+                    .open
+                    .insert(request.clone(), OpenCall { about, sender });
                 self.feed(Event::ForgetRequested { request, worker: id });
             }
         }
@@ -209,7 +211,7 @@ impl Driver {
 
     /// Policy's last word on a call.
     pub(super) fn reply(&mut self, request: &RequestId, result: Result<ModelState, LoadError>) {
-        let Some(Call { about, sender }) = self.calls.open.remove(request) else {
+        let Some(OpenCall { about, sender }) = self.calls.open.remove(request) else {
             return;
         };
         let answer = match (result, about) {

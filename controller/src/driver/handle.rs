@@ -118,7 +118,7 @@ impl Ensure {
 
 /// An operator's call under way; it goes on without a listener.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct RunningCall {
     receiver: watch::Receiver<CallState>,
 }
 
@@ -131,7 +131,7 @@ pub(crate) enum Word {
     Done(Answer),
 }
 
-impl Call {
+impl RunningCall {
     /// The next word.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Call {
     /// The last word.
     ///
     /// # Errors
-    /// As [`Call::next`].
+    /// As [`RunningCall::next`].
     pub(crate) async fn finish(mut self) -> Result<Answer, Status> {
         loop {
             if let Word::Done(answer) = self.next().await? {
@@ -290,14 +290,14 @@ impl Handle {
     ///
     /// # Errors
     /// The controller is overloaded or ends.
-    pub(crate) fn call(&self, order: Order) -> Result<Call, Status> {
+    pub(crate) fn call(&self, order: Order) -> Result<RunningCall, Status> {
         let (sender, receiver) = watch::channel(CallState::Waiting);
         self.ask(Ask::Call {
             request: RequestId::fresh(),
             order,
             sender,
         })?;
-        Ok(Call { receiver })
+        Ok(RunningCall { receiver })
     }
 
     /// Asks a question.

@@ -160,7 +160,7 @@ impl Driver {
         let begun = Instant::now();
         self.looks.running = Some(Look {
             task: aside(move || {
-                let look = |place| FilePlace::look(place, begun.elapsed() < headers_for);
+                let look = |place| FilePlace::inspect(place, begun.elapsed() < headers_for);
                 places.iter().map(look).collect()
             }),
             until: Instant::now() + LOOK_WAIT,

@@ -60,7 +60,7 @@ impl Cache {
     }
 
     /// What is there of a checkpoint.
-    pub(super) fn look(&self, checkpoint: &HubCheckpoint) -> CachedFiles {
+    pub(super) fn cached_files(&self, checkpoint: &HubCheckpoint) -> CachedFiles {
         match self.find(checkpoint) {
             Some(found) => found.shown(checkpoint),
             None => CachedFiles::default(),
@@ -72,7 +72,7 @@ impl Cache {
     /// # Errors
     /// `file_not_found`: not all of them are there.
     pub(crate) fn resolve(&self, checkpoint: &HubCheckpoint) -> Result<CachedFiles, ErrorInfo> {
-        let found = self.look(checkpoint);
+        let found = self.cached_files(checkpoint);
         if found.complete {
             return Ok(found);
         }
@@ -380,11 +380,21 @@ mod tests {
         let cache = Cache::new(dir.path().to_owned());
         add(&cache, "c1", "M-Q8_0.gguf", "e1");
         add(&cache, "c2", "M-Q4_0.gguf", "e2");
-        assert!(cache.look(&checkpoint("Q8_0")).path.ends_with("c1/M-Q8_0.gguf"));
-        assert!(cache.look(&checkpoint("Q4_0")).path.ends_with("c2/M-Q4_0.gguf"));
+        assert!(
+            cache
+                .cached_files(&checkpoint("Q8_0"))
+                .path
+                .ends_with("c1/M-Q8_0.gguf")
+        );
+        assert!(
+            cache
+                .cached_files(&checkpoint("Q4_0"))
+                .path
+                .ends_with("c2/M-Q4_0.gguf")
+        );
         // A link without content is nothing.
         fs::remove_file(cache.repo(REPO).blob("e2")).unwrap();
-        assert!(!cache.look(&checkpoint("Q4_0")).complete);
+        assert!(!cache.cached_files(&checkpoint("Q4_0")).complete);
     }
 
     #[test]
@@ -403,7 +413,7 @@ mod tests {
         assert_eq!(freed, 2);
         let repo = cache.repo(REPO);
         assert!(!repo.blob("e1").exists() && repo.blob("e2").exists() && repo.blob("e3").exists());
-        assert!(cache.look(&with("Q4_0")).complete);
+        assert!(cache.cached_files(&with("Q4_0")).complete);
         // The last one takes the whole repository with it.
         assert_eq!(cache.remove(&with("Q4_0"), &[]).unwrap(), 4);
         assert!(!dir.path().join("models--org--name").exists());
@@ -419,7 +429,7 @@ mod tests {
             ..checkpoint("")
         };
         add(&cache, "c1", "config.json", "e1");
-        assert!(!cache.look(&folder).complete);
+        assert!(!cache.cached_files(&folder).complete);
         let index = cache.repo(REPO).blob("e2");
         fs::write(
             &index,
@@ -431,9 +441,9 @@ mod tests {
             .link("c1", "model.safetensors.index.json", "e2")
             .unwrap();
         add(&cache, "c1", "m-1.safetensors", "e3");
-        assert!(!cache.look(&folder).complete);
+        assert!(!cache.cached_files(&folder).complete);
         add(&cache, "c1", "m-2.safetensors", "e4");
-        let found = cache.look(&folder);
+        let found = cache.cached_files(&folder);
         assert!(found.complete && found.path.ends_with("snapshots/c1"));
     }
 }

@@ -125,16 +125,16 @@ impl Desk {
                 if let Some(job) = self.lock().jobs.get(&checkpoint) {
                     job.cancel.cancel();
                 }
-                self.look(order_id, checkpoint);
+                self.tell_cached(order_id, checkpoint);
             }
-            Some(Order::Look(_)) => self.look(order_id, checkpoint),
+            Some(Order::Look(_)) => self.tell_cached(order_id, checkpoint),
             Some(Order::Remove(remove)) => {
                 let desk = self.clone();
                 let work = async move {
                     let cache = desk.cache().clone();
                     let removed = spawn_blocking(move || {
                         let freed_bytes = cache.remove(&checkpoint, &remove.keep)?;
-                        let left = cache.look(&checkpoint);
+                        let left = cache.cached_files(&checkpoint);
                         Ok::<_, std::io::Error>(CachedFiles { freed_bytes, ..left })
                     });
                     let news = match removed.await {
@@ -161,11 +161,11 @@ impl Desk {
         }
     }
 
-    fn look(&self, order_id: String, checkpoint: HubCheckpoint) {
+    fn tell_cached(&self, order_id: String, checkpoint: HubCheckpoint) {
         let desk = self.clone();
         let work = async move {
             let cache = desk.cache().clone();
-            let news = match spawn_blocking(move || cache.look(&checkpoint)).await {
+            let news = match spawn_blocking(move || cache.cached_files(&checkpoint)).await {
                 Ok(found) => News::Cached(found),
                 Err(panic) => failed(&panic.to_string()),
             };

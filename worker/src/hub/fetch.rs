@@ -44,7 +44,7 @@ const SPARE: u64 = 64 << 20;
 
 /// A file to be fetched, or there.
 #[derive(Debug)]
-struct Wanted {
+struct WantedFile {
     path: String,
     info: FileInfo,
     there: bool,
@@ -60,7 +60,7 @@ pub(super) async fn fetch(
     checkpoint: &HubCheckpoint,
     progress: &watch::Sender<FetchProgress>,
 ) -> Result<CachedFiles, ErrorInfo> {
-    let found = look(cache, checkpoint).await?;
+    let found = cached_files(cache, checkpoint).await?;
     if found.complete {
         return Ok(found);
     }
@@ -79,7 +79,7 @@ pub(super) async fn fetch(
         }
         let info = remote.info(name, &listing.commit, path).await?;
         let blob = fs::metadata(repo.blob(&info.etag));
-        files.push(Wanted {
+        files.push(WantedFile {
             path: path.clone(),
             there: blob.is_ok_and(|meta| meta.len() == info.size),
             info,
@@ -130,7 +130,7 @@ struct Coming<'a> {
     repo: &'a Repo,
     name: &'a str,
     commit: &'a str,
-    file: &'a Wanted,
+    file: &'a WantedFile,
 }
 
 impl Coming<'_> {
@@ -139,7 +139,7 @@ impl Coming<'_> {
         told: &mut FetchProgress,
         progress: &watch::Sender<FetchProgress>,
     ) -> Result<(), ErrorInfo> {
-        let Wanted { path, info, .. } = self.file;
+        let WantedFile { path, info, .. } = self.file;
         let blobs = self.repo.blobs();
         on_disk(move || fs::create_dir_all(blobs)).await?;
         let blob = self.repo.blob(&info.etag);
@@ -278,9 +278,9 @@ impl Content {
     }
 }
 
-async fn look(cache: &Cache, checkpoint: &HubCheckpoint) -> Result<CachedFiles, ErrorInfo> {
+async fn cached_files(cache: &Cache, checkpoint: &HubCheckpoint) -> Result<CachedFiles, ErrorInfo> {
     let (cache, checkpoint) = (cache.clone(), checkpoint.clone());
-    beside(move || cache.look(&checkpoint)).await
+    beside(move || cache.cached_files(&checkpoint)).await
 }
 
 /// Takes a lock that other downloads of this content respect; the operating system gives it back with the process.
@@ -298,7 +298,7 @@ async fn lock(path: PathBuf) -> Result<File, ErrorInfo> {
 }
 
 /// Refuses what cannot end well.
-fn check_room(cache: &Cache, files: &[Wanted]) -> Result<(), ErrorInfo> {
+fn check_room(cache: &Cache, files: &[WantedFile]) -> Result<(), ErrorInfo> {
     let missing = files.iter().filter(|file| !file.there).map(|file| file.info.size);
     let wanted: u64 = missing.sum();
     fs::create_dir_all(cache.root()).map_err(|error| disk(&error))?;

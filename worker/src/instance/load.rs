@@ -189,7 +189,7 @@ impl Loading<'_> {
                 Ok(()) = self.progress.changed() => self.progressed(),
                 Ok(()) = self.process.changed() => self.started().await,
                 Ok(()) = self.core.around.changed() => self.look_around(),
-                _ = looks.tick() => self.look().await,
+                _ = looks.tick() => self.check_progress().await,
             }
         }
     }
@@ -275,7 +275,7 @@ impl Loading<'_> {
         }
     }
 
-    async fn look(&mut self) {
+    async fn check_progress(&mut self) {
         let process = self.process.borrow().clone();
         let activity = match process.clone() {
             Some(process) => beside(move || procfs::activity(&process.tree())).await,

@@ -124,14 +124,17 @@ impl Serving<'_> {
         self.look_around();
         let mut over = None;
         while over.is_none() {
-            over = self.turn(&mut gone, &mut sweeps).await.or_else(|| self.settle());
+            over = self
+                .next_event(&mut gone, &mut sweeps)
+                .await
+                .or_else(|| self.settle());
         }
         let (force, failure) = over.unwrap_or((true, None));
         self.close(force, failure)
     }
 
     /// Waits for something to happen, and does it.
-    async fn turn(&mut self, gone: &mut BoxFuture<'static, ()>, sweeps: &mut Interval) -> Option<Over> {
+    async fn next_event(&mut self, gone: &mut BoxFuture<'static, ()>, sweeps: &mut Interval) -> Option<Over> {
         let wake = self.wake();
         tokio::select! {
             message = self.messages.recv() => return self.messages(message),

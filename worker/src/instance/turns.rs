@@ -22,11 +22,11 @@ use std::{
 };
 
 /// Virtual time a key's next request is due at, and a ticket that orders equal ones as they came.
-type Turn = (u64, u64);
+type Due = (u64, u64);
 
 #[derive(Debug)]
 struct Known<L> {
-    turn: Turn,
+    turn: Due,
     waits: bool,
     line: L,
 }
@@ -35,9 +35,9 @@ struct Known<L> {
 #[derive(Debug)]
 pub(super) struct Turns<L> {
     known: HashMap<Arc<str>, Known<L>>,
-    waiting: BTreeMap<Turn, Arc<str>>,
+    waiting: BTreeMap<Due, Arc<str>>,
     /// Who waits for nothing and has had more than its share.
-    ahead: BTreeMap<Turn, Arc<str>>,
+    ahead: BTreeMap<Due, Arc<str>>,
     now: u64,
     tickets: u64,
 }

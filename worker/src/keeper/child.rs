@@ -97,7 +97,7 @@ fn keep(args: &KeeperArgs) -> io::Result<()> {
 }
 
 fn itself() -> io::Result<ProcessId> {
-    proc::look(std::process::id())
+    proc::read_process(std::process::id())
         .map(proc::Process::id)
         .ok_or_else(|| io::Error::other("/proc does not show this process"))
 }
@@ -132,7 +132,7 @@ fn spawn(args: &KeeperArgs, cgroup: Option<&Cgroup>) -> io::Result<ProcessId> {
     let child = command.spawn()?;
     let pid = child.id();
     // It cannot be reaped before the reaper runs, so its entry in /proc exists even if it has ended.
-    proc::look(pid)
+    proc::read_process(pid)
         .map(proc::Process::id)
         .ok_or_else(|| io::Error::other("/proc does not show the engine"))
 }

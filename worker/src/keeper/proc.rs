@@ -30,8 +30,8 @@ impl Process {
     }
 }
 
-/// Looks at one process; `None` if there is none.
-pub(super) fn look(pid: u32) -> Option<Process> {
+/// What the system knows of one process; `None` if there is none.
+pub(super) fn read_process(pid: u32) -> Option<Process> {
     parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
@@ -44,7 +44,10 @@ pub(super) fn user(pid: u32) -> Option<u32> {
 
 /// All processes of this host that can be seen.
 pub(super) fn all() -> Vec<Process> {
-    numbers(Path::new("/proc")).into_iter().filter_map(look).collect()
+    numbers(Path::new("/proc"))
+        .into_iter()
+        .filter_map(read_process)
+        .collect()
 }
 
 /// The living descendants of `root`, without it, parents before children. Not by `/proc/PID/task/TID/children`: many kernels have none.
@@ -79,7 +82,7 @@ pub(super) fn open(process: Process) -> Option<OwnedFd> {
         PidfdFlags::empty(),
     )
     .ok()?;
-    (look(process.pid)?.start_time == process.start_time).then_some(fd)
+    (read_process(process.pid)?.start_time == process.start_time).then_some(fd)
 }
 
 /// Sends a signal; a process that is gone, or another by now, gets none.
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn this_process_sees_itself() {
-        let me = look(std::process::id()).unwrap();
+        let me = read_process(std::process::id()).unwrap();
         assert!(open(me).is_some());
         assert!(open(Process { start_time: 1, ..me }).is_none());
         assert!(all().contains(&me));

@@ -100,7 +100,7 @@ fn leftovers(record: &Record) -> Vec<Process> {
         .leaders
         .iter()
         .filter(|leader| {
-            proc::look(leader.pid)
+            proc::read_process(leader.pid)
                 .is_some_and(|process| process.start_time == leader.start_time && leads(&process))
         })
         .map(|leader| leader.pid)

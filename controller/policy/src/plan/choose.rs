@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::Pass;
 use super::candidates::{Candidate, Place};
 use super::obstacle::{Obstacle, Shortage, Victim};
-use super::room::{Room, Wanted};
+use super::room::{Room, WantedLoad};
 use super::tenure::Tenure;
 use crate::api::{LoadError, Origin};
 use crate::config::{Config, Placement};
@@ -139,7 +139,7 @@ impl PlanKey {
 
 /// One host in detail.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct HostReport {
     pub(super) best: Option<(PlanKey, Place)>,
     pub(super) claimed: Option<(usize, Vec<ModelId>)>,
     pub(super) stop: Option<(usize, Stop)>,
@@ -149,7 +149,7 @@ pub(super) struct Look {
 /// What is asked of every host.
 pub(super) struct Question<'a> {
     pub(super) load: &'a Load,
-    wanted: Wanted<'a>,
+    wanted: WantedLoad<'a>,
     avoid: &'a [WorkerId],
     /// Only this worker will do.
     only: Option<&'a WorkerId>,
@@ -178,7 +178,7 @@ impl Fleet {
         let Some(host) = host.and_then(|host| self.ledger.named(host)) else {
             return Err(Stop::NobodyHere);
         };
-        let look = self.look(host, &question);
+        let look = self.examine(host, &question);
         match (&look.best, look.claimed) {
             (Some((key, place)), claimed) if claimed.as_ref().is_none_or(|(need, _)| *need >= key.need) => {
                 self.plan_of(host, place, &question).ok_or(Stop::NobodyHere)
@@ -199,8 +199,8 @@ impl Fleet {
         })
     }
 
-    pub(super) fn look(&self, host: &Host, question: &Question<'_>) -> Look {
-        let mut found = Look::default();
+    pub(super) fn examine(&self, host: &Host, question: &Question<'_>) -> HostReport {
+        let mut found = HostReport::default();
         let claims = question.pass.claims_on(&host.id);
         host.places(&question.load.spec, &self.config, |place| {
             let worker = host.seats.get(place.seat).map(|seat| &seat.worker);
@@ -327,8 +327,8 @@ impl Fleet {
     }
 }
 
-fn wanted(load: &Load) -> Wanted<'_> {
-    Wanted {
+fn wanted(load: &Load) -> WantedLoad<'_> {
+    WantedLoad {
         model: ModelTag::new(&load.model),
         spec: &load.spec,
         evicts: load.origin != Origin::Preload,

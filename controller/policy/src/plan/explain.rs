@@ -5,7 +5,7 @@
 use super::Pass;
 use super::choose::{Ease, Plan, Stop};
 use super::obstacle::{Obstacle, Victim};
-use super::room::{Room, Wanted};
+use super::room::{Room, WantedLoad};
 use super::tenure::Tenure;
 use crate::api::{
     Explanation, ModelSpec, Moment, Obstruction, Origin, PartView, PlaceView, Verdict, VictimStanding,
@@ -77,7 +77,7 @@ impl Fleet {
     }
 
     fn places_of(&self, spec: &ModelSpec, pass: &Pass, chosen: Option<&Plan>) -> Vec<PlaceView> {
-        let wanted = Wanted {
+        let wanted = WantedLoad {
             model: ModelTag::new(&spec.id),
             spec,
             evicts: true,

@@ -8,15 +8,15 @@ use crate::strategy::Worth;
 use muster_core::{ModelId, ModelType};
 
 /// A place in the order: idle ones first. Ties break by id.
-type Turn = (u8, Worth);
+type Rank = (u8, Worth);
 
 /// Where it is bytes that are needed.
-fn by_worth(resident: &Resident) -> Turn {
+fn by_worth(resident: &Resident) -> Rank {
     (resident.tenure.rank(), resident.worth)
 }
 
 /// Where it is a slot, which has no bytes.
-fn by_loss(resident: &Resident) -> Turn {
+fn by_loss(resident: &Resident) -> Rank {
     (resident.tenure.rank(), resident.loss)
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn by_instance(resident: &Resident, wanted: ModelType, rule: Eviction
 }
 
 /// Who is spared first if not all have to go.
-pub(crate) fn most_worth_first(resident: &Resident) -> std::cmp::Reverse<Turn> {
+pub(crate) fn most_worth_first(resident: &Resident) -> std::cmp::Reverse<Rank> {
     std::cmp::Reverse(by_worth(resident))
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn first_model<'a>(
     residents: impl Iterator<Item = &'a Resident>,
     claimed: impl Fn(&ModelId) -> bool,
 ) -> Option<&'a ModelTag> {
-    let mut models: BTreeMap<&ModelTag, Option<Turn>> = BTreeMap::new();
+    let mut models: BTreeMap<&ModelTag, Option<Rank>> = BTreeMap::new();
     for resident in residents {
         let own = resident.tenure.movable().then(|| by_loss(resident));
         let all = models.entry(&resident.model).or_insert(own);

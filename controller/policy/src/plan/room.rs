@@ -14,14 +14,14 @@ use muster_core::{Bytes, ModelId, ModelType};
 
 /// What is to be loaded.
 #[derive(Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WantedLoad<'a> {
     pub(crate) model: ModelTag,
     pub(crate) spec: &'a ModelSpec,
     /// Others may go for it.
     pub(crate) evicts: bool,
 }
 
-impl Wanted<'_> {
+impl WantedLoad<'_> {
     /// Another replica of the model.
     pub(super) fn sibling(&self, resident: &Resident) -> bool {
         self.spec.replicas.get() > 1 && resident.model == self.model
@@ -32,7 +32,7 @@ impl Wanted<'_> {
 pub(crate) struct Room<'a> {
     pub(super) config: &'a Config,
     pub(super) host: &'a Host,
-    pub(super) wanted: &'a Wanted<'a>,
+    pub(super) wanted: &'a WantedLoad<'a>,
     place: &'a Place,
     pub(super) claims: SmallVec<[&'a Claim; 4]>,
     /// Residents that go for earlier claims, beside those on their way out. Replicas of the model itself are counted as staying: a group
@@ -49,7 +49,7 @@ impl<'a> Room<'a> {
     pub(crate) fn new(
         config: &'a Config,
         host: &'a Host,
-        wanted: &'a Wanted<'a>,
+        wanted: &'a WantedLoad<'a>,
         place: &'a Place,
         claims: &'a [Claim],
     ) -> Self {
@@ -59,7 +59,7 @@ impl<'a> Room<'a> {
     fn among(
         config: &'a Config,
         host: &'a Host,
-        (wanted, place): (&'a Wanted<'a>, &'a Place),
+        (wanted, place): (&'a WantedLoad<'a>, &'a Place),
         claims: SmallVec<[&'a Claim; 4]>,
     ) -> Self {
         let mut promised = SmallVec::new();
@@ -105,7 +105,7 @@ impl<'a> Room<'a> {
     }
 
     /// Whether the load fits beside all that is there at this moment, victims of claims and what is on its way out included.
-    pub(crate) fn fits_now(config: &Config, host: &Host, wanted: &Wanted<'_>, place: &Place) -> bool {
+    pub(crate) fn fits_now(config: &Config, host: &Host, wanted: &WantedLoad<'_>, place: &Place) -> bool {
         let models: std::collections::BTreeSet<&ModelTag> = host
             .residents
             .iter()

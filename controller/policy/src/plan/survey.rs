@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Pass;
 use super::candidates::Nowhere;
-use super::choose::{Look, Plan, PlanKey, Question, Stop};
+use super::choose::{HostReport, Plan, PlanKey, Question, Stop};
 use crate::fleet::Fleet;
 use crate::ledger::Host;
 use crate::state::{Claim, Load, LoadId};
@@ -52,7 +52,7 @@ fn least<K: Ord>(known: &mut Option<(K, HostId)>, other: Option<(K, HostId)>) {
 }
 
 impl Found {
-    fn on(host: &Host, look: &Look) -> Self {
+    fn on(host: &Host, look: &HostReport) -> Self {
         let at = || host.id.clone();
         Self {
             best: look.best.as_ref().map(|(key, _)| (*key, at())),
@@ -206,7 +206,7 @@ impl Fleet {
             let Some(host) = self.ledger.host(slot) else {
                 continue;
             };
-            let news = Found::on(host, &self.look(host, question));
+            let news = Found::on(host, &self.examine(host, question));
             if found.worsens(&host.id, &news) {
                 return self.look_everywhere(question);
             }
@@ -232,7 +232,7 @@ impl Fleet {
             .min_by_key(|(bound, _)| bound)
             .map(|(_, host)| *host);
         if let Some(first) = first {
-            found.add(Found::on(first, &self.look(first, question)));
+            found.add(Found::on(first, &self.examine(first, question)));
         }
         let others = bounds
             .iter()
@@ -240,7 +240,7 @@ impl Fleet {
         for (bound, host) in others {
             let known = found.best.as_ref();
             if known.is_none_or(|(key, at)| (key, at) > (bound, &host.id)) {
-                found.add(Found::on(host, &self.look(host, question)));
+                found.add(Found::on(host, &self.examine(host, question)));
             }
         }
         let answer = self.answer(&found, question);
@@ -251,7 +251,7 @@ impl Fleet {
         let look = |host: &HostId| {
             self.ledger
                 .named(host)
-                .map(|host| (host, self.look(host, question)))
+                .map(|host| (host, self.examine(host, question)))
         };
         let best = found.best.as_ref();
         // A better need that only an earlier claim keeps it from is worth waiting for.

@@ -11,6 +11,6 @@ mod worker;
 pub(crate) use device::{Device, Free};
 pub(crate) use instance::{Asked, Before, Condemned, Exit, Instance, InstanceState, Pending, Was};
 pub(crate) use load::{Claim, Delay, Goal, Load, LoadId, Standing};
-pub(crate) use model::{Call, Failure, Model};
+pub(crate) use model::{Failure, Model, WaitingCall};
 pub(crate) use waiter::{Place, Waiter};
 pub(crate) use worker::{Presence, Worker};

@@ -24,7 +24,7 @@ pub(crate) struct Model {
     pub(crate) instances: BTreeSet<InstanceId>,
     pub(crate) waiters: BTreeSet<HoldId>,
     /// Operators' calls that wait for a load to end.
-    pub(crate) loads: Vec<Call>,
+    pub(crate) loads: Vec<WaitingCall>,
     /// Operators' calls that wait for an unload to end.
     pub(crate) unloads: Vec<RequestId>,
     pub(crate) queued: Option<LoadId>,
@@ -41,7 +41,7 @@ pub(crate) struct Model {
 
 /// An operator's call that waits.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct WaitingCall {
     pub(crate) request: RequestId,
     /// What it was told last.
     pub(crate) told: Option<Stage>,

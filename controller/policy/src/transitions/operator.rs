@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::{DecisionKind, Effect, LoadError, ModelSpec, ModelState, Origin, UnloadHow, UnloadMode};
 use crate::fleet::Fleet;
-use crate::state::{Call, Condemned, Instance, InstanceState};
+use crate::state::{Condemned, Instance, InstanceState, WaitingCall};
 use muster_core::{InstanceId, ModelId, RequestId, WorkerId};
 
 impl Fleet {
@@ -33,7 +33,7 @@ impl Fleet {
             }
             Ok(Ok(spec)) => {
                 if let Some(model) = self.models.get_mut(id) {
-                    model.loads.push(Call { request, told: None });
+                    model.loads.push(WaitingCall { request, told: None });
                 }
                 self.enqueue(id, spec, Origin::Admin);
             }

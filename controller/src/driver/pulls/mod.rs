@@ -59,7 +59,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
     open: HashMap<HubCheckpoint, Pull>,
-    orders: HashMap<String, Asked>,
+    orders: HashMap<String, OpenOrder>,
     /// What workers have.
     known: HashMap<HubCheckpoint, BTreeMap<WorkerId, CachedFiles>>,
     failed: HashMap<HubCheckpoint, (Instant, ErrorInfo)>,
@@ -91,7 +91,7 @@ enum Place {
 
 /// An order that a worker has not answered.
 #[derive(Debug)]
-struct Asked {
+struct OpenOrder {
     worker: WorkerId,
     about: About,
 }
@@ -130,7 +130,7 @@ impl Pulls {
 
     fn order(&mut self, worker: &WorkerId, about: About) -> String {
         let order_id = id::fresh().to_string();
-        let asked = Asked {
+        let asked = OpenOrder {
             worker: worker.clone(),
             about,
         };

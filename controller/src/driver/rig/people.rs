@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::{Rig, world::Life};
 use crate::driver::{
-    handle::{Call, Ensure, Word},
+    handle::{Ensure, RunningCall, Word},
     inbox::{Ask, Order, Pin, Query},
 };
 
@@ -41,7 +41,7 @@ impl Stream {
 
 /// An operator's call.
 pub(in crate::driver) struct Asked {
-    call: Call,
+    call: RunningCall,
     pub(in crate::driver) answer: Option<Result<(), tonic::Status>>,
 }
 
