@@ -156,7 +156,7 @@ fn setting(field: &FieldDescriptor, row: &Row<'_>) -> Result<String, Box<dyn Err
         key => key,
     };
     Ok(format!(
-        "Setting {{ name: {name:?}, key: {key:?}, admin: &{:?}, unset: {:?}, flags: &{:?}, takes: {takes}, path: {}, by: {}, ours: {}, get: |m| {get}, set: |m, value| m.{name} = {set} }}",
+        "Setting {{ name: {name:?}, key: {key:?}, admin: &{:?}, unset: {:?}, flags: &{:?}, takes: {takes}, path: {}, by: {}, ours: {}, load: &{:?}, nullable: {}, get: |m| {get}, set: |m, value| m.{name} = {set} }}",
         row.words("admin"),
         row.text("unset"),
         row.words("flags"),
@@ -167,6 +167,8 @@ fn setting(field: &FieldDescriptor, row: &Row<'_>) -> Result<String, Box<dyn Err
             "By::Configuration"
         },
         row.is("ours"),
+        row.words("load"),
+        row.is("nullable"),
     ))
 }
 

@@ -33,6 +33,10 @@ pub struct Setting {
     pub by: By,
     /// `muster-llama` honours its flag.
     pub ours: bool,
+    /// Those of its names in the Runtime Admin API that one load may set.
+    pub load: &'static [&'static str],
+    /// A load may say null.
+    pub nullable: bool,
     /// What is set; none if nothing was said.
     pub get: fn(&ModelSettings) -> Option<Value>,
     /// Sets it; null takes it back.
@@ -80,6 +84,8 @@ mod tests {
                 assert!(names.insert(*name), "{name} is there twice");
                 assert_eq!(named(name).map(|found| found.name), Some(setting.name));
             }
+            let shown = |name: &&str| setting.admin.contains(name);
+            assert!(setting.load.iter().all(shown), "{}", setting.name);
             let value = match setting.takes {
                 Takes::Count | Takes::Layers => json!(3),
                 Takes::Nothing => json!(true),

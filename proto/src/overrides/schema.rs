@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::Draft;
-use crate::{Code, ErrorExt as _, v1::ErrorInfo};
+use crate::{Code, ErrorExt as _, llamacpp::Takes, settings, v1::ErrorInfo};
 
 /// What a key may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,8 @@ enum Kind {
     TextOrNull,
 }
 
-/// All keys (seed 001, Supported load override fields).
-const KEYS: [(&str, Kind); 21] = [
-    ("gguf_n_ctx", Kind::Positive),
-    ("gguf_flash_attn", Kind::Text),
-    ("gguf_type_k", Kind::TextOrNull),
-    ("gguf_type_v", Kind::TextOrNull),
+/// Keys of settings that have no field of their own (seed 001, Supported load override fields).
+const KEYS: [(&str, Kind); 16] = [
     ("exllama_cache_size", Kind::Positive),
     ("exllama_cache_quant", Kind::TextOrNull),
     ("exllama_cache_k_bits", Kind::PositiveOrNull),
@@ -38,7 +34,6 @@ const KEYS: [(&str, Kind); 21] = [
     ("vllm_speculative_method", Kind::TextOrNull),
     ("vllm_speculative_model", Kind::TextOrNull),
     ("vllm_num_speculative_tokens", Kind::Positive),
-    ("llama_server_n_ctx", Kind::Positive),
     ("llama_server_image_max_tokens", Kind::Positive),
     // An enum in `load_constraints`; null is legal all the same (seed 001, llama-server load override notes).
     ("llama_server_spec_type", Kind::TextOrNull),
@@ -83,7 +78,7 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ErrorInfo> {
 fn check(fields: &mut Map<String, Value>, tables: &[&[(&str, Kind)]]) -> Result<(), ErrorInfo> {
     for (key, value) in fields.iter_mut() {
         let known = tables.iter().copied().flatten().find(|(name, _)| name == key);
-        let Some((_, kind)) = known else {
+        let Some(kind) = known.map(|(_, kind)| *kind).or_else(|| of_setting(key)) else {
             return Err(wrong(key, "is no load override"));
         };
         match kind {
@@ -102,6 +97,19 @@ fn check(fields: &mut Map<String, Value>, tables: &[&[(&str, Kind)]]) -> Result<
         }
     }
     Ok(())
+}
+
+/// What a setting with a field of its own may hold, if a load may set it by this key.
+fn of_setting(key: &str) -> Option<Kind> {
+    let setting = settings::named(key).filter(|setting| setting.load.contains(&key))?;
+    Some(match (setting.takes, setting.nullable) {
+        (Takes::Count | Takes::Layers | Takes::Integer, false) => Kind::Positive,
+        (Takes::Count | Takes::Layers | Takes::Integer, true) => Kind::PositiveOrNull,
+        (Takes::Number, _) => Kind::Number,
+        (Takes::Word(_) | Takes::Words(_) | Takes::Text, false) => Kind::Text,
+        (Takes::Word(_) | Takes::Words(_) | Takes::Text, true) => Kind::TextOrNull,
+        (Takes::Nothing | Takes::Parameter(_), _) => return None,
+    })
 }
 
 fn count(value: &Value) -> Result<u32, ErrorInfo> {

@@ -67,11 +67,8 @@ fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), ErrorIn
 
 fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
     match key {
-        "gguf_n_ctx"
-        | "llama_server_n_ctx"
-        | "vllm_max_model_len"
+        "vllm_max_model_len"
         | "exllama_max_rq_tokens"
-        | "ctx_size"
         | "llama_server_image_max_tokens"
         | "vllm_num_speculative_tokens"
         | "vllm_max_pixels" => at_most(key, value, MOST_TOKENS),
@@ -121,6 +118,7 @@ fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
         },
         _ => match settings::named(key).map(|setting| setting.takes) {
             Some(Takes::Word(words)) => one_of(key, value, words),
+            Some(Takes::Count) => at_most(key, value, MOST_TOKENS),
             Some(_) | None => Ok(()),
         },
     }
