@@ -38,10 +38,15 @@ async fn start() -> (Gateway, Controller, Worker) {
 
 /// A form as a browser sends it.
 async fn form(gateway: &Gateway, path: &str, model: &str) -> Response {
+    parts(gateway, path, &[("file", "RIFF"), ("model", model)]).await
+}
+
+async fn parts(gateway: &Gateway, path: &str, parts: &[(&str, &str)]) -> Response {
     let part = |name: &str, text: &str| {
         format!("--b0undary\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n")
     };
-    let body = format!("{}{}--b0undary--\r\n", part("file", "RIFF"), part("model", model));
+    let all: String = parts.iter().map(|(name, text)| part(name, text)).collect();
+    let body = format!("{all}--b0undary--\r\n");
     let request = gateway
         .client
         .post(format!("{}{path}", gateway.url))
@@ -61,6 +66,32 @@ async fn a_transcription_goes_to_the_engine_as_it_came() {
         "work": true,
     });
     assert_eq!(told, expected);
+}
+
+/// Only the first part of a name was judged, and a form that was none went to the engine, which might read it otherwise.
+#[tokio::test]
+async fn no_form_takes_an_address_past_the_gateway() {
+    let (gateway, _controller, _worker) = start().await;
+    let path = "/v1/audio/transcriptions";
+    let data = ("url", "data:audio/wav;base64,AA==");
+    let twice = [("model", "whisper"), data, ("url", "http://10.0.0.1/x.wav")];
+    let (status, body) = read(parts(&gateway, path, &twice).await).await;
+    let error = &body["error"];
+    assert_eq!(
+        (status.as_u16(), &error["code"]),
+        (400, &json!("media_url_refused"))
+    );
+    assert_eq!(error["param"], "url");
+    let (status, _) = read(parts(&gateway, path, &twice[..2]).await).await;
+    assert_eq!(status, 201);
+    let cut = "--b0undary\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper";
+    let request = gateway.client.post(format!("{}{path}", gateway.url));
+    let request = request.header("content-type", "multipart/form-data; boundary=b0undary");
+    let (status, body) = read(within(request.body(cut).send()).await.unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), &body["error"]["code"]),
+        (400, &json!("invalid_request"))
+    );
 }
 
 #[tokio::test]

@@ -6,11 +6,13 @@
 //!        400                        400            400, before any load
 //! ```
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use futures::stream;
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
-use memchr::memmem;
+use multer::Multipart;
 use muster_core::runtime::Family;
 use muster_proto::{
     Code, ErrorExt as _, engine_http,
@@ -19,7 +21,7 @@ use muster_proto::{
 
 use super::schema::requests::MediaRequest;
 use crate::{
-    dispatch::{check_kind, unknown_model},
+    dispatch::{check_kind, media::MediaHosts, unknown_model},
     translate::{
         self,
         object::{self, Object},
@@ -114,12 +116,20 @@ async fn forward(
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let content_type = content_type(headers);
-    let model = match boundary(&content_type) {
-        Some(boundary) => form_model(&request.body, boundary)?,
+    let form = match multer::parse_boundary(&content_type) {
+        Ok(boundary) => Some(Form::read(request.body.clone(), boundary).await?),
+        Err(_) => None,
+    };
+    let model = match &form {
+        Some(form) => form.model()?.to_owned(),
         None => translate::model(&mut Object::body(object::text(&request.body)?)?)?,
     };
     let model = check(app, &model, kind, does, path)?;
-    check_addresses(app, &request.body, boundary(&content_type))?;
+    let media = &app.dispatcher.media;
+    match form {
+        Some(form) => form.check_addresses(media)?,
+        None => media.check_json(&request.body)?,
+    }
     // The hold ends once the engine has the request: from then on that keeps the instance.
     let (mut loaded, hold) = app.dispatcher.loaded_for(&model, request.autoload).await?;
     let call = EngineHttpCall {
@@ -134,23 +144,6 @@ async fn forward(
     let chunks = loaded.engine_http(call).await?;
     drop(hold);
     engine::response(chunks).await
-}
-
-/// Refuses addresses of images and sounds that are not to be fetched, in a JSON body's fields or a form's.
-fn check_addresses(app: &App, body: &[u8], boundary: Option<&str>) -> Result<(), ErrorInfo> {
-    let media = &app.dispatcher.media;
-    let Some(boundary) = boundary else {
-        return media.check_json(body);
-    };
-    for name in ["url", "file_url", "audio_url", "image_url"] {
-        if let Some(address) = field(body, boundary, name) {
-            let address = String::from_utf8_lossy(address);
-            media
-                .check_url(address.trim())
-                .map_err(|error| error.with_param(name))?;
-        }
-    }
-    Ok(())
 }
 
 /// The model's id. Refuses what the model or its runtime cannot do, before any load.
@@ -178,76 +171,100 @@ fn content_type(headers: &HeaderMap) -> String {
         .to_owned()
 }
 
-/// The boundary of a form's parts; none if it is no form.
-fn boundary(content_type: &str) -> Option<&str> {
-    let mut parts = content_type.split(';').map(str::trim);
-    if !parts.next()?.eq_ignore_ascii_case("multipart/form-data") {
-        return None;
-    }
-    let mut parameters = parts.filter_map(|part| part.split_once('='));
-    let boundary = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("boundary"));
-    boundary.map(|(_, value)| value.trim_matches('"'))
+/// What of a form is read here (RFC 7578); the engine is sent the whole as it came.
+#[derive(Debug, Default)]
+struct Form {
+    model: Option<String>,
+    /// Parts that name an address, all of them: which one an engine takes is its own affair.
+    addresses: Vec<(&'static str, String)>,
 }
 
-/// The form's `model`.
-fn form_model(body: &[u8], boundary: &str) -> Result<String, ErrorInfo> {
-    let text = field(body, boundary, "model").ok_or_else(|| object::invalid("model", "is required"))?;
-    let text = std::str::from_utf8(text).unwrap_or_default().trim();
-    if text.is_empty() || text.len() > translate::LONGEST_NAME {
-        return Err(object::invalid("model", "must be the name of a model"));
-    }
-    Ok(text.to_owned())
-}
+impl Form {
+    const PIECE: usize = 64 << 10;
+    /// Names of parts that an engine may take for addresses.
+    const ADDRESSES: [&'static str; 4] = ["url", "file_url", "audio_url", "image_url"];
 
-/// The content of a form's part (RFC 7578).
-fn field<'a>(body: &'a [u8], boundary: &str, wanted: &str) -> Option<&'a [u8]> {
-    let delimiter = format!("--{boundary}");
-    let finder = memmem::Finder::new(&delimiter);
-    let mut starts = finder.find_iter(body).map(|at| at + delimiter.len()).peekable();
-    while let Some(start) = starts.next() {
-        let end = starts.peek().map_or(body.len(), |next| next - delimiter.len());
-        let part = body.get(start..end)?;
-        let Some(blank) = memmem::find(part, b"\r\n\r\n") else {
-            continue;
-        };
-        let (head, content) = part.split_at(blank);
-        let head = String::from_utf8_lossy(head);
-        let mut lines = head.lines().filter_map(|line| line.split_once(':'));
-        let disposition = lines.find(|(name, _)| name.eq_ignore_ascii_case("content-disposition"));
-        let mut parameters = disposition.map_or("", |(_, value)| value).split(';').skip(1);
-        let is = |parameter: &str| {
-            parameter
-                .trim()
-                .strip_prefix("name=")
-                .is_some_and(|name| name.trim_matches('"') == wanted)
-        };
-        if parameters.any(is) {
-            let content = content.get(4..)?;
-            return Some(content.strip_suffix(b"\r\n").unwrap_or(content));
+    /// Reads all parts. What cannot be read as a form is refused: an engine might read it otherwise.
+    async fn read(body: Bytes, boundary: String) -> Result<Self, ErrorInfo> {
+        let wrong =
+            |error: multer::Error| Code::InvalidRequest.error(format!("the form cannot be read: {error}"));
+        // In pieces: what is not wanted of it is dropped as it is read.
+        let pieces = (0..body.len()).step_by(Self::PIECE);
+        let pieces =
+            pieces.map(move |at| Ok::<_, Infallible>(body.slice(at..body.len().min(at + Self::PIECE))));
+        let mut parts = Multipart::new(stream::iter(pieces), boundary);
+        let mut form = Self::default();
+        while let Some(part) = parts.next_field().await.map_err(wrong)? {
+            let address = Self::ADDRESSES.into_iter().find(|name| part.name() == Some(name));
+            if let Some(name) = address {
+                form.addresses.push((name, part.text().await.map_err(wrong)?));
+            } else if part.name() == Some("model") && form.model.is_none() {
+                form.model = Some(part.text().await.map_err(wrong)?);
+            }
         }
+        Ok(form)
     }
-    None
+
+    fn model(&self) -> Result<&str, ErrorInfo> {
+        let model = self
+            .model
+            .as_deref()
+            .ok_or_else(|| object::invalid("model", "is required"))?;
+        let model = model.trim();
+        if model.is_empty() || model.len() > translate::LONGEST_NAME {
+            return Err(object::invalid("model", "must be the name of a model"));
+        }
+        Ok(model)
+    }
+
+    /// Refuses addresses of images and sounds that are not to be fetched.
+    fn check_addresses(&self, media: &MediaHosts) -> Result<(), ErrorInfo> {
+        self.addresses.iter().try_for_each(|(name, address)| {
+            let checked = media.check_url(address.trim());
+            checked.map_err(|error| error.with_param(*name))
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FORM: &[u8] = b"--xX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"model\"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n\r\n--x\r\n\
-        --xX\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--xX--\r\n";
+    fn part(name: &str, text: &str) -> String {
+        format!("--xX\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n")
+    }
 
-    #[test]
-    fn a_forms_model_is_found_beside_its_file() {
-        assert_eq!(boundary("multipart/form-data; boundary=xX"), Some("xX"));
-        assert_eq!(
-            boundary("Multipart/Form-Data; charset=utf-8; boundary=\"xX\""),
-            Some("xX")
-        );
-        assert_eq!(boundary("application/json"), None);
-        assert_eq!(form_model(FORM, "xX").unwrap(), "whisper");
-        assert_eq!(field(FORM, "xX", "file").unwrap(), b"RIFF\r\n\r\n--x");
-        for broken in [&FORM[..20], b"", b"--xX", b"--xX\r\n\r\n", b"--xX--"] {
-            assert_eq!(form_model(broken, "xX").unwrap_err().param, "model");
+    async fn read(form: String) -> Result<Form, ErrorInfo> {
+        Form::read(form.into(), "xX".to_owned()).await
+    }
+
+    #[tokio::test]
+    async fn a_forms_model_is_found_beside_its_file() {
+        let file = "--xX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"model\"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n\r\n--x\r\n";
+        let form = read(format!("{file}{}--xX--\r\n", part("model", "whisper")))
+            .await
+            .unwrap();
+        assert_eq!(form.model().unwrap(), "whisper");
+        assert!(form.addresses.is_empty());
+        let empty = read("--xX--\r\n".to_owned()).await.unwrap();
+        assert_eq!(empty.model().unwrap_err().param, "model");
+        for broken in ["", "--xX", "--xX\r\n\r\n"] {
+            assert_eq!(
+                read(broken.to_owned()).await.unwrap_err().kind(),
+                Code::InvalidRequest
+            );
         }
+    }
+
+    /// Only the first part of a name was judged, whichever an engine takes.
+    #[tokio::test]
+    async fn every_address_of_a_form_is_judged() {
+        let twice = part("url", "data:audio/wav;base64,AA==") + &part("url", "http://10.0.0.1/");
+        let form = read(format!("{twice}--xX--\r\n")).await.unwrap();
+        let refused = form.check_addresses(&MediaHosts::default()).unwrap_err();
+        assert_eq!(
+            (refused.kind(), refused.param.as_str()),
+            (Code::MediaUrlRefused, "url")
+        );
     }
 }
