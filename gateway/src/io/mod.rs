@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    dialects,
     dispatch::{Dispatcher, autoload::Autoload, media::MediaHosts},
     fleet::Fleet,
     session::Pool,
@@ -165,7 +166,7 @@ impl Thread {
             self.sessions
                 .run(warm(Arc::clone(&self.fleet), Arc::clone(&pool))),
         );
-        let surface = web::surface(Arc::new(App {
+        let app = App {
             dispatcher: Dispatcher {
                 fleet: self.fleet,
                 pool: Arc::clone(&pool),
@@ -179,7 +180,8 @@ impl Thread {
             hosts: self.settings.hosts,
             stats: self.settings.stats,
             stopping: self.stop.clone(),
-        }));
+        };
+        let surface = web::surface(Arc::new(app), dialects::routes(), dialects::form_at);
         let connections = TaskTracker::new();
         let shared = connection::Shared {
             surface,

@@ -15,7 +15,7 @@ use muster_proto::{
 };
 use serde::Deserialize;
 
-use super::{App, reply::Refusal};
+use super::{App, reply::Refusal, route::Route};
 use crate::{
     dispatch::{loaded::Loaded, unknown_model},
     fleet::table::{Table, is_loaded},
@@ -72,6 +72,17 @@ impl EngineQuery {
             summary: Arc::clone(summary),
             loaded: app.dispatcher.loaded_instance(&model, self.instance.as_deref())?,
         })
+    }
+}
+
+impl Route {
+    /// The parameters of an [`EngineQuery`] in the document.
+    pub(crate) fn names_engine(self) -> Self {
+        self.query::<String>(
+            "model",
+            "Id in the catalogue; the only one that is loaded need not be named.",
+        )
+        .query::<String>("instance", "One of several replicas.")
     }
 }
 

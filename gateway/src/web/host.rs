@@ -10,6 +10,8 @@ use axum::{extract::Request, middleware::Next, response::Response};
 use http::{HeaderMap, Uri, header::HOST, uri::Authority};
 use muster_proto::{Code, net::Address, trust::guard::is_this_machine, v1::ErrorInfo};
 
+use super::FormAt;
+
 /// The names that requests may come by.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts {
@@ -78,10 +80,10 @@ fn plain(name: &str) -> String {
 }
 
 /// Lets a request pass or answers it, whatever route it wants.
-pub(super) async fn check(hosts: Arc<Hosts>, request: Request, next: Next) -> Response {
+pub(super) async fn check(hosts: Arc<Hosts>, form_at: FormAt, request: Request, next: Next) -> Response {
     match hosts.check(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(error) => super::refused(request.uri().path(), error),
+        Err(error) => super::refused(form_at(request.uri().path()), error),
     }
 }
 

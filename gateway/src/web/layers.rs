@@ -21,6 +21,7 @@ use tower_http::{
 };
 
 use super::{
+    FormAt,
     host::{self, Hosts},
     reply::{self, Refusal},
 };
@@ -37,7 +38,7 @@ const PREFLIGHT: Duration = Duration::from_secs(7200);
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(pub(super) String);
 
-pub(super) fn wrap(router: Router, hosts: Arc<Hosts>) -> Router {
+pub(super) fn wrap(router: Router, hosts: Arc<Hosts>, form_at: FormAt) -> Router {
     // Local web applications of any origin use the API, as with Lemonade and llama.cpp's server. `*` would not cover `Authorization`.
     let cors = CorsLayer::new()
         .allow_origin(AnyOrigin)
@@ -53,7 +54,7 @@ pub(super) fn wrap(router: Router, hosts: Arc<Hosts>) -> Router {
         }))
         .layer(cors)
         .layer(middleware::from_fn(move |request, next| {
-            host::check(Arc::clone(&hosts), request, next)
+            host::check(Arc::clone(&hosts), form_at, request, next)
         }))
         .layer(middleware::from_fn(request_id))
         .layer(middleware::from_fn(count))

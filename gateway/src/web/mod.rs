@@ -5,6 +5,8 @@
 //!                                                                  │ ClientRequest ─► translate ─► run ─► render
 //! ```
 //!
+//! Architecture invariant: knows no dialect; it is given their routes.
+//!
 //! Everything that is not an answer is an error of the catalogue ([`reply::Refusal`]) in its dialect's form.
 
 pub(crate) mod access;
@@ -42,7 +44,7 @@ use self::{
     reply::Refusal,
     route::{Dialect, Route, Slashes},
 };
-use crate::{dialects, dispatch::Dispatcher, stats::Stats};
+use crate::{dispatch::Dispatcher, render::error::ErrorForm, stats::Stats};
 
 /// What handlers of one I/O thread work with.
 #[derive(Debug)]
@@ -61,6 +63,9 @@ pub(crate) struct App {
     /// The gateway is shutting down: it finishes what it has and is not ready for more.
     pub(crate) stopping: CancellationToken,
 }
+
+/// How errors look at a path.
+pub(crate) type FormAt = fn(&str) -> &'static ErrorForm;
 
 /// All routes, behind what a router cannot do: it sees a path only once that is settled.
 #[derive(Clone, Debug)]
@@ -91,12 +96,16 @@ impl Service<Request> for Surface {
     }
 }
 
-/// All routes.
-pub(crate) fn surface(app: Arc<App>) -> Surface {
+/// These routes; `form_at` says how errors look at a path that has none.
+pub(crate) fn surface(
+    app: Arc<App>,
+    routes: impl Iterator<Item = (&'static Dialect, Route)>,
+    form_at: FormAt,
+) -> Surface {
     let hosts = Arc::clone(&app.hosts);
     let mut slashes = Slashes::default();
     let mut router = Router::new();
-    for (dialect, route) in dialects::routes() {
+    for (dialect, route) in routes {
         slashes.learn(&route);
         let handler = guard(&app, dialect, &route);
         for path in route.paths() {
@@ -104,12 +113,12 @@ pub(crate) fn surface(app: Arc<App>) -> Surface {
         }
     }
     let router = router
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(async move |request: Request| not_found(form_at, &request))
+        .method_not_allowed_fallback(async move |request: Request| method_not_allowed(form_at, &request))
         .with_state(app);
     Surface {
         slashes: Arc::new(slashes),
-        router: layers::wrap(router, hosts),
+        router: layers::wrap(router, hosts, form_at),
     }
 }
 
@@ -126,20 +135,19 @@ fn guard(app: &App, dialect: &'static Dialect, route: &Route) -> MethodRouter<Ar
         }))
 }
 
-async fn not_found(request: Request) -> Response {
+fn not_found(form_at: FormAt, request: &Request) -> Response {
     let path = request.uri().path();
     let message = format!("there is no route {} {path}", request.method());
-    refused(path, Code::RouteNotFound.error(message))
+    refused(form_at(path), Code::RouteNotFound.error(message))
 }
 
-async fn method_not_allowed(request: Request) -> Response {
+fn method_not_allowed(form_at: FormAt, request: &Request) -> Response {
     let path = request.uri().path();
     let message = format!("{path} does not take {}", request.method());
-    refused(path, Code::MethodNotAllowed.error(message))
+    refused(form_at(path), Code::MethodNotAllowed.error(message))
 }
 
 /// No dialect has the route: in the form of the one whose clients ask there.
-fn refused(path: &str, error: ErrorInfo) -> Response {
-    let response = Refusal(error).into_response();
-    reply::write_error(dialects::form_at(path), response)
+fn refused(form: &ErrorForm, error: ErrorInfo) -> Response {
+    reply::write_error(form, Refusal(error).into_response())
 }

@@ -6,6 +6,7 @@ use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use muster_proto::{
+    Code,
     net::Address,
     trust::{Credentials, Keys},
 };
@@ -13,11 +14,21 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::{App, Surface, access::Access, budget::Budget, surface};
+use super::{
+    App, Surface,
+    access::Access,
+    budget::Budget,
+    extract::Path,
+    reply::Refusal,
+    route::{Dialect, Named, Route},
+    surface,
+};
 use crate::{
     dialects,
     dispatch::{Dispatcher, autoload::Autoload},
     fleet::Fleet,
+    openapi,
+    render::error::ErrorForm,
     session::Pool,
 };
 
@@ -27,8 +38,16 @@ fn alone(stopping: &CancellationToken) -> Surface {
 }
 
 fn guarded(stopping: &CancellationToken, keys: Keys) -> Surface {
+    surface(
+        Arc::new(app(stopping, keys)),
+        dialects::routes(),
+        dialects::form_at,
+    )
+}
+
+fn app(stopping: &CancellationToken, keys: Keys) -> App {
     let nowhere = Address::Unix("/nonexistent/controller.sock".into());
-    surface(Arc::new(App {
+    App {
         dispatcher: Dispatcher {
             fleet: Fleet::new(&nowhere, &Credentials::none(), None),
             pool: Arc::new(Pool::default()),
@@ -42,7 +61,7 @@ fn guarded(stopping: &CancellationToken, keys: Keys) -> Surface {
         hosts: Arc::default(),
         stats: Arc::default(),
         stopping: stopping.clone(),
-    }))
+    }
 }
 
 async fn ask(method: &str, path: &str, body: impl Into<Body>) -> Response<Body> {
@@ -154,6 +173,70 @@ async fn each_route_lets_in_whom_it_names() {
         }
     }
     assert!(asked > 150, "{asked}");
+}
+
+/// A dialect's errors.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code, reason = "read by the derive only")]
+struct ToyError {
+    /// What is wrong.
+    oh: String,
+}
+
+static TOY_ERRORS: ErrorForm = ErrorForm {
+    object: |out, error| out.extend_from_slice(format!("{{\"oh\":\"{}\"}}", error.code).as_bytes()),
+    status: |_| StatusCode::IM_A_TEAPOT,
+};
+
+/// A dialect as its folder has it; `dialects/mod.rs` would name it.
+static TOY: Dialect = Dialect {
+    name: "Toy",
+    errors: &TOY_ERRORS,
+    error: Named::of::<ToyError>(),
+    routes: || {
+        let show = async |Path(name): Path<String>| match name.as_str() {
+            "none" => Err(Refusal(Code::UnknownModel.error("no such toy"))),
+            _ => Ok(name),
+        };
+        let route = Route::get("/v1/toys/{*name}/color", Access::User, show);
+        vec![
+            route
+                .also("/toys/{*name}")
+                .summary("A toy")
+                .part::<String>("name", "Its name.")
+                .answers_text("text/plain", "Its name.")
+                .refuses("There is none."),
+        ]
+    },
+};
+
+#[tokio::test]
+async fn a_dialect_is_what_it_says_of_itself() {
+    let routes = || (TOY.routes)().into_iter().map(|route| (&TOY, route));
+    let app = app(&CancellationToken::new(), Keys::new(["u"], [""; 0]));
+    let surface = surface(Arc::new(app), routes(), |_| &TOY_ERRORS);
+    for (path, key, status, said) in [
+        ("/api/v0/toys/a/b/color", "u", 200, "a/b"),
+        ("/toys/a/b", "u", 200, "a/b"),
+        ("/toys/none", "u", 418, r#"{"oh":"unknown_model"}"#),
+        ("/toys/none", "", 418, r#"{"oh":"unauthenticated"}"#),
+        ("/toys", "u", 418, r#"{"oh":"route_not_found"}"#),
+    ] {
+        let request = Request::get(path).header("x-api-key", key).body(Body::empty());
+        let response = surface.clone().oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(response.status(), status, "{path}");
+        let text = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(text, said, "{path}");
+    }
+    let document = serde_json::to_value(openapi::document(routes())).unwrap();
+    for path in ["/v1/toys/{name}/color", "/toys/{name}"] {
+        let operation = &document["paths"][path]["get"];
+        assert_eq!(
+            (&operation["tags"][0], &operation["x-access"]),
+            (&"Toy".into(), &"user".into())
+        );
+    }
+    assert!(document["components"]["schemas"]["ToyError"].is_object());
 }
 
 /// Issue 10, 3.3: whatever the route, and in the form of whoever is asked.

@@ -85,11 +85,7 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/props", Access::Open, get)
             .summary("Properties of a model that is loaded")
-            .query::<String>(
-                "model",
-                "Id in the catalogue; the only one that is loaded need not be named.",
-            )
-            .query::<String>("instance", "One of several replicas.")
+            .names_engine()
             .answers::<Props>("As llama.cpp shows them.")
             .refuses("The model is not loaded.")
             .fails("The engine did not answer."),
@@ -97,11 +93,7 @@ pub(super) fn routes() -> Vec<Route> {
             .summary(
                 "Change properties; llama.cpp knows none yet. Off unless its `llamacpp_args` say `--props`",
             )
-            .query::<String>(
-                "model",
-                "Id in the catalogue; the only one that is loaded need not be named.",
-            )
-            .query::<String>("instance", "One of several replicas.")
+            .names_engine()
             .takes_anything("Nothing of it is read.")
             .answers::<router::Done>("Nothing was changed.")
             .refuses("The model is not loaded.")
