@@ -80,8 +80,8 @@ impl Family {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::LlamaCpp => "llama_cpp",
-            Self::LlamaServer => "llama_server",
+            Self::LlamaCpp => Runtime::LlamaCpp.name(),
+            Self::LlamaServer => Runtime::LlamaServer.name(),
             Self::ExLlamaV3 => "ExLlamaV3",
             Self::Vllm => "vLLM",
             Self::Other => "this runtime",
