@@ -67,7 +67,7 @@ impl Fleet {
     fn ask(&mut self, id: &InstanceId, asked: Asked, command: Command) -> bool {
         let (now, longest) = (self.now, self.config.unknown_wait);
         let found = self.instances.get_mut(id);
-        let rests = found.is_none_or(|instance| instance.rests(&asked, now, longest));
+        let rests = found.is_none_or(|instance| instance.given.rests(&asked, now, longest));
         if !rests {
             self.send(id, asked, command);
         }
@@ -171,7 +171,7 @@ impl Fleet {
         let known = &self.waiters;
         let instance = self.instances.get_mut(id).filter(|found| !found.lost())?;
         let mut overdue = false;
-        let mut wake = instance.rests_until.take();
+        let mut wake = instance.given.rests_until.take();
         let mut later = |at: Moment| wake = Some(wake.map_or(at, |wake: Moment| wake.min(at)));
         if let Some(since) = instance.doubtful_since {
             if since + config.unknown_wait <= now {

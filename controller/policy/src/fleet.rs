@@ -284,7 +284,7 @@ impl Fleet {
         };
         let id = CommandId(self.next_command);
         self.next_command += 1;
-        found.asked(&asked, self.now);
+        found.given.note(&asked, self.now);
         found.pending = Some(Pending { id, asked });
         let worker = found.worker.clone();
         self.commands.insert(id, instance.clone());

@@ -4,8 +4,8 @@ mod decisions;
 
 use crate::api::{Decision, DecisionKind, DeviceKey, Effect};
 use crate::fleet::{Fleet, Phase};
-use crate::state::Place;
-use decisions::{commanded, least_recently_used};
+use crate::state::{InstanceState, Place};
+use decisions::{all_or_none, commanded, least_recently_used};
 use muster_core::{Bytes, HostId, InstanceId, ModelId, ModelType, WorkerId};
 
 /// A broken promise.
@@ -76,6 +76,22 @@ pub enum Violation {
     /// A load began on a device where this instance loads or unloads.
     #[error("I5: a load began beside instance {0}, which loads or unloads")]
     LoadsBeside(InstanceId),
+    /// One of several victims of a load is unloaded though not all of them have said that they are idle.
+    #[error(
+        "PROTOCOL 10: {victim} goes for {for_model} before all that are to go have said that they are idle"
+    )]
+    NotAllIdle {
+        /// Who goes.
+        victim: InstanceId,
+        /// For which model.
+        for_model: ModelId,
+    },
+    /// An instance takes no new work for a load that does not wait any more.
+    #[error("PROTOCOL 10: {0} is quiesced for nobody")]
+    QuiescedForNobody(InstanceId),
+    /// A stream is promised an instance that takes no new work.
+    #[error("PROTOCOL 11: a hold is placed on {0}, which takes no new work")]
+    PromisesQuiesced(InstanceId),
     /// Policy unloads an instance on a device where a load runs.
     #[error("PROTOCOL 13: policy unloads {0} beside a load")]
     UnloadsBeside(InstanceId),
@@ -159,6 +175,7 @@ pub fn check(fleet: &Fleet, effects: &[Effect]) -> Result<(), Vec<Violation>> {
             | Effect::WakeAt { .. } => {}
         }
     }
+    all_or_none(fleet, effects, &mut found);
     queue(fleet, &mut found);
     books(fleet, &mut found);
     ledger(fleet, &mut found);
@@ -222,6 +239,12 @@ fn books(fleet: &Fleet, found: &mut Vec<Violation>) {
                 "instance {} and its worker disagree",
                 instance.id
             )));
+        }
+        if let InstanceState::Quiesced { plan: Some(load), .. } = &instance.state
+            && fleet.phase == Phase::Running
+            && !fleet.queue.contains_key(load)
+        {
+            found.push(Violation::QuiescedForNobody(instance.id.clone()));
         }
         if let Some(pending) = &instance.pending
             && fleet.commands.get(&pending.id) != Some(&instance.id)

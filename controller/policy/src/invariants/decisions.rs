@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Violation;
-use crate::api::{Command, DeviceKey, Effect, EvictionRule, UnloadMode};
+use crate::api::{Command, DecisionKind, DeviceKey, Effect, EvictionRule, Quiesce, UnloadMode};
 use crate::config::Eviction;
 use crate::fleet::Fleet;
 use crate::plan::{Tenure, order};
@@ -51,12 +51,20 @@ pub(super) fn commanded(
                 found.push(Violation::EvictsPinned(instance.spec.model.clone()));
             }
         }
+        Command::PlaceHold { .. } => {
+            let takes_work = matches!(
+                instance.state,
+                InstanceState::Ready | InstanceState::Loading { .. }
+            );
+            if !takes_work {
+                found.push(Violation::PromisesQuiesced(instance.id.clone()));
+            }
+        }
         Command::CancelLoad
         | Command::Resume
         | Command::Unload {
             mode: UnloadMode::Drain { .. } | UnloadMode::Force,
         }
-        | Command::PlaceHold { .. }
         | Command::ReleaseHold { .. }
         | Command::SetAttributes { .. }
         | Command::AckTombstone => {}
@@ -191,6 +199,42 @@ fn beside_retry(fleet: &Fleet, loading: &Instance, later: &[Effect], found: &mut
         model: loading.spec.model.clone(),
         retry: retry.clone(),
     }));
+}
+
+/// Several victims of one load go only once all of them have said that they are idle. A second attempt empties its host, whoever is there (I7).
+pub(super) fn all_or_none(fleet: &Fleet, effects: &[Effect], found: &mut Vec<Violation>) {
+    let decisions = effects.iter().filter_map(|effect| {
+        let Effect::Decided(decision) = effect else {
+            return None;
+        };
+        Some((&decision.kind, decision.instance.as_ref()?))
+    });
+    let mut evicted: Vec<(&ModelId, &InstanceId)> = Vec::new();
+    let mut asked: BTreeSet<&ModelId> = BTreeSet::new();
+    for (kind, instance) in decisions {
+        if let DecisionKind::Evicting { for_model, rule } = kind
+            && *rule != EvictionRule::FailedLoad
+        {
+            evicted.push((for_model, instance));
+        } else if let DecisionKind::Quiescing { for_model, why } = kind
+            && *why == Quiesce::AllOrNone
+        {
+            asked.insert(for_model);
+        }
+    }
+    for (for_model, victim) in &evicted {
+        let several = evicted.iter().filter(|(other, _)| other == for_model).count() > 1;
+        let unasked = fleet
+            .instances
+            .get(*victim)
+            .is_some_and(|instance| matches!(instance.state, InstanceState::Evicting { quiesced: false }));
+        if asked.contains(for_model) || several && unasked {
+            found.push(Violation::NotAllIdle {
+                victim: (*victim).clone(),
+                for_model: (*for_model).clone(),
+            });
+        }
+    }
 }
 
 /// I9, where one load alone decides: claims of others take their victims out of the order. Of replicas the most recently used one speaks for

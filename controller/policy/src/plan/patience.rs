@@ -98,8 +98,8 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id).filter(|found| found.is_ready()) else {
             return false;
         };
-        let rests = instance.rests(&Asked::Quiesce, now, longest);
-        if let Some(until) = instance.rests_until.take().filter(|_| rests) {
+        let rests = instance.given.rests(&Asked::Quiesce, now, longest);
+        if let Some(until) = instance.given.rests_until.take().filter(|_| rests) {
             pass.wake_at(until);
         }
         rests

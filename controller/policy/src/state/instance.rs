@@ -26,13 +26,13 @@
 //!
 //! Invariants: reservations never change; one command is outstanding at most (`pending`); a ghost is never sent a command.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::command::{Given, Pending};
 use super::load::{Load, LoadId};
 use super::usage::Usage;
-use crate::api::{CommandId, InstanceSpec, Moment, Progress, RouteState, UnloadMode};
+use crate::api::{InstanceSpec, Moment, Progress, RouteState, UnloadMode};
 use muster_core::{Bytes, DeviceId, HoldId, HostId, InstanceId, WorkerId};
 
 /// One instance.
@@ -45,10 +45,8 @@ pub(crate) struct Instance {
     pub(crate) state: InstanceState,
     /// The command that has no outcome yet.
     pub(crate) pending: Option<Pending>,
-    /// The last commands, each once.
-    given: VecDeque<Repeat>,
-    /// When a command may be given that was due before its time.
-    pub(crate) rests_until: Option<Moment>,
+    /// The last commands.
+    pub(crate) given: Given,
     pub(crate) condemned: Option<Condemned>,
     /// Newest revision heard.
     pub(crate) revision: u64,
@@ -154,44 +152,6 @@ pub(crate) struct Condemned {
     pub(crate) accepted: bool,
 }
 
-/// A command that was given lately, and how often.
-#[derive(Debug, Clone)]
-struct Repeat {
-    what: Asked,
-    at: Moment,
-    times: u32,
-}
-
-/// Commands that are remembered, so that not even a round of several goes on without pauses.
-const REMEMBERED: usize = 8;
-
-/// Wait before the same command is given a second time; doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(4);
-
-/// Who was not given the same command for so long begins anew.
-const FORGIVEN: Duration = Duration::from_secs(60);
-
-/// A command without an outcome.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pending {
-    pub(crate) id: CommandId,
-    pub(crate) asked: Asked,
-}
-
-/// What a command asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked {
-    Load,
-    CancelLoad,
-    Quiesce,
-    Resume,
-    Evict,
-    OperatorUnload,
-    SetAttributes,
-    PlaceHold(HoldId),
-    ReleaseHold(HoldId),
-}
-
 impl Instance {
     /// An instance of which nothing is known yet but what it is to be.
     pub(crate) fn new(
@@ -208,8 +168,7 @@ impl Instance {
             spec,
             state,
             pending: None,
-            given: VecDeque::new(),
-            rests_until: None,
+            given: Given::default(),
             condemned: None,
             revision: 0,
             running: 0,
@@ -438,7 +397,7 @@ impl Instance {
 
     /// A session is over, or a new one has begun: what was sent in it may have to be sent again.
     pub(crate) fn session_over(&mut self) {
-        self.forget_commands();
+        self.given.forget();
         if let Some(condemned) = &mut self.condemned {
             (condemned.due, condemned.accepted) = (true, false);
         }
@@ -466,39 +425,5 @@ impl Instance {
             }
             InstanceState::Cancelling { .. } | InstanceState::Leaving(_) | InstanceState::Lost(_) => {}
         }
-    }
-
-    /// Whatever is asked for now is no repetition.
-    pub(crate) fn forget_commands(&mut self) {
-        self.given.clear();
-        self.rests_until = None;
-    }
-
-    /// Notes that a command is given.
-    pub(crate) fn asked(&mut self, what: &Asked, now: Moment) {
-        let before = self.given.iter().position(|last| last.what == *what);
-        let before = before.and_then(|at| self.given.remove(at));
-        let again = before.filter(|last| now.since(last.at) < FORGIVEN);
-        self.given.truncate(REMEMBERED - 1);
-        self.given.push_front(Repeat {
-            what: what.clone(),
-            at: now,
-            times: again.map_or(0, |last| last.times.saturating_add(1)),
-        });
-        self.rests_until = None;
-    }
-
-    /// The same command is given again only after a pause that grows: so no answer to it, and no report beside it, can make it due again at
-    /// once, and again. Says whether it is to wait.
-    pub(crate) fn rests(&mut self, what: &Asked, now: Moment, longest: Duration) -> bool {
-        let Some(last) = self.given.iter().find(|last| last.what == *what) else {
-            return false;
-        };
-        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(last.times));
-        let until = last.at + pause.min(longest);
-        if until > now {
-            self.rests_until = Some(self.rests_until.map_or(until, |other| other.min(until)));
-        }
-        until > now
     }
 }

@@ -1,5 +1,6 @@
 //! What policy remembers. Plain data with total functions over enums; changes happen in `transitions` and `plan`.
 
+mod command;
 mod device;
 mod instance;
 mod load;
@@ -8,8 +9,9 @@ mod usage;
 mod waiter;
 mod worker;
 
+pub(crate) use command::{Asked, Pending};
 pub(crate) use device::{Device, Free};
-pub(crate) use instance::{Asked, Before, Condemned, Exit, Instance, InstanceState, Pending, Was};
+pub(crate) use instance::{Before, Condemned, Exit, Instance, InstanceState, Was};
 pub(crate) use load::{Claim, Delay, Goal, Load, LoadId, Standing};
 pub(crate) use model::{Failure, Model, WaitingCall};
 pub(crate) use waiter::{Place, Waiter};

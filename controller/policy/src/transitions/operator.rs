@@ -143,7 +143,7 @@ impl Fleet {
             accepted: leaving && accepted,
         });
         // A new wish is no repetition.
-        instance.forget_commands();
+        instance.given.forget();
         instance.press();
         self.attention.insert(id.clone());
     }
