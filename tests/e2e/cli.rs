@@ -56,6 +56,28 @@ async fn stack() -> Stack {
 }
 
 #[tokio::test]
+async fn a_load_replaces_what_is_loaded_elsewhere_if_it_is_told_to() {
+    let config = Engine::Stub.model("m", 1, "");
+    let stack = Stack::with(config).devices(&["sim:a:4GiB", "sim:b:4GiB"]);
+    let stack = stack.start().await;
+    let cli = Cli(&stack);
+    cli.ok(&["load", "m", "--device", "sim:a"]).await;
+    let refused = cli.run(&["load", "m", "--device", "sim:b"]).await;
+    assert!(!refused.status.success());
+    let place = async || {
+        let model = stack.model("m").await;
+        let status = model.instances[0].status.clone().unwrap();
+        status.spec.unwrap().reservations[0].device_id.clone()
+    };
+    assert_eq!(place().await, "sim:a");
+    cli.ok(&["load", "m", "--device", "sim:b", "--replace"]).await;
+    assert_eq!(place().await, "sim:b");
+    let loads = stack.stats().await.loads_started;
+    cli.ok(&["load", "m", "--device", "sim:b", "--replace"]).await;
+    assert_eq!(stack.stats().await.loads_started, loads, "nothing to do");
+}
+
+#[tokio::test]
 async fn models_load_and_unload() {
     let stack = stack().await;
     let cli = Cli(&stack);

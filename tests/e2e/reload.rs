@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use muster_tests::{Engine, Stack, engines, eventually, http::Reply};
+use muster_proto::v1::{Instance, Model, ModelStatus};
+use muster_tests::{Engine, Role, Stack, engines, eventually, http::Reply, processes};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -89,6 +91,61 @@ async fn a_load_that_fails_in_the_engine_brings_back_what_was_loaded() {
     assert_eq!(options["saved"], json!({}));
 }
 
+/// Whether the model is in a state, and all of it has such a context.
+async fn stands(stack: &Stack, status: ModelStatus, context: u32) -> Result<(), Model> {
+    let model = stack.model("m").await;
+    let settings = |instance: &Instance| instance.status.clone()?.spec?.settings;
+    let mut all = model.instances.iter().filter_map(settings);
+    if model.status() == status && all.all(|settings| settings.ctx_size == context) {
+        return Ok(());
+    }
+    Err(model)
+}
+
+/// The gateway once unloaded, loaded and restored by itself: one that died midway left the model unloaded.
+#[tokio::test]
+async fn a_gateway_that_dies_while_a_model_is_replaced_leaves_it_loaded() {
+    let mut stack = stack().await;
+    load(&stack, json!({"model_name": "m", "ctx_size": 512}))
+        .await
+        .ok();
+    let worker = stack.process(Role::Worker(0)).pid();
+    processes::signal(worker, Signal::STOP);
+    let http = stack.http();
+    let asked = tokio::spawn(async move {
+        let body = json!({"model_name": "m", "ctx_size": 640});
+        http.post("/api/v1/load", &body).await
+    });
+    eventually("it is being unloaded", LIMIT, || {
+        stands(&stack, ModelStatus::Unloading, 512)
+    })
+    .await;
+    stack.kill(Role::Gateway);
+    assert!(asked.await.is_err(), "nobody answers");
+    processes::signal(worker, Signal::CONT);
+    eventually("it is loaded as wanted", LIMIT, || {
+        stands(&stack, ModelStatus::Loaded, 640)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_load_waits_for_the_load_that_somebody_else_began() {
+    let model = Engine::Stub.model("m", 1, "stub.load_time_ms = 1000");
+    let stack = Stack::with(model).start().await;
+    let first = load(&stack, json!({"model_name": "m"}));
+    let second = async {
+        let loading = || stands(&stack, ModelStatus::Loading, 0);
+        eventually("it is being loaded", LIMIT, loading).await;
+        let answer = load(&stack, json!({"model_name": "m"})).await;
+        assert_eq!(stack.model("m").await.status(), ModelStatus::Loaded);
+        answer
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(first.ok(), second.ok());
+    assert_eq!(stack.stats().await.loads_started, 1);
+}
+
 #[tokio::test]
 async fn a_model_is_loaded_and_unloaded_by_any_of_its_names() {
     let checkpoint = engines::test_model("tiny-chat");
@@ -110,10 +167,7 @@ async fn a_model_is_loaded_and_unloaded_by_any_of_its_names() {
     assert_eq!(row["effective_target_inflight"], 4);
     let unloaded = http.post("/api/v1/unload", &named).await.ok();
     assert_eq!(unloaded["status"], "success");
-    assert_eq!(
-        stack.model("m").await.status(),
-        muster_proto::v1::ModelStatus::Unloaded
-    );
+    assert_eq!(stack.model("m").await.status(), ModelStatus::Unloaded);
     let loaded = http.post("/v1/admin/models/gpt-4o/load", &json!({})).await.ok();
     assert_eq!(
         (&loaded["name"], &loaded["runtime_state"]),

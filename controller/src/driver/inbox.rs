@@ -23,7 +23,7 @@ use muster_proto::{ErrorExt as _, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{handle::Joining, pulse::Pulse};
+use super::{handle::Joining, pulse::Pulse, replace::Replacement};
 use crate::{convert::wish::Wish, routes::Subscription, state::Saving};
 
 /// Places in the lanes of outcomes, of reports and of joins each.
@@ -216,6 +216,8 @@ pub(crate) enum Query {
     Model(String, oneshot::Sender<Option<v1::Model>>),
     /// What a load of a model would do, with at most so many places in detail.
     Explain(v1::ExplainLoadRequest, usize, Reply<v1::ExplainLoadResponse>),
+    /// What a load of a model comes to that may be loaded already.
+    Replacement(v1::LoadModelRequest, Reply<Replacement>),
     /// Devices.
     Devices(oneshot::Sender<v1::ListDevicesResponse>),
     /// Workers.

@@ -76,6 +76,7 @@ fn name_of(ask: &Ask) -> &'static str {
             Query::Models(..) => "a list of models",
             Query::Model(..) => "a question about a model",
             Query::Explain(..) => "an explanation",
+            Query::Replacement(..) => "a load in place of another",
             Query::Devices(_) => "a list of devices",
             Query::Workers(_) => "a list of workers",
             Query::Stats(_) => "counters",

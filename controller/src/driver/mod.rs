@@ -27,6 +27,7 @@ mod models;
 mod pulls;
 pub(crate) mod pulse;
 mod queries;
+pub(crate) mod replace;
 #[cfg(test)]
 mod rig;
 mod run;
@@ -326,9 +327,9 @@ impl Driver {
                 order: Order::Load(_),
                 ..
             }
-            | Ask::Query(Query::Models(..) | Query::Model(..) | Query::Explain(..)) => {
-                self.look_first(Later::Ask(ask))
-            }
+            | Ask::Query(
+                Query::Models(..) | Query::Model(..) | Query::Explain(..) | Query::Replacement(..),
+            ) => self.look_first(Later::Ask(ask)),
             Ask::Ensure { .. }
             | Ask::Call {
                 order: Order::Unload(_) | Order::Forget(_),

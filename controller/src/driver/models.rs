@@ -172,6 +172,7 @@ impl Driver {
             Ask::Query(query) => match query {
                 Query::Model(id, _) => id,
                 Query::Explain(request, ..) => &mut request.model,
+                Query::Replacement(request, _) => &mut request.model,
                 Query::Models(..)
                 | Query::Devices(_)
                 | Query::Workers(_)

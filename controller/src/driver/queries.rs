@@ -31,6 +31,7 @@ impl Driver {
             }
             Query::Model(id, reply) => drop(reply.send(self.model(&id))),
             Query::Explain(request, places, reply) => drop(reply.send(self.explain(&request, places))),
+            Query::Replacement(request, reply) => drop(reply.send(self.replacement(&request))),
             Query::Devices(reply) => {
                 let devices = self
                     .fleet

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use muster_proto::{
     Code, ErrorExt,
     life::BEAT_EVERY,
@@ -14,7 +14,7 @@ use tokio::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Boxed, until_stopped};
+use super::{Boxed, replace, until_stopped};
 use crate::{
     convert::{self, stage::unknown_model, wish::Wish},
     driver::{
@@ -43,6 +43,7 @@ impl ControlService {
 #[tonic::async_trait]
 impl Control for ControlService {
     type LoadModelStream = Boxed<v1::LoadModelEvent>;
+    type ReplaceLoadStream = Boxed<v1::LoadModelEvent>;
     type EnsureLoadedStream = Boxed<v1::EnsureLoadedEvent>;
     type WatchRoutesStream = Boxed<v1::RouteUpdate>;
     type WatchEventsStream = Boxed<v1::FleetEvent>;
@@ -93,6 +94,20 @@ impl Control for ControlService {
             }
         });
         Ok(Response::new(until_stopped(words, self.handle.stop())))
+    }
+
+    async fn replace_load(
+        &self,
+        request: Request<v1::LoadModelRequest>,
+    ) -> Result<Response<Self::ReplaceLoadStream>, Status> {
+        let request = request.into_inner();
+        named(request.model.clone(), "model")?;
+        let mut heard = replace::begin(self.handle.clone(), request);
+        // What is refused at once fails the call itself.
+        let first = heard.recv().await.ok_or_else(confused)??;
+        let others = stream::poll_fn(move |context| heard.poll_recv(context));
+        let words = stream::iter([Ok(first)]).chain(others);
+        Ok(Response::new(Box::pin(words)))
     }
 
     async fn unload_model(

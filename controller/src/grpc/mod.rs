@@ -5,6 +5,7 @@
 mod control;
 mod fleet;
 mod models;
+mod replace;
 pub(crate) mod session;
 
 use std::pin::Pin;

@@ -45,6 +45,9 @@ pub(crate) enum Command {
         /// Instances to load, all or none [default: as configured]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         replicas: Option<u32>,
+        /// If it is loaded on another device or with other settings, unload it first; it is loaded again as it was if the load fails
+        #[arg(long)]
+        replace: bool,
     },
     /// Download a model's files onto a worker's host; a name that begins with `user.` may be registered by it
     Pull(PullOptions),

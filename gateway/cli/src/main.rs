@@ -64,6 +64,7 @@ async fn run(cli: Cli, matches: &ArgMatches) -> Result<(), Failure> {
             model,
             device,
             replicas,
+            replace,
         } => {
             let request = v1::LoadModelRequest {
                 model,
@@ -72,7 +73,7 @@ async fn run(cli: Cli, matches: &ArgMatches) -> Result<(), Failure> {
                 download: true,
                 ..v1::LoadModelRequest::default()
             };
-            commands::load::load(&controller, output, request).await
+            commands::load::load(&controller, output, request, replace).await
         }
         Command::Pull(options) => commands::pull::pull(&controller, output, options).await,
         Command::Delete { model } => commands::pull::delete(&controller, output, model).await,

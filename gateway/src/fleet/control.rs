@@ -6,12 +6,12 @@ use muster_proto::{
     Code, ErrorExt as _, MAX_MESSAGE_BYTES,
     net::Channel,
     v1::{
-        DeviceStatus, ErrorInfo, ExplainLoadRequest, GetModelRequest, ListDevicesRequest, ListModelsRequest,
-        ListWorkersRequest, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest,
+        DeviceStatus, ErrorInfo, GetModelRequest, ListDevicesRequest, ListModelsRequest, ListWorkersRequest,
+        LoadModelEvent, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest,
         WorkerStatus, control_client::ControlClient, load_model_event::Kind,
     },
 };
-use tonic::Status;
+use tonic::{Response, Status, Streaming};
 
 use crate::translate::LONGEST_NAME;
 
@@ -61,39 +61,16 @@ impl Control {
     /// Why it is not.
     pub(crate) async fn load(mut self, request: LoadModelRequest) -> Result<LoadDone, ErrorInfo> {
         nameable(&request.model)?;
-        let answer = self.0.load_model(request).await;
-        let mut events = answer.map_err(|status| error(&status))?.into_inner();
-        let mut evicted = Vec::new();
-        while let Some(event) = events.message().await.map_err(|status| error(&status))? {
-            match event.kind {
-                Some(Kind::Loaded(model)) => return Ok(LoadDone { model, evicted }),
-                Some(Kind::Evicting(evicting)) => {
-                    evicted.extend(evicting.models);
-                    evicted.sort_unstable();
-                    evicted.dedup();
-                }
-                Some(Kind::Queued(_) | Kind::Loading(_)) | None => {}
-            }
-        }
-        Err(away("its stream ended before the load did"))
+        done(self.0.load_model(request).await).await
     }
 
-    /// Asks whether a loaded model could be loaded anew as `request` says, before it is unloaded for that.
+    /// Loads a model, in place of what is loaded of it with other settings, and waits until it is loaded.
     ///
     /// # Errors
-    /// Why it could not; nothing has changed.
-    pub(crate) async fn could_replace(mut self, request: &LoadModelRequest) -> Result<(), ErrorInfo> {
+    /// Why it is not. What was loaded is loaded still, or again, unless the error's detail `restored` is `false`.
+    pub(crate) async fn replace(mut self, request: LoadModelRequest) -> Result<LoadDone, ErrorInfo> {
         nameable(&request.model)?;
-        let request = ExplainLoadRequest {
-            model: request.model.clone(),
-            anew: true,
-            device_id: request.device_id.clone(),
-            override_json: request.override_json.clone(),
-            ..ExplainLoadRequest::default()
-        };
-        let answer = self.0.explain_load(request).await;
-        let answer = answer.map_err(|status| error(&status))?.into_inner();
-        answer.refusal.map_or(Ok(()), Err)
+        done(self.0.replace_load(request).await).await
     }
 
     /// Begins to load a model; its end is not waited for.
@@ -151,6 +128,24 @@ impl Control {
         let answer = self.0.list_workers(ListWorkersRequest {}).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().workers)
     }
+}
+
+/// What a load comes to.
+async fn done(answer: Result<Response<Streaming<LoadModelEvent>>, Status>) -> Result<LoadDone, ErrorInfo> {
+    let mut events = answer.map_err(|status| error(&status))?.into_inner();
+    let mut evicted = Vec::new();
+    while let Some(event) = events.message().await.map_err(|status| error(&status))? {
+        match event.kind {
+            Some(Kind::Loaded(model)) => return Ok(LoadDone { model, evicted }),
+            Some(Kind::Evicting(evicting)) => {
+                evicted.extend(evicting.models);
+                evicted.sort_unstable();
+                evicted.dedup();
+            }
+            Some(Kind::Queued(_) | Kind::Loading(_)) | None => {}
+        }
+    }
+    Err(away("its stream ended before the load did"))
 }
 
 /// A name that is too long is nobody's; the controller's refusal, which repeats it, would not fit the headers that carry it.

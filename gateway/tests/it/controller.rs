@@ -36,12 +36,6 @@ pub(crate) struct Said {
     pub(crate) workers: Vec<v1::WorkerStatus>,
     /// The answer to every load, once there is one.
     pub(crate) load: Option<Result<v1::Model, v1::ErrorInfo>>,
-    /// Loads whose settings have this text fail so.
-    pub(crate) fails: Option<(String, v1::ErrorInfo)>,
-    /// An unload leaves its model unloaded.
-    pub(crate) unloads_for_good: bool,
-    /// Why no load could replace what is loaded.
-    pub(crate) refuses: Option<v1::ErrorInfo>,
     /// Models that a load evicts first.
     pub(crate) evicts: Vec<String>,
     /// The answer to every unload, once there is one.
@@ -54,7 +48,8 @@ pub(crate) struct Heard {
     pub(crate) wishes: Vec<v1::EnsureLoadedRequest>,
     pub(crate) closed: usize,
     pub(crate) loads: Vec<v1::LoadModelRequest>,
-    pub(crate) asked: Vec<v1::ExplainLoadRequest>,
+    /// Those in place of what is loaded.
+    pub(crate) replacements: Vec<v1::LoadModelRequest>,
     /// Options saved, by model.
     pub(crate) options: Vec<(String, String)>,
     pub(crate) unloads: Vec<v1::UnloadModelRequest>,
@@ -174,6 +169,7 @@ fn absent<T>() -> Result<T, Status> {
 #[tonic::async_trait]
 impl v1::control_server::Control for Service {
     type LoadModelStream = Events<v1::LoadModelEvent>;
+    type ReplaceLoadStream = Events<v1::LoadModelEvent>;
     type EnsureLoadedStream = Events<v1::EnsureLoadedEvent>;
     type WatchRoutesStream = Events<v1::RouteUpdate>;
     type WatchEventsStream = Events<v1::FleetEvent>;
@@ -244,12 +240,7 @@ impl v1::control_server::Control for Service {
         request: Request<v1::LoadModelRequest>,
     ) -> Result<Response<Self::LoadModelStream>, Status> {
         let request = request.into_inner();
-        let fails = self.0.said.borrow().fails.clone();
-        let fails = fails.filter(|(text, _)| request.override_json.contains(text.as_str()));
         self.0.heard.send_modify(|heard| heard.loads.push(request));
-        if let Some((_, error)) = fails {
-            return Err(error.into_status());
-        }
         let (evicts, evicting) = (
             self.0.said.borrow().evicts.clone(),
             !self.0.said.borrow().evicts.is_empty(),
@@ -268,20 +259,27 @@ impl v1::control_server::Control for Service {
         let events = events.map(|kind| kind.map(|kind| v1::LoadModelEvent { kind: Some(kind) }));
         Ok(Response::new(Box::pin(events)))
     }
+    async fn replace_load(
+        &self,
+        request: Request<v1::LoadModelRequest>,
+    ) -> Result<Response<Self::ReplaceLoadStream>, Status> {
+        let request = request.into_inner();
+        self.0.find(&request.model)?;
+        self.0.heard.send_modify(|heard| heard.replacements.push(request));
+        let state = Arc::clone(&self.0);
+        let last = futures::stream::once(async move {
+            let model = state.answer(|said| said.load.clone()).await?;
+            let kind = Some(load_model_event::Kind::Loaded(model));
+            Ok(v1::LoadModelEvent { kind })
+        });
+        Ok(Response::new(Box::pin(last)))
+    }
     async fn unload_model(
         &self,
         request: Request<v1::UnloadModelRequest>,
     ) -> Result<Response<v1::UnloadModelResponse>, Status> {
         let request = request.into_inner();
         self.0.find(&request.model)?;
-        self.0.said.send_if_modified(|said| {
-            let found = said.catalogue.iter_mut().find(|model| model.id == request.model);
-            let changes = found.filter(|_| said.unloads_for_good);
-            changes.is_some_and(|model| {
-                model.set_status(v1::ModelStatus::Unloaded);
-                true
-            })
-        });
         self.0.heard.send_modify(|heard| heard.unloads.push(request));
         let model = Some(self.0.answer(|said| said.unload.clone()).await?);
         Ok(Response::new(v1::UnloadModelResponse { model }))
@@ -295,15 +293,9 @@ impl v1::control_server::Control for Service {
     }
     async fn explain_load(
         &self,
-        request: Request<v1::ExplainLoadRequest>,
+        _: Request<v1::ExplainLoadRequest>,
     ) -> Result<Response<v1::ExplainLoadResponse>, Status> {
-        let request = request.into_inner();
-        self.0.find(&request.model)?;
-        self.0.heard.send_modify(|heard| heard.asked.push(request));
-        Ok(Response::new(v1::ExplainLoadResponse {
-            refusal: self.0.said.borrow().refuses.clone(),
-            ..v1::ExplainLoadResponse::default()
-        }))
+        absent()
     }
     async fn unpin_model(
         &self,

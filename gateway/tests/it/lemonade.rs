@@ -55,9 +55,9 @@ async fn seed_000_load_with_custom_settings() {
         (200, json!({"status": "success", "message": "Loaded model: cold"}))
     );
     let heard = controller.heard();
-    assert_eq!(heard.loads[0].device_id, "gpu");
+    assert_eq!(heard.replacements[0].device_id, "gpu");
     assert_eq!(
-        serde_json::from_str::<Value>(&heard.loads[0].override_json).unwrap(),
+        serde_json::from_str::<Value>(&heard.replacements[0].override_json).unwrap(),
         json!({"gguf_n_ctx": 8192, "llamacpp_args": "--flash-attn on --no-mmap"})
     );
     // Seed 000: arguments must not conflict with managed ones.
@@ -69,39 +69,12 @@ async fn seed_000_load_with_custom_settings() {
     );
 }
 
-/// `warm` is loaded with defaults on the CPU.
-fn loaded_on_cpu(said: &mut Said) {
-    let status = v1::InstanceStatus {
-        spec: Some(v1::InstanceSpec {
-            settings: Some(v1::ModelSettings::default()),
-            reservations: vec![v1::Reservation {
-                device_id: "cpu".into(),
-                bytes: 1,
-            }],
-            ..v1::InstanceSpec::default()
-        }),
-        ..v1::InstanceStatus::default()
-    };
-    let warm = said
-        .catalogue
-        .iter_mut()
-        .find(|model| model.id == "warm")
-        .unwrap();
-    warm.instances = vec![v1::Instance {
-        status: Some(status),
-        ..v1::Instance::default()
-    }];
-}
-
-/// A load of what is loaded once unloaded it first and checked afterwards; the options were saved before either.
+/// The options were once saved before it was known whether the model could be loaded so.
 #[tokio::test]
-async fn a_load_that_cannot_be_leaves_a_loaded_model_alone() {
+async fn a_load_that_cannot_be_saves_and_pins_nothing() {
     let (gateway, controller) = start().await;
     let refusal = Code::InsufficientMemory.error("far too large");
-    controller.say(|said| {
-        loaded_on_cpu(said);
-        said.refuses = Some(refusal);
-    });
+    controller.say(|said| said.load = Some(Err(refusal)));
     let body = json!({"model_name": "warm", "ctx_size": 900_000, "llamacpp_backend": "cpu", "save_options": true, "pinned": true});
     let (status, body) = post(&gateway, "/api/v1/load", body).await;
     assert_eq!(
@@ -109,10 +82,9 @@ async fn a_load_that_cannot_be_leaves_a_loaded_model_alone() {
         (507, &json!("insufficient_memory"))
     );
     let heard = controller.heard();
-    let [asked] = heard.asked.as_slice() else {
+    let [asked] = heard.replacements.as_slice() else {
         panic!("{heard:?}")
     };
-    assert!(asked.anew);
     assert_eq!(
         (
             asked.model.as_str(),
@@ -123,35 +95,6 @@ async fn a_load_that_cannot_be_leaves_a_loaded_model_alone() {
     );
     assert!(heard.unloads.is_empty() && heard.loads.is_empty());
     assert!(heard.pins.is_empty() && heard.options.is_empty());
-}
-
-#[tokio::test]
-async fn a_load_that_fails_over_a_loaded_model_brings_that_back() {
-    let (gateway, controller) = start().await;
-    controller.say(|said| {
-        loaded_on_cpu(said);
-        said.fails = Some(("8192".into(), Code::ModelLoadFailed.error("no such tensor")));
-        said.load = Some(Ok(model("warm", v1::ModelStatus::Loaded)));
-        said.unloads_for_good = true;
-    });
-    let body = json!({"model_name": "warm", "ctx_size": 8192, "save_options": true});
-    let (status, body) = post(&gateway, "/api/v1/load", body).await;
-    assert_eq!(
-        (status, &body["error"]["code"]),
-        (500, &json!("model_load_failed"))
-    );
-    assert_eq!(
-        body["message"],
-        "no such tensor; warm is loaded again as it was before"
-    );
-    let heard = controller.heard();
-    let loads: Vec<_> = heard
-        .loads
-        .iter()
-        .map(|load| (load.override_json.as_str(), load.device_id.as_str()))
-        .collect();
-    assert_eq!(loads, [(r#"{"gguf_n_ctx":8192}"#, ""), ("", "cpu")]);
-    assert!(heard.options.is_empty(), "saved only after success");
 }
 
 #[tokio::test]
@@ -482,7 +425,7 @@ async fn seed_000_example_of_models() {
 }
 
 #[tokio::test]
-async fn a_load_and_an_unload_wait_for_what_somebody_else_began() {
+async fn an_unload_waits_for_what_somebody_else_began() {
     let (gateway, controller) = start().await;
     let is = |id: &'static str, status: v1::ModelStatus| {
         move |said: &mut Said| {
@@ -494,31 +437,6 @@ async fn a_load_and_an_unload_wait_for_what_somebody_else_began() {
         let request = gateway.client.post(format!("{}{path}", gateway.url));
         tokio::spawn(request.json(&json!({"model_name": name})).send())
     };
-    controller.say(|said| said.load = Some(Ok(model("coming", v1::ModelStatus::Loading))));
-    let load = send("/api/v1/load", "coming");
-    controller.hears(|heard| heard.loads.len() == 1).await;
-    assert!(!load.is_finished());
-    controller.say(is("coming", v1::ModelStatus::Loaded));
-    let (status, body) = read(within(load).await.unwrap().unwrap()).await;
-    assert_eq!(
-        (status.as_u16(), &body["message"]),
-        (200, &json!("Loaded model: coming"))
-    );
-
-    controller.say(is("coming", v1::ModelStatus::Loading));
-    let load = send("/api/v1/load", "coming");
-    controller.hears(|heard| heard.loads.len() == 2).await;
-    controller.say(|said| {
-        is("coming", v1::ModelStatus::Failed)(said);
-        let failed = said.catalogue.iter_mut().find(|model| model.id == "coming");
-        failed.unwrap().last_error = Some(Code::ModelLoadFailed.error("no such tensor"));
-    });
-    let (status, body) = read(within(load).await.unwrap().unwrap()).await;
-    assert_eq!(
-        (status.as_u16(), &body["message"]),
-        (500, &json!("no such tensor"))
-    );
-
     controller.say(|said| {
         is("warm", v1::ModelStatus::Unloading)(said);
         said.unload = Some(Ok(model("warm", v1::ModelStatus::Unloading)));

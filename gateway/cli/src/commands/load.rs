@@ -14,15 +14,21 @@ use crate::{
     output::{Output, Progress, word},
 };
 
-/// Loads a model and shows how far it is.
+/// Loads a model and shows how far it is. `replace`: what is loaded of it otherwise goes first.
 pub(crate) async fn load(
     controller: &Controller,
     output: Output,
     request: LoadModelRequest,
+    replace: bool,
 ) -> Result<(), Failure> {
     let started = std::time::Instant::now();
     let mut client = controller.connect().await?;
-    let mut events = answer(client.load_model(request).await)?;
+    let begun = if replace {
+        client.replace_load(request).await
+    } else {
+        client.load_model(request).await
+    };
+    let mut events = answer(begun)?;
     let mut progress = Progress::default();
     let mut loaded: Option<Model> = None;
     while let Some(event) = events

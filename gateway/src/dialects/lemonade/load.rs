@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use super::{
     answers::{Done, SUCCESS},
-    options, reload,
+    options,
     requests::{LoadBody, UnloadBody},
 };
 use crate::{
@@ -176,16 +176,15 @@ impl LoadCall {
             download: true,
             ..LoadModelRequest::default()
         };
-        reload::load(app, &model, request, &overrides)
-            .await
-            .map_err(|error| {
-                let nowhere = error.kind() == Code::NoWorker && !self.device.is_empty();
-                if nowhere {
-                    error.with_param("llamacpp_backend")
-                } else {
-                    error
-                }
-            })?;
+        fleet.control().replace(request).await.map_err(|error| {
+            let nowhere = error.kind() == Code::NoWorker && !self.device.is_empty();
+            if nowhere {
+                error.with_param("llamacpp_backend")
+            } else {
+                error
+            }
+        })?;
+        fleet.shows_loaded(&model.id).await;
         if let Some(pinned) = self.pinned {
             fleet.control().pin(&model.id, pinned).await?;
         }
@@ -207,29 +206,39 @@ async fn unload(State(app): State<Arc<App>>, request: ClientRequest) -> Result<R
                 let error = Code::UnknownModel.error(format!("Model not loaded: {name}"));
                 return Err(error.with_param("model_name").into());
             }
-            let model = control().unload(unload_of(&model.id)).await?;
-            reload::left(&app, ModelStatus::Unloading, model).await?;
+            unload_one(&app, &model.id).await?;
         }
         None => {
             let models = control().models().await?;
             let there =
                 |model: &&Model| !matches!(model.status(), ModelStatus::Unloaded | ModelStatus::Failed);
-            let unloads = models.iter().filter(there).map(async |model| {
-                let model = control().unload(unload_of(&model.id)).await?;
-                reload::left(&app, ModelStatus::Unloading, model).await
-            });
+            let unloads = models.iter().filter(there);
+            let unloads = unloads.map(|model| unload_one(&app, &model.id));
             futures::future::try_join_all(unloads).await?;
         }
     }
     Ok(success("Model unloaded successfully"))
 }
 
-pub(super) fn unload_of(model: &str) -> UnloadModelRequest {
-    UnloadModelRequest {
-        model: model.to_owned(),
+async fn unload_one(app: &App, id: &str) -> Result<(), ErrorInfo> {
+    let fleet = &app.dispatcher.fleet;
+    let mut changes = fleet.changes();
+    let request = UnloadModelRequest {
+        model: id.to_owned(),
         force: false,
         cancel_load: true,
+    };
+    let mut model = fleet.control().unload(request).await?;
+    // The controller answers at once to who joins an unload.
+    while model.status() == ModelStatus::Unloading {
+        changes.mark_unchanged();
+        model = fleet.control().model(id).await?;
+        if model.status() == ModelStatus::Unloading {
+            // The controller tells of its states here, so their end is a change. An error means that the fleet is gone.
+            drop(changes.changed().await);
+        }
     }
+    Ok(())
 }
 
 fn unload_name(body: &[u8]) -> Result<Option<String>, ErrorInfo> {

@@ -11,7 +11,6 @@ mod load;
 mod options;
 mod pull;
 mod register;
-mod reload;
 mod requests;
 mod stats;
 mod system;

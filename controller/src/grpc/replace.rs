@@ -1,0 +1,179 @@
+//! `Control.ReplaceLoad`: a load of a model that may be loaded already.
+//!
+//! ```text
+//!  not loaded ──► load
+//!  loaded ─┬─ as wanted ──► nothing to do
+//!          └─ otherwise ──► could it be loaded so? ── no ──► refused, nothing has changed
+//!                              │ yes
+//!                              ▼
+//!                     drained and unloaded ──► load ── failed ──► loaded again as it was; the answer says why, and that
+//! ```
+//!
+//! Whether it could is known before anything is unloaded, as far as it depends on the model's runtime, its settings, the workers' devices, and what else
+//! is loaded. An engine may still fail for a reason that nobody knew before.
+//!
+//! It is a task of the controller's: a caller that goes away, or dies, leaves nothing unloaded.
+
+use muster_proto::{
+    Code, ErrorExt as _,
+    v1::{self, ErrorInfo, ModelStatus, load_model_event::Kind},
+};
+use tokio::sync::{
+    broadcast::{self, error::RecvError},
+    mpsc,
+};
+use tonic::Status;
+
+use crate::{
+    convert::stage::unknown_model,
+    driver::{
+        handle::{Handle, Word},
+        inbox::{Answer, Order, Query, stopping},
+        replace::Replacement,
+    },
+};
+
+/// Progress that waits for a slow reader; what is more is left out.
+const PROGRESS: usize = 16;
+
+/// Begins; what is said ends with the loaded model, or with an error.
+pub(super) fn begin(
+    handle: Handle,
+    request: v1::LoadModelRequest,
+) -> mpsc::Receiver<Result<v1::LoadModelEvent, Status>> {
+    let (said, heard) = mpsc::channel(PROGRESS);
+    tokio::spawn(async move {
+        let stop = handle.stop();
+        let task = Task {
+            events: handle.events(),
+            handle,
+            said: said.clone(),
+        };
+        let ended = tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(ErrorInfo::from_status(&stopping())),
+            ended = task.run(request) => ended,
+        };
+        let last = ended
+            .map(|model| event(Kind::Loaded(model)))
+            .map_err(|error| error.into_status());
+        // A caller that has gone is no failure.
+        drop(said.send(last).await);
+    });
+    heard
+}
+
+fn event(kind: Kind) -> v1::LoadModelEvent {
+    v1::LoadModelEvent { kind: Some(kind) }
+}
+
+struct Task {
+    handle: Handle,
+    /// Subscribed to before anything is asked, so that no change is missed.
+    events: broadcast::Receiver<v1::FleetEvent>,
+    said: mpsc::Sender<Result<v1::LoadModelEvent, Status>>,
+}
+
+impl Task {
+    async fn run(mut self, request: v1::LoadModelRequest) -> Result<v1::Model, ErrorInfo> {
+        let question = |reply| Query::Replacement(request.clone(), reply);
+        let answer = self.handle.query(question).await;
+        let former = match answer.map_err(|status| ErrorInfo::from_status(&status))?? {
+            Replacement::Load => return self.load(request).await,
+            Replacement::AsWanted(model) => return Ok(*model),
+            Replacement::Otherwise(former) => *former,
+        };
+        self.unload(&former.model).await?;
+        match self.load(request).await {
+            Ok(model) => Ok(model),
+            Err(error) => Err(self.restore(former, error).await),
+        }
+    }
+
+    async fn unload(&mut self, model: &str) -> Result<(), ErrorInfo> {
+        let request = v1::UnloadModelRequest {
+            model: model.to_owned(),
+            force: false,
+            cancel_load: true,
+        };
+        let unloaded = self.done(Order::Unload(request)).await?;
+        self.left(ModelStatus::Unloading, unloaded).await.map(drop)
+    }
+
+    async fn load(&mut self, request: v1::LoadModelRequest) -> Result<v1::Model, ErrorInfo> {
+        let model = self.done(Order::Load(request)).await?;
+        let model = self.left(ModelStatus::Loading, model).await?;
+        match (model.status(), &model.last_error) {
+            (ModelStatus::Loaded, _) => Ok(model),
+            (_, Some(error)) => Err(error.clone()),
+            (_, None) => Err(Code::LoadCancelled.error("somebody ended the load")),
+        }
+    }
+
+    /// Loads a model as it was; the error that made this necessary, with what came of it.
+    async fn restore(&mut self, former: v1::LoadModelRequest, error: ErrorInfo) -> ErrorInfo {
+        let id = former.model.clone();
+        let now = self.model(&id).await;
+        // Somebody who ended the load, or loads it himself, gets what he wants.
+        let ours = |now: v1::Model| matches!(now.status(), ModelStatus::Unloaded | ModelStatus::Failed);
+        if error.kind() == Code::LoadCancelled || !now.is_ok_and(ours) {
+            return error;
+        }
+        let restored = self.load(former).await;
+        let message = match &restored {
+            Ok(_) => format!("{}; {id} is loaded again as it was before", error.message),
+            Err(again) => format!(
+                "{}; {id} could not be loaded again as it was before: {}",
+                error.message, again.message
+            ),
+        };
+        ErrorInfo { message, ..error }.with_detail("restored", restored.is_ok().to_string())
+    }
+
+    /// Has something done to the model; its state afterwards.
+    async fn done(&self, order: Order) -> Result<v1::Model, ErrorInfo> {
+        let from_status = |status: Status| ErrorInfo::from_status(&status);
+        let mut call = self.handle.call(order).map_err(from_status)?;
+        loop {
+            match call.next().await.map_err(from_status)? {
+                Word::Progress(kind) => drop(self.said.try_send(Ok(event(*kind)))),
+                Word::Done(Answer::Model(model)) => return Ok(*model),
+                Word::Done(Answer::Forgotten(_)) => {
+                    return Err(Code::Internal.error("the driver answered another question"));
+                }
+            }
+        }
+    }
+
+    /// Waits until the model leaves a state that somebody else brought it to: who joins a load or an unload is answered at once.
+    async fn left(&mut self, state: ModelStatus, mut model: v1::Model) -> Result<v1::Model, ErrorInfo> {
+        while model.status() == state {
+            self.changed(&model.id).await?;
+            model = self.model(&model.id).await?;
+        }
+        Ok(model)
+    }
+
+    /// Resolves when something has been decided that may concern the model.
+    async fn changed(&mut self, model: &str) -> Result<(), ErrorInfo> {
+        loop {
+            match self.events.recv().await {
+                // Events of a worker concern all models there, and name none.
+                Ok(event) if event.model == model || event.model.is_empty() => return Ok(()),
+                Ok(_) => {}
+                Err(RecvError::Lagged(_)) => return Ok(()),
+                Err(RecvError::Closed) => return Err(ErrorInfo::from_status(&stopping())),
+            }
+        }
+    }
+
+    async fn model(&self, id: &str) -> Result<v1::Model, ErrorInfo> {
+        let found = self
+            .handle
+            .query(|reply| Query::Model(id.to_owned(), reply))
+            .await;
+        found
+            .map_err(|status| ErrorInfo::from_status(&status))?
+            .ok_or_else(|| unknown_model(id))
+    }
+}
