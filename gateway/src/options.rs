@@ -10,7 +10,10 @@ use muster_proto::{
 };
 
 use crate::{
-    dispatch::{autoload::Autoload, media::MediaHosts},
+    dispatch::{
+        autoload::{Autoload, on_off},
+        media::MediaHosts,
+    },
     web::host::Hosts,
 };
 
@@ -181,15 +184,6 @@ fn connections(text: &str) -> Result<usize, String> {
 
 fn switch(text: &str) -> Result<bool, String> {
     on_off(text).ok_or_else(|| "want on or off".to_owned())
-}
-
-/// A switch, as people write it.
-pub(crate) fn on_off(text: &str) -> Option<bool> {
-    match text {
-        "on" | "true" | "1" => Some(true),
-        "off" | "false" | "0" => Some(false),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

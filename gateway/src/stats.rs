@@ -10,7 +10,7 @@ use muster_proto::v1::{Delta, Event, Finished, event::Kind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{metrics, web::access::Caller};
+use crate::metrics;
 
 /// Most token times that are kept: an answer may be longer than anybody wants to read its times.
 const MOST_TIMES: usize = 16_384;
@@ -52,13 +52,13 @@ struct Lasts {
 }
 
 impl Stats {
-    /// The figures of the last request that a caller may know of: anybody's, or his own and else nobody's in particular.
-    pub(crate) fn last(&self, caller: &Caller) -> Last {
+    /// The figures of the last request of all, or of a caller's key; where it has had none, of the last that was nobody's in particular.
+    pub(crate) fn last(&self, of_key: Option<&str>) -> Last {
         let lasts = self.lock();
-        if caller.oversees {
+        let Some(key) = of_key else {
             return lasts.overall.clone();
-        }
-        let own = lasts.by_key.get(&caller.key).or_else(|| lasts.by_key.get(""));
+        };
+        let own = lasts.by_key.get(key).or_else(|| lasts.by_key.get(""));
         own.cloned().unwrap_or_default()
     }
 
@@ -180,13 +180,6 @@ mod tests {
         }
     }
 
-    fn overseer() -> Caller {
-        Caller {
-            oversees: true,
-            ..Caller::default()
-        }
-    }
-
     fn finished() -> Event {
         event(Kind::Finished(Finished {
             usage: Some(Usage {
@@ -217,7 +210,7 @@ mod tests {
             meter.event(&event(Kind::Delta(delta)), at(millis));
         }
         meter.event(&finished(), at(2400));
-        let last = stats.last(&overseer());
+        let last = stats.last(None);
         assert!((last.time_to_first_token - 2.0).abs() < 1e-9);
         assert!((last.tokens_per_second - 10.0).abs() < 1e-9);
         let figures = (
@@ -243,14 +236,7 @@ mod tests {
             let mut meter = Meter::new(Arc::clone(&stats), key.into(), "m".into(), began);
             meter.event(&finished(), began + Duration::from_secs(seconds));
         };
-        let seen = |key: &str, oversees| {
-            let caller = Caller {
-                key: key.into(),
-                oversees,
-                ..Caller::default()
-            };
-            stats.last(&caller).time_to_first_token
-        };
+        let seen = |key: &str, oversees: bool| stats.last((!oversees).then_some(key)).time_to_first_token;
         run("a", 1);
         assert_eq!(
             (seen("a", false), seen("b", false), seen("z", true)),
@@ -278,7 +264,7 @@ mod tests {
             ..Finished::default()
         }));
         meter.event(&embedded, Instant::now());
-        assert_eq!(stats.last(&overseer()), Last::default());
+        assert_eq!(stats.last(None), Last::default());
     }
 
     #[test]
@@ -287,7 +273,7 @@ mod tests {
         let began = Instant::now();
         let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), began);
         meter.event(&finished(), began + Duration::from_millis(1500));
-        let last = stats.last(&overseer());
+        let last = stats.last(None);
         assert_eq!((last.output_tokens, last.prompt_tokens), (5, 9));
         assert!((last.time_to_first_token - 1.5).abs() < 1e-9);
         assert!((last.tokens_per_second - 10.0).abs() < 1e-9);

@@ -40,7 +40,7 @@ fn routes() -> Vec<Route> {
         Route::get("/health", Access::Open, health)
             .summary("Whether the gateway, or with `model` that model, takes requests")
             .query::<String>("model", "Id in the catalogue.")
-            .answers::<Health>("It does.")
+            .answers::<Health>("It takes requests.")
             .error("400", "The query is wrong.")
             .error(
                 "503",
@@ -48,7 +48,7 @@ fn routes() -> Vec<Route> {
             ),
         Route::get("/live", Access::Open, live)
             .summary("The process answers")
-            .answers::<Health>("It does."),
+            .answers::<Health>("It answers."),
         Route::get("/metrics", Access::User, counters)
             .summary("Counters in Prometheus' form: the gateway's own; with `model` a llama-server's, if its `llamacpp_args` say `--metrics`")
             .query::<String>("model", "Id in the catalogue.")

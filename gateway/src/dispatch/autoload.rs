@@ -44,6 +44,15 @@ impl Autoload {
     }
 }
 
+/// A switch, as people write it.
+pub(crate) fn on_off(text: &str) -> Option<bool> {
+    match text {
+        "on" | "true" | "1" => Some(true),
+        "off" | "false" | "0" => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use muster_proto::{ErrorExt as _, v1::ModelStatus};

@@ -28,8 +28,7 @@ use super::{
 use crate::{
     answer_events::AnswerEvents,
     body::EventBody,
-    dispatch::{Admitted, Envelope},
-    options::on_off,
+    dispatch::{Admitted, Envelope, autoload::on_off},
     render::{Head, Render, answer::Answer},
     stats::Meter,
     translate::Common,

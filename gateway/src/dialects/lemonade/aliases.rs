@@ -33,13 +33,13 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/internal/aliases", Access::Internal, set)
             .summary("Give a model another name, or move that name to it")
             .takes::<AliasBody>()
-            .answers::<AliasSet>("It has it.")
+            .answers::<AliasSet>("The model has the name.")
             .refuses("There is no such model, or the name is a model's own.")
             .fails("It could not be done."),
         Route::delete("/internal/aliases/{*alias}", Access::Internal, delete)
             .summary("Take a further name of a model away")
             .part::<String>("alias", "The name.")
-            .answers::<AliasGone>("It is gone.")
+            .answers::<AliasGone>("The name is gone.")
             .refuses("There is no such name.")
             .fails("It could not be done."),
     ]

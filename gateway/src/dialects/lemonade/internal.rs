@@ -46,7 +46,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/internal/pin", Access::Internal, pin)
             .summary("Keep a model from being evicted, or no longer")
             .takes::<PinBody>()
-            .answers::<Pinned>("It is.")
+            .answers::<Pinned>("Whether the model is pinned now.")
             .change_errors(),
     ]
 }

@@ -147,7 +147,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::get("/v1/models/{*id}/options", Access::User, show)
             .summary("Options saved for a model's loads, and what they make of it")
             .part::<String>("id", "Id in the catalogue.")
-            .answers::<ModelOptions>("They are.")
+            .answers::<ModelOptions>("The saved options, and what a load would have with them.")
             .refuses("There is no such model.")
             .fails("The controller is away."),
         Route::post("/v1/models/{*id}/options", Access::Admin, set)

@@ -53,7 +53,7 @@ fn routes() -> Vec<Route> {
             .answers_text("text/plain", "A line of text."),
         Route::get("/api/version", Access::Open, version)
             .summary("The version of Ollama's API that is spoken")
-            .answers::<OllamaVersion>("It."),
+            .answers::<OllamaVersion>("The version."),
         Route::post("/api/chat", Access::User, chat)
             .summary("Continue a conversation")
             .takes::<schema::OllamaChatRequest>()
