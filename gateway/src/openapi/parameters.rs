@@ -128,3 +128,51 @@ pub(super) fn spread(components: &mut Components) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::settings::SETTINGS;
+    use serde_json::Value;
+
+    fn schemas() -> Value {
+        let document = crate::openapi::document(crate::dialects::routes());
+        serde_json::to_value(document).unwrap()["components"]["schemas"].clone()
+    }
+
+    #[test]
+    fn every_parameter_is_in_the_document_wherever_it_is_taken_or_shown() {
+        let schemas = schemas();
+        for table in ["SamplingAsked", "LlamaCppSamplingAsked", "SamplingShown"] {
+            assert_eq!(schemas[table], Value::Null, "it is spread");
+        }
+        for body in [
+            "ChatRequest",
+            "CompletionRequest",
+            "ResponseRequest",
+            "MessageRequest",
+            "OllamaOptions",
+        ] {
+            for parameter in super::SAMPLING.iter() {
+                let field = &schemas[body]["properties"][parameter.name];
+                assert_eq!(
+                    field["description"], parameter.about,
+                    "{body}: {}",
+                    parameter.name
+                );
+            }
+        }
+        let range = |body: &str, name: &str| schemas[body]["properties"][name]["maximum"].as_f64();
+        assert_eq!(range("ChatRequest", "temperature"), Some(2.0));
+        assert_eq!(range("ChatRequest", "top_p"), Some(1.0));
+        let shown = schemas["GenerationSettings"]["required"].as_array().unwrap();
+        assert!(shown.contains(&"temperature".into()) && !shown.contains(&"dry_sequence_breakers".into()));
+    }
+
+    #[test]
+    fn every_setting_that_a_load_may_set_is_in_the_document() {
+        let body = &schemas()["AdminLoad"]["properties"];
+        for name in SETTINGS.iter().flat_map(|setting| setting.load) {
+            assert!(body[name].is_object(), "{name}");
+        }
+    }
+}
