@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::api::{Exclusivity, IdleTtl};
+use crate::strategy::Eviction;
 use muster_core::{Bytes, DeviceKind, ModelType};
 
 /// How many models of one type a host, or the fleet, may have loaded.
@@ -65,17 +66,6 @@ pub enum Placement {
     Spread,
     /// Where least memory is left.
     Pack,
-}
-
-/// Who goes first when room is needed (I9). Busy instances are waited for only if no idle ones are left, whatever the order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Eviction {
-    /// The least recently used: for a slot strictly of the type, for memory of the same type first (seed 002).
-    #[default]
-    Lru,
-    /// Whose next load will cost least for the bytes it frees: (load time + half a minute) × frequency / bytes, and more while a conversation
-    /// may go on. Frequencies are forgotten the faster the more taste changes.
-    CostAware,
 }
 
 /// All settings of policy.

@@ -23,6 +23,7 @@ mod transitions;
 mod view;
 
 pub use api::*;
-pub use config::{Backoff, Config, Eviction, Limit, Limits, Placement};
+pub use config::{Backoff, Config, Limit, Limits, Placement};
 pub use fleet::Fleet;
+pub use strategy::Eviction;
 pub use view::{DeviceView, InstanceView, ModelView, WorkerView};

@@ -23,10 +23,50 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::api::Moment;
-use crate::config::Eviction;
 use crate::state::{Instance, InstanceState};
 use habits::{Habits, Tally};
 use muster_core::{Bytes, ModelId};
+
+/// Who goes first when room is needed (I9). Busy instances are waited for only if no idle ones are left, whatever the order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// The least recently used: for a slot strictly of the type, for memory of the same type first (seed 002).
+    #[default]
+    Lru,
+    /// Whose next load will cost least for the bytes it frees: (load time + half a minute) × frequency / bytes, and more while a conversation
+    /// may go on. Frequencies are forgotten the faster the more taste changes.
+    CostAware,
+}
+
+impl Eviction {
+    /// All orders.
+    pub const ALL: [Self; 2] = [Self::Lru, Self::CostAware];
+
+    /// Its name in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::CostAware => "cost_aware",
+        }
+    }
+
+    /// Where memory is short, models of the type that is to be loaded go before others.
+    pub(crate) const fn own_type_first(self) -> bool {
+        match self {
+            Self::Lru => true,
+            Self::CostAware => false,
+        }
+    }
+
+    /// Nothing but an instance's own last use counts.
+    pub(crate) const fn by_last_use(self) -> bool {
+        match self {
+            Self::Lru => true,
+            Self::CostAware => false,
+        }
+    }
+}
 
 /// A longer pause ends a conversation: what follows is a new use. After such a pause the model is worth what one of average popularity is,
 /// beside its own popularity.

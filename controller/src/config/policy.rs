@@ -15,10 +15,8 @@ pub(super) fn policy(section: Section<'_>) -> Config {
         Some(1) => Placement::Pack,
         Some(_) | None => Placement::Spread,
     };
-    let eviction = match section.word("eviction", &["lru", "cost_aware"]) {
-        Some(1) => Eviction::CostAware,
-        Some(_) | None => Eviction::Lru,
-    };
+    let eviction = section.word("eviction", &Eviction::ALL.map(Eviction::name));
+    let eviction = eviction.map_or(default.eviction, |order| Eviction::ALL[order]);
     let config = Config {
         limits: section
             .leaf("max_loaded_models")

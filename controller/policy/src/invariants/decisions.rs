@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::Violation;
 use crate::api::{Command, DecisionKind, DeviceKey, Effect, EvictionRule, Quiesce, UnloadMode};
-use crate::config::Eviction;
 use crate::fleet::Fleet;
 use crate::plan::{Tenure, order};
 use crate::state::{Free, Goal, Instance, InstanceState};
@@ -252,7 +251,7 @@ pub(super) fn least_recently_used(
         let model = fleet.models.get(&instance.spec.model);
         model.is_some_and(|model| model.instances.len() == 1)
     };
-    if fleet.config.eviction != Eviction::Lru || fleet.queue.len() != 1 || !alone(victim) {
+    if !fleet.config.eviction.by_last_use() || fleet.queue.len() != 1 || !alone(victim) {
         return;
     }
     let wanted = fleet

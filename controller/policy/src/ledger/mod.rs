@@ -17,7 +17,6 @@ mod tracked;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::Moment;
-use crate::config::Eviction;
 use crate::fleet::Fleet;
 use crate::timers::Timers;
 use muster_core::{HostId, InstanceId, ModelId, WorkerId};
@@ -205,7 +204,7 @@ impl Fleet {
         while let Some(id) = self.ledger.turns.pop_due(self.now) {
             instances.insert(id);
         }
-        if self.config.eviction == Eviction::CostAware {
+        if !self.config.eviction.by_last_use() {
             self.add_replicas(&mut instances);
         }
         instances

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::Eviction;
 use crate::ledger::{ModelTag, Resident};
-use crate::strategy::Worth;
+use crate::strategy::{Eviction, Worth};
 use muster_core::{ModelId, ModelType};
 
 /// A place in the order: idle ones first. Ties break by id.
@@ -20,10 +19,10 @@ fn by_loss(resident: &Resident) -> Rank {
     (resident.tenure.rank(), resident.loss)
 }
 
-/// Of instances one by one, for memory: those of the same type go before others, if the strategy is `lru`.
+/// Of instances one by one, for memory: those of the same type go before others, if the order says so.
 pub(crate) fn by_instance(resident: &Resident, wanted: ModelType, rule: Eviction) -> (u8, bool, Worth) {
     let (rank, worth) = by_worth(resident);
-    (rank, rule == Eviction::Lru && resident.kind != wanted, worth)
+    (rank, rule.own_type_first() && resident.kind != wanted, worth)
 }
 
 /// Who is spared first if not all have to go.
