@@ -57,8 +57,8 @@ pub struct NeedPart {
 }
 
 impl NeedPart {
-    /// What is set aside for it on a device of which so much can be had at most: `bytes`, or its share of all if that is more; for the sake of
-    /// a share nothing is too small.
+    /// Bytes to set aside on a device with `capacity` bytes, of which `possible` can be had at most: `bytes`, or the share of the capacity if that is
+    /// more. A device that cannot give the whole share is not too small for it: the share is cut to what is possible.
     #[must_use]
     pub fn on(&self, capacity: Bytes, possible: Bytes) -> Bytes {
         let share = self.share.map_or(Bytes::ZERO, |share| share.of(capacity));

@@ -95,7 +95,7 @@ impl Fleet {
         true
     }
 
-    /// Time alone has made an instance what a waiting load may evict, whether that load had its eye on it or on another.
+    /// Whether an instance has become idle since the last look, because time has passed and nothing else happened: a waiting load may evict it now.
     fn became_idle(&mut self) -> bool {
         let turned = !self.queue.is_empty() && self.ledger.next_turn().is_some_and(|at| at <= self.now);
         let before = self.ledger.stamp();

@@ -11,19 +11,19 @@ use crate::openapi::parameters::SamplingAsked;
 /// Anthropic's message.
 #[derive(ToSchema)]
 pub(super) struct MessageAnswer {
-    /// Names the answer.
+    /// Identifies this answer.
     id: String,
     /// `message`.
     r#type: String,
     /// `assistant`.
     role: String,
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
-    /// In the order it was made.
+    /// Parts of the message, in the order in which they were generated.
     content: Vec<MessageBlock>,
-    /// Why it ended.
+    /// Why the message ended.
     stop_reason: MessageStop,
-    /// The one of `stop_sequences` that ended it.
+    /// The one of `stop_sequences` that ended the message.
     stop_sequence: Option<String>,
     /// Token counts.
     usage: MessageUsage,
@@ -33,25 +33,25 @@ pub(super) struct MessageAnswer {
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum MessageBlock {
-    /// What the model thought.
+    /// The model's reasoning.
     Thinking {
         /// Text.
         thinking: String,
         /// Always empty: nothing is signed.
         signature: String,
     },
-    /// What it said.
+    /// The model's text.
     Text {
         /// Text.
         text: String,
     },
-    /// What it wants called.
+    /// Functions that the model wants to call.
     ToolUse {
-        /// Names the call.
+        /// Identifies the call; the tool's answer names it.
         id: String,
-        /// Of the tool.
+        /// Name of the tool.
         name: String,
-        /// An object; empty if it was cut short.
+        /// The arguments, as an object; empty if the call was cut short.
         input: Value,
     },
 }
@@ -70,22 +70,22 @@ pub(super) enum MessageStop {
 /// Token counts.
 #[derive(ToSchema)]
 pub(super) struct MessageUsage {
-    /// Without cached ones.
+    /// Tokens of the prompt that were read; cached ones are not counted.
     input_tokens: u32,
-    /// Always 0: what is cached costs nothing here.
+    /// Always 0: caching is free here.
     cache_creation_input_tokens: u32,
-    /// Tokens of the prompt that were still there.
+    /// Tokens of the prompt that were in the cache.
     cache_read_input_tokens: u32,
     /// Tokens generated.
     output_tokens: u32,
 }
 
-/// A turn of Anthropic's.
+/// A turn of a conversation.
 #[derive(ToSchema)]
 pub(super) struct MessageTurn {
     /// `user` or `assistant`.
     role: String,
-    /// What it says.
+    /// Content of the turn.
     content: MessageContent,
 }
 
@@ -100,9 +100,9 @@ pub(super) enum MessageContent {
 /// A function that the model may call.
 #[derive(ToSchema)]
 pub(super) struct MessageTool {
-    /// The model calls it by this.
+    /// Name by which the model calls the function.
     name: String,
-    /// For the model.
+    /// What the function does, told to the model.
     description: Option<String>,
     /// JSON schema of the arguments.
     input_schema: Option<Value>,
@@ -116,13 +116,13 @@ pub(super) struct MessageRequest {
     model: String,
     /// Turns, `user` and `assistant`.
     messages: Vec<MessageTurn>,
-    /// Before everything else.
+    /// System prompt; comes before all turns.
     system: Option<MessageContent>,
     /// Most tokens to generate.
     max_tokens: Option<i64>,
     /// Strings that end the output.
     stop_sequences: Option<Vec<String>>,
-    /// Server-sent events instead of one body.
+    /// Answer with server-sent events instead of one body.
     stream: Option<bool>,
     /// Functions the model may call.
     tools: Option<Vec<MessageTool>>,

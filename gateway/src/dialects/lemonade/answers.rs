@@ -6,28 +6,28 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// What all of them say that went well.
+/// Status of every answer to a request that succeeded.
 pub(super) const SUCCESS: &str = "success";
 
-/// It is done.
+/// The request was carried out.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeDone, example = json!({"status": "success", "message": "Loaded model: Qwen2.5-0.5B-Instruct-CPU"}))]
 pub(super) struct Done<'a> {
     /// `success`.
     pub(super) status: &'static str,
-    /// What was done.
+    /// What was done, in a sentence.
     pub(super) message: &'a str,
 }
 
-/// Further names of models.
+/// All aliases.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeAliases)]
 pub(super) struct Aliases {
-    /// The model's id in the catalogue, by further name.
+    /// Ids in the catalogue, by alias.
     pub(super) aliases: BTreeMap<String, String>,
 }
 
-/// A model has a further name.
+/// An alias was set.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeAliasSet)]
 pub(super) struct AliasSet {
@@ -39,7 +39,7 @@ pub(super) struct AliasSet {
     pub(super) model_name: String,
 }
 
-/// A further name is gone.
+/// An alias was deleted.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeAliasGone)]
 pub(super) struct AliasGone {
@@ -59,7 +59,7 @@ pub(super) struct Registered {
     pub(super) model_name: String,
     /// As `model_name`: every model has one id here.
     pub(super) canonical_model_name: String,
-    /// What was registered.
+    /// The model as it was registered.
     pub(super) model: RegisteredModel,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct RegisteredModel {
     pub(super) recipe: String,
     /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
     pub(super) checkpoint: String,
-    /// Its files are here.
+    /// The model's files are on a host of the fleet.
     pub(super) downloaded: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct LevelSet {
     pub(super) status: &'static str,
     /// `critical`, `error`, `warning`, `info`, `debug` or `trace`.
     pub(super) level: &'static str,
-    /// The same in a sentence.
+    /// The change in a sentence.
     pub(super) message: String,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Config {
 pub(super) struct SettingsSet {
     /// `success`.
     pub(super) status: &'static str,
-    /// What was changed.
+    /// The settings that were changed.
     pub(super) updated: Updated,
 }
 
@@ -117,7 +117,7 @@ pub(super) struct SettingsSet {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeSettings)]
 pub(super) struct Updated {
-    /// As in `log-level`.
+    /// Log level: `critical`, `error`, `warning`, `info`, `debug` or `trace`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) log_level: Option<&'static str>,
 }
@@ -130,7 +130,7 @@ pub(super) struct Pinned {
     pub(super) status: &'static str,
     /// Id in the catalogue.
     pub(super) model_name: String,
-    /// Never evicted by policy.
+    /// The policy never evicts the model.
     pub(super) pinned: bool,
 }
 
@@ -142,14 +142,14 @@ pub(super) struct ModelOptions {
     pub(super) model_name: String,
     /// Software and kind of device, for example `llamacpp`.
     pub(super) recipe: String,
-    /// What is saved; with `dry_run`, still what was.
+    /// The saved options; with `dry_run`, as they were before.
     #[schema(value_type = SavedOptions)]
     pub(super) saved: Map<String, Value>,
-    /// A load's body that makes of the model what a load without settings does.
+    /// Body of a load that has the same effect as a load without settings.
     pub(super) effective: LoadOptions,
-    /// The same, if nothing were saved.
+    /// Body of a load that has the effect of a load without settings, if no options were saved.
     pub(super) defaults: LoadOptions,
-    /// Context in tokens that such a load has; null where its size is automatic and nothing is loaded that tells it.
+    /// Context in tokens after such a load; null if the size is automatic and the model is not loaded.
     pub(super) resolved_ctx_size: Option<u32>,
 }
 
@@ -183,11 +183,11 @@ pub(super) struct LoadOptions {
     pub(super) llamacpp_backend: String,
 }
 
-/// What of a repository of the hub can be pulled.
+/// Variants of a hub's repository that can be pulled.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeVariants)]
 pub(super) struct Variants {
-    /// As it was asked for.
+    /// The repository, as the client named it.
     pub(super) checkpoint: String,
     /// The recipe to register it with: `llamacpp`.
     pub(super) recipe: &'static str,
@@ -197,7 +197,7 @@ pub(super) struct Variants {
     pub(super) suggested_labels: Vec<&'static str>,
     /// Files with a multimodal projector, by path in the repository.
     pub(super) mmproj_files: Vec<String>,
-    /// The usual ones first, five at most.
+    /// The variants, common ones first; five at most.
     pub(super) variants: Vec<Variant>,
 }
 
@@ -209,7 +209,7 @@ pub(super) struct Variant {
     pub(super) name: String,
     /// The file that an engine is given; of several the first.
     pub(super) primary_file: Option<String>,
-    /// There are several files.
+    /// Whether the model is split into several files.
     pub(super) sharded: bool,
     /// All files, by path in the repository.
     pub(super) files: Vec<String>,

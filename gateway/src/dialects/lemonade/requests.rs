@@ -18,9 +18,9 @@ pub(super) struct LoadBody {
     llamacpp_backend: Option<String>,
     /// llama.cpp's models: its own arguments, but for those that Muster sets itself (`-m`, `--port`, `--ctx-size`, `-ngl`, …).
     llamacpp_args: Option<String>,
-    /// Never evicted by policy, or again; outlives the load.
+    /// true = the policy never evicts the model; false = it may again. Stays so after the model is unloaded.
     pinned: Option<bool>,
-    /// What is given here is saved for all later loads too, as by `models/{id}/options`.
+    /// Save these settings for later loads too, as `models/{id}/options` does.
     save_options: Option<bool>,
 }
 
@@ -89,15 +89,15 @@ pub(super) struct OptionsBody {
     /// Context size in tokens; -1 = none saved.
     #[schema(minimum = -1)]
     ctx_size: Option<i32>,
-    /// As in `load`.
+    /// llama.cpp's backend, as in `load`.
     llamacpp_backend: Option<String>,
-    /// As in `load`.
+    /// llama.cpp's own arguments, as in `load`.
     llamacpp_args: Option<String>,
     /// Check only, save nothing.
     dry_run: Option<bool>,
 }
 
-/// A further name of a model.
+/// An alias for a model.
 #[derive(ToSchema)]
 #[schema(as = LemonadeAlias, example = json!({"alias": "gpt-4o", "model_name": "Qwen3-0.6B-GGUF"}))]
 pub(super) struct AliasBody {
@@ -127,7 +127,7 @@ pub(super) struct LevelBody {
 #[derive(ToSchema)]
 #[schema(as = LemonadeSet, example = json!({"log_level": "debug"}))]
 pub(super) struct SetBody {
-    /// As in `log-level`.
+    /// Log level: `critical`, `error`, `warning`, `info`, `debug` or `trace`.
     log_level: Option<String>,
 }
 
@@ -137,6 +137,6 @@ pub(super) struct SetBody {
 pub(super) struct PinBody {
     /// Id in the catalogue.
     model_name: String,
-    /// Never evicted by policy, or again.
+    /// true = the policy never evicts the model; false = it may again.
     pinned: bool,
 }

@@ -10,100 +10,100 @@ use crate::{dialects::openai::schema::requests::Stop, openapi::parameters::Sampl
 /// A chat's answer, and each line of a streamed one.
 #[derive(ToSchema)]
 pub(super) struct OllamaChatAnswer {
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
-    /// RFC 3339.
+    /// Time of the answer, as RFC 3339 has it.
     created_at: String,
-    /// What the model said; in a stream the next piece of it.
+    /// The model's answer; in a stream, the next piece of it.
     message: OllamaMessage,
-    /// The last line.
+    /// Whether this is the last line.
     done: bool,
-    /// `stop`, `length`, `load` or `unload`; once it is done.
+    /// Why the answer ended: `stop`, `length`, `load` or `unload`; on the last line only.
     done_reason: Option<String>,
-    /// Nanoseconds.
+    /// Nanoseconds for the whole request.
     total_duration: Option<u64>,
-    /// Nanoseconds.
+    /// Nanoseconds to load the model.
     load_duration: Option<u64>,
     /// Tokens of the prompt.
     prompt_eval_count: Option<u32>,
-    /// Nanoseconds.
+    /// Nanoseconds to read the prompt.
     prompt_eval_duration: Option<u64>,
     /// Tokens generated.
     eval_count: Option<u32>,
-    /// Nanoseconds.
+    /// Nanoseconds to generate the tokens.
     eval_duration: Option<u64>,
 }
 
-/// What the model said.
+/// The model's answer.
 #[derive(ToSchema)]
 pub(super) struct OllamaMessage {
     /// `assistant`.
     role: String,
     /// Text; empty if it only calls.
     content: String,
-    /// What it thought.
+    /// The model's reasoning.
     thinking: Option<String>,
-    /// What it wants called.
+    /// Functions that the model wants to call.
     tool_calls: Option<Vec<OllamaCall>>,
 }
 
-/// What the model wants called.
+/// A function call that the model asks for.
 #[derive(ToSchema)]
 pub(super) struct OllamaCall {
-    /// Names the call.
+    /// Identifies the call; the tool's answer names it.
     id: String,
-    /// What is called.
+    /// The function and its arguments.
     function: OllamaCalled,
 }
 
-/// A function and what it is given.
+/// A function with its arguments.
 #[derive(ToSchema)]
 pub(super) struct OllamaCalled {
-    /// Of the function.
+    /// Name of the function.
     name: String,
-    /// An object.
+    /// The arguments, as an object.
     arguments: Value,
 }
 
 /// A text's continuation, and each line of a streamed one.
 #[derive(ToSchema)]
 pub(super) struct OllamaGenerateAnswer {
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
-    /// RFC 3339.
+    /// Time of the answer, as RFC 3339 has it.
     created_at: String,
-    /// Text; in a stream the next piece of it.
+    /// The generated text; in a stream, the next piece of it.
     response: String,
-    /// What it thought.
+    /// The model's reasoning.
     thinking: Option<String>,
-    /// The last line.
+    /// Whether this is the last line.
     done: bool,
-    /// `stop`, `length`, `load` or `unload`; once it is done.
+    /// Why the answer ended: `stop`, `length`, `load` or `unload`; on the last line only.
     done_reason: Option<String>,
-    /// Nanoseconds.
+    /// Nanoseconds for the whole request.
     total_duration: Option<u64>,
-    /// Nanoseconds.
+    /// Nanoseconds to load the model.
     load_duration: Option<u64>,
     /// Tokens of the prompt.
     prompt_eval_count: Option<u32>,
-    /// Nanoseconds.
+    /// Nanoseconds to read the prompt.
     prompt_eval_duration: Option<u64>,
     /// Tokens generated.
     eval_count: Option<u32>,
-    /// Nanoseconds.
+    /// Nanoseconds to generate the tokens.
     eval_duration: Option<u64>,
 }
 
 /// Vectors.
 #[derive(ToSchema)]
 pub(super) struct OllamaEmbedAnswer {
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
-    /// In input order.
+    /// The vectors, in input order.
     embeddings: Vec<Vec<f64>>,
-    /// Nanoseconds.
+    /// Nanoseconds for the whole request.
     total_duration: u64,
-    /// Nanoseconds.
+    /// Nanoseconds to load the model.
     load_duration: u64,
     /// Tokens of all inputs.
     prompt_eval_count: u32,
@@ -112,7 +112,7 @@ pub(super) struct OllamaEmbedAnswer {
 /// One vector.
 #[derive(ToSchema)]
 pub(super) struct OllamaEmbeddingsAnswer {
-    /// Of the prompt.
+    /// The vector of the prompt.
     embedding: Vec<f64>,
 }
 
@@ -122,21 +122,21 @@ pub(super) struct OllamaEmbeddingsAnswer {
 pub(super) struct OllamaChatRequest {
     /// Id in the catalogue; `:latest` may be added.
     model: String,
-    /// Turns; none = only load the model.
+    /// Turns of the chat, oldest first; none = only load the model.
     messages: Option<Vec<Value>>,
-    /// Lines as they come; the default.
+    /// Answer with lines as they are generated (default), or with one body.
     stream: Option<bool>,
     /// Functions the model may call.
     tools: Option<Vec<Value>>,
     /// `json` or a JSON schema.
     format: Option<Value>,
-    /// A switch, or `low`, `medium`, `high`.
+    /// Whether the model reasons first: true, false, or how much: `low`, `medium`, `high`.
     think: Option<Value>,
-    /// How the answer is made.
+    /// Options of the generation.
     options: Option<OllamaOptions>,
 }
 
-/// How an answer is made.
+/// Options of a generation.
 #[derive(ToSchema)]
 pub(super) struct OllamaOptions {
     /// Most tokens to generate; -1 = until the context is full.
@@ -153,19 +153,19 @@ pub(super) struct OllamaOptions {
 pub(super) struct OllamaGenerateRequest {
     /// Id in the catalogue; `:latest` may be added.
     model: String,
-    /// What the user says; none = only load the model.
+    /// The user's text; none = only load the model.
     prompt: Option<String>,
     /// Text after a gap that is to be filled.
     suffix: Option<String>,
-    /// What comes before.
+    /// System prompt; comes before the user's text.
     system: Option<String>,
-    /// Not through the chat template.
+    /// Use the prompt as it is, without the chat template.
     raw: Option<bool>,
-    /// Lines as they come; the default.
+    /// Answer with lines as they are generated (default), or with one body.
     stream: Option<bool>,
     /// `json` or a JSON schema.
     format: Option<Value>,
-    /// How the answer is made.
+    /// Options of the generation.
     options: Option<OllamaOptions>,
 }
 

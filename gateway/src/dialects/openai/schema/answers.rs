@@ -11,108 +11,108 @@ use utoipa::ToSchema;
 /// OpenAI's chat completion; fields of the engine's own may stand beside these.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatAnswer {
-    /// Names the answer.
+    /// Identifies this answer.
     id: String,
     /// `chat.completion`.
     object: String,
     /// Unix time in seconds.
     created: u64,
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
-    /// As many as `n` says.
+    /// The answers; as many as `n` asks for.
     choices: Vec<ChatChoice>,
     /// Token counts.
     usage: TokenUsage,
-    /// If the engine measured.
+    /// Times, if the engine measures them.
     timings: Option<TokenTimings>,
 }
 
 /// One of the answers to a chat.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatChoice {
-    /// Which choice, from 0.
+    /// Number of the choice, counted from 0.
     index: u32,
-    /// What the model said.
+    /// The model's answer.
     message: ChatReply,
-    /// If they were asked for.
+    /// Probabilities of the tokens; only if the request asks for them.
     logprobs: Option<ChatLogprobs>,
     /// Token ids, with llama.cpp's `return_tokens`.
     tokens: Option<Vec<i32>>,
-    /// Why it ended.
+    /// Why the choice ended.
     finish_reason: FinishWord,
 }
 
-/// What the model said.
+/// The model's answer.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatReply {
     /// `assistant`.
     role: String,
-    /// Null if it only calls.
+    /// The text; null if the answer is tool calls alone.
     content: Option<String>,
-    /// What it thought.
+    /// The model's reasoning.
     reasoning_content: Option<String>,
-    /// What it wants called.
+    /// Functions that the model wants to call.
     tool_calls: Option<Vec<ChatCall>>,
 }
 
-/// What the model wants called.
+/// A function call that the model asks for.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatCall {
-    /// Names the call.
+    /// Identifies the call; the tool's answer names it.
     id: String,
     /// `function`.
     r#type: String,
-    /// What is called.
+    /// The function and its arguments.
     function: ChatCalled,
 }
 
-/// A function and what it is given.
+/// A function with its arguments.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatCalled {
-    /// Of the function.
+    /// Name of the function.
     name: String,
-    /// JSON text.
+    /// The arguments, as JSON text.
     arguments: String,
 }
 
 /// Probabilities of a chat's tokens.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatLogprobs {
-    /// Of each token, in order.
+    /// One entry for each token, in order.
     content: Vec<ChatToken>,
 }
 
-/// A token and what might have stood in its place.
+/// A token with its likeliest alternatives.
 #[derive(Serialize, ToSchema)]
 pub(in crate::dialects) struct ChatToken {
-    /// Its text.
+    /// The token's text.
     token: String,
-    /// Natural logarithm; -9999 = impossible.
+    /// Natural logarithm of its probability; -9999 = impossible.
     logprob: Option<f64>,
-    /// After the samplers, with llama.cpp's `post_sampling_probs`; instead of `logprob`.
+    /// Probability after the samplers; with llama.cpp's `post_sampling_probs`, instead of `logprob`.
     prob: Option<f64>,
-    /// Of its text, which may be a part of a character.
+    /// Bytes of the token's text, which may end in the middle of a character.
     bytes: Vec<u32>,
-    /// In the vocabulary, if the engine says.
+    /// The token's id in the vocabulary, if the engine tells it.
     id: Option<i32>,
-    /// The likeliest, descending.
+    /// The likeliest tokens, most probable first.
     top_logprobs: Option<Vec<ChatAlternative>>,
-    /// Instead of `top_logprobs`, with `post_sampling_probs`.
+    /// Replaces `top_logprobs` with `post_sampling_probs`.
     top_probs: Option<Vec<ChatAlternative>>,
 }
 
-/// A token that might have been.
+/// A token that could have been chosen instead.
 #[derive(Serialize, ToSchema)]
 pub(in crate::dialects) struct ChatAlternative {
-    /// Its text.
+    /// The token's text.
     token: String,
-    /// Natural logarithm; -9999 = impossible.
+    /// Natural logarithm of its probability; -9999 = impossible.
     logprob: Option<f64>,
-    /// After the samplers.
+    /// Probability after the samplers.
     prob: Option<f64>,
-    /// Of its text.
+    /// Bytes of the token's text.
     bytes: Vec<u32>,
-    /// In the vocabulary, if the engine says.
+    /// The token's id in the vocabulary, if the engine tells it.
     id: Option<i32>,
 }
 
@@ -129,52 +129,52 @@ pub(in crate::dialects) enum FinishWord {
 /// Token counts.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct TokenUsage {
-    /// Cached ones included.
+    /// Tokens of the prompt, cached ones included.
     prompt_tokens: u32,
-    /// Over all choices.
+    /// Tokens generated, over all choices.
     completion_tokens: u32,
-    /// Both together.
+    /// Tokens of the prompt and of the answer together.
     total_tokens: u64,
-    /// What of the prompt was read before.
+    /// How much of the prompt came from the cache.
     prompt_tokens_details: PromptDetails,
-    /// Absent where the engine counted no reasoning.
+    /// Details of the answer; absent if the engine does not count reasoning tokens.
     completion_tokens_details: Option<OutputDetails>,
 }
 
-/// What of a prompt was read before.
+/// How much of a prompt came from the cache.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct PromptDetails {
-    /// Tokens that were still there.
+    /// Tokens of the prompt that were in the cache.
     cached_tokens: u32,
 }
 
-/// What of an answer was reasoning.
+/// How much of an answer was reasoning.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct OutputDetails {
-    /// Tokens of what the model thought.
+    /// Tokens of the model's reasoning.
     reasoning_tokens: u32,
 }
 
 /// llama.cpp's measurements (seed 004, `timings`).
 #[derive(Serialize, ToSchema)]
 pub(in crate::dialects) struct TokenTimings {
-    /// Prompt tokens that were in memory.
+    /// Prompt tokens taken from the cache.
     cache_n: u32,
     /// Prompt tokens read.
     prompt_n: u32,
-    /// Milliseconds to read them.
+    /// Milliseconds to read the prompt tokens.
     prompt_ms: f64,
-    /// Milliseconds for each.
+    /// Milliseconds per prompt token.
     prompt_per_token_ms: f64,
-    /// Tokens per second.
+    /// Prompt tokens read per second.
     prompt_per_second: f64,
     /// Tokens generated.
     predicted_n: u32,
-    /// Milliseconds to generate them.
+    /// Milliseconds to generate the tokens.
     predicted_ms: f64,
-    /// Milliseconds for each.
+    /// Milliseconds per generated token.
     predicted_per_token_ms: f64,
-    /// Tokens per second.
+    /// Tokens generated per second.
     predicted_per_second: f64,
     /// Time in the worker's queue, if any.
     queue_ms: Option<f64>,
@@ -187,45 +187,45 @@ pub(in crate::dialects) struct TokenTimings {
 /// OpenAI's text completion; fields of the engine's own may stand beside these.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct CompletionAnswer {
-    /// Names the answer.
+    /// Identifies this answer.
     id: String,
     /// `text_completion`.
     object: String,
     /// Unix time in seconds.
     created: u64,
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
-    /// `n` for each prompt, in the prompts' order.
+    /// The continuations: `n` for each prompt, in the prompts' order.
     choices: Vec<CompletionChoice>,
     /// Token counts.
     usage: TokenUsage,
-    /// If the engine measured.
+    /// Times, if the engine measures them.
     timings: Option<TokenTimings>,
 }
 
 /// One continuation of a text.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct CompletionChoice {
-    /// Which choice, from 0.
+    /// Number of the choice, counted from 0.
     index: u32,
-    /// With `echo`, the prompt before it.
+    /// The generated text; with `echo`, the prompt comes first.
     text: String,
-    /// If they were asked for.
+    /// Probabilities of the tokens; only if the request asks for them.
     logprobs: Option<CompletionLogprobs>,
     /// Token ids, with llama.cpp's `return_tokens`.
     tokens: Option<Vec<i32>>,
-    /// Why it ended.
+    /// Why the choice ended.
     finish_reason: FinishWord,
 }
 
 /// Probabilities of a completion's tokens, in lists of the same length.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct CompletionLogprobs {
-    /// Their texts.
+    /// Texts of the tokens.
     tokens: Vec<String>,
-    /// Natural logarithms; -9999 = impossible.
+    /// Natural logarithms of the tokens' probabilities; -9999 = impossible.
     token_logprobs: Vec<f64>,
-    /// Alternatives by their text; null where there are none.
+    /// Alternatives for each token, by their text; null where there are none.
     top_logprobs: Vec<Option<HashMap<String, f64>>>,
     /// Characters before each token.
     text_offset: Vec<u64>,
@@ -236,9 +236,9 @@ pub(in crate::dialects) struct CompletionLogprobs {
 pub(in crate::dialects) struct EmbeddingList {
     /// `list`.
     object: String,
-    /// In input order.
+    /// The vectors, in input order.
     data: Vec<EmbeddingOne>,
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
     /// Token counts.
     usage: PromptUsage,
@@ -249,13 +249,13 @@ pub(in crate::dialects) struct EmbeddingList {
 pub(in crate::dialects) struct EmbeddingOne {
     /// `embedding`.
     object: String,
-    /// Which input, from 0.
+    /// Number of the input, counted from 0.
     index: u32,
     /// The vector.
     embedding: EmbeddingValues,
 }
 
-/// As `encoding_format` says.
+/// A vector in the form that `encoding_format` asks for.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(in crate::dialects) enum EmbeddingValues {
@@ -269,18 +269,18 @@ pub(in crate::dialects) enum EmbeddingValues {
 pub(in crate::dialects) struct PromptUsage {
     /// Tokens of all inputs.
     prompt_tokens: u32,
-    /// The same.
+    /// As `prompt_tokens`: nothing is generated.
     total_tokens: u32,
 }
 
-/// Scores.
+/// Documents with their scores.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct RerankList {
-    /// As the client named it.
+    /// The model's name, as the client gave it.
     model: String,
     /// `list`.
     object: String,
-    /// In input order; with `top_n` the best, descending.
+    /// Results in input order; with `top_n`, the best ones, highest score first.
     results: Vec<RerankOne>,
     /// Token counts.
     usage: PromptUsage,
@@ -289,17 +289,17 @@ pub(in crate::dialects) struct RerankList {
 /// One document's score.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct RerankOne {
-    /// Which document, from 0.
+    /// Number of the document, counted from 0.
     index: u32,
-    /// As the model gives it.
+    /// The model's score; higher is more relevant.
     relevance_score: f64,
-    /// With `return_documents`.
+    /// The document, if `return_documents` asks for it.
     document: Option<RerankDocument>,
 }
 
 /// A document.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct RerankDocument {
-    /// As it was sent.
+    /// The document's text, as the client sent it.
     text: String,
 }

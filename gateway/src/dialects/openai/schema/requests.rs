@@ -26,19 +26,19 @@ pub(in crate::dialects) enum Stop {
 pub(in crate::dialects) struct ChatTurn {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     role: String,
-    /// May be left out by an assistant's turn that only calls.
+    /// The text; an assistant's turn of tool calls alone may leave it out.
     content: Option<ChatContent>,
-    /// What an assistant thought.
+    /// Reasoning of an assistant's turn.
     reasoning_content: Option<String>,
-    /// What an assistant called.
+    /// Function calls of an assistant's turn.
     tool_calls: Option<Vec<ChatCall>>,
-    /// Which call a tool answers.
+    /// The call that a tool's turn answers.
     tool_call_id: Option<String>,
-    /// Of the one who speaks.
+    /// Name of the speaker.
     name: Option<String>,
 }
 
-/// What a turn says.
+/// Content of a turn.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(in crate::dialects) enum ChatContent {
@@ -46,7 +46,7 @@ pub(in crate::dialects) enum ChatContent {
     Parts(Vec<ChatPart>),
 }
 
-/// A part of what a turn says.
+/// A part of a turn's content.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(in crate::dialects) enum ChatPart {
@@ -55,26 +55,26 @@ pub(in crate::dialects) enum ChatPart {
         text: String,
     },
     ImageUrl {
-        /// For models that see.
+        /// An image; only for models that take images.
         image_url: ChatImage,
     },
     InputAudio {
-        /// For models that hear.
+        /// Sound; only for models that take sound.
         input_audio: ChatSound,
     },
 }
 
-/// An image, for models that see.
+/// An image; only for models that take images.
 #[derive(Serialize, ToSchema)]
 pub(in crate::dialects) struct ChatImage {
-    /// A data URL.
+    /// The image as a `data:` URL.
     url: String,
 }
 
-/// Sound, for models that hear.
+/// Sound; only for models that take sound.
 #[derive(Serialize, ToSchema)]
 pub(in crate::dialects) struct ChatSound {
-    /// Base64.
+    /// The sound, in Base64.
     data: String,
     /// `wav` or `mp3`.
     format: String,
@@ -85,20 +85,20 @@ pub(in crate::dialects) struct ChatSound {
 pub(in crate::dialects) struct ChatTool {
     /// `function`.
     r#type: String,
-    /// What it is.
+    /// The function.
     function: ChatFunction,
 }
 
 /// A function that the model may call.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatFunction {
-    /// The model calls it by this.
+    /// Name by which the model calls the function.
     name: String,
-    /// For the model.
+    /// What the function does, told to the model.
     description: Option<String>,
     /// JSON schema of the arguments.
     parameters: Option<Value>,
-    /// Arguments follow `parameters` exactly.
+    /// The arguments must follow `parameters` exactly.
     strict: Option<bool>,
 }
 
@@ -110,7 +110,7 @@ pub(in crate::dialects) enum ChatToolChoice {
     One {
         /// `function`.
         r#type: String,
-        /// The one to call.
+        /// The function to call.
         function: ChatNamed,
     },
 }
@@ -118,23 +118,23 @@ pub(in crate::dialects) enum ChatToolChoice {
 /// A function's name.
 #[derive(Serialize, ToSchema)]
 pub(in crate::dialects) struct ChatNamed {
-    /// Of one of `tools`.
+    /// Name of a function in `tools`.
     name: String,
 }
 
-/// What the output must look like.
+/// Format of the output.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
     r#type: String,
-    /// `name` and `schema`.
+    /// Object with `name` and `schema`; for `json_schema`.
     json_schema: Option<Value>,
 }
 
-/// What a stream shows.
+/// Options of a stream.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct StreamOptions {
-    /// A last chunk with token counts.
+    /// Send a last chunk with token counts.
     include_usage: Option<bool>,
 }
 
@@ -146,17 +146,17 @@ pub(in crate::dialects) struct ChatRequest {
     model: String,
     /// Turns, oldest first.
     messages: Vec<ChatTurn>,
-    /// Server-sent events instead of one body.
+    /// Answer with server-sent events instead of one body.
     stream: Option<bool>,
-    /// What the stream shows.
+    /// Options of the stream.
     stream_options: Option<StreamOptions>,
     /// Functions the model may call.
     tools: Option<Vec<ChatTool>>,
-    /// Whether it has to call one of them.
+    /// Whether the model may, must or must not call functions.
     tool_choice: Option<ChatToolChoice>,
-    /// Several calls in one answer.
+    /// Let the model make several calls in one answer.
     parallel_tool_calls: Option<bool>,
-    /// What the output must look like.
+    /// Format of the output.
     response_format: Option<ResponseFormat>,
     /// A JSON schema that the output must follow, as with vLLM.
     guided_json: Option<Value>,
@@ -168,11 +168,11 @@ pub(in crate::dialects) struct ChatRequest {
     max_tokens: Option<i64>,
     /// Most tokens to generate; excludes `max_tokens`.
     max_completion_tokens: Option<i64>,
-    /// What ends the output.
+    /// Strings that end the output.
     stop: Option<Stop>,
     /// Number of choices, 1 to 128.
     n: Option<i64>,
-    /// Probabilities of the tokens.
+    /// Show probabilities of the tokens.
     logprobs: Option<bool>,
     /// Alternatives per token, 0 to 20; needs `logprobs`.
     top_logprobs: Option<i64>,
@@ -180,13 +180,13 @@ pub(in crate::dialects) struct ChatRequest {
     sampling: SamplingAsked,
     /// Bias by token id or text.
     logit_bias: Option<HashMap<String, f64>>,
-    /// `none` switches thinking off; others go to the template.
+    /// `none` switches reasoning off; other values go to the chat template.
     reasoning_effort: Option<String>,
     /// `default`, `enabled` or `disabled`.
     thinking: Option<Value>,
     /// Further arguments of the chat template.
     chat_template_kwargs: Option<HashMap<String, Value>>,
-    /// Who asks, for fairness between callers.
+    /// Name of the end user; waiting requests of several users take turns.
     user: Option<String>,
 }
 
@@ -202,7 +202,7 @@ pub(in crate::dialects) struct CompletionRequest {
     suffix: Option<String>,
     /// Show the prompt before the output.
     echo: Option<bool>,
-    /// Server-sent events instead of one body.
+    /// Answer with server-sent events instead of one body.
     stream: Option<bool>,
     /// Most tokens to generate.
     max_tokens: Option<i64>,
@@ -210,7 +210,7 @@ pub(in crate::dialects) struct CompletionRequest {
     logprobs: Option<Value>,
     /// Number of choices per prompt.
     n: Option<i64>,
-    /// What ends the output.
+    /// Strings that end the output.
     stop: Option<Stop>,
     /// How tokens are chosen.
     sampling: SamplingAsked,
@@ -238,17 +238,17 @@ pub(in crate::dialects) struct EmbeddingRequest {
 pub(in crate::dialects) struct RerankRequest {
     /// Id in the catalogue.
     model: String,
-    /// What is looked for.
+    /// The query that documents are scored against.
     query: String,
     /// Texts, or objects with `text`.
     documents: Vec<Value>,
-    /// The best so many, descending; all in input order without it.
+    /// Return this many documents, highest score first; without it, all documents in input order.
     top_n: Option<i64>,
     /// Show each result's document.
     return_documents: Option<bool>,
 }
 
-/// OpenAI's request to a model of type audio or image. Whatever else it has goes to the engine as it comes.
+/// OpenAI's request to a model of type audio or image. Other fields go to the engine unchanged.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct MediaRequest {
     /// Id in the catalogue.
@@ -265,11 +265,11 @@ pub(in crate::dialects) struct ResponseRequest {
     input: Option<Value>,
     /// Turns as in a chat, instead of `input`.
     messages: Option<Vec<ChatTurn>>,
-    /// What comes before everything else.
+    /// Instructions that come before all turns.
     instructions: Option<String>,
     /// Most tokens to generate.
     max_output_tokens: Option<i64>,
-    /// Server-sent events instead of one body.
+    /// Answer with server-sent events instead of one body.
     stream: Option<bool>,
     /// Functions the model may call.
     tools: Option<Vec<Value>>,
@@ -277,17 +277,17 @@ pub(in crate::dialects) struct ResponseRequest {
     tool_choice: Option<Value>,
     /// `format`: `text`, `json_object` or `json_schema`.
     text: Option<Value>,
-    /// `effort`.
+    /// Object with `effort`.
     reasoning: Option<Value>,
     /// `default`, `enabled` or `disabled`.
     thinking: Option<Value>,
     /// Alternatives per token, 0 to 20; probabilities come with them.
     top_logprobs: Option<i64>,
-    /// `message.output_text.logprobs`; `reasoning.encrypted_content` changes nothing.
+    /// `message.output_text.logprobs` shows probabilities; `reasoning.encrypted_content` changes nothing.
     include: Option<Vec<String>>,
-    /// Only `disabled`.
+    /// Only `disabled` is accepted.
     truncation: Option<String>,
-    /// Calls of built-in tools, of which there are none.
+    /// Most calls of built-in tools; there are none, so it changes nothing.
     max_tool_calls: Option<i64>,
     /// How tokens are chosen.
     sampling: SamplingAsked,

@@ -16,7 +16,7 @@ const MAX_DOCUMENTS: usize = 4096;
 pub(crate) struct RerankCall {
     pub(crate) common: Common,
     pub(crate) work: RerankRequest,
-    /// The best so many, descending; all in input order if absent (gateway/README.md, Lemonade).
+    /// Return this many documents, highest score first; if absent, all in input order (gateway/README.md, Lemonade).
     pub(crate) top_n: Option<usize>,
     /// Each result shows its document.
     pub(crate) return_documents: bool,
