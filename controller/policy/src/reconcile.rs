@@ -99,11 +99,16 @@ impl Fleet {
             ends || found.unloading()
         };
         let leaving = self.instances_of(id).any(leaves);
+        // Nothing is loading and nothing is left that could serve: the model left the catalogue before its group was whole.
+        let over = self
+            .instances_of(id)
+            .all(|found| found.going() && !found.carries_load());
         let state = self.model_state(id).unwrap_or(ModelState::Unloaded);
         let Some(model) = self.models.get_mut(id) else {
             return;
         };
-        let loads = if serving {
+        let given_up = over && model.queued.is_none();
+        let loads = if serving || given_up {
             std::mem::take(&mut model.loads)
         } else {
             Vec::new()
@@ -114,7 +119,12 @@ impl Fleet {
             std::mem::take(&mut model.unloads)
         };
         for call in loads {
-            self.reply(call.request, Ok(ModelState::Loaded));
+            let result = if serving {
+                Ok(ModelState::Loaded)
+            } else {
+                Err(LoadError::Cancelled(id.clone()))
+            };
+            self.reply(call.request, result);
         }
         // It serves again: what ran there did not finish in time.
         let result = if serving {

@@ -393,6 +393,8 @@ impl Driver {
         let event = self.spy.hears(event);
         let now = self.now();
         let effects = self.fleet.step(now, event, &mut || InstanceId::fresh());
+        #[cfg(test)]
+        self.spy.decides(&effects);
         // Far too slow for a large fleet; the tests run such a build.
         if cfg!(debug_assertions)
             && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)
@@ -401,8 +403,6 @@ impl Driver {
             #[cfg(test)]
             self.spy.breaks(&broken);
         }
-        #[cfg(test)]
-        self.spy.decides(&effects);
         self.stats.policy_steps += 1;
         for effect in effects {
             tracing::trace!(?effect, "policy effect");

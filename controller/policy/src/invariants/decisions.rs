@@ -6,7 +6,7 @@ use super::Violation;
 use crate::api::{Command, DecisionKind, DeviceKey, Effect, EvictionRule, Quiesce, UnloadMode};
 use crate::fleet::Fleet;
 use crate::plan::{Tenure, order};
-use crate::state::{Free, Goal, Instance, InstanceState};
+use crate::state::{Free, Goal, Instance, InstanceState, Standing};
 use muster_core::{Bytes, InstanceId, ModelId};
 
 /// A command, and what was decided after it in the same step.
@@ -200,37 +200,53 @@ fn beside_retry(fleet: &Fleet, loading: &Instance, later: &[Effect], found: &mut
     }));
 }
 
-/// Several victims of one load go only once all of them have said that they are idle. A second attempt empties its host, whoever is there (I7).
+/// Several victims of one plan go only once all of them have said that they are idle. Victims of an earlier plan of the same load, which was decided anew
+/// since, are not compared; a second attempt empties its host, whoever is there (I7).
 pub(super) fn all_or_none(fleet: &Fleet, effects: &[Effect], found: &mut Vec<Violation>) {
-    let decisions = effects.iter().filter_map(|effect| {
-        let Effect::Decided(decision) = effect else {
-            return None;
+    let decisions: Vec<(&DecisionKind, &Instance)> = effects
+        .iter()
+        .filter_map(|effect| {
+            let Effect::Decided(decision) = effect else {
+                return None;
+            };
+            Some((&decision.kind, fleet.instances.get(decision.instance.as_ref()?)?))
+        })
+        .collect();
+    for load in fleet.queue.values() {
+        let Standing::Evicting { models } = &load.standing else {
+            continue;
         };
-        Some((&decision.kind, decision.instance.as_ref()?))
-    });
-    let mut evicted: Vec<(&ModelId, &InstanceId)> = Vec::new();
-    let mut asked: BTreeSet<&ModelId> = BTreeSet::new();
-    for (kind, instance) in decisions {
-        if let DecisionKind::Evicting { for_model, rule } = kind
-            && *rule != EvictionRule::FailedLoad
-        {
-            evicted.push((for_model, instance));
-        } else if let DecisionKind::Quiescing { for_model, why } = kind
-            && *why == Quiesce::AllOrNone
-        {
-            asked.insert(for_model);
-        }
-    }
-    for (for_model, victim) in &evicted {
-        let several = evicted.iter().filter(|(other, _)| other == for_model).count() > 1;
-        let unasked = fleet
-            .instances
-            .get(*victim)
-            .is_some_and(|instance| matches!(instance.state, InstanceState::Evicting { quiesced: false }));
-        if asked.contains(for_model) || several && unasked {
+        let of_plan = |instance: &&Instance| models.contains(&instance.spec.model);
+        let decided = |is: fn(&DecisionKind) -> Option<&ModelId>| {
+            let ours = decisions
+                .iter()
+                .filter(move |(kind, _)| is(kind) == Some(&load.model));
+            let instances = ours.map(|(_, instance)| *instance).filter(of_plan);
+            instances.collect::<Vec<&Instance>>()
+        };
+        let evicted = decided(|kind| {
+            let DecisionKind::Evicting { for_model, rule } = kind else {
+                return None;
+            };
+            (*rule != EvictionRule::FailedLoad).then_some(for_model)
+        });
+        let asked = decided(|kind| {
+            let DecisionKind::Quiescing { for_model, why } = kind else {
+                return None;
+            };
+            (*why == Quiesce::AllOrNone).then_some(for_model)
+        });
+        let unasked =
+            |instance: &&&Instance| matches!(instance.state, InstanceState::Evicting { quiesced: false });
+        let too_soon = if asked.is_empty() {
+            evicted.iter().find(unasked).filter(|_| evicted.len() > 1)
+        } else {
+            evicted.first()
+        };
+        if let Some(victim) = too_soon {
             found.push(Violation::NotAllIdle {
-                victim: (*victim).clone(),
-                for_model: (*for_model).clone(),
+                victim: victim.id.clone(),
+                for_model: load.model.clone(),
             });
         }
     }

@@ -504,6 +504,22 @@ fn a_group_with_settings_of_its_own_is_whole_after_a_restart() {
     assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
 }
 
+/// Found by the rig (seed 40176): nobody told the operator that the other part would never come.
+#[test]
+fn a_call_is_answered_if_its_model_leaves_the_catalogue_before_the_group_is_whole() {
+    let mut sim = twins(40);
+    let call = sim.load("twins");
+    sim.catalogue.remove("twins");
+    sim.publish_catalogue();
+    sim.finish_loads();
+    assert!(
+        matches!(sim.replies[&call], Err(LoadError::Cancelled(_))),
+        "{}",
+        sim.tail()
+    );
+    assert!(sim.workers.values().all(|worker| worker.instances.is_empty()));
+}
+
 /// Issue 11: only a replica that ended by itself was replaced.
 #[test]
 fn a_replica_whose_worker_leaves_in_order_is_replaced() {
