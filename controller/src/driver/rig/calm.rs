@@ -85,12 +85,10 @@ impl Rig {
             let known = known
                 .iter()
                 .all(|instance| instance.route.is_some() && !instance.ghost);
-            let loading = driver
-                .fleet
-                .models()
-                .iter()
-                .any(|model| model.state == ModelState::Loading);
-            if self.streams.is_empty() && quiet && known && !loading {
+            // A command whose answer got lost keeps others waiting until its time is over (seed 50998).
+            let moving = |state: &ModelState| matches!(state, ModelState::Loading | ModelState::Unloading);
+            let moving = driver.fleet.models().iter().any(|model| moving(&model.state));
+            if self.streams.is_empty() && quiet && known && !moving {
                 return self.check_rest();
             }
             self.advance(Duration::from_millis(500)).await;
