@@ -75,6 +75,10 @@ async fn a_load_replaces_what_is_loaded_elsewhere_if_it_is_told_to() {
     let loads = stack.stats().await.loads_started;
     cli.ok(&["load", "m", "--device", "sim:b", "--replace"]).await;
     assert_eq!(stack.stats().await.loads_started, loads, "nothing to do");
+    let refused = cli.run(&["load", "m", "--replicas", "99", "--replace"]).await;
+    assert!(!refused.status.success());
+    assert_eq!(place().await, "sim:b");
+    assert_eq!(stack.stats().await.loads_started, loads, "it was not unloaded");
 }
 
 #[tokio::test]

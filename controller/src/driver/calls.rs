@@ -232,7 +232,7 @@ impl Driver {
     }
 
     /// The catalogue's entry on the device and with the settings an operator chose; none if he chose none or the model is unknown.
-    fn overrides(&self, load: &v1::LoadModelRequest) -> Result<Option<ModelSpec>, v1::ErrorInfo> {
+    pub(super) fn overrides(&self, load: &v1::LoadModelRequest) -> Result<Option<ModelSpec>, v1::ErrorInfo> {
         let Some(entry) = self.catalogue.get(&load.model) else {
             return Ok(None);
         };

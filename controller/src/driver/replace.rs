@@ -48,6 +48,8 @@ impl Driver {
             let model = self.model(&request.model).ok_or_else(unknown)?;
             return Ok(Replacement::AsWanted(Box::new(model)));
         }
+        // What a load would be refused for is refused before anything is unloaded.
+        self.overrides(request)?;
         let settings = spec.settings.as_ref();
         let former = v1::LoadModelRequest {
             model: request.model.clone(),
