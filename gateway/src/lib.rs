@@ -19,6 +19,7 @@ mod body;
 mod dialects;
 mod dispatch;
 mod fleet;
+mod gauges;
 mod io;
 #[doc(hidden)]
 pub mod measure;

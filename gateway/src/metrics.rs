@@ -1,16 +1,15 @@
-//! What this gateway counts, in Prometheus' text form (`GET /metrics`). All names are here; none carries a request's id.
+//! What this gateway counts, in Prometheus' text form (`GET /metrics`). No name carries a request's id.
 //!
-//! Counters belong to the process: its I/O threads share them. Gauges are read from the route table when somebody asks.
+//! Counters belong to the process: its I/O threads share them. What is read from the route table when somebody asks is in `gauges.rs`.
 
-use std::{fmt::Write as _, sync::LazyLock, time::Duration};
+use std::{sync::LazyLock, time::Duration};
 
 use muster_core::Missing;
-use muster_proto::v1::{ModelStatus, Usage};
+use muster_proto::v1::Usage;
 use prometheus::{
     Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder, core::Collector,
+    proto::MetricFamily,
 };
-
-use crate::fleet::{Contact, table::Table};
 
 /// Seconds; from a stub's first token to a load from a slow disk.
 const BUCKETS: [f64; 15] = [
@@ -64,7 +63,7 @@ impl Metrics {
             ),
             answers: counter(
                 "muster_answers_total",
-                "AnswerEvents of models that ended.",
+                "Answers of models that ended.",
                 &["model", "outcome"],
             ),
             first_token: histogram(
@@ -90,7 +89,7 @@ impl Metrics {
             ),
             malformed: counter(
                 "muster_malformed_messages_total",
-                "Messages of the controller that lacked what they must have and were left out.",
+                "Messages of the controller that were left out, since a required field was missing.",
                 &["about"],
             ),
             registry,
@@ -165,110 +164,21 @@ pub(crate) fn waited(model: &str, ok: bool, took: Duration) {
         .observe(took.as_secs_f64());
 }
 
-/// Everything, as text.
-pub(crate) fn text(table: &Table, health: (Contact, usize)) -> String {
+/// Everything, as text: the counters, and the gauges that were just read.
+pub(crate) fn text(gauges: &[MetricFamily]) -> String {
     let mut out = Vec::new();
-    if let Err(error) = TextEncoder::new().encode(&METRICS.registry.gather(), &mut out) {
-        tracing::error!(%error, "could not write metrics");
-    }
-    let mut out = String::from_utf8(out).unwrap_or_default();
-    gauges(table, &mut out);
-    controller(health, &mut out);
-    out
-}
-
-fn controller((contact, troubles): (Contact, usize), out: &mut String) {
-    let name = "muster_controller_answers";
-    head(
-        out,
-        name,
-        "1 if the controller speaks; loaded models are served without it.",
-    );
-    line(out, name, &[], u8::from(contact == Contact::Ok));
-    let name = "muster_controller_troubles";
-    head(
-        out,
-        name,
-        "What the controller cannot do at the moment; `/health` says what.",
-    );
-    line(out, name, &[], troubles);
-}
-
-fn gauges(table: &Table, out: &mut String) {
-    head(out, "muster_models", "Models of the catalogue by state.");
-    for (word, status) in [
-        ("unloaded", ModelStatus::Unloaded),
-        ("loading", ModelStatus::Loading),
-        ("loaded", ModelStatus::Loaded),
-        ("unloading", ModelStatus::Unloading),
-        ("failed", ModelStatus::Failed),
-    ] {
-        let count = table.models().filter(|model| model.status() == status).count();
-        line(out, "muster_models", &[("state", word)], count);
-    }
-    let targets: Vec<_> = table.all_targets().collect();
-    head(
-        out,
-        "muster_instance_requests",
-        "Requests of this gateway at an instance.",
-    );
-    for target in &targets {
-        let labels = [
-            ("model", target.route.model.as_str()),
-            ("instance", target.instance_id().as_str()),
-        ];
-        line(out, "muster_instance_requests", &labels, target.gauge.inflight());
-    }
-    head(
-        out,
-        "muster_instance_queued_requests",
-        "Requests of anybody that wait at an instance, as its worker said last.",
-    );
-    for target in &targets {
-        let labels = [
-            ("model", target.route.model.as_str()),
-            ("instance", target.instance_id().as_str()),
-        ];
-        line(
-            out,
-            "muster_instance_queued_requests",
-            &labels,
-            target.gauge.queued(),
-        );
-    }
-}
-
-fn head(out: &mut String, name: &str, help: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-}
-
-fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-    out.push_str(name);
-    if labels.is_empty() {
-        let _ = writeln!(out, " {value}");
-        return;
-    }
-    for (index, (key, label)) in labels.iter().enumerate() {
-        out.push(if index == 0 { '{' } else { ',' });
-        out.push_str(key);
-        out.push_str("=\"");
-        for char in label.chars() {
-            match char {
-                '\\' => out.push_str("\\\\"),
-                '"' => out.push_str("\\\""),
-                '\n' => out.push_str("\\n"),
-                char => out.push(char),
-            }
+    for families in [&METRICS.registry.gather()[..], gauges] {
+        if let Err(error) = TextEncoder::new().encode(families, &mut out) {
+            tracing::error!(%error, "could not write metrics");
         }
-        out.push('"');
     }
-    let _ = writeln!(out, "}} {value}");
+    String::from_utf8(out).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::{Contact, table::Table};
 
     #[test]
     fn all_names_can_be_made_and_follow_the_rules() {
@@ -283,7 +193,10 @@ mod tests {
         ended("names", Some(&usage));
         ended("names", None);
         waited("names", true, Duration::from_secs(2));
-        let text = text(&Table::default(), (Contact::NotAnswering, 1));
+        let text = text(&crate::gauges::read(
+            &Table::default(),
+            (Contact::NotAnswering, 1),
+        ));
         let controller = ["muster_controller_answers 0", "muster_controller_troubles 1"];
         assert!(
             controller
@@ -311,12 +224,5 @@ mod tests {
                 "{name} is a {kind}"
             );
         }
-    }
-
-    #[test]
-    fn labels_are_escaped() {
-        let mut out = String::new();
-        line(&mut out, "x", &[("model", "a\"b\\c\nd")], 1);
-        assert_eq!(out, "x{model=\"a\\\"b\\\\c\\nd\"} 1\n");
     }
 }

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::llamacpp::error::{self, LlamaCppError, unavailable};
 use crate::{
     fleet::{Contact, table::is_loaded},
-    metrics, openapi,
+    gauges, metrics, openapi,
     web::{
         App,
         access::Access,
@@ -115,7 +115,7 @@ async fn counters(
     if query.model.is_none() {
         let fleet = &app.dispatcher.fleet;
         let health = (fleet.contact(), fleet.troubles().len());
-        let mut response = Response::new(metrics::text(&fleet.table(), health).into());
+        let mut response = Response::new(metrics::text(&gauges::read(&fleet.table(), health)).into());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         return Ok(response);
