@@ -202,8 +202,8 @@ fn beside_retry(fleet: &Fleet, loading: &Instance, later: &[Effect], found: &mut
     }));
 }
 
-/// Several victims of one plan go only once all of them have said that they are idle. Victims of an earlier plan of the same load, which was decided anew
-/// since, are not compared; a second attempt empties its host, whoever is there (I7).
+/// Several victims of one load go only once all of them have said that they are idle, though it be planned twice in one step. A second attempt empties
+/// its host, whoever is there (I7).
 pub(super) fn all_or_none(fleet: &Fleet, effects: &[Effect], found: &mut Vec<Violation>) {
     let decisions: Vec<(&DecisionKind, &Instance)> = effects
         .iter()
@@ -215,16 +215,14 @@ pub(super) fn all_or_none(fleet: &Fleet, effects: &[Effect], found: &mut Vec<Vio
         })
         .collect();
     for load in fleet.queue.values() {
-        let Standing::Evicting { models } = &load.standing else {
+        if !matches!(load.standing, Standing::Evicting { .. }) {
             continue;
-        };
-        let of_plan = |instance: &&Instance| models.contains(&instance.spec.model);
+        }
         let decided = |is: fn(&DecisionKind) -> Option<&ModelId>| {
             let ours = decisions
                 .iter()
                 .filter(move |(kind, _)| is(kind) == Some(&load.model));
-            let instances = ours.map(|(_, instance)| *instance).filter(of_plan);
-            instances.collect::<Vec<&Instance>>()
+            ours.map(|(_, instance)| *instance).collect::<Vec<&Instance>>()
         };
         let evicted = decided(|kind| {
             let DecisionKind::Evicting { for_model, rule } = kind else {

@@ -49,12 +49,17 @@ impl Fleet {
         let mut further = Vec::new();
         loop {
             let models = there.iter().map(|resident| &resident.model.id);
-            let models: BTreeSet<&ModelId> = models.chain(claimed.iter().copied()).collect();
-            if models.contains(&load.model) || limit.allows(models.len() + 1) {
+            let models = models.chain(claimed.iter().copied()).chain([&load.model]);
+            let models: BTreeSet<&ModelId> = models.collect();
+            if limit.allows(models.len()) {
                 break;
             }
             let has_claim = |model: &ModelId| claimed.contains(model);
-            let Some(first) = order::first_model(there.iter().copied(), has_claim) else {
+            let others = there
+                .iter()
+                .copied()
+                .filter(|resident| resident.model.id != load.model);
+            let Some(first) = order::first_model(others, has_claim) else {
                 return Err(self.fleet_is_full(load, &there, &claimed));
             };
             let (gone, stay) = there.into_iter().partition(|resident| resident.model == *first);

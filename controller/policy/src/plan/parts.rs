@@ -17,10 +17,14 @@ use muster_core::ModelId;
 impl Fleet {
     /// Plans for all that a load lacks: one, or for a group one for each part, one beside the other; or what keeps it from them.
     pub(crate) fn plans(&mut self, load: &Load, pass: &mut Pass) -> Result<Vec<Plan>, Stop> {
-        let parts = self.parts_to_place(load);
-        if parts == 1 {
-            return Ok(vec![self.best_plan(load, pass)?]);
+        match self.parts_to_place(load) {
+            1 => Ok(vec![self.best_plan(load, pass)?]),
+            parts => self.plans_for(load, parts, pass),
         }
+    }
+
+    /// Plans for so many parts of a load, one beside the other.
+    fn plans_for(&mut self, load: &Load, parts: u32, pass: &Pass) -> Result<Vec<Plan>, Stop> {
         let mut plans: Vec<Plan> = Vec::new();
         let mut trial = pass.fork();
         for _ in 0..parts {
@@ -91,12 +95,12 @@ impl Fleet {
         loads
     }
 
-    /// Claims what they lack.
+    /// Claims what they lack beside the part that loads.
     pub(super) fn claim_for_loading_groups(&mut self, loads: &[Load], pass: &mut Pass) {
         for load in loads {
-            // The part that loads is one of them.
-            if let Ok(plans) = self.plans(load, pass) {
-                for plan in plans.iter().skip(1) {
+            let lacking = self.parts_to_place(load).saturating_sub(1);
+            if let Ok(plans) = self.plans_for(load, lacking, pass) {
+                for plan in &plans {
                     pass.claim(Self::claim_of(load, plan, Delay::Loads));
                 }
             }

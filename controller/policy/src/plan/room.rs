@@ -341,9 +341,14 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
+    /// The limit holds with this load. There may be more models than it allows: they were loaded while it was a higher one.
     fn slot_free(&self) -> bool {
         let limit = self.config.limits.of(self.wanted.spec.kind);
-        limit == Limit::Unlimited || self.is_here() || limit.allows(self.count_models() + 1)
+        if limit == Limit::Unlimited {
+            return true;
+        }
+        let models = self.count_models();
+        limit.allows(models + 1) || limit.allows(models) && self.is_here()
     }
 
     /// One model of those that are counted together goes, all its instances.

@@ -412,6 +412,13 @@ fn ready_replicas(sim: &Sim) -> usize {
 /// One replica is ready, and the command that loads the other one is lost with the controller.
 fn half_loaded_at_a_restart(origin: Origin) -> Sim {
     let mut sim = twins(40);
+    let config = sim.world.config.clone();
+    half_load_and_restart(&mut sim, origin, config);
+    sim
+}
+
+fn half_load_and_restart(sim: &mut Sim, origin: Origin, config_then: Config) {
+    let before = sim.loads.len();
     match origin {
         Origin::Auto => drop(sim.open("twins")),
         Origin::Admin | Origin::Preload => drop(sim.load("twins")),
@@ -420,14 +427,18 @@ fn half_loaded_at_a_restart(origin: Origin) -> Sim {
     let (worker, first) = sim.loading().remove(0);
     sim.finish_load(&worker, &first);
     while sim.deliver_up(&worker) {}
-    assert_eq!(sim.loads.len(), 1, "the other one's command is on its way");
+    assert_eq!(
+        sim.loads.len(),
+        before + 1,
+        "the other one's command is on its way"
+    );
+    sim.world.config = config_then;
     sim.restart_controller();
     sim.instant = true;
     for id in ["w0", "w1"] {
         sim.connect(&id.into());
     }
-    assert_eq!(ready_replicas(&sim), 0, "{}", sim.tail());
-    sim
+    assert_eq!(ready_replicas(sim), 0, "{}", sim.tail());
 }
 
 /// Issue 11: a half-loaded group was published after a restart, and never completed.
@@ -458,6 +469,30 @@ fn a_group_found_half_loaded_is_completed_for_who_comes_back_and_goes_if_nobody_
         "{}",
         sim.tail()
     );
+}
+
+/// Found by the rig (seed 93731): a group that had begun counted on the slot that it had, though there were more models than the new limit
+/// allows. So it evicted nobody, and waited for ever.
+#[test]
+fn a_group_found_half_loaded_is_completed_under_a_lower_limit() {
+    let one = Config {
+        limits: limits(1),
+        ..config()
+    };
+    let one_in_fleet = Config {
+        limits: unlimited(),
+        fleet_limits: limits(1),
+        ..config()
+    };
+    for lower in [one, one_in_fleet] {
+        let mut sim = twins(40);
+        sim.add_model(model("small", ModelType::Llm, 10));
+        sim.use_once("small");
+        half_load_and_restart(&mut sim, Origin::Admin, lower);
+        sim.finish_loads();
+        assert_eq!(ready_replicas(&sim), 2, "{}", sim.tail());
+        assert_eq!(sim.states["small"], ModelState::Unloaded, "{}", sim.tail());
+    }
 }
 
 #[test]
