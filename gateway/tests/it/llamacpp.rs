@@ -162,7 +162,7 @@ async fn the_gateways_own_counters_say_what_it_did() {
         "muster_generated_tokens_total{model=\"m\"} 3",
         "muster_time_to_first_token_seconds_count{model=\"m\"} 1",
         "muster_models{state=\"loaded\"} 1",
-        "muster_instance_requests{model=\"m\",instance=\"i\"} 0",
+        "muster_instance_requests{instance=\"i\",model=\"m\"} 0",
     ] {
         assert!(text.lines().any(|line| line == wanted), "{wanted}: {text}");
     }
