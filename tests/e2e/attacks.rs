@@ -78,8 +78,12 @@ impl Stranger {
     fn with(uid: Option<u32>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         open(directory.path(), 0o755);
-        fs::copy(required("MUSTER_TEST_GRPCURL"), directory.path().join("grpcurl")).unwrap();
-        open(&directory.path().join("grpcurl"), 0o755);
+        // Not copied by this process: another test's child could have the file open for writing for a moment, and it could not be started.
+        let copied = Command::new("install")
+            .arg(required("MUSTER_TEST_GRPCURL"))
+            .arg(directory.path().join("grpcurl"))
+            .status();
+        assert!(copied.unwrap().success());
         let protos = directory.path().join("muster/v1");
         fs::create_dir_all(&protos).unwrap();
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/muster/v1");

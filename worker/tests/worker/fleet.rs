@@ -1,6 +1,6 @@
 //! The session with the controller: who speaks, what is told, what survives its loss.
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::time::Duration;
 
 use muster_proto::{
     net,
@@ -133,8 +133,13 @@ async fn a_launch_that_never_ends_can_be_cancelled() {
     // A llama-server that does not even show its flags.
     let dir = tempfile::tempdir().unwrap();
     let server = dir.path().join("llama-server");
-    std::fs::write(&server, "#!/bin/sh\nexec sleep 600\n").unwrap();
-    std::fs::set_permissions(&server, Permissions::from_mode(0o755)).unwrap();
+    // Not written by this process: another test's child could have the file open for a moment, and it could not be started.
+    let write = r#"printf '#!/bin/sh\nexec sleep 600\n' >"$0" && chmod 755 "$0""#;
+    let written = std::process::Command::new("sh")
+        .args(["-c", write])
+        .arg(&server)
+        .status();
+    assert!(written.unwrap().success());
     let checkpoint = dir.path().join("model.gguf");
     std::fs::write(&checkpoint, "GGUF").unwrap();
     let rig = Rig::start(&["--llama-server", server.to_str().unwrap()]).await;
