@@ -156,7 +156,8 @@ fn setting(field: &FieldDescriptor, row: &Row<'_>) -> Result<String, Box<dyn Err
         key => key,
     };
     Ok(format!(
-        "Setting {{ name: {name:?}, key: {key:?}, admin: &{:?}, unset: {:?}, flags: &{:?}, takes: {takes}, path: {}, by: {}, ours: {}, load: &{:?}, nullable: {}, get: |m| {get}, set: |m, value| m.{name} = {set} }}",
+        "Setting {{ name: {name:?}, about: {:?}, key: {key:?}, admin: &{:?}, unset: {:?}, flags: &{:?}, takes: {takes}, path: {}, by: {}, ours: {}, load: &{:?}, nullable: {}, get: |m| {get}, set: |m, value| m.{name} = {set} }}",
+        meaning(&comment(field)?),
         row.words("admin"),
         row.text("unset"),
         row.words("flags"),
@@ -210,6 +211,12 @@ fn list(row: &Row<'_>) -> String {
     format!("Kind::Words {{ words: &{:?}, most: {most} }}", row.words("words"))
 }
 
+/// What a setting's sentence says before it tells what the message has where nothing was said.
+fn meaning(comment: &str) -> String {
+    let what = comment.split("; ").next().unwrap_or_default();
+    format!("{}.", what.trim_end_matches('.'))
+}
+
 /// The sentence before a field.
 fn comment(field: &FieldDescriptor) -> Result<String, Box<dyn Error>> {
     let file = field.parent_file();
@@ -219,7 +226,7 @@ fn comment(field: &FieldDescriptor) -> Result<String, Box<dyn Error>> {
         .find(|place| place.path == field.path());
     let text = place.map_or("", |place| place.leading_comments()).trim();
     if text.is_empty() {
-        return Err("a parameter needs a comment".into());
+        return Err("a field of a table needs a comment".into());
     }
     Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }

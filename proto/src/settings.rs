@@ -17,6 +17,8 @@ include!(concat!(env!("OUT_DIR"), "/settings.rs"));
 pub struct Setting {
     /// The field.
     pub name: &'static str,
+    /// What it sets, in a sentence.
+    pub about: &'static str,
     /// Its key in the configuration.
     pub key: &'static str,
     /// Its names in the Runtime Admin API, for each backend one (seed 001).

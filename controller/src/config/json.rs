@@ -7,7 +7,7 @@
 //!
 //! A key with null takes back what earlier files said: that setting is as if nobody had.
 
-use muster_proto::{llamacpp::ADMIN_FLAGS, settings};
+use muster_proto::{overrides, settings};
 use serde_json::{Map, Value};
 
 /// The seed's names (seed 001, `definition`) with ours, beside those of settings with fields of their own.
@@ -83,7 +83,7 @@ fn ours(definition: Map<String, Value>) -> Map<String, Value> {
     let mut ours = Map::new();
     let mut flags = Vec::new();
     for (key, value) in definition {
-        if let Some((_, [flag, ..])) = ADMIN_FLAGS.iter().find(|(name, _)| *name == key) {
+        if let Some([flag, ..]) = overrides::flag_key(&key).map(|key| key.flags) {
             flags.extend(word(&value).map(|word| [(*flag).to_owned(), word]));
             continue;
         }

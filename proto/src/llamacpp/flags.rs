@@ -140,19 +140,6 @@ const DRAFTS: [&str; 9] = [
     "ngram-mod",
     "ngram-cache",
 ];
-/// Flags of `llama-server` behind keys of the Runtime Admin API (seed 001), the one to write first, and the names that they had.
-pub const ADMIN_FLAGS: [(&str, &[&str]); 4] = [
-    ("llama_server_image_max_tokens", &["--image-max-tokens"]),
-    ("llama_server_spec_type", &["--spec-type"]),
-    (
-        "llama_server_spec_draft_n_max",
-        &["--spec-draft-n-max", "--draft-max", "--draft", "--draft-n"],
-    ),
-    (
-        "llama_server_spec_draft_p_min",
-        &["--spec-draft-p-min", "--draft-p-min"],
-    ),
-];
 
 /// Those that are neither settings with a field of their own nor parameters of requests.
 const FLAGS: &[Flag] = {

@@ -6,7 +6,7 @@
 
 mod flags;
 
-pub use flags::{ADMIN_FLAGS, By, CACHE_TYPES, Flag, POOLING, SWITCH, Takes, find, flags};
+pub use flags::{By, CACHE_TYPES, Flag, POOLING, SWITCH, Takes, find, flags};
 
 use crate::{
     Code, ErrorExt as _, settings,

@@ -2,10 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::refused;
+use super::{refused, table};
 use crate::{
-    llamacpp::{self, ADMIN_FLAGS},
-    settings,
+    llamacpp, settings,
     v1::{ErrorInfo, ModelSettings},
 };
 
@@ -25,8 +24,8 @@ pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -
     for (key, value) in fields.iter().filter(|(key, _)| *key != "llamacpp_args") {
         if let Some(setting) = settings::named(key) {
             (setting.set)(settings, value);
-        } else if let Some((_, flags)) = ADMIN_FLAGS.iter().find(|(name, _)| name == key) {
-            set_flag(&mut settings.args, flags, value);
+        } else if let Some(own) = table::flag_key(key) {
+            set_flag(&mut settings.args, own.flags, value);
         } else {
             set_own(&mut settings.runtime_json, key, value);
         }

@@ -13,9 +13,12 @@
 
 mod apply;
 mod schema;
+mod table;
 #[cfg(test)]
 mod tests;
 mod values;
+
+pub use table::{Holds, KEYS, Key, flag_key, flag_keys};
 
 use muster_core::runtime::Family;
 use serde_json::{Map, Value};

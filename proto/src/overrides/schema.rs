@@ -2,59 +2,23 @@
 
 use serde_json::{Map, Value};
 
-use super::Draft;
-use crate::{Code, ErrorExt as _, llamacpp::Takes, settings, v1::ErrorInfo};
-
-/// What a key may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// An integer of at least 1.
-    Positive,
-    /// An integer of at least 1, or null.
-    PositiveOrNull,
-    /// Any number.
-    Number,
-    /// A string.
-    Text,
-    /// A string or null.
-    TextOrNull,
-}
-
-/// Keys of settings that have no field of their own (seed 001, Supported load override fields).
-const KEYS: [(&str, Kind); 16] = [
-    ("exllama_cache_size", Kind::Positive),
-    ("exllama_cache_quant", Kind::TextOrNull),
-    ("exllama_cache_k_bits", Kind::PositiveOrNull),
-    ("exllama_cache_v_bits", Kind::PositiveOrNull),
-    ("exllama_max_rq_tokens", Kind::Positive),
-    ("vllm_max_model_len", Kind::Positive),
-    ("vllm_kv_cache_dtype", Kind::Text),
-    ("vllm_kv_cache_memory_bytes", Kind::Positive),
-    ("vllm_max_pixels", Kind::Positive),
-    ("vllm_speculative_method", Kind::TextOrNull),
-    ("vllm_speculative_model", Kind::TextOrNull),
-    ("vllm_num_speculative_tokens", Kind::Positive),
-    ("llama_server_image_max_tokens", Kind::Positive),
-    // An enum in `load_constraints`; null is legal all the same (seed 001, llama-server load override notes).
-    ("llama_server_spec_type", Kind::TextOrNull),
-    ("llama_server_spec_draft_n_max", Kind::Positive),
-    ("llama_server_spec_draft_p_min", Kind::Number),
-];
-
-/// Further keys between our processes: Lemonade's load options (seed 000, `POST /load`).
-const WIRE_KEYS: [(&str, Kind); 2] = [("ctx_size", Kind::Positive), ("llamacpp_args", Kind::Text)];
+use super::{
+    Draft,
+    table::{self, Holds, Key},
+};
+use crate::{Code, ErrorExt as _, v1::ErrorInfo};
 
 pub(super) fn draft(body: &[u8]) -> Result<Draft, ErrorInfo> {
     let mut fields = object(body)?;
     let replicas = fields.remove("replicas");
     let replicas = replicas.as_ref().map(count).transpose()?;
-    check(&mut fields, &[&KEYS])?;
+    check(&mut fields, table::key)?;
     Ok(Draft { replicas, fields })
 }
 
 pub(super) fn wire(json: &str) -> Result<Draft, ErrorInfo> {
     let mut fields = object(json.as_bytes())?;
-    check(&mut fields, &[&KEYS, &WIRE_KEYS])?;
+    check(&mut fields, table::wire_key)?;
     Ok(Draft {
         replicas: None,
         fields,
@@ -75,41 +39,33 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ErrorInfo> {
     }
 }
 
-fn check(fields: &mut Map<String, Value>, tables: &[&[(&str, Kind)]]) -> Result<(), ErrorInfo> {
-    for (key, value) in fields.iter_mut() {
-        let known = tables.iter().copied().flatten().find(|(name, _)| name == key);
-        let Some(kind) = known.map(|(_, kind)| *kind).or_else(|| of_setting(key)) else {
-            return Err(wrong(key, "is no load override"));
-        };
-        match kind {
-            Kind::PositiveOrNull if value.is_null() => {}
-            Kind::Positive | Kind::PositiveOrNull => {
-                if let Some(count) = positive(key, value)? {
+fn check(fields: &mut Map<String, Value>, find: fn(&str) -> Option<&'static Key>) -> Result<(), ErrorInfo> {
+    for (name, value) in fields.iter_mut() {
+        let key = find(name).ok_or_else(|| wrong(name, "is no load override"))?;
+        if key.nullable && value.is_null() {
+            continue;
+        }
+        match key.holds {
+            Holds::Count { .. } | Holds::Bits => {
+                if let Some(count) = positive(name, value)? {
                     *value = count.into();
                 }
             }
-            Kind::Number if value.is_number() => {}
-            Kind::Text | Kind::TextOrNull if value.is_string() => {}
-            Kind::TextOrNull if value.is_null() => {}
-            Kind::Number => return Err(type_of(key, "a number", value)),
-            Kind::Text => return Err(type_of(key, "a string", value)),
-            Kind::TextOrNull => return Err(type_of(key, "a string or null", value)),
+            Holds::Share if !value.is_number() => return Err(type_of(name, "a number", value)),
+            Holds::Word(_) | Holds::Name | Holds::Checkpoint | Holds::Quant | Holds::Text
+                if !value.is_string() =>
+            {
+                let want = if key.nullable {
+                    "a string or null"
+                } else {
+                    "a string"
+                };
+                return Err(type_of(name, want, value));
+            }
+            Holds::Share | Holds::Word(_) | Holds::Name | Holds::Checkpoint | Holds::Quant | Holds::Text => {}
         }
     }
     Ok(())
-}
-
-/// What a setting with a field of its own may hold, if a load may set it by this key.
-fn of_setting(key: &str) -> Option<Kind> {
-    let setting = settings::named(key).filter(|setting| setting.load.contains(&key))?;
-    Some(match (setting.takes, setting.nullable) {
-        (Takes::Count | Takes::Layers | Takes::Integer, false) => Kind::Positive,
-        (Takes::Count | Takes::Layers | Takes::Integer, true) => Kind::PositiveOrNull,
-        (Takes::Number, _) => Kind::Number,
-        (Takes::Word(_) | Takes::Words(_) | Takes::Text, false) => Kind::Text,
-        (Takes::Word(_) | Takes::Words(_) | Takes::Text, true) => Kind::TextOrNull,
-        (Takes::Nothing | Takes::Parameter(_), _) => return None,
-    })
 }
 
 fn count(value: &Value) -> Result<u32, ErrorInfo> {

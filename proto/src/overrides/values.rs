@@ -3,26 +3,20 @@
 use muster_core::runtime::Family;
 use serde_json::{Map, Value};
 
-use super::{Overrides, refused};
-use crate::{
-    hub::is_repo,
-    llamacpp::{self, Takes},
-    settings,
-    v1::ErrorInfo,
+use super::{
+    Overrides, refused,
+    table::{self, Holds, K_BITS, QUANT, V_BITS},
 };
+use crate::{hub::is_repo, llamacpp, v1::ErrorInfo};
 
 /// Bits of an ExLlamaV3 cache.
 const BITS: std::ops::RangeInclusive<u64> = 2..=8;
-/// Cells are counted in 32 bits with a sign in llama.cpp and vLLM.
-const MOST_TOKENS: u64 = i32::MAX as u64;
-const QUANT: &str = "exllama_cache_quant";
-const K_BITS: &str = "exllama_cache_k_bits";
-const V_BITS: &str = "exllama_cache_v_bits";
 
 pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Overrides, ErrorInfo> {
     common(family, &mut fields)?;
     for (key, value) in &fields {
-        if owner(key).is_some_and(|owner| owner != family) {
+        let owner = table::key(key).and_then(table::Key::family);
+        if owner.is_some_and(|owner| owner != family) {
             let message = format_args!("is no setting of {}", family.name());
             return Err(refused(key, message));
         }
@@ -31,18 +25,6 @@ pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Ov
     args(family, &fields)?;
     bits(&mut fields)?;
     Ok(Overrides(fields))
-}
-
-/// The family whose key it is; none for keys that are not one family's own.
-fn owner(key: &str) -> Option<Family> {
-    const PREFIXES: [(&str, Family); 4] = [
-        ("gguf_", Family::LlamaCpp),
-        ("exllama_", Family::ExLlamaV3),
-        ("vllm_", Family::Vllm),
-        ("llama_server_", Family::LlamaServer),
-    ];
-    let found = PREFIXES.iter().find(|(prefix, _)| key.starts_with(prefix));
-    found.map(|(_, family)| *family)
 }
 
 /// Lemonade's keys, under the family's own names where it has one.
@@ -65,62 +47,62 @@ fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), ErrorIn
     Ok(())
 }
 
-fn one(key: &str, value: &Value) -> Result<(), ErrorInfo> {
-    match key {
-        "vllm_max_model_len"
-        | "exllama_max_rq_tokens"
-        | "llama_server_image_max_tokens"
-        | "vllm_num_speculative_tokens"
-        | "vllm_max_pixels" => at_most(key, value, MOST_TOKENS),
-        "exllama_cache_size" => {
-            at_most(key, value, MOST_TOKENS)?;
+/// A value of the right type, or null where that may be.
+fn one(name: &str, value: &Value) -> Result<(), ErrorInfo> {
+    let Some(key) = table::wire_key(name) else {
+        return Ok(());
+    };
+    match key.holds {
+        Holds::Count { most, step } => {
+            at_most(name, value, most)?;
             match value.as_u64() {
-                Some(size) if !size.is_multiple_of(256) => Err(refused(
-                    key,
-                    format_args!("must be a multiple of 256, not {size}"),
+                Some(count) if !count.is_multiple_of(step) => Err(refused(
+                    name,
+                    format_args!("must be a multiple of {step}, not {count}"),
                 )),
                 Some(_) | None => Ok(()),
             }
         }
-        "vllm_kv_cache_memory_bytes" => at_most(key, value, i64::MAX.unsigned_abs()),
-        "llama_server_spec_draft_n_max" => at_most(key, value, 6),
-        "llama_server_spec_type" => one_of(key, value, &["draft-mtp"]),
-        "llama_server_spec_draft_p_min" => match value.as_f64() {
+        Holds::Share => match value.as_f64() {
             Some(share) if !(0.0..=1.0).contains(&share) => Err(refused(
-                key,
+                name,
                 format_args!("must be between 0.0 and 1.0, not {share}"),
             )),
             Some(_) | None => Ok(()),
         },
-        // vLLM itself knows which it supports (seed 001: any dtype string it supports).
-        "vllm_kv_cache_dtype" | "vllm_speculative_method" => match value.as_str() {
-            Some(text) if !is_name(text) => {
-                Err(refused(key, "must be a name: letters, digits, `_`, `-` and `.`"))
-            }
-            Some(_) | None => Ok(()),
-        },
-        // The seed takes local paths here as well; those come from the configuration only (proto/README.md, Trust).
-        "vllm_speculative_model" => match value.as_str() {
-            Some(text) if !is_repo(text) => Err(refused(
-                key,
-                "must be a checkpoint of the hub, ORG/NAME: only the configuration names files",
-            )),
-            Some(_) | None => Ok(()),
-        },
-        QUANT => match value.as_str() {
-            Some(text) if quant(text).is_none() => {
-                let message = format_args!(
-                    "must be \"<bits>\" or \"<k_bits>,<v_bits>\" with bits from 2 to 8, not `{text}`"
-                );
-                Err(refused(key, message))
-            }
-            Some(_) | None => Ok(()),
-        },
-        _ => match settings::named(key).map(|setting| setting.takes) {
-            Some(Takes::Word(words)) => one_of(key, value, words),
-            Some(Takes::Count) => at_most(key, value, MOST_TOKENS),
-            Some(_) | None => Ok(()),
-        },
+        Holds::Word(words) => text(
+            name,
+            value,
+            |text| words.contains(&text),
+            |text| format!("must be one of {}, not `{text}`", words.join(", ")),
+        ),
+        Holds::Name => text(name, value, is_name, |_| {
+            "must be a name: letters, digits, `_`, `-` and `.`".to_owned()
+        }),
+        Holds::Checkpoint => text(name, value, is_repo, |_| {
+            "must be a checkpoint of the hub, ORG/NAME: only the configuration names files".to_owned()
+        }),
+        Holds::Quant => text(
+            name,
+            value,
+            |text| quant(text).is_some(),
+            |text| format!("must be \"<bits>\" or \"<k_bits>,<v_bits>\" with bits from 2 to 8, not `{text}`"),
+        ),
+        // Of K and V together, see `bits`.
+        Holds::Bits | Holds::Text => Ok(()),
+    }
+}
+
+/// A text that is as it must be; null was let through by the schema where it is allowed.
+fn text(
+    name: &str,
+    value: &Value,
+    fits: impl Fn(&str) -> bool,
+    must: impl Fn(&str) -> String,
+) -> Result<(), ErrorInfo> {
+    match value.as_str() {
+        Some(text) if !fits(text) => Err(refused(name, must(text))),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -134,17 +116,6 @@ fn at_most(key: &str, value: &Value, most: u64) -> Result<(), ErrorInfo> {
         return Ok(());
     }
     Err(refused(key, format_args!("must be at most {most}, not {value}")))
-}
-
-/// A word of a list; null was let through by the schema where it is allowed.
-fn one_of(key: &str, value: &Value, words: &[&str]) -> Result<(), ErrorInfo> {
-    match value.as_str() {
-        Some(text) if !words.contains(&text) => {
-            let message = format_args!("must be one of {}, not `{text}`", words.join(", "));
-            Err(refused(key, message))
-        }
-        Some(_) | None => Ok(()),
-    }
 }
 
 /// A word that is no flag and no path.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_core::runtime::Family;
 use muster_proto::{
-    llamacpp::ADMIN_FLAGS,
+    overrides,
     settings::{SETTINGS, named as setting},
     v1::{Model, ModelSettings},
 };
@@ -107,10 +107,10 @@ fn named(settings: &ModelSettings, prefix: &str) -> Map<String, Value> {
 
 fn llama_server(settings: &ModelSettings) -> Map<String, Value> {
     let mut shown = named(settings, "llama_server_");
-    for (name, flags) in ADMIN_FLAGS {
-        let given = flag(&settings.args, flags);
+    for key in overrides::flag_keys() {
+        let given = flag(&settings.args, key.flags);
         let value = given.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| text.into()));
-        shown.insert(name.to_owned(), value.unwrap_or_default());
+        shown.insert(key.name.to_owned(), value.unwrap_or_default());
     }
     let args = redacted(&settings.args).into();
     shown.insert("llama_server_extra_args".to_owned(), args);

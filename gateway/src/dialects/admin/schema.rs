@@ -1,69 +1,90 @@
-//! What a load's body looks like, for the document only: it is read by [`muster_proto::overrides`].
+//! The body of a load in the document, out of its table: it is read by [`muster_proto::overrides`].
 
-#![allow(dead_code, reason = "read by the derive only")]
+use muster_core::runtime::Family;
+use muster_proto::overrides::{Holds, KEYS, Key};
+use serde_json::json;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        KnownFormat, RefOr, Schema, SchemaFormat,
+        schema::{Object, ObjectBuilder, SchemaType, Type},
+    },
+};
 
-use utoipa::ToSchema;
+/// Settings for one load.
+pub(super) struct LoadBody;
 
-/// Settings for one load (seed 001, Supported load override fields). They are gone with its unload; what is absent stays as defined.
-#[derive(ToSchema)]
-#[schema(as = AdminLoad, example = json!({"replicas": 2, "gguf_n_ctx": 32768, "gguf_type_k": "q8_0"}))]
-pub(super) struct LoadBody {
-    /// Replicas, all or none, at most the model's `replica_max`.
-    #[schema(minimum = 1)]
-    replicas: Option<u32>,
-    /// llama_cpp: KV cells.
-    #[schema(minimum = 1)]
-    gguf_n_ctx: Option<u32>,
-    /// llama_cpp: `on`, `off` or `auto`.
-    gguf_flash_attn: Option<String>,
-    /// llama_cpp: element type of the K cache; null = the runtime's default.
-    gguf_type_k: Option<String>,
-    /// llama_cpp: element type of the V cache; null = the runtime's default.
-    gguf_type_v: Option<String>,
-    /// ExLlamaV3: a multiple of 256.
-    #[schema(minimum = 256, multiple_of = 256)]
-    exllama_cache_size: Option<u32>,
-    /// ExLlamaV3: `"<bits>"` or `"<k_bits>,<v_bits>"`; null = fp16.
-    exllama_cache_quant: Option<String>,
-    /// ExLlamaV3: with `exllama_cache_v_bits`, never with `exllama_cache_quant`; both null = fp16.
-    #[schema(minimum = 2, maximum = 8)]
-    exllama_cache_k_bits: Option<u32>,
-    /// ExLlamaV3: with `exllama_cache_k_bits`.
-    #[schema(minimum = 2, maximum = 8)]
-    exllama_cache_v_bits: Option<u32>,
-    /// ExLlamaV3: tokens of one request.
-    #[schema(minimum = 1)]
-    exllama_max_rq_tokens: Option<u32>,
-    /// vLLM: context length.
-    #[schema(minimum = 1)]
-    vllm_max_model_len: Option<u32>,
-    /// vLLM: any that it supports.
-    vllm_kv_cache_dtype: Option<String>,
-    /// vLLM: bytes of the KV cache, over its share of the GPU.
-    #[schema(minimum = 1)]
-    vllm_kv_cache_memory_bytes: Option<u64>,
-    /// vLLM: pixels per image.
-    #[schema(minimum = 1)]
-    vllm_max_pixels: Option<u32>,
-    /// vLLM: `mtp`, `draft_model`, `mlp_speculator`, …; null = none.
-    vllm_speculative_method: Option<String>,
-    /// vLLM: checkpoint of the draft.
-    vllm_speculative_model: Option<String>,
-    /// vLLM: tokens drafted at a time.
-    #[schema(minimum = 1)]
-    vllm_num_speculative_tokens: Option<u32>,
-    /// llama-server: KV cells.
-    #[schema(minimum = 1)]
-    llama_server_n_ctx: Option<u32>,
-    /// llama-server: tokens per image.
-    #[schema(minimum = 1)]
-    llama_server_image_max_tokens: Option<u32>,
-    /// llama-server: `draft-mtp`; null = none.
-    llama_server_spec_type: Option<String>,
-    /// llama-server: tokens drafted at a time.
-    #[schema(minimum = 1, maximum = 6)]
-    llama_server_spec_draft_n_max: Option<u32>,
-    /// llama-server: least probability of a drafted token.
-    #[schema(minimum = 0.0, maximum = 1.0)]
-    llama_server_spec_draft_p_min: Option<f64>,
+impl ToSchema for LoadBody {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "AdminLoad".into()
+    }
+}
+
+impl PartialSchema for LoadBody {
+    fn schema() -> RefOr<Schema> {
+        let replicas = integer(1, u32::MAX.into())
+            .schema_type(Type::Integer)
+            .description(Some("Replicas, all or none, at most the model's `replica_max`."));
+        let body = ObjectBuilder::new()
+            .description(Some(
+                "Settings for one load (seed 001, Supported load override fields). They are gone with its unload; what is absent stays as defined.",
+            ))
+            .examples([json!({"replicas": 2, "gguf_n_ctx": 32768, "gguf_type_k": "q8_0"})])
+            .property("replicas", replicas);
+        let body = KEYS
+            .iter()
+            .fold(body, |body, key| body.property(key.name, field(key)));
+        body.into()
+    }
+}
+
+fn field(key: &Key) -> Object {
+    let (kind, object) = match key.holds {
+        Holds::Count { most, step } => {
+            let least = u32::try_from(step).unwrap_or(u32::MAX);
+            let steps = (least > 1).then_some(f64::from(least));
+            // What cells are counted in is no bound worth showing.
+            let bound = i32::try_from(most).ok().filter(|most| *most < i32::MAX);
+            let object = integer(least, most).multiple_of(steps);
+            (Type::Integer, object.maximum(bound.map(f64::from)))
+        }
+        Holds::Bits => (Type::Integer, integer(2, 8).maximum(Some(8.0))),
+        Holds::Share => (
+            Type::Number,
+            ObjectBuilder::new().minimum(Some(0.0)).maximum(Some(1.0)),
+        ),
+        Holds::Word(words) => {
+            // JSON schema wants null among the words where it may be.
+            let words = words.iter().map(|word| json!(word));
+            let null = key.nullable.then_some(serde_json::Value::Null);
+            (
+                Type::String,
+                ObjectBuilder::new().enum_values(Some(words.chain(null))),
+            )
+        }
+        Holds::Name | Holds::Checkpoint | Holds::Quant | Holds::Text => (Type::String, ObjectBuilder::new()),
+    };
+    let kind = if key.nullable {
+        SchemaType::Array(vec![kind, Type::Null])
+    } else {
+        SchemaType::Type(kind)
+    };
+    let whose = key.family().map(Family::name).unwrap_or_default();
+    object
+        .schema_type(kind)
+        .description(Some(format!("{whose}: {}", key.about)))
+        .build()
+}
+
+/// An integer from `least` on.
+fn integer(least: u32, most: u64) -> ObjectBuilder {
+    let wide = most > u64::from(u32::MAX);
+    let format = if wide {
+        KnownFormat::Int64
+    } else {
+        KnownFormat::Int32
+    };
+    ObjectBuilder::new()
+        .format(Some(SchemaFormat::KnownFormat(format)))
+        .minimum(Some(f64::from(least)))
 }
