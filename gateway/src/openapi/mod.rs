@@ -16,7 +16,10 @@ use utoipa::{
     openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
 };
 
-use crate::web::route::{Dialect, Route, Schemas};
+use crate::{
+    translate::read::Schemas,
+    web::route::{Dialect, Route},
+};
 
 /// The page that shows the document.
 pub(crate) const PAGE: &str = include_str!("docs.html");

@@ -3,6 +3,7 @@
 //! ```text
 //! body ── object ──► a dialect's translate ──► Work + Common + View
 //!                          ▲
+//!                     read (bodies as structs: reader and document of one definition)
 //!                     sampling, tools, output, prompt (fields that several dialects have)
 //! ```
 //!
@@ -15,6 +16,7 @@ mod languages;
 pub(crate) mod object;
 pub(crate) mod output;
 pub(crate) mod prompt;
+pub(crate) mod read;
 pub(crate) mod sampling;
 pub(crate) mod tools;
 

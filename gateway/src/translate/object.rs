@@ -122,6 +122,11 @@ impl<'a> Object<'a> {
 
     /// Takes a field; `None` if it is absent or null. Of duplicates the last counts.
     pub(crate) fn take(&mut self, key: &str) -> Option<Field<'a>> {
+        self.remove(key).filter(|field| field.kind() != Kind::Null)
+    }
+
+    /// As [`Self::take`], but null is not absent.
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Field<'a>> {
         let mut found = None;
         self.fields.retain(|(name, value)| {
             let hit = name == key;
@@ -130,8 +135,7 @@ impl<'a> Object<'a> {
             }
             !hit
         });
-        let raw = found?;
-        (kind(raw) != Kind::Null).then(|| Field {
+        found.map(|raw| Field {
             path: self.path_of(key),
             raw,
         })

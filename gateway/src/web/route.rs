@@ -31,7 +31,7 @@ use utoipa::{
 
 pub(crate) use self::slashes::{Path, Slashes};
 use super::{App, access::Access};
-use crate::render::error::ErrorForm;
+use crate::{render::error::ErrorForm, translate::read::Schemas};
 
 /// Where the routes whose path begins with `/v1` stand (seeds 000 and 004; Lemonade's clients know `v0` as well). The document shows the first.
 pub(crate) const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
@@ -51,9 +51,6 @@ pub(crate) struct Dialect {
     pub(crate) error: Named,
     pub(crate) routes: fn() -> Vec<Route>,
 }
-
-/// Types of the document, by name.
-pub(crate) type Schemas = Vec<(String, RefOr<Schema>)>;
 
 /// A type of the document.
 #[derive(Clone, Copy, Debug)]

@@ -8,11 +8,11 @@ use muster_proto::v1::Alias;
 
 use super::{
     answers::{AliasGone, AliasSet, Aliases, SUCCESS},
-    load::{model_name, not_found},
-    requests::AliasBody,
+    load::not_found,
+    requests::{AliasBody, ModelName},
 };
 use crate::{
-    translate::object::{self, Object},
+    translate::{object, read::Fields as _},
     web::{
         App,
         access::Access,
@@ -55,13 +55,13 @@ async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
 }
 
 async fn set(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let alias = body.need("alias")?.string()?;
-    let target = body.take("target").map(|target| target.string()).transpose()?;
-    let model = match target {
-        Some(target) => target,
-        None => model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?,
-    };
+    let AliasBody {
+        alias,
+        model_name,
+        target,
+    } = AliasBody::body(&request.body)?;
+    let name = target.or(model_name.map(|ModelName(name)| name));
+    let model = name.ok_or_else(|| object::invalid("model_name", "is required"))?;
     let shown = AliasSet {
         status: SUCCESS,
         alias: alias.clone(),

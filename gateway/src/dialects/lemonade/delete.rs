@@ -6,11 +6,11 @@ use axum::{extract::State, response::Response};
 
 use super::{
     answers::Done,
-    load::{model_name, not_found, success},
-    requests::DeleteBody,
+    load::{not_found, success},
+    requests::{DeleteBody, ModelName},
 };
 use crate::{
-    translate::object::{self, Object},
+    translate::read::Fields as _,
     web::{App, access::Access, reply::Refusal, route::Route, run::ClientRequest},
 };
 
@@ -27,8 +27,7 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn delete(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let name = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
+    let ModelName(name) = DeleteBody::body(&request.body)?.model_name;
     app.dispatcher
         .fleet
         .models()

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_proto::{
-    process::{self, LogLevel},
-    v1::ErrorInfo,
-};
+use muster_proto::process::{self, LogLevel};
 
 use super::{
     answers::{Config, LevelSet, Pinned, SUCCESS, SettingsSet, Updated},
     requests::{LevelBody, PinBody, SetBody},
 };
 use crate::{
-    translate::object::{self, Field, Object},
+    translate::{
+        object::{self, Object},
+        read::Fields as _,
+    },
     web::{
         App,
         access::Access,
@@ -53,8 +53,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 /// Sets the log level of this gateway until it ends.
 async fn log_level(request: ClientRequest) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let level = level(&body.need("level")?)?;
+    let LevelBody { level } = LevelBody::body(&request.body)?;
     process::set_log_level(level);
     let answer = LevelSet {
         status: SUCCESS,
@@ -62,10 +61,6 @@ async fn log_level(request: ClientRequest) -> Result<Response, Refusal> {
         message: format!("Log level set to: {level}"),
     };
     Ok(reply::value(StatusCode::OK, &answer))
-}
-
-fn level(field: &Field<'_>) -> Result<LogLevel, ErrorInfo> {
-    field.string()?.parse().map_err(|why| field.wrong(why))
 }
 
 /// What this gateway was started with, secrets left out.
@@ -83,10 +78,8 @@ async fn config(State(app): State<Arc<App>>) -> Response {
 /// Changes settings; all or none of them.
 async fn set(request: ClientRequest) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&request.body)?)?;
-    let level = body.take("log_level").map(|field| level(&field)).transpose()?;
-    let rest = body.rest();
-    let unknown: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&rest).unwrap_or_default();
-    if let Some(key) = unknown.keys().next() {
+    let SetBody { log_level: level } = SetBody::take_from(&mut body)?;
+    if let Some(key) = body.first() {
         return Err(object::invalid(key, "cannot be set while the gateway runs").into());
     }
     if let Some(level) = level {
@@ -103,12 +96,10 @@ async fn set(request: ClientRequest) -> Result<Response, Refusal> {
 
 /// Pins or unpins a model.
 async fn pin(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let name = body.take_any(&["model_name", "model"]);
-    let name = name
-        .ok_or_else(|| object::invalid("model_name", "is required"))?
-        .string()?;
-    let pinned = body.need("pinned")?.bool()?;
+    let PinBody {
+        model_name: name,
+        pinned,
+    } = PinBody::body(&request.body)?;
     let model = app.dispatcher.fleet.control().pin(&name, pinned).await;
     let model = model.map_err(super::load::not_found)?;
     let answer = Pinned {

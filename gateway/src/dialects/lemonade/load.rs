@@ -20,7 +20,10 @@ use super::{
     requests::{LoadBody, UnloadBody},
 };
 use crate::{
-    translate::object::{self, Object},
+    translate::{
+        object::{self, Object},
+        read::{Fields as _, Int},
+    },
     web::{
         App,
         access::Access,
@@ -29,21 +32,6 @@ use crate::{
         run::ClientRequest,
     },
 };
-
-/// Backends of llama.cpp with the kind of device each needs (seed 000, `llamacpp_backend`).
-const BACKENDS: [(&str, &str); 5] = [
-    ("vulkan", "gpu"),
-    ("rocm", "gpu"),
-    ("metal", "gpu"),
-    ("cuda", "gpu"),
-    ("cpu", "cpu"),
-];
-
-/// The kind of device that a backend of llama.cpp's needs; none if there is no such backend.
-pub(super) fn backend_device(name: &str) -> Option<&'static str> {
-    let known = BACKENDS.iter().find(|(known, _)| *known == name);
-    known.map(|(_, device)| *device)
-}
 
 /// Keys of Lemonade's `load` that are for recipes which are not served here, or for a configuration that is not ours: they change nothing.
 const OTHERS: [&str; 7] = [
@@ -71,48 +59,35 @@ struct LoadCall {
 
 impl LoadCall {
     fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
-        let text = object::text(body)?;
-        let mut body = Object::body(text)?;
+        let mut body = Object::body(object::text(body)?)?;
+        let load = LoadBody::take_from(&mut body)?;
+        body.discard(&OTHERS);
+        if let Some(unknown) = body.first() {
+            return Err(object::invalid(unknown, "is nothing that `load` takes"));
+        }
         let mut options = Map::new();
-        if let Some(size) = body.take("ctx_size") {
+        match load.ctx_size {
+            Some(Int(0)) => return Err(object::invalid("ctx_size", "must be positive, or -1")),
             // -1 is the automatic size, as if nothing was said.
-            let size = size.integer(-1, i32::MAX.into())?;
-            match size {
-                0 => return Err(object::invalid("ctx_size", "must be positive, or -1")),
-                -1 => {}
-                size => drop(options.insert("ctx_size".to_owned(), size.into())),
-            }
+            Some(Int(-1)) | None => {}
+            Some(Int(size)) => drop(options.insert("ctx_size".to_owned(), size.into())),
         }
-        if let Some(args) = body.take("llamacpp_args") {
-            options.insert("llamacpp_args".to_owned(), args.string()?.into());
-        }
-        let mut backend = None;
-        let device = match body.take("llamacpp_backend") {
-            None => "",
-            Some(given) => {
-                let name = given.string()?;
-                let names: Vec<_> = BACKENDS.iter().map(|(name, _)| *name).collect();
-                let wrong = || given.wrong(format_args!("must be one of {}, not `{name}`", names.join(", ")));
-                let device = backend_device(&name).ok_or_else(wrong)?;
-                backend = Some(name);
-                device
-            }
-        };
-        let save = body.take("save_options").map(|save| save.bool()).transpose()?;
+        let args = load.llamacpp_args;
+        options.extend(args.map(|args| ("llamacpp_args".to_owned(), args.into())));
         let mut saved = options.clone();
-        saved.extend(backend.map(|name| ("llamacpp_backend".to_owned(), name.into())));
-        let wanted = Self {
-            save: (save == Some(true)).then_some(saved),
-            model: model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?,
+        let device = load
+            .llamacpp_backend
+            .as_ref()
+            .map_or("", |backend| backend.device);
+        let backend = load.llamacpp_backend;
+        saved.extend(backend.map(|backend| ("llamacpp_backend".to_owned(), backend.name.into())));
+        Ok(Self {
+            save: (load.save_options == Some(true)).then_some(saved),
+            model: load.model_name.0,
             options,
             device,
-            pinned: body.take("pinned").map(|pinned| pinned.bool()).transpose()?,
-        };
-        body.discard(&OTHERS);
-        match body.first() {
-            None => Ok(wanted),
-            Some(unknown) => Err(object::invalid(unknown, "is nothing that `load` takes")),
-        }
+            pinned: load.pinned,
+        })
     }
 
     /// The options as settings for one load of a model.
@@ -125,14 +100,6 @@ impl LoadCall {
             Family::of(&model.runtime),
             &Value::from(self.options.clone()).to_string(),
         )
-    }
-}
-
-/// `model_name`, or today's `model`.
-pub(super) fn model_name(body: &mut Object<'_>) -> Result<Option<String>, ErrorInfo> {
-    match body.take_any(&["model_name", "model"]) {
-        None => Ok(None),
-        Some(name) => Ok(Some(name.string()?).filter(|name| !name.is_empty())),
     }
 }
 
@@ -245,7 +212,8 @@ fn unload_name(body: &[u8]) -> Result<Option<String>, ErrorInfo> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
-    model_name(&mut Object::body(object::text(body)?)?)
+    let UnloadBody { model_name } = UnloadBody::body(body)?;
+    Ok(model_name.filter(|name| !name.is_empty()))
 }
 
 /// The seed's text (seed 000, `POST /unload`).

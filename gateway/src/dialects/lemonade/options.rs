@@ -15,11 +15,14 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answers::{LoadOptions, ModelOptions},
-    load::{backend_device, not_found},
-    requests::OptionsBody,
+    load::not_found,
+    requests::{Backend, OptionsBody},
 };
 use crate::{
-    translate::object::{self, Object},
+    translate::{
+        object::{self, Object},
+        read::Fields as _,
+    },
     web::{
         App,
         access::Access,
@@ -33,21 +36,26 @@ use crate::{
 /// What a request changes: null takes an option away, and so does the automatic context size.
 fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), ErrorInfo> {
     let mut body = Object::body(object::text(body)?)?;
-    let dry = body.take("dry_run").map(|dry| dry.bool()).transpose()?;
+    let OptionsBody {
+        ctx_size,
+        llamacpp_backend,
+        llamacpp_args,
+        dry_run,
+    } = OptionsBody::take_from(&mut body)?;
     body.discard(&["model_name", "model"]);
-    let rest = body.rest();
-    let text = if rest.is_empty() { "{}" } else { &rest };
-    let mut changes: Map<String, Value> =
-        serde_json::from_str(text).map_err(|error| Code::InvalidJson.error(error.to_string()))?;
-    for (key, value) in &mut changes {
-        if !matches!(key.as_str(), "ctx_size" | "llamacpp_args" | "llamacpp_backend") {
-            return Err(object::invalid(key, "is no option that can be saved"));
-        }
-        if key == "ctx_size" && *value == json!(-1) {
-            *value = Value::Null;
-        }
+    if let Some(key) = body.first() {
+        return Err(object::invalid(key, "is no option that can be saved"));
     }
-    Ok((changes, dry.unwrap_or_default()))
+    let automatic = |size| if size == json!(-1) { Value::Null } else { size };
+    let given = [
+        ("ctx_size", ctx_size.0.map(automatic)),
+        ("llamacpp_backend", llamacpp_backend.0),
+        ("llamacpp_args", llamacpp_args.0),
+    ];
+    let given = given
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    Ok((given.collect(), dry_run.unwrap_or_default()))
 }
 
 /// What is saved after `changes`.
@@ -96,7 +104,7 @@ fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, E
     if let Some(backend) = settings.remove("llamacpp_backend") {
         let known = backend
             .as_str()
-            .is_some_and(|name| backend_device(name).is_some());
+            .is_some_and(|name| Backend::named(name).is_some());
         if !known || !Family::of(&model.runtime).is_llama_cpp() {
             let error =
                 Code::InvalidLoadRequest.error("`llamacpp_backend` is no backend of this model's runtime");

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use super::{
     answers::{Done, Variant, Variants},
     error::FORM,
-    load::{model_name, not_found, success},
+    load::{not_found, success},
     register,
-    requests::PullBody,
+    requests::{ModelName, PullBody},
 };
 use crate::{
     fleet::models::Pull,
-    translate::object::{self, Object},
+    translate::{object, read::Fields as _},
     web::{
         App,
         access::Access,
@@ -44,22 +44,18 @@ struct PullCall {
 
 impl PullCall {
     fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
-        let mut body = Object::body(object::text(body)?)?;
-        let stream = body
-            .take("stream")
-            .map(|stream| stream.bool())
-            .transpose()?
-            .unwrap_or_default();
-        let model = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
-        let defines = ["checkpoint", "checkpoints", "recipe"]
-            .iter()
-            .any(|key| body.peek(key).is_some());
-        let definition = defines
-            .then(|| register::definition(model.clone(), &mut body))
-            .transpose()?;
-        Ok(Self {
-            request: PullModelRequest { model, definition },
+        let PullBody {
+            definition,
+            model_name: ModelName(model),
             stream,
+        } = PullBody::body(body)?;
+        let definition = definition.map(|definition| register::define(model.clone(), definition));
+        Ok(Self {
+            request: PullModelRequest {
+                model,
+                definition: definition.transpose()?,
+            },
+            stream: stream.unwrap_or_default(),
         })
     }
 }

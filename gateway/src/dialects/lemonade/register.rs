@@ -8,11 +8,10 @@ use muster_proto::v1::{ErrorInfo, ModelDefinition};
 
 use super::{
     answers::{Registered, RegisteredModel, SUCCESS},
-    load::model_name,
-    requests::RegisterBody,
+    requests::{Definition, ModelName, RegisterBody},
 };
 use crate::{
-    translate::object::{self, Object},
+    translate::read::Fields as _,
     web::{
         App,
         access::Access,
@@ -22,25 +21,14 @@ use crate::{
     },
 };
 
-/// Flags that stand for labels (seed 000, `pull`).
-const FLAGS: [(&str, &str); 4] = [
-    ("reasoning", "reasoning"),
-    ("vision", "vision"),
-    ("embedding", "embeddings"),
-    ("reranking", "reranking"),
-];
-
-/// Reads a definition of `model`.
+/// The definition of `model`.
 ///
 /// # Errors
-/// `invalid_request`: a field of another type, or two checkpoints that disagree.
-pub(super) fn definition(model: String, body: &mut Object<'_>) -> Result<ModelDefinition, ErrorInfo> {
-    let mut string = |key: &str| -> Result<String, ErrorInfo> {
-        let value = body.take(key).map(|value| value.string()).transpose()?;
-        Ok(value.unwrap_or_default())
-    };
-    let (mut checkpoint, recipe, mut mmproj) = (string("checkpoint")?, string("recipe")?, string("mmproj")?);
-    if let Some(parts) = body.take("checkpoints") {
+/// `invalid_request`: a checkpoint of no known kind, or two that disagree.
+pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelDefinition, ErrorInfo> {
+    let mut checkpoint = definition.checkpoint.unwrap_or_default();
+    let mut mmproj = definition.mmproj.unwrap_or_default();
+    if let Some(parts) = definition.checkpoints {
         for (role, value) in parts.entries()? {
             let part = match role.as_str() {
                 "main" => &mut checkpoint,
@@ -53,16 +41,15 @@ pub(super) fn definition(model: String, body: &mut Object<'_>) -> Result<ModelDe
             *part = value.string()?;
         }
     }
-    let mut labels = match body.take("labels") {
-        Some(labels) => labels.strings()?,
-        None => Vec::new(),
-    };
-    for (flag, label) in FLAGS {
-        let on = body.take(flag).map(|flag| flag.bool()).transpose()?;
-        if on == Some(true) {
-            labels.push(label.to_owned());
-        }
-    }
+    let flags = [
+        (definition.reasoning, "reasoning"),
+        (definition.vision, "vision"),
+        (definition.embedding, "embeddings"),
+        (definition.reranking, "reranking"),
+    ];
+    let flags = flags.into_iter().filter(|(on, _)| *on == Some(true));
+    let mut labels = definition.labels.unwrap_or_default().0;
+    labels.extend(flags.map(|(_, label)| label.to_owned()));
     // `embedding` and `embeddings` are one label (gateway/README.md, Lemonade).
     for label in &mut labels {
         if label == "embedding" {
@@ -74,7 +61,7 @@ pub(super) fn definition(model: String, body: &mut Object<'_>) -> Result<ModelDe
     Ok(ModelDefinition {
         model,
         checkpoint,
-        recipe,
+        recipe: definition.recipe.unwrap_or_default(),
         mmproj,
         labels,
     })
@@ -93,9 +80,11 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn register(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let name = model_name(&mut body)?.ok_or_else(|| object::invalid("model_name", "is required"))?;
-    let definition = definition(name, &mut body)?;
+    let RegisterBody {
+        definition,
+        model_name: ModelName(name),
+    } = RegisterBody::body(&request.body)?;
+    let definition = define(name, definition)?;
     let model = app.dispatcher.fleet.models().register(definition).await?;
     let shown = Registered {
         status: SUCCESS,
@@ -120,7 +109,7 @@ mod tests {
 
     fn read(body: &Value) -> Result<ModelDefinition, ErrorInfo> {
         let text = body.to_string();
-        definition("user.m".to_owned(), &mut Object::body(&text)?)
+        define("user.m".to_owned(), Definition::body(text.as_bytes())?)
     }
 
     #[test]

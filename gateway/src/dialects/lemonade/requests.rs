@@ -1,142 +1,211 @@
-//! What Lemonade's requests look like, for the document only: they are read by hand.
+//! Lemonade's requests.
 
-#![allow(dead_code, reason = "read by the derive only")]
+use muster_proto::{process::LogLevel, v1::ErrorInfo};
+use utoipa::openapi::{RefOr, Schema};
 
-use utoipa::ToSchema;
+use crate::translate::{
+    object::{Field, Object, invalid},
+    read::{Fields, Int, Kept, Read, Shape, Strings, body},
+};
 
-/// A model to load, and with what. What is not given is as saved for the model, else as defined, else as the command line says. Keys of Lemonade's
-/// other recipes change nothing; any other key is refused.
-#[derive(ToSchema)]
-#[schema(as = LemonadeLoad, example = json!({"model_name": "llama-3.2-3b-instruct-GGUF", "ctx_size": 8192, "llamacpp_backend": "rocm", "llamacpp_args": "--flash-attn on --no-mmap"}))]
-pub(super) struct LoadBody {
-    /// Id in the catalogue.
-    model_name: String,
-    /// Context size in tokens; -1 = as if not given.
-    #[schema(minimum = -1)]
-    ctx_size: Option<i32>,
-    /// llama.cpp's models: `vulkan`, `rocm`, `metal`, `cuda` or `cpu`.
-    llamacpp_backend: Option<String>,
-    /// llama.cpp's models: its own arguments, but for those that Muster sets itself (`-m`, `--port`, `--ctx-size`, `-ngl`, …).
-    llamacpp_args: Option<String>,
-    /// true = the policy never evicts the model; false = it may again. Stays so after the model is unloaded.
-    pinned: Option<bool>,
-    /// Save these settings for later loads too, as `models/{id}/options` does.
-    save_options: Option<bool>,
+body! {
+    /// A model to load, and with what. What is not given is as saved for the model, else as defined, else as the command line says. Keys of Lemonade's
+    /// other recipes change nothing; any other key is refused.
+    #[example {"model_name": "llama-3.2-3b-instruct-GGUF", "ctx_size": 8192, "llamacpp_backend": "rocm", "llamacpp_args": "--flash-attn on --no-mmap"}]
+    pub(super) struct LoadBody as LemonadeLoad {
+        /// Id in the catalogue.
+        model_name | model: ModelName,
+        /// Context size in tokens; -1 = as if not given.
+        ctx_size: Option<Int<-1>>,
+        /// llama.cpp's models: `vulkan`, `rocm`, `metal`, `cuda` or `cpu`.
+        llamacpp_backend: Option<Backend>,
+        /// llama.cpp's models: its own arguments, but for those that Muster sets itself (`-m`, `--port`, `--ctx-size`, `-ngl`, …).
+        llamacpp_args: Option<String>,
+        /// true = the policy never evicts the model; false = it may again. Stays so after the model is unloaded.
+        pinned: Option<bool>,
+        /// Save these settings for later loads too, as `models/{id}/options` does.
+        save_options: Option<bool>,
+    }
+
+    /// A model to download; with `checkpoint` and `recipe` it is registered first, and its name begins with `user.`.
+    #[example {"model_name": "user.Phi-4-Mini-GGUF", "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M", "recipe": "llamacpp"}]
+    pub(super) struct PullBody<'a> as LemonadePull {
+        ..definition: Option<Definition<'a>>,
+        /// Id in the catalogue.
+        model_name | model: ModelName,
+        /// Answer with server-sent events `progress`, then `complete` or `error`.
+        stream: Option<bool>,
+    }
+
+    /// A model of a user.
+    #[example {"model_name": "user.Phi-4-Mini-GGUF", "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M", "recipe": "llamacpp"}]
+    pub(super) struct RegisterBody<'a> as LemonadeRegister {
+        ..definition: Definition<'a>,
+        /// Id in the catalogue.
+        model_name | model: ModelName,
+    }
+
+    /// What a model of a user is.
+    pub(super) struct Definition<'a> as LemonadeDefinition {
+        /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub; only the configuration names files.
+        checkpoint: Option<String>,
+        /// The same by what each is for: an object with `main` and `mmproj`.
+        checkpoints: Option<Field<'a>>,
+        /// Software and kind of device, for example `llamacpp`.
+        recipe: Option<String>,
+        /// Label `reasoning`.
+        reasoning: Option<bool>,
+        /// Label `vision`.
+        vision: Option<bool>,
+        /// Label `embeddings`.
+        embedding: Option<bool>,
+        /// Label `reranking`.
+        reranking: Option<bool>,
+        /// File of the same repository with the multimodal projector.
+        mmproj: Option<String>,
+        /// Further labels.
+        labels: Option<Strings>,
+    }
+
+    /// A model to delete.
+    #[example {"model_name": "Qwen2.5-0.5B-Instruct-CPU"}]
+    pub(super) struct DeleteBody as LemonadeDelete {
+        /// Id in the catalogue.
+        model_name | model: ModelName,
+    }
+
+    /// Options to save for a model's loads; null takes one away.
+    #[example {"ctx_size": 8192, "llamacpp_backend": "vulkan"}]
+    pub(super) struct OptionsBody as LemonadeOptions {
+        /// Context size in tokens; -1 = none saved.
+        ctx_size: Kept<Int<-1>>,
+        /// llama.cpp's backend, as in `load`.
+        llamacpp_backend: Kept<String>,
+        /// llama.cpp's own arguments, as in `load`.
+        llamacpp_args: Kept<String>,
+        /// Check only, save nothing.
+        dry_run: Option<bool>,
+    }
+
+    /// An alias for a model.
+    #[example {"alias": "gpt-4o", "model_name": "Qwen3-0.6B-GGUF"}]
+    pub(super) struct AliasBody as LemonadeAlias {
+        /// The name.
+        alias: String,
+        /// Id in the catalogue.
+        model_name | model: Option<ModelName>,
+        /// The same, which counts if both are given.
+        target: Option<String>,
+    }
+
+    /// A model to unload; without one, all.
+    #[example {"model_name": "Llama-3.2-1B-Instruct-Hybrid"}]
+    pub(super) struct UnloadBody as LemonadeUnload {
+        /// Id in the catalogue.
+        model_name | model: Option<String>,
+    }
+
+    /// A log level.
+    #[example {"level": "debug"}]
+    pub(super) struct LevelBody as LemonadeLogLevel {
+        /// `critical`, `error`, `warning`, `info`, `debug` or `trace`.
+        level: LogLevel,
+    }
+
+    /// Settings to change.
+    #[example {"log_level": "debug"}]
+    pub(super) struct SetBody as LemonadeSet {
+        /// Log level: `critical`, `error`, `warning`, `info`, `debug` or `trace`.
+        log_level: Option<LogLevel>,
+    }
+
+    /// A model to pin or unpin.
+    #[example {"model_name": "Qwen3-0.6B-GGUF", "pinned": true}]
+    pub(super) struct PinBody as LemonadePin {
+        /// Id in the catalogue.
+        model_name | model: String,
+        /// true = the policy never evicts the model; false = it may again.
+        pinned: bool,
+    }
 }
 
-/// A model to download; with `checkpoint` and `recipe` it is registered first, and its name begins with `user.`.
-#[derive(ToSchema)]
-#[schema(as = LemonadePull, example = json!({"model_name": "user.Phi-4-Mini-GGUF", "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M", "recipe": "llamacpp"}))]
-pub(super) struct PullBody {
-    /// Id in the catalogue.
-    model_name: String,
-    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub; only the configuration names files.
-    checkpoint: Option<String>,
-    /// Software and kind of device, for example `llamacpp`.
-    recipe: Option<String>,
-    /// Label `reasoning`.
-    reasoning: Option<bool>,
-    /// Label `vision`.
-    vision: Option<bool>,
-    /// Label `embeddings`.
-    embedding: Option<bool>,
-    /// Label `reranking`.
-    reranking: Option<bool>,
-    /// File of the same repository with the multimodal projector.
-    mmproj: Option<String>,
-    /// Further labels.
-    labels: Option<Vec<String>>,
-    /// Answer with server-sent events `progress`, then `complete` or `error`.
-    stream: Option<bool>,
+/// A model's name; an empty one is none.
+#[derive(Debug)]
+pub(super) struct ModelName(pub(super) String);
+
+impl Read<'_> for ModelName {
+    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+        let name = field.string()?;
+        if name.is_empty() {
+            return Err(invalid("model_name", "is required"));
+        }
+        Ok(Self(name))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        String::schema()
+    }
 }
 
-/// A model of a user.
-#[derive(ToSchema)]
-#[schema(as = LemonadeRegister, example = json!({"model_name": "user.Phi-4-Mini-GGUF", "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M", "recipe": "llamacpp"}))]
-pub(super) struct RegisterBody {
-    /// Id in the catalogue.
-    model_name: String,
-    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub; only the configuration names files.
-    checkpoint: Option<String>,
-    /// Software and kind of device, for example `llamacpp`.
-    recipe: Option<String>,
-    /// Label `reasoning`.
-    reasoning: Option<bool>,
-    /// Label `vision`.
-    vision: Option<bool>,
-    /// Label `embeddings`.
-    embedding: Option<bool>,
-    /// Label `reranking`.
-    reranking: Option<bool>,
-    /// File of the same repository with the multimodal projector.
-    mmproj: Option<String>,
-    /// Further labels.
-    labels: Option<Vec<String>>,
+/// A backend of llama.cpp's (seed 000, `llamacpp_backend`).
+#[derive(Debug)]
+pub(super) struct Backend {
+    pub(super) name: String,
+    /// The kind of device that it needs.
+    pub(super) device: &'static str,
 }
 
-/// A model to delete.
-#[derive(ToSchema)]
-#[schema(as = LemonadeDelete, example = json!({"model_name": "Qwen2.5-0.5B-Instruct-CPU"}))]
-pub(super) struct DeleteBody {
-    /// Id in the catalogue.
-    model_name: String,
+const BACKENDS: [(&str, &str); 5] = [
+    ("vulkan", "gpu"),
+    ("rocm", "gpu"),
+    ("metal", "gpu"),
+    ("cuda", "gpu"),
+    ("cpu", "cpu"),
+];
+
+impl Backend {
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let known = BACKENDS.iter().find(|(known, _)| *known == name);
+        known.map(|(_, device)| Self {
+            name: name.to_owned(),
+            device,
+        })
+    }
 }
 
-/// Options to save for a model's loads; null takes one away.
-#[derive(ToSchema)]
-#[schema(as = LemonadeOptions, example = json!({"ctx_size": 8192, "llamacpp_backend": "vulkan"}))]
-pub(super) struct OptionsBody {
-    /// Context size in tokens; -1 = none saved.
-    #[schema(minimum = -1)]
-    ctx_size: Option<i32>,
-    /// llama.cpp's backend, as in `load`.
-    llamacpp_backend: Option<String>,
-    /// llama.cpp's own arguments, as in `load`.
-    llamacpp_args: Option<String>,
-    /// Check only, save nothing.
-    dry_run: Option<bool>,
+impl Read<'_> for Backend {
+    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+        let name = field.string()?;
+        Self::named(&name).ok_or_else(|| {
+            let names = BACKENDS.map(|(name, _)| name).join(", ");
+            field.wrong(format_args!("must be one of {names}, not `{name}`"))
+        })
+    }
+
+    fn schema() -> RefOr<Schema> {
+        String::schema()
+    }
 }
 
-/// An alias for a model.
-#[derive(ToSchema)]
-#[schema(as = LemonadeAlias, example = json!({"alias": "gpt-4o", "model_name": "Qwen3-0.6B-GGUF"}))]
-pub(super) struct AliasBody {
-    /// The name.
-    alias: String,
-    /// Id in the catalogue.
-    model_name: String,
+impl Read<'_> for LogLevel {
+    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+        field.string()?.parse().map_err(|why| field.wrong(why))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        String::schema()
+    }
 }
 
-/// A model to unload; without one, all.
-#[derive(ToSchema)]
-#[schema(as = LemonadeUnload, example = json!({"model_name": "Llama-3.2-1B-Instruct-Hybrid"}))]
-pub(super) struct UnloadBody {
-    /// Id in the catalogue.
-    model_name: Option<String>,
-}
+/// A pull defines its model if it says where that comes from or what runs it.
+impl<'x: 'a, 'a> Fields<'x> for Option<Definition<'a>> {
+    fn take_from(object: &mut Object<'x>) -> Result<Self, ErrorInfo> {
+        let defines = ["checkpoint", "checkpoints", "recipe"];
+        let defines = defines.iter().any(|key| object.peek(key).is_some());
+        defines.then(|| Fields::take_from(object)).transpose()
+    }
 
-/// A log level.
-#[derive(ToSchema)]
-#[schema(as = LemonadeLogLevel, example = json!({"level": "debug"}))]
-pub(super) struct LevelBody {
-    /// `critical`, `error`, `warning`, `info`, `debug` or `trace`.
-    level: String,
-}
-
-/// Settings to change.
-#[derive(ToSchema)]
-#[schema(as = LemonadeSet, example = json!({"log_level": "debug"}))]
-pub(super) struct SetBody {
-    /// Log level: `critical`, `error`, `warning`, `info`, `debug` or `trace`.
-    log_level: Option<String>,
-}
-
-/// A model to pin or unpin.
-#[derive(ToSchema)]
-#[schema(as = LemonadePin, example = json!({"model_name": "Qwen3-0.6B-GGUF", "pinned": true}))]
-pub(super) struct PinBody {
-    /// Id in the catalogue.
-    model_name: String,
-    /// true = the policy never evicts the model; false = it may again.
-    pinned: bool,
+    fn describe(shape: &mut Shape) {
+        <Definition<'static> as Fields<'static>>::describe(shape);
+    }
 }
