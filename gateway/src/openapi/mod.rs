@@ -8,8 +8,6 @@
 //! The document is made of the routes themselves ([`crate::web::route`]); what their bodies look like
 //! is in each dialect's `schema`.
 
-pub(crate) mod parameters;
-
 use utoipa::{
     OpenApi,
     openapi::Tag,
@@ -17,7 +15,7 @@ use utoipa::{
 };
 
 use crate::{
-    translate::read::Schemas,
+    translate::{parameters, read::Schemas},
     web::route::{Dialect, Route},
 };
 

@@ -15,14 +15,19 @@ pub(crate) mod gemma;
 mod languages;
 pub(crate) mod object;
 pub(crate) mod output;
+pub(crate) mod parameters;
 pub(crate) mod prompt;
 pub(crate) mod read;
 pub(crate) mod sampling;
 pub(crate) mod tools;
 
 use muster_proto::v1::ErrorInfo;
+use utoipa::openapi::{RefOr, Schema};
 
-use self::object::Object;
+use self::{
+    object::{Field, Object},
+    read::Read,
+};
 
 /// What every inference request says beside the work.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,13 +62,26 @@ pub(crate) const LONGEST_NAME: usize = 1024;
 
 /// Takes the `model` that every request must name.
 pub(crate) fn model(body: &mut Object<'_>) -> Result<String, ErrorInfo> {
-    let model = body.need("model")?;
-    let name = model.string()?;
-    if name.is_empty() {
-        return Err(model.wrong("must not be empty"));
+    ModelName::take(body, &["model"]).map(|ModelName(name)| name)
+}
+
+/// The name of a model.
+#[derive(Debug)]
+pub(crate) struct ModelName(pub(crate) String);
+
+impl Read<'_> for ModelName {
+    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+        let name = field.string()?;
+        if name.is_empty() {
+            return Err(field.wrong("must not be empty"));
+        }
+        if name.len() > LONGEST_NAME {
+            return Err(field.wrong(format_args!("must not be longer than {LONGEST_NAME} bytes")));
+        }
+        Ok(Self(name))
     }
-    if name.len() > LONGEST_NAME {
-        return Err(model.wrong(format_args!("must not be longer than {LONGEST_NAME} bytes")));
+
+    fn schema() -> RefOr<Schema> {
+        String::schema()
     }
-    Ok(name)
 }

@@ -6,10 +6,12 @@ use muster_proto::{
 };
 
 use serde_json::value::RawValue;
+use utoipa::openapi::{RefOr, Schema};
 
 use super::{
     View,
     object::{self, Field, Kind, Object},
+    read::{Read, Strings},
 };
 
 /// OpenAI's limit on choices per request.
@@ -66,6 +68,20 @@ pub(crate) fn switches(
     work.n = view.choices;
     work.stream = view.stream;
     Ok(())
+}
+
+/// Strings that end the output, or one.
+#[derive(Debug, Default)]
+pub(crate) struct Stop(pub(crate) Vec<String>);
+
+impl Read<'_> for Stop {
+    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+        stop(field).map(Self)
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Strings::schema()
+    }
 }
 
 pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, ErrorInfo> {

@@ -8,18 +8,19 @@
 //!
 //! What a field may hold is its type's to know ([`Read`]): how it is read, and how it is shown. What it means is the translation's.
 
-use std::marker::PhantomData;
+mod values;
 
-use muster_proto::{Code, v1::ErrorInfo};
+use muster_proto::v1::ErrorInfo;
 use serde_json::Value;
 use utoipa::{
     ToSchema,
     openapi::{
-        KnownFormat, RefOr, Schema, SchemaFormat,
-        schema::{Array, ObjectBuilder, OneOf, SchemaType, Type},
+        RefOr, Schema,
+        schema::{ObjectBuilder, Type},
     },
 };
 
+pub(crate) use self::values::{Int, Kept, Strings, Uint, plain, words};
 use super::object::{self, Field, Object, invalid};
 
 /// Types of the document, by name.
@@ -73,18 +74,21 @@ pub(crate) trait Fields<'a>: Sized {
 /// A schema of an object as it grows.
 #[derive(Default)]
 pub(crate) struct Shape {
-    pub(crate) object: ObjectBuilder,
+    object: ObjectBuilder,
     pub(crate) referred: Schemas,
 }
 
 impl Shape {
     pub(crate) fn field<T: Read<'static>>(&mut self, name: &str, about: &str) {
-        let mut object = std::mem::take(&mut self.object).property(name, described(T::schema(), about));
+        self.property(name, described(T::schema(), about));
         if T::REQUIRED {
-            object = object.required(name);
+            self.object = std::mem::take(&mut self.object).required(name);
         }
-        self.object = object;
         T::referred(&mut self.referred);
+    }
+
+    pub(crate) fn property(&mut self, name: &str, schema: impl Into<RefOr<Schema>>) {
+        self.object = std::mem::take(&mut self.object).property(name, schema);
     }
 
     #[allow(
@@ -114,7 +118,7 @@ fn described(schema: RefOr<Schema>, about: &str) -> RefOr<Schema> {
             match &mut schema {
                 Schema::Object(object) => object.description = Some(text),
                 Schema::Array(list) => list.description = Some(text),
-                Schema::OneOf(either) => match either.items.last_mut() {
+                Schema::OneOf(either) => match either.items.first_mut() {
                     Some(RefOr::Ref(to)) => to.description = text,
                     Some(RefOr::T(_)) | None => either.description = Some(text),
                 },
@@ -219,247 +223,5 @@ pub(crate) fn refer<T: ToSchema>(out: &mut Schemas) {
     T::schemas(out);
 }
 
-fn plain(kind: Type) -> RefOr<Schema> {
-    ObjectBuilder::new().schema_type(kind).into()
-}
-
-impl Read<'_> for String {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
-        field.string()
-    }
-
-    fn schema() -> RefOr<Schema> {
-        plain(Type::String)
-    }
-}
-
-impl Read<'_> for bool {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
-        field.bool()
-    }
-
-    fn schema() -> RefOr<Schema> {
-        plain(Type::Boolean)
-    }
-}
-
-/// A whole number between two others, both included.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Int<const LOW: i32, const HIGH: i32 = { i32::MAX }>(pub(crate) i32);
-
-impl<const LOW: i32, const HIGH: i32> Read<'_> for Int<LOW, HIGH> {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
-        field.i32(LOW, HIGH).map(Self)
-    }
-
-    fn schema() -> RefOr<Schema> {
-        let number = ObjectBuilder::new()
-            .schema_type(Type::Integer)
-            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32)))
-            .minimum(Some(LOW))
-            .maximum(Some(HIGH).filter(|high| *high < i32::MAX));
-        number.into()
-    }
-}
-
-impl<'a, T: Read<'a>> Read<'a> for Option<T> {
-    const REQUIRED: bool = false;
-
-    fn read(field: &Field<'a>) -> Result<Self, ErrorInfo> {
-        T::read(field).map(Some)
-    }
-
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, ErrorInfo> {
-        let field = object.take_any(names);
-        field.map(|field| T::read(&field)).transpose()
-    }
-
-    fn schema() -> RefOr<Schema> {
-        or_null(T::schema())
-    }
-
-    fn referred(out: &mut Schemas) {
-        T::referred(out);
-    }
-}
-
-fn or_null(schema: RefOr<Schema>) -> RefOr<Schema> {
-    let nullable = |kind: &mut SchemaType| {
-        if let SchemaType::Type(one) = kind {
-            *kind = SchemaType::Array(vec![one.clone(), Type::Null]);
-        }
-    };
-    match schema {
-        RefOr::T(Schema::Object(mut object)) => {
-            nullable(&mut object.schema_type);
-            RefOr::T(Schema::Object(object))
-        }
-        RefOr::T(Schema::Array(mut list)) => {
-            nullable(&mut list.schema_type);
-            RefOr::T(Schema::Array(list))
-        }
-        other @ (RefOr::Ref(_) | RefOr::T(_)) => {
-            let mut either = OneOf::new();
-            either.items = vec![plain(Type::Null), other];
-            RefOr::T(Schema::OneOf(either))
-        }
-    }
-}
-
-impl<'a, T: Read<'a>> Read<'a> for Vec<T> {
-    fn read(field: &Field<'a>) -> Result<Self, ErrorInfo> {
-        field.list()?.iter().map(T::read).collect()
-    }
-
-    fn schema() -> RefOr<Schema> {
-        RefOr::T(Schema::Array(Array::new(T::schema())))
-    }
-
-    fn referred(out: &mut Schemas) {
-        T::referred(out);
-    }
-}
-
-/// Strings, or one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Strings(pub(crate) Vec<String>);
-
-impl Read<'_> for Strings {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
-        field.strings().map(Self)
-    }
-
-    fn schema() -> RefOr<Schema> {
-        <Vec<String> as Read<'_>>::schema()
-    }
-}
-
-/// Whatever it is: the translation decides.
-impl<'x: 'a, 'a> Read<'x> for Field<'a> {
-    fn read(field: &Field<'x>) -> Result<Self, ErrorInfo> {
-        Ok(field.clone())
-    }
-
-    fn schema() -> RefOr<Schema> {
-        let any = ObjectBuilder::new().schema_type(SchemaType::AnyValue);
-        any.into()
-    }
-}
-
-/// A value as it is written, null too, which says that something is to go; in the document a `T`.
-#[derive(Debug)]
-pub(crate) struct Kept<T>(pub(crate) Option<Value>, PhantomData<T>);
-
-impl<'a, T: Read<'a>> Read<'a> for Kept<T> {
-    const REQUIRED: bool = false;
-
-    fn read(field: &Field<'a>) -> Result<Self, ErrorInfo> {
-        let value = serde_json::from_str(&field.json());
-        let value = value.map_err(|error| Code::InvalidJson.error(error.to_string()))?;
-        Ok(Self(Some(value), PhantomData))
-    }
-
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, ErrorInfo> {
-        let mut given = names.iter().filter_map(|name| object.remove(name));
-        given
-            .next()
-            .map_or(Ok(Self(None, PhantomData)), |field| Self::read(&field))
-    }
-
-    fn schema() -> RefOr<Schema> {
-        or_null(T::schema())
-    }
-
-    fn referred(out: &mut Schemas) {
-        T::referred(out);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    body! {
-        /// Something to eat.
-        #[example {"name": "soup"}]
-        struct Meal<'a> as TestMeal {
-            ..size: Size,
-            /// What it is.
-            name | title: String,
-            /// Who eats,
-            /// and when.
-            guests: Option<Vec<Guest>>,
-            /// Anything.
-            notes: Option<Field<'a>>,
-            /// The price; null takes it away.
-            price: Kept<Int<1, 9>>,
-        }
-
-        /// Who eats.
-        struct Guest as TestGuest {
-            /// Whether at noon.
-            r#type: bool,
-        }
-
-        /// How much it is.
-        struct Size as TestSize {
-            /// In grams.
-            weight: Option<Int<0>>,
-        }
-    }
-
-    fn fault(text: &str) -> (String, String) {
-        let error = Meal::body(text.as_bytes()).unwrap_err();
-        (error.param, error.message)
-    }
-
-    #[test]
-    fn a_body_is_read_by_its_definition_and_faults_have_their_path() {
-        let text =
-            r#"{"title": "soup", "guests": [{"type": true}], "weight": 3.0, "notes": 1.50, "price": null}"#;
-        let mut object = Object::body(text).unwrap();
-        let meal = Meal::take_from(&mut object).unwrap();
-        assert_eq!((meal.name.as_str(), meal.size.weight.unwrap().0), ("soup", 3));
-        assert!(meal.guests.unwrap()[0].r#type);
-        assert_eq!(
-            (meal.notes.unwrap().json(), meal.price.0),
-            ("1.50".into(), Some(Value::Null))
-        );
-        assert_eq!(object.rest(), "");
-        assert_eq!(fault("{}").1, "`name` is required");
-        let wrong = r#"{"name": "a", "guests": [{"type": 1}]}"#;
-        assert_eq!(fault(wrong).1, "`guests[0].type` must be a boolean, not a number");
-        assert_eq!(fault(r#"{"name": "a", "weight": -1}"#).0, "weight");
-    }
-
-    #[test]
-    fn the_document_says_of_a_body_what_its_definition_says() {
-        let meal = serde_json::to_value(<Meal<'_> as utoipa::PartialSchema>::schema()).unwrap();
-        let expected = json!({
-            "type": "object",
-            "description": "Something to eat.",
-            "required": ["name"],
-            "properties": {
-                "weight": {"type": ["integer", "null"], "format": "int32", "minimum": 0, "description": "In grams."},
-                "name": {"type": "string", "description": "What it is."},
-                "guests": {
-                    "type": ["array", "null"],
-                    "items": {"$ref": "#/components/schemas/TestGuest"},
-                    "description": "Who eats,\nand when."
-                },
-                "notes": {"description": "Anything."},
-                "price": {
-                    "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 9,
-                    "description": "The price; null takes it away."
-                }
-            },
-            "example": {"name": "soup"}
-        });
-        assert_eq!(meal, expected);
-        let mut referred = Schemas::new();
-        <Meal<'_> as ToSchema>::schemas(&mut referred);
-        assert_eq!(referred[0].0, "TestGuest");
-    }
-}
+mod tests;

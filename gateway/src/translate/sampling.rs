@@ -7,7 +7,11 @@ use muster_proto::{
     v1::{ErrorInfo, LogitBias, Sampling, logit_bias},
 };
 
-use super::object::{Field, Kind, Object};
+use super::{
+    object::{Field, Kind, Object},
+    parameters,
+    read::{Fields, Shape},
+};
 
 const MAX: f64 = f32::MAX as f64;
 const MIN: f64 = f32::MIN as f64;
@@ -18,6 +22,24 @@ pub(crate) enum Ranges {
     OpenAi,
     /// Those of the samplers themselves.
     LlamaCpp,
+}
+
+/// The sampling parameters of a body, with OpenAI's ranges.
+#[derive(Debug)]
+pub(crate) struct Samplers(pub(crate) Sampling);
+
+impl Fields<'_> for Samplers {
+    fn take_from(object: &mut Object<'_>) -> Result<Self, ErrorInfo> {
+        sampling(object).map(Self)
+    }
+
+    fn describe(shape: &mut Shape) {
+        parameters::describe(shape);
+        shape.field::<Option<Field<'_>>>(
+            "logit_bias",
+            "Bias by token id or text: an object, or a list of pairs.",
+        );
+    }
 }
 
 /// Takes all sampling parameters out of `body`.

@@ -5,7 +5,24 @@ use muster_proto::{
     v1::{ErrorInfo, Tool, ToolChoice, ToolChoiceMode, tool_choice},
 };
 
-use super::object::{Field, Kind, Object};
+use super::{
+    object::{Field, Kind, Object},
+    read::{Fields, Shape},
+};
+
+/// The tools of a body.
+#[derive(Debug)]
+pub(crate) struct Tools(pub(crate) Vec<Tool>);
+
+impl Fields<'_> for Tools {
+    fn take_from(object: &mut Object<'_>) -> Result<Self, ErrorInfo> {
+        tools(object).map(Self)
+    }
+
+    fn describe(shape: &mut Shape) {
+        shape.field::<Option<Vec<Field<'_>>>>("tools", "Functions the model may call.");
+    }
+}
 
 /// Takes `tools` out of `body`.
 pub(crate) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, ErrorInfo> {

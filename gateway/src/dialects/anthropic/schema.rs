@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::openapi::parameters::SamplingAsked;
+use crate::translate::parameters::SamplingAsked;
 
 /// Anthropic's message.
 #[derive(ToSchema)]

@@ -10,14 +10,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 
-use super::schema;
+use super::requests::ShowBody;
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
-    translate::{
-        model,
-        object::{self, Object},
-    },
+    translate::{ModelName, read::Fields as _},
     web::{
         App,
         access::Access,
@@ -47,7 +44,7 @@ pub(super) fn routes() -> Vec<Route> {
             .answers::<OllamaLoaded>("The models."),
         Route::post("/api/show", Access::User, show)
             .summary("One model")
-            .takes::<schema::OllamaShowRequest>()
+            .takes::<ShowBody>()
             .answers::<OllamaShown>("What is known of it.")
             .inference_errors(),
     ]
@@ -84,14 +81,7 @@ async fn ps(State(app): State<Arc<App>>) -> Response {
 
 /// `POST /api/show`: one model.
 async fn show(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let name = match body.peek("model") {
-        Some(_) => model(&mut body)?,
-        // The older name of the field.
-        None => body
-            .take("name")
-            .map_or_else(|| model(&mut body), |field| field.string())?,
-    };
+    let ModelName(name) = ShowBody::body(&request.body)?.model;
     let id = resolve(&app, &name);
     let (summary, can) = {
         let table = app.dispatcher.fleet.table();

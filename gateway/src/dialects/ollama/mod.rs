@@ -7,6 +7,7 @@
 mod catalogue;
 mod error;
 pub(crate) mod render;
+mod requests;
 mod schema;
 pub(crate) mod translate;
 
@@ -56,24 +57,24 @@ fn routes() -> Vec<Route> {
             .answers::<OllamaVersion>("The version."),
         Route::post("/api/chat", Access::User, chat)
             .summary("Continue a conversation")
-            .takes::<schema::OllamaChatRequest>()
+            .takes::<requests::ChatBody<'_>>()
             .answers::<OllamaChatAnswer>("The whole answer; lines of JSON unless `stream` is false.")
             .answers_as::<OllamaChatAnswer>(JSON_LINES)
             .inference_errors(),
         Route::post("/api/generate", Access::User, generate)
             .summary("Continue a text")
-            .takes::<schema::OllamaGenerateRequest>()
+            .takes::<requests::GenerateBody<'_>>()
             .answers::<OllamaGenerateAnswer>("The whole answer; lines of JSON unless `stream` is false.")
             .answers_as::<OllamaGenerateAnswer>(JSON_LINES)
             .inference_errors(),
         Route::post("/api/embed", Access::User, embed)
             .summary("Turn texts into vectors")
-            .takes::<schema::OllamaEmbedRequest>()
+            .takes::<requests::EmbedBody<'_>>()
             .answers::<OllamaEmbedAnswer>("Vectors in input order.")
             .inference_errors(),
         Route::post("/api/embeddings", Access::User, embeddings)
             .summary("Turn one text into a vector")
-            .takes::<schema::OllamaEmbeddingsRequest>()
+            .takes::<requests::EmbeddingsBody<'_>>()
             .answers::<OllamaEmbeddingsAnswer>("The vector.")
             .inference_errors(),
     ]

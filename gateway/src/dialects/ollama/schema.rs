@@ -1,11 +1,9 @@
-//! What Ollama's requests and answers look like, for the document only: requests are read by hand, and tests hold what is written against it.
+//! What Ollama's answers look like, for the document only: they are written by hand, and tests hold them against it.
 
 #![allow(dead_code, reason = "read by the derive only")]
 
 use serde_json::Value;
 use utoipa::ToSchema;
-
-use crate::{dialects::openai::schema::requests::Stop, openapi::parameters::SamplingAsked};
 
 /// A chat's answer, and each line of a streamed one.
 #[derive(ToSchema)]
@@ -114,84 +112,4 @@ pub(super) struct OllamaEmbedAnswer {
 pub(super) struct OllamaEmbeddingsAnswer {
     /// The vector of the prompt.
     embedding: Vec<f64>,
-}
-
-/// Ollama's chat request.
-#[derive(ToSchema)]
-#[schema(example = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}))]
-pub(super) struct OllamaChatRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// Turns of the chat, oldest first; none = only load the model.
-    messages: Option<Vec<Value>>,
-    /// Answer with lines as they are generated (default), or with one body.
-    stream: Option<bool>,
-    /// Functions the model may call.
-    tools: Option<Vec<Value>>,
-    /// `json` or a JSON schema.
-    format: Option<Value>,
-    /// Whether the model reasons first: true, false, or how much: `low`, `medium`, `high`.
-    think: Option<Value>,
-    /// Options of the generation.
-    options: Option<OllamaOptions>,
-}
-
-/// Options of a generation.
-#[derive(ToSchema)]
-pub(super) struct OllamaOptions {
-    /// Most tokens to generate; -1 = until the context is full.
-    num_predict: Option<i32>,
-    /// Strings that end the output.
-    stop: Option<Stop>,
-    /// How tokens are chosen.
-    sampling: SamplingAsked,
-}
-
-/// Ollama's request for text.
-#[derive(ToSchema)]
-#[schema(example = json!({"model": "tiny", "prompt": "Hello!", "stream": false}))]
-pub(super) struct OllamaGenerateRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// The user's text; none = only load the model.
-    prompt: Option<String>,
-    /// Text after a gap that is to be filled.
-    suffix: Option<String>,
-    /// System prompt; comes before the user's text.
-    system: Option<String>,
-    /// Use the prompt as it is, without the chat template.
-    raw: Option<bool>,
-    /// Answer with lines as they are generated (default), or with one body.
-    stream: Option<bool>,
-    /// `json` or a JSON schema.
-    format: Option<Value>,
-    /// Options of the generation.
-    options: Option<OllamaOptions>,
-}
-
-/// Ollama's request for vectors.
-#[derive(ToSchema)]
-pub(super) struct OllamaEmbedRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// Text or several.
-    input: Value,
-    /// Shorten vectors to this length.
-    dimensions: Option<i64>,
-}
-
-/// Ollama's older request for one vector.
-#[derive(ToSchema)]
-pub(super) struct OllamaEmbeddingsRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
-    /// The text.
-    prompt: String,
-}
-
-/// Names a model.
-#[derive(ToSchema)]
-pub(super) struct OllamaShowRequest {
-    /// Id in the catalogue; `:latest` may be added.
-    model: String,
 }

@@ -2,18 +2,17 @@
 
 use muster_proto::v1::{
     Chat, ChatMessage, ContentPart, EmbedRequest, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece,
-    ToolCall, content_part,
-    generate_request::{Constraint, Input},
-    prompt_piece,
+    ToolCall, content_part, generate_request::Input, prompt_piece,
 };
 
+use super::requests::{
+    Call, ChatBody, EmbedBody, EmbeddingsBody, Format, GenerateBody, Generation, Role, Turn,
+};
 use crate::translate::{
-    Common, model,
-    object::{self, Field, Kind, Object},
-    output::{schema, stop},
+    Common, ModelName,
+    object::{Field, Kind},
     prompt::prompts,
-    sampling::sampling,
-    tools::tools,
+    read::{Fields as _, Int, Strings, Uint},
 };
 
 /// Inputs in one request for vectors.
@@ -45,24 +44,22 @@ pub(crate) struct EmbeddingCall {
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
 pub(crate) fn chat(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
-    let mut body = Object::body(object::text(body)?)?;
-    let (common, stream) = begin(&mut body)?;
-    let messages = match body.take("messages") {
-        Some(field) => field.list()?.iter().map(message).collect::<Result<Vec<_>, _>>()?,
-        None => Vec::new(),
-    };
+    let request = ChatBody::body(body)?;
+    let messages = request.messages.unwrap_or_default();
+    let messages = messages.into_iter().map(message);
+    let messages = messages.collect::<Result<Vec<_>, _>>()?;
     let empty = messages.is_empty();
     let continues = messages
         .last()
         .is_some_and(|turn| turn.role == "assistant" && turn.tool_calls.is_empty());
     let mut chat = Chat {
         messages,
-        tools: tools(&mut body)?,
+        tools: request.tools.0,
         continue_final_message: continues,
         ..Chat::default()
     };
-    think(&mut body, &mut chat)?;
-    end(body, common, stream, (!empty).then_some(Input::Chat(chat)))
+    think(request.common.think.as_ref(), &mut chat)?;
+    Ok(call(request.common, (!empty).then_some(Input::Chat(chat))))
 }
 
 /// Reads `POST /api/generate`: through the model's template, unless `raw`.
@@ -70,20 +67,11 @@ pub(crate) fn chat(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
 /// # Errors
 /// As for [`chat`].
 pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
-    let mut body = Object::body(object::text(body)?)?;
-    let (common, stream) = begin(&mut body)?;
-    let mut string = |key: &str| body.take(key).map_or(Ok(String::new()), |field| field.string());
-    let (prompt, suffix, system) = (string("prompt")?, string("suffix")?, string("system")?);
-    let template = string("template")?;
-    let raw = body
-        .take("raw")
-        .map(|field| field.bool())
-        .transpose()?
-        .unwrap_or_default();
-    let images = match body.take("images") {
-        Some(field) => images(&field)?,
-        None => Vec::new(),
-    };
+    let request = GenerateBody::body(body)?;
+    let prompt = request.prompt.unwrap_or_default();
+    let suffix = request.suffix.unwrap_or_default();
+    let system = request.system.unwrap_or_default();
+    let images = images(request.images);
     let input = if !suffix.is_empty() {
         Some(Input::Infill(Infill {
             prefix: prompt,
@@ -92,7 +80,7 @@ pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
         }))
     } else if prompt.is_empty() && images.is_empty() {
         None
-    } else if raw {
+    } else if request.raw == Some(true) {
         let text = PromptPiece {
             kind: Some(prompt_piece::Kind::Text(prompt)),
         };
@@ -108,13 +96,13 @@ pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
         messages.push(turn("user", [text(prompt)].into_iter().chain(images).collect()));
         let mut chat = Chat {
             messages,
-            template,
+            template: request.template.unwrap_or_default(),
             ..Chat::default()
         };
-        think(&mut body, &mut chat)?;
+        think(request.common.think.as_ref(), &mut chat)?;
         Some(Input::Chat(chat))
     };
-    end(body, common, stream, input)
+    Ok(call(request.common, input))
 }
 
 /// Reads `POST /api/embed`.
@@ -122,7 +110,12 @@ pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
 /// # Errors
 /// As for [`chat`].
 pub(crate) fn embed(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
-    vectors(body, "input", MAX_INPUTS)
+    let EmbedBody {
+        model,
+        input,
+        dimensions,
+    } = EmbedBody::body(body)?;
+    vectors(model, &input, MAX_INPUTS, dimensions)
 }
 
 /// Reads `POST /api/embeddings`, the older form with one `prompt`.
@@ -130,65 +123,61 @@ pub(crate) fn embed(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
 /// # Errors
 /// As for [`chat`].
 pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
-    vectors(body, "prompt", 1)
+    let EmbeddingsBody {
+        model,
+        prompt,
+        dimensions,
+    } = EmbeddingsBody::body(body)?;
+    vectors(model, &prompt, 1, dimensions)
 }
 
-fn vectors(body: &[u8], key: &str, most: usize) -> Result<EmbeddingCall, ErrorInfo> {
-    let mut body = Object::body(object::text(body)?)?;
+fn vectors(
+    ModelName(model): ModelName,
+    input: &Field<'_>,
+    most: usize,
+    dimensions: Option<Uint<0>>,
+) -> Result<EmbeddingCall, ErrorInfo> {
     let common = Common {
-        model: model(&mut body)?,
+        model,
         ..Common::default()
     };
     let work = EmbedRequest {
-        inputs: prompts(&body.need(key)?, most)?,
+        inputs: prompts(input, most)?,
         normalize: None,
-        dimensions: body
-            .take("dimensions")
-            .map(|field| field.u32(0))
-            .transpose()?
-            .unwrap_or_default(),
+        dimensions: dimensions.map_or(0, |Uint(length)| length),
     };
     Ok(EmbeddingCall { common, work })
 }
 
-fn begin(body: &mut Object<'_>) -> Result<(Common, bool), ErrorInfo> {
-    let common = Common {
-        model: model(body)?,
-        ..Common::default()
-    };
-    let stream = body.take("stream").map(|field| field.bool()).transpose()?;
-    Ok((common, stream.unwrap_or(true)))
-}
-
 /// What chats and generation have in common.
-fn end(
-    mut body: Object<'_>,
-    common: Common,
-    stream: bool,
-    input: Option<Input>,
-) -> Result<GenerationCall, ErrorInfo> {
+fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
+    let ModelName(model) = asked.model;
+    let stream = asked.stream.unwrap_or(true);
     let mut work = GenerateRequest {
-        constraint: body.take("format").map_or(Ok(None), |field| format(&field))?,
+        constraint: asked.format.and_then(|Format(constraint)| constraint),
         n: 1,
         stream,
         ..GenerateRequest::default()
     };
-    if let Some(field) = body.take("options") {
-        options(&mut field.object()?, &mut work)?;
+    if let Some(options) = asked.options {
+        // -1 and -2: as far as the context goes.
+        work.max_tokens = options.num_predict.and_then(|Int(most)| u32::try_from(most).ok());
+        work.stop = options.stop.unwrap_or_default().0;
+        work.sampling = Some(options.sampling.0);
     }
-    let unload = body.take("keep_alive").is_some_and(|field| is_zero(&field));
-    let name = common.model.clone();
-    let work = input.map(|input| GenerateRequest {
-        input: Some(input),
-        ..work
-    });
-    Ok(GenerationCall {
-        common,
-        name,
-        work,
-        unload,
+    GenerationCall {
+        common: Common {
+            model: model.clone(),
+            ..Common::default()
+        },
+        name: model,
+        work: input.map(|input| GenerateRequest {
+            input: Some(input),
+            ..work
+        }),
+        unload: asked.keep_alive.is_some_and(|field| is_zero(&field)),
         stream,
-    })
+    }
 }
 
 /// A number of seconds, or a duration in Go's words: `0`, `"0"`, `"0s"`, `"0m0s"`.
@@ -203,34 +192,9 @@ fn is_zero(keep_alive: &Field<'_>) -> bool {
     }
 }
 
-/// Options of the request; those of the load are left out.
-fn options(options: &mut Object<'_>, work: &mut GenerateRequest) -> Result<(), ErrorInfo> {
-    if let Some(field) = options.take("num_predict") {
-        // -1 and -2: as far as the context goes.
-        work.max_tokens = u32::try_from(field.i32(-2, i32::MAX)?).ok();
-    }
-    if let Some(field) = options.take("stop") {
-        work.stop = stop(&field)?;
-    }
-    work.sampling = Some(sampling(options)?);
-    Ok(())
-}
-
-/// `"json"`, or a schema; an empty string is no format.
-fn format(field: &Field<'_>) -> Result<Option<Constraint>, ErrorInfo> {
-    if field.kind() != Kind::String {
-        return Ok(Some(Constraint::JsonSchema(schema(field)?)));
-    }
-    match field.string()?.as_str() {
-        "" => Ok(None),
-        "json" => Ok(Some(Constraint::JsonObject(true))),
-        _ => Err(field.wrong("must be `json` or a JSON schema")),
-    }
-}
-
 /// A switch, or how hard.
-fn think(body: &mut Object<'_>, chat: &mut Chat) -> Result<(), ErrorInfo> {
-    let Some(field) = body.take("think") else {
+fn think(field: Option<&Field<'_>>, chat: &mut Chat) -> Result<(), ErrorInfo> {
+    let Some(field) = field else {
         return Ok(());
     };
     if field.kind() == Kind::Bool {
@@ -261,7 +225,7 @@ fn turn(role: &str, parts: Vec<ContentPart>) -> ChatMessage {
 }
 
 /// Base64 of files, whose kind their first bytes tell.
-fn images(field: &Field<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
+fn images(given: Option<Strings>) -> Vec<ContentPart> {
     let image = |data: String| {
         let media = match data.as_bytes() {
             [b'/', b'9', b'j', b'/', ..] => "image/jpeg",
@@ -275,53 +239,37 @@ fn images(field: &Field<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
             ))),
         }
     };
-    Ok(field.strings()?.into_iter().map(image).collect())
+    given.unwrap_or_default().0.into_iter().map(image).collect()
 }
 
-fn message(field: &Field<'_>) -> Result<ChatMessage, ErrorInfo> {
-    let mut message = field.object()?;
-    let role = message.need("role")?;
-    let name = role.string()?;
-    if !["system", "user", "assistant", "tool"].contains(&name.as_str()) {
-        return Err(role.wrong("must be `system`, `user`, `assistant` or `tool`"));
+fn message(given: Turn<'_>) -> Result<ChatMessage, ErrorInfo> {
+    let Role(role) = given.role;
+    let said = given.content.unwrap_or_default();
+    let mut parts = Vec::new();
+    if !said.is_empty() || role != "assistant" {
+        parts.push(text(said));
     }
-    let mut string = |key: &str| {
-        message
-            .take(key)
-            .map_or(Ok(String::new()), |field| field.string())
-    };
-    let said = string("content")?;
-    let mut turn = turn(&name, Vec::new());
-    turn.reasoning_content = string("thinking")?;
-    turn.tool_call_id = string("tool_call_id")?;
-    turn.name = string("tool_name")?;
-    if !said.is_empty() || name != "assistant" {
-        turn.parts.push(text(said));
-    }
-    if let Some(field) = message.take("images") {
-        turn.parts.extend(images(&field)?);
-    }
-    if let Some(field) = message.take("tool_calls") {
-        turn.tool_calls = field.list()?.iter().map(call).collect::<Result<_, _>>()?;
-    }
-    Ok(turn)
+    parts.extend(images(given.images));
+    let calls = given.tool_calls.unwrap_or_default();
+    Ok(ChatMessage {
+        reasoning_content: given.thinking.unwrap_or_default(),
+        tool_call_id: given.tool_call_id.unwrap_or_default(),
+        name: given.tool_name.unwrap_or_default(),
+        tool_calls: calls.into_iter().map(tool_call).collect::<Result<_, _>>()?,
+        ..turn(role, parts)
+    })
 }
 
-fn call(field: &Field<'_>) -> Result<ToolCall, ErrorInfo> {
-    let mut call = field.object()?;
-    let id = call
-        .take("id")
-        .map_or(Ok(String::new()), |field| field.string())?;
-    let mut function = call.need("function")?.object()?;
-    let arguments = match function.take("arguments") {
+fn tool_call(given: Call<'_>) -> Result<ToolCall, ErrorInfo> {
+    let arguments = match given.function.arguments {
         Some(field) if field.kind() == Kind::String => field.string()?,
         Some(field) if field.kind() == Kind::Object => field.json(),
         Some(field) => return Err(field.want("an object")),
         None => "{}".to_owned(),
     };
     Ok(ToolCall {
-        id,
-        name: function.need("name")?.string()?,
+        id: given.id.unwrap_or_default(),
+        name: given.function.name,
         arguments,
     })
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::openapi::parameters::SamplingShown;
+use crate::translate::parameters::SamplingShown;
 
 /// What an engine is set to.
 #[derive(ToSchema)]

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use self::engine::GenerationSettings;
 use crate::{
     dialects::openai::schema::answers::{ChatToken, TokenTimings},
-    openapi::parameters::LlamaCppSamplingAsked,
+    translate::parameters::LlamaCppSamplingAsked,
 };
 
 /// llama.cpp's request for a completion.

@@ -1,5 +1,7 @@
 //! Reading of Ollama's requests.
 
+use muster_proto::v1::generate_request::Constraint;
+
 use super::*;
 
 fn chat(fields: &str) -> Result<GenerationCall, ErrorInfo> {

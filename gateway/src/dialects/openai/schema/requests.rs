@@ -11,7 +11,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::answers::ChatCall;
-use crate::openapi::parameters::SamplingAsked;
+use crate::translate::parameters::SamplingAsked;
 
 /// A string or several that end the output.
 #[derive(Serialize, ToSchema)]

@@ -1,6 +1,7 @@
 //! Parameters of requests in the document, from their tables (`muster_proto::parameters`).
 //!
-//! A body that takes them has one field of a type below; [`spread`] puts the parameters in its place.
+//! A body that is defined (`translate::read`) has them by [`describe`]. A type that is only shown has one field of a type below; [`spread`] puts
+//! the parameters in its place.
 
 use std::borrow::Cow;
 
@@ -13,6 +14,8 @@ use utoipa::{
         schema::{Array, Object, ObjectBuilder, SchemaType, Type},
     },
 };
+
+use super::read::Shape;
 
 /// How tokens are to be chosen, with OpenAI's ranges.
 #[derive(Serialize)]
@@ -58,6 +61,13 @@ fields!(SamplingAsked, Form::OpenAi);
 fields!(LlamaCppSamplingAsked, Form::LlamaCpp);
 fields!(SamplingShown, Form::Shown);
 
+/// Adds the parameters to a body, with OpenAI's ranges.
+pub(super) fn describe(shape: &mut Shape) {
+    for parameter in SAMPLING.iter() {
+        shape.property(parameter.name, field(parameter, Form::OpenAi));
+    }
+}
+
 fn field<M>(parameter: &Parameter<M>, form: Form) -> Schema {
     let of = |kind: Type| match form {
         Form::Shown => SchemaType::Type(kind),
@@ -101,7 +111,7 @@ fn field<M>(parameter: &Parameter<M>, form: Form) -> Schema {
 }
 
 /// Puts the parameters themselves where a body has a field of one of the types above.
-pub(super) fn spread(components: &mut Components) {
+pub(crate) fn spread(components: &mut Components) {
     let names: [Cow<'static, str>; 3] = [
         SamplingAsked::name(),
         LlamaCppSamplingAsked::name(),

@@ -1,0 +1,153 @@
+//! Ollama's requests.
+
+use muster_proto::v1::{ErrorInfo, generate_request::Constraint};
+use utoipa::openapi::{RefOr, Schema};
+
+use crate::translate::{
+    ModelName,
+    object::{Field, Kind},
+    output::{Stop, schema},
+    read::{Int, Read, Strings, Uint, body, words},
+    sampling::Samplers,
+    tools::Tools,
+};
+
+body! {
+    /// What chats and generation have in common.
+    pub(super) struct Generation<'a> as OllamaGeneration {
+        /// Id in the catalogue; `:latest` may be added.
+        model: ModelName,
+        /// Answer with lines as they are generated (default), or with one body.
+        stream: Option<bool>,
+        /// `json` or a JSON schema.
+        format: Option<Format>,
+        /// Whether the model reasons first: true, false, or how much: `low`, `medium`, `high`.
+        think: Option<Field<'a>>,
+        /// Options of the generation; those of a load are left out.
+        options: Option<Options>,
+        /// 0 unloads the model if nothing else is asked for; anything else changes nothing.
+        keep_alive: Option<Field<'a>>,
+    }
+
+    /// Ollama's chat request.
+    #[example {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}]
+    pub(super) struct ChatBody<'a> as OllamaChatRequest {
+        ..common: Generation<'a>,
+        ..tools: Tools,
+        /// Turns of the chat, oldest first; none = only load the model.
+        messages: Option<Vec<Turn<'a>>>,
+    }
+
+    /// A turn of a chat.
+    pub(super) struct Turn<'a> as OllamaTurn {
+        /// `system`, `user`, `assistant` or `tool`.
+        role: Role,
+        /// The text.
+        content: Option<String>,
+        /// Reasoning of an assistant's turn.
+        thinking: Option<String>,
+        /// The call that a tool's turn answers.
+        tool_call_id: Option<String>,
+        /// The function whose answer a tool's turn is.
+        tool_name: Option<String>,
+        /// Images, in Base64.
+        images: Option<Strings>,
+        /// Function calls of an assistant's turn.
+        tool_calls: Option<Vec<Call<'a>>>,
+    }
+
+    /// A function call of an assistant's turn.
+    pub(super) struct Call<'a> as OllamaAskedCall {
+        /// Identifies the call; the tool's answer names it.
+        id: Option<String>,
+        /// The function and its arguments.
+        function: Called<'a>,
+    }
+
+    /// A function with its arguments.
+    pub(super) struct Called<'a> as OllamaAskedFunction {
+        /// Name of the function.
+        name: String,
+        /// The arguments, as an object.
+        arguments: Option<Field<'a>>,
+    }
+
+    /// Options of a generation.
+    pub(super) struct Options as OllamaOptions {
+        ..sampling: Samplers,
+        /// Most tokens to generate; -1 = until the context is full.
+        num_predict: Option<Int<-2>>,
+        /// Strings that end the output.
+        stop: Option<Stop>,
+    }
+
+    /// Ollama's request for text.
+    #[example {"model": "tiny", "prompt": "Hello!", "stream": false}]
+    pub(super) struct GenerateBody<'a> as OllamaGenerateRequest {
+        ..common: Generation<'a>,
+        /// The user's text; none = only load the model.
+        prompt: Option<String>,
+        /// Text after a gap that is to be filled.
+        suffix: Option<String>,
+        /// System prompt; comes before the user's text.
+        system: Option<String>,
+        /// Chat template, instead of the model's own.
+        template: Option<String>,
+        /// Use the prompt as it is, without the chat template.
+        raw: Option<bool>,
+        /// Images, in Base64.
+        images: Option<Strings>,
+    }
+
+    /// Ollama's request for vectors.
+    pub(super) struct EmbedBody<'a> as OllamaEmbedRequest {
+        /// Id in the catalogue; `:latest` may be added.
+        model: ModelName,
+        /// Text or several.
+        input: Field<'a>,
+        /// Shorten vectors to this length.
+        dimensions: Option<Uint<0>>,
+    }
+
+    /// Ollama's older request for one vector.
+    pub(super) struct EmbeddingsBody<'a> as OllamaEmbeddingsRequest {
+        /// Id in the catalogue; `:latest` may be added.
+        model: ModelName,
+        /// The text, or its token ids.
+        prompt: Field<'a>,
+        /// Shorten the vector to this length.
+        dimensions: Option<Uint<0>>,
+    }
+
+    /// Names a model.
+    pub(super) struct ShowBody as OllamaShowRequest {
+        /// Id in the catalogue; `:latest` may be added.
+        model | name: ModelName,
+    }
+}
+
+words! {
+    /// Whose turn it is.
+    pub(super) struct Role: "system", "user", "assistant", "tool" => "`system`, `user`, `assistant` or `tool`"
+}
+
+/// `"json"`, or a schema; an empty string is no format.
+#[derive(Debug)]
+pub(super) struct Format(pub(super) Option<Constraint>);
+
+impl Read<'_> for Format {
+    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+        if field.kind() != Kind::String {
+            return Ok(Self(Some(Constraint::JsonSchema(schema(field)?))));
+        }
+        match field.string()?.as_str() {
+            "" => Ok(Self(None)),
+            "json" => Ok(Self(Some(Constraint::JsonObject(true)))),
+            _ => Err(field.wrong("must be `json` or a JSON schema")),
+        }
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Field::schema()
+    }
+}
