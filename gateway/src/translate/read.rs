@@ -20,7 +20,7 @@ use utoipa::{
     },
 };
 
-pub(crate) use self::values::{Int, Kept, Strings, Uint, plain, words};
+pub(crate) use self::values::{Int, Kept, Strings, Uint, one_of, plain, words};
 use super::object::{self, Field, Object, invalid};
 
 /// Types of the document, by name.

@@ -2,6 +2,7 @@
 
 mod error;
 pub(crate) mod render;
+mod requests;
 mod schema;
 pub(crate) mod translate;
 
@@ -13,7 +14,10 @@ use muster_proto::v1::{ApplyTemplateCall, Prompt, PromptPiece, TokenizeCall, pro
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use self::schema::{MessageAnswer, MessageRequest};
+use self::{
+    requests::{Conversation, MessageBody},
+    schema::MessageAnswer,
+};
 use crate::web::{
     App,
     access::Access,
@@ -34,13 +38,13 @@ fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/messages", Access::User, messages)
             .summary("Answer with a message")
-            .takes::<MessageRequest>()
+            .takes::<MessageBody<'_>>()
             .answers::<MessageAnswer>("The whole answer; with `stream`, server-sent events.")
             .streams()
             .inference_errors(),
         Route::post("/v1/messages/count_tokens", Access::User, count_tokens)
             .summary("Count the tokens of a prompt, on a model that is loaded")
-            .takes::<MessageRequest>()
+            .takes::<Conversation<'_>>()
             .answers::<CountAnswer>("They are counted.")
             .inference_errors(),
     ]

@@ -1,12 +1,10 @@
-//! What Anthropic's requests and answers look like, for the document only: requests are read by hand, and tests hold what is written against it.
+//! What Anthropic's answers look like, for the document only: they are written by hand, and tests hold them against it.
 
 #![allow(dead_code, reason = "read by the derive only")]
 
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
-
-use crate::translate::parameters::SamplingAsked;
 
 /// Anthropic's message.
 #[derive(ToSchema)]
@@ -78,58 +76,4 @@ pub(super) struct MessageUsage {
     cache_read_input_tokens: u32,
     /// Tokens generated.
     output_tokens: u32,
-}
-
-/// A turn of a conversation.
-#[derive(ToSchema)]
-pub(super) struct MessageTurn {
-    /// `user` or `assistant`.
-    role: String,
-    /// Content of the turn.
-    content: MessageContent,
-}
-
-/// Text, or blocks: `text`, `image`, `thinking`, `tool_use`, `tool_result`.
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub(super) enum MessageContent {
-    Text(String),
-    Blocks(Vec<Value>),
-}
-
-/// A function that the model may call.
-#[derive(ToSchema)]
-pub(super) struct MessageTool {
-    /// Name by which the model calls the function.
-    name: String,
-    /// What the function does, told to the model.
-    description: Option<String>,
-    /// JSON schema of the arguments.
-    input_schema: Option<Value>,
-}
-
-/// Anthropic's request for a message.
-#[derive(ToSchema)]
-#[schema(example = json!({"model": "tiny", "max_tokens": 64, "messages": [{"role": "user", "content": "Hello!"}]}))]
-pub(super) struct MessageRequest {
-    /// Id in the catalogue.
-    model: String,
-    /// Turns, `user` and `assistant`.
-    messages: Vec<MessageTurn>,
-    /// System prompt; comes before all turns.
-    system: Option<MessageContent>,
-    /// Most tokens to generate.
-    max_tokens: Option<i64>,
-    /// Strings that end the output.
-    stop_sequences: Option<Vec<String>>,
-    /// Answer with server-sent events instead of one body.
-    stream: Option<bool>,
-    /// Functions the model may call.
-    tools: Option<Vec<MessageTool>>,
-    /// `auto`, `any`, `tool` or `none`.
-    tool_choice: Option<Value>,
-    /// `enabled`, `adaptive` or `disabled`.
-    thinking: Option<Value>,
-    /// How tokens are chosen.
-    sampling: SamplingAsked,
 }

@@ -1,20 +1,21 @@
 //! Messages requests, read: Anthropic's blocks become turns in OpenAI's terms, which is what chat templates know.
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{
-        Chat, ChatMessage, ContentPart, ErrorInfo, GenerateRequest, Tool, ToolCall, ToolChoice,
-        ToolChoiceMode, content_part,
-        generate_request::{Constraint, Input},
-        tool_choice,
-    },
+use muster_proto::v1::{
+    Chat, ChatMessage, ContentPart, ErrorInfo, GenerateRequest, Tool, ToolCall, ToolChoice, ToolChoiceMode,
+    content_part,
+    generate_request::{Constraint, Input},
+    tool_choice,
 };
 
+use super::requests::{
+    Choice, Content, Conversation, Custom, MaxTokens, MessageBody, OutputConfig, Role, Thinking, ToolBody,
+    Turn, unsupported,
+};
 use crate::translate::{
-    Common, model,
+    Common, ModelName,
     object::{self, Field, Kind, Object, quoted},
-    output::{response_format, stop, tokens_limit},
-    sampling::sampling,
+    output::response_format,
+    read::{Fields as _, Read},
 };
 
 /// Fields that concern Anthropic's platform; accepted and dropped.
@@ -52,33 +53,30 @@ pub(crate) struct CountCall {
 /// # Errors
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
 pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, ErrorInfo> {
-    let mut body = Object::body(object::text(body)?)?;
-    let stream = body.take("stream").map(|field| field.bool()).transpose()?;
-    let max_tokens = match body.peek("max_tokens") {
-        Some(field) if field.integer(0, i64::MAX)? == 0 => return Err(field.wrong("must be at least 1")),
-        Some(_) => tokens_limit(&mut body, &["max_tokens"])?,
-        None => None,
+    let mut body = object(body)?;
+    let request = MessageBody::take_from(&mut body)?;
+    let stream = request.stream.unwrap_or_default();
+    let (common, mut chat) = conversation(request.conversation)?;
+    let constraint = match request.output_config {
+        Some(config) => output(config, &mut chat)?,
+        None => request
+            .output_format
+            .map_or(Ok(None), |format| response_format(&format))?,
     };
-    let (common, mut chat) = conversation(&mut body)?;
-    let constraint = output(&mut body, &mut chat)?;
-    let mut work = GenerateRequest {
+    let work = GenerateRequest {
         constraint,
-        sampling: Some(sampling(&mut body)?),
-        max_tokens,
-        stop: body
-            .take("stop_sequences")
-            .map_or(Ok(Vec::new()), |field| stop(&field))?,
+        sampling: Some(request.sampling.0),
+        max_tokens: request
+            .max_tokens
+            .and_then(|MaxTokens(most)| u32::try_from(most).ok()),
+        stop: request.stop_sequences.unwrap_or_default().0,
         n: 1,
-        stream: stream.unwrap_or_default(),
+        stream,
         input: Some(Input::Chat(chat)),
+        extra_json: body.rest(),
         ..GenerateRequest::default()
     };
-    work.extra_json = body.rest();
-    Ok(MessageCall {
-        common,
-        work,
-        stream: stream.unwrap_or_default(),
-    })
+    Ok(MessageCall { common, work, stream })
 }
 
 /// Reads a request to count tokens.
@@ -86,51 +84,50 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, ErrorInfo> {
 /// # Errors
 /// As for [`messages`].
 pub(crate) fn to_count(body: &[u8]) -> Result<CountCall, ErrorInfo> {
-    let mut body = Object::body(object::text(body)?)?;
-    let (common, chat) = conversation(&mut body)?;
+    let (common, chat) = conversation(Conversation::take_from(&mut object(body)?)?)?;
     Ok(CountCall { common, chat })
 }
 
-/// What the prompt is made of.
-fn conversation(body: &mut Object<'_>) -> Result<(Common, Chat), ErrorInfo> {
-    let mut common = Common {
-        model: model(body)?,
-        ..Common::default()
-    };
+/// The fields that may mean something here.
+fn object(body: &[u8]) -> Result<Object<'_>, ErrorInfo> {
+    let mut body = Object::body(object::text(body)?)?;
     body.discard(&PLATFORM);
     for key in ELSEWHERE {
         if let Some(field) = body.take(key) {
             return Err(unsupported(&field, &format!("`{key}` is not known here")));
         }
     }
-    if let Some(field) = body.take("metadata")
-        && let Some(user) = field.object()?.take("user_id")
-    {
-        common.user = user.string()?;
-    }
+    Ok(body)
+}
+
+/// What the prompt is made of.
+fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), ErrorInfo> {
+    let ModelName(model) = asked.model;
+    let common = Common {
+        model,
+        user: asked
+            .metadata
+            .and_then(|metadata| metadata.user_id)
+            .unwrap_or_default(),
+        ..Common::default()
+    };
     let mut chat = Chat::default();
-    if let Some(field) = body.take("system") {
-        let parts = content(&field)?;
-        chat.messages.push(turn("system", parts));
+    if let Some(system) = asked.system {
+        chat.messages.push(turn("system", content(system)?));
     }
-    let field = body.need("messages")?;
-    let list = field.list()?;
-    if list.is_empty() {
-        return Err(field.wrong("must not be empty"));
+    if asked.messages.is_empty() {
+        return Err(object::invalid("messages", "must not be empty"));
     }
-    for message in list {
-        read(&message, &mut chat.messages)?;
+    for message in asked.messages {
+        read(message, &mut chat.messages)?;
     }
-    if let Some(field) = body.take("tools") {
-        chat.tools = field.list()?.iter().map(tool).collect::<Result<_, _>>()?;
+    let tools = asked.tools.unwrap_or_default();
+    chat.tools = tools.into_iter().map(tool).collect::<Result<_, _>>()?;
+    if let Some(choice) = asked.tool_choice {
+        self::choice(choice, &mut chat)?;
     }
-    if let Some(field) = body.take("tool_choice") {
-        choice(&field, &mut chat)?;
-    }
-    if let Some(field) = body.take("thinking") {
-        // A template that cannot think answers without: that is no fault of this request, whose clients always send the field.
-        chat.enable_thinking = thinking(&field)?;
-    }
+    // A template that cannot think answers without: that is no fault of this request, whose clients always send the field.
+    chat.enable_thinking = asked.thinking.map(|Thinking { r#type }| r#type.0 != "disabled");
     // A last turn of the assistant is the beginning of its answer.
     let last = chat.messages.last();
     chat.continue_final_message =
@@ -138,28 +135,12 @@ fn conversation(body: &mut Object<'_>) -> Result<(Common, Chat), ErrorInfo> {
     Ok((common, chat))
 }
 
-/// `output_config`: the form of the output, and how hard to try.
-fn output(body: &mut Object<'_>, chat: &mut Chat) -> Result<Option<Constraint>, ErrorInfo> {
-    let mut config = match body.take("output_config") {
-        Some(field) => field.object()?,
-        None => {
-            return body
-                .take("output_format")
-                .map_or(Ok(None), |format| response_format(&format));
-        }
-    };
-    if let Some(effort) = config.take("effort") {
-        chat.template_kwargs_json = format!("{{\"reasoning_effort\":{}}}", quoted(&effort.string()?));
+/// The form of the output, and how hard to try.
+fn output(config: OutputConfig<'_>, chat: &mut Chat) -> Result<Option<Constraint>, ErrorInfo> {
+    if let Some(effort) = config.effort {
+        chat.template_kwargs_json = format!("{{\"reasoning_effort\":{}}}", quoted(&effort));
     }
-    config
-        .take("format")
-        .map_or(Ok(None), |format| response_format(&format))
-}
-
-fn unsupported(field: &Field<'_>, why: &str) -> ErrorInfo {
-    Code::UnsupportedByRuntime
-        .error(format!("`{}` cannot be honoured: {why}", field.path()))
-        .with_param(field.path())
+    config.format.map_or(Ok(None), |format| response_format(&format))
 }
 
 fn turn(role: &str, parts: Vec<ContentPart>) -> ChatMessage {
@@ -175,28 +156,19 @@ fn part(kind: content_part::Kind) -> ContentPart {
 }
 
 /// One message becomes one turn, or several: results of tools are turns of their own, before what the user says beside them.
-fn read(field: &Field<'_>, turns: &mut Vec<ChatMessage>) -> Result<(), ErrorInfo> {
-    let mut message = field.object()?;
-    let role = message.need("role")?;
-    let name = role.string()?;
-    if !["user", "assistant", "system"].contains(&name.as_str()) {
-        return Err(role.wrong("must be `user` or `assistant`"));
-    }
-    let content = message.need("content")?;
-    let mut turn = turn(&name, Vec::new());
-    match content.kind() {
-        Kind::String => turn.parts.push(part(content_part::Kind::Text(content.string()?))),
-        Kind::Array => {
-            for block in content.list()? {
+fn read(message: Turn<'_>, turns: &mut Vec<ChatMessage>) -> Result<(), ErrorInfo> {
+    let Role(role) = message.role;
+    let mut turn = turn(role, Vec::new());
+    match message.content {
+        Content::Text(text) => turn.parts.push(part(content_part::Kind::Text(text))),
+        Content::Blocks(blocks) => {
+            for block in blocks {
                 self::block(&block, &mut turn, turns)?;
             }
         }
-        Kind::Null | Kind::Bool | Kind::Number | Kind::Object => {
-            return Err(content.want("a string or an array of blocks"));
-        }
     }
     let only_results = turn.parts.is_empty() && turns.last().is_some_and(|last| last.role == "tool");
-    if name == "assistant" || !only_results {
+    if role == "assistant" || !only_results {
         turns.push(turn);
     }
     Ok(())
@@ -215,9 +187,7 @@ fn block(field: &Field<'_>, turn: &mut ChatMessage, turns: &mut Vec<ChatMessage>
             tool_call_id: block.need("tool_use_id")?.string()?,
             ..self::turn(
                 "tool",
-                block
-                    .take("content")
-                    .map_or(Ok(Vec::new()), |field| content(&field))?,
+                <Option<_> as Read>::take(&mut block, &["content"])?.map_or(Ok(Vec::new()), content)?,
             )
         }),
         "thinking" => turn
@@ -230,17 +200,16 @@ fn block(field: &Field<'_>, turn: &mut ChatMessage, turns: &mut Vec<ChatMessage>
     Ok(())
 }
 
-/// Text, or blocks of it and other media.
-fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
-    if field.kind() == Kind::String {
-        return Ok(vec![part(content_part::Kind::Text(field.string()?))]);
-    }
+fn content(content: Content<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
     let read = |field: &Field<'_>| {
         let mut block = field.object()?;
         let kind = block.need("type")?.string()?;
         content_block(field, &kind, &mut block)
     };
-    field.list()?.iter().map(read).collect()
+    match content {
+        Content::Text(text) => Ok(vec![part(content_part::Kind::Text(text))]),
+        Content::Blocks(blocks) => blocks.iter().map(read).collect(),
+    }
 }
 
 fn content_block(field: &Field<'_>, kind: &str, block: &mut Object<'_>) -> Result<ContentPart, ErrorInfo> {
@@ -271,32 +240,27 @@ fn content_block(field: &Field<'_>, kind: &str, block: &mut Object<'_>) -> Resul
     Ok(part(kind))
 }
 
-fn tool(field: &Field<'_>) -> Result<Tool, ErrorInfo> {
-    let mut tool = field.object()?;
-    if let Some(kind) = tool.take("type")
-        && kind.string()? != "custom"
-    {
-        return Err(unsupported(
-            &kind,
-            "tools that run at Anthropic's are not known here",
-        ));
-    }
-    let schema = tool.need("input_schema")?;
+fn tool(tool: ToolBody<'_>) -> Result<Tool, ErrorInfo> {
+    let ToolBody {
+        r#type: None | Some(Custom),
+        name,
+        description,
+        input_schema: schema,
+        strict,
+    } = tool;
     if schema.kind() != Kind::Object {
         return Err(schema.want("a JSON schema"));
     }
-    let description = tool.take("description").map(|field| field.string()).transpose()?;
     Ok(Tool {
-        name: tool.need("name")?.string()?,
+        name,
         description: description.unwrap_or_default(),
         parameters_json: schema.json(),
-        strict: tool.take("strict").map(|field| field.bool()).transpose()?,
+        strict,
     })
 }
 
-fn choice(field: &Field<'_>, chat: &mut Chat) -> Result<(), ErrorInfo> {
-    let mut choice = field.object()?;
-    let kind = choice.need("type")?;
+fn choice(choice: Choice<'_>, chat: &mut Chat) -> Result<(), ErrorInfo> {
+    let kind = choice.r#type;
     let mode = |mode: ToolChoiceMode| tool_choice::Kind::Mode(mode.into());
     let chosen = match kind.string()?.as_str() {
         "auto" => mode(ToolChoiceMode::Auto),
@@ -304,7 +268,8 @@ fn choice(field: &Field<'_>, chat: &mut Chat) -> Result<(), ErrorInfo> {
         "any" if chat.tools.is_empty() => return Err(kind.wrong("asks for a call, but there are no `tools`")),
         "any" => mode(ToolChoiceMode::Required),
         "tool" => {
-            let name = choice.need("name")?;
+            let missing = || object::invalid("tool_choice.name", "is required");
+            let name = choice.name.ok_or_else(missing)?;
             let text = name.string()?;
             if !chat.tools.iter().any(|tool| tool.name == text) {
                 return Err(name.wrong("names none of the `tools`"));
@@ -314,19 +279,8 @@ fn choice(field: &Field<'_>, chat: &mut Chat) -> Result<(), ErrorInfo> {
         _ => return Err(kind.wrong("must be `auto`, `any`, `tool` or `none`")),
     };
     chat.tool_choice = Some(ToolChoice { kind: Some(chosen) });
-    if let Some(field) = choice.take("disable_parallel_tool_use") {
-        chat.parallel_tool_calls = Some(!field.bool()?);
-    }
+    chat.parallel_tool_calls = choice.disable_parallel_tool_use.map(|one| !one);
     Ok(())
-}
-
-fn thinking(field: &Field<'_>) -> Result<Option<bool>, ErrorInfo> {
-    let kind = field.object()?.need("type")?;
-    match kind.string()?.as_str() {
-        "enabled" | "adaptive" => Ok(Some(true)),
-        "disabled" => Ok(Some(false)),
-        _ => Err(kind.wrong("must be `enabled`, `adaptive` or `disabled`")),
-    }
 }
 
 #[cfg(test)]

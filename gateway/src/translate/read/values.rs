@@ -117,7 +117,7 @@ fn or_null(schema: RefOr<Schema>) -> RefOr<Schema> {
     }
 }
 
-fn one_of(items: Vec<RefOr<Schema>>) -> RefOr<Schema> {
+pub(crate) fn one_of(items: Vec<RefOr<Schema>>) -> RefOr<Schema> {
     let mut either = OneOf::new();
     either.items = items;
     RefOr::T(Schema::OneOf(either))
