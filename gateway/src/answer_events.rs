@@ -9,10 +9,8 @@ use std::{
     time::Instant,
 };
 
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, Event, Finished, Timings, Usage, event::Kind},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Event, Finished, Timings, Usage, event::Kind};
 
 use crate::{
     dispatch::Admitted,
@@ -51,11 +49,11 @@ impl AnswerEvents {
     ///
     /// # Errors
     /// What the first event says if it is a failure.
-    pub(crate) async fn first(&mut self) -> Result<Vec<Event>, ErrorInfo> {
+    pub(crate) async fn first(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         poll_fn(|cx| self.poll(cx, &mut events)).await;
         match events.first().and_then(|event| event.kind.as_ref()) {
-            Some(Kind::Failed(error)) => Err(error.clone()),
+            Some(Kind::Failed(error)) => Err(error.clone().into()),
             Some(_) | None => Ok(events),
         }
     }
@@ -145,7 +143,7 @@ fn read(part: &mut Admitted, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()>
         Batch::End(End::Finished) => Code::RuntimeError.error("the answer ended without a last event"),
     };
     out.push(Event {
-        kind: Some(Kind::Failed(error)),
+        kind: Some(Kind::Failed(error.into())),
         extra_json: String::new(),
     });
     Poll::Ready(())

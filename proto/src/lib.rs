@@ -2,7 +2,7 @@
 //!
 //! * [`v1`]: generated messages, clients and servers.
 //! * [`convert`]: between these and the core's types (`muster-core`).
-//! * [`error`]: the one error catalogue, code ⇄ gRPC status ⇄ HTTP status.
+//! * [`error`]: errors as messages and as gRPC statuses.
 //! * [`engine_http`]: what of an engine's own HTTP is passed on.
 //! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20). [`accept`]: listeners.
 //! * [`trust`]: who may call what, and what callers show.
@@ -55,7 +55,7 @@ pub mod settings;
 pub mod trace;
 pub mod trust;
 
-pub use error::{Code, ErrorExt};
+pub use error::StatusExt;
 
 /// Largest gRPC message accepted anywhere between our processes, in bytes. tonic's default for decoding is 4 MiB: set both sides.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::v1::{EngineHttpCall, ErrorInfo};
-use muster_proto::{Code, ErrorExt as _};
+use muster_core::{Code, Error};
+use muster_proto::StatusExt as _;
+use muster_proto::v1::EngineHttpCall;
 use muster_tests::{Engine, Http, Running, Stack, binaries, engines::required, eventually, processes};
 use serde_json::{Value, json};
 
@@ -501,9 +502,9 @@ async fn an_engines_tools_are_passed_on_to_nobody() {
         match stack.inference(0).engine_http(call).await {
             Ok(_) => assert!(passes, "{method} {path}"),
             Err(status) => {
-                let error = ErrorInfo::from_status(&status);
+                let error = Error::from_status(&status);
                 assert!(
-                    !passes && error.kind() == Code::UnsupportedByRuntime,
+                    !passes && error.code == Code::UnsupportedByRuntime,
                     "{method} {path}: {error}"
                 );
             }

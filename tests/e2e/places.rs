@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, InstanceState, ListDevicesRequest, LoadModelRequest, Model, ModelStatus},
+    StatusExt as _,
+    v1::{InstanceState, ListDevicesRequest, LoadModelRequest, Model, ModelStatus},
 };
 use muster_tests::{Engine, Stack, engines, eventually, http, processes};
 use serde_json::json;
@@ -243,8 +244,8 @@ async fn replicas_that_cannot_all_be_there_are_not_loaded_at_all() {
         }
     };
     let (answer, ()) = tokio::join!(wish, sabotage);
-    let error = ErrorInfo::from_status(&answer.unwrap_err());
-    assert_eq!(error.kind(), Code::ModelLoadFailed, "{error:?}");
+    let error = Error::from_status(&answer.unwrap_err());
+    assert_eq!(error.code, Code::ModelLoadFailed, "{error:?}");
     let torn_down = async || {
         let model = stack.model("twice").await;
         let gone =
@@ -261,8 +262,8 @@ async fn replicas_that_cannot_all_be_there_are_not_loaded_at_all() {
 #[tokio::test]
 async fn replicas_without_room_for_all_are_refused_before_any_is_loaded() {
     let stack = replicated("stub.memory_mib = 70\ndevice = 'sim:one'").await;
-    let error = ErrorInfo::from_status(&load(&stack, "twice").await.unwrap_err());
-    assert_eq!(error.kind(), Code::InsufficientMemory, "{error:?}");
+    let error = Error::from_status(&load(&stack, "twice").await.unwrap_err());
+    assert_eq!(error.code, Code::InsufficientMemory, "{error:?}");
     assert_eq!(stack.stats().await.loads_started, 0);
 }
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use muster_core::Error;
 use muster_proto::{
-    ErrorExt as _,
-    v1::{ErrorInfo, FleetEvent, Model, ModelStatus, WatchEventsRequest},
+    StatusExt as _,
+    v1::{FleetEvent, Model, ModelStatus, WatchEventsRequest},
 };
 use muster_tests::{Engine, Stack, eventually, http};
 use serde_json::json;
@@ -207,7 +208,7 @@ async fn a_failed_load_evicts_everything_idle_and_unpinned_and_is_tried_once_mor
     assert_eq!(model.status(), ModelStatus::Failed);
     let why = model.last_error.expect("it says why");
     assert_eq!(why.code, "model_load_failed");
-    assert_eq!(ErrorInfo::from_status(&refused).message, why.message);
+    assert_eq!(Error::from_status(&refused).message, why.message);
     for id in ["embed", "idle"] {
         assert_eq!(status(&stack, id).await, ModelStatus::Unloaded, "{id}");
     }

@@ -12,13 +12,13 @@ use std::{
     sync::Arc,
 };
 
-use muster_core::{Bytes, ModelId, ModelType, Runtime, SpecHash, WorkerId, runtime::Family};
+use muster_core::{Bytes, Code, Error, ModelId, ModelType, Runtime, SpecHash, WorkerId, runtime::Family};
 use muster_gguf::Kind;
 use muster_policy::DeviceChoice;
 use muster_proto::{
-    Code, ErrorExt as _, llamacpp,
+    llamacpp,
     overrides::Overrides,
-    v1::{CachedFiles, ErrorInfo, HubCheckpoint, ModelSettings, ModelType as WireType},
+    v1::{CachedFiles, HubCheckpoint, ModelSettings, ModelType as WireType},
 };
 
 use serde_json::{Map, Value};
@@ -117,7 +117,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// `invalid_load_request`: its runtime does not take them.
-    pub(crate) fn set_options(&mut self, id: &str, options_json: &str) -> Result<bool, ErrorInfo> {
+    pub(crate) fn set_options(&mut self, id: &str, options_json: &str) -> Result<bool, Error> {
         match self.entry_mut(id) {
             Some(entry) => entry.set_options(options_json).map(|()| true),
             None => Ok(false),
@@ -291,7 +291,7 @@ impl Entry {
         self.spec_hash = convert::spec_hash(self.model.runtime, &self.model.settings);
     }
 
-    fn set_options(&mut self, options_json: &str) -> Result<(), ErrorInfo> {
+    fn set_options(&mut self, options_json: &str) -> Result<(), Error> {
         let wrong = |key: &str, what: &str| {
             let error = Code::InvalidLoadRequest.error(format!("`{key}` {what}"));
             error.with_param(key)
@@ -351,7 +351,7 @@ impl Entry {
     ///
     /// # Errors
     /// `invalid_load_request`: the model's runtime does not take them.
-    pub(crate) fn overridden(&self, override_json: &str) -> Result<Self, ErrorInfo> {
+    pub(crate) fn overridden(&self, override_json: &str) -> Result<Self, Error> {
         let mut entry = self.clone();
         Overrides::from_json(entry.runtime().family(), override_json)?.apply(&mut entry.model.settings)?;
         // Where a setting came from does not change what it needs: estimates are shared.
@@ -394,7 +394,7 @@ impl Entry {
     ///
     /// # Errors
     /// `invalid_load_request`, naming the flag.
-    pub(crate) fn check_args(&self) -> Result<(), ErrorInfo> {
+    pub(crate) fn check_args(&self) -> Result<(), Error> {
         if self.runtime().family() == Family::LlamaCpp {
             llamacpp::check(&self.model.settings.args)?;
         }

@@ -30,7 +30,7 @@ pub(crate) fn explanation(
         verdict: verdict.into(),
         reason: answer.verdict.to_string(),
         models: stage::names(models),
-        refusal,
+        refusal: refusal.map(Into::into),
         queue_position: answer.queue_position.unwrap_or_default(),
         places: answer.places.iter().map(|view| place(view, &wall)).collect(),
         more_places: u32::try_from(answer.more).unwrap_or(u32::MAX),

@@ -13,9 +13,9 @@ pub(crate) mod wish;
 
 use std::time::{Duration, SystemTime};
 
-use muster_core::{Missing, Runtime, SpecHash};
+use muster_core::{Code, Error, Missing, Runtime, SpecHash};
 use muster_policy::{EstimateSource, Moment, Origin, Settings};
-use muster_proto::{Code, convert, v1};
+use muster_proto::{convert, v1};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
@@ -91,7 +91,7 @@ pub(crate) fn spec_hash(runtime: Runtime, settings: &v1::ModelSettings) -> SpecH
 }
 
 /// A request that lacks what it must have.
-pub(crate) fn missing(missing: Missing) -> v1::ErrorInfo {
+pub(crate) fn missing(missing: Missing) -> Error {
     Code::InvalidRequest.error(missing.to_string())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_core::DeviceKind;
+use muster_core::{DeviceKind, Error};
 use muster_policy::{DeviceChoice, ModelSpec, ModelState};
 use muster_proto::v1;
 
@@ -54,7 +54,7 @@ pub(crate) fn kinds(entry: &Entry, device: &DeviceChoice) -> &'static [DeviceKin
 }
 
 /// A model's state for the wire, and why it failed.
-pub(crate) fn state(state: &ModelState) -> (v1::ModelStatus, Option<v1::ErrorInfo>) {
+pub(crate) fn state(state: &ModelState) -> (v1::ModelStatus, Option<Error>) {
     match state {
         ModelState::Unloaded => (v1::ModelStatus::Unloaded, None),
         ModelState::Loading => (v1::ModelStatus::Loading, None),

@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_core::{
-    BootId, Bytes, DeviceId, GroupId, HoldId, HostId, InstanceId, Missing, ModelId, ModelType, Runtime,
-    SpecHash, WorkerId,
+    BootId, Bytes, Code, DeviceId, Error, GroupId, HoldId, HostId, InstanceId, Missing, ModelId, ModelType,
+    Runtime, SpecHash, WorkerId,
 };
 use muster_policy::{
     DeviceFacts, DeviceSample, DoneState, Exclusivity, FailureClass, Group, InstanceSpec, InstanceStatus,
     Origin, Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, WorkerFacts,
     WorkerFailure,
 };
-use muster_proto::{Code, ErrorExt as _, convert::UnknownValue, v1};
+use muster_proto::{convert::UnknownValue, v1};
 
 use super::{estimate_source_from, ids, origin_from, settings, span_from};
 
@@ -159,8 +159,9 @@ fn state(status: &v1::InstanceStatus) -> ReportedState {
         v1::InstanceState::Failed => {
             // Known from `ready` on. The load's time says nothing: a failed load took time, too.
             let was_ready = status.capabilities.is_some();
-            let unsaid = Code::Internal.error("the worker did not say why");
-            ReportedState::Failed(failure(status.failure.as_ref().unwrap_or(&unsaid), was_ready))
+            let unsaid = || Code::Internal.error("the worker did not say why");
+            let why = status.failure.clone().map_or_else(unsaid, Error::from);
+            ReportedState::Failed(failure(why, was_ready))
         }
     }
 }
@@ -232,7 +233,7 @@ pub(crate) fn outcome(outcome: &v1::Outcome) -> Outcome {
             touch_seq: refused.touch_seq,
         },
         // A command fails before there is an engine; what fails later is told by reports.
-        Some(Kind::Failed(error)) => Outcome::Failed(failure(error, false)),
+        Some(Kind::Failed(error)) => Outcome::Failed(failure(error.clone().into(), false)),
         None => Outcome::Unknown,
     }
 }
@@ -262,13 +263,12 @@ const fn refusal(reason: v1::RefusedReason) -> Refusal {
 }
 
 /// A failure, classed by its code and by whether the engine had ever been ready.
-fn failure(error: &v1::ErrorInfo, was_ready: bool) -> WorkerFailure {
-    let details: BTreeMap<String, String> = error.details.clone().into_iter().collect();
+fn failure(error: Error, was_ready: bool) -> WorkerFailure {
     WorkerFailure {
-        class: class(error.kind(), was_ready),
-        code: error.code.as_str().into(),
-        message: error.message.as_str().into(),
-        details: Arc::new(details),
+        class: class(error.code, was_ready),
+        code: error.code,
+        message: error.message.into(),
+        details: Arc::new(error.details),
     }
 }
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn failures_are_classed_by_code_and_history() {
-        let class = |code: Code, ready| failure(&code.error("x"), ready).class;
+        let class = |code: Code, ready| failure(code.error("x"), ready).class;
         assert_eq!(class(Code::ModelLoadFailed, false), FailureClass::EngineLoad);
         assert_eq!(class(Code::RuntimeCrashed, false), FailureClass::EngineLoad);
         assert_eq!(class(Code::RuntimeCrashed, true), FailureClass::Crash);
@@ -370,7 +370,7 @@ mod tests {
     fn a_failed_load_took_time_and_was_not_ready() {
         let mut status = v1::InstanceStatus {
             state: v1::InstanceState::Failed.into(),
-            failure: Some(Code::RuntimeCrashed.error("x")),
+            failure: Some(Code::RuntimeCrashed.error("x").into()),
             load_time: Some(prost_types::Duration::default()),
             ..v1::InstanceStatus::default()
         };

@@ -1,18 +1,14 @@
 //! How wishes stand and why they fail, for gateways and operators.
 
-use muster_core::{InstanceId, ModelId, WorkerId};
+use muster_core::{Code, Error, InstanceId, ModelId, WorkerId};
 use muster_policy::{Decision, LoadError, Progress, RouteState, Stage, WaitReason};
-use muster_proto::{Code, ErrorExt as _, v1};
+use muster_proto::v1;
 
 use super::span;
 
 /// Why a wish was not fulfilled, with typed details.
-pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
-    let base = v1::ErrorInfo {
-        code: error.code().to_owned(),
-        message: error.to_string(),
-        ..v1::ErrorInfo::default()
-    };
+pub(crate) fn error(error: &LoadError) -> Error {
+    let base = error.code().error(error.to_string());
     match error {
         LoadError::UnknownModel(model) => base.with_param("model").with_detail("model", model),
         LoadError::Loading(model)
@@ -30,13 +26,8 @@ pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
             .with_detail("last_message", last)
             .with_retry_after(*retry_in),
         LoadError::Worker(failure) => {
-            let mut info = base;
-            info.details = failure
-                .details
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect();
-            info
+            let details = failure.details.as_ref().clone();
+            Error { details, ..base }
         }
         LoadError::InsufficientMemory {
             model,
@@ -91,7 +82,7 @@ pub(crate) fn error(error: &LoadError) -> v1::ErrorInfo {
 }
 
 /// No such catalogue entry.
-pub(crate) fn unknown_model(model: &str) -> v1::ErrorInfo {
+pub(crate) fn unknown_model(model: &str) -> Error {
     match ModelId::new(model) {
         Ok(model) => error(&LoadError::UnknownModel(model)),
         Err(missing) => Code::InvalidRequest
@@ -157,9 +148,9 @@ pub(crate) fn ensure(stage: &Stage, find: &impl Places) -> v1::ensure_loaded_eve
         }),
         Stage::Ready { instance, worker } => match find.route(instance, worker) {
             Some(route) => Kind::Ready(v1::Ready { route: Some(route) }),
-            None => Kind::Failed(Code::Internal.error("a ready instance has no route")),
+            None => Kind::Failed(Code::Internal.error("a ready instance has no route").into()),
         },
-        Stage::Failed(why) => Kind::Failed(error(why)),
+        Stage::Failed(why) => Kind::Failed(error(why).into()),
     }
 }
 
@@ -265,7 +256,7 @@ mod tests {
             },
         ];
         for why in &errors {
-            assert_ne!(error(why).kind(), Code::Internal, "{why:?}");
+            assert_ne!(error(why).code, Code::Internal, "{why:?}");
         }
         assert_eq!(
             error(&errors[5]).details["wanted_bytes"],

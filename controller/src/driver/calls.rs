@@ -3,9 +3,9 @@
 
 use std::{collections::HashMap, num::NonZeroU32};
 
-use muster_core::{GatewayId, HoldId, ModelId, RequestId, WorkerId};
+use muster_core::{Code, Error, GatewayId, HoldId, ModelId, RequestId, WorkerId};
 use muster_policy::{Event, LoadError, ModelSpec, ModelState, UnloadHow};
-use muster_proto::{Code, ErrorExt as _, v1};
+use muster_proto::v1;
 use tokio::sync::watch;
 
 use super::{
@@ -134,7 +134,7 @@ impl Driver {
         request: RequestId,
         order: Order,
         sender: &watch::Sender<CallState>,
-    ) -> Result<(), v1::ErrorInfo> {
+    ) -> Result<(), Error> {
         let sender = sender.clone();
         match order {
             Order::Load(load) => {
@@ -232,7 +232,7 @@ impl Driver {
     }
 
     /// The catalogue's entry on the device and with the settings an operator chose; none if he chose none or the model is unknown.
-    pub(super) fn overrides(&self, load: &v1::LoadModelRequest) -> Result<Option<ModelSpec>, v1::ErrorInfo> {
+    pub(super) fn overrides(&self, load: &v1::LoadModelRequest) -> Result<Option<ModelSpec>, Error> {
         let Some(entry) = self.catalogue.get(&load.model) else {
             return Ok(None);
         };
@@ -255,7 +255,7 @@ impl Driver {
 }
 
 /// Instances that a load is to make: as it says, else as configured.
-fn replicas(load: &v1::LoadModelRequest, entry: &Entry) -> Result<NonZeroU32, v1::ErrorInfo> {
+fn replicas(load: &v1::LoadModelRequest, entry: &Entry) -> Result<NonZeroU32, Error> {
     let most = entry.model().replica_max;
     let wanted = NonZeroU32::new(load.replicas).unwrap_or(entry.model().replicas);
     if wanted <= most {

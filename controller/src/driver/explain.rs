@@ -3,12 +3,9 @@
 //! For the latter the policy is asked what it would do with a fleet of the same workers on which everything but that model runs. Such a fleet is
 //! made for the question and thrown away.
 
-use muster_core::InstanceId;
+use muster_core::{Code, Error, InstanceId};
 use muster_policy::{Event, Explanation, Fleet, Moment};
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{self, ErrorInfo},
-};
+use muster_proto::v1::{self};
 
 use super::Driver;
 use crate::{
@@ -23,7 +20,7 @@ impl Driver {
         &mut self,
         request: &v1::ExplainLoadRequest,
         places: usize,
-    ) -> Result<v1::ExplainLoadResponse, ErrorInfo> {
+    ) -> Result<v1::ExplainLoadResponse, Error> {
         let unknown = || unknown_model(&request.model);
         let answer = if request.anew {
             let entry = self.catalogue.get(&request.model).ok_or_else(unknown)?;
@@ -43,7 +40,7 @@ impl Driver {
         let mut shown = convert::explain::explanation(&answer, |at| self.timestamp(at));
         if request.anew
             && let Some(refusal) = shown.refusal.as_mut()
-            && refusal.kind() == Code::NoWorker
+            && Code::parse(&refusal.code) == Some(Code::NoWorker)
         {
             // Policy's words are about a load that waited for one.
             refusal.message = match request.device_id.as_str() {
@@ -60,7 +57,7 @@ impl Driver {
         entry: &Entry,
         request: &v1::ExplainLoadRequest,
         places: usize,
-    ) -> Result<Option<Explanation>, ErrorInfo> {
+    ) -> Result<Option<Explanation>, Error> {
         let changed = entry.overridden(&request.override_json)?;
         changed.check_args()?;
         let device = match request.device_id.as_str() {

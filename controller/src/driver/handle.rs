@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use muster_core::{RequestId, SessionId};
+use muster_core::{Code, Error, RequestId, SessionId};
 use muster_proto::{
-    Code, ErrorExt,
+    StatusExt,
     life::Life,
     v1::{self, worker_message::Kind as Up},
 };
@@ -249,7 +249,7 @@ impl Handle {
     ///
     /// # Errors
     /// Too many are open; none if the controller ends.
-    pub(crate) fn session(&self, id: SessionId) -> Result<OnDrop<SessionId>, Option<v1::ErrorInfo>> {
+    pub(crate) fn session(&self, id: SessionId) -> Result<OnDrop<SessionId>, Option<Error>> {
         match self.lanes.ends.clone().try_reserve_owned() {
             Ok(permit) => Ok(OnDrop::new(permit, id)),
             Err(mpsc::error::TrySendError::Full(_)) => {
@@ -326,16 +326,16 @@ impl Handle {
             .map_err(|_| stopping())?
             .ok_or_else(|| unknown.into_status())?;
         let kept = self.kept(saving).await;
-        kept.map(|()| model).map_err(ErrorExt::into_status)
+        kept.map(|()| model).map_err(StatusExt::into_status)
     }
 
     /// Resolves when a change is on disk.
     ///
     /// # Errors
     /// It cannot be written, or the controller ends.
-    pub(crate) async fn kept(&self, saving: Saving) -> Result<(), v1::ErrorInfo> {
+    pub(crate) async fn kept(&self, saving: Saving) -> Result<(), Error> {
         saving.done().await.map_err(|failed| match failed {
-            None => v1::ErrorInfo::from_status(&stopping()),
+            None => Error::from_status(&stopping()),
             Some(error) => Code::Internal
                 .error("it holds, but only until the controller ends: it could not be written")
                 .with_detail("cause", error),
@@ -356,15 +356,12 @@ impl Handle {
     ///
     /// # Errors
     /// It is refused, or the controller is overloaded or ends.
-    pub(crate) async fn models<T>(
-        &self,
-        change: impl FnOnce(Reply<T>) -> Models,
-    ) -> Result<T, v1::ErrorInfo> {
+    pub(crate) async fn models<T>(&self, change: impl FnOnce(Reply<T>) -> Models) -> Result<T, Error> {
         let (reply, receiver) = oneshot::channel();
         let asked = self.ask(Ask::Models(change(reply)));
-        asked.map_err(|status| v1::ErrorInfo::from_status(&status))?;
+        asked.map_err(|status| Error::from_status(&status))?;
         let answer = receiver.await;
-        answer.map_err(|_| v1::ErrorInfo::from_status(&stopping()))?
+        answer.map_err(|_| Error::from_status(&stopping()))?
     }
 
     fn ask(&self, ask: Ask) -> Result<(), Status> {
@@ -403,7 +400,7 @@ mod tests {
         let mut open: Vec<_> = (0..SESSIONS).map(|n| handle.session(name(n)).unwrap()).collect();
         assert_eq!(handle.lanes.reports.capacity(), WORKERS);
         let refused = handle.session(name(SESSIONS)).unwrap_err().unwrap();
-        assert_eq!(refused.kind(), Code::QueueFull);
+        assert_eq!(refused.code, Code::QueueFull);
         assert!(inbox.ends.try_recv().is_err());
         open.pop();
         assert_eq!(inbox.ends.try_recv().unwrap(), name(SESSIONS - 1));

@@ -18,8 +18,8 @@
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
-use muster_core::{HoldId, RequestId, SessionId};
-use muster_proto::{ErrorExt as _, v1};
+use muster_core::{Code, Error, HoldId, RequestId, SessionId};
+use muster_proto::{StatusExt as _, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -80,7 +80,7 @@ pub(crate) enum JoinAnswer {
         pulse: Pulse,
     },
     /// Not like this.
-    Rejected(v1::ErrorInfo),
+    Rejected(Error),
 }
 
 /// The end of an `EnsureLoaded` stream.
@@ -145,7 +145,7 @@ pub(crate) enum Models {
 }
 
 /// Where an answer goes.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, v1::ErrorInfo>>;
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// How a pull stands.
 #[derive(Debug, Clone)]
@@ -155,7 +155,7 @@ pub(crate) enum PullState {
     /// It goes on.
     Progress(v1::FetchProgress),
     /// The last word.
-    Done(Result<(), v1::ErrorInfo>),
+    Done(Result<(), Error>),
 }
 
 /// Files that were removed.
@@ -195,7 +195,7 @@ pub(crate) enum CallState {
     /// A load is under way.
     Progress(Box<v1::load_model_event::Kind>),
     /// The last word.
-    Done(Result<Answer, v1::ErrorInfo>),
+    Done(Result<Answer, Error>),
 }
 
 /// What a call comes to.
@@ -272,7 +272,7 @@ impl<T> Drop for OnDrop<T> {
 
 /// The controller is ending.
 pub(crate) fn stopping() -> tonic::Status {
-    muster_proto::Code::ShuttingDown
+    Code::ShuttingDown
         .error("the controller is shutting down")
         .into_status()
 }

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use muster_core::Code;
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -25,7 +26,7 @@ use crate::{
     catalogue::{FilePlace, Seen},
     state::Saving,
 };
-use muster_proto::{Code, v1};
+use muster_proto::v1;
 
 /// How long a call waits for a look.
 const LOOK_WAIT: Duration = Duration::from_secs(1);

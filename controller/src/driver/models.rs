@@ -2,7 +2,7 @@
 //!
 //! Invariants: only ids that begin with `user.` are ever registered or taken out; what was answered is on disk.
 
-use muster_core::ModelId;
+use muster_core::{Code, Error, ModelId};
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -11,9 +11,8 @@ use std::{
 
 use muster_policy::{Event, ModelState};
 use muster_proto::{
-    Code, ErrorExt as _,
     hub::is_repo,
-    v1::{self, ErrorInfo, HubCheckpoint, ModelDefinition},
+    v1::{self, HubCheckpoint, ModelDefinition},
 };
 use tokio::sync::watch;
 
@@ -58,7 +57,7 @@ fn parse(
     registration: &Registration,
     config: &Config,
     state_dir: &Path,
-) -> Result<ModelEntry, ErrorInfo> {
+) -> Result<ModelEntry, Error> {
     let mut table = toml::Table::new();
     let mut put = |key: &str, value: &str| {
         if !value.is_empty() {
@@ -86,7 +85,7 @@ fn parse(
 }
 
 /// Whether a registered model is made of files of the hub, or of FastFlowLM's own.
-fn of_the_hub(model: &ModelEntry, registration: &Registration) -> Result<(), ErrorInfo> {
+fn of_the_hub(model: &ModelEntry, registration: &Registration) -> Result<(), Error> {
     let wrong = |key: &str, given: &str, want: &str| {
         let error = format!("`{given}` is {want}: only the configuration names files of this machine");
         Err(Code::InvalidRequest.error(error).with_param(key))
@@ -244,7 +243,7 @@ impl Driver {
     }
 
     /// A definition, checked: its name without `user.`, its form on disk, and the model.
-    fn defined(&self, definition: &ModelDefinition) -> Result<(String, Registration, ModelEntry), ErrorInfo> {
+    fn defined(&self, definition: &ModelDefinition) -> Result<(String, Registration, ModelEntry), Error> {
         let id = definition.model.as_str();
         let name = id.strip_prefix(USER).filter(|name| !name.is_empty());
         let Some(name) = name.map(str::to_owned) else {
@@ -321,7 +320,7 @@ impl Driver {
     }
 
     /// Takes a user's model out; any other stays listed.
-    fn remove(&mut self, id: &str) -> Result<(Option<v1::Model>, Saving), ErrorInfo> {
+    fn remove(&mut self, id: &str) -> Result<(Option<v1::Model>, Saving), Error> {
         let entry = self.catalogue.get(id).ok_or_else(|| unknown_model(id))?;
         if entry.model().registered.is_none() {
             return Ok((self.model(id), self.writer.own(&self.own)));
@@ -377,10 +376,7 @@ impl Driver {
         self.remove_files(&checkpoint, &keep, reply);
     }
 
-    fn set_options(
-        &mut self,
-        request: &v1::SetModelOptionsRequest,
-    ) -> Result<(v1::Model, Saving), ErrorInfo> {
+    fn set_options(&mut self, request: &v1::SetModelOptionsRequest) -> Result<(v1::Model, Saving), Error> {
         if !self
             .catalogue
             .set_options(&request.model, &request.options_json)?
@@ -402,7 +398,7 @@ impl Driver {
         Ok((self.known(&request.model)?, self.writer.own(&self.own)))
     }
 
-    fn set_alias(&mut self, alias: &v1::Alias) -> Result<Saving, ErrorInfo> {
+    fn set_alias(&mut self, alias: &v1::Alias) -> Result<Saving, Error> {
         let v1::Alias { alias, model } = alias;
         let wrong = |text: String| Err(Code::InvalidRequest.error(text).with_param("alias"));
         if alias.is_empty() || alias.chars().any(char::is_control) {
@@ -421,7 +417,7 @@ impl Driver {
         Ok(self.writer.own(&self.own))
     }
 
-    fn delete_alias(&mut self, alias: &str) -> Result<Saving, ErrorInfo> {
+    fn delete_alias(&mut self, alias: &str) -> Result<Saving, Error> {
         let model = self
             .own
             .aliases
@@ -456,12 +452,12 @@ impl Driver {
         self.feed(Event::CatalogueChanged { models });
     }
 
-    pub(super) fn known(&self, id: &str) -> Result<v1::Model, ErrorInfo> {
+    pub(super) fn known(&self, id: &str) -> Result<v1::Model, Error> {
         self.model(id).ok_or_else(|| unknown_model(id))
     }
 }
 
 /// An asker that has gone is no failure.
-fn answer<T>(reply: Reply<T>, result: Result<T, ErrorInfo>) {
+fn answer<T>(reply: Reply<T>, result: Result<T, Error>) {
     drop(reply.send(result));
 }

@@ -139,7 +139,7 @@ impl Driver {
     fn fill(&self, model: &mut v1::Model, view: &ModelView) {
         let (status, last_error) = convert::model::state(&view.state);
         model.set_status(status);
-        model.last_error = last_error;
+        model.last_error = last_error.map(Into::into);
         let shown = |id: &InstanceId| {
             let ghost = self.fleet.instance(id).is_some_and(|instance| instance.ghost);
             self.mirror.view(id.as_str(), ghost)

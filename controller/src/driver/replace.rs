@@ -1,8 +1,8 @@
 //! A load of a model that may be loaded with other settings already: what is to be done for it.
 
-use muster_core::{DeviceKind, InstanceId};
+use muster_core::{DeviceKind, Error, InstanceId};
 use muster_policy::{DeviceChoice, ModelState};
-use muster_proto::v1::{self, ErrorInfo};
+use muster_proto::v1::{self};
 
 use super::Driver;
 use crate::{config, convert::stage::unknown_model};
@@ -23,7 +23,7 @@ impl Driver {
     ///
     /// # Errors
     /// `unknown_model`; why the model could not be loaded so, even if it were unloaded first.
-    pub(super) fn replacement(&mut self, request: &v1::LoadModelRequest) -> Result<Replacement, ErrorInfo> {
+    pub(super) fn replacement(&mut self, request: &v1::LoadModelRequest) -> Result<Replacement, Error> {
         let unknown = || unknown_model(&request.model);
         let view = self.fleet.model(&request.model).ok_or_else(unknown)?;
         if view.state != ModelState::Loaded {
@@ -70,7 +70,7 @@ impl Driver {
             ..v1::ExplainLoadRequest::default()
         };
         match self.explain(&anew, 1)?.refusal {
-            Some(refusal) => Err(refusal),
+            Some(refusal) => Err(refusal.into()),
             None => Ok(Replacement::Otherwise(Box::new(former))),
         }
     }

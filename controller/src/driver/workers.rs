@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use muster_core::{Runtime, SessionId, WorkerId};
+use muster_core::{Code, Error, Runtime, SessionId, WorkerId};
 use muster_policy::{Event, Outcome};
-use muster_proto::{Code, PROTOCOL_VERSION, v1};
+use muster_proto::{PROTOCOL_VERSION, v1};
 use tokio::sync::mpsc;
 
 use super::{
@@ -176,7 +176,7 @@ impl Driver {
 
     /// A worker that has seen a higher epoch than ours would refuse us: raise it (PROTOCOL.md 5). One that no controller can have had is
     /// refused: believed once, it would leave nothing to count on from.
-    fn outbid(&mut self, worker: &WorkerId, seen: u64) -> Result<(), v1::ErrorInfo> {
+    fn outbid(&mut self, worker: &WorkerId, seen: u64) -> Result<(), Error> {
         let mine = *self.epoch.borrow();
         let Some(epoch) = state::outbid(mine, seen) else {
             let text = format!(

@@ -3,8 +3,9 @@
 use std::{collections::VecDeque, time::Duration};
 
 use futures::{StreamExt as _, stream};
+use muster_core::Code;
 use muster_proto::{
-    Code, ErrorExt,
+    StatusExt,
     life::BEAT_EVERY,
     v1::{self, control_server::Control, ensure_loaded_event, load_model_event, route_update},
 };
@@ -228,7 +229,7 @@ impl Control for ControlService {
         };
         let ask = |reply| Query::Explain(request, places, reply);
         let answer = self.handle.query(ask).await?;
-        answer.map(Response::new).map_err(ErrorExt::into_status)
+        answer.map(Response::new).map_err(StatusExt::into_status)
     }
 
     async fn get_stats(
@@ -328,7 +329,7 @@ impl Wait {
         let error = code.error("the model was not ready within the caller's wait budget");
         v1::EnsureLoadedEvent {
             epoch: self.epoch,
-            kind: Some(ensure_loaded_event::Kind::Failed(error)),
+            kind: Some(ensure_loaded_event::Kind::Failed(error.into())),
         }
     }
 }

@@ -8,9 +8,10 @@
 //! Both go on in tasks of their own if their callers leave.
 
 use futures::stream;
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt,
-    v1::{self, ErrorInfo, models_server::Models, pull_model_event},
+    StatusExt,
+    v1::{self, models_server::Models, pull_model_event},
 };
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -37,7 +38,7 @@ pub(crate) struct ModelsService {
 enum Told {
     Nothing,
     Progress(v1::FetchProgress),
-    Done(Box<Result<v1::Model, ErrorInfo>>),
+    Done(Box<Result<v1::Model, Error>>),
 }
 
 impl ModelsService {
@@ -49,18 +50,18 @@ impl ModelsService {
     /// Runs `work` to its end, also without a caller; not beyond the controller's.
     async fn detached<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, ErrorInfo>> + Send + 'static,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Status> {
         let stop = self.handle.stop();
         let running = self.tasks.spawn(async move {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => Err(ErrorInfo::from_status(&stopping())),
+                () = stop.cancelled() => Err(Error::from_status(&stopping())),
                 result = work => result,
             }
         });
         let ended = running.await.map_err(|_| stopping())?;
-        ended.map_err(ErrorExt::into_status)
+        ended.map_err(StatusExt::into_status)
     }
 }
 
@@ -140,8 +141,8 @@ impl Models for ModelsService {
         let request = request.into_inner();
         named(&request.model, "model")?;
         let set = self.handle.models(|reply| Change::SetOptions(request, reply));
-        let (model, saving) = set.await.map_err(ErrorExt::into_status)?;
-        self.handle.kept(saving).await.map_err(ErrorExt::into_status)?;
+        let (model, saving) = set.await.map_err(StatusExt::into_status)?;
+        self.handle.kept(saving).await.map_err(StatusExt::into_status)?;
         Ok(Response::new(v1::SetModelOptionsResponse { model: Some(model) }))
     }
 
@@ -155,7 +156,7 @@ impl Models for ModelsService {
             .handle
             .models(|reply| Change::ListVariants(repo, reply))
             .await;
-        let listing = Some(listed.map_err(ErrorExt::into_status)?);
+        let listing = Some(listed.map_err(StatusExt::into_status)?);
         Ok(Response::new(v1::ListVariantsResponse { listing }))
     }
 
@@ -166,9 +167,9 @@ impl Models for ModelsService {
         let alias = request.into_inner().alias.unwrap_or_default();
         let set = self.handle.models(|reply| Change::SetAlias(alias, reply)).await;
         self.handle
-            .kept(set.map_err(ErrorExt::into_status)?)
+            .kept(set.map_err(StatusExt::into_status)?)
             .await
-            .map_err(ErrorExt::into_status)?;
+            .map_err(StatusExt::into_status)?;
         Ok(Response::new(v1::SetAliasResponse {}))
     }
 
@@ -182,9 +183,9 @@ impl Models for ModelsService {
             .models(|reply| Change::DeleteAlias(alias, reply))
             .await;
         self.handle
-            .kept(deleted.map_err(ErrorExt::into_status)?)
+            .kept(deleted.map_err(StatusExt::into_status)?)
             .await
-            .map_err(ErrorExt::into_status)?;
+            .map_err(StatusExt::into_status)?;
         Ok(Response::new(v1::DeleteAliasResponse {}))
     }
 
@@ -193,7 +194,7 @@ impl Models for ModelsService {
         _request: Request<v1::ListAliasesRequest>,
     ) -> Result<Response<v1::ListAliasesResponse>, Status> {
         let listed = self.handle.models(Change::ListAliases).await;
-        let aliases = listed.map_err(ErrorExt::into_status)?;
+        let aliases = listed.map_err(StatusExt::into_status)?;
         Ok(Response::new(v1::ListAliasesResponse { aliases }))
     }
 }
@@ -207,7 +208,7 @@ async fn follow(
 ) {
     let result = loop {
         if states.changed().await.is_err() {
-            break Err(ErrorInfo::from_status(&stopping()));
+            break Err(Error::from_status(&stopping()));
         }
         match states.borrow_and_update().clone() {
             PullState::Waiting => {}
@@ -227,12 +228,12 @@ async fn follow(
 }
 
 /// Registers a model; one that is loaded from other files is unloaded first.
-async fn register(handle: &Handle, definition: v1::ModelDefinition) -> Result<v1::Model, ErrorInfo> {
+async fn register(handle: &Handle, definition: v1::ModelDefinition) -> Result<v1::Model, Error> {
     let id = definition.model.clone();
     match model(handle, &id).await {
         Ok(old) if old.user && old.checkpoint != definition.checkpoint => unload(handle, &id).await?,
         Ok(_) => {}
-        Err(error) if error.kind() == Code::UnknownModel => {}
+        Err(error) if error.code == Code::UnknownModel => {}
         Err(error) => return Err(error),
     }
     let (_, saving) = handle.models(|reply| Change::Register(definition, reply)).await?;
@@ -240,7 +241,7 @@ async fn register(handle: &Handle, definition: v1::ModelDefinition) -> Result<v1
     model(handle, &id).await
 }
 
-async fn delete(handle: &Handle, id: String) -> Result<v1::DeleteModelResponse, ErrorInfo> {
+async fn delete(handle: &Handle, id: String) -> Result<v1::DeleteModelResponse, Error> {
     let known = model(handle, &id).await?;
     if known.id != id {
         let error = format!(
@@ -255,7 +256,7 @@ async fn delete(handle: &Handle, id: String) -> Result<v1::DeleteModelResponse, 
         .await;
     let Removed { freed } = match removed {
         // Nobody is here to look, but there is nothing to be removed either.
-        Err(error) if error.kind() == Code::NoWorker && !known.downloaded => Removed { freed: 0 },
+        Err(error) if error.code == Code::NoWorker && !known.downloaded => Removed { freed: 0 },
         removed => removed?,
     };
     let (model, saving) = handle.models(|reply| Change::Remove(id, reply)).await?;
@@ -266,22 +267,20 @@ async fn delete(handle: &Handle, id: String) -> Result<v1::DeleteModelResponse, 
     })
 }
 
-async fn unload(handle: &Handle, id: &str) -> Result<(), ErrorInfo> {
+async fn unload(handle: &Handle, id: &str) -> Result<(), Error> {
     let order = Order::Unload(v1::UnloadModelRequest {
         model: id.to_owned(),
         force: false,
         cancel_load: true,
     });
-    let call = handle
-        .call(order)
-        .map_err(|status| ErrorInfo::from_status(&status))?;
+    let call = handle.call(order).map_err(|status| Error::from_status(&status))?;
     let ended = call.finish().await;
-    ended.map(drop).map_err(|status| ErrorInfo::from_status(&status))
+    ended.map(drop).map_err(|status| Error::from_status(&status))
 }
 
-async fn model(handle: &Handle, id: &str) -> Result<v1::Model, ErrorInfo> {
+async fn model(handle: &Handle, id: &str) -> Result<v1::Model, Error> {
     let asked = handle.query(|reply| Query::Model(id.to_owned(), reply)).await;
-    let found = asked.map_err(|status| ErrorInfo::from_status(&status))?;
+    let found = asked.map_err(|status| Error::from_status(&status))?;
     found.ok_or_else(|| unknown_model(id))
 }
 
@@ -292,7 +291,7 @@ async fn next(receiver: &mut watch::Receiver<Told>) -> Result<v1::PullModelEvent
         let kind = match receiver.borrow_and_update().clone() {
             Told::Nothing => continue,
             Told::Progress(progress) => pull_model_event::Kind::Progress(progress),
-            Told::Done(done) => pull_model_event::Kind::Done((*done).map_err(ErrorExt::into_status)?),
+            Told::Done(done) => pull_model_event::Kind::Done((*done).map_err(StatusExt::into_status)?),
         };
         return Ok(v1::PullModelEvent { kind: Some(kind) });
     }

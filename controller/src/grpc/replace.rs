@@ -14,9 +14,10 @@
 //!
 //! It is a task of the controller's: a caller that goes away, or dies, leaves nothing unloaded.
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{self, ErrorInfo, ModelStatus, load_model_event::Kind},
+    StatusExt as _,
+    v1::{self, ModelStatus, load_model_event::Kind},
 };
 use tokio::sync::{
     broadcast::{self, error::RecvError},
@@ -51,7 +52,7 @@ pub(super) fn begin(
         };
         let ended = tokio::select! {
             biased;
-            () = stop.cancelled() => Err(ErrorInfo::from_status(&stopping())),
+            () = stop.cancelled() => Err(Error::from_status(&stopping())),
             ended = task.run(request) => ended,
         };
         let last = ended
@@ -75,10 +76,10 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, request: v1::LoadModelRequest) -> Result<v1::Model, ErrorInfo> {
+    async fn run(mut self, request: v1::LoadModelRequest) -> Result<v1::Model, Error> {
         let question = |reply| Query::Replacement(request.clone(), reply);
         let answer = self.handle.query(question).await;
-        let former = match answer.map_err(|status| ErrorInfo::from_status(&status))?? {
+        let former = match answer.map_err(|status| Error::from_status(&status))?? {
             Replacement::Load => return self.load(request).await,
             Replacement::AsWanted(model) => return Ok(*model),
             Replacement::Otherwise(former) => *former,
@@ -90,7 +91,7 @@ impl Task {
         }
     }
 
-    async fn unload(&mut self, model: &str) -> Result<(), ErrorInfo> {
+    async fn unload(&mut self, model: &str) -> Result<(), Error> {
         let request = v1::UnloadModelRequest {
             model: model.to_owned(),
             force: false,
@@ -100,23 +101,23 @@ impl Task {
         self.left(ModelStatus::Unloading, unloaded).await.map(drop)
     }
 
-    async fn load(&mut self, request: v1::LoadModelRequest) -> Result<v1::Model, ErrorInfo> {
+    async fn load(&mut self, request: v1::LoadModelRequest) -> Result<v1::Model, Error> {
         let model = self.done(Order::Load(request)).await?;
         let model = self.left(ModelStatus::Loading, model).await?;
         match (model.status(), &model.last_error) {
             (ModelStatus::Loaded, _) => Ok(model),
-            (_, Some(error)) => Err(error.clone()),
+            (_, Some(error)) => Err(error.clone().into()),
             (_, None) => Err(Code::LoadCancelled.error("somebody ended the load")),
         }
     }
 
     /// Loads a model as it was; the error that made this necessary, with what came of it.
-    async fn restore(&mut self, former: v1::LoadModelRequest, error: ErrorInfo) -> ErrorInfo {
+    async fn restore(&mut self, former: v1::LoadModelRequest, error: Error) -> Error {
         let id = former.model.clone();
         let now = self.model(&id).await;
         // Somebody who ended the load, or loads it himself, gets what he wants.
         let ours = |now: v1::Model| matches!(now.status(), ModelStatus::Unloaded | ModelStatus::Failed);
-        if error.kind() == Code::LoadCancelled || !now.is_ok_and(ours) {
+        if error.code == Code::LoadCancelled || !now.is_ok_and(ours) {
             return error;
         }
         let restored = self.load(former).await;
@@ -127,12 +128,12 @@ impl Task {
                 error.message, again.message
             ),
         };
-        ErrorInfo { message, ..error }.with_detail("restored", restored.is_ok().to_string())
+        Error { message, ..error }.with_detail("restored", restored.is_ok().to_string())
     }
 
     /// Has something done to the model; its state afterwards.
-    async fn done(&self, order: Order) -> Result<v1::Model, ErrorInfo> {
-        let from_status = |status: Status| ErrorInfo::from_status(&status);
+    async fn done(&self, order: Order) -> Result<v1::Model, Error> {
+        let from_status = |status: Status| Error::from_status(&status);
         let mut call = self.handle.call(order).map_err(from_status)?;
         loop {
             match call.next().await.map_err(from_status)? {
@@ -146,7 +147,7 @@ impl Task {
     }
 
     /// Waits until the model leaves a state that somebody else brought it to: who joins a load or an unload is answered at once.
-    async fn left(&mut self, state: ModelStatus, mut model: v1::Model) -> Result<v1::Model, ErrorInfo> {
+    async fn left(&mut self, state: ModelStatus, mut model: v1::Model) -> Result<v1::Model, Error> {
         while model.status() == state {
             self.changed(&model.id).await?;
             model = self.model(&model.id).await?;
@@ -155,25 +156,25 @@ impl Task {
     }
 
     /// Resolves when something has been decided that may concern the model.
-    async fn changed(&mut self, model: &str) -> Result<(), ErrorInfo> {
+    async fn changed(&mut self, model: &str) -> Result<(), Error> {
         loop {
             match self.events.recv().await {
                 // Events of a worker concern all models there, and name none.
                 Ok(event) if event.model == model || event.model.is_empty() => return Ok(()),
                 Ok(_) => {}
                 Err(RecvError::Lagged(_)) => return Ok(()),
-                Err(RecvError::Closed) => return Err(ErrorInfo::from_status(&stopping())),
+                Err(RecvError::Closed) => return Err(Error::from_status(&stopping())),
             }
         }
     }
 
-    async fn model(&self, id: &str) -> Result<v1::Model, ErrorInfo> {
+    async fn model(&self, id: &str) -> Result<v1::Model, Error> {
         let found = self
             .handle
             .query(|reply| Query::Model(id.to_owned(), reply))
             .await;
         found
-            .map_err(|status| ErrorInfo::from_status(&status))?
+            .map_err(|status| Error::from_status(&status))?
             .ok_or_else(|| unknown_model(id))
     }
 }

@@ -12,12 +12,12 @@
 use std::time::Duration;
 
 use futures::{Stream, TryStreamExt as _};
-use muster_core::SessionId;
+use muster_core::{Code, Error, SessionId};
 use muster_proto::{
-    Code, ErrorExt as _, MODEL_FILES, PROTOCOL_VERSION,
+    MODEL_FILES, PROTOCOL_VERSION,
     v1::{
-        ControllerMessage, ErrorInfo, Heartbeat, Hello, Welcome, WorkerMessage,
-        controller_message::Kind as Down, worker_message::Kind as Up,
+        ControllerMessage, Heartbeat, Hello, Welcome, WorkerMessage, controller_message::Kind as Down,
+        worker_message::Kind as Up,
     },
 };
 use tokio::{
@@ -72,7 +72,7 @@ enum Ended {
     #[error("the controller is shutting down")]
     Stopping,
     #[error("it was refused: {0}")]
-    Refused(ErrorInfo),
+    Refused(Error),
 }
 
 impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
@@ -263,9 +263,9 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         }
     }
 
-    async fn refuse(&mut self, error: ErrorInfo) {
+    async fn refuse(&mut self, error: Error) {
         // A worker that has gone need not hear it.
-        drop(self.send(Down::Rejected(error)).await);
+        drop(self.send(Down::Rejected(error.into())).await);
     }
 }
 

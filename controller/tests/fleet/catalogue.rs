@@ -1,6 +1,7 @@
 //! What the controller shows without any worker, and its other services.
 
-use muster_proto::{Code, ErrorExt as _, net::channel, trust::Credentials, v1};
+use muster_core::{Code, Error};
+use muster_proto::{StatusExt as _, net::channel, trust::Credentials, v1};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -58,17 +59,17 @@ async fn an_unknown_model_is_not_found_with_typed_details() {
     let unload = client.unload("x", false).await.unwrap_err();
     for status in [get, load, unload] {
         assert_eq!(status.code(), tonic::Code::NotFound);
-        let error = v1::ErrorInfo::from_status(&status);
-        assert_eq!(error.kind(), Code::UnknownModel);
+        let error = Error::from_status(&status);
+        assert_eq!(error.code, Code::UnknownModel);
         assert_eq!(error.details["model"], "x");
     }
-    assert_eq!(client.ensure("x").await.failed().await.kind(), Code::UnknownModel);
+    assert_eq!(client.ensure("x").await.failed().await.code, Code::UnknownModel);
     let empty = client
         .0
         .get_model(v1::GetModelRequest::default())
         .await
         .unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&empty).param, "model");
+    assert_eq!(Error::from_status(&empty).param.unwrap_or_default(), "model");
 }
 
 #[tokio::test]
@@ -153,7 +154,7 @@ async fn a_model_that_left_the_catalogue_is_unknown_to_all_that_ask_though_it_is
     worker.join(&rig.address()).await;
     let mut client = rig.client().await;
     client.until("a", v1::ModelStatus::Loaded).await;
-    assert_eq!(client.ensure("a").await.failed().await.kind(), Code::UnknownModel);
+    assert_eq!(client.ensure("a").await.failed().await.code, Code::UnknownModel);
     let snapshot = client.routes().await.next().await;
     let Some(v1::route_update::Kind::Snapshot(part)) = snapshot.kind else {
         panic!("{snapshot:?}")

@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use muster_core::{Code, Error};
 use muster_gguf::{
     CacheType, Gguf, Model,
     memory::{self, Settings},
 };
 use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{self, DeviceKind, ErrorInfo, EstimateSource},
+    StatusExt as _,
+    v1::{self, DeviceKind, EstimateSource},
 };
 
 use crate::{
@@ -101,8 +102,8 @@ async fn what_can_never_fit_is_refused_at_once_with_numbers() {
     let shown = client.model("m").await.estimate_bytes;
     assert!(shown < on_gpu, "{shown} and {on_gpu}");
     let status = client.load("m").await.unwrap_err();
-    let error = ErrorInfo::from_status(&status);
-    assert_eq!(error.kind(), Code::InsufficientMemory);
+    let error = Error::from_status(&status);
+    assert_eq!(error.code, Code::InsufficientMemory);
     let wanted = memory::demand(&shape(&rig), &settings(16_384), 0).host.total();
     assert_eq!(error.details["wanted_bytes"], wanted.to_string());
     assert_eq!(shown, wanted);
@@ -203,7 +204,7 @@ async fn a_model_too_large_for_one_gpu_takes_two_of_one_worker() {
     single.devices = gpus(&["GPU-1"]);
     single.join(&rig.address()).await;
     let status = rig.client().await.load("m").await.unwrap_err();
-    let error = ErrorInfo::from_status(&status);
+    let error = Error::from_status(&status);
     assert_eq!(error.details["wanted_bytes"], alone.to_string());
 
     let mut both = Worker::new("spans");

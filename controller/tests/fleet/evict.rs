@@ -1,5 +1,6 @@
 //! Evictions: a compare-and-set at the worker.
 
+use muster_core::Code;
 use muster_proto::v1;
 
 use crate::{
@@ -82,7 +83,7 @@ async fn only_pinned_models_in_the_way_are_said_so() {
     let mut client = rig.client().await;
     client.load("p").await.unwrap();
     let failure = client.ensure("a").await.failed().await;
-    assert_eq!(failure.code, "slots_pinned");
+    assert_eq!(failure.code, Code::SlotsPinned);
     assert_eq!(failure.details["pinned"], "p");
 }
 

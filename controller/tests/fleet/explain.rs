@@ -1,7 +1,8 @@
 //! What a load would do, without doing it.
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     v1::{self, LoadVerdict},
 };
 
@@ -74,7 +75,7 @@ async fn a_load_is_explained_before_it_happens() {
     let never = explain(&mut client, "huge").await.unwrap();
     assert_eq!(never.verdict(), LoadVerdict::Refuse);
     let why = never.refusal.unwrap();
-    assert_eq!(why.kind(), Code::InsufficientMemory);
+    assert_eq!(why.code, Code::InsufficientMemory.as_str());
     assert_eq!(why.details["wanted_bytes"], (4096_u64 << 20).to_string());
     // It was all talk.
     assert_eq!((worker.count("load"), worker.count("unload if idle")), (1, 0));
@@ -86,10 +87,10 @@ async fn an_unknown_model_has_no_explanation() {
     let rig = Rig::start(TWO_MODELS).await;
     let mut client = rig.client().await;
     let unknown = explain(&mut client, "x").await.unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&unknown).kind(), Code::UnknownModel);
+    assert_eq!(Error::from_status(&unknown).code, Code::UnknownModel);
     let nobody = explain(&mut client, "a").await.unwrap();
     assert_eq!(nobody.verdict(), LoadVerdict::Refuse);
-    assert_eq!(nobody.refusal.unwrap().kind(), Code::NoWorker);
+    assert_eq!(nobody.refusal.unwrap().code, Code::NoWorker.as_str());
     assert!(nobody.places.is_empty());
 }
 
@@ -98,7 +99,7 @@ async fn explain_anew(
     model: &str,
     device_id: &str,
     override_json: &str,
-) -> Result<v1::ExplainLoadResponse, v1::ErrorInfo> {
+) -> Result<v1::ExplainLoadResponse, Error> {
     let request = v1::ExplainLoadRequest {
         model: model.to_owned(),
         anew: true,
@@ -107,7 +108,7 @@ async fn explain_anew(
         ..v1::ExplainLoadRequest::default()
     };
     let answer = client.0.explain_load(request).await;
-    let answer = answer.map_err(|status| v1::ErrorInfo::from_status(&status))?;
+    let answer = answer.map_err(|status| Error::from_status(&status))?;
     Ok(answer.into_inner())
 }
 
@@ -123,20 +124,23 @@ async fn a_loaded_model_is_judged_as_if_it_were_gone() {
     let verdict = async |client: &mut Client, device: &str, json: &str| {
         let answer = explain_anew(client, "m", device, json).await?;
         assert_eq!(answer.places.is_empty(), answer.refusal.is_some(), "{answer:?}");
-        Ok::<_, v1::ErrorInfo>((answer.verdict(), answer.refusal.map(|why| why.kind())))
+        Ok::<_, Error>((answer.verdict(), answer.refusal.map(|why| why.code)))
     };
     // Its own instance is neither in the way nor an answer.
     let fits = verdict(&mut client, "", r#"{"ctx_size": 512}"#).await.unwrap();
     assert_eq!(fits, (LoadVerdict::Load, None));
     // No worker has such a device, and nobody waits for one.
     let nowhere = verdict(&mut client, "gpu", "").await.unwrap();
-    assert_eq!(nowhere, (LoadVerdict::Refuse, Some(Code::NoWorker)));
+    assert_eq!(
+        nowhere,
+        (LoadVerdict::Refuse, Some(Code::NoWorker.as_str().to_owned()))
+    );
     // Arguments are known without an engine.
     for args in ["--grp-attn-n 2", "-c many", "-t"] {
         let json = format!(r#"{{"llamacpp_args": "{args}"}}"#);
         let error = verdict(&mut client, "", &json).await.unwrap_err();
         assert_eq!(
-            (error.kind(), error.param.as_str()),
+            (error.code, error.param.as_deref().unwrap_or_default()),
             (Code::InvalidLoadRequest, "llamacpp_args"),
             "{args}"
         );
@@ -155,5 +159,5 @@ async fn a_loaded_model_is_judged_as_if_it_were_gone() {
         ..v1::ExplainLoadRequest::default()
     };
     let error = client.0.explain_load(unasked).await.unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&error).kind(), Code::InvalidRequest);
+    assert_eq!(Error::from_status(&error).code, Code::InvalidRequest);
 }

@@ -1,8 +1,9 @@
 //! Files of the hub: downloaded before a load begins, once for all who ask, on a worker that can run the model; and the catalogue as users
 //! change it.
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _, MODEL_FILES,
+    MODEL_FILES, StatusExt as _,
     net::{Channel, channel},
     trust::Credentials,
     v1::{
@@ -63,12 +64,12 @@ async fn finish(worker: &Worker) {
     worker.send_as(&worker.session(), Up::Files(news)).await;
 }
 
-async fn pull(models: &mut Models, model: &str) -> Result<v1::Model, v1::ErrorInfo> {
+async fn pull(models: &mut Models, model: &str) -> Result<v1::Model, Error> {
     let request = v1::PullModelRequest {
         model: model.to_owned(),
         definition: None,
     };
-    let error = |status: tonic::Status| v1::ErrorInfo::from_status(&status);
+    let error = |status: tonic::Status| Error::from_status(&status);
     let mut events = models.pull_model(request).await.map_err(error)?.into_inner();
     loop {
         let event = timeout(LIMIT, events.message()).await.unwrap().map_err(error)?;
@@ -133,7 +134,7 @@ async fn a_plain_load_downloads_nothing_and_an_unload_ends_the_wait_for_files() 
         ..v1::UnloadModelRequest::default()
     };
     client.0.unload_model(request).await.unwrap();
-    assert_eq!(waiting.failed().await.kind(), Code::LoadCancelled);
+    assert_eq!(waiting.failed().await.code, Code::LoadCancelled);
     client.load("other").await.unwrap();
     assert_eq!(fetches(&worker.memory.lock().unwrap()).len(), 1);
     // The download itself goes on.
@@ -166,21 +167,18 @@ async fn a_failed_download_is_told_and_not_tried_again_at_once_except_by_an_oper
     let (worker, mut client) = begin(&rig, Fetches::Fail(gone)).await;
     for _ in 0..2 {
         assert_eq!(
-            client.ensure("h").await.failed().await.kind(),
+            client.ensure("h").await.failed().await.code,
             Code::CheckpointNotFound
         );
     }
     assert_eq!(fetches(&worker.memory.lock().unwrap()).len(), 1);
     let mut models = models(&rig).await;
     assert_eq!(
-        pull(&mut models, "h").await.unwrap_err().kind(),
+        pull(&mut models, "h").await.unwrap_err().code,
         Code::CheckpointNotFound
     );
     assert_eq!(fetches(&worker.memory.lock().unwrap()).len(), 2);
-    assert_eq!(
-        pull(&mut models, "x").await.unwrap_err().kind(),
-        Code::UnknownModel
-    );
+    assert_eq!(pull(&mut models, "x").await.unwrap_err().code, Code::UnknownModel);
     worker.memory.lock().unwrap().fetches = Fetches::Done;
     pull(&mut models, "h").await.unwrap();
     client.ensure("h").await.ready().await;
@@ -238,7 +236,7 @@ async fn a_delete_unloads_and_spares_what_others_have() {
     assert!(client.model("other").await.downloaded);
     // A stub has no files, and the configuration is not Muster's to change.
     let error = models.delete_model(request("a")).await.unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&error).kind(), Code::InvalidRequest);
+    assert_eq!(Error::from_status(&error).code, Code::InvalidRequest);
 }
 
 #[tokio::test]
@@ -277,7 +275,7 @@ async fn what_users_made_outlives_restarts() {
     ] {
         let error = api.set_model_options(options(wrong)).await.unwrap_err();
         assert_eq!(
-            v1::ErrorInfo::from_status(&error).kind(),
+            Error::from_status(&error).code,
             Code::InvalidLoadRequest,
             "{wrong}"
         );
@@ -326,7 +324,7 @@ async fn what_users_made_outlives_restarts() {
     // But an alias is not its model's files.
     let delete = v1::DeleteModelRequest { model: "mine".into() };
     let error = api.delete_model(delete).await.unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&error).kind(), Code::InvalidRequest);
+    assert_eq!(Error::from_status(&error).code, Code::InvalidRequest);
     assert_eq!(client.model("user.mine").await.status(), v1::ModelStatus::Loaded);
     let delete = v1::DeleteModelRequest {
         model: "user.mine".to_owned(),

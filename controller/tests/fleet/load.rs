@@ -1,6 +1,7 @@
 //! Loads: one for all who want it, their life, their ends.
 
-use muster_proto::{Code, ErrorExt as _, v1};
+use muster_core::Code;
+use muster_proto::v1;
 
 use crate::{
     Rig, TWO_MODELS,
@@ -204,13 +205,13 @@ async fn a_failed_load_says_why_and_is_refused_for_a_while() {
     worker.join(&rig.address()).await;
     let mut client = rig.client().await;
     let failure = client.ensure("a").await.failed().await;
-    assert_eq!(failure.kind(), Code::FileNotFound);
+    assert_eq!(failure.code, Code::FileNotFound);
     assert_eq!(failure.details["path"], "/x");
     let model = client.model("a").await;
     assert_eq!(model.status(), v1::ModelStatus::Failed);
-    assert_eq!(model.last_error.unwrap().kind(), Code::FileNotFound);
+    assert_eq!(model.last_error.unwrap().code, Code::FileNotFound.as_str());
     let again = client.ensure("a").await.failed().await;
-    assert_eq!(again.kind(), Code::ModelFailed);
+    assert_eq!(again.code, Code::ModelFailed);
     assert!(again.retry_after.is_some());
     assert_eq!(worker.count("load"), 1);
     worker.memory.lock().unwrap().loads = Loads::Ready;
@@ -226,7 +227,7 @@ async fn without_a_worker_a_wish_fails_after_a_while() {
     let rig = Rig::start(TWO_MODELS).await;
     let mut client = rig.client().await;
     let failure = client.ensure("a").await.failed().await;
-    assert_eq!(failure.kind(), Code::NoWorker);
+    assert_eq!(failure.code, Code::NoWorker);
 }
 
 #[tokio::test]
@@ -248,7 +249,7 @@ async fn a_wait_budget_ends_the_wait() {
     let stream = client.0.ensure_loaded(request).await.unwrap().into_inner();
     let failure = crate::Ensure(stream).failed().await;
     assert!(
-        matches!(failure.kind(), Code::ModelLoading | Code::EvictionTimeout),
+        matches!(failure.code, Code::ModelLoading | Code::EvictionTimeout),
         "{failure:?}"
     );
 }

@@ -26,7 +26,7 @@ mod worker;
 use std::{path::PathBuf, time::Duration};
 
 use muster_controller::{Controller, Doors, ServerError, StateError, config::Config};
-use muster_core::id;
+use muster_core::{Error, id};
 use muster_proto::{
     net::{Address, Channel, channel},
     trust::{Credentials, Door, Keys},
@@ -249,12 +249,12 @@ impl Ensure {
     }
 
     /// Waits for the failure, which ends the stream.
-    pub(crate) async fn failed(&mut self) -> v1::ErrorInfo {
+    pub(crate) async fn failed(&mut self) -> Error {
         loop {
             match self.next().await {
                 Some(Stage::Failed(error)) => {
                     assert!(self.next().await.is_none());
-                    return error;
+                    return error.into();
                 }
                 Some(Stage::Ready(ready)) => panic!("{ready:?}"),
                 Some(Stage::Queued(_) | Stage::Evicting(_) | Stage::Loading(_)) => {}

@@ -1,8 +1,9 @@
 //! Settings for one load (seed 001, `load_override`).
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{self, ErrorInfo},
+    StatusExt as _,
+    v1::{self},
 };
 
 use crate::{Client, Rig, files::models, worker::Worker};
@@ -17,7 +18,7 @@ enabled = false
 autoload = false
 ";
 
-async fn load(client: &mut Client, override_json: &str) -> Result<v1::Model, ErrorInfo> {
+async fn load(client: &mut Client, override_json: &str) -> Result<v1::Model, Error> {
     let request = v1::LoadModelRequest {
         override_json: override_json.to_owned(),
         ..Client::load_of("a")
@@ -25,7 +26,7 @@ async fn load(client: &mut Client, override_json: &str) -> Result<v1::Model, Err
     client
         .load_as(request)
         .await
-        .map_err(|status| ErrorInfo::from_status(&status))
+        .map_err(|status| Error::from_status(&status))
 }
 
 #[tokio::test]
@@ -51,7 +52,7 @@ async fn an_override_lives_as_long_as_its_load() {
 
     // Seed 001: overrides while it is loaded are refused, even equal ones; a bare load is well.
     let error = load(&mut client, r#"{"ctx_size": 1024}"#).await.unwrap_err();
-    assert_eq!(error.kind(), Code::InvalidLoadRequest);
+    assert_eq!(error.code, Code::InvalidLoadRequest);
     load(&mut client, "").await.unwrap();
 
     client.unload("a", false).await.unwrap();
@@ -70,7 +71,7 @@ async fn what_the_runtime_does_not_take_changes_nothing() {
     let mut client = rig.client().await;
     for wrong in [r#"{"gguf_n_ctx": 1}"#, r#"{"ctx_size": 0}"#, r#"{"x": 1}"#, "["] {
         let error = load(&mut client, wrong).await.unwrap_err();
-        assert_eq!(error.kind(), Code::InvalidLoadRequest, "{wrong}");
+        assert_eq!(error.code, Code::InvalidLoadRequest, "{wrong}");
     }
     assert_eq!(client.model("a").await.status(), v1::ModelStatus::Unloaded);
     assert_eq!(worker.count("load"), 0);
@@ -87,9 +88,9 @@ async fn a_load_makes_as_many_replicas_as_it_says_and_no_more_than_allowed() {
         ..Client::load_of("a")
     };
     let error = client.load_as(of(4)).await.unwrap_err();
-    let error = ErrorInfo::from_status(&error);
+    let error = Error::from_status(&error);
     assert_eq!(
-        (error.kind(), error.param.as_str()),
+        (error.code, error.param.as_deref().unwrap_or_default()),
         (Code::InvalidLoadRequest, "replicas")
     );
     assert_eq!(worker.count("load"), 0);
@@ -141,8 +142,8 @@ draft = 'a.gguf'
     assert_eq!(runtime(&mut client, "beyond").await, "llama_cpp");
     let mut both = Worker::new("both");
     let error = client.load("beyond").await.unwrap_err();
-    let error = ErrorInfo::from_status(&error);
-    assert_eq!(error.kind(), Code::InvalidLoadRequest);
+    let error = Error::from_status(&error);
+    assert_eq!(error.code, Code::InvalidLoadRequest);
     assert!(error.message.contains("`--numa`"), "{}", error.message);
     assert_eq!(ours.count("load"), 0);
     both.runtimes.push("llama_server");
@@ -174,8 +175,8 @@ draft = 'a.gguf'
             options_json: json,
         };
         let saved = api.set_model_options(save).await.unwrap_err();
-        for error in [error, ErrorInfo::from_status(&saved)] {
-            assert_eq!(error.kind(), Code::InvalidLoadRequest, "{args}");
+        for error in [error, Error::from_status(&saved)] {
+            assert_eq!(error.code, Code::InvalidLoadRequest, "{args}");
             let flag = args.split(' ').next().unwrap_or_default();
             assert!(error.message.contains(flag), "{}", error.message);
         }
@@ -232,8 +233,8 @@ async fn no_request_names_a_file_of_this_machine() {
             client.0.explain_load(explain).await.unwrap_err(),
             api.set_model_options(save).await.unwrap_err(),
         ] {
-            let error = ErrorInfo::from_status(&status);
-            assert_eq!(error.kind(), Code::InvalidLoadRequest, "{args}");
+            let error = Error::from_status(&status);
+            assert_eq!(error.code, Code::InvalidLoadRequest, "{args}");
             assert!(!error.message.contains("root:"), "{}", error.message);
         }
     }
@@ -263,9 +264,9 @@ async fn no_request_names_a_file_of_this_machine() {
         let registered = api.register_model(register).await.unwrap_err();
         let pulled = api.pull_model(pull).await.unwrap_err();
         for status in [registered, pulled] {
-            let error = ErrorInfo::from_status(&status);
+            let error = Error::from_status(&status);
             assert_eq!(
-                (error.kind(), error.param.as_str()),
+                (error.code, error.param.as_deref().unwrap_or_default()),
                 (Code::InvalidRequest, param),
                 "{checkpoint} {mmproj}: {}",
                 error.message

@@ -1,6 +1,7 @@
 //! Pins: kept over restarts, stronger than the configuration, and heeded by policy. Idle times: shown, and over one day.
 
-use muster_proto::{Code, ErrorExt as _, v1};
+use muster_core::{Code, Error};
+use muster_proto::{StatusExt as _, v1};
 
 use crate::{Client, Rig, TWO_MODELS, worker::Worker};
 
@@ -33,9 +34,9 @@ async fn a_pin_survives_a_restart_and_wins_over_the_configuration() {
     assert_eq!(pinned(client.model("a").await), ("a".to_owned(), true));
     assert_eq!(pinned(client.model("p").await), ("p".to_owned(), false));
     let unknown = pin(&mut client, "x", true).await.unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&unknown).kind(), Code::UnknownModel);
+    assert_eq!(Error::from_status(&unknown).code, Code::UnknownModel);
     let empty = pin(&mut client, "", true).await.unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&empty).param, "model");
+    assert_eq!(Error::from_status(&empty).param.unwrap_or_default(), "model");
 }
 
 #[tokio::test]
@@ -54,7 +55,7 @@ async fn a_model_pinned_while_loaded_is_not_evicted_until_it_is_unpinned() {
     };
     worker.until("the worker is told of the pin", told(true)).await;
     let refused = client.ensure("b").await.failed().await;
-    assert_eq!(refused.kind(), Code::SlotsPinned);
+    assert_eq!(refused.code, Code::SlotsPinned);
     assert_eq!(refused.details["pinned"], "a");
     pin(&mut client, "a", false).await.unwrap();
     worker.until("the worker is told of its end", told(false)).await;

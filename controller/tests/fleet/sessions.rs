@@ -1,7 +1,8 @@
 //! Sessions: fencing, loss, restarts of both sides.
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     trust::Credentials,
     v1::{self, RouteState, route_update, worker_message::Kind as Up},
 };
@@ -452,7 +453,7 @@ async fn a_draining_worker_takes_no_loads() {
     };
     worker.send_as(&worker.session(), Up::Report(report)).await;
     let failure = client.ensure("b").await.failed().await;
-    assert_eq!(failure.code, "no_worker");
+    assert_eq!(failure.code, Code::NoWorker);
     assert_eq!(worker.count("load"), 1);
 }
 
@@ -472,7 +473,7 @@ runtime = 'llama_server'
     let mut worker = Worker::new("w");
     worker.join(&rig.address()).await;
     let failure = rig.client().await.ensure("x").await.failed().await;
-    assert_eq!(failure.code, "no_worker");
+    assert_eq!(failure.code, Code::NoWorker);
     let expected = "no worker that can host model 'x' joined within 200 ms; its runtime `llama_server` is on no worker that is here";
     assert_eq!(failure.message, expected);
     assert_eq!(failure.details["missing_runtime"], "llama_server");
@@ -488,7 +489,7 @@ async fn a_hold_survives_the_controller_if_its_gateway_comes_back() {
     let instance = worker.instance("a");
     rig.stop().await;
     let status = wish.0.message().await.unwrap_err();
-    assert_eq!(v1::ErrorInfo::from_status(&status).kind(), Code::ShuttingDown);
+    assert_eq!(Error::from_status(&status).code, Code::ShuttingDown);
     worker.ended().await;
     rig.restart().await;
     worker.join(&rig.address()).await;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use muster_core::id;
+use muster_core::{Error, id};
 use muster_proto::{
     net::{Address, channel},
     trust::Credentials,
@@ -58,7 +58,7 @@ pub(crate) enum Fetches {
     /// They tell that they began, and go on until the script ends them.
     Stay,
     /// They fail.
-    Fail(v1::ErrorInfo),
+    Fail(Error),
 }
 
 #[derive(Debug, Default, Clone)]
@@ -68,7 +68,7 @@ pub(crate) enum Loads {
     /// They stay loading until the script goes on.
     Stay,
     /// They fail.
-    Fail(v1::ErrorInfo),
+    Fail(Error),
 }
 
 /// A worker process: its memory, and at most one session.
@@ -475,7 +475,7 @@ impl Memory {
                         ..v1::FetchProgress::default()
                     });
                 }
-                Fetches::Fail(error) => return News::Failed(error),
+                Fetches::Fail(error) => return News::Failed(error.into()),
             },
             Kind::Remove(_) => {
                 self.has.retain(|known| *known != checkpoint);
@@ -593,7 +593,7 @@ impl Memory {
             }
             Loads::Fail(error) => {
                 status.set_state(v1::InstanceState::Failed);
-                status.failure = Some(error);
+                status.failure = Some(error.into());
                 status.revision += 1;
                 reports.push(status.clone());
             }

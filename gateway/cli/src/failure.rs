@@ -1,6 +1,7 @@
 //! What can go wrong, said so that a person knows what to do next. Exit codes are part of the interface.
 
-use muster_proto::{Code, ErrorExt as _, net::Address, v1::ErrorInfo};
+use muster_core::{Code, Error};
+use muster_proto::{StatusExt as _, net::Address};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub(crate) enum Failure {
     NoMuster(String, String),
     /// The other side said no.
     #[error("{0}")]
-    Remote(Box<ErrorInfo>),
+    Remote(Box<Error>),
     /// The command makes no sense as given.
     #[error("{0}")]
     Usage(String),
@@ -53,12 +54,12 @@ impl Failure {
         } else if status.details().is_empty() && foreign {
             Self::NoMuster(peer.to_owned(), chain(status))
         } else {
-            Self::Remote(Box::new(ErrorInfo::from_status(status)))
+            Self::Remote(Box::new(Error::from_status(status)))
         }
     }
 
     /// An error in its catalogue form.
-    pub(crate) fn remote(error: ErrorInfo) -> Self {
+    pub(crate) fn remote(error: Error) -> Self {
         Self::Remote(Box::new(error))
     }
 
@@ -67,7 +68,7 @@ impl Failure {
         match self {
             Self::Usage(_) => 2,
             Self::NoController { .. } => 3,
-            Self::Remote(error) if error.kind() == Code::UnknownModel => 4,
+            Self::Remote(error) if error.code == Code::UnknownModel => 4,
             Self::Interrupted => 130,
             Self::Lost(..)
             | Self::NoMuster(..)
@@ -107,7 +108,7 @@ impl Failure {
             Self::NoMuster(..) => Some(
                 "HTTP has a port of its own; the controller's gRPC is at localhost:8100 unless it was told otherwise",
             ),
-            Self::Remote(error) => advice(error.kind()),
+            Self::Remote(error) => advice(error.code),
             Self::Up(error) => error.hint(),
             Self::Usage(_) | Self::Interrupted | Self::Io(_) | Self::Json(_) => None,
         }

@@ -1,10 +1,8 @@
 //! Whether a request may load its model (gateway/README.md, Autoload): its own word, else the model's, else the gateway's; the operator may lock
 //! requests out. Off is the strict behaviour of seed 001: a model that is not loaded rejects, with a code that says how it stands.
 
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, ModelSummary},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::ModelSummary;
 
 use crate::fleet::table::state_error;
 
@@ -31,7 +29,7 @@ impl Autoload {
     ///
     /// # Errors
     /// Why it takes none, if it is not to be loaded.
-    pub(super) fn check(self, asked: Option<bool>, summary: Option<&ModelSummary>) -> Result<(), ErrorInfo> {
+    pub(super) fn check(self, asked: Option<bool>, summary: Option<&ModelSummary>) -> Result<(), Error> {
         let model = summary.and_then(|summary| summary.autoload);
         let asked = asked.filter(|_| !self.locked);
         if asked.or(model).unwrap_or(self.on) {
@@ -55,7 +53,7 @@ pub(crate) fn on_off(text: &str) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{ErrorExt as _, v1::ModelStatus};
+    use muster_proto::v1::ModelStatus;
 
     use super::*;
 
@@ -101,7 +99,7 @@ mod tests {
                 status: status.into(),
                 ..model(None)
             };
-            assert_eq!(off.check(None, Some(&summary)).unwrap_err().kind(), code);
+            assert_eq!(off.check(None, Some(&summary)).unwrap_err().code, code);
         }
     }
 }

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     net::Channel,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult,
-        EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, InstanceRef, TokenizeCall,
-        TokenizeResult, inference_client::InferenceClient,
+        EngineDescription, EngineHttpCall, EngineHttpChunk, InstanceRef, TokenizeCall, TokenizeResult,
+        inference_client::InferenceClient,
     },
 };
 use tonic::{Response, Status};
@@ -32,7 +33,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// `unknown_model`, or why it is not loaded.
-    pub(crate) fn loaded(&self, model: &str) -> Result<Loaded, ErrorInfo> {
+    pub(crate) fn loaded(&self, model: &str) -> Result<Loaded, Error> {
         self.reach(model, |_| true)
     }
 
@@ -40,7 +41,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// As [`loaded`](Self::loaded); `ambiguous_instance` names them if there are several and none was chosen.
-    pub(crate) fn loaded_instance(&self, model: &str, instance: Option<&str>) -> Result<Loaded, ErrorInfo> {
+    pub(crate) fn loaded_instance(&self, model: &str, instance: Option<&str>) -> Result<Loaded, Error> {
         if let Some(instance) = instance {
             return self.reach(model, |id| id == instance);
         }
@@ -60,7 +61,7 @@ impl Dispatcher {
         self.reach(model, |_| true)
     }
 
-    fn reach(&self, model: &str, wanted: impl Fn(&str) -> bool) -> Result<Loaded, ErrorInfo> {
+    fn reach(&self, model: &str, wanted: impl Fn(&str) -> bool) -> Result<Loaded, Error> {
         let table = self.fleet.table();
         let summary = table.model(model).ok_or_else(|| unknown_model(model))?;
         let target = pick::pick(
@@ -92,7 +93,7 @@ impl Loaded {
     pub(crate) async fn apply_template(
         &mut self,
         call: ApplyTemplateCall,
-    ) -> Result<ApplyTemplateResult, ErrorInfo> {
+    ) -> Result<ApplyTemplateResult, Error> {
         if let Some(chat) = &call.chat {
             self.media.check_chat(chat)?;
         }
@@ -103,7 +104,7 @@ impl Loaded {
     ///
     /// # Errors
     /// What the worker says.
-    pub(crate) async fn tokenize(&mut self, call: TokenizeCall) -> Result<TokenizeResult, ErrorInfo> {
+    pub(crate) async fn tokenize(&mut self, call: TokenizeCall) -> Result<TokenizeResult, Error> {
         answer(self.client.tokenize(call).await)
     }
 }
@@ -113,7 +114,7 @@ impl Loaded {
     ///
     /// # Errors
     /// What the worker says.
-    pub(crate) async fn detokenize(&mut self, call: DetokenizeCall) -> Result<DetokenizeResult, ErrorInfo> {
+    pub(crate) async fn detokenize(&mut self, call: DetokenizeCall) -> Result<DetokenizeResult, Error> {
         answer(self.client.detokenize(call).await)
     }
 
@@ -121,7 +122,7 @@ impl Loaded {
     ///
     /// # Errors
     /// What the worker says.
-    pub(crate) async fn describe(&mut self, model: String) -> Result<EngineDescription, ErrorInfo> {
+    pub(crate) async fn describe(&mut self, model: String) -> Result<EngineDescription, Error> {
         let call = DescribeCall {
             instance: self.instance.clone(),
             model,
@@ -136,20 +137,19 @@ impl Loaded {
     pub(crate) async fn engine_http(
         &mut self,
         call: EngineHttpCall,
-    ) -> Result<impl Stream<Item = Result<EngineHttpChunk, ErrorInfo>> + Unpin + Send + 'static, ErrorInfo>
-    {
+    ) -> Result<impl Stream<Item = Result<EngineHttpChunk, Error>> + Unpin + Send + 'static, Error> {
         let chunks = answer(self.client.engine_http(call).await)?;
-        Ok(chunks.map(|chunk| chunk.map_err(|status| ErrorInfo::from_status(&status))))
+        Ok(chunks.map(|chunk| chunk.map_err(|status| Error::from_status(&status))))
     }
 }
 
-fn answer<T>(result: Result<Response<T>, Status>) -> Result<T, ErrorInfo> {
+fn answer<T>(result: Result<Response<T>, Status>) -> Result<T, Error> {
     match result {
         Ok(response) => Ok(response.into_inner()),
         // An error without typed details is the connection's.
         Err(status) if status.details().is_empty() => {
             Err(Code::WorkerLost.error(format!("the worker did not answer: {}", status.message())))
         }
-        Err(status) => Err(ErrorInfo::from_status(&status)),
+        Err(status) => Err(Error::from_status(&status)),
     }
 }

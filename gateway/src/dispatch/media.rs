@@ -2,10 +2,8 @@
 //! inside the network, with its rights. Only hosts that the operator lists are passed on, and what fetches is then the engine, which also follows
 //! where those hosts send it.
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{Chat, ErrorInfo, content_part, generate_request::Input, start::Work},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Chat, content_part, generate_request::Input, start::Work};
 use serde_json::Value;
 
 /// The hosts whose images and sounds engines may fetch.
@@ -27,7 +25,7 @@ impl MediaHosts {
     ///
     /// # Errors
     /// `media_url_refused`, naming the message.
-    pub(crate) fn check(&self, work: &Work) -> Result<(), ErrorInfo> {
+    pub(crate) fn check(&self, work: &Work) -> Result<(), Error> {
         match work {
             Work::Generate(work) => match &work.input {
                 Some(Input::Chat(chat)) => self.check_chat(chat),
@@ -41,7 +39,7 @@ impl MediaHosts {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn check_chat(&self, chat: &Chat) -> Result<(), ErrorInfo> {
+    pub(crate) fn check_chat(&self, chat: &Chat) -> Result<(), Error> {
         for (index, message) in chat.messages.iter().enumerate() {
             for part in &message.parts {
                 let checked = match &part.kind {
@@ -63,11 +61,11 @@ impl MediaHosts {
     ///
     /// # Errors
     /// `media_url_refused`.
-    pub(crate) fn check_json(&self, text: &[u8]) -> Result<(), ErrorInfo> {
+    pub(crate) fn check_json(&self, text: &[u8]) -> Result<(), Error> {
         serde_json::from_slice(text).map_or(Ok(()), |value| self.check_value(&value))
     }
 
-    fn check_value(&self, value: &Value) -> Result<(), ErrorInfo> {
+    fn check_value(&self, value: &Value) -> Result<(), Error> {
         match value {
             Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
                 Value::String(address) if points(key) => self.check_url(address),
@@ -87,7 +85,7 @@ impl MediaHosts {
     ///
     /// # Errors
     /// `media_url_refused`. The address itself is not repeated: a data URL may be megabytes.
-    pub(crate) fn check_url(&self, url: &str) -> Result<(), ErrorInfo> {
+    pub(crate) fn check_url(&self, url: &str) -> Result<(), Error> {
         let data = url
             .get(..5)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
@@ -139,7 +137,7 @@ mod tests {
         let error = hosts.check_chat(&chat).err();
         if let Some(error) = &error {
             assert_eq!(
-                (error.kind(), error.param.as_str()),
+                (error.code, error.param.as_deref().unwrap_or_default()),
                 (Code::MediaUrlRefused, "messages[0].content")
             );
         }

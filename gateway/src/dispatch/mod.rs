@@ -23,10 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, Event, ModelSummary, ModelType, Start, event, start::Work},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Event, ModelSummary, ModelType, Start, event, start::Work};
 
 use self::{autoload::Autoload, loaded::Loaded, media::MediaHosts};
 use crate::{
@@ -86,13 +84,13 @@ pub(crate) struct Dispatcher {
 
 enum Refusal {
     /// Try another instance; its worker may well host it.
-    Stale(ErrorInfo),
+    Stale(Error),
     /// Try another instance on another worker.
-    Away(ErrorInfo),
+    Away(Error),
     /// Try another instance if one is ready; loading one more would not help.
-    Full(ErrorInfo),
+    Full(Error),
     /// The answer is no.
-    Final(ErrorInfo),
+    Final(Error),
 }
 
 impl Dispatcher {
@@ -100,7 +98,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// What the worker or the controller said last; the catalogue's codes.
-    pub(crate) async fn dispatch(&self, envelope: &Envelope, work: &Work) -> Result<Admitted, ErrorInfo> {
+    pub(crate) async fn dispatch(&self, envelope: &Envelope, work: &Work) -> Result<Admitted, Error> {
         self.media.check(work)?;
         let shaped = match self.fleet.table().model(&envelope.common.model) {
             Some(summary) => gemma::structured(summary, work)?,
@@ -159,7 +157,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// Why it cannot be loaded.
-    pub(crate) async fn ensure(&self, model: &str, autoload: Option<bool>) -> Result<(), ErrorInfo> {
+    pub(crate) async fn ensure(&self, model: &str, autoload: Option<bool>) -> Result<(), Error> {
         self.loaded_for(model, autoload).await.map(drop)
     }
 
@@ -172,7 +170,7 @@ impl Dispatcher {
         &self,
         model: &str,
         autoload: Option<bool>,
-    ) -> Result<(Loaded, Option<Waiter>), ErrorInfo> {
+    ) -> Result<(Loaded, Option<Waiter>), Error> {
         let common = Common {
             model: model.to_owned(),
             ..Common::default()
@@ -208,7 +206,7 @@ impl Dispatcher {
         work: &Work,
         affinity: Option<u64>,
         avoid: &Avoid,
-    ) -> Result<(Arc<Target>, Option<Waiter>), ErrorInfo> {
+    ) -> Result<(Arc<Target>, Option<Waiter>), Error> {
         let limit = {
             let table = self.fleet.table();
             let model = &envelope.common.model;
@@ -237,7 +235,7 @@ impl Dispatcher {
     }
 
     /// Whether this request may load its model.
-    fn may_load(&self, envelope: &Envelope) -> Result<(), ErrorInfo> {
+    fn may_load(&self, envelope: &Envelope) -> Result<(), Error> {
         let table = self.fleet.table();
         let summary = table.model(&envelope.common.model).map(Arc::as_ref);
         self.autoload.check(envelope.autoload, summary)
@@ -270,7 +268,7 @@ impl Dispatcher {
         let answer = poll_fn(|cx| request.poll(cx, &mut events));
         match tokio::time::timeout(ADMISSION, answer).await {
             Ok(Batch::More) => match events.first().and_then(|event| event.kind.as_ref()) {
-                Some(event::Kind::Failed(error)) => Err(refusal(error)),
+                Some(event::Kind::Failed(error)) => Err(refusal(error.clone().into())),
                 Some(event::Kind::Admitted(admitted)) => {
                     target.gauge.report(admitted.queue_position);
                     events.remove(0);
@@ -297,13 +295,12 @@ impl Dispatcher {
     }
 }
 
-fn refusal(error: &ErrorInfo) -> Refusal {
-    let error = error.clone();
+fn refusal(error: Error) -> Refusal {
     #[allow(
         clippy::wildcard_enum_match_arm,
         reason = "all other codes of the catalogue are answers, not refusals"
     )]
-    match error.kind() {
+    match error.code {
         Code::StaleInstance => Refusal::Stale(error),
         Code::ShuttingDown => Refusal::Away(error),
         Code::QueueFull | Code::NoRoom => Refusal::Full(error),
@@ -329,12 +326,12 @@ fn start(envelope: &Envelope, work: &Work, target: &Target, waiter: Option<&Wait
 }
 
 /// The seed's text (seed 000, `GET /models/{id}`).
-pub(crate) fn unknown_model(model: &str) -> ErrorInfo {
+pub(crate) fn unknown_model(model: &str) -> Error {
     let error = Code::UnknownModel.error(format!("Model {model} has not been found"));
     error.with_param("model")
 }
 
-fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), ErrorInfo> {
+fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), Error> {
     match work {
         Work::Generate(_) => check_kind(summary, ModelType::Llm, "generate text"),
         Work::Embed(_) => check_kind(summary, ModelType::Embedding, "compute embeddings"),
@@ -343,7 +340,7 @@ fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), ErrorInfo> {
 }
 
 /// The wrong kind of model is refused before any load (gateway/README.md, Autoload); `does` says in words what was wanted of it.
-pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) -> Result<(), ErrorInfo> {
+pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) -> Result<(), Error> {
     let is = match ModelType::try_from(summary.r#type) {
         Ok(ModelType::Unspecified) | Err(_) => ModelType::Llm,
         Ok(known) => known,
@@ -363,7 +360,7 @@ pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) ->
 }
 
 /// Seed 001: switching is accepted only where the model advertises it; refused before any load where that is known.
-fn check_thinking(envelope: &Envelope, can: Option<bool>) -> Result<(), ErrorInfo> {
+fn check_thinking(envelope: &Envelope, can: Option<bool>) -> Result<(), Error> {
     if envelope.common.thinking && can == Some(false) {
         let message = format!(
             "model {} cannot switch thinking per request",

@@ -2,11 +2,12 @@
 //!
 //! Loads and unloads survive their caller: dropping a call here stops neither (gateway/README.md, Runtime Admin API).
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _, MAX_MESSAGE_BYTES,
+    MAX_MESSAGE_BYTES, StatusExt as _,
     net::Channel,
     v1::{
-        DeviceStatus, ErrorInfo, GetModelRequest, ListDevicesRequest, ListModelsRequest, ListWorkersRequest,
+        DeviceStatus, GetModelRequest, ListDevicesRequest, ListModelsRequest, ListWorkersRequest,
         LoadModelEvent, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest,
         WorkerStatus, control_client::ControlClient, load_model_event::Kind,
     },
@@ -39,7 +40,7 @@ impl Control {
     ///
     /// # Errors
     /// What the controller says, or `controller_unavailable`; so do all calls.
-    pub(crate) async fn models(mut self) -> Result<Vec<Model>, ErrorInfo> {
+    pub(crate) async fn models(mut self) -> Result<Vec<Model>, Error> {
         let answer = self.0.list_models(ListModelsRequest::default()).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().models)
     }
@@ -48,7 +49,7 @@ impl Control {
     ///
     /// # Errors
     /// `unknown_model`.
-    pub(crate) async fn model(mut self, id: &str) -> Result<Model, ErrorInfo> {
+    pub(crate) async fn model(mut self, id: &str) -> Result<Model, Error> {
         nameable(id)?;
         let request = GetModelRequest { model: id.to_owned() };
         let answer = self.0.get_model(request).await;
@@ -59,7 +60,7 @@ impl Control {
     ///
     /// # Errors
     /// Why it is not.
-    pub(crate) async fn load(mut self, request: LoadModelRequest) -> Result<LoadDone, ErrorInfo> {
+    pub(crate) async fn load(mut self, request: LoadModelRequest) -> Result<LoadDone, Error> {
         nameable(&request.model)?;
         done(self.0.load_model(request).await).await
     }
@@ -68,7 +69,7 @@ impl Control {
     ///
     /// # Errors
     /// Why it is not. What was loaded is loaded still, or again, unless the error's detail `restored` is `false`.
-    pub(crate) async fn replace(mut self, request: LoadModelRequest) -> Result<LoadDone, ErrorInfo> {
+    pub(crate) async fn replace(mut self, request: LoadModelRequest) -> Result<LoadDone, Error> {
         nameable(&request.model)?;
         done(self.0.replace_load(request).await).await
     }
@@ -77,7 +78,7 @@ impl Control {
     ///
     /// # Errors
     /// Why it is not to be loaded.
-    pub(crate) async fn begin_load(mut self, request: LoadModelRequest) -> Result<(), ErrorInfo> {
+    pub(crate) async fn begin_load(mut self, request: LoadModelRequest) -> Result<(), Error> {
         nameable(&request.model)?;
         // What is refused at once fails the call itself.
         let answer = self.0.load_model(request).await;
@@ -88,7 +89,7 @@ impl Control {
     ///
     /// # Errors
     /// `unknown_model`, `model_loading`.
-    pub(crate) async fn unload(mut self, request: UnloadModelRequest) -> Result<Model, ErrorInfo> {
+    pub(crate) async fn unload(mut self, request: UnloadModelRequest) -> Result<Model, Error> {
         nameable(&request.model)?;
         let answer = self.0.unload_model(request).await;
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
@@ -98,7 +99,7 @@ impl Control {
     ///
     /// # Errors
     /// `unknown_model`.
-    pub(crate) async fn pin(mut self, id: &str, pinned: bool) -> Result<Model, ErrorInfo> {
+    pub(crate) async fn pin(mut self, id: &str, pinned: bool) -> Result<Model, Error> {
         nameable(id)?;
         let model = id.to_owned();
         let answer = if pinned {
@@ -115,7 +116,7 @@ impl Control {
     ///
     /// # Errors
     /// As [`models`](Self::models).
-    pub(crate) async fn devices(mut self) -> Result<Vec<DeviceStatus>, ErrorInfo> {
+    pub(crate) async fn devices(mut self) -> Result<Vec<DeviceStatus>, Error> {
         let answer = self.0.list_devices(ListDevicesRequest {}).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().devices)
     }
@@ -124,14 +125,14 @@ impl Control {
     ///
     /// # Errors
     /// As [`models`](Self::models).
-    pub(crate) async fn workers(mut self) -> Result<Vec<WorkerStatus>, ErrorInfo> {
+    pub(crate) async fn workers(mut self) -> Result<Vec<WorkerStatus>, Error> {
         let answer = self.0.list_workers(ListWorkersRequest {}).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().workers)
     }
 }
 
 /// What a load comes to.
-async fn done(answer: Result<Response<Streaming<LoadModelEvent>>, Status>) -> Result<LoadDone, ErrorInfo> {
+async fn done(answer: Result<Response<Streaming<LoadModelEvent>>, Status>) -> Result<LoadDone, Error> {
     let mut events = answer.map_err(|status| error(&status))?.into_inner();
     let mut evicted = Vec::new();
     while let Some(event) = events.message().await.map_err(|status| error(&status))? {
@@ -149,7 +150,7 @@ async fn done(answer: Result<Response<Streaming<LoadModelEvent>>, Status>) -> Re
 }
 
 /// A name that is too long is nobody's; the controller's refusal, which repeats it, would not fit the headers that carry it.
-fn nameable(model: &str) -> Result<(), ErrorInfo> {
+fn nameable(model: &str) -> Result<(), Error> {
     if model.len() <= LONGEST_NAME {
         return Ok(());
     }
@@ -157,18 +158,18 @@ fn nameable(model: &str) -> Result<(), ErrorInfo> {
     Err(Code::UnknownModel.error(message).with_param("model"))
 }
 
-pub(super) fn shown(model: Option<Model>) -> Result<Model, ErrorInfo> {
+pub(super) fn shown(model: Option<Model>) -> Result<Model, Error> {
     model.ok_or_else(|| Code::Internal.error("the controller showed no model"))
 }
 
 /// An error with typed details is the controller's own word; anything else is the connection's.
-pub(super) fn error(status: &Status) -> ErrorInfo {
+pub(super) fn error(status: &Status) -> Error {
     if status.details().is_empty() {
         return away(status.message());
     }
-    ErrorInfo::from_status(status)
+    Error::from_status(status)
 }
 
-pub(super) fn away(why: &str) -> ErrorInfo {
+pub(super) fn away(why: &str) -> Error {
     Code::ControllerUnavailable.error(format!("the controller did not answer: {why}"))
 }

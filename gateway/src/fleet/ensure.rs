@@ -23,10 +23,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_core::{InstanceId, Missing, WorkerId, id};
+use muster_core::{Code, Error, InstanceId, Missing, WorkerId, id};
 use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{self, EnsureLoadedRequest, ErrorInfo, QueuedReason, ensure_loaded_event::Kind},
+    StatusExt as _,
+    v1::{self, EnsureLoadedRequest, QueuedReason, ensure_loaded_event::Kind},
 };
 use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,7 @@ enum State {
     /// With the error of who waits no longer, by what is waited for.
     Waiting(Code),
     Ready(Box<Route>),
-    Failed(Box<ErrorInfo>),
+    Failed(Box<Error>),
 }
 
 /// One stream and those who wait for it.
@@ -107,12 +107,7 @@ impl Wishes {
     ///
     /// # Errors
     /// `queue_full`.
-    pub(crate) fn join(
-        self: &Arc<Self>,
-        model: &str,
-        limit: u32,
-        avoid: &Avoid,
-    ) -> Result<Waiter, ErrorInfo> {
+    pub(crate) fn join(self: &Arc<Self>, model: &str, limit: u32, avoid: &Avoid) -> Result<Waiter, Error> {
         let limit = if limit == 0 { DEFAULT_LIMIT } else { limit };
         let mut open = self.open();
         if let Some(wish) = open.get(model) {
@@ -200,7 +195,7 @@ impl Waiter {
     ///
     /// # Errors
     /// What the controller says, or `controller_unavailable`; after the longest wait `eviction_timeout`, `model_loading` or `no_worker`.
-    pub(crate) async fn route(&mut self) -> Result<Route, ErrorInfo> {
+    pub(crate) async fn route(&mut self) -> Result<Route, Error> {
         let over = self.state.wait_for(|state| !matches!(state, State::Waiting(_)));
         let Some(longest) = self.wishes.longest else {
             return settled(over.await.as_deref().ok());
@@ -215,7 +210,7 @@ impl Waiter {
         }
     }
 
-    fn gave_up(&self, code: Code, longest: Duration) -> ErrorInfo {
+    fn gave_up(&self, code: Code, longest: Duration) -> Error {
         let model = &self.wish.request.model_id;
         let waited = longest.as_millis();
         code.error(format!("model {model} was not ready within {waited} ms"))
@@ -231,7 +226,7 @@ impl Drop for Waiter {
 }
 
 /// What became of a wish; none if it was dropped.
-fn settled(state: Option<&State>) -> Result<Route, ErrorInfo> {
+fn settled(state: Option<&State>) -> Result<Route, Error> {
     match state {
         Some(State::Ready(route)) => Ok((**route).clone()),
         Some(State::Failed(error)) => Err((**error).clone()),
@@ -242,7 +237,7 @@ fn settled(state: Option<&State>) -> Result<Route, ErrorInfo> {
 /// Why one attempt ended.
 enum Ended {
     /// The controller said no.
-    Failed(ErrorInfo),
+    Failed(Error),
     /// The controller went away, or never was there.
     Away { status: Status, heard: bool },
     /// It went away after `ready`: the hold's time limit at the worker takes over.
@@ -303,7 +298,7 @@ async fn insist(controller: &Controller, wish: &Wish) {
 }
 
 /// The route of an answer.
-fn read(route: Option<v1::Route>) -> Result<Route, ErrorInfo> {
+fn read(route: Option<v1::Route>) -> Result<Route, Error> {
     let read = route.ok_or(Missing("route")).and_then(Route::try_from);
     read.map_err(|missing| {
         metrics::malformed("answer", missing);
@@ -336,7 +331,7 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
                         }
                         Err(error) => return Ended::Failed(error),
                     },
-                    Some(Kind::Failed(error)) => return Ended::Failed(error),
+                    Some(Kind::Failed(error)) => return Ended::Failed(error.into()),
                     Some(Kind::Queued(queued)) => wish.waits_for(match queued.reason() {
                         QueuedReason::NoWorker => Code::NoWorker,
                         QueuedReason::Unspecified
@@ -356,8 +351,8 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
         return Ended::Held;
     }
     // An error with typed details is the controller's own word; anything else is the connection's.
-    let error = ErrorInfo::from_status(&status);
-    let gone = matches!(error.kind(), Code::ControllerUnavailable | Code::ShuttingDown);
+    let error = Error::from_status(&status);
+    let gone = matches!(error.code, Code::ControllerUnavailable | Code::ShuttingDown);
     if status.details().is_empty() || gone {
         return Ended::Away { status, heard };
     }
@@ -418,7 +413,7 @@ mod tests {
         let join = || wishes.join("m", 0, &Avoid::default()).unwrap();
         let mut first = join();
         first.wish.waits_for(Code::NoWorker);
-        assert_eq!(first.route().await.unwrap_err().kind(), Code::NoWorker);
+        assert_eq!(first.route().await.unwrap_err().code, Code::NoWorker);
         let mut second = join();
         assert!(Arc::ptr_eq(&first.wish, &second.wish));
         drop(first);

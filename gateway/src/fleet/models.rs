@@ -2,14 +2,14 @@
 //!
 //! Downloads and deletes survive their caller: dropping a call here stops neither (gateway/README.md, Runtime Admin API).
 
+use muster_core::Error;
 use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::Channel,
     v1::{
-        Alias, DeleteAliasRequest, DeleteModelRequest, DeleteModelResponse, ErrorInfo, HubListing,
-        ListAliasesRequest, ListVariantsRequest, Model, ModelDefinition, PullModelEvent, PullModelRequest,
-        RegisterModelRequest, SetAliasRequest, SetModelOptionsRequest, models_client::ModelsClient,
-        pull_model_event::Kind,
+        Alias, DeleteAliasRequest, DeleteModelRequest, DeleteModelResponse, HubListing, ListAliasesRequest,
+        ListVariantsRequest, Model, ModelDefinition, PullModelEvent, PullModelRequest, RegisterModelRequest,
+        SetAliasRequest, SetModelOptionsRequest, models_client::ModelsClient, pull_model_event::Kind,
     },
 };
 use tonic::Streaming;
@@ -29,7 +29,7 @@ impl Pull {
     ///
     /// # Errors
     /// Why the files are not there.
-    pub(crate) async fn next(&mut self) -> Result<Kind, ErrorInfo> {
+    pub(crate) async fn next(&mut self) -> Result<Kind, Error> {
         let event = self.0.message().await.map_err(|status| error(&status))?;
         event
             .and_then(|event| event.kind)
@@ -40,7 +40,7 @@ impl Pull {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub(crate) async fn done(mut self) -> Result<Model, ErrorInfo> {
+    pub(crate) async fn done(mut self) -> Result<Model, Error> {
         loop {
             if let Kind::Done(model) = self.next().await? {
                 return Ok(model);
@@ -61,27 +61,27 @@ impl Models {
     ///
     /// # Errors
     /// What is refused at once; so do all calls.
-    pub(crate) async fn pull(mut self, request: PullModelRequest) -> Result<Pull, ErrorInfo> {
+    pub(crate) async fn pull(mut self, request: PullModelRequest) -> Result<Pull, Error> {
         let answer = self.0.pull_model(request).await;
         Ok(Pull(answer.map_err(|status| error(&status))?.into_inner()))
     }
 
     /// Deletes a model's files, and the model if a user registered it.
-    pub(crate) async fn delete(mut self, model: &str) -> Result<DeleteModelResponse, ErrorInfo> {
+    pub(crate) async fn delete(mut self, model: &str) -> Result<DeleteModelResponse, Error> {
         let model = model.to_owned();
         let answer = self.0.delete_model(DeleteModelRequest { model }).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner())
     }
 
     /// Registers a model, or changes it.
-    pub(crate) async fn register(mut self, definition: ModelDefinition) -> Result<Model, ErrorInfo> {
+    pub(crate) async fn register(mut self, definition: ModelDefinition) -> Result<Model, Error> {
         let definition = Some(definition);
         let answer = self.0.register_model(RegisterModelRequest { definition }).await;
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
     }
 
     /// Saves options for a model's loads, in the place of those saved before.
-    pub(crate) async fn set_options(mut self, model: &str, options_json: String) -> Result<Model, ErrorInfo> {
+    pub(crate) async fn set_options(mut self, model: &str, options_json: String) -> Result<Model, Error> {
         let request = SetModelOptionsRequest {
             model: model.to_owned(),
             options_json,
@@ -91,7 +91,7 @@ impl Models {
     }
 
     /// What a repository of the hub has.
-    pub(crate) async fn variants(mut self, repo: &str) -> Result<HubListing, ErrorInfo> {
+    pub(crate) async fn variants(mut self, repo: &str) -> Result<HubListing, Error> {
         let repo = repo.to_owned();
         let answer = self.0.list_variants(ListVariantsRequest { repo }).await;
         let answer = answer.map_err(|status| error(&status))?.into_inner();
@@ -99,20 +99,20 @@ impl Models {
     }
 
     /// All aliases.
-    pub(crate) async fn aliases(mut self) -> Result<Vec<Alias>, ErrorInfo> {
+    pub(crate) async fn aliases(mut self) -> Result<Vec<Alias>, Error> {
         let answer = self.0.list_aliases(ListAliasesRequest {}).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().aliases)
     }
 
     /// Gives a model another name.
-    pub(crate) async fn set_alias(mut self, alias: Alias) -> Result<(), ErrorInfo> {
+    pub(crate) async fn set_alias(mut self, alias: Alias) -> Result<(), Error> {
         let alias = Some(alias);
         let answer = self.0.set_alias(SetAliasRequest { alias }).await;
         answer.map(drop).map_err(|status| error(&status))
     }
 
     /// Takes such a name away.
-    pub(crate) async fn delete_alias(mut self, alias: &str) -> Result<(), ErrorInfo> {
+    pub(crate) async fn delete_alias(mut self, alias: &str) -> Result<(), Error> {
         let alias = alias.to_owned();
         let answer = self.0.delete_alias(DeleteAliasRequest { alias }).await;
         answer.map(drop).map_err(|status| error(&status))

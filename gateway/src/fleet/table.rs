@@ -15,10 +15,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_core::{InstanceId, ModelId, WorkerAddress};
-use muster_proto::{
-    Code,
-    v1::{self, ErrorInfo, ModelStatus, ModelSummary, RouteDelta, RouteUpdate, SnapshotPart, route_update},
+use muster_core::{Code, Error, InstanceId, ModelId, WorkerAddress};
+use muster_proto::v1::{
+    self, ModelStatus, ModelSummary, RouteDelta, RouteUpdate, SnapshotPart, route_update,
 };
 
 use super::{gauge::Gauge, route::Route};
@@ -55,7 +54,7 @@ pub(crate) fn is_loaded(summary: &ModelSummary) -> bool {
 }
 
 /// Why a model does not take requests now (seed 001, request behaviour by runtime state).
-pub(crate) fn state_error(summary: &ModelSummary) -> ErrorInfo {
+pub(crate) fn state_error(summary: &ModelSummary) -> Error {
     let id = &summary.id;
     match ModelStatus::try_from(summary.status).unwrap_or_default() {
         ModelStatus::Loading => Code::ModelLoading.error(format!("model {id} is loading")),

@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::{
-    Code,
-    v1::{
-        ChoiceFinished, Delta, EmbedResult, ErrorInfo, Event, Finished, RerankResult, TokenLogprob, Usage,
-        event::Kind,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    ChoiceFinished, Delta, EmbedResult, Event, Finished, RerankResult, TokenLogprob, Usage, event::Kind,
 };
 use prost::Message as _;
 
@@ -60,7 +57,7 @@ impl Answer {
     ///
     /// # Errors
     /// The request failed, or its answer is larger than one may be that is not streamed.
-    pub(crate) fn event(&mut self, event: Event) -> Result<bool, ErrorInfo> {
+    pub(crate) fn event(&mut self, event: Event) -> Result<bool, Error> {
         match event.kind {
             Some(Kind::Delta(delta)) => {
                 self.bytes += delta.encoded_len();
@@ -80,7 +77,7 @@ impl Answer {
                 self.extra = event.extra_json;
                 return Ok(true);
             }
-            Some(Kind::Failed(error)) => return Err(error),
+            Some(Kind::Failed(error)) => return Err(error.into()),
             Some(Kind::Admitted(_) | Kind::Progress(_)) | None => {}
         }
         Ok(false)
@@ -114,7 +111,7 @@ impl Answer {
     }
 }
 
-fn too_large() -> ErrorInfo {
+fn too_large() -> Error {
     let most = MOST_BYTES >> 20;
     Code::InvalidRequest.error(format!(
         "the answer is larger than the {most} MiB that are gathered: ask for fewer probabilities or tokens, or for a stream"

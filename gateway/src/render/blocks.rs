@@ -8,9 +8,8 @@
 //! Such dialects have one choice.
 
 use bytes::BytesMut;
-use muster_proto::v1::{
-    ChoiceFinished, Delta, ErrorInfo, FinishReason, Finished, TokenLogprob, ToolCallDelta,
-};
+use muster_core::Error;
+use muster_proto::v1::{ChoiceFinished, Delta, FinishReason, Finished, TokenLogprob, ToolCallDelta};
 
 use super::{
     answer::{Choice, FunctionCall, is_text},
@@ -60,7 +59,7 @@ pub(crate) trait BlockFrames {
         false
     }
     /// The answer failed.
-    fn fail(&mut self, blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut);
+    fn fail(&mut self, blocks: &[Block], error: &Error, out: &mut BytesMut);
 }
 
 /// The blocks of a whole answer.
@@ -206,7 +205,7 @@ impl<B: BlockFrames> Frames for Blocks<B> {
         self.frames.finish(&self.blocks, &self.end, finished, out);
     }
 
-    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+    fn fail(&mut self, error: &Error, out: &mut BytesMut) {
         self.frames.fail(&self.blocks, error, out);
     }
 }

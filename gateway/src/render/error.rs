@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
-use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
+use muster_core::{Code, Error};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -14,30 +14,35 @@ use super::json::value;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ErrorForm {
     /// Writes the error's object.
-    pub(crate) object: fn(&mut BytesMut, &ErrorInfo),
+    pub(crate) object: fn(&mut BytesMut, &Error),
     /// The HTTP status.
     pub(crate) status: fn(Code) -> StatusCode,
 }
 
 impl ErrorForm {
     /// The error as a body.
-    pub(crate) fn body(&self, error: &ErrorInfo) -> Bytes {
+    pub(crate) fn body(&self, error: &Error) -> Bytes {
         let mut out = BytesMut::with_capacity(192);
         self.write(&mut out, error);
         out.freeze()
     }
 
     /// Writes the error's object.
-    pub(crate) fn write(&self, out: &mut BytesMut, error: &ErrorInfo) {
+    pub(crate) fn write(&self, out: &mut BytesMut, error: &Error) {
         (self.object)(out, error);
     }
 }
 
 /// OpenAI's form, and that of all that no dialect answers.
 pub(crate) static OPENAI: ErrorForm = ErrorForm {
-    object: |out, error| value(out, &OpenAiError::of(error, error.kind().openai_type())),
-    status: Code::http,
+    object: |out, error| value(out, &OpenAiError::of(error, error.code.openai_type())),
+    status: http_status,
 };
+
+/// A code's HTTP status.
+pub(crate) fn http_status(code: Code) -> StatusCode {
+    StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
 
 /// OpenAI's form of an error.
 #[derive(Debug, Serialize, ToSchema)]
@@ -49,7 +54,7 @@ pub(crate) struct OpenAiError<'a> {
 
 impl<'a> OpenAiError<'a> {
     /// The error under OpenAI's class `kind`.
-    pub(crate) fn of(error: &'a ErrorInfo, kind: &'a str) -> Self {
+    pub(crate) fn of(error: &'a Error, kind: &'a str) -> Self {
         Self {
             error: OpenAiErrorBody::of(error, kind),
         }
@@ -75,7 +80,7 @@ pub(crate) struct OpenAiErrorBody<'a> {
 
 impl<'a> OpenAiErrorBody<'a> {
     /// The error under OpenAI's class `kind`.
-    pub(crate) fn of(error: &'a ErrorInfo, kind: &'a str) -> Self {
+    pub(crate) fn of(error: &'a Error, kind: &'a str) -> Self {
         let details = error
             .details
             .iter()
@@ -83,8 +88,8 @@ impl<'a> OpenAiErrorBody<'a> {
         Self {
             message: &error.message,
             r#type: kind,
-            param: Some(error.param.as_str()).filter(|param| !param.is_empty()),
-            code: &error.code,
+            param: error.param.as_deref(),
+            code: error.code.as_str(),
             details: (!error.details.is_empty()).then(|| details.collect()),
         }
     }
@@ -96,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    fn body(error: &ErrorInfo) -> Value {
+    fn body(error: &Error) -> Value {
         serde_json::from_slice(&OPENAI.body(error)).unwrap()
     }
 

@@ -7,7 +7,8 @@
 //! A choice's end is held back until what follows, because the last one also shows the timings.
 
 use bytes::BytesMut;
-use muster_proto::v1::{ChoiceFinished, Delta, ErrorInfo, Event, Finished, PromptProgress, event::Kind};
+use muster_core::Error;
+use muster_proto::v1::{ChoiceFinished, Delta, Event, Finished, PromptProgress, event::Kind};
 
 use super::Render;
 
@@ -31,7 +32,7 @@ pub(crate) trait Frames {
     fn finish(&mut self, finished: &Finished, extra: &str, out: &mut BytesMut);
 
     /// The end of a stream that failed.
-    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut);
+    fn fail(&mut self, error: &Error, out: &mut BytesMut);
 }
 
 /// One stream's state.
@@ -108,7 +109,7 @@ impl<F: Frames> Render for Stream<F> {
             }
             Some(Kind::Failed(error)) => {
                 self.flush(None, out);
-                self.frames.fail(&error, out);
+                self.frames.fail(&error.into(), out);
                 return true;
             }
             Some(Kind::Admitted(_) | Kind::Embedded(_) | Kind::Reranked(_)) | None => {}

@@ -7,12 +7,9 @@
 //!  target_lang_code   en          ─► "English", "en"       must be there
 //! ```
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{
-        Chat, ChatMessage, ContentPart, ErrorInfo, ModelSummary, content_part, generate_request::Input,
-        start::Work,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    Chat, ChatMessage, ContentPart, ModelSummary, content_part, generate_request::Input, start::Work,
 };
 use serde_json::{Map, Value};
 
@@ -36,7 +33,7 @@ pub(crate) fn is_single_turn(prompt_format: &str) -> bool {
 ///
 /// # Errors
 /// `invalid_request`: a language that is missing or unknown, more than one turn.
-pub(crate) fn structured(summary: &ModelSummary, work: &Work) -> Result<Option<Work>, ErrorInfo> {
+pub(crate) fn structured(summary: &ModelSummary, work: &Work) -> Result<Option<Work>, Error> {
     let Work::Generate(work) = work else {
         return Ok(None);
     };
@@ -97,7 +94,7 @@ fn turn<'a>(
     model: &str,
     chat: &'a Chat,
     asked: &mut Map<String, Value>,
-) -> Result<(&'a ChatMessage, String), ErrorInfo> {
+) -> Result<(&'a ChatMessage, String), Error> {
     let one = || {
         wrong(
             "messages",
@@ -133,7 +130,7 @@ struct Language {
 }
 
 /// A language by its code; none if any is meant.
-fn language(key: &str, code: &Value) -> Result<Option<Language>, ErrorInfo> {
+fn language(key: &str, code: &Value) -> Result<Option<Language>, Error> {
     match code.as_str() {
         None => Err(wrong(key, "must be a string")),
         Some("" | "auto" | "mixed") => Ok(None),
@@ -151,7 +148,7 @@ fn known(code: &str) -> Option<Language> {
     })
 }
 
-fn wrong(key: &str, why: &str) -> ErrorInfo {
+fn wrong(key: &str, why: &str) -> Error {
     Code::InvalidRequest
         .error(format!("`{key}` {why}"))
         .with_param(key)
@@ -182,7 +179,7 @@ mod tests {
     }
 
     /// What the template gets, and the text.
-    fn shaped(body: &Value) -> Result<(Value, String, String), ErrorInfo> {
+    fn shaped(body: &Value) -> Result<(Value, String, String), Error> {
         let shaped = structured(&summary(FORMAT), &work(body))?.expect("it is a conversation");
         let Work::Generate(shaped) = shaped else {
             panic!("it generates")
@@ -232,7 +229,7 @@ mod tests {
 
     #[test]
     fn seed_001_translategemma_takes_one_turn_and_a_target() {
-        let param = |body: Value| shaped(&body).unwrap_err().param;
+        let param = |body: Value| shaped(&body).unwrap_err().param.unwrap_or_default();
         let user = serde_json::json!({"role": "user", "content": "a"});
         let turns = serde_json::json!([user, {"role": "assistant", "content": "b"}, user]);
         assert_eq!(

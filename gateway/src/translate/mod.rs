@@ -21,7 +21,7 @@ pub(crate) mod read;
 pub(crate) mod sampling;
 pub(crate) mod tools;
 
-use muster_proto::v1::ErrorInfo;
+use muster_core::Error;
 use utoipa::openapi::{RefOr, Schema};
 
 use self::{
@@ -61,7 +61,7 @@ pub(crate) struct View {
 pub(crate) const LONGEST_NAME: usize = 1024;
 
 /// Takes the `model` that every request must name.
-pub(crate) fn model(body: &mut Object<'_>) -> Result<String, ErrorInfo> {
+pub(crate) fn model(body: &mut Object<'_>) -> Result<String, Error> {
     ModelName::take(body, &["model"]).map(|ModelName(name)| name)
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn model(body: &mut Object<'_>) -> Result<String, ErrorInfo> {
 pub(crate) struct ModelName(pub(crate) String);
 
 impl Read<'_> for ModelName {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         let name = field.string()?;
         if name.is_empty() {
             return Err(field.wrong("must not be empty"));

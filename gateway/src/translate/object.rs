@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
+use muster_core::{Code, Error};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, MapAccess, Visitor},
@@ -18,13 +18,13 @@ use serde_json::value::RawValue;
 pub(crate) const MAX_DEPTH: usize = 100;
 
 /// An error about one field of the request.
-pub(crate) fn invalid(param: &str, message: impl fmt::Display) -> ErrorInfo {
+pub(crate) fn invalid(param: &str, message: impl fmt::Display) -> Error {
     let error = Code::InvalidRequest.error(format!("`{param}` {message}"));
     error.with_param(param)
 }
 
 /// Checks that `body` is UTF-8 and not nested deeper than [`MAX_DEPTH`], before any parser recurses into it.
-pub(crate) fn text(body: &[u8]) -> Result<&str, ErrorInfo> {
+pub(crate) fn text(body: &[u8]) -> Result<&str, Error> {
     let text = std::str::from_utf8(body).map_err(|_| malformed("the body is not UTF-8"))?;
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
     for byte in text.bytes() {
@@ -52,7 +52,7 @@ pub(crate) fn text(body: &[u8]) -> Result<&str, ErrorInfo> {
     Ok(text)
 }
 
-fn malformed(message: impl Into<String>) -> ErrorInfo {
+fn malformed(message: impl Into<String>) -> Error {
     Code::InvalidJson.error(message)
 }
 
@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for Pairs<'de> {
 
 impl<'a> Object<'a> {
     /// Parses the whole request body.
-    pub(crate) fn body(text: &'a str) -> Result<Self, ErrorInfo> {
+    pub(crate) fn body(text: &'a str) -> Result<Self, Error> {
         // First the syntax of the whole, so that a wrong type deep inside is never taken for malformed JSON.
         let raw: &RawValue = serde_json::from_str(text)
             .map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
@@ -104,7 +104,7 @@ impl<'a> Object<'a> {
         Self::parse(String::new(), raw)
     }
 
-    fn parse(path: String, raw: &'a RawValue) -> Result<Self, ErrorInfo> {
+    fn parse(path: String, raw: &'a RawValue) -> Result<Self, Error> {
         match serde_json::from_str::<Pairs<'a>>(raw.get()) {
             Ok(Pairs(fields)) => Ok(Self { path, fields }),
             Err(error) => Err(malformed(format!("`{path}` is not an object: {error}"))),
@@ -168,7 +168,7 @@ impl<'a> Object<'a> {
     }
 
     /// Takes a field that must be there.
-    pub(crate) fn need(&mut self, key: &str) -> Result<Field<'a>, ErrorInfo> {
+    pub(crate) fn need(&mut self, key: &str) -> Result<Field<'a>, Error> {
         self.take(key)
             .ok_or_else(|| invalid(&self.path_of(key), "is required"))
     }
@@ -264,32 +264,32 @@ impl<'a> Field<'a> {
     }
 
     /// An error about this field; `message` follows its name.
-    pub(crate) fn wrong(&self, message: impl fmt::Display) -> ErrorInfo {
+    pub(crate) fn wrong(&self, message: impl fmt::Display) -> Error {
         invalid(&self.path, message)
     }
 
     /// An error about this field's type.
-    pub(crate) fn want(&self, what: &str) -> ErrorInfo {
+    pub(crate) fn want(&self, what: &str) -> Error {
         self.wrong(format_args!("must be {what}, not {}", self.kind()))
     }
 
-    fn typed<T: DeserializeOwned>(&self, kind: Kind, what: &str) -> Result<T, ErrorInfo> {
+    fn typed<T: DeserializeOwned>(&self, kind: Kind, what: &str) -> Result<T, Error> {
         if self.kind() != kind {
             return Err(self.want(what));
         }
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong(format_args!("must be {what}")))
     }
 
-    pub(crate) fn string(&self) -> Result<String, ErrorInfo> {
+    pub(crate) fn string(&self) -> Result<String, Error> {
         self.typed(Kind::String, "a string")
     }
 
-    pub(crate) fn bool(&self) -> Result<bool, ErrorInfo> {
+    pub(crate) fn bool(&self) -> Result<bool, Error> {
         self.typed(Kind::Bool, "a boolean")
     }
 
     /// A whole number between `low` and `high`, both included. `3.0` counts as whole.
-    pub(crate) fn integer(&self, low: i64, high: i64) -> Result<i64, ErrorInfo> {
+    pub(crate) fn integer(&self, low: i64, high: i64) -> Result<i64, Error> {
         let number: serde_json::Number = self.typed(Kind::Number, "an integer")?;
         let value = match number.as_i64() {
             Some(value) => value,
@@ -302,13 +302,13 @@ impl<'a> Field<'a> {
     }
 
     /// A whole number that fits a `u32`, at least `low`.
-    pub(crate) fn u32(&self, low: u32) -> Result<u32, ErrorInfo> {
+    pub(crate) fn u32(&self, low: u32) -> Result<u32, Error> {
         let value = self.integer(low.into(), u32::MAX.into())?;
         u32::try_from(value).map_err(|_| self.wrong("is too large"))
     }
 
     /// A whole number that fits an `i32`, between `low` and `high`, both included.
-    pub(crate) fn i32(&self, low: i32, high: i32) -> Result<i32, ErrorInfo> {
+    pub(crate) fn i32(&self, low: i32, high: i32) -> Result<i32, Error> {
         let value = self.integer(low.into(), high.into())?;
         i32::try_from(value).map_err(|_| self.wrong("is too large"))
     }
@@ -318,7 +318,7 @@ impl<'a> Field<'a> {
         clippy::cast_possible_truncation,
         reason = "samplers compute in f32; the range was checked in f64"
     )]
-    pub(crate) fn float(&self, low: f64, high: f64) -> Result<f32, ErrorInfo> {
+    pub(crate) fn float(&self, low: f64, high: f64) -> Result<f32, Error> {
         let value: f64 = self.typed(Kind::Number, "a number")?;
         if value >= low && value <= high {
             return Ok(value as f32);
@@ -332,7 +332,7 @@ impl<'a> Field<'a> {
     }
 
     /// The elements of an array.
-    pub(crate) fn list(&self) -> Result<Vec<Self>, ErrorInfo> {
+    pub(crate) fn list(&self) -> Result<Vec<Self>, Error> {
         if self.kind() != Kind::Array {
             return Err(self.want("an array"));
         }
@@ -346,7 +346,7 @@ impl<'a> Field<'a> {
     }
 
     /// The fields of an object.
-    pub(crate) fn object(&self) -> Result<Object<'a>, ErrorInfo> {
+    pub(crate) fn object(&self) -> Result<Object<'a>, Error> {
         if self.kind() != Kind::Object {
             return Err(self.want("an object"));
         }
@@ -354,7 +354,7 @@ impl<'a> Field<'a> {
     }
 
     /// The fields of an object with their keys, in order.
-    pub(crate) fn entries(&self) -> Result<Vec<(String, Self)>, ErrorInfo> {
+    pub(crate) fn entries(&self) -> Result<Vec<(String, Self)>, Error> {
         let object = self.object()?;
         let entry = |(key, raw): &(Cow<'a, str>, &'a RawValue)| {
             let field = Field {
@@ -367,7 +367,7 @@ impl<'a> Field<'a> {
     }
 
     /// A list of strings, or one string for a list of one.
-    pub(crate) fn strings(&self) -> Result<Vec<String>, ErrorInfo> {
+    pub(crate) fn strings(&self) -> Result<Vec<String>, Error> {
         match self.kind() {
             Kind::String => Ok(vec![self.string()?]),
             Kind::Array => self.list()?.iter().map(Self::string).collect(),

@@ -1,9 +1,7 @@
 //! What the output must look like, where it ends, and what is reported about it: parts shared by chat and completions.
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, GenerateRequest, generate_request::Constraint},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{GenerateRequest, generate_request::Constraint};
 
 use serde_json::value::RawValue;
 use utoipa::openapi::{RefOr, Schema};
@@ -18,7 +16,7 @@ use super::{
 const MAX_CHOICES: i64 = 128;
 
 /// `stream` and `stream_options`.
-pub(crate) fn view(body: &mut Object<'_>) -> Result<View, ErrorInfo> {
+pub(crate) fn view(body: &mut Object<'_>) -> Result<View, Error> {
     let mut view = View {
         choices: 1,
         ..View::default()
@@ -43,7 +41,7 @@ pub(crate) fn switches(
     body: &mut Object<'_>,
     work: &mut GenerateRequest,
     view: &mut View,
-) -> Result<(), ErrorInfo> {
+) -> Result<(), Error> {
     let mut flag = |key: &str| body.take(key).map(|field| field.bool()).transpose();
     work.cache_prompt = flag("cache_prompt")?;
     work.post_sampling_probs = flag("post_sampling_probs")?.unwrap_or_default();
@@ -75,7 +73,7 @@ pub(crate) fn switches(
 pub(crate) struct Stop(pub(crate) Vec<String>);
 
 impl Read<'_> for Stop {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         stop(field).map(Self)
     }
 
@@ -84,7 +82,7 @@ impl Read<'_> for Stop {
     }
 }
 
-pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, ErrorInfo> {
+pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, Error> {
     let stop = field.strings()?;
     if stop.iter().any(String::is_empty) {
         return Err(field.wrong("must not contain an empty string"));
@@ -93,7 +91,7 @@ pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, ErrorInfo> {
 }
 
 /// `max_tokens`, `max_completion_tokens` (only one of them) and llama.cpp's `n_predict`; -1 = until the context is full.
-pub(crate) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, ErrorInfo> {
+pub(crate) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, Error> {
     let old = body.take("max_tokens");
     let new = body.take("max_completion_tokens");
     let native = body.take("n_predict");
@@ -104,16 +102,16 @@ pub(crate) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, ErrorInfo
 }
 
 /// The first limit there is among `keys`; -1 = until the context is full.
-pub(crate) fn tokens_limit(body: &mut Object<'_>, keys: &[&str]) -> Result<Option<u32>, ErrorInfo> {
+pub(crate) fn tokens_limit(body: &mut Object<'_>, keys: &[&str]) -> Result<Option<u32>, Error> {
     body.take_any(keys).map_or(Ok(None), |field| limit(&field))
 }
 
-fn limit(field: &Field<'_>) -> Result<Option<u32>, ErrorInfo> {
+fn limit(field: &Field<'_>) -> Result<Option<u32>, Error> {
     Ok(u32::try_from(field.i32(-1, i32::MAX)?).ok())
 }
 
 /// OpenAI's completions and vLLM's chats had `best_of`: more are generated than shown. Only where that changes nothing.
-pub(crate) fn best_of(body: &mut Object<'_>, choices: u32) -> Result<(), ErrorInfo> {
+pub(crate) fn best_of(body: &mut Object<'_>, choices: u32) -> Result<(), Error> {
     match body.take("best_of") {
         Some(field) if ![1, i64::from(choices)].contains(&field.integer(1, i64::MAX)?) => {
             let error = Code::UnsupportedByRuntime.error("`best_of` must be 1 or equal to `n`");
@@ -124,7 +122,7 @@ pub(crate) fn best_of(body: &mut Object<'_>, choices: u32) -> Result<(), ErrorIn
 }
 
 /// `response_format`, `grammar`, `json_schema` and vLLM's `guided_json`: at most one constraint.
-pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, ErrorInfo> {
+pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, Error> {
     let mut found: Option<Constraint> = None;
     let mut set = |field: &Field<'_>, constraint: Constraint| match found.replace(constraint) {
         None => Ok(()),
@@ -151,7 +149,7 @@ pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, Er
 }
 
 /// OpenAI's `{"type": …}`, and llama.cpp's form with the schema directly in it (seed 004, chat completions).
-pub(crate) fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, ErrorInfo> {
+pub(crate) fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, Error> {
     let mut format = field.object()?;
     let kind = format.need("type")?;
     match kind.string()?.as_str() {
@@ -172,7 +170,7 @@ pub(crate) fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, E
 }
 
 /// A schema, or its text.
-fn guided(field: &Field<'_>) -> Result<String, ErrorInfo> {
+fn guided(field: &Field<'_>) -> Result<String, Error> {
     if field.kind() != Kind::String {
         return schema(field);
     }
@@ -185,7 +183,7 @@ fn guided(field: &Field<'_>) -> Result<String, ErrorInfo> {
     }
 }
 
-pub(crate) fn schema(field: &Field<'_>) -> Result<String, ErrorInfo> {
+pub(crate) fn schema(field: &Field<'_>) -> Result<String, Error> {
     match field.kind() {
         Kind::Object | Kind::Bool => Ok(field.json()),
         Kind::Null | Kind::Number | Kind::String | Kind::Array => Err(field.want("a JSON schema")),
@@ -196,7 +194,7 @@ pub(crate) fn schema(field: &Field<'_>) -> Result<String, ErrorInfo> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Option<Constraint>, ErrorInfo> {
+    fn read(text: &str) -> Result<Option<Constraint>, Error> {
         constraint(&mut Object::body(text).unwrap())
     }
 
@@ -219,7 +217,7 @@ mod tests {
     fn what_is_no_schema_is_refused() {
         for text in ["3", "\"\"", "\"[1]\"", "\"{}, \\\"x\\\": {}\"", "[]"] {
             let error = read(&format!("{{\"guided_json\": {text}}}")).unwrap_err();
-            assert_eq!(error.param, "guided_json", "{text}");
+            assert_eq!(error.param.unwrap_or_default(), "guided_json", "{text}");
         }
     }
 
@@ -227,9 +225,12 @@ mod tests {
     fn two_constraints_are_refused() {
         let error =
             read(r#"{"grammar": "root ::= x", "response_format": {"type": "json_object"}}"#).unwrap_err();
-        assert_eq!(error.param, "response_format");
+        assert_eq!(error.param.unwrap_or_default(), "response_format");
         let error = read(r#"{"response_format": {"type": "json_schema", "json_schema": {}}}"#).unwrap_err();
-        assert_eq!(error.param, "response_format.json_schema.schema");
+        assert_eq!(
+            error.param.unwrap_or_default(),
+            "response_format.json_schema.schema"
+        );
     }
 
     #[test]
@@ -239,7 +240,13 @@ mod tests {
         assert_eq!(read(r#"{"max_completion_tokens": 0}"#).unwrap(), Some(0));
         assert_eq!(read(r#"{"n_predict": -1}"#).unwrap(), None);
         let error = read(r#"{"max_tokens": 5, "max_completion_tokens": 5}"#).unwrap_err();
-        assert_eq!(error.param, "max_completion_tokens");
-        assert_eq!(read(r#"{"max_tokens": -2}"#).unwrap_err().param, "max_tokens");
+        assert_eq!(error.param.unwrap_or_default(), "max_completion_tokens");
+        assert_eq!(
+            read(r#"{"max_tokens": -2}"#)
+                .unwrap_err()
+                .param
+                .unwrap_or_default(),
+            "max_tokens"
+        );
     }
 }

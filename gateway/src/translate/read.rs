@@ -10,7 +10,7 @@
 
 mod values;
 
-use muster_proto::v1::ErrorInfo;
+use muster_core::Error;
 use serde_json::Value;
 use utoipa::{
     ToSchema,
@@ -33,13 +33,13 @@ pub(crate) trait Read<'a>: Sized {
 
     /// # Errors
     /// What is wrong with it.
-    fn read(field: &Field<'a>) -> Result<Self, ErrorInfo>;
+    fn read(field: &Field<'a>) -> Result<Self, Error>;
 
     /// Takes it out of `object`, by the first of its names that is there.
     ///
     /// # Errors
     /// As [`Self::read`]; or it is missing.
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, ErrorInfo> {
+    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
         match object.take_any(names) {
             Some(field) => Self::read(&field),
             None => Err(invalid(&object.path_of(names[0]), "is required")),
@@ -57,7 +57,7 @@ pub(crate) trait Read<'a>: Sized {
 pub(crate) trait Fields<'a>: Sized {
     /// # Errors
     /// What is wrong with one of them.
-    fn take_from(object: &mut Object<'a>) -> Result<Self, ErrorInfo>;
+    fn take_from(object: &mut Object<'a>) -> Result<Self, Error>;
 
     /// Adds them to what the document says.
     fn describe(shape: &mut Shape);
@@ -66,7 +66,7 @@ pub(crate) trait Fields<'a>: Sized {
     ///
     /// # Errors
     /// `invalid_json`, or `invalid_request` naming the field.
-    fn body(text: &'a [u8]) -> Result<Self, ErrorInfo> {
+    fn body(text: &'a [u8]) -> Result<Self, Error> {
         Self::take_from(&mut Object::body(object::text(text)?)?)
     }
 }
@@ -157,7 +157,7 @@ macro_rules! body {
         impl<'x $(: $life)?, $($life)?> $crate::translate::read::Fields<'x> for $name $(<$life>)? {
             fn take_from(
                 object: &mut $crate::translate::object::Object<'x>,
-            ) -> Result<Self, muster_proto::v1::ErrorInfo> {
+            ) -> Result<Self, muster_core::Error> {
                 use $crate::translate::read::{Read, name};
                 Ok(Self {
                     $($group: $crate::translate::read::Fields::take_from(object)?,)*
@@ -177,7 +177,7 @@ macro_rules! body {
         impl<'x $(: $life)?, $($life)?> $crate::translate::read::Read<'x> for $name $(<$life>)? {
             fn read(
                 field: &$crate::translate::object::Field<'x>,
-            ) -> Result<Self, muster_proto::v1::ErrorInfo> {
+            ) -> Result<Self, muster_core::Error> {
                 $crate::translate::read::Fields::take_from(&mut field.object()?)
             }
 

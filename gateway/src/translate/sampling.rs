@@ -2,9 +2,10 @@
 //!
 //! OpenAI's own fields have OpenAI's ranges; llama.cpp's have those within which its samplers are defined.
 
+use muster_core::Error;
 use muster_proto::{
     parameters::{Kind as Takes, SAMPLING, Value},
-    v1::{ErrorInfo, LogitBias, Sampling, logit_bias},
+    v1::{LogitBias, Sampling, logit_bias},
 };
 
 use super::{
@@ -29,7 +30,7 @@ pub(crate) enum Ranges {
 pub(crate) struct Samplers(pub(crate) Sampling);
 
 impl Fields<'_> for Samplers {
-    fn take_from(object: &mut Object<'_>) -> Result<Self, ErrorInfo> {
+    fn take_from(object: &mut Object<'_>) -> Result<Self, Error> {
         sampling(object).map(Self)
     }
 
@@ -43,16 +44,16 @@ impl Fields<'_> for Samplers {
 }
 
 /// Takes all sampling parameters out of `body`.
-pub(crate) fn sampling(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
+pub(crate) fn sampling(body: &mut Object<'_>) -> Result<Sampling, Error> {
     read(body, Ranges::OpenAi)
 }
 
 /// As [`sampling`], on llama.cpp's own routes, which know none of OpenAI's ranges.
-pub(crate) fn unbounded(body: &mut Object<'_>) -> Result<Sampling, ErrorInfo> {
+pub(crate) fn unbounded(body: &mut Object<'_>) -> Result<Sampling, Error> {
     read(body, Ranges::LlamaCpp)
 }
 
-fn read(body: &mut Object<'_>, ranges: Ranges) -> Result<Sampling, ErrorInfo> {
+fn read(body: &mut Object<'_>, ranges: Ranges) -> Result<Sampling, Error> {
     let mut sampling = Sampling::default();
     for parameter in SAMPLING.iter() {
         let mut field = body.take(parameter.name);
@@ -72,7 +73,7 @@ fn read(body: &mut Object<'_>, ranges: Ranges) -> Result<Sampling, ErrorInfo> {
     Ok(sampling)
 }
 
-fn value(field: &Field<'_>, takes: Takes, ranges: Ranges) -> Result<Value, ErrorInfo> {
+fn value(field: &Field<'_>, takes: Takes, ranges: Ranges) -> Result<Value, Error> {
     let value = match (takes, ranges) {
         (Takes::Float { range, .. }, Ranges::LlamaCpp)
         | (Takes::Float { openai: range, .. }, Ranges::OpenAi) => {
@@ -87,7 +88,7 @@ fn value(field: &Field<'_>, takes: Takes, ranges: Ranges) -> Result<Value, Error
 }
 
 /// OpenAI's `{"123": -1}` or llama.cpp's `[[123, -1], ["text", false]]`.
-fn biases(field: &Field<'_>) -> Result<Vec<LogitBias>, ErrorInfo> {
+fn biases(field: &Field<'_>) -> Result<Vec<LogitBias>, Error> {
     match field.kind() {
         Kind::Object => {
             let entry = |(key, value): (String, Field<'_>)| bias(target(key), &value);
@@ -108,7 +109,7 @@ fn target(key: String) -> logit_bias::Target {
     }
 }
 
-fn pair(field: &Field<'_>) -> Result<LogitBias, ErrorInfo> {
+fn pair(field: &Field<'_>) -> Result<LogitBias, Error> {
     let parts = field.list()?;
     let [who, value] = parts.as_slice() else {
         return Err(field.wrong("must be a pair of token and bias"));
@@ -122,7 +123,7 @@ fn pair(field: &Field<'_>) -> Result<LogitBias, ErrorInfo> {
     bias(target, value)
 }
 
-fn bias(target: logit_bias::Target, value: &Field<'_>) -> Result<LogitBias, ErrorInfo> {
+fn bias(target: logit_bias::Target, value: &Field<'_>) -> Result<LogitBias, Error> {
     let (bias, never) = match value.kind() {
         Kind::Bool if value.bool()? => return Err(value.wrong("must be a number or false")),
         Kind::Bool => (0.0, true),
@@ -141,7 +142,7 @@ fn bias(target: logit_bias::Target, value: &Field<'_>) -> Result<LogitBias, Erro
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Sampling, ErrorInfo> {
+    fn read(text: &str) -> Result<Sampling, Error> {
         sampling(&mut Object::body(text).unwrap())
     }
 
@@ -161,7 +162,7 @@ mod tests {
                 assert!((parameter.get)(&sampling).is_some(), "{name}");
                 assert_eq!(object.rest(), "", "{name}");
                 body = format!("{{\"{name}\": {{}}}}");
-                assert_eq!(read(&body).unwrap_err().param, *name);
+                assert_eq!(read(&body).unwrap_err().param.unwrap_or_default(), *name);
             }
         }
     }
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(openai[0].target, Some(logit_bias::Target::Token(12)));
         assert!(openai[1].never);
         let error = read(r#"{"logit_bias": [[12]]}"#).unwrap_err();
-        assert_eq!(error.param, "logit_bias[0]");
+        assert_eq!(error.param.unwrap_or_default(), "logit_bias[0]");
     }
 
     #[test]
@@ -197,7 +198,7 @@ mod tests {
             ("mirostat", "3"),
         ] {
             let error = read(&format!("{{\"{field}\": {value}}}")).unwrap_err();
-            assert_eq!(error.param, field);
+            assert_eq!(error.param.unwrap_or_default(), field);
         }
         // llama.cpp's own routes have no such ranges (seed 004).
         let text = r#"{"temperature": 3, "presence_penalty": 3, "frequency_penalty": -4}"#;

@@ -1,9 +1,7 @@
 //! Tools and tool choice in OpenAI's form.
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, Tool, ToolChoice, ToolChoiceMode, tool_choice},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Tool, ToolChoice, ToolChoiceMode, tool_choice};
 
 use super::{
     object::{Field, Kind, Object},
@@ -15,7 +13,7 @@ use super::{
 pub(crate) struct Tools(pub(crate) Vec<Tool>);
 
 impl Fields<'_> for Tools {
-    fn take_from(object: &mut Object<'_>) -> Result<Self, ErrorInfo> {
+    fn take_from(object: &mut Object<'_>) -> Result<Self, Error> {
         tools(object).map(Self)
     }
 
@@ -25,7 +23,7 @@ impl Fields<'_> for Tools {
 }
 
 /// Takes `tools` out of `body`.
-pub(crate) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, ErrorInfo> {
+pub(crate) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, Error> {
     for old in ["functions", "function_call"] {
         if let Some(field) = body.take(old) {
             let error =
@@ -39,7 +37,7 @@ pub(crate) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, ErrorInfo> {
     }
 }
 
-fn tool(field: &Field<'_>) -> Result<Tool, ErrorInfo> {
+fn tool(field: &Field<'_>) -> Result<Tool, Error> {
     let mut tool = field.object()?;
     if let Some(kind) = tool.take("type")
         && kind.string()? != "function"
@@ -76,7 +74,7 @@ fn tool(field: &Field<'_>) -> Result<Tool, ErrorInfo> {
 }
 
 /// Takes `tool_choice` out of `body` and checks it against `tools`.
-pub(crate) fn tool_choice(body: &mut Object<'_>, tools: &[Tool]) -> Result<Option<ToolChoice>, ErrorInfo> {
+pub(crate) fn tool_choice(body: &mut Object<'_>, tools: &[Tool]) -> Result<Option<ToolChoice>, Error> {
     let Some(field) = body.take("tool_choice") else {
         return Ok(None);
     };
@@ -94,7 +92,7 @@ pub(crate) fn tool_choice(body: &mut Object<'_>, tools: &[Tool]) -> Result<Optio
     Ok(Some(ToolChoice { kind: Some(kind) }))
 }
 
-fn word(field: &Field<'_>) -> Result<tool_choice::Kind, ErrorInfo> {
+fn word(field: &Field<'_>) -> Result<tool_choice::Kind, Error> {
     let mode = match field.string()?.as_str() {
         "auto" => ToolChoiceMode::Auto,
         "none" => ToolChoiceMode::None,
@@ -104,7 +102,7 @@ fn word(field: &Field<'_>) -> Result<tool_choice::Kind, ErrorInfo> {
     Ok(tool_choice::Kind::Mode(mode.into()))
 }
 
-fn named(field: &Field<'_>, tools: &[Tool]) -> Result<tool_choice::Kind, ErrorInfo> {
+fn named(field: &Field<'_>, tools: &[Tool]) -> Result<tool_choice::Kind, Error> {
     let mut choice = field.object()?;
     if let Some(kind) = choice.take("type")
         && kind.string()? != "function"
@@ -130,7 +128,7 @@ mod tests {
     const TOOLS: &str =
         r#""tools": [{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}]"#;
 
-    fn read(choice: &str) -> Result<Option<ToolChoice>, ErrorInfo> {
+    fn read(choice: &str) -> Result<Option<ToolChoice>, Error> {
         let text = format!("{{{TOOLS}, \"tool_choice\": {choice}}}");
         let mut body = Object::body(&text).unwrap();
         let tools = tools(&mut body)?;
@@ -148,15 +146,24 @@ mod tests {
         let named = r#"{"type": "function", "function": {"name": "f"}}"#;
         assert_eq!(kind(named), tool_choice::Kind::Function("f".into()));
         let other = r#"{"type": "function", "function": {"name": "g"}}"#;
-        assert_eq!(read(other).unwrap_err().param, "tool_choice.function.name");
-        assert_eq!(read("\"maybe\"").unwrap_err().param, "tool_choice");
+        assert_eq!(
+            read(other).unwrap_err().param.unwrap_or_default(),
+            "tool_choice.function.name"
+        );
+        assert_eq!(
+            read("\"maybe\"").unwrap_err().param.unwrap_or_default(),
+            "tool_choice"
+        );
     }
 
     #[test]
     fn what_is_wrong_in_a_tool_is_named() {
         let mut body = Object::body(r#"{"tools": [{"type": "function", "function": {"name": 3}}]}"#).unwrap();
-        assert_eq!(tools(&mut body).unwrap_err().param, "tools[0].function.name");
+        assert_eq!(
+            tools(&mut body).unwrap_err().param.unwrap_or_default(),
+            "tools[0].function.name"
+        );
         let mut body = Object::body(r#"{"functions": []}"#).unwrap();
-        assert_eq!(tools(&mut body).unwrap_err().kind(), Code::UnsupportedByRuntime);
+        assert_eq!(tools(&mut body).unwrap_err().code, Code::UnsupportedByRuntime);
     }
 }

@@ -13,11 +13,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderMap, HeaderValue, header, uri::Authority};
-use muster_proto::{
-    Code,
-    trust::{Holder, Keys, Need, sent},
-    v1::ErrorInfo,
-};
+use muster_core::{Code, Error};
+use muster_proto::trust::{Holder, Keys, Need, sent};
 use sha2::{Digest as _, Sha256};
 
 use super::reply::Refusal;
@@ -80,7 +77,7 @@ fn admit(
     peer: Peer,
     headers: &HeaderMap,
     authority: Option<&str>,
-) -> Result<(), ErrorInfo> {
+) -> Result<(), Error> {
     let nobody = !keys.guard_changes();
     let changes = matches!(access, Access::Admin | Access::Internal);
     if nobody && changes && is_foreign(headers, authority) {
@@ -144,7 +141,6 @@ pub(super) async fn check(access: Access, keys: Arc<Keys>, mut request: Request,
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::ErrorExt as _;
 
     use super::*;
 
@@ -156,7 +152,7 @@ mod tests {
         let peer = Peer::Elsewhere;
         admit(keys, access, peer, &headers, None)
             .err()
-            .map(|error| error.kind())
+            .map(|error| error.code)
     }
 
     fn bearer(keys: &Keys, access: Access, value: &str) -> Option<Code> {
@@ -250,7 +246,7 @@ mod tests {
                 headers.insert("x-api-key", key.parse().unwrap());
             }
             let verdict = admit(keys, Access::Internal, peer, &headers, None);
-            verdict.err().map(|error| error.kind())
+            verdict.err().map(|error| error.code)
         };
         let open = Keys::new(NONE, NONE);
         assert_eq!(admit(&open, Peer::Here, ""), None);
@@ -275,7 +271,7 @@ mod tests {
                 headers.insert("host", "localhost:8000".parse().unwrap());
             }
             let verdict = admit(keys, access, Peer::Here, &headers, authority);
-            verdict.err().map(|error| error.kind())
+            verdict.err().map(|error| error.code)
         };
         let open = Keys::new(NONE, NONE);
         let foreign = [

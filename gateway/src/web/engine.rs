@@ -8,10 +8,10 @@ use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
-use muster_core::runtime::Family;
+use muster_core::{Code, Error, runtime::Family};
 use muster_proto::{
-    Code, engine_http,
-    v1::{EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, ModelSummary},
+    engine_http,
+    v1::{EngineDescription, EngineHttpCall, EngineHttpChunk, ModelSummary},
 };
 use serde::Deserialize;
 
@@ -34,7 +34,7 @@ impl ModelQuery {
     ///
     /// # Errors
     /// `invalid_request`: none is named and not exactly one is loaded.
-    pub(crate) fn model(self, table: &Table, body: Option<&mut Object<'_>>) -> Result<String, ErrorInfo> {
+    pub(crate) fn model(self, table: &Table, body: Option<&mut Object<'_>>) -> Result<String, Error> {
         let named = body.and_then(|body| body.take("model"));
         let named = named
             .map(|field| field.string())
@@ -64,7 +64,7 @@ impl EngineQuery {
     ///
     /// # Errors
     /// None is named and not exactly one is loaded; the one that is named is not.
-    pub(crate) fn engine(self, app: &App) -> Result<Engine, ErrorInfo> {
+    pub(crate) fn engine(self, app: &App) -> Result<Engine, Error> {
         let table = app.dispatcher.fleet.table();
         let model = ModelQuery { model: self.model }.model(&table, None)?;
         let summary = table.model(&model).ok_or_else(|| unknown_model(&model))?;
@@ -100,12 +100,12 @@ impl Engine {
     }
 
     /// The engine's own view.
-    pub(crate) async fn describe(&mut self) -> Result<EngineDescription, ErrorInfo> {
+    pub(crate) async fn describe(&mut self) -> Result<EngineDescription, Error> {
         self.loaded.describe(self.summary.id.clone()).await
     }
 
     /// Its own view, if its model was loaded with this flag of llama.cpp's; else the route is off (seed 004; gateway/README.md, llama.cpp's routes).
-    pub(crate) async fn switched_on(&mut self, flag: &str) -> Result<EngineDescription, ErrorInfo> {
+    pub(crate) async fn switched_on(&mut self, flag: &str) -> Result<EngineDescription, Error> {
         let description = self.describe().await?;
         let settings = description.settings.as_ref();
         if settings.is_some_and(|settings| settings.args.iter().any(|word| word == flag)) {
@@ -144,7 +144,7 @@ impl Engine {
 }
 
 /// llama.cpp's words for what a server does not have (seed 004, API errors).
-fn unsupported(path: &str) -> ErrorInfo {
+fn unsupported(path: &str) -> Error {
     let what = path
         .trim_start_matches('/')
         .split(['/', '?'])
@@ -159,7 +159,7 @@ fn unsupported(path: &str) -> ErrorInfo {
 /// The engine did not answer.
 pub(crate) async fn response<S>(mut chunks: S) -> Result<Response, Refusal>
 where
-    S: Stream<Item = Result<EngineHttpChunk, ErrorInfo>> + Unpin + Send + 'static,
+    S: Stream<Item = Result<EngineHttpChunk, Error>> + Unpin + Send + 'static,
 {
     let first = match chunks.next().await {
         Some(first) => first?,

@@ -8,7 +8,8 @@ use std::{net::IpAddr, sync::Arc};
 
 use axum::{extract::Request, middleware::Next, response::Response};
 use http::{HeaderMap, Uri, header::HOST, uri::Authority};
-use muster_proto::{Code, net::Address, trust::guard::is_this_machine, v1::ErrorInfo};
+use muster_core::{Code, Error};
+use muster_proto::{net::Address, trust::guard::is_this_machine};
 
 use super::FormAt;
 
@@ -48,7 +49,7 @@ impl Hosts {
     ///
     /// # Errors
     /// `forbidden`.
-    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorInfo> {
+    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
         if matches!(self.names, Names::Any) {
             return Ok(());
         }

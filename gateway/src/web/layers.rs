@@ -13,8 +13,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderName, HeaderValue, header::RETRY_AFTER};
-use muster_core::id;
-use muster_proto::Code;
+use muster_core::{Code, id};
 use tower_http::{
     catch_panic::CatchPanicLayer,
     cors::{AllowHeaders, Any as AnyOrigin, CorsLayer},

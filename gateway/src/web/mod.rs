@@ -34,7 +34,8 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, future::RouteFuture},
 };
-use muster_proto::{Code, trust::Keys, v1::ErrorInfo};
+use muster_core::{Code, Error};
+use muster_proto::trust::Keys;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
@@ -148,6 +149,6 @@ fn method_not_allowed(form_at: FormAt, request: &Request) -> Response {
 }
 
 /// No dialect has the route: in the form of the one whose clients ask there.
-fn refused(form: &ErrorForm, error: ErrorInfo) -> Response {
+fn refused(form: &ErrorForm, error: Error) -> Response {
     reply::write_error(form, Refusal(error).into_response())
 }

@@ -12,10 +12,10 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER},
 };
 use http_body_util::BodyExt as _;
-use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
+use muster_core::{Code, Error};
 
 use super::budget::{Budget, Held};
-use crate::render::error::ErrorForm;
+use crate::render::error::{ErrorForm, http_status};
 
 /// Longest time for a body to come whole: what a client with 1 MB/s needs for the largest, twice.
 const BODY_TIME: Duration = Duration::from_secs(120);
@@ -27,10 +27,10 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// An error as an answer.
 #[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) ErrorInfo);
+pub(crate) struct Refusal(pub(crate) Error);
 
-impl From<ErrorInfo> for Refusal {
-    fn from(error: ErrorInfo) -> Self {
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
         Self(error)
     }
 }
@@ -39,13 +39,13 @@ impl IntoResponse for Refusal {
     /// Status and headers; the body is written by [`write_error`], which knows the dialect.
     fn into_response(self) -> Response {
         let error = self.0;
-        let code = error.kind();
-        if code.http().is_server_error() {
+        let code = error.code;
+        if http_status(code).is_server_error() {
             tracing::warn!(%error, "answered with an error");
         } else {
             tracing::debug!(%error, "refused a request");
         }
-        let mut response = json(code.http(), Body::empty());
+        let mut response = json(http_status(code), Body::empty());
         if let Some(after) = retry_after(&error) {
             response.headers_mut().insert(RETRY_AFTER, after);
         }
@@ -56,23 +56,22 @@ impl IntoResponse for Refusal {
 
 /// An error whose body has not been written yet.
 #[derive(Clone, Debug)]
-struct Unwritten(ErrorInfo);
+struct Unwritten(Error);
 
 /// Writes the body of a [`Refusal`] in a dialect's form; leaves all other answers as they are.
 pub(crate) fn write_error(form: &ErrorForm, mut response: Response) -> Response {
     if let Some(Unwritten(error)) = response.extensions_mut().remove::<Unwritten>() {
-        *response.status_mut() = (form.status)(error.kind());
+        *response.status_mut() = (form.status)(error.code);
         *response.body_mut() = form.body(&error).into();
     }
     response
 }
 
 /// Whole seconds, rounded up; for errors that a retry can heal.
-fn retry_after(error: &ErrorInfo) -> Option<HeaderValue> {
-    let told = error.retry_after.and_then(|after| Duration::try_from(after).ok());
-    let after = told.or_else(|| {
+fn retry_after(error: &Error) -> Option<HeaderValue> {
+    let after = error.retry_after.or_else(|| {
         let busy = matches!(
-            error.kind().http(),
+            http_status(error.code),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
         );
         busy.then_some(RETRY)
@@ -141,11 +140,7 @@ where
 /// # Errors
 /// `body_too_large`; `queue_full` if too many bytes of bodies are held already; `slow_request` if it takes too long; `invalid_request` if the client
 /// breaks off.
-pub(crate) async fn body(
-    mut body: Body,
-    limit: usize,
-    budget: &Arc<Budget>,
-) -> Result<(Bytes, Held), ErrorInfo> {
+pub(crate) async fn body(mut body: Body, limit: usize, budget: &Arc<Budget>) -> Result<(Bytes, Held), Error> {
     let mut held = budget.begin();
     let read = tokio::time::timeout(BODY_TIME, gather(&mut body, limit, &mut held)).await;
     let Ok(read) = read else {
@@ -244,7 +239,7 @@ mod tests {
         let error = body(Body::new(slow), 1 << 20, &Budget::new(1 << 20))
             .await
             .unwrap_err();
-        assert_eq!(error.kind(), Code::SlowRequest);
+        assert_eq!(error.code, Code::SlowRequest);
         assert!(began.elapsed() >= BODY_TIME && began.elapsed() < 2 * BODY_TIME);
     }
 }

@@ -13,10 +13,8 @@ use axum::{
 use bytes::Bytes;
 use futures::future::try_join_all;
 use http::HeaderMap;
-use muster_proto::{
-    Code, ErrorExt as _, trace,
-    v1::{ErrorInfo, start::Work},
-};
+use muster_core::{Code, Error};
+use muster_proto::{trace, v1::start::Work};
 
 use super::{
     App,
@@ -104,7 +102,7 @@ impl ClientRequest {
         common: Common,
         work: Work,
         choices: u32,
-    ) -> Result<AnswerEvents, ErrorInfo> {
+    ) -> Result<AnswerEvents, Error> {
         let envelope = self.envelope(common, self.id.clone());
         let admitted = app.dispatcher.dispatch(&envelope, &work).await?;
         let meter = self.meter(app, envelope.common.model);
@@ -121,7 +119,7 @@ impl ClientRequest {
         common: Common,
         work: Vec<Work>,
         choices: u32,
-    ) -> Result<AnswerEvents, ErrorInfo> {
+    ) -> Result<AnswerEvents, Error> {
         let work = match <[Work; 1]>::try_from(work) {
             Ok([work]) => return self.dispatch(app, common, work, choices).await,
             Err(work) => work,
@@ -139,7 +137,7 @@ impl ClientRequest {
         app: &App,
         common: Common,
         work: Vec<Work>,
-    ) -> Result<Vec<AnswerEvents>, ErrorInfo> {
+    ) -> Result<Vec<AnswerEvents>, Error> {
         let work = match <[Work; 1]>::try_from(work) {
             Ok([work]) => return Ok(vec![self.dispatch(app, common, work, 1).await?]),
             Err(work) => work,
@@ -149,7 +147,7 @@ impl ClientRequest {
         Ok(parts.into_iter().map(answer).collect())
     }
 
-    async fn parts(&self, app: &App, common: &Common, work: &[Work]) -> Result<Vec<Admitted>, ErrorInfo> {
+    async fn parts(&self, app: &App, common: &Common, work: &[Work]) -> Result<Vec<Admitted>, Error> {
         let envelope = |index| self.envelope(common.clone(), format!("{}-{index}", self.id));
         let envelopes: Vec<_> = (0..work.len()).map(envelope).collect();
         let pairs = envelopes.iter().zip(work);
@@ -179,7 +177,7 @@ pub(crate) fn unix_now() -> u64 {
 }
 
 /// `x-muster-priority`: how urgent a request is among those that wait, -4 to 4; 0 = as any other.
-fn priority(headers: &HeaderMap) -> Result<i32, ErrorInfo> {
+fn priority(headers: &HeaderMap) -> Result<i32, Error> {
     const NAME: &str = "x-muster-priority";
     let Some(value) = headers.get(NAME) else {
         return Ok(0);
@@ -192,7 +190,7 @@ fn priority(headers: &HeaderMap) -> Result<i32, ErrorInfo> {
 }
 
 /// `?autoload=` (gateway/README.md, Autoload).
-fn autoload(query: &str) -> Result<Option<bool>, ErrorInfo> {
+fn autoload(query: &str) -> Result<Option<bool>, Error> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix("autoload="));
     let wrong = |value| {
         let message = format!("`autoload` must be on or off, not `{value}`");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use muster_core::Code;
 use muster_proto::{
-    Code,
     net::Address,
     trust::{Credentials, Keys},
 };

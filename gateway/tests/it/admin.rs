@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muster_proto::{Code, v1};
+use muster_core::Code;
+use muster_proto::v1;
 use reqwest::Response;
 use serde_json::{Value, json};
 

@@ -1,9 +1,7 @@
 //! Requests for models that are not loaded, where requests may load none (seed 001, Request Behavior By Runtime State).
 
-use muster_proto::{
-    Code,
-    v1::{self, ensure_loaded_event::Kind},
-};
+use muster_core::Code;
+use muster_proto::v1::{self, ensure_loaded_event::Kind};
 use serde_json::{Value, json};
 
 use crate::{
@@ -27,7 +25,7 @@ async fn start(more: &[&str]) -> (Gateway, Controller) {
             with("eager", v1::ModelStatus::Unloaded, Some(true)),
         ],
         // What a wish for any model gets: it tells that there was one.
-        answer: Some(Kind::Failed(Code::InsufficientMemory.error("no room"))),
+        answer: Some(Kind::Failed(Code::InsufficientMemory.error("no room").into())),
         ..Said::default()
     })
     .await;

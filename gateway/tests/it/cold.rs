@@ -3,10 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use muster_proto::{
-    Code,
-    v1::{Ready, ensure_loaded_event::Kind},
-};
+use muster_core::Code;
+use muster_proto::v1::{Ready, ensure_loaded_event::Kind};
 use serde_json::json;
 
 use crate::{
@@ -66,7 +64,7 @@ async fn a_caller_that_goes_gives_up_its_wish() {
 async fn what_the_controller_refuses_is_the_answer() {
     let (gateway, controller) = Gateway::with(vec![]).await;
     let error = Code::SlotsPinned.error("only pinned models stand in the way");
-    controller.say(|said| said.answer = Some(Kind::Failed(error)));
+    controller.say(|said| said.answer = Some(Kind::Failed(error.into())));
     let (status, body) = read(gateway.chat(cold()).await).await;
     assert_eq!(
         (status.as_u16(), &body["error"]["code"]),

@@ -11,12 +11,10 @@ use async_openai::types::{
         Status,
     },
 };
-use muster_proto::{
-    Code,
-    v1::{
-        EmbedResult, Embedding, FinishReason, ModelSummary, ModelType, Start, TokenLogprob, ToolCallDelta,
-        TopLogprob, Vector, event::Kind, start::Work,
-    },
+use muster_core::Code;
+use muster_proto::v1::{
+    EmbedResult, Embedding, FinishReason, ModelSummary, ModelType, Start, TokenLogprob, ToolCallDelta,
+    TopLogprob, Vector, event::Kind, start::Work,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -5,8 +5,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     net::Address,
     trust::{Door, Keys},
     v1::{
@@ -35,11 +36,11 @@ pub(crate) struct Said {
     pub(crate) devices: Vec<v1::DeviceStatus>,
     pub(crate) workers: Vec<v1::WorkerStatus>,
     /// The answer to every load, once there is one.
-    pub(crate) load: Option<Result<v1::Model, v1::ErrorInfo>>,
+    pub(crate) load: Option<Result<v1::Model, Error>>,
     /// Models that a load evicts first.
     pub(crate) evicts: Vec<String>,
     /// The answer to every unload, once there is one.
-    pub(crate) unload: Option<Result<v1::Model, v1::ErrorInfo>>,
+    pub(crate) unload: Option<Result<v1::Model, Error>>,
 }
 
 /// What the controller heard.
@@ -74,13 +75,13 @@ impl State {
     /// Waits until the test says the answer.
     async fn answer(
         &self,
-        find: impl Fn(&Said) -> Option<Result<v1::Model, v1::ErrorInfo>>,
+        find: impl Fn(&Said) -> Option<Result<v1::Model, Error>>,
     ) -> Result<v1::Model, Status> {
         let mut said = self.said.subscribe();
         let answer = said.wait_for(|said| find(said).is_some()).await.unwrap();
         find(&answer)
             .unwrap()
-            .map_err(muster_proto::ErrorExt::into_status)
+            .map_err(muster_proto::StatusExt::into_status)
     }
 
     fn pin(&self, id: String, pinned: bool) -> Result<v1::Model, Status> {

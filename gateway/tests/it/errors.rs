@@ -1,6 +1,6 @@
 //! What clients read when something is wrong.
 
-use muster_proto::Code;
+use muster_core::Code;
 use serde_json::{Value, json};
 
 use crate::{

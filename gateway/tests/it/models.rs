@@ -2,8 +2,9 @@
 
 use std::pin::Pin;
 
+use muster_core::Code;
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     v1::{self, models_server::Models, pull_model_event::Kind},
 };
 use serde_json::{Value, json};

@@ -1,9 +1,7 @@
 //! Requests that a worker refuses or never answers.
 
-use muster_proto::{
-    Code,
-    v1::{Ready, RouteState, ensure_loaded_event::Kind},
-};
+use muster_core::Code;
+use muster_proto::v1::{Ready, RouteState, ensure_loaded_event::Kind};
 use serde_json::json;
 
 use crate::{

@@ -5,8 +5,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use muster_core::Code;
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     net::Address,
     trust::{Door, Keys},
     v1::{self, event::Kind, inference_server::InferenceServer, session_command, session_message},
@@ -230,7 +231,7 @@ pub(crate) fn finished() -> v1::Event {
 }
 
 pub(crate) fn failed(code: Code) -> v1::Event {
-    event(Kind::Failed(code.error("scripted")))
+    event(Kind::Failed(code.error("scripted").into()))
 }
 
 /// A whole answer of these words.

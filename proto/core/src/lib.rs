@@ -2,6 +2,7 @@
 //!
 //! * [`id`]: identities, parsed once and never empty. [`units`]: bytes.
 //! * [`address`]: where processes, workers and instances are reached.
+//! * [`error`]: why something failed, one catalogue of codes.
 //! * [`kind`]: types of models, kinds of devices. [`runtime`]: what hosts models, and what each of them can do.
 //!
 //! Architecture invariant: no wire format, no I/O, no clock, and no crate of ours below it. Wire types become these where they arrive
@@ -9,12 +10,14 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod error;
 pub mod id;
 pub mod kind;
 pub mod runtime;
 pub mod units;
 
 pub use address::{Address, InstanceAddress, WorkerAddress};
+pub use error::{Code, Error};
 pub use id::{
     BootId, DeviceId, GatewayId, GroupId, HoldId, HostId, InstanceId, Missing, ModelId, RequestId, SessionId,
     SpecHash, WorkerId,

@@ -8,10 +8,9 @@ mod flags;
 
 pub use flags::{By, CACHE_TYPES, Flag, POOLING, SWITCH, Takes, find, flags};
 
-use crate::{
-    Code, ErrorExt as _, settings,
-    v1::{ErrorInfo, ModelSettings},
-};
+use muster_core::{Code, Error};
+
+use crate::{settings, v1::ModelSettings};
 
 /// The setting that holds flags.
 const KEY: &str = "llamacpp_args";
@@ -40,7 +39,7 @@ pub fn beyond_embedded(args: &[String]) -> Option<&str> {
 /// assert!(check("--flash-attn on --no-mmap").is_ok());
 /// assert!(check("-c many").unwrap_err().message.contains("`-c`"));
 /// ```
-pub fn check(args: &[String]) -> Result<(), ErrorInfo> {
+pub fn check(args: &[String]) -> Result<(), Error> {
     for word in words(args) {
         let Some(flag) = word.flag.filter(|flag| flag.ours) else {
             return Err(wrong(format_args!(
@@ -72,7 +71,7 @@ pub fn check(args: &[String]) -> Result<(), ErrorInfo> {
 ///
 /// # Errors
 /// `invalid_load_request`, naming the flag: one that is not on the list, or whose value is none of its own.
-pub fn requested(args: &[String]) -> Result<(), ErrorInfo> {
+pub fn requested(args: &[String]) -> Result<(), Error> {
     for word in words(args) {
         let Some(flag) = word.flag.filter(|flag| flag.by == By::Request) else {
             return Err(wrong(format_args!(
@@ -137,7 +136,7 @@ struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    fn valued(&self) -> Result<&'a str, ErrorInfo> {
+    fn valued(&self) -> Result<&'a str, Error> {
         self.value
             .ok_or_else(|| wrong(format_args!("`{}` needs a value", self.name)))
     }
@@ -164,7 +163,7 @@ fn words(args: &[String]) -> impl Iterator<Item = Said<'_>> {
     })
 }
 
-fn wrong(message: std::fmt::Arguments<'_>) -> ErrorInfo {
+fn wrong(message: std::fmt::Arguments<'_>) -> Error {
     Code::InvalidLoadRequest
         .error(message.to_string())
         .with_param(KEY)
@@ -213,7 +212,7 @@ mod tests {
         ] {
             let error = requested(&words_of(args)).expect_err(args);
             assert_eq!(
-                (error.kind(), error.param.as_str()),
+                (error.code, error.param.as_deref().unwrap_or_default()),
                 (Code::InvalidLoadRequest, KEY),
                 "{args}"
             );

@@ -1,14 +1,12 @@
 //! What overrides change: typed settings, llama.cpp's own flags, or settings only the runtime knows.
 
+use muster_core::Error;
 use serde_json::{Map, Value};
 
 use super::{refused, table};
-use crate::{
-    llamacpp, settings,
-    v1::{ErrorInfo, ModelSettings},
-};
+use crate::{llamacpp, settings, v1::ModelSettings};
 
-pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -> Result<(), ErrorInfo> {
+pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -> Result<(), Error> {
     // First, since it replaces the words that flags are added to.
     if let Some(Value::String(args)) = fields.get("llamacpp_args") {
         let words = shell_words::split(args).map_err(|error| {

@@ -20,10 +20,8 @@ mod values;
 
 pub use table::{Holds, KEYS, Key, flag_key, flag_keys};
 
-use muster_core::runtime::Family;
+use muster_core::{Code, Error, runtime::Family};
 use serde_json::{Map, Value};
-
-use crate::{Code, ErrorExt as _, v1::ErrorInfo};
 
 /// A load's body whose shape is right; whether its values are, depends on the runtime.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,7 +36,7 @@ impl Draft {
     /// # Errors
     /// `invalid_schema` (422): malformed JSON, no object, an unknown key, a wrong type, null where no null may be, 0 where a positive
     /// integer is wanted.
-    pub fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
+    pub fn parse(body: &[u8]) -> Result<Self, Error> {
         schema::draft(body)
     }
 
@@ -58,7 +56,7 @@ impl Draft {
     ///
     /// # Errors
     /// `invalid_load_request` (400): a key of another runtime, a value out of its range, keys that do not go together.
-    pub fn check(self, family: Family, replica_max: u32) -> Result<Overrides, ErrorInfo> {
+    pub fn check(self, family: Family, replica_max: u32) -> Result<Overrides, Error> {
         if let Some(replicas) = self.replicas.filter(|replicas| *replicas > replica_max) {
             let message = format!("must be at most {replica_max} (`replica_max`), not {replicas}");
             return Err(refused("replicas", message));
@@ -76,9 +74,9 @@ impl Overrides {
     ///
     /// # Errors
     /// As [`Draft::parse`] and [`Draft::check`], all of them `invalid_load_request`.
-    pub fn from_json(family: Family, json: &str) -> Result<Self, ErrorInfo> {
-        let draft = schema::wire(json).map_err(|error| ErrorInfo {
-            code: Code::InvalidLoadRequest.as_str().to_owned(),
+    pub fn from_json(family: Family, json: &str) -> Result<Self, Error> {
+        let draft = schema::wire(json).map_err(|error| Error {
+            code: Code::InvalidLoadRequest,
             ..error
         })?;
         values::check(family, draft.fields)
@@ -104,7 +102,7 @@ impl Overrides {
     ///
     /// # Errors
     /// `invalid_load_request`, naming the flag.
-    pub fn check_again(load_override_json: &str) -> Result<(), ErrorInfo> {
+    pub fn check_again(load_override_json: &str) -> Result<(), Error> {
         values::flags(&schema::object(load_override_json.as_bytes())?).map(drop)
     }
 
@@ -112,13 +110,13 @@ impl Overrides {
     ///
     /// # Errors
     /// `invalid_load_request`: `llamacpp_args` that are no words.
-    pub fn apply(&self, settings: &mut crate::v1::ModelSettings) -> Result<(), ErrorInfo> {
+    pub fn apply(&self, settings: &mut crate::v1::ModelSettings) -> Result<(), Error> {
         apply::apply(&self.0, settings)
     }
 }
 
 /// `400 invalid_load_request` about one key; `message` follows its name.
-fn refused(key: &str, message: impl std::fmt::Display) -> ErrorInfo {
+fn refused(key: &str, message: impl std::fmt::Display) -> Error {
     let error = Code::InvalidLoadRequest.error(format!("`{key}` {message}"));
     error.with_param(key)
 }

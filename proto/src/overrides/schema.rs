@@ -1,14 +1,14 @@
 //! The shape of a load's body: what any runtime could take (422).
 
+use muster_core::{Code, Error};
 use serde_json::{Map, Value};
 
 use super::{
     Draft,
     table::{self, Holds, Key},
 };
-use crate::{Code, ErrorExt as _, v1::ErrorInfo};
 
-pub(super) fn draft(body: &[u8]) -> Result<Draft, ErrorInfo> {
+pub(super) fn draft(body: &[u8]) -> Result<Draft, Error> {
     let mut fields = object(body)?;
     let replicas = fields.remove("replicas");
     let replicas = replicas.as_ref().map(count).transpose()?;
@@ -16,7 +16,7 @@ pub(super) fn draft(body: &[u8]) -> Result<Draft, ErrorInfo> {
     Ok(Draft { replicas, fields })
 }
 
-pub(super) fn wire(json: &str) -> Result<Draft, ErrorInfo> {
+pub(super) fn wire(json: &str) -> Result<Draft, Error> {
     let mut fields = object(json.as_bytes())?;
     check(&mut fields, table::wire_key)?;
     Ok(Draft {
@@ -25,7 +25,7 @@ pub(super) fn wire(json: &str) -> Result<Draft, ErrorInfo> {
     })
 }
 
-pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ErrorInfo> {
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Error> {
     if body.trim_ascii().is_empty() {
         return Ok(Map::new());
     }
@@ -39,7 +39,7 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ErrorInfo> {
     }
 }
 
-fn check(fields: &mut Map<String, Value>, find: fn(&str) -> Option<&'static Key>) -> Result<(), ErrorInfo> {
+fn check(fields: &mut Map<String, Value>, find: fn(&str) -> Option<&'static Key>) -> Result<(), Error> {
     for (name, value) in fields.iter_mut() {
         let key = find(name).ok_or_else(|| wrong(name, "is no load override"))?;
         if key.nullable && value.is_null() {
@@ -68,7 +68,7 @@ fn check(fields: &mut Map<String, Value>, find: fn(&str) -> Option<&'static Key>
     Ok(())
 }
 
-fn count(value: &Value) -> Result<u32, ErrorInfo> {
+fn count(value: &Value) -> Result<u32, Error> {
     let count = positive("replicas", value)?;
     // More than any `replica_max`.
     Ok(count
@@ -83,7 +83,7 @@ fn count(value: &Value) -> Result<u32, ErrorInfo> {
     clippy::cast_sign_loss,
     reason = "a whole number from 1 up to 2^53, which both types hold exactly"
 )]
-fn positive(key: &str, value: &Value) -> Result<Option<u64>, ErrorInfo> {
+fn positive(key: &str, value: &Value) -> Result<Option<u64>, Error> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let number = match value {
         Value::Number(number) => number,
@@ -104,15 +104,15 @@ fn positive(key: &str, value: &Value) -> Result<Option<u64>, ErrorInfo> {
     }
 }
 
-fn malformed(message: String) -> ErrorInfo {
+fn malformed(message: String) -> Error {
     Code::InvalidSchema.error(message)
 }
 
-fn wrong(key: &str, message: impl std::fmt::Display) -> ErrorInfo {
+fn wrong(key: &str, message: impl std::fmt::Display) -> Error {
     malformed(format!("`{key}` {message}")).with_param(key)
 }
 
-fn type_of(key: &str, want: &str, value: &Value) -> ErrorInfo {
+fn type_of(key: &str, want: &str, value: &Value) -> Error {
     wrong(key, format_args!("must be {want}, not {}", describe(value)))
 }
 

@@ -3,11 +3,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::v1::ModelSettings;
 
-fn parse(body: &str) -> Result<Draft, ErrorInfo> {
+fn parse(body: &str) -> Result<Draft, Error> {
     Draft::parse(body.as_bytes())
 }
 
-fn check(runtime: &str, body: &Value) -> Result<Overrides, ErrorInfo> {
+fn check(runtime: &str, body: &Value) -> Result<Overrides, Error> {
     parse(&body.to_string())?.check(Family::of(runtime), 4)
 }
 
@@ -94,7 +94,7 @@ fn seed_001_422_is_for_shapes() {
     ] {
         let error = parse(body).expect_err(body);
         assert_eq!(
-            (error.kind(), error.kind().http_number()),
+            (error.code, error.code.http()),
             (Code::InvalidSchema, 422),
             "{body}"
         );
@@ -170,18 +170,18 @@ fn seed_001_400_is_for_values() {
     ] {
         let error = check(runtime, &body).expect_err(&body.to_string());
         assert_eq!(
-            (error.kind(), error.kind().http_number()),
+            (error.code, error.code.http()),
             (Code::InvalidLoadRequest, 400),
             "{runtime} {body}"
         );
-        assert!(!error.param.is_empty(), "{body}");
+        assert!(error.param.is_some(), "{body}");
     }
 }
 
 #[test]
 fn shapes_are_judged_before_values_whatever_their_order() {
     let body = json!({"gguf_type_k": "foo", "vllm_max_model_len": 0});
-    assert_eq!(check("llama_cpp", &body).unwrap_err().kind(), Code::InvalidSchema);
+    assert_eq!(check("llama_cpp", &body).unwrap_err().code, Code::InvalidSchema);
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn the_wire_takes_lemonades_options_too() {
     // Seed 000, `llamacpp_args`: must not conflict with managed arguments.
     for args in ["-m x", "--port 1", "--ctx-size=7", "-ngl 3", "'unclosed"] {
         let error = read("llama_cpp", json!({"llamacpp_args": args})).unwrap_err();
-        assert_eq!(error.kind(), Code::InvalidLoadRequest, "{args}");
+        assert_eq!(error.code, Code::InvalidLoadRequest, "{args}");
     }
     // A request's flag chooses no other runtime.
     let beyond = json!({"llamacpp_args": "--temp 0.5"});
@@ -338,7 +338,7 @@ fn the_wire_takes_lemonades_options_too() {
     assert!(read("vllm", json!({"llamacpp_args": "-v"})).is_err());
     // No 422 here: the other end is a program.
     assert_eq!(
-        read("llama_cpp", json!({"gguf_n_ctx": 0})).unwrap_err().kind(),
+        read("llama_cpp", json!({"gguf_n_ctx": 0})).unwrap_err().code,
         Code::InvalidLoadRequest
     );
 }

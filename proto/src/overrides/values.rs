@@ -1,18 +1,18 @@
 //! The values of a load's body, for one runtime (400 `invalid_load_request`).
 
-use muster_core::runtime::Family;
+use muster_core::{Error, runtime::Family};
 use serde_json::{Map, Value};
 
 use super::{
     Overrides, refused,
     table::{self, Holds, K_BITS, QUANT, V_BITS},
 };
-use crate::{hub::is_repo, llamacpp, v1::ErrorInfo};
+use crate::{hub::is_repo, llamacpp};
 
 /// Bits of an ExLlamaV3 cache.
 const BITS: std::ops::RangeInclusive<u64> = 2..=8;
 
-pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Overrides, ErrorInfo> {
+pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Overrides, Error> {
     common(family, &mut fields)?;
     for (key, value) in &fields {
         let owner = table::key(key).and_then(table::Key::family);
@@ -28,7 +28,7 @@ pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Ov
 }
 
 /// Lemonade's keys, under the family's own names where it has one.
-fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), Error> {
     if fields.contains_key("llamacpp_args") && !family.is_llama_cpp() {
         return Err(refused("llamacpp_args", "is for llama.cpp's runtimes only"));
     }
@@ -48,7 +48,7 @@ fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), ErrorIn
 }
 
 /// A value of the right type, or null where that may be.
-fn one(name: &str, value: &Value) -> Result<(), ErrorInfo> {
+fn one(name: &str, value: &Value) -> Result<(), Error> {
     let Some(key) = table::wire_key(name) else {
         return Ok(());
     };
@@ -99,14 +99,14 @@ fn text(
     value: &Value,
     fits: impl Fn(&str) -> bool,
     must: impl Fn(&str) -> String,
-) -> Result<(), ErrorInfo> {
+) -> Result<(), Error> {
     match value.as_str() {
         Some(text) if !fits(text) => Err(refused(name, must(text))),
         Some(_) | None => Ok(()),
     }
 }
 
-fn at_most(key: &str, value: &Value, most: u64) -> Result<(), ErrorInfo> {
+fn at_most(key: &str, value: &Value, most: u64) -> Result<(), Error> {
     let within = match value {
         // One without a `u64` is larger than all of those (schema).
         Value::Number(number) => number.as_u64().is_some_and(|given| given <= most),
@@ -127,7 +127,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Arguments for llama.cpp are of the list of what requests may say, and the runtime takes them: a request never chooses another.
-fn args(family: Family, fields: &Map<String, Value>) -> Result<(), ErrorInfo> {
+fn args(family: Family, fields: &Map<String, Value>) -> Result<(), Error> {
     let words = flags(fields)?;
     match family {
         Family::LlamaCpp => llamacpp::check(&words),
@@ -136,7 +136,7 @@ fn args(family: Family, fields: &Map<String, Value>) -> Result<(), ErrorInfo> {
 }
 
 /// The words of `llamacpp_args`, all of which a request may say.
-pub(super) fn flags(fields: &Map<String, Value>) -> Result<Vec<String>, ErrorInfo> {
+pub(super) fn flags(fields: &Map<String, Value>) -> Result<Vec<String>, Error> {
     const KEY: &str = "llamacpp_args";
     let given = fields.get(KEY).and_then(Value::as_str).unwrap_or_default();
     let words = shell_words::split(given)
@@ -158,7 +158,7 @@ fn quant(text: &str) -> Option<(u64, u64)> {
 }
 
 /// `exllama_cache_k_bits` and `exllama_cache_v_bits` come together, never with `exllama_cache_quant`, and become it.
-fn bits(fields: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+fn bits(fields: &mut Map<String, Value>) -> Result<(), Error> {
     let (k, v) = match (fields.remove(K_BITS), fields.remove(V_BITS)) {
         (None, None) => return Ok(()),
         (Some(k), Some(v)) => (k, v),

@@ -10,6 +10,7 @@ use std::{
 };
 
 use http::{HeaderMap, Request, Response, uri::Authority};
+use muster_core::Error;
 use tonic::{Status, body::Body};
 use tower::{Layer, Service};
 
@@ -17,7 +18,6 @@ use super::{
     credentials::Token,
     keys::{Keys, Need, sent},
 };
-use crate::{ErrorExt as _, v1::ErrorInfo};
 
 /// Who is at the other end of a connection, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Rule {
         }
         let key = sent(headers);
         // Without typed details: to our own processes this is the connection's failure, no word of the service.
-        let plain = |error: ErrorInfo| Status::new(error.kind().grpc(), error.message);
+        let plain = |error: Error| Status::new(crate::error::grpc(error.code), error.message);
         match self {
             Self::Parts { token, .. } if token.as_ref().is_some_and(|token| token.accepts(key)) => Ok(()),
             Self::Parts { keys, .. } if audience == Audience::Operators && keys.guard_changes() => {

@@ -11,10 +11,9 @@ use std::{
 
 use clap::{ArgMatches, parser::ValueSource};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use muster_core::{Code, Error};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
-
-use crate::{Code, v1::ErrorInfo};
 
 const USER_KEY: &str = "MUSTER_API_KEY";
 const USER_KEY_FILE: &str = "MUSTER_API_KEY_FILE";
@@ -100,7 +99,7 @@ impl Keys {
     ///
     /// # Errors
     /// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted.
-    pub fn check(&self, need: Need, key: Option<&[u8]>) -> Result<(), ErrorInfo> {
+    pub fn check(&self, need: Need, key: Option<&[u8]>) -> Result<(), Error> {
         let guarded = match need {
             Need::User => self.guard_users(),
             Need::Admin => self.guard_changes(),
@@ -281,14 +280,13 @@ pub(super) fn is_one_of(sent: &Fingerprint, keys: &[Fingerprint]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorExt as _;
 
     const NONE: [&str; 0] = [];
 
     fn answer(keys: &Keys, need: Need, key: Option<&str>) -> Option<Code> {
         keys.check(need, key.map(str::as_bytes))
             .err()
-            .map(|error| error.kind())
+            .map(|error| error.code)
     }
 
     #[test]

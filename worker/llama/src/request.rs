@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
-use muster_proto::v1::{ErrorInfo, GenerateRequest, Sampling};
+use muster_core::Error;
+use muster_proto::v1::{GenerateRequest, Sampling};
 
 use crate::{chat::Chat, control::Control, model::Token, outbox::Outbox, sampler::Sampler};
 
@@ -91,11 +92,7 @@ pub(crate) enum Command {
     /// A request is ready to run.
     Start(Job),
     /// A request was refused while it was prepared.
-    Refused {
-        session: u64,
-        handle: u64,
-        error: ErrorInfo,
-    },
+    Refused { session: u64, handle: u64, error: Error },
     /// Credits or cancellations came while the loop slept.
     Wake,
     /// No more work will come; ends the loop.

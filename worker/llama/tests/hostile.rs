@@ -1,6 +1,7 @@
 //! Input that would abort llama.cpp's process or exhaust it (ENGINE.md): each item is thrown at a real engine, which must refuse it or end that one request, and go on.
 mod support;
 
+use muster_core::Code;
 use muster_proto::v1::{
     EmbedRequest, GenerateRequest, LogitBias, ModelSettings, ModelType, Sampling, Words,
     generate_request::Constraint, generate_request::Input, logit_bias::Target, start::Work,
@@ -439,7 +440,7 @@ async fn a_model_is_refused_as_what_it_is_not() {
     ] {
         let mut engine = Engine::bare().await;
         let error = engine.try_load(settings.clone()).await.expect_err(why);
-        assert_eq!(error.code, "invalid_load_request", "{error:?}");
+        assert_eq!(error.code, Code::InvalidLoadRequest, "{error:?}");
         assert!(error.message.contains(why), "{error:?} for {settings:?}");
         assert!(engine.is_running());
     }

@@ -1,6 +1,7 @@
 //! Generated text: determinism, stops, choices, constraints, probabilities, limits, all through the real process and real llama.cpp.
 mod support;
 
+use muster_core::Code;
 use muster_proto::{
     parameters::SAMPLING,
     v1::{FinishReason, GenerateRequest, Sampling, StopKind, Words, generate_request::Constraint},
@@ -466,7 +467,10 @@ async fn a_process_loads_once_and_says_why_it_does_not() {
         checkpoint: "/nowhere.gguf".into(),
         ..settings("tiny-chat.gguf")
     };
-    assert_eq!(engine.try_load(missing).await.unwrap_err().code, "file_not_found");
+    assert_eq!(
+        engine.try_load(missing).await.unwrap_err().code,
+        Code::FileNotFound
+    );
     let mut engine = Engine::bare().await;
     let broken = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(broken.path(), b"GGUF but not really").unwrap();
@@ -476,7 +480,7 @@ async fn a_process_loads_once_and_says_why_it_does_not() {
     };
     assert_eq!(
         engine.try_load(settings_broken).await.unwrap_err().code,
-        "model_load_failed"
+        Code::ModelLoadFailed
     );
     let mut engine = Engine::with(settings("tiny-chat.gguf")).await;
     let request = muster_proto::v1::EngineLoadRequest {
@@ -502,7 +506,7 @@ async fn layers_that_do_not_fit_are_refused_before_anything_is_taken() {
     let total = info.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
     let cells = u32::try_from(total / bytes_per_cell + total / bytes_per_cell / 4).unwrap();
     let error = Engine::bare().await.try_load(planned(cells)).await.unwrap_err();
-    assert_eq!(error.code, "insufficient_memory", "{error:?}");
+    assert_eq!(error.code, Code::InsufficientMemory, "{error:?}");
     Engine::bare().await.try_load(planned(512)).await.unwrap();
 }
 

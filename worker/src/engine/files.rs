@@ -8,16 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, ModelSettings},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::ModelSettings;
 
 /// As [`check_now`], on another thread: a file system may take its time, and the thread that moves events has none.
 ///
 /// # Errors
 /// As there.
-pub(super) async fn check(settings: &ModelSettings) -> Result<(), ErrorInfo> {
+pub(super) async fn check(settings: &ModelSettings) -> Result<(), Error> {
     let settings = settings.clone();
     let checked = tokio::task::spawn_blocking(move || check_now(&settings)).await;
     checked.unwrap_or_else(|panic| Err(Code::Internal.error(panic.to_string())))
@@ -29,7 +27,7 @@ const GGUF: &[u8; 4] = b"GGUF";
 ///
 /// # Errors
 /// `file_not_found` with the setting as `param`, or `invalid_load_request` for a file that is unreadable or no GGUF.
-fn check_now(settings: &ModelSettings) -> Result<(), ErrorInfo> {
+fn check_now(settings: &ModelSettings) -> Result<(), Error> {
     gguf("checkpoint", &settings.checkpoint)?;
     for (param, path) in [("mmproj", &settings.mmproj), ("draft", &settings.draft)] {
         if !path.is_empty() {
@@ -42,7 +40,7 @@ fn check_now(settings: &ModelSettings) -> Result<(), ErrorInfo> {
         .try_for_each(|adapter| gguf("lora", &adapter.path))
 }
 
-fn gguf(param: &str, path: &str) -> Result<(), ErrorInfo> {
+fn gguf(param: &str, path: &str) -> Result<(), Error> {
     let about = |code: Code, what: &str| {
         code.error(format!("{param} `{path}` {what}"))
             .with_param(param)
@@ -95,16 +93,16 @@ mod tests {
         };
         assert_eq!(check_now(&settings(&model, "")), Ok(()));
         assert_eq!(
-            check_now(&settings("/no/such", "")).unwrap_err().kind(),
+            check_now(&settings("/no/such", "")).unwrap_err().code,
             Code::FileNotFound
         );
         assert_eq!(
-            check_now(&settings(&text, "")).unwrap_err().kind(),
+            check_now(&settings(&text, "")).unwrap_err().code,
             Code::InvalidLoadRequest
         );
         let error = check_now(&settings(&model, "/no/such")).unwrap_err();
         assert_eq!(
-            (error.kind(), error.param.as_str()),
+            (error.code, error.param.as_deref().unwrap_or_default()),
             (Code::FileNotFound, "mmproj")
         );
     }

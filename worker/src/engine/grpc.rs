@@ -15,16 +15,16 @@ use futures::{
     future::{BoxFuture, ready},
     stream::BoxStream,
 };
-use muster_core::Runtime as Kind;
+use muster_core::{Code, Error, Runtime as Kind};
 use muster_proto::{
-    Code, ErrorExt as _, MAX_MESSAGE_BYTES, VERSION,
+    MAX_MESSAGE_BYTES, StatusExt as _, VERSION,
     net::{self, Address, Channel},
     trust::Credentials,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, DeviceKind,
         EngineDescribeRequest, EngineDescription, EngineHttpCall, EngineHttpChunk, EngineLoadRequest,
-        ErrorInfo, LoadPhase, RuntimeInfo, SessionMessage, TokenizeCall, TokenizeResult,
-        engine_client::EngineClient, engine_load_event, session_message,
+        LoadPhase, RuntimeInfo, SessionMessage, TokenizeCall, TokenizeResult, engine_client::EngineClient,
+        engine_load_event, session_message,
     },
 };
 use tokio::{net::UnixDatagram, sync::mpsc, time::timeout};
@@ -173,7 +173,7 @@ async fn load(mut client: Client, launch: &Launch) -> Result<EngineDescription, 
                 launch.progress.send_replace(progress);
             }
             Some(engine_load_event::Kind::Ready(description)) => return Ok(description),
-            Some(engine_load_event::Kind::Failed(info)) => return Err(LoadFailure::Said(info)),
+            Some(engine_load_event::Kind::Failed(info)) => return Err(LoadFailure::Said(info.into())),
             None => {}
         }
     }
@@ -235,7 +235,7 @@ struct GrpcCalls {
     client: Client,
 }
 
-type Answer<T> = BoxFuture<'static, Result<T, ErrorInfo>>;
+type Answer<T> = BoxFuture<'static, Result<T, Error>>;
 
 macro_rules! call {
     ($self:ident, $method:ident, $call:expr) => {{
@@ -244,7 +244,7 @@ macro_rules! call {
             let answer = client.$method($call).await;
             answer
                 .map(tonic::Response::into_inner)
-                .map_err(|status| ErrorInfo::from_status(&status))
+                .map_err(|status| Error::from_status(&status))
         }
         .boxed()
     }};
@@ -267,10 +267,7 @@ impl EngineCalls for GrpcCalls {
         call!(self, describe, EngineDescribeRequest {})
     }
 
-    fn engine_http(
-        &self,
-        _: EngineHttpCall,
-    ) -> Answer<BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>>> {
+    fn engine_http(&self, _: EngineHttpCall) -> Answer<BoxStream<'static, Result<EngineHttpChunk, Error>>> {
         ready(Err(
             Code::UnsupportedByRuntime.error("this engine speaks no HTTP of its own")
         ))

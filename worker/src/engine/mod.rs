@@ -18,11 +18,11 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use muster_core::{InstanceId, ModelId, Runtime as Kind};
+use muster_core::{Error, InstanceId, ModelId, Runtime as Kind};
 use muster_proto::v1::{
     ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription,
-    EngineHttpCall, EngineHttpChunk, ErrorInfo, LoadProgress, ModelSettings, ProcessId, RuntimeInfo,
-    SessionCommand, SessionMessage, TokenizeCall, TokenizeResult,
+    EngineHttpCall, EngineHttpChunk, LoadProgress, ModelSettings, ProcessId, RuntimeInfo, SessionCommand,
+    SessionMessage, TokenizeCall, TokenizeResult,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -101,7 +101,7 @@ pub(crate) struct Launch {
 #[error("{info}")]
 pub(crate) struct LaunchError {
     /// The reason, as the controller and the user see it; the engine's last log lines in `details.log`.
-    pub(crate) info: ErrorInfo,
+    pub(crate) info: Error,
 }
 
 /// An engine that has loaded its model.
@@ -159,19 +159,19 @@ pub(crate) trait EngineProcess: Send + Sync + fmt::Debug {
 /// What an engine answers beside its link. An engine that cannot answers `unsupported_by_runtime`.
 pub(crate) trait EngineCalls: Send + Sync {
     /// Text to tokens.
-    fn tokenize(&self, call: TokenizeCall) -> BoxFuture<'static, Result<TokenizeResult, ErrorInfo>>;
+    fn tokenize(&self, call: TokenizeCall) -> BoxFuture<'static, Result<TokenizeResult, Error>>;
     /// Tokens to text.
-    fn detokenize(&self, call: DetokenizeCall) -> BoxFuture<'static, Result<DetokenizeResult, ErrorInfo>>;
+    fn detokenize(&self, call: DetokenizeCall) -> BoxFuture<'static, Result<DetokenizeResult, Error>>;
     /// Chat to prompt.
     fn apply_template(
         &self,
         call: ApplyTemplateCall,
-    ) -> BoxFuture<'static, Result<ApplyTemplateResult, ErrorInfo>>;
+    ) -> BoxFuture<'static, Result<ApplyTemplateResult, Error>>;
     /// The engine's own view, sequences included.
-    fn describe(&self) -> BoxFuture<'static, Result<EngineDescription, ErrorInfo>>;
+    fn describe(&self) -> BoxFuture<'static, Result<EngineDescription, Error>>;
     /// The engine's own HTTP.
     fn engine_http(
         &self,
         call: EngineHttpCall,
-    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>>, ErrorInfo>>;
+    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<EngineHttpChunk, Error>>, Error>>;
 }

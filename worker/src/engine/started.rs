@@ -14,10 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{Device, DeviceKind, ErrorInfo, LoadPhase, LoadProgress},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Device, DeviceKind, LoadPhase, LoadProgress};
 use tokio::{sync::watch, time::timeout};
 
 use super::{EngineConfig, EngineProcess as _, Launch, LaunchError};
@@ -32,7 +30,7 @@ const LOG_LINES: usize = 20;
 #[derive(Debug)]
 pub(super) enum LoadFailure {
     /// The engine said why.
-    Said(ErrorInfo),
+    Said(Error),
     /// The connection to it broke.
     Broken(String),
 }
@@ -168,7 +166,7 @@ impl Started {
     }
 }
 
-async fn ended(kept: &Kept) -> ErrorInfo {
+async fn ended(kept: &Kept) -> Error {
     let how = kept
         .exited()
         .await
@@ -187,7 +185,7 @@ fn last_words(log: &[String]) -> Option<&str> {
     lines().rfind(tells).or_else(|| lines().next_back())
 }
 
-fn not_started(error: &StartError) -> ErrorInfo {
+fn not_started(error: &StartError) -> Error {
     let code = match error {
         StartError::Engine {
             kind: ErrorKind::NotFound,

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_core::SessionId;
+use muster_core::{Error, SessionId};
 use muster_proto::{
     MODEL_FILES, PROTOCOL_VERSION, VERSION, net,
     v1::{
-        Command, ControllerMessage, ErrorInfo, Goodbye, Heartbeat, Hello, Outcome, Refused, RefusedReason,
-        Welcome, WorkerMessage, WorkerReport, controller_message::Kind as Down, fleet_client::FleetClient,
+        Command, ControllerMessage, Goodbye, Heartbeat, Hello, Outcome, Refused, RefusedReason, Welcome,
+        WorkerMessage, WorkerReport, controller_message::Kind as Down, fleet_client::FleetClient,
         outcome::Kind as Answer, worker_message::Kind as Up,
     },
 };
@@ -42,7 +42,7 @@ pub(crate) enum SessionError {
     #[error("the controller cannot be reached: {0}")]
     Unreachable(#[from] transport::Error),
     #[error("the controller refused the session: {0}")]
-    Rejected(ErrorInfo),
+    Rejected(Error),
     #[error("the stream broke: {0}")]
     Broken(#[from] Status),
     #[error("the controller closed the session")]
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
         check_epoch(self.highest_epoch, first.epoch)?;
         let welcome = match first.kind {
             Some(Down::Welcome(welcome)) => welcome,
-            Some(Down::Rejected(error)) => return Err(SessionError::Rejected(error)),
+            Some(Down::Rejected(error)) => return Err(SessionError::Rejected(error.into())),
             Some(Down::Command(_) | Down::Heartbeat(_) | Down::Files(_)) | None => {
                 return Err(SessionError::NoWelcome);
             }
@@ -257,7 +257,7 @@ impl Joined<'_> {
                 self.report().await?;
                 self.say(Up::Outcome(outcome)).await
             }
-            Some(Down::Rejected(error)) => Err(SessionError::Rejected(error)),
+            Some(Down::Rejected(error)) => Err(SessionError::Rejected(error.into())),
             Some(Down::Files(order)) => {
                 self.fleet.registry.ground().files.obey(order);
                 Ok(())

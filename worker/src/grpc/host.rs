@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_core::InstanceId;
+use muster_core::{Code, Error, InstanceId};
 use muster_proto::{
-    Code, ErrorExt as _, VERSION,
+    StatusExt as _, VERSION,
     v1::{
-        DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, ErrorInfo, HostUnloadRequest,
+        DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, HostUnloadRequest,
         HostUnloadResponse, InstanceDescription, InstanceStatus, Refused, RefusedReason, Unload,
         command::Kind as Order,
         host_server::{Host, HostServer},
@@ -175,7 +175,7 @@ impl Host for HostService {
         };
         if ids.is_empty() {
             let error = Code::ModelNotLoaded.error(format!("`{}` is not loaded here", request.model));
-            return Err(ErrorInfo::into_status(error));
+            return Err(Error::into_status(error));
         }
         for id in &ids {
             let unload = Unload {

@@ -3,13 +3,13 @@
 use std::{pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt as _, stream};
-use muster_core::GatewayId;
+use muster_core::{Code, Error, GatewayId};
 use muster_proto::{
-    Code, ErrorExt as _, GATEWAY_ID_KEY,
+    GATEWAY_ID_KEY, StatusExt as _,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult, EmbedCall,
-        EmbedResult, EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, Event, GenerateCall,
-        InstanceRef, RerankCall, RerankResult, SessionCommand, Start, TokenizeCall, TokenizeResult,
+        EmbedResult, EngineDescription, EngineHttpCall, EngineHttpChunk, Event, GenerateCall, InstanceRef,
+        RerankCall, RerankResult, SessionCommand, Start, TokenizeCall, TokenizeResult,
         event::Kind,
         inference_server::{Inference, InferenceServer},
         start::Work,
@@ -46,7 +46,7 @@ impl Service {
         work: Option<Work>,
     ) -> Result<Single, Status> {
         let work = work.ok_or_else(|| missing("request"))?;
-        let instance = self.registry.find(named, model).map_err(ErrorInfo::into_status)?;
+        let instance = self.registry.find(named, model).map_err(Error::into_status)?;
         let start = Start {
             work: Some(work),
             ..Start::default()
@@ -64,8 +64,8 @@ impl Service {
         named: Option<&InstanceRef>,
         model: &str,
     ) -> Result<Visit, Status> {
-        let instance = self.registry.find(named, model).map_err(ErrorInfo::into_status)?;
-        instance.visit(purpose).await.map_err(ErrorInfo::into_status)
+        let instance = self.registry.find(named, model).map_err(Error::into_status)?;
+        instance.visit(purpose).await.map_err(Error::into_status)
     }
 }
 
@@ -110,7 +110,7 @@ impl Inference for Service {
             Some(Event {
                 kind: Some(Kind::Failed(error)),
                 ..
-            }) => return Err(error.into_status()),
+            }) => return Err(Error::from(error).into_status()),
             first => first,
         };
         let rest = stream::unfold(single, async |mut single| Some((single.next().await?, single)));
@@ -133,7 +133,7 @@ impl Inference for Service {
                 None
             }
         });
-        answer.await.map(Response::new).map_err(ErrorInfo::into_status)
+        answer.await.map(Response::new).map_err(Error::into_status)
     }
 
     async fn rerank(&self, request: Request<RerankCall>) -> Result<Response<RerankResult>, Status> {
@@ -152,7 +152,7 @@ impl Inference for Service {
                 None
             }
         });
-        answer.await.map(Response::new).map_err(ErrorInfo::into_status)
+        answer.await.map(Response::new).map_err(Error::into_status)
     }
 
     async fn tokenize(&self, request: Request<TokenizeCall>) -> Result<Response<TokenizeResult>, Status> {
@@ -163,7 +163,7 @@ impl Inference for Service {
             .tokenize(call)
             .await
             .map(Response::new)
-            .map_err(ErrorInfo::into_status)
+            .map_err(Error::into_status)
     }
 
     async fn detokenize(
@@ -177,7 +177,7 @@ impl Inference for Service {
             .detokenize(call)
             .await
             .map(Response::new)
-            .map_err(ErrorInfo::into_status)
+            .map_err(Error::into_status)
     }
 
     async fn apply_template(
@@ -191,7 +191,7 @@ impl Inference for Service {
             .apply_template(call)
             .await
             .map(Response::new)
-            .map_err(ErrorInfo::into_status)
+            .map_err(Error::into_status)
     }
 
     async fn engine_http(
@@ -207,11 +207,11 @@ impl Inference for Service {
             .calls()
             .engine_http(call)
             .await
-            .map_err(ErrorInfo::into_status)?;
+            .map_err(Error::into_status)?;
         // The visit lasts as long as the answer.
         let chunks = chunks.map(move |chunk| {
             let _ = &visit;
-            chunk.map_err(ErrorInfo::into_status)
+            chunk.map_err(Error::into_status)
         });
         Ok(Response::new(Box::pin(chunks)))
     }
@@ -220,6 +220,6 @@ impl Inference for Service {
         let call = request.into_inner();
         let visit = self.visit(call.instance.as_ref(), &call.model).await?;
         let description = visit.calls().describe().await;
-        description.map(Response::new).map_err(ErrorInfo::into_status)
+        description.map(Response::new).map_err(Error::into_status)
     }
 }

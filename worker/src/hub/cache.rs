@@ -15,9 +15,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, hub,
-    v1::{CachedFiles, ErrorInfo, HubCheckpoint},
+    hub,
+    v1::{CachedFiles, HubCheckpoint},
 };
 
 use super::select::{RepoFile, Selection, is_named, select};
@@ -71,7 +72,7 @@ impl Cache {
     ///
     /// # Errors
     /// `file_not_found`: not all of them are there.
-    pub(crate) fn resolve(&self, checkpoint: &HubCheckpoint) -> Result<CachedFiles, ErrorInfo> {
+    pub(crate) fn resolve(&self, checkpoint: &HubCheckpoint) -> Result<CachedFiles, Error> {
         let found = self.cached_files(checkpoint);
         if found.complete {
             return Ok(found);
@@ -368,7 +369,7 @@ mod tests {
         // Twice is once.
         add(&cache, "c1", "sub/M-Q8_0.gguf", "e1");
         let error = cache.resolve(&checkpoint("Q4_0")).unwrap_err();
-        assert_eq!(error.code, "file_not_found");
+        assert_eq!(error.code, Code::FileNotFound);
         for path in ["../x", "/x", "a/../../x", ""] {
             assert!(cache.repo(REPO).link("c1", path, "e1").is_err(), "{path}");
         }

@@ -15,10 +15,11 @@ use std::{
     time::Duration,
 };
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, hub,
+    hub,
     v1::{
-        CachedFiles, ErrorInfo, FetchProgress, FilesNews, FilesOrder, HubCheckpoint, HubListing,
+        CachedFiles, FetchProgress, FilesNews, FilesOrder, HubCheckpoint, HubListing,
         files_news::Kind as News, files_order::Kind as Order,
     },
 };
@@ -117,7 +118,7 @@ impl Desk {
         let checkpoint = checkpoint.unwrap_or_default();
         if !hub::is_repo(&checkpoint.repo) {
             let error = format!("`{}` is no repository", checkpoint.repo);
-            return self.tell(order_id, News::Failed(Code::InvalidRequest.error(error)));
+            return self.tell(order_id, News::Failed(Code::InvalidRequest.error(error).into()));
         }
         match kind {
             Some(Order::Fetch(_)) => self.fetch(order_id, checkpoint),
@@ -150,13 +151,20 @@ impl Desk {
                 let desk = self.clone();
                 let work = async move {
                     let listed = desk.list(&checkpoint.repo).await;
-                    desk.tell(order_id, listed.map_or_else(News::Failed, News::Listing));
+                    desk.tell(
+                        order_id,
+                        listed.map_or_else(|error| News::Failed(error.into()), News::Listing),
+                    );
                 };
                 self.0.tasks.spawn(work);
             }
             None => self.tell(
                 order_id,
-                News::Failed(Code::InvalidRequest.error("the order is of no kind known here")),
+                News::Failed(
+                    Code::InvalidRequest
+                        .error("the order is of no kind known here")
+                        .into(),
+                ),
             ),
         }
     }
@@ -174,7 +182,7 @@ impl Desk {
         self.0.tasks.spawn(work);
     }
 
-    async fn list(&self, repo: &str) -> Result<HubListing, ErrorInfo> {
+    async fn list(&self, repo: &str) -> Result<HubListing, Error> {
         let listing = Remote::new(self.0.hub.clone())?.list(repo).await?;
         Ok(HubListing {
             repo: repo.to_owned(),
@@ -204,7 +212,7 @@ impl Desk {
         // One that is being cancelled tells its orders at once: they are not heard of again.
         if let Some(old) = state.jobs.insert(checkpoint.clone(), job) {
             for order in old.orders {
-                state.news.insert(order, News::Failed(cancelled()));
+                state.news.insert(order, News::Failed(cancelled().into()));
             }
         }
         drop(state);
@@ -252,7 +260,7 @@ impl Desk {
             }
             Err(error) => {
                 tracing::warn!(repo = checkpoint.repo, variant = checkpoint.variant, %error, "not fetched");
-                News::Failed(error)
+                News::Failed(error.into())
             }
         };
         let mut state = self.lock();
@@ -295,10 +303,10 @@ impl Desk {
 }
 
 fn failed(why: &str) -> News {
-    News::Failed(Code::Internal.error(why))
+    News::Failed(Code::Internal.error(why).into())
 }
 
-fn cancelled() -> ErrorInfo {
+fn cancelled() -> Error {
     Code::DownloadCancelled.error("the download was cancelled: its model is being deleted")
 }
 

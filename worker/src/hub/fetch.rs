@@ -17,10 +17,10 @@ use std::{
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use muster_core::Bytes as Amount;
+use muster_core::{Bytes as Amount, Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _, hub,
-    v1::{CachedFiles, ErrorInfo, FetchProgress, HubCheckpoint},
+    hub,
+    v1::{CachedFiles, FetchProgress, HubCheckpoint},
 };
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -59,7 +59,7 @@ pub(super) async fn fetch(
     remote: &Remote,
     checkpoint: &HubCheckpoint,
     progress: &watch::Sender<FetchProgress>,
-) -> Result<CachedFiles, ErrorInfo> {
+) -> Result<CachedFiles, Error> {
     let found = cached_files(cache, checkpoint).await?;
     if found.complete {
         return Ok(found);
@@ -138,7 +138,7 @@ impl Coming<'_> {
         &self,
         told: &mut FetchProgress,
         progress: &watch::Sender<FetchProgress>,
-    ) -> Result<(), ErrorInfo> {
+    ) -> Result<(), Error> {
         let WantedFile { path, info, .. } = self.file;
         let blobs = self.repo.blobs();
         on_disk(move || fs::create_dir_all(blobs)).await?;
@@ -212,7 +212,7 @@ impl From<io::Error> for Unwritten {
 }
 
 impl Unwritten {
-    fn into_error(self, path: &str, info: &FileInfo) -> ErrorInfo {
+    fn into_error(self, path: &str, info: &FileInfo) -> Error {
         match self {
             Self::Disk(error) => disk(&error),
             Self::Size(size) => Code::DownloadCorrupt
@@ -278,13 +278,13 @@ impl Content {
     }
 }
 
-async fn cached_files(cache: &Cache, checkpoint: &HubCheckpoint) -> Result<CachedFiles, ErrorInfo> {
+async fn cached_files(cache: &Cache, checkpoint: &HubCheckpoint) -> Result<CachedFiles, Error> {
     let (cache, checkpoint) = (cache.clone(), checkpoint.clone());
     beside(move || cache.cached_files(&checkpoint)).await
 }
 
 /// Takes a lock that other downloads of this content respect; the operating system gives it back with the process.
-async fn lock(path: PathBuf) -> Result<File, ErrorInfo> {
+async fn lock(path: PathBuf) -> Result<File, Error> {
     let file = on_disk(move || File::create(path)).await?;
     let mut pause = LOCK_WAIT.0;
     loop {
@@ -298,7 +298,7 @@ async fn lock(path: PathBuf) -> Result<File, ErrorInfo> {
 }
 
 /// Refuses what cannot end well.
-fn check_room(cache: &Cache, files: &[WantedFile]) -> Result<(), ErrorInfo> {
+fn check_room(cache: &Cache, files: &[WantedFile]) -> Result<(), Error> {
     let missing = files.iter().filter(|file| !file.there).map(|file| file.info.size);
     let wanted: u64 = missing.sum();
     fs::create_dir_all(cache.root()).map_err(|error| disk(&error))?;
@@ -325,7 +325,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn disk(error: &io::Error) -> ErrorInfo {
+fn disk(error: &io::Error) -> Error {
     if matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
@@ -337,11 +337,11 @@ fn disk(error: &io::Error) -> ErrorInfo {
 
 async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, ErrorInfo> {
+) -> Result<T, Error> {
     beside(work).await?.map_err(|error| disk(&error))
 }
 
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ErrorInfo> {
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
     spawn_blocking(work)
         .await
         .map_err(|panic| Code::Internal.error(panic.to_string()))

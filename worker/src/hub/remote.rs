@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
+use muster_core::{Code, Error};
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode,
     header::{ACCEPT_ENCODING, CONTENT_LENGTH, ETAG},
@@ -70,7 +70,7 @@ impl Remote {
     ///
     /// # Errors
     /// No client can be made, for want of TLS.
-    pub(super) fn new(config: HubConfig) -> Result<Self, ErrorInfo> {
+    pub(super) fn new(config: HubConfig) -> Result<Self, Error> {
         let build = |policy: Policy| {
             let builder = tls::client()
                 .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
@@ -92,7 +92,7 @@ impl Remote {
     ///
     /// # Errors
     /// `checkpoint_not_found`, `checkpoint_forbidden`, `hub_unavailable`.
-    pub(super) async fn list(&self, repo: &str) -> Result<Listing, ErrorInfo> {
+    pub(super) async fn list(&self, repo: &str) -> Result<Listing, Error> {
         let path = format!("/api/models/{repo}/revision/main?blobs=true");
         let response = self.send(&self.client, Method::GET, &path, repo).await?;
         let info: ModelInfo = response.json().await.map_err(|error| broken(&error, repo))?;
@@ -113,7 +113,7 @@ impl Remote {
     ///
     /// # Errors
     /// As [`list`](Self::list).
-    pub(super) async fn info(&self, repo: &str, commit: &str, path: &str) -> Result<FileInfo, ErrorInfo> {
+    pub(super) async fn info(&self, repo: &str, commit: &str, path: &str) -> Result<FileInfo, Error> {
         let url = resolve(repo, commit, path);
         let response = self.send(&self.direct, Method::HEAD, &url, repo).await?;
         let header = |name: &str| {
@@ -134,18 +134,12 @@ impl Remote {
     ///
     /// # Errors
     /// As [`list`](Self::list).
-    pub(super) async fn content(&self, repo: &str, commit: &str, path: &str) -> Result<Response, ErrorInfo> {
+    pub(super) async fn content(&self, repo: &str, commit: &str, path: &str) -> Result<Response, Error> {
         let url = resolve(repo, commit, path);
         self.send(&self.client, Method::GET, &url, repo).await
     }
 
-    async fn send(
-        &self,
-        client: &Client,
-        method: Method,
-        path: &str,
-        repo: &str,
-    ) -> Result<Response, ErrorInfo> {
+    async fn send(&self, client: &Client, method: Method, path: &str, repo: &str) -> Result<Response, Error> {
         if self.config.offline {
             let message = format!("{repo} is not in the cache, and HF_HUB_OFFLINE forbids to ask the hub");
             return Err(Code::HubUnavailable.error(message));
@@ -190,7 +184,7 @@ fn resolve(repo: &str, commit: &str, path: &str) -> String {
     format!("/{repo}/resolve/{commit}/{escaped}")
 }
 
-fn refused(status: StatusCode, gated: bool, repo: &str, said: &str) -> ErrorInfo {
+fn refused(status: StatusCode, gated: bool, repo: &str, said: &str) -> Error {
     let said: String = said.chars().take(SHOWN).collect();
     let (code, message) = match status {
         StatusCode::NOT_FOUND => (
@@ -220,12 +214,12 @@ fn refused(status: StatusCode, gated: bool, repo: &str, said: &str) -> ErrorInfo
     }
 }
 
-fn strange(repo: &str, what: &str) -> ErrorInfo {
+fn strange(repo: &str, what: &str) -> Error {
     Code::HubUnavailable.error(format!("the hub says of {repo}: {what}"))
 }
 
 /// A connection that failed, with all causes.
-pub(super) fn broken(error: &reqwest::Error, repo: &str) -> ErrorInfo {
+pub(super) fn broken(error: &reqwest::Error, repo: &str) -> Error {
     let mut text = format!("the hub cannot be read for {repo}: {error}");
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -249,7 +243,7 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart() {
-        let kind = |status, gated| refused(status, gated, "o/n", "").kind();
+        let kind = |status, gated| refused(status, gated, "o/n", "").code;
         assert_eq!(kind(StatusCode::NOT_FOUND, false), Code::CheckpointNotFound);
         assert_eq!(kind(StatusCode::UNAUTHORIZED, false), Code::CheckpointForbidden);
         assert_eq!(kind(StatusCode::FORBIDDEN, true), Code::CheckpointForbidden);

@@ -2,13 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use muster_core::GatewayId;
-use muster_proto::{
-    Code,
-    v1::{
-        Capabilities, Device, Done, ErrorInfo, Hold, InstanceSpec, InstanceState, InstanceStatus, ProcessId,
-        Refused, RefusedReason, SetAttributes, command::Kind as Order,
-    },
+use muster_core::{Code, Error, GatewayId};
+use muster_proto::v1::{
+    Capabilities, Device, Done, Hold, InstanceSpec, InstanceState, InstanceStatus, ProcessId, Refused,
+    RefusedReason, SetAttributes, command::Kind as Order,
 };
 use tokio::sync::watch;
 
@@ -110,7 +107,7 @@ pub(super) struct End {
     /// Do not ask it to end, end it.
     pub(super) force: bool,
     /// Why it failed; `None` if it ended as asked.
-    pub(super) failure: Option<Box<ErrorInfo>>,
+    pub(super) failure: Option<Box<Error>>,
 }
 
 /// What all stages of an instance share.
@@ -323,7 +320,7 @@ impl Core {
     }
 
     /// Puts the terminal state up, with samples taken after the processes left.
-    async fn finish(&mut self, failure: Option<ErrorInfo>) {
+    async fn finish(&mut self, failure: Option<Error>) {
         let samples = self
             .ground
             .devices
@@ -333,7 +330,7 @@ impl Core {
         self.tombstone(failure, samples);
     }
 
-    fn tombstone(&mut self, failure: Option<ErrorInfo>, samples: Vec<Sample>) {
+    fn tombstone(&mut self, failure: Option<Error>, samples: Vec<Sample>) {
         self.over = true;
         let state = if failure.is_some() {
             InstanceState::Failed
@@ -354,7 +351,7 @@ impl Core {
             .update_with(self.handle.id(), Urgency::Now, samples, |status| {
                 status.set_state(state);
                 status.revision = revision;
-                status.failure = failure;
+                status.failure = failure.map(Into::into);
                 status.progress = None;
                 (status.running, status.queued) = (0, 0);
                 status.hold_ids.clear();

@@ -15,7 +15,7 @@ pub(super) async fn end(core: &mut Core, end: &End) {
     core.handle.set_engine(None);
     let Some(process) = &end.process else { return };
     core.enter(InstanceState::Unloading, |status| {
-        status.failure = end.failure.as_deref().cloned()
+        status.failure = end.failure.as_deref().cloned().map(Into::into)
     });
     if end.force {
         process.kill();

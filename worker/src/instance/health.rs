@@ -7,11 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use muster_core::Bytes;
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{Alive, ErrorInfo},
-};
+use muster_core::{Bytes, Code, Error};
+use muster_proto::v1::Alive;
 
 use crate::{config::Patience, convert, procfs::Activity};
 
@@ -51,7 +48,7 @@ impl Health {
     ///
     /// # Errors
     /// Its loop has been busy without an iteration for too long.
-    pub(super) fn alive(&mut self, alive: &Alive, now: Instant) -> Result<(), ErrorInfo> {
+    pub(super) fn alive(&mut self, alive: &Alive, now: Instant) -> Result<(), Error> {
         self.last_alive = now;
         match convert::span_from(alive.busy_for) {
             Some(busy) if busy >= self.patience.engine_stuck => {
@@ -65,7 +62,7 @@ impl Health {
     ///
     /// # Errors
     /// There was no sign of life for too long.
-    pub(super) fn check(&mut self, now: Instant, expects: bool, cpu: Duration) -> Result<(), ErrorInfo> {
+    pub(super) fn check(&mut self, now: Instant, expects: bool, cpu: Duration) -> Result<(), Error> {
         let late = is_late(self.looked, now, self.patience.engine_silent);
         self.looked = now;
         if late {
@@ -103,7 +100,7 @@ pub(super) fn is_late(looked: Instant, now: Instant, patience: Duration) -> bool
     now.saturating_duration_since(looked) >= patience / 2
 }
 
-fn stuck(what: &str, silence: Duration) -> ErrorInfo {
+fn stuck(what: &str, silence: Duration) -> Error {
     let seconds = silence.as_secs_f64();
     Code::RuntimeCrashed
         .error(format!("{what} for {seconds:.1} s and was ended"))
@@ -143,7 +140,7 @@ impl LoadWatch {
     ///
     /// # Errors
     /// `load_stalled`: nothing has moved for too long.
-    pub(super) fn check(&mut self, now: Instant, activity: Activity) -> Result<(), ErrorInfo> {
+    pub(super) fn check(&mut self, now: Instant, activity: Activity) -> Result<(), Error> {
         let computed = activity.cpu.saturating_sub(self.seen.cpu);
         let moved = activity.bytes.saturating_sub(self.seen.bytes);
         let late = is_late(self.looked, now, self.limit);
@@ -186,7 +183,7 @@ mod tests {
         (from, to): (u32, u32),
         expects: bool,
         cpu: Duration,
-    ) -> Result<(), ErrorInfo> {
+    ) -> Result<(), Error> {
         for second in from + 1..to {
             health.check(start + second * SECOND, expects, cpu).unwrap();
         }
@@ -210,7 +207,7 @@ mod tests {
         assert!(health.alive(&busy(119), start + 10 * SECOND).is_ok());
         assert!(look(&mut health, start, (10, 19), true, idle).is_ok());
         let error = health.alive(&busy(120), start + 11 * SECOND).unwrap_err();
-        assert_eq!(error.kind(), Code::RuntimeCrashed);
+        assert_eq!(error.code, Code::RuntimeCrashed);
     }
 
     #[test]
@@ -284,6 +281,6 @@ mod tests {
             assert!(watch.check(at(second), did(5, 31)).is_ok());
         }
         let error = watch.check(at(210), did(5, 31)).unwrap_err();
-        assert_eq!(error.kind(), Code::LoadStalled);
+        assert_eq!(error.code, Code::LoadStalled);
     }
 }

@@ -16,13 +16,12 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use muster_core::Runtime as Kind;
+use muster_core::{Code, Error, Runtime as Kind};
 use muster_proto::{
-    Code, ErrorExt as _,
     hub::HubName,
     overrides::Overrides,
     v1::{
-        ErrorInfo, InstanceState, LoadPhase, LoadProgress, ModelSettings, RefusedReason, UnloadMode,
+        InstanceState, LoadPhase, LoadProgress, ModelSettings, RefusedReason, UnloadMode,
         command::Kind as Order,
     },
 };
@@ -57,7 +56,7 @@ enum Wish {
     Load,
     Cancel,
     /// It stalled and was killed.
-    Fail(ErrorInfo),
+    Fail(Error),
 }
 
 struct Loading<'a> {
@@ -78,7 +77,7 @@ struct Loading<'a> {
 /// No engine runs; how the instance ends.
 pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<RunningEngine, End> {
     let begun = Instant::now();
-    let over = |error: ErrorInfo| End {
+    let over = |error: Error| End {
         process: None,
         force: false,
         failure: Some(Box::new(error)),
@@ -133,7 +132,7 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
 ///
 /// # Errors
 /// `file_not_found`: the cache does not have them.
-fn located(mut settings: ModelSettings, runtime: Kind, cache: &Cache) -> Result<ModelSettings, ErrorInfo> {
+fn located(mut settings: ModelSettings, runtime: Kind, cache: &Cache) -> Result<ModelSettings, Error> {
     // Anything else is a path, or a name that the runtime understands.
     let Ok(name) = settings.checkpoint.parse::<HubName>() else {
         return Ok(settings);
@@ -149,7 +148,7 @@ fn located(mut settings: ModelSettings, runtime: Kind, cache: &Cache) -> Result<
 }
 
 /// Typed causes before the spawn (controller/policy/README.md, Decisions): the files a load names must be there, and what a request set is a request's to set.
-fn check(settings: &ModelSettings) -> Result<(), ErrorInfo> {
+fn check(settings: &ModelSettings) -> Result<(), Error> {
     Overrides::check_again(&settings.load_override_json)?;
     let lora = settings.lora.iter().map(|adapter| adapter.path.as_str());
     let files = [&settings.checkpoint, &settings.mmproj, &settings.draft].map(String::as_str);
@@ -355,7 +354,7 @@ mod tests {
             scale: 1.0,
         });
         let error = check(&settings).unwrap_err();
-        assert_eq!(error.kind(), Code::FileNotFound);
+        assert_eq!(error.code, Code::FileNotFound);
         assert_eq!(error.details["path"], "/nowhere/x.gguf");
     }
 
@@ -367,7 +366,7 @@ mod tests {
         };
         check(&settings(r#"{"gguf_n_ctx":512,"llamacpp_args":"-t 2"}"#)).unwrap();
         let error = check(&settings(r#"{"llamacpp_args":"--log-file /tmp/x"}"#)).unwrap_err();
-        assert_eq!(error.kind(), Code::InvalidLoadRequest);
+        assert_eq!(error.code, Code::InvalidLoadRequest);
     }
 
     #[test]
@@ -390,7 +389,7 @@ mod tests {
         let own = located(settings("o/n:Q8_0", "/p.gguf"), Kind::LlamaCpp, &cache).unwrap();
         assert_eq!(own.mmproj, "/p.gguf");
         let missing = located(settings("o/n:Q4_0", ""), Kind::LlamaCpp, &cache).unwrap_err();
-        assert_eq!(missing.kind(), Code::FileNotFound);
+        assert_eq!(missing.code, Code::FileNotFound);
         // Paths, and what no hub would know, stay as they are.
         for name in ["/m.gguf", "tag:8b", ""] {
             let as_is = settings(name, "");

@@ -44,11 +44,8 @@ use std::{
     },
 };
 
-use muster_core::{InstanceId, Missing, ModelId};
-use muster_proto::{
-    Code,
-    v1::{Done, ErrorInfo, InstanceSpec, Refused, RefusedReason, command::Kind as Order},
-};
+use muster_core::{Code, Error, InstanceId, Missing, ModelId};
+use muster_proto::v1::{Done, InstanceSpec, Refused, RefusedReason, command::Kind as Order};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::engine::{EngineCalls, EngineProcess};
@@ -72,7 +69,7 @@ pub(crate) enum Request {
     /// The caller takes so many more events.
     Credit(u64, u32),
     /// A call beside the session protocol; the instance stays while the visit lasts.
-    Visit(Purpose, oneshot::Sender<Result<Visit, ErrorInfo>>),
+    Visit(Purpose, oneshot::Sender<Result<Visit, Error>>),
 }
 
 /// Something the controller or an operator wants of an instance, and where the answer goes.
@@ -168,7 +165,7 @@ impl Instance {
     ///
     /// # Errors
     /// `stale_instance`: it takes no work.
-    pub(crate) async fn visit(&self, purpose: Purpose) -> Result<Visit, ErrorInfo> {
+    pub(crate) async fn visit(&self, purpose: Purpose) -> Result<Visit, Error> {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Visit(purpose, reply)).await;
         answer
@@ -273,7 +270,7 @@ impl Drop for Visit {
 }
 
 /// The refusal that sends a gateway elsewhere.
-pub(crate) fn stale(why: &str) -> ErrorInfo {
+pub(crate) fn stale(why: &str) -> Error {
     Code::StaleInstance.error(why)
 }
 

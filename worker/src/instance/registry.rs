@@ -12,13 +12,9 @@ use std::{
     time::Instant,
 };
 
-use muster_core::{BootId, InstanceId, Missing, ModelId, WorkerId};
-use muster_proto::{
-    Code,
-    v1::{
-        Done, ErrorInfo, InstanceRef, InstanceSpec, InstanceState, Load, ModelType, RefusedReason,
-        command::Kind as Order,
-    },
+use muster_core::{BootId, Code, Error, InstanceId, Missing, ModelId, WorkerId};
+use muster_proto::v1::{
+    Done, InstanceRef, InstanceSpec, InstanceState, Load, ModelType, RefusedReason, command::Kind as Order,
 };
 use tokio_util::task::TaskTracker;
 
@@ -165,7 +161,7 @@ impl Registry {
                     (Some(_), Ok(_)) => String::new(),
                 };
                 status.set_state(InstanceState::Failed);
-                status.failure = Some(Code::InvalidLoadRequest.error(what));
+                status.failure = Some(Code::InvalidLoadRequest.error(what).into());
                 self.ground.board.add(id, status, Instant::now());
                 return;
             }
@@ -183,7 +179,7 @@ impl Registry {
     ///
     /// # Errors
     /// `stale_instance` if it is not here; without an instance, if not exactly one of `model` is.
-    pub(crate) fn find(&self, named: Option<&InstanceRef>, model: &str) -> Result<Instance, ErrorInfo> {
+    pub(crate) fn find(&self, named: Option<&InstanceRef>, model: &str) -> Result<Instance, Error> {
         let Some(named) = named.filter(|named| !named.instance_id.is_empty()) else {
             return self.only_of(model);
         };
@@ -202,7 +198,7 @@ impl Registry {
             .ok_or_else(|| stale("the instance is not here"))
     }
 
-    fn only_of(&self, model: &str) -> Result<Instance, ErrorInfo> {
+    fn only_of(&self, model: &str) -> Result<Instance, Error> {
         let instances = self.lock();
         let mut of_model = instances
             .values()
@@ -212,7 +208,7 @@ impl Registry {
             (Some(_), Some(_)) => {
                 let error =
                     Code::InvalidRequest.error(format!("several instances of `{model}` are here: name one"));
-                Err(muster_proto::ErrorExt::with_param(error, "instance"))
+                Err(error.with_param("instance"))
             }
             (None, _) if model.is_empty() => {
                 Err(Code::InvalidRequest.error("neither an instance nor a model is named"))

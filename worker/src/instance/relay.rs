@@ -25,10 +25,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _, trace,
+    trace,
     v1::{
-        Admitted, Cancel, ErrorInfo, SequenceEvents, SessionCommand, Start, Tick, event::Kind,
+        Admitted, Cancel, SequenceEvents, SessionCommand, Start, Tick, event::Kind,
         session_command::Kind as Command, start::Work,
     },
 };
@@ -220,7 +221,7 @@ impl Relay {
         self.pump(arrived);
     }
 
-    fn queue_full(&self) -> ErrorInfo {
+    fn queue_full(&self) -> Error {
         let waiting = u32::try_from(self.admission.queued()).unwrap_or(u32::MAX);
         let slots = u32::try_from(self.target).unwrap_or(u32::MAX);
         let seconds = self.mean_run * f64::from(waiting) / f64::from(slots);
@@ -270,7 +271,7 @@ impl Relay {
     }
 
     /// Ends a request from our side: its caller hears `error` now.
-    pub(crate) fn expel(&mut self, ticket: u64, error: ErrorInfo) {
+    pub(crate) fn expel(&mut self, ticket: u64, error: Error) {
         if let Some(job) = self.running.get_mut(&ticket) {
             if let Some(reply) = job.reply.take() {
                 reply.fail(error);
@@ -291,13 +292,13 @@ impl Relay {
         }
     }
 
-    fn dequeue(&mut self, ticket: u64, error: ErrorInfo) {
+    fn dequeue(&mut self, ticket: u64, error: Error) {
         if let Some(job) = self.admission.remove(|job| job.ticket == ticket) {
             self.end(job, error);
         }
     }
 
-    fn end(&mut self, job: Job, error: ErrorInfo) {
+    fn end(&mut self, job: Job, error: Error) {
         self.moved.ended += 1;
         tracing::debug!(parent: &job.span, instance = self.instance, %error, "ended");
         if let Some(reply) = job.reply {
@@ -306,7 +307,7 @@ impl Relay {
     }
 
     /// Ends all that waits.
-    pub(crate) fn fail_queued(&mut self, error: &ErrorInfo) {
+    pub(crate) fn fail_queued(&mut self, error: &Error) {
         let waiting: Vec<_> = self.admission.drain().collect();
         for job in waiting {
             self.end(job, error.clone());
@@ -314,7 +315,7 @@ impl Relay {
     }
 
     /// Ends everything; the engine is lost or about to be ended.
-    pub(crate) fn fail_all(&mut self, error: &ErrorInfo) {
+    pub(crate) fn fail_all(&mut self, error: &Error) {
         self.fail_queued(error);
         let running: Vec<_> = self.running.drain().map(|(_, job)| job).collect();
         for job in running {
@@ -392,7 +393,7 @@ impl Relay {
                     self.no_room(ticket);
                     return false;
                 }
-                sequence.events = vec![event(Kind::Failed(cancelled()))];
+                sequence.events = vec![event(Kind::Failed(cancelled().into()))];
             }
             job.start = None;
             sequence
@@ -446,7 +447,7 @@ impl Relay {
             Some(Some(Kind::Failed(_))) => {}
             Some(_) | None => {
                 let error = Code::RuntimeError.error("the engine ended the request without saying how");
-                sequence.events.push(event(Kind::Failed(error)));
+                sequence.events.push(event(Kind::Failed(error.into())));
             }
         }
         sequence.handle = reply.handle();
@@ -461,7 +462,7 @@ impl Relay {
     }
 }
 
-fn cancelled() -> ErrorInfo {
+fn cancelled() -> Error {
     Code::Cancelled.error("the request was cancelled")
 }
 
@@ -469,6 +470,6 @@ fn is_no_room(sequence: &SequenceEvents) -> bool {
     sequence.finished
         && matches!(
             sequence.events.last().and_then(|event| event.kind.as_ref()),
-            Some(Kind::Failed(error)) if error.kind() == Code::NoRoom
+            Some(Kind::Failed(error)) if Code::parse(&error.code) == Some(Code::NoRoom)
         )
 }

@@ -13,12 +13,10 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{
-        ErrorInfo, InstanceState, RefusedReason, SessionCommand, SessionMessage, Tick,
-        command::Kind as Order, session_message::Kind as Message,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    InstanceState, RefusedReason, SessionCommand, SessionMessage, Tick, command::Kind as Order,
+    session_message::Kind as Message,
 };
 use tokio::{
     sync::mpsc,
@@ -63,7 +61,7 @@ struct Serving<'a> {
 }
 
 /// Why serving is over.
-type Over = (bool, Option<ErrorInfo>);
+type Over = (bool, Option<Error>);
 
 /// Serves until the instance ends.
 pub(super) async fn serve(core: &mut Core, engine: RunningEngine) -> End {
@@ -188,7 +186,7 @@ impl Serving<'_> {
         None
     }
 
-    fn tick(&mut self, tick: Tick) -> Result<(), ErrorInfo> {
+    fn tick(&mut self, tick: Tick) -> Result<(), Error> {
         self.health.ticked();
         self.relay
             .tick(tick)
@@ -382,7 +380,7 @@ impl Serving<'_> {
         (matches!(self.mode, Mode::Draining { .. }) && idle).then_some((false, None))
     }
 
-    fn close(mut self, force: bool, failure: Option<ErrorInfo>) -> End {
+    fn close(mut self, force: bool, failure: Option<Error>) -> End {
         let told = match &failure {
             Some(error) => error.clone(),
             None => Code::ModelUnloading.error("the model was unloaded"),

@@ -17,10 +17,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, Event, SequenceEvents, event::Kind},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Event, SequenceEvents, event::Kind};
 use rustc_hash::FxHashMap;
 
 use crate::instance::Instance;
@@ -185,9 +183,9 @@ impl Reply {
     }
 
     /// Ends the request with an error.
-    pub(crate) fn fail(mut self, error: ErrorInfo) {
+    pub(crate) fn fail(mut self, error: Error) {
         self.over = true;
-        self.put(Kind::Failed(error), true);
+        self.put(Kind::Failed(error.into()), true);
     }
 
     fn put(&self, kind: Kind, finished: bool) {
@@ -204,7 +202,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if !self.over {
             let error = Code::StaleInstance.error("the instance ended before it took the request");
-            self.put(Kind::Failed(error), true);
+            self.put(Kind::Failed(error.into()), true);
         }
     }
 }

@@ -2,11 +2,8 @@
 
 use std::{collections::VecDeque, future::poll_fn, sync::Arc};
 
-use muster_core::id;
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, Event, Start, event::Kind},
-};
+use muster_core::{Code, Error, id};
+use muster_proto::v1::{Event, Start, event::Kind};
 
 use super::{
     Sessions,
@@ -100,11 +97,11 @@ impl Single {
     ///
     /// # Errors
     /// What ended it instead.
-    pub(crate) async fn answer<T>(mut self, pick: impl Fn(Kind) -> Option<T>) -> Result<T, ErrorInfo> {
+    pub(crate) async fn answer<T>(mut self, pick: impl Fn(Kind) -> Option<T>) -> Result<T, Error> {
         let mut answer = None;
         while let Some(event) = self.next().await {
             match event.kind {
-                Some(Kind::Failed(error)) => return Err(error),
+                Some(Kind::Failed(error)) => return Err(error.into()),
                 Some(kind) => answer = pick(kind).or(answer),
                 None => {}
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use muster_core::Code;
 use muster_proto::v1::{
     Chat, ChatMessage, ContentPart, EmbedRequest, GenerateRequest, ModelSettings, ModelType, Prompt,
     PromptPiece, RerankRequest, Sampling, TokenizeCall, content_part, event,
@@ -290,7 +291,10 @@ async fn tokens_and_templates_are_the_same() {
             tokens: vec![1 << 30],
             ..Default::default()
         };
-        assert_eq!(calls.detokenize(call).await.unwrap_err().code, "invalid_request");
+        assert_eq!(
+            calls.detokenize(call).await.unwrap_err().code,
+            Code::InvalidRequest
+        );
         answers.push((prompt, tokens));
     }
     assert_eq!(answers[0], answers[1]);
@@ -389,7 +393,7 @@ async fn causes_are_known_before_the_spawn() {
         };
         let error = bench.launch(runtime, settings).await.unwrap_err().info;
         assert_eq!(
-            (error.code.as_str(), error.param.as_str()),
+            (error.code.as_str(), error.param.as_deref().unwrap_or_default()),
             ("file_not_found", "checkpoint")
         );
     }
@@ -417,7 +421,7 @@ async fn a_broken_model_is_a_failed_load_with_the_engines_own_words() {
             ..chat_settings()
         };
         let error = bench.launch(runtime, settings).await.unwrap_err().info;
-        assert_eq!(error.code, "model_load_failed", "{runtime}: {error}");
+        assert_eq!(error.code, Code::ModelLoadFailed, "{runtime}: {error}");
         assert!(error.details.contains_key("log"), "{runtime}: {error:?}");
     }
 }

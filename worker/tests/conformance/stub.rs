@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use muster_core::Code;
 use muster_proto::v1::{ModelSettings, StubSettings};
 use tokio::time::timeout;
 
@@ -34,7 +35,7 @@ async fn a_failed_load_says_why_and_leaves_nothing() {
     ] {
         let mut load = load(fail(point));
         let error = bench.runtime("stub").launch(load.launch).await.unwrap_err();
-        assert_eq!(error.info.code, code, "{point}");
+        assert_eq!(error.info.code.as_str(), code, "{point}");
         let process = load
             .process
             .borrow_and_update()
@@ -62,7 +63,7 @@ async fn a_cancelled_or_dropped_load_ends_its_engine() {
         let pid = process.tree()[0].pid;
         if cancel {
             load.cancel.cancel();
-            assert_eq!(launch.await.unwrap_err().info.code, "load_cancelled");
+            assert_eq!(launch.await.unwrap_err().info.code, Code::LoadCancelled);
             assert_eq!(process.tree(), []);
         } else {
             drop(launch);

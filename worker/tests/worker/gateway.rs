@@ -8,14 +8,14 @@ use std::{
     },
 };
 
+use muster_core::Error;
 use muster_proto::{
     net::{self, Address, Channel},
     trust::Credentials,
     v1::{
-        Cancel, Credit, ErrorInfo, Event, Finished, GenerateRequest, InstanceRef, Prompt, PromptPiece,
-        SessionCommand, SessionMessage, Start, event::Kind, generate_request::Input,
-        inference_client::InferenceClient, prompt_piece, session_command::Kind as Command,
-        session_message::Kind as Message, start::Work,
+        Cancel, Credit, Event, Finished, GenerateRequest, InstanceRef, Prompt, PromptPiece, SessionCommand,
+        SessionMessage, Start, event::Kind, generate_request::Input, inference_client::InferenceClient,
+        prompt_piece, session_command::Kind as Command, session_message::Kind as Message, start::Work,
     },
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
@@ -41,7 +41,7 @@ pub(crate) struct Stream {
 }
 
 /// How a request ended.
-pub(crate) type Ended = Result<Finished, ErrorInfo>;
+pub(crate) type Ended = Result<Finished, Error>;
 
 pub(crate) async fn client(address: &Address) -> InferenceClient<Channel> {
     InferenceClient::new(net::channel(address, &Credentials::none()).await.unwrap())
@@ -210,7 +210,7 @@ impl Stream {
         let ended = loop {
             match self.next().await.expect("the session broke") {
                 Kind::Finished(finished) => break Ok(finished),
-                Kind::Failed(error) => break Err(error),
+                Kind::Failed(error) => break Err(error.into()),
                 Kind::Admitted(_)
                 | Kind::Delta(_)
                 | Kind::Progress(_)
@@ -224,9 +224,9 @@ impl Stream {
     }
 
     /// Reads to the end and expects this error.
-    pub(crate) async fn fails(&mut self, code: &str) -> ErrorInfo {
+    pub(crate) async fn fails(&mut self, code: &str) -> Error {
         let error = self.end().await.expect_err("it finished");
-        assert_eq!(error.code, code, "{error}");
+        assert_eq!(error.code.as_str(), code, "{error}");
         error
     }
 }

@@ -1,11 +1,12 @@
 //! The worker as an operator sees it: `Host`, health and reflection.
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     net::{self, Channel},
     trust::Credentials,
     v1::{
-        DescribeRequest, DrainRequest, ErrorInfo, HostUnloadRequest, InstanceState, TokenizeCall, UnloadMode,
+        DescribeRequest, DrainRequest, HostUnloadRequest, InstanceState, TokenizeCall, UnloadMode,
         host_client::HostClient,
     },
 };
@@ -79,7 +80,7 @@ async fn an_operator_drains_and_unloads() {
     };
     unload.set_mode(UnloadMode::IfIdle);
     let refused = host.unload(unload).await.unwrap_err();
-    assert_eq!(ErrorInfo::from_status(&refused).kind(), Code::InstanceBusy);
+    assert_eq!(Error::from_status(&refused).code, Code::InstanceBusy);
     rig.session
         .until("draining", |view| view.draining.then_some(()))
         .await;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    ErrorExt as _,
-    v1::{ErrorInfo, GenerateCall, InstanceRef, Start, event::Kind},
+    StatusExt as _,
+    v1::{GenerateCall, InstanceRef, Start, event::Kind},
 };
 
 use crate::{
@@ -193,7 +194,7 @@ async fn generate_is_a_plain_stream_beside_the_session() {
         ..GenerateCall::default()
     };
     let status = client.generate(call("unknown", 1)).await.unwrap_err();
-    assert_eq!(ErrorInfo::from_status(&status).code, "model_not_loaded");
+    assert_eq!(Error::from_status(&status).code, Code::ModelNotLoaded);
     let mut events = client.generate(call("m", 500)).await.unwrap().into_inner();
     let (mut deltas, mut last) = (0, None);
     while let Some(event) = events.message().await.unwrap() {

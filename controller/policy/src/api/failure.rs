@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::event::Refusal;
 use super::ids::DeviceKey;
-use muster_core::{Bytes, ModelId, Runtime, WorkerId};
+use muster_core::{Bytes, Code, ModelId, Runtime, WorkerId};
 
 /// What a failure at the worker means to policy. The driver tells it from the error's code, never from its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub enum FailureClass {
 pub struct WorkerFailure {
     /// What it means.
     pub class: FailureClass,
-    /// Key in the error catalogue.
-    pub code: Arc<str>,
+    /// What it is, for programs.
+    pub code: Code,
     /// A sentence for people.
     pub message: Arc<str>,
     /// Numbers, names, last log lines.
@@ -136,26 +136,26 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Key in the error catalogue.
+    /// What it is, for programs.
     #[must_use]
-    pub fn code(&self) -> &str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::UnknownModel(_) => "unknown_model",
-            Self::Loading(_) => "model_loading",
-            Self::Unloading(_) => "model_unloading",
-            Self::LoadedAlready(_) => "invalid_load_request",
-            Self::Failed { .. } => "model_failed",
-            Self::Worker(failure) => &failure.code,
+            Self::UnknownModel(_) => Code::UnknownModel,
+            Self::Loading(_) => Code::ModelLoading,
+            Self::Unloading(_) => Code::ModelUnloading,
+            Self::LoadedAlready(_) => Code::InvalidLoadRequest,
+            Self::Failed { .. } => Code::ModelFailed,
+            Self::Worker(failure) => failure.code,
             Self::InsufficientMemory { .. } | Self::TooFewPlaces { .. } | Self::NoRoomToPreload(_) => {
-                "insufficient_memory"
+                Code::InsufficientMemory
             }
-            Self::SlotsPinned { .. } => "slots_pinned",
-            Self::EvictionTimeout { .. } | Self::NotDrained(_) => "eviction_timeout",
-            Self::NoWorker { .. } => "no_worker",
-            Self::WorkerLost(_) => "worker_lost",
-            Self::Refused { .. } => "model_load_failed",
-            Self::Cancelled(_) => "load_cancelled",
-            Self::NotLost(_) => "worker_not_lost",
+            Self::SlotsPinned { .. } => Code::SlotsPinned,
+            Self::EvictionTimeout { .. } | Self::NotDrained(_) => Code::EvictionTimeout,
+            Self::NoWorker { .. } => Code::NoWorker,
+            Self::WorkerLost(_) => Code::WorkerLost,
+            Self::Refused { .. } => Code::ModelLoadFailed,
+            Self::Cancelled(_) => Code::LoadCancelled,
+            Self::NotLost(_) => Code::WorkerNotLost,
         }
     }
 }

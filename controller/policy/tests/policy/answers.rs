@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{ModelType, WorkerId};
+use muster_core::{Code, ModelType, WorkerId};
 use muster_policy::{
     Config, DoneState, Event, FailureClass, IdleTtl, ModelState, Outcome, Refusal, UnloadHow,
 };
@@ -27,7 +27,10 @@ fn answers() -> Vec<Outcome> {
     let refused = |reason| Outcome::Refused { reason, touch_seq: 0 };
     let mut all: Vec<Outcome> = refusals.into_iter().map(refused).collect();
     all.push(Outcome::Unknown);
-    all.push(Outcome::Failed(failure(FailureClass::BeforeEngine, "invalid")));
+    all.push(Outcome::Failed(failure(
+        FailureClass::BeforeEngine,
+        Code::InvalidRequest,
+    )));
     all.push(Outcome::Done {
         state: DoneState::Present,
         touch_seq: 0,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{DeviceKind, ModelType};
+use muster_core::{Code, DeviceKind, ModelType};
 use muster_policy::{Config, DeviceChoice, Event, FailureClass, LoadError, ModelState};
 
 use crate::sim::{Life, Sim, config, device, facts, failure, model, unlimited};
@@ -56,7 +56,7 @@ fn an_engine_that_fails_evicts_everything_and_is_tried_exactly_once_more() {
     fail_the_load(&mut sim, FailureClass::EngineLoad);
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("model_load_failed")
+        Some(Code::ModelLoadFailed)
     );
     assert!(matches!(sim.states["new"], ModelState::Failed(_)));
     sim.finish_loads();
@@ -100,7 +100,7 @@ fn automatic_loads_of_a_failed_model_are_refused_for_a_doubling_while_and_operat
         let hold = sim.open("a");
         assert_eq!(
             sim.streams[&hold].failed().map(LoadError::code),
-            Some("model_failed"),
+            Some(Code::ModelFailed),
             "{seconds}"
         );
         sim.advance(Duration::from_secs(2));
@@ -131,7 +131,7 @@ fn a_crash_ends_the_streams_that_held_it_and_the_next_request_loads_again() {
     sim.crash(&worker, &instance);
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("runtime_crashed")
+        Some(Code::RuntimeCrashed)
     );
     assert!(matches!(sim.states["a"], ModelState::Failed(_)));
     assert!(sim.routes.is_empty());
@@ -145,7 +145,7 @@ fn a_crash_ends_the_streams_that_held_it_and_the_next_request_loads_again() {
 /// Begins the only load's end, as workers do: unloading first.
 fn begin_to_end_the_load(sim: &mut Sim, why: Option<FailureClass>) {
     let (worker, instance) = sim.loading().remove(0);
-    let why = why.map(|class| failure(class, "load_stalled"));
+    let why = why.map(|class| failure(class, Code::LoadStalled));
     sim.begin_end(&worker, &instance, why);
 }
 
@@ -156,13 +156,13 @@ fn a_crash_that_is_first_reported_unloading_is_a_crash() {
     let hold = sim.open("a");
     sim.finish_loads();
     let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
-    let crash = failure(FailureClass::Crash, "runtime_crashed");
+    let crash = failure(FailureClass::Crash, Code::RuntimeCrashed);
     sim.begin_end(&worker, &instance, Some(crash));
     let late = sim.open("a");
     sim.exit(&worker, &instance);
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("runtime_crashed")
+        Some(Code::RuntimeCrashed)
     );
     assert_eq!(sim.loading().len(), 1, "no backoff: {}", sim.tail());
     sim.finish_loads();
@@ -170,7 +170,7 @@ fn a_crash_that_is_first_reported_unloading_is_a_crash() {
     // With nobody waiting the model shows what happened.
     sim.close(&late);
     let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
-    let crash = failure(FailureClass::Crash, "runtime_crashed");
+    let crash = failure(FailureClass::Crash, Code::RuntimeCrashed);
     sim.begin_end(&worker, &instance, Some(crash));
     sim.exit(&worker, &instance);
     assert!(matches!(sim.states["a"], ModelState::Failed(_)));
@@ -192,14 +192,14 @@ fn a_stalled_load_that_is_first_reported_unloading_is_tried_once_more_and_then_f
     assert!(sim.loading().is_empty(), "{}", sim.tail());
     assert_eq!(
         sim.replies[&call].as_ref().map_err(LoadError::code),
-        Err("load_stalled")
+        Err(Code::LoadStalled)
     );
     assert!(sim.streams[&hold].failed().is_some());
     assert!(matches!(sim.states["a"], ModelState::Failed(_)));
     let soon = sim.open("a");
     assert_eq!(
         sim.streams[&soon].failed().map(LoadError::code),
-        Some("model_failed")
+        Some(Code::ModelFailed)
     );
 }
 
@@ -259,7 +259,7 @@ fn a_retry_waits_for_a_pinned_model_that_loads_though_nobody_wants_it_any_more()
     sim.add_model(model("pinned", ModelType::Embedding, 80));
     let hold = sim.open("fails");
     let (worker, failing) = sim.loading().remove(0);
-    let why = failure(FailureClass::EngineLoad, "model_load_failed");
+    let why = failure(FailureClass::EngineLoad, Code::ModelLoadFailed);
     sim.begin_end(&worker, &failing, Some(why));
     let other = sim.open("pinned");
     let (there, pinned) = sim.loading().remove(0);

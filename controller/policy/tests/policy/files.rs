@@ -1,6 +1,6 @@
 //! Where a model's files are decides where it may run (PROTOCOL.md 15).
 
-use muster_core::{Bytes, DeviceKind, ModelType};
+use muster_core::{Bytes, Code, DeviceKind, ModelType};
 use muster_policy::{FailureClass, LoadError, ModelState};
 
 use crate::sim::{Sim, config, device, facts, model};
@@ -39,7 +39,7 @@ fn a_failure_is_old_news_once_the_files_are_there() {
     let late = sim.open("a");
     assert_eq!(
         sim.streams[&late].failed().map(LoadError::code),
-        Some("model_failed")
+        Some(Code::ModelFailed)
     );
     let mut spec = model("a", ModelType::Llm, 10);
     spec.workers = ["w2".into()].into();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{DeviceKind, ModelType};
+use muster_core::{Code, DeviceKind, ModelType};
 use muster_policy::{Config, FailureClass, LoadError, ModelState, Verdict};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
@@ -88,7 +88,7 @@ fn a_busy_model_elsewhere_is_waited_for_and_a_pinned_one_refuses_the_load() {
     let refused = sim.open("b");
     assert_eq!(
         sim.streams[&refused].failed().map(LoadError::code),
-        Some("slots_pinned")
+        Some(Code::SlotsPinned)
     );
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{DeviceKind, ModelType};
+use muster_core::{Code, DeviceKind, ModelType};
 use muster_policy::{
     CommandId, Config, DeviceChoice, Event, LoadError, ModelState, Moment, Outcome, RouteState, Stage,
     WaitReason,
@@ -614,7 +614,7 @@ fn who_waits_for_a_lost_worker_s_load_hears_why_if_it_never_comes_back() {
     let b = sim.open("b");
     sim.advance(sim.config.worker_wait + Duration::from_secs(1));
     let failed = sim.streams[&b].failed().map(LoadError::code);
-    assert_eq!(failed, Some("no_worker"), "{}", sim.tail());
+    assert_eq!(failed, Some(Code::NoWorker), "{}", sim.tail());
 }
 
 #[test]

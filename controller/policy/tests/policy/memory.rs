@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{Bytes, DeviceKind, ModelType};
+use muster_core::{Bytes, Code, DeviceKind, ModelType};
 use muster_policy::{
     Config, DeviceChoice, DeviceKey, LoadError, ModelSpec, ModelState, Placement, Share, Stage,
 };
@@ -213,7 +213,7 @@ fn no_capable_worker_is_waited_for_and_then_refused() {
     sim.advance(Duration::from_secs(2));
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("no_worker")
+        Some(Code::NoWorker)
     );
     let hold = sim.open("a");
     sim.advance(Duration::from_secs(5));

@@ -1,6 +1,6 @@
 //! Operators' loads and unloads (gateway/README.md, Runtime Admin API).
 
-use muster_core::{InstanceId, ModelType};
+use muster_core::{Code, InstanceId, ModelType};
 use muster_policy::{Command, Effect, Event, LoadError, ModelState, RouteState, UnloadHow};
 
 use crate::sim::{Life, Sim, config, model};
@@ -12,8 +12,10 @@ fn one_model() -> Sim {
     sim
 }
 
-fn code(reply: &Result<ModelState, LoadError>) -> &str {
-    reply.as_ref().map_or_else(LoadError::code, |_| "ok")
+fn code(reply: &Result<ModelState, LoadError>) -> &'static str {
+    reply
+        .as_ref()
+        .map_or_else(|error| error.code().as_str(), |_| "ok")
 }
 
 #[test]
@@ -66,7 +68,7 @@ fn an_unload_waits_for_running_work_and_a_second_one_is_answered_at_once() {
     let hold = sim.open("a");
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("model_unloading")
+        Some(Code::ModelUnloading)
     );
     let load = sim.load("a");
     assert_eq!(code(&sim.replies[&load]), "model_unloading");
@@ -97,7 +99,7 @@ fn an_unload_while_loading_is_refused_unless_it_may_cancel() {
     let cancelled = sim.unload("a", UnloadHow::DrainOrCancel);
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("load_cancelled")
+        Some(Code::LoadCancelled)
     );
     assert_eq!(sim.replies[&cancelled], Ok(ModelState::Unloaded));
     assert!(sim.loading().is_empty());
@@ -168,7 +170,7 @@ fn a_model_that_left_the_catalogue_finishes_what_it_has_and_goes() {
     let hold = sim.open("a");
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("unknown_model")
+        Some(Code::UnknownModel)
     );
     assert_eq!(sim.in_life(&Life::Ready).len(), 1, "its work is finished");
     sim.end_request(&a);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{DeviceKind, InstanceId, ModelType};
+use muster_core::{Code, DeviceKind, InstanceId, ModelType};
 use muster_policy::{Config, Event, IdleTtl, LoadError, ModelSpec, ModelState, RouteState, Stage, UnloadHow};
 
 use crate::sim::{Life, Sim, config, device, facts, limits, model, unlimited};
@@ -145,7 +145,7 @@ fn an_operators_unload_that_does_not_finish_in_time_is_given_up() {
         assert_eq!(sim.states["a"], ModelState::Unloading);
         sim.advance(SECOND * 4);
         let given_up = sim.replies[&request].as_ref().map_err(LoadError::code);
-        assert_eq!(given_up, Err("eviction_timeout"), "{}", sim.tail());
+        assert_eq!(given_up, Err(Code::EvictionTimeout), "{}", sim.tail());
         assert_eq!(sim.routes[&busy].2, RouteState::Ready);
     }
 }
@@ -168,7 +168,7 @@ fn a_load_that_waits_for_an_operators_drain_fails_when_that_takes_too_long() {
     sim.advance(SECOND * 4);
     assert_eq!(
         sim.streams[&hold].failed().map(LoadError::code),
-        Some("eviction_timeout"),
+        Some(Code::EvictionTimeout),
         "{}",
         sim.tail()
     );

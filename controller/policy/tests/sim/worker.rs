@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_core::{HoldId, InstanceId, WorkerId};
+use muster_core::{Code, HoldId, InstanceId, WorkerId};
 use muster_policy::{
     Command, CommandId, DoneState, Event, FailureClass, InstanceSpec, InstanceStatus, Outcome as Answer,
     Progress, Refusal, Report, ReportedState, UnloadMode, WorkerFacts, WorkerFailure,
@@ -311,7 +311,7 @@ impl World<'_> {
             Life::Gone => ReportedState::Gone,
             Life::Failed => ReportedState::Failed(WorkerFailure {
                 class: FailureClass::EngineLoad,
-                code: "model_load_failed".into(),
+                code: Code::ModelLoadFailed,
                 message: "the engine ended".into(),
                 details: Arc::default(),
             }),

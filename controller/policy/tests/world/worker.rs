@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_core::{Bytes, DeviceId, HoldId, InstanceId, WorkerId};
+use muster_core::{Bytes, Code, DeviceId, HoldId, InstanceId, WorkerId};
 use muster_policy::{
     Command, CommandId, DeviceSample, DoneState, Event, FailureClass, InstanceSpec, InstanceStatus, Moment,
     Outcome, Progress, Refusal, Report, ReportedState, Reservation, Touch, UnloadMode, WorkerFacts,
@@ -124,11 +124,11 @@ fn reserved(spec: &InstanceSpec) -> BTreeMap<DeviceId, Bytes> {
     parts.map(|part| (part.device.clone(), part.bytes)).collect()
 }
 
-pub(crate) fn failure(class: FailureClass, code: &str) -> WorkerFailure {
+pub(crate) fn failure(class: FailureClass, code: Code) -> WorkerFailure {
     WorkerFailure {
         class,
-        code: code.into(),
-        message: code.into(),
+        code,
+        message: code.as_str().into(),
         details: Arc::default(),
     }
 }
@@ -495,7 +495,7 @@ impl World {
         self.note_retry(id, instance, Some(class));
         self.workers.get_mut(id).unwrap().lifecycle += 1;
         self.change(id, instance, |i| {
-            i.life = Life::Failed(failure(class, "model_load_failed"))
+            i.life = Life::Failed(failure(class, Code::ModelLoadFailed))
         });
     }
 
@@ -517,7 +517,7 @@ impl World {
         self.workers.get_mut(id).unwrap().lifecycle += 1;
         self.change(id, instance, |i| {
             i.running = 0;
-            i.life = Life::Failed(failure(FailureClass::Crash, "runtime_crashed"));
+            i.life = Life::Failed(failure(FailureClass::Crash, Code::RuntimeCrashed));
         });
     }
 

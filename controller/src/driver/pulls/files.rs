@@ -1,10 +1,10 @@
 //! Orders to workers about files, and what they answer: who has which, removals, listings.
 
-use muster_core::WorkerId;
+use muster_core::{Code, Error, WorkerId};
 use muster_proto::{
-    Code, MODEL_FILES,
+    MODEL_FILES,
     v1::{
-        self, CachedFiles, ErrorInfo, FilesNews, FilesOrder, HubCheckpoint, ListFiles, LookForFiles,
+        self, CachedFiles, FilesNews, FilesOrder, HubCheckpoint, ListFiles, LookForFiles,
         files_news::Kind as News, files_order::Kind as OrderKind,
     },
 };
@@ -130,15 +130,17 @@ impl Driver {
                 // Others may share its cache.
                 self.look_everywhere(&checkpoint);
             }
-            (About::Fetch(checkpoint), Some(News::Failed(error))) => self.pulled(&checkpoint, &Err(error)),
+            (About::Fetch(checkpoint), Some(News::Failed(error))) => {
+                self.pulled(&checkpoint, &Err(error.into()))
+            }
             (About::Remove(number, checkpoint), Some(News::Cached(files))) => {
                 let freed = files.freed_bytes;
                 self.has(worker, &checkpoint, files);
                 self.removed(number, Ok(freed));
             }
-            (About::Remove(number, _), Some(News::Failed(error))) => self.removed(number, Err(error)),
+            (About::Remove(number, _), Some(News::Failed(error))) => self.removed(number, Err(error.into())),
             (About::List(reply), Some(News::Listing(listing))) => drop(reply.send(Ok(listing))),
-            (About::List(reply), Some(News::Failed(error))) => drop(reply.send(Err(error))),
+            (About::List(reply), Some(News::Failed(error))) => drop(reply.send(Err(error.into()))),
             (About::Look(_), _) => {}
             (About::Fetch(checkpoint), _) => self.pulled(&checkpoint, &Err(strange())),
             (About::Remove(number, _), _) => self.removed(number, Err(strange())),
@@ -176,7 +178,7 @@ impl Driver {
         &mut self,
         checkpoint: &HubCheckpoint,
         keep: &[HubCheckpoint],
-        reply: oneshot::Sender<Result<Removed, ErrorInfo>>,
+        reply: oneshot::Sender<Result<Removed, Error>>,
     ) {
         let cancelled = Code::DownloadCancelled.error("the model is being deleted");
         let fetching = match self.pulls.open.get(checkpoint).map(|pull| &pull.place) {
@@ -216,7 +218,7 @@ impl Driver {
         self.pulls.removals.insert(number, removal);
     }
 
-    fn removed(&mut self, number: u64, result: Result<u64, ErrorInfo>) {
+    fn removed(&mut self, number: u64, result: Result<u64, Error>) {
         let Some(removal) = self.pulls.removals.get_mut(&number) else {
             return;
         };
@@ -240,7 +242,7 @@ impl Driver {
     pub(in crate::driver) fn list_repo(
         &mut self,
         repo: &str,
-        reply: oneshot::Sender<Result<v1::HubListing, ErrorInfo>>,
+        reply: oneshot::Sender<Result<v1::HubListing, Error>>,
     ) {
         let Some(worker) = self.file_workers().into_iter().next() else {
             let error = Code::NoWorker.error("no worker is here to ask the hub");

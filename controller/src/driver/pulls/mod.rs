@@ -25,14 +25,11 @@ use std::{
     time::Duration,
 };
 
-use muster_core::{WorkerId, id};
+use muster_core::{Code, Error, WorkerId, id};
 use muster_policy::{DeviceChoice, ModelState};
 use muster_proto::{
-    Code, MODEL_FILES,
-    v1::{
-        self, CachedFiles, ErrorInfo, FetchFiles, FetchProgress, HubCheckpoint,
-        files_order::Kind as OrderKind,
-    },
+    MODEL_FILES,
+    v1::{self, CachedFiles, FetchFiles, FetchProgress, HubCheckpoint, files_order::Kind as OrderKind},
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -62,7 +59,7 @@ pub(super) struct Pulls {
     orders: HashMap<String, OpenOrder>,
     /// What workers have.
     known: HashMap<HubCheckpoint, BTreeMap<WorkerId, CachedFiles>>,
-    failed: HashMap<HubCheckpoint, (Instant, ErrorInfo)>,
+    failed: HashMap<HubCheckpoint, (Instant, Error)>,
     removals: HashMap<u64, Removal>,
     removals_begun: u64,
     looked: Option<Instant>,
@@ -101,7 +98,7 @@ enum About {
     Look(HubCheckpoint),
     Fetch(HubCheckpoint),
     Remove(u64, HubCheckpoint),
-    List(oneshot::Sender<Result<v1::HubListing, ErrorInfo>>),
+    List(oneshot::Sender<Result<v1::HubListing, Error>>),
 }
 
 /// Files that are being removed from some workers.
@@ -109,8 +106,8 @@ enum About {
 struct Removal {
     left: usize,
     freed: u64,
-    failed: Option<ErrorInfo>,
-    reply: oneshot::Sender<Result<Removed, ErrorInfo>>,
+    failed: Option<Error>,
+    reply: oneshot::Sender<Result<Removed, Error>>,
 }
 
 impl Pulls {
@@ -185,7 +182,7 @@ impl Driver {
         (idle && entry.workers().is_empty()).then(|| (checkpoint, entry.model().clone()))
     }
 
-    fn failed_lately(&mut self, checkpoint: &HubCheckpoint) -> Option<ErrorInfo> {
+    fn failed_lately(&mut self, checkpoint: &HubCheckpoint) -> Option<Error> {
         let now = Instant::now();
         self.pulls.failed.retain(|_, (until, _)| *until > now);
         self.pulls.failed.get(checkpoint).map(|(_, error)| error.clone())
@@ -303,7 +300,7 @@ impl Driver {
     }
 
     /// A pull is over.
-    fn pulled(&mut self, checkpoint: &HubCheckpoint, result: &Result<(), ErrorInfo>) {
+    fn pulled(&mut self, checkpoint: &HubCheckpoint, result: &Result<(), Error>) {
         let Some(pull) = self.pulls.open.remove(checkpoint) else {
             return;
         };

@@ -1,6 +1,7 @@
 //! What a load or a request hears while it waits for files, and if they do not come.
 
-use muster_proto::v1::{self, ErrorInfo, FetchProgress};
+use muster_core::Error;
+use muster_proto::v1::{self, FetchProgress};
 
 use crate::driver::inbox::{Ask, CallState};
 
@@ -55,10 +56,10 @@ fn fraction(told: &FetchProgress) -> f32 {
 }
 
 /// Tells whoever waits that it waited in vain; nobody listening is fine.
-pub(super) fn fail(ask: &Ask, error: &ErrorInfo, epoch: u64) {
+pub(super) fn fail(ask: &Ask, error: &Error, epoch: u64) {
     match ask {
         Ask::Ensure { sender, .. } => {
-            let kind = v1::ensure_loaded_event::Kind::Failed(error.clone());
+            let kind = v1::ensure_loaded_event::Kind::Failed(error.clone().into());
             sender.send_replace(Some(v1::EnsureLoadedEvent {
                 epoch,
                 kind: Some(kind),

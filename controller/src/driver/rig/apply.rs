@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{Bytes, InstanceId, ModelId, WorkerId};
+use muster_core::{Bytes, Code, InstanceId, ModelId, WorkerId};
 use muster_policy::{Command, Event, FailureClass, IdleTtl, Outcome};
 
 use super::{
@@ -242,7 +242,7 @@ impl Rig {
             Some(true) => FailureClass::EngineLoad,
             Some(false) | None => FailureClass::BeforeEngine,
         };
-        let why = engine.map(|_| failure(class, "ended"));
+        let why = engine.map(|_| failure(class, Code::Internal));
         self.world.begin_end(&worker, &instance, why);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
-use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
+use muster_core::{Error, HoldId, InstanceId, ModelId, RequestId, WorkerId};
 use muster_policy::{Event, UnloadHow};
 use muster_proto::v1::{self, ensure_loaded_event::Kind as Stage};
 use tokio::sync::oneshot;
@@ -31,9 +31,9 @@ impl Stream {
         }
     }
 
-    pub(in crate::driver) fn failed(&self) -> Option<&v1::ErrorInfo> {
+    pub(in crate::driver) fn failed(&self) -> Option<Error> {
         match &self.last {
-            Some(Stage::Failed(error)) => Some(error),
+            Some(Stage::Failed(error)) => Some(error.clone().into()),
             _ => None,
         }
     }

@@ -1,11 +1,11 @@
 //! The worker's end of the wire: what it says, as messages, and what it is told, as policy's commands.
 
-use muster_core::{DeviceKind, HoldId, InstanceId};
+use muster_core::{Code, DeviceKind, Error, HoldId, InstanceId};
 use muster_policy::{
     Command, DeviceFacts, DoneState, Exclusivity, FailureClass, InstanceStatus, Outcome, Refusal, Report,
     ReportedState, UnloadMode, WorkerFacts, WorkerFailure,
 };
-use muster_proto::{Code, v1};
+use muster_proto::v1;
 
 use crate::convert::{
     command::{reservation, spec_to_wire},
@@ -118,7 +118,7 @@ fn status(told: &InstanceStatus, engine: v1::ProcessId) -> v1::InstanceStatus {
         ReportedState::Gone => v1::InstanceState::Gone,
         ReportedState::Failed(failure) => {
             let (error, was_ready) = error(failure);
-            status.failure = Some(error);
+            status.failure = Some(error.into());
             status.capabilities = was_ready.then(v1::Capabilities::default);
             v1::InstanceState::Failed
         }
@@ -129,7 +129,7 @@ fn status(told: &InstanceStatus, engine: v1::ProcessId) -> v1::InstanceStatus {
 }
 
 /// A failure that the controller takes for one of the same class, and whether the engine had been ready.
-fn error(failure: &WorkerFailure) -> (v1::ErrorInfo, bool) {
+fn error(failure: &WorkerFailure) -> (Error, bool) {
     let (code, was_ready) = match failure.class {
         FailureClass::EngineLoad => (Code::ModelLoadFailed, false),
         FailureClass::Crash => (Code::RuntimeCrashed, true),
@@ -168,7 +168,7 @@ pub(super) fn outcome(outcome: &Outcome) -> Option<v1::outcome::Kind> {
                 message: String::new(),
             }))
         }
-        Outcome::Failed(failure) => Some(Kind::Failed(error(failure).0)),
+        Outcome::Failed(failure) => Some(Kind::Failed(error(failure).0.into())),
         Outcome::Unknown => None,
     }
 }

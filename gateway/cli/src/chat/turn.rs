@@ -5,10 +5,9 @@
 
 use std::io::{self, IsTerminal as _};
 
-use muster_core::id;
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{EnsureLoadedEvent, EnsureLoadedRequest, Event, GenerateCall, Route, ensure_loaded_event, event},
+use muster_core::{Code, id};
+use muster_proto::v1::{
+    EnsureLoadedEvent, EnsureLoadedRequest, Event, GenerateCall, Route, ensure_loaded_event, event,
 };
 use tonic::Streaming;
 
@@ -72,7 +71,7 @@ async fn route(
             Some(ensure_loaded_event::Kind::Ready(ready)) => {
                 return Ok((events, ready.route.unwrap_or_default()));
             }
-            Some(ensure_loaded_event::Kind::Failed(error)) => return Err(Failure::remote(error)),
+            Some(ensure_loaded_event::Kind::Failed(error)) => return Err(Failure::remote(error.into())),
             Some(ensure_loaded_event::Kind::Queued(state)) => progress.show(load::queued(&state)),
             Some(ensure_loaded_event::Kind::Evicting(state)) => progress.show(load::evicting(&state)),
             Some(ensure_loaded_event::Kind::Loading(state)) => {
@@ -135,7 +134,7 @@ async fn generate(
 fn refused_or_failed(failure: Failure) -> Result<Ended, Failure> {
     let elsewhere = match &failure {
         Failure::Lost(..) => true,
-        Failure::Remote(error) => matches!(error.kind(), Code::StaleInstance | Code::ShuttingDown),
+        Failure::Remote(error) => matches!(error.code, Code::StaleInstance | Code::ShuttingDown),
         Failure::NoController { .. }
         | Failure::NoMuster(..)
         | Failure::Usage(_)
@@ -172,7 +171,7 @@ fn step(event: Event, answer: &mut Answer, printer: &mut Printer) -> Result<Step
             answer.timings = finished.timings;
             return Ok(Step::Finished);
         }
-        Some(event::Kind::Failed(error)) => return Ok(Step::Failed(Failure::remote(error))),
+        Some(event::Kind::Failed(error)) => return Ok(Step::Failed(Failure::remote(error.into()))),
         Some(event::Kind::Progress(_) | event::Kind::Embedded(_) | event::Kind::Reranked(_)) | None => {}
     }
     Ok(Step::More)

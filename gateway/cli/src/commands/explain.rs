@@ -1,9 +1,6 @@
 //! `muster explain`.
 
-use muster_proto::{
-    ErrorExt as _,
-    v1::{ExplainLoadRequest, ExplainLoadResponse, PlacePlan, VictimPlan},
-};
+use muster_proto::v1::{ExplainLoadRequest, ExplainLoadResponse, PlacePlan, VictimPlan};
 
 use crate::{
     client::{Controller, answer},
@@ -45,7 +42,7 @@ pub(crate) async fn explain(controller: &Controller, output: Output, model: Stri
 }
 
 fn headline(response: &ExplainLoadResponse) -> String {
-    let code = response.refusal.as_ref().map(|error| error.kind().as_str());
+    let code = response.refusal.as_ref().map(|error| error.code.as_str());
     let code = code.map_or_else(String::new, |code| format!("{code}: "));
     let place = match response.queue_position {
         0 => String::new(),
@@ -103,7 +100,8 @@ fn returned(victim: &VictimPlan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{Code, v1::PartPlan};
+    use muster_core::Code;
+    use muster_proto::v1::PartPlan;
 
     use super::*;
 
@@ -120,7 +118,7 @@ mod tests {
             "m: it would be loaded after evicting n (it waits already, place 2)"
         );
         response.queue_position = 0;
-        response.refusal = Some(Code::SlotsPinned.error("x"));
+        response.refusal = Some(Code::SlotsPinned.error("x").into());
         response.reason = "no room".to_owned();
         assert_eq!(headline(&response), "m: slots_pinned: no room");
     }

@@ -1,11 +1,9 @@
 //! `muster load` and `muster unload`.
 
-use muster_proto::{
-    Code,
-    v1::{
-        Evicting, LoadModelRequest, LoadPhase, LoadProgress, Model, Queued, QueuedReason, UnloadModelRequest,
-        load_model_event::Kind,
-    },
+use muster_core::Code;
+use muster_proto::v1::{
+    Evicting, LoadModelRequest, LoadPhase, LoadProgress, Model, Queued, QueuedReason, UnloadModelRequest,
+    load_model_event::Kind,
 };
 
 use crate::{

@@ -1,8 +1,8 @@
 //! `muster pull` and `muster delete`.
 
-use muster_proto::{
-    Code,
-    v1::{DeleteModelRequest, FetchProgress, ModelDefinition, PullModelRequest, pull_model_event::Kind},
+use muster_core::Code;
+use muster_proto::v1::{
+    DeleteModelRequest, FetchProgress, ModelDefinition, PullModelRequest, pull_model_event::Kind,
 };
 
 use crate::{

@@ -48,7 +48,7 @@ fn parse(text: &str) -> Box<RawValue> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{ErrorExt as _, overrides::Draft};
+    use muster_proto::overrides::Draft;
     use serde_json::{Map, Value, json};
 
     use super::*;
@@ -64,7 +64,7 @@ mod tests {
         let draft = Draft::parse(body.to_string().as_bytes());
         match draft.and_then(|draft| draft.check(Family::of(runtime), 1)) {
             Ok(_) => 200,
-            Err(error) => error.kind().http_number(),
+            Err(error) => error.code.http(),
         }
     }
 

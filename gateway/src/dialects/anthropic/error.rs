@@ -1,21 +1,24 @@
 //! Errors as Anthropic writes them: `{"type": "error", "error": {type, message}}`.
 
-use muster_proto::{Code, ErrorExt as _};
+use muster_core::Code;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::render::{error::ErrorForm, json::value};
+use crate::render::{
+    error::{ErrorForm, http_status},
+    json::value,
+};
 
 pub(super) static FORM: ErrorForm = ErrorForm {
     object: |out, error| {
         let body = MessageErrorBody {
-            r#type: word(error.kind()),
+            r#type: word(error.code),
             message: &error.message,
         };
         let r#type = "error";
         value(out, &MessageError { r#type, error: body });
     },
-    status: Code::http,
+    status: http_status,
 };
 
 /// Anthropic's form of an error.
@@ -38,7 +41,7 @@ struct MessageErrorBody<'a> {
 
 /// Anthropic's words for errors.
 fn word(code: Code) -> &'static str {
-    match code.http_number() {
+    match code.http() {
         401 => "authentication_error",
         403 => "permission_error",
         404 => "not_found_error",
@@ -52,12 +55,12 @@ fn word(code: Code) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::ErrorInfo;
+    use muster_core::Error;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn body(error: &ErrorInfo) -> Value {
+    fn body(error: &Error) -> Value {
         serde_json::from_slice(&FORM.body(error)).unwrap()
     }
 

@@ -7,7 +7,8 @@
 //! `message_start` shows no token counts yet: they come with the last event that carries usage, `message_delta`.
 
 use bytes::{Bytes, BytesMut};
-use muster_proto::v1::{ChoiceFinished, ErrorInfo, FinishReason, Finished, StopKind, TokenLogprob, Usage};
+use muster_core::Error;
+use muster_proto::v1::{ChoiceFinished, FinishReason, Finished, StopKind, TokenLogprob, Usage};
 use serde_json::value::RawValue;
 
 use crate::render::{
@@ -171,7 +172,7 @@ impl BlockFrames for Message {
         );
     }
 
-    fn fail(&mut self, _blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut) {
+    fn fail(&mut self, _blocks: &[Block], error: &Error, out: &mut BytesMut) {
         raw(out, "event: error\ndata: ");
         super::error::FORM.write(out, error);
         raw(out, "\n\n");
@@ -180,10 +181,8 @@ impl BlockFrames for Message {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{
-        Code,
-        v1::{Event, event::Kind},
-    };
+    use muster_core::Code;
+    use muster_proto::v1::{Event, event::Kind};
 
     use super::*;
     use crate::render::recorded::{
@@ -202,7 +201,10 @@ mod tests {
 
     #[test]
     fn messages_stream() {
-        let failing = vec![text(0, "a"), event(Kind::Failed(Code::WorkerLost.error("gone")))];
+        let failing = vec![
+            text(0, "a"),
+            event(Kind::Failed(Code::WorkerLost.error("gone").into())),
+        ];
         for (name, events) in [
             ("reasoning", reasoning_and_text()),
             ("tools", tools()),

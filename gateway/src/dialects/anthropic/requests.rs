@@ -1,6 +1,6 @@
 //! Anthropic's requests.
 
-use muster_proto::{Code, ErrorExt as _, v1::ErrorInfo};
+use muster_core::{Code, Error};
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::translate::{
@@ -119,7 +119,7 @@ pub(super) enum Content<'a> {
 }
 
 impl<'x: 'a, 'a> Read<'x> for Content<'a> {
-    fn read(field: &Field<'x>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'x>) -> Result<Self, Error> {
         match field.kind() {
             Kind::String => field.string().map(Self::Text),
             Kind::Array => Ok(Self::Blocks(field.list()?)),
@@ -139,7 +139,7 @@ impl<'x: 'a, 'a> Read<'x> for Content<'a> {
 pub(super) struct MaxTokens(pub(super) i32);
 
 impl Read<'_> for MaxTokens {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         match field.integer(0, i64::MAX)? {
             0 => Err(field.wrong("must be at least 1")),
             _ => field.i32(-1, i32::MAX).map(Self),
@@ -156,7 +156,7 @@ impl Read<'_> for MaxTokens {
 pub(super) struct Custom;
 
 impl Read<'_> for Custom {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         if field.string()? == "custom" {
             return Ok(Self);
         }
@@ -171,7 +171,7 @@ impl Read<'_> for Custom {
     }
 }
 
-pub(super) fn unsupported(field: &Field<'_>, why: &str) -> ErrorInfo {
+pub(super) fn unsupported(field: &Field<'_>, why: &str) -> Error {
     Code::UnsupportedByRuntime
         .error(format!("`{}` cannot be honoured: {why}", field.path()))
         .with_param(field.path())

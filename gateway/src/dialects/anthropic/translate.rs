@@ -1,7 +1,8 @@
 //! Messages requests, read: Anthropic's blocks become turns in OpenAI's terms, which is what chat templates know.
 
+use muster_core::Error;
 use muster_proto::v1::{
-    Chat, ChatMessage, ContentPart, ErrorInfo, GenerateRequest, Tool, ToolCall, ToolChoice, ToolChoiceMode,
+    Chat, ChatMessage, ContentPart, GenerateRequest, Tool, ToolCall, ToolChoice, ToolChoiceMode,
     content_part,
     generate_request::{Constraint, Input},
     tool_choice,
@@ -52,7 +53,7 @@ pub(crate) struct CountCall {
 ///
 /// # Errors
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
-pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, ErrorInfo> {
+pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, Error> {
     let mut body = object(body)?;
     let request = MessageBody::take_from(&mut body)?;
     let stream = request.stream.unwrap_or_default();
@@ -83,13 +84,13 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, ErrorInfo> {
 ///
 /// # Errors
 /// As for [`messages`].
-pub(crate) fn to_count(body: &[u8]) -> Result<CountCall, ErrorInfo> {
+pub(crate) fn to_count(body: &[u8]) -> Result<CountCall, Error> {
     let (common, chat) = conversation(Conversation::take_from(&mut object(body)?)?)?;
     Ok(CountCall { common, chat })
 }
 
 /// The fields that may mean something here.
-fn object(body: &[u8]) -> Result<Object<'_>, ErrorInfo> {
+fn object(body: &[u8]) -> Result<Object<'_>, Error> {
     let mut body = Object::body(object::text(body)?)?;
     body.discard(&PLATFORM);
     for key in ELSEWHERE {
@@ -101,7 +102,7 @@ fn object(body: &[u8]) -> Result<Object<'_>, ErrorInfo> {
 }
 
 /// What the prompt is made of.
-fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), ErrorInfo> {
+fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), Error> {
     let ModelName(model) = asked.model;
     let common = Common {
         model,
@@ -136,7 +137,7 @@ fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), ErrorInfo> {
 }
 
 /// The form of the output, and how hard to try.
-fn output(config: OutputConfig<'_>, chat: &mut Chat) -> Result<Option<Constraint>, ErrorInfo> {
+fn output(config: OutputConfig<'_>, chat: &mut Chat) -> Result<Option<Constraint>, Error> {
     if let Some(effort) = config.effort {
         chat.template_kwargs_json = format!("{{\"reasoning_effort\":{}}}", quoted(&effort));
     }
@@ -156,7 +157,7 @@ fn part(kind: content_part::Kind) -> ContentPart {
 }
 
 /// One message becomes one turn, or several: results of tools are turns of their own, before what the user says beside them.
-fn read(message: Turn<'_>, turns: &mut Vec<ChatMessage>) -> Result<(), ErrorInfo> {
+fn read(message: Turn<'_>, turns: &mut Vec<ChatMessage>) -> Result<(), Error> {
     let Role(role) = message.role;
     let mut turn = turn(role, Vec::new());
     match message.content {
@@ -174,7 +175,7 @@ fn read(message: Turn<'_>, turns: &mut Vec<ChatMessage>) -> Result<(), ErrorInfo
     Ok(())
 }
 
-fn block(field: &Field<'_>, turn: &mut ChatMessage, turns: &mut Vec<ChatMessage>) -> Result<(), ErrorInfo> {
+fn block(field: &Field<'_>, turn: &mut ChatMessage, turns: &mut Vec<ChatMessage>) -> Result<(), Error> {
     let mut block = field.object()?;
     let kind = block.need("type")?.string()?;
     match kind.as_str() {
@@ -200,7 +201,7 @@ fn block(field: &Field<'_>, turn: &mut ChatMessage, turns: &mut Vec<ChatMessage>
     Ok(())
 }
 
-fn content(content: Content<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
+fn content(content: Content<'_>) -> Result<Vec<ContentPart>, Error> {
     let read = |field: &Field<'_>| {
         let mut block = field.object()?;
         let kind = block.need("type")?.string()?;
@@ -212,7 +213,7 @@ fn content(content: Content<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
     }
 }
 
-fn content_block(field: &Field<'_>, kind: &str, block: &mut Object<'_>) -> Result<ContentPart, ErrorInfo> {
+fn content_block(field: &Field<'_>, kind: &str, block: &mut Object<'_>) -> Result<ContentPart, Error> {
     let unknown = || unsupported(field, &format!("blocks of type `{kind}` are not known here"));
     let kind = match kind {
         "text" => content_part::Kind::Text(block.need("text")?.string()?),
@@ -240,7 +241,7 @@ fn content_block(field: &Field<'_>, kind: &str, block: &mut Object<'_>) -> Resul
     Ok(part(kind))
 }
 
-fn tool(tool: ToolBody<'_>) -> Result<Tool, ErrorInfo> {
+fn tool(tool: ToolBody<'_>) -> Result<Tool, Error> {
     let ToolBody {
         r#type: None | Some(Custom),
         name,
@@ -259,7 +260,7 @@ fn tool(tool: ToolBody<'_>) -> Result<Tool, ErrorInfo> {
     })
 }
 
-fn choice(choice: Choice<'_>, chat: &mut Chat) -> Result<(), ErrorInfo> {
+fn choice(choice: Choice<'_>, chat: &mut Chat) -> Result<(), Error> {
     let kind = choice.r#type;
     let mode = |mode: ToolChoiceMode| tool_choice::Kind::Mode(mode.into());
     let chosen = match kind.string()?.as_str() {

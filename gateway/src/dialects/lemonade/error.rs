@@ -1,11 +1,10 @@
 //! Errors as Lemonade writes them, with OpenAI's `error` beside `status` and `message` (gateway/README.md, Lemonade).
 
-use muster_proto::{Code, ErrorExt as _};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::render::{
-    error::{ErrorForm, OpenAiErrorBody},
+    error::{ErrorForm, OpenAiErrorBody, http_status},
     json::value,
 };
 
@@ -14,11 +13,11 @@ pub(super) static FORM: ErrorForm = ErrorForm {
         let body = LemonadeError {
             status: "error",
             message: &error.message,
-            error: OpenAiErrorBody::of(error, error.kind().openai_type()),
+            error: OpenAiErrorBody::of(error, error.code.openai_type()),
         };
         value(out, &body);
     },
-    status: Code::http,
+    status: http_status,
 };
 
 /// Lemonade's form of an error, and OpenAI's in it.
@@ -34,12 +33,13 @@ pub(super) struct LemonadeError<'a> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::ErrorInfo;
+    use muster_core::Code;
+    use muster_core::Error;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn body(error: &ErrorInfo) -> Value {
+    fn body(error: &Error) -> Value {
         serde_json::from_slice(&FORM.body(error)).unwrap()
     }
 

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_core::runtime::Family;
+use muster_core::{Code, Error, runtime::Family};
 use muster_proto::{
-    Code, ErrorExt as _,
     overrides::Overrides,
-    v1::{ErrorInfo, LoadModelRequest, Model, ModelStatus, UnloadModelRequest},
+    v1::{LoadModelRequest, Model, ModelStatus, UnloadModelRequest},
 };
 use serde_json::{Map, Value};
 
@@ -58,7 +57,7 @@ struct LoadCall {
 }
 
 impl LoadCall {
-    fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
+    fn parse(body: &[u8]) -> Result<Self, Error> {
         let mut body = Object::body(object::text(body)?)?;
         let load = LoadBody::take_from(&mut body)?;
         body.discard(&OTHERS);
@@ -91,7 +90,7 @@ impl LoadCall {
     }
 
     /// The options as settings for one load of a model.
-    fn overrides(&self, model: &Model) -> Result<Overrides, ErrorInfo> {
+    fn overrides(&self, model: &Model) -> Result<Overrides, Error> {
         if !self.device.is_empty() && !Family::of(&model.runtime).is_llama_cpp() {
             let error = Code::InvalidLoadRequest.error("`llamacpp_backend` is for llama.cpp's runtimes only");
             return Err(error.with_param("llamacpp_backend"));
@@ -131,7 +130,7 @@ async fn load(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
 
 impl LoadCall {
     /// Loads the model; what is to be kept beyond the load is kept once that has gone well.
-    async fn load(self, app: &App) -> Result<(), ErrorInfo> {
+    async fn load(self, app: &App) -> Result<(), Error> {
         let fleet = &app.dispatcher.fleet;
         let model = fleet.control().model(&self.model).await.map_err(not_found)?;
         let overrides = self.overrides(&model)?;
@@ -144,7 +143,7 @@ impl LoadCall {
             ..LoadModelRequest::default()
         };
         fleet.control().replace(request).await.map_err(|error| {
-            let nowhere = error.kind() == Code::NoWorker && !self.device.is_empty();
+            let nowhere = error.code == Code::NoWorker && !self.device.is_empty();
             if nowhere {
                 error.with_param("llamacpp_backend")
             } else {
@@ -187,7 +186,7 @@ async fn unload(State(app): State<Arc<App>>, request: ClientRequest) -> Result<R
     Ok(success("Model unloaded successfully"))
 }
 
-async fn unload_one(app: &App, id: &str) -> Result<(), ErrorInfo> {
+async fn unload_one(app: &App, id: &str) -> Result<(), Error> {
     let fleet = &app.dispatcher.fleet;
     let mut changes = fleet.changes();
     let request = UnloadModelRequest {
@@ -208,7 +207,7 @@ async fn unload_one(app: &App, id: &str) -> Result<(), ErrorInfo> {
     Ok(())
 }
 
-fn unload_name(body: &[u8]) -> Result<Option<String>, ErrorInfo> {
+fn unload_name(body: &[u8]) -> Result<Option<String>, Error> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
@@ -217,12 +216,12 @@ fn unload_name(body: &[u8]) -> Result<Option<String>, ErrorInfo> {
 }
 
 /// The seed's text (seed 000, `POST /unload`).
-pub(super) fn not_found(error: ErrorInfo) -> ErrorInfo {
-    if error.kind() != Code::UnknownModel {
+pub(super) fn not_found(error: Error) -> Error {
+    if error.code != Code::UnknownModel {
         return error;
     }
     let name = error.details.get("model").cloned().unwrap_or_default();
-    ErrorInfo {
+    Error {
         message: format!("Model not found: {name}"),
         ..error
     }
@@ -245,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    fn wanted(body: &Value) -> Result<LoadCall, ErrorInfo> {
+    fn wanted(body: &Value) -> Result<LoadCall, Error> {
         LoadCall::parse(body.to_string().as_bytes())
     }
 
@@ -288,7 +287,7 @@ mod tests {
         ] {
             let error = wanted(&body).unwrap_err();
             assert_eq!(
-                (error.kind(), error.param.as_str()),
+                (error.code, error.param.as_deref().unwrap_or_default()),
                 (Code::InvalidRequest, param),
                 "{body}"
             );

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_core::runtime::Family;
+use muster_core::{Code, Error, runtime::Family};
 use muster_proto::{
-    Code, ErrorExt as _, llamacpp,
+    llamacpp,
     overrides::Overrides,
-    v1::{ErrorInfo, Model, ModelSettings},
+    v1::{Model, ModelSettings},
 };
 use serde_json::{Map, Value, json};
 
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// What a request changes: null takes an option away, and so does the automatic context size.
-fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), ErrorInfo> {
+fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), Error> {
     let mut body = Object::body(object::text(body)?)?;
     let OptionsBody {
         ctx_size,
@@ -99,7 +99,7 @@ fn shown(model: &Model) -> ModelOptions {
 ///
 /// # Errors
 /// As saving them: `invalid_load_request`.
-fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, ErrorInfo> {
+fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, Error> {
     let mut settings = options.clone();
     if let Some(backend) = settings.remove("llamacpp_backend") {
         let known = backend

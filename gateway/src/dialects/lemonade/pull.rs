@@ -8,7 +8,8 @@ use futures::stream;
 use http::StatusCode;
 use http_body::Frame;
 use http_body_util::StreamBody;
-use muster_proto::v1::{ErrorInfo, FetchProgress, HubListing, PullModelRequest, pull_model_event::Kind};
+use muster_core::Error;
+use muster_proto::v1::{FetchProgress, HubListing, PullModelRequest, pull_model_event::Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -43,7 +44,7 @@ struct PullCall {
 }
 
 impl PullCall {
-    fn parse(body: &[u8]) -> Result<Self, ErrorInfo> {
+    fn parse(body: &[u8]) -> Result<Self, Error> {
         let PullBody {
             definition,
             model_name: ModelName(model),
@@ -201,14 +202,12 @@ fn listed(checkpoint: String, listing: HubListing) -> Variants {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{
-        Code, ErrorExt as _,
-        v1::{HubVariant, ModelDefinition},
-    };
+    use muster_core::Code;
+    use muster_proto::v1::{HubVariant, ModelDefinition};
 
     use super::*;
 
-    fn parse(body: &Value) -> Result<PullCall, ErrorInfo> {
+    fn parse(body: &Value) -> Result<PullCall, Error> {
         PullCall::parse(body.to_string().as_bytes())
     }
 
@@ -244,7 +243,7 @@ mod tests {
         ] {
             let error = parse(&body).unwrap_err();
             assert_eq!(
-                (error.kind(), error.param.as_str()),
+                (error.code, error.param.as_deref().unwrap_or_default()),
                 (Code::InvalidRequest, param),
                 "{body}"
             );

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_proto::v1::{ErrorInfo, ModelDefinition};
+use muster_core::Error;
+use muster_proto::v1::ModelDefinition;
 
 use super::{
     answers::{Registered, RegisteredModel, SUCCESS},
@@ -25,7 +26,7 @@ use crate::{
 ///
 /// # Errors
 /// `invalid_request`: a checkpoint of no known kind, or two that disagree.
-pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelDefinition, ErrorInfo> {
+pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelDefinition, Error> {
     let mut checkpoint = definition.checkpoint.unwrap_or_default();
     let mut mmproj = definition.mmproj.unwrap_or_default();
     if let Some(parts) = definition.checkpoints {
@@ -102,12 +103,12 @@ async fn register(State(app): State<Arc<App>>, request: ClientRequest) -> Result
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::{Code, ErrorExt as _};
+    use muster_core::Code;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn read(body: &Value) -> Result<ModelDefinition, ErrorInfo> {
+    fn read(body: &Value) -> Result<ModelDefinition, Error> {
         let text = body.to_string();
         define("user.m".to_owned(), Definition::body(text.as_bytes())?)
     }
@@ -144,7 +145,7 @@ mod tests {
             json!({"vision": "yes"}),
             json!({"labels": 3}),
         ] {
-            assert_eq!(read(&body).unwrap_err().kind(), Code::InvalidRequest, "{body}");
+            assert_eq!(read(&body).unwrap_err().code, Code::InvalidRequest, "{body}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Lemonade's requests.
 
-use muster_proto::{process::LogLevel, v1::ErrorInfo};
+use muster_core::Error;
+use muster_proto::process::LogLevel;
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::translate::{
@@ -134,7 +135,7 @@ body! {
 pub(super) struct ModelName(pub(super) String);
 
 impl Read<'_> for ModelName {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         let name = field.string()?;
         if name.is_empty() {
             return Err(invalid("model_name", "is required"));
@@ -174,7 +175,7 @@ impl Backend {
 }
 
 impl Read<'_> for Backend {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         let name = field.string()?;
         Self::named(&name).ok_or_else(|| {
             let names = BACKENDS.map(|(name, _)| name).join(", ");
@@ -188,7 +189,7 @@ impl Read<'_> for Backend {
 }
 
 impl Read<'_> for LogLevel {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         field.string()?.parse().map_err(|why| field.wrong(why))
     }
 
@@ -199,7 +200,7 @@ impl Read<'_> for LogLevel {
 
 /// A pull defines its model if it says where that comes from or what runs it.
 impl<'x: 'a, 'a> Fields<'x> for Option<Definition<'a>> {
-    fn take_from(object: &mut Object<'x>) -> Result<Self, ErrorInfo> {
+    fn take_from(object: &mut Object<'x>) -> Result<Self, Error> {
         let defines = ["checkpoint", "checkpoints", "recipe"];
         let defines = defines.iter().any(|key| object.peek(key).is_some());
         defines.then(|| Fields::take_from(object)).transpose()

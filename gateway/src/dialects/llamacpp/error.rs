@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use muster_proto::{Code, ErrorExt as _};
+use muster_core::Code;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -20,9 +20,9 @@ pub(in crate::dialects) static FORM: ErrorForm = ErrorForm {
                 .and_then(|text: &String| text.parse().ok())
         };
         let body = LlamaCppErrorBody {
-            code: status(error.kind()),
+            code: status(error.code),
             message: &error.message,
-            r#type: word(error.kind()),
+            r#type: word(error.code),
             n_prompt_tokens: number("prompt_tokens"),
             n_ctx: number("context_length"),
         };
@@ -72,7 +72,7 @@ fn status(code: Code) -> u16 {
     if code == Code::UnsupportedByRuntime {
         501
     } else {
-        code.http_number()
+        code.http()
     }
 }
 
@@ -94,12 +94,12 @@ fn word(code: Code) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::ErrorInfo;
+    use muster_core::Error;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn body(error: &ErrorInfo) -> Value {
+    fn body(error: &Error) -> Value {
         serde_json::from_slice(&FORM.body(error)).unwrap()
     }
 

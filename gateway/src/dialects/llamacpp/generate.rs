@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use futures::future::try_join_all;
-use muster_proto::v1::{ErrorInfo, start::Work};
+use muster_core::Error;
+use muster_proto::v1::start::Work;
 
 use super::{
     render, schema,
@@ -65,7 +66,7 @@ async fn generate(
     app: &App,
     query: ModelQuery,
     request: &ClientRequest,
-    read: impl FnOnce(Object<'_>, String) -> Result<CompletionCall, ErrorInfo>,
+    read: impl FnOnce(Object<'_>, String) -> Result<CompletionCall, Error>,
 ) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&request.body)?)?;
     let model = query.model(&app.dispatcher.fleet.table(), Some(&mut body))?;

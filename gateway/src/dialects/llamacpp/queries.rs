@@ -6,12 +6,9 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_proto::{
-    Code,
-    v1::{
-        ApplyTemplateCall, DetokenizeCall, ErrorInfo, TokenizeCall, TokenizeResult, generate_request::Input,
-        start::Work,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    ApplyTemplateCall, DetokenizeCall, TokenizeCall, TokenizeResult, generate_request::Input, start::Work,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -35,7 +32,7 @@ use crate::{
 };
 
 /// The body with the model in it, for readers that want one there.
-fn with_model(query: ModelQuery, app: &App, body: &[u8]) -> Result<Vec<u8>, ErrorInfo> {
+fn with_model(query: ModelQuery, app: &App, body: &[u8]) -> Result<Vec<u8>, Error> {
     let mut fields = Object::body(object::text(body)?)?;
     let model = query.model(&app.dispatcher.fleet.table(), Some(&mut fields))?;
     let rest = fields.rest();

@@ -5,8 +5,9 @@
 use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
+use muster_core::Error;
 use muster_proto::v1::{
-    ChoiceFinished, Delta, ErrorInfo, Finished, PromptProgress, StopKind, Timings, TokenLogprob, Usage,
+    ChoiceFinished, Delta, Finished, PromptProgress, StopKind, Timings, TokenLogprob, Usage,
 };
 use serde_json::{Map, Value, json};
 
@@ -239,7 +240,7 @@ impl Frames for Events {
     /// The last choice's end was the last object.
     fn finish(&mut self, _finished: &Finished, _extra: &str, _out: &mut BytesMut) {}
 
-    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+    fn fail(&mut self, error: &Error, out: &mut BytesMut) {
         raw(out, "data: ");
         super::error::FORM.write(out, error);
         raw(out, "\n\n");

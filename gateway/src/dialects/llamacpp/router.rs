@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 use axum::{body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
-use muster_proto::v1::{ErrorInfo, LoadModelRequest, ModelStatus, ModelSummary, UnloadModelRequest};
+use muster_core::Error;
+use muster_proto::v1::{LoadModelRequest, ModelStatus, ModelSummary, UnloadModelRequest};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -140,7 +141,7 @@ fn word(summary: &ModelSummary) -> &'static str {
     }
 }
 
-fn named_model(body: &[u8]) -> Result<String, ErrorInfo> {
+fn named_model(body: &[u8]) -> Result<String, Error> {
     translate::model(&mut Object::body(object::text(body)?)?)
 }
 

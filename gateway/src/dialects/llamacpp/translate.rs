@@ -1,11 +1,9 @@
 //! `POST /completion`, `/completions` and `/infill`, read (seed 004).
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{
-        ErrorInfo, GenerateRequest, Infill, InfillFile, Prompt, Sampling, generate_request::Input,
-        prompt_piece::Kind as Piece,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    GenerateRequest, Infill, InfillFile, Prompt, Sampling, generate_request::Input,
+    prompt_piece::Kind as Piece,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +32,7 @@ pub(super) struct CompletionCall {
 ///
 /// # Errors
 /// `invalid_request` naming the field.
-pub(super) fn completion(mut body: Object<'_>, model: String) -> Result<CompletionCall, ErrorInfo> {
+pub(super) fn completion(mut body: Object<'_>, model: String) -> Result<CompletionCall, Error> {
     let field = body.need("prompt")?;
     let prompts = prompts(&field, MAX_PROMPTS)?;
     let shown = prompts.iter().map(shown).collect();
@@ -46,7 +44,7 @@ pub(super) fn completion(mut body: Object<'_>, model: String) -> Result<Completi
 ///
 /// # Errors
 /// As [`completion`].
-pub(super) fn infill(mut body: Object<'_>, model: String) -> Result<CompletionCall, ErrorInfo> {
+pub(super) fn infill(mut body: Object<'_>, model: String) -> Result<CompletionCall, Error> {
     let extra = match body.take("input_extra") {
         None => Vec::new(),
         Some(field) => field.list()?.iter().map(file).collect::<Result<_, _>>()?,
@@ -65,7 +63,7 @@ pub(super) fn infill(mut body: Object<'_>, model: String) -> Result<CompletionCa
     call(body, model, vec![Input::Infill(infill)], vec![shown])
 }
 
-fn file(field: &Field<'_>) -> Result<InfillFile, ErrorInfo> {
+fn file(field: &Field<'_>) -> Result<InfillFile, Error> {
     let mut file = field.object()?;
     let filename = file.take("filename").map(|name| name.string()).transpose()?;
     Ok(InfillFile {
@@ -98,7 +96,7 @@ fn call(
     model: String,
     inputs: Vec<Input>,
     prompts: Vec<Value>,
-) -> Result<CompletionCall, ErrorInfo> {
+) -> Result<CompletionCall, Error> {
     let mut view = view(&mut body)?;
     let fields = body
         .take("response_fields")
@@ -150,7 +148,7 @@ fn call(
 }
 
 /// Seed 004's `image_data`, which no engine of today takes in a plain prompt: never dropped in silence.
-pub(super) fn refuse_images(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
+pub(super) fn refuse_images(body: &mut Object<'_>) -> Result<(), Error> {
     let Some(field) = body.take("image_data") else {
         return Ok(());
     };
@@ -167,7 +165,7 @@ mod tests {
     use super::*;
     use crate::translate::object;
 
-    fn read(text: &str) -> Result<CompletionCall, ErrorInfo> {
+    fn read(text: &str) -> Result<CompletionCall, Error> {
         completion(
             Object::body(object::text(text.as_bytes()).unwrap()).unwrap(),
             "m".into(),
@@ -185,7 +183,7 @@ mod tests {
         assert_eq!(infill.extra[0].filename, "f");
         assert!(infill.middle.is_some());
         let missing = super::infill(Object::body(r#"{"input_prefix": "a"}"#).unwrap(), "m".into());
-        assert_eq!(missing.unwrap_err().param, "input_suffix");
+        assert_eq!(missing.unwrap_err().param.unwrap_or_default(), "input_suffix");
     }
 
     #[test]
@@ -204,8 +202,8 @@ mod tests {
             ),
         ] {
             let error = read(text).unwrap_err();
-            assert_eq!(error.param, param, "{text}");
-            assert_eq!(error.kind().http_number(), 400);
+            assert_eq!(error.param.unwrap_or_default(), param, "{text}");
+            assert_eq!(error.code.http(), 400);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! Errors as Ollama writes them: `{"error": "…"}`.
 
-use muster_proto::Code;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::render::{error::ErrorForm, json::value};
+use crate::render::{
+    error::{ErrorForm, http_status},
+    json::value,
+};
 
 pub(super) static FORM: ErrorForm = ErrorForm {
     object: |out, error| {
         let error = &error.message;
         value(out, &OllamaError { error });
     },
-    status: Code::http,
+    status: http_status,
 };
 
 /// Ollama's form of an error.
@@ -23,7 +25,7 @@ pub(super) struct OllamaError<'a> {
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::ErrorExt as _;
+    use muster_core::Code;
 
     use super::*;
 

@@ -16,10 +16,8 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, UnloadModelRequest, start::Work},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{UnloadModelRequest, start::Work};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -145,7 +143,7 @@ async fn answer(
 }
 
 /// Unloads a model once what runs on it has finished. What is loaded is the administrators' to change where there are any.
-async fn unload(app: &App, request: &ClientRequest, model: String) -> Result<(), ErrorInfo> {
+async fn unload(app: &App, request: &ClientRequest, model: String) -> Result<(), Error> {
     if !request.administers {
         return Err(Code::Forbidden.error("unloading a model needs the admin key"));
     }
@@ -175,7 +173,7 @@ async fn vectors(
     app: &App,
     request: &ClientRequest,
     call: translate::EmbeddingCall,
-    body: fn(&str, render::Laps, &crate::render::answer::Answer) -> Result<Bytes, ErrorInfo>,
+    body: fn(&str, render::Laps, &crate::render::answer::Answer) -> Result<Bytes, Error>,
 ) -> Result<Response, Refusal> {
     let mut common = call.common;
     let name = std::mem::take(&mut common.model);

@@ -8,10 +8,8 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use muster_proto::{
-    Code,
-    v1::{ChoiceFinished, Delta, ErrorInfo, FinishReason, Finished, Timings, Usage, Vector},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{ChoiceFinished, Delta, FinishReason, Finished, Timings, Usage, Vector};
 use prost_types::Timestamp;
 use serde_json::value::RawValue;
 
@@ -91,7 +89,7 @@ pub(crate) fn stream(model: String, kind: Kind, load: u64) -> Stream<Lines> {
 ///
 /// # Errors
 /// The model has a vector per token instead of one per input.
-pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, ErrorInfo> {
+pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(512);
     raw(&mut out, "{\"model\":");
     value(&mut out, model);
@@ -115,7 +113,7 @@ pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, E
 ///
 /// # Errors
 /// As for [`embed`].
-pub(crate) fn embeddings(_model: &str, _laps: Laps, answer: &Answer) -> Result<Bytes, ErrorInfo> {
+pub(crate) fn embeddings(_model: &str, _laps: Laps, answer: &Answer) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(512);
     raw(&mut out, "{\"embedding\":");
     match vectors(answer)?.first() {
@@ -126,7 +124,7 @@ pub(crate) fn embeddings(_model: &str, _laps: Laps, answer: &Answer) -> Result<B
     Ok(out.freeze())
 }
 
-fn vectors(answer: &Answer) -> Result<Vec<&Vector>, ErrorInfo> {
+fn vectors(answer: &Answer) -> Result<Vec<&Vector>, Error> {
     let embeddings = answer
         .embedded
         .as_ref()
@@ -301,7 +299,7 @@ impl Frames for Lines {
         raw(out, "\n");
     }
 
-    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+    fn fail(&mut self, error: &Error, out: &mut BytesMut) {
         super::error::FORM.write(out, error);
         raw(out, "\n");
     }
@@ -340,7 +338,7 @@ mod tests {
         insta::assert_snapshot!("chat_lines_silent", streamed(Kind::Chat, silent));
         let failing = vec![
             text(0, "a"),
-            event(Happened::Failed(Code::WorkerLost.error("gone"))),
+            event(Happened::Failed(Code::WorkerLost.error("gone").into())),
         ];
         insta::assert_snapshot!("chat_lines_failed", streamed(Kind::Chat, failing));
     }

@@ -1,6 +1,7 @@
 //! Ollama's requests.
 
-use muster_proto::v1::{ErrorInfo, generate_request::Constraint};
+use muster_core::Error;
+use muster_proto::v1::generate_request::Constraint;
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::translate::{
@@ -136,7 +137,7 @@ words! {
 pub(super) struct Format(pub(super) Option<Constraint>);
 
 impl Read<'_> for Format {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         if field.kind() != Kind::String {
             return Ok(Self(Some(Constraint::JsonSchema(schema(field)?))));
         }

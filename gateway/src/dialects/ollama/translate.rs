@@ -1,8 +1,9 @@
 //! Ollama's requests, read.
 
+use muster_core::Error;
 use muster_proto::v1::{
-    Chat, ChatMessage, ContentPart, EmbedRequest, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece,
-    ToolCall, content_part, generate_request::Input, prompt_piece,
+    Chat, ChatMessage, ContentPart, EmbedRequest, GenerateRequest, Infill, Prompt, PromptPiece, ToolCall,
+    content_part, generate_request::Input, prompt_piece,
 };
 
 use super::requests::{
@@ -43,7 +44,7 @@ pub(crate) struct EmbeddingCall {
 ///
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
-pub(crate) fn chat(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
+pub(crate) fn chat(body: &[u8]) -> Result<GenerationCall, Error> {
     let request = ChatBody::body(body)?;
     let messages = request.messages.unwrap_or_default();
     let messages = messages.into_iter().map(message);
@@ -66,7 +67,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
 ///
 /// # Errors
 /// As for [`chat`].
-pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
+pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, Error> {
     let request = GenerateBody::body(body)?;
     let prompt = request.prompt.unwrap_or_default();
     let suffix = request.suffix.unwrap_or_default();
@@ -109,7 +110,7 @@ pub(crate) fn generate(body: &[u8]) -> Result<GenerationCall, ErrorInfo> {
 ///
 /// # Errors
 /// As for [`chat`].
-pub(crate) fn embed(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
+pub(crate) fn embed(body: &[u8]) -> Result<EmbeddingCall, Error> {
     let EmbedBody {
         model,
         input,
@@ -122,7 +123,7 @@ pub(crate) fn embed(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
 ///
 /// # Errors
 /// As for [`chat`].
-pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
+pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, Error> {
     let EmbeddingsBody {
         model,
         prompt,
@@ -136,7 +137,7 @@ fn vectors(
     input: &Field<'_>,
     most: usize,
     dimensions: Option<Uint<0>>,
-) -> Result<EmbeddingCall, ErrorInfo> {
+) -> Result<EmbeddingCall, Error> {
     let common = Common {
         model,
         ..Common::default()
@@ -193,7 +194,7 @@ fn is_zero(keep_alive: &Field<'_>) -> bool {
 }
 
 /// A switch, or how hard.
-fn think(field: Option<&Field<'_>>, chat: &mut Chat) -> Result<(), ErrorInfo> {
+fn think(field: Option<&Field<'_>>, chat: &mut Chat) -> Result<(), Error> {
     let Some(field) = field else {
         return Ok(());
     };
@@ -242,7 +243,7 @@ fn images(given: Option<Strings>) -> Vec<ContentPart> {
     given.unwrap_or_default().0.into_iter().map(image).collect()
 }
 
-fn message(given: Turn<'_>) -> Result<ChatMessage, ErrorInfo> {
+fn message(given: Turn<'_>) -> Result<ChatMessage, Error> {
     let Role(role) = given.role;
     let said = given.content.unwrap_or_default();
     let mut parts = Vec::new();
@@ -260,7 +261,7 @@ fn message(given: Turn<'_>) -> Result<ChatMessage, ErrorInfo> {
     })
 }
 
-fn tool_call(given: Call<'_>) -> Result<ToolCall, ErrorInfo> {
+fn tool_call(given: Call<'_>) -> Result<ToolCall, Error> {
     let arguments = match given.function.arguments {
         Some(field) if field.kind() == Kind::String => field.string()?,
         Some(field) if field.kind() == Kind::Object => field.json(),

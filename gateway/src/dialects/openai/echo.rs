@@ -1,6 +1,7 @@
 //! The prompts that `echo` shows before their outputs: text as it came, tokens as the model's own text for them.
 
-use muster_proto::v1::{DetokenizeCall, ErrorInfo, Prompt, prompt_piece::Kind};
+use muster_core::Error;
+use muster_proto::v1::{DetokenizeCall, Prompt, prompt_piece::Kind};
 
 use crate::web::App;
 
@@ -8,7 +9,7 @@ use crate::web::App;
 ///
 /// # Errors
 /// What the worker says, for example of a token that is in no vocabulary.
-pub(super) async fn texts(app: &App, model: &str, prompts: Vec<Prompt>) -> Result<Vec<String>, ErrorInfo> {
+pub(super) async fn texts(app: &App, model: &str, prompts: Vec<Prompt>) -> Result<Vec<String>, Error> {
     let mut texts = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let mut text = String::new();

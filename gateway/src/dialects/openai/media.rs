@@ -13,10 +13,10 @@ use bytes::Bytes;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use multer::Multipart;
-use muster_core::runtime::Family;
+use muster_core::{Code, Error, runtime::Family};
 use muster_proto::{
-    Code, ErrorExt as _, engine_http,
-    v1::{EngineHttpCall, ErrorInfo, ModelType},
+    engine_http,
+    v1::{EngineHttpCall, ModelType},
 };
 
 use super::schema::requests::MediaRequest;
@@ -101,7 +101,7 @@ async fn images(
     .await
 }
 
-fn action(tasks: &[(&str, &'static str)], what: &str, task: &str) -> Result<&'static str, ErrorInfo> {
+fn action(tasks: &[(&str, &'static str)], what: &str, task: &str) -> Result<&'static str, Error> {
     let found = tasks.iter().find(|(name, _)| *name == task);
     let unknown = || Code::RouteNotFound.error(format!("there is no route POST /v1/{what}/{task}"));
     found.map(|(_, does)| *does).ok_or_else(unknown)
@@ -147,7 +147,7 @@ async fn forward(
 }
 
 /// The model's id. Refuses what the model or its runtime cannot do, before any load.
-fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Result<String, ErrorInfo> {
+fn check(app: &App, model: &str, kind: ModelType, does: &str, path: &str) -> Result<String, Error> {
     let table = app.dispatcher.fleet.table();
     let Some(summary) = table.model(model) else {
         return Err(unknown_model(model));
@@ -185,7 +185,7 @@ impl Form {
     const ADDRESSES: [&'static str; 4] = ["url", "file_url", "audio_url", "image_url"];
 
     /// Reads all parts. What cannot be read as a form is refused: an engine might read it otherwise.
-    async fn read(body: Bytes, boundary: String) -> Result<Self, ErrorInfo> {
+    async fn read(body: Bytes, boundary: String) -> Result<Self, Error> {
         let wrong =
             |error: multer::Error| Code::InvalidRequest.error(format!("the form cannot be read: {error}"));
         // In pieces: what is not wanted of it is dropped as it is read.
@@ -205,7 +205,7 @@ impl Form {
         Ok(form)
     }
 
-    fn model(&self) -> Result<&str, ErrorInfo> {
+    fn model(&self) -> Result<&str, Error> {
         let model = self
             .model
             .as_deref()
@@ -218,7 +218,7 @@ impl Form {
     }
 
     /// Refuses addresses of images and sounds that are not to be fetched.
-    fn check_addresses(&self, media: &MediaHosts) -> Result<(), ErrorInfo> {
+    fn check_addresses(&self, media: &MediaHosts) -> Result<(), Error> {
         self.addresses.iter().try_for_each(|(name, address)| {
             let checked = media.check_url(address.trim());
             checked.map_err(|error| error.with_param(*name))
@@ -234,7 +234,7 @@ mod tests {
         format!("--xX\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n")
     }
 
-    async fn read(form: String) -> Result<Form, ErrorInfo> {
+    async fn read(form: String) -> Result<Form, Error> {
         Form::read(form.into(), "xX".to_owned()).await
     }
 
@@ -247,10 +247,10 @@ mod tests {
         assert_eq!(form.model().unwrap(), "whisper");
         assert!(form.addresses.is_empty());
         let empty = read("--xX--\r\n".to_owned()).await.unwrap();
-        assert_eq!(empty.model().unwrap_err().param, "model");
+        assert_eq!(empty.model().unwrap_err().param.unwrap_or_default(), "model");
         for broken in ["", "--xX", "--xX\r\n\r\n"] {
             assert_eq!(
-                read(broken.to_owned()).await.unwrap_err().kind(),
+                read(broken.to_owned()).await.unwrap_err().code,
                 Code::InvalidRequest
             );
         }
@@ -263,7 +263,7 @@ mod tests {
         let form = read(format!("{twice}--xX--\r\n")).await.unwrap();
         let refused = form.check_addresses(&MediaHosts::default()).unwrap_err();
         assert_eq!(
-            (refused.kind(), refused.param.as_str()),
+            (refused.code, refused.param.as_deref().unwrap_or_default()),
             (Code::MediaUrlRefused, "url")
         );
     }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_proto::{ErrorExt as _, v1::ModelSummary};
+use muster_proto::v1::ModelSummary;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
-    render::error::OpenAiError,
+    render::error::{OpenAiError, http_status},
     web::{
         App,
         access::Access,
@@ -126,7 +126,7 @@ async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
         None => {
             // The seed's own type for this one error.
             let error = unknown_model(&id);
-            reply::value(error.kind().http(), &OpenAiError::of(&error, "not_found"))
+            reply::value(http_status(error.code), &OpenAiError::of(&error, "not_found"))
         }
     }
 }

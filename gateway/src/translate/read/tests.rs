@@ -35,7 +35,7 @@ body! {
 
 fn fault(text: &str) -> (String, String) {
     let error = Meal::body(text.as_bytes()).unwrap_err();
-    (error.param, error.message)
+    (error.param.unwrap_or_default(), error.message)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use muster_proto::{Code, v1::ErrorInfo};
+use muster_core::{Code, Error};
 use serde_json::Value;
 use utoipa::openapi::{
     KnownFormat, RefOr, Schema, SchemaFormat,
@@ -17,7 +17,7 @@ pub(crate) fn plain(kind: Type) -> RefOr<Schema> {
 }
 
 impl Read<'_> for String {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         field.string()
     }
 
@@ -27,7 +27,7 @@ impl Read<'_> for String {
 }
 
 impl Read<'_> for bool {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         field.bool()
     }
 
@@ -41,7 +41,7 @@ impl Read<'_> for bool {
 pub(crate) struct Int<const LOW: i32, const HIGH: i32 = { i32::MAX }>(pub(crate) i32);
 
 impl<const LOW: i32, const HIGH: i32> Read<'_> for Int<LOW, HIGH> {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         field.i32(LOW, HIGH).map(Self)
     }
 
@@ -60,7 +60,7 @@ impl<const LOW: i32, const HIGH: i32> Read<'_> for Int<LOW, HIGH> {
 pub(crate) struct Uint<const LOW: u32>(pub(crate) u32);
 
 impl<const LOW: u32> Read<'_> for Uint<LOW> {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         field.u32(LOW).map(Self)
     }
 
@@ -76,11 +76,11 @@ impl<const LOW: u32> Read<'_> for Uint<LOW> {
 impl<'a, T: Read<'a>> Read<'a> for Option<T> {
     const REQUIRED: bool = false;
 
-    fn read(field: &Field<'a>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'a>) -> Result<Self, Error> {
         T::read(field).map(Some)
     }
 
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, ErrorInfo> {
+    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
         let field = object.take_any(names);
         field.map(|field| T::read(&field)).transpose()
     }
@@ -124,7 +124,7 @@ pub(crate) fn one_of(items: Vec<RefOr<Schema>>) -> RefOr<Schema> {
 }
 
 impl<'a, T: Read<'a>> Read<'a> for Vec<T> {
-    fn read(field: &Field<'a>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'a>) -> Result<Self, Error> {
         field.list()?.iter().map(T::read).collect()
     }
 
@@ -142,7 +142,7 @@ impl<'a, T: Read<'a>> Read<'a> for Vec<T> {
 pub(crate) struct Strings(pub(crate) Vec<String>);
 
 impl Read<'_> for Strings {
-    fn read(field: &Field<'_>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
         field.strings().map(Self)
     }
 
@@ -153,7 +153,7 @@ impl Read<'_> for Strings {
 
 /// Whatever it is: the translation decides.
 impl<'x: 'a, 'a> Read<'x> for Field<'a> {
-    fn read(field: &Field<'x>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'x>) -> Result<Self, Error> {
         Ok(field.clone())
     }
 
@@ -170,13 +170,13 @@ pub(crate) struct Kept<T>(pub(crate) Option<Value>, PhantomData<T>);
 impl<'a, T: Read<'a>> Read<'a> for Kept<T> {
     const REQUIRED: bool = false;
 
-    fn read(field: &Field<'a>) -> Result<Self, ErrorInfo> {
+    fn read(field: &Field<'a>) -> Result<Self, Error> {
         let value = serde_json::from_str(&field.json());
         let value = value.map_err(|error| Code::InvalidJson.error(error.to_string()))?;
         Ok(Self(Some(value), PhantomData))
     }
 
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, ErrorInfo> {
+    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
         let mut given = names.iter().filter_map(|name| object.remove(name));
         given
             .next()
@@ -200,7 +200,7 @@ macro_rules! words {
         $vis struct $name($vis &'static str);
 
         impl $crate::translate::read::Read<'_> for $name {
-            fn read(field: &$crate::translate::object::Field<'_>) -> Result<Self, muster_proto::v1::ErrorInfo> {
+            fn read(field: &$crate::translate::object::Field<'_>) -> Result<Self, muster_core::Error> {
                 match field.string()?.as_str() {
                     $($word => Ok(Self($word)),)+
                     _ => Err(field.wrong(concat!("must be ", $wanted))),

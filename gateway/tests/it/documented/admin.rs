@@ -1,6 +1,7 @@
 //! The Runtime Admin API (seed 001).
 
-use muster_proto::{Code, v1};
+use muster_core::Code;
+use muster_proto::v1;
 use serde_json::json;
 
 use super::{check, get, post};
@@ -50,7 +51,7 @@ fn model(id: &str, runtime: &str, status: v1::ModelStatus) -> v1::Model {
 #[tokio::test]
 async fn operators_answers_are_as_the_document_says() {
     let failed = v1::Model {
-        last_error: Some(Code::ModelLoadFailed.error("no such tensor")),
+        last_error: Some(Code::ModelLoadFailed.error("no such tensor").into()),
         ..model("broken", "vllm", v1::ModelStatus::Failed)
     };
     let controller = Controller::start(Said {

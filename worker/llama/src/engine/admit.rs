@@ -2,10 +2,8 @@
 
 use std::{sync::Arc, sync::atomic::AtomicU32, time::Instant};
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{Admitted, ErrorInfo, event},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Admitted, event};
 
 use super::{
     Engine,
@@ -39,7 +37,7 @@ impl Engine {
         handle: u64,
         control: &Arc<crate::control::Control>,
         job: GenerateJob,
-    ) -> Result<(), (ErrorInfo, u64)> {
+    ) -> Result<(), (Error, u64)> {
         let params = Arc::clone(&job.params);
         let picked = self.admission(&job).map_err(|error| (error, handle))?;
         let lanes = self.lanes(handle, control, &job);
@@ -110,7 +108,7 @@ impl Engine {
     }
 
     /// A sequence and room for the request, or why not.
-    fn admission(&self, job: &GenerateJob) -> Result<Pick, ErrorInfo> {
+    fn admission(&self, job: &GenerateJob) -> Result<Pick, Error> {
         let no_room = |why: &str| Code::NoRoom.error(why);
         if self.idle_slots() <= self.waiting.len() {
             return Err(no_room("no sequence is free"));

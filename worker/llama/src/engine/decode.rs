@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use muster_proto::Code;
+use muster_core::Code;
 
 use super::{Engine, checkpoints::Checkpoint};
 use crate::{context::DecodeError, plan::Part};

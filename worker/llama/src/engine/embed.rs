@@ -5,8 +5,8 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
+use muster_core::Code;
 use muster_proto::{
-    Code,
     limits::VECTOR_BYTES,
     v1::{
         Admitted, EmbedResult, Embedding, Event, Finished, RerankResult, SequenceEvents, Timings, Usage,

@@ -5,9 +5,8 @@ use std::{
     time::Instant,
 };
 
-use muster_proto::v1::{
-    Delta, ErrorInfo, Event, Finished, PromptProgress, SequenceEvents, Timings, Usage, event,
-};
+use muster_core::Error;
+use muster_proto::v1::{Delta, Event, Finished, PromptProgress, SequenceEvents, Timings, Usage, event};
 
 use super::{
     Engine,
@@ -201,7 +200,7 @@ impl Engine {
     }
 
     /// Ends a request with an error; its sequences are free at once.
-    pub(super) fn fail(&mut self, handle: u64, error: ErrorInfo) {
+    pub(super) fn fail(&mut self, handle: u64, error: Error) {
         let Some(request) = self.requests.remove(&handle) else {
             return;
         };
@@ -225,12 +224,12 @@ impl Engine {
         match &request.lanes {
             Some(group) => {
                 *group.terminal.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(event::Kind::Failed(error));
+                    Some(event::Kind::Failed(error.into()));
                 for lane in lanes {
                     self.end_lane(&lane, End::Dropped);
                 }
             }
-            None => self.emit_terminal(handle, event::Kind::Failed(error)),
+            None => self.emit_terminal(handle, event::Kind::Failed(error.into())),
         }
     }
 

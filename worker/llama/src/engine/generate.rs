@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use muster_proto::{
-    Code,
-    v1::{ChoiceFinished, FinishReason, StopKind, TokenLogprob, TopLogprob},
-};
+use muster_core::Code;
+use muster_proto::v1::{ChoiceFinished, FinishReason, StopKind, TokenLogprob, TopLogprob};
 
 use super::{
     Engine,

@@ -35,10 +35,8 @@ use std::{
     time::Instant,
 };
 
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, SequenceEvents, SequencePhase},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{SequenceEvents, SequencePhase};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -433,7 +431,7 @@ impl Engine {
         self.publish();
     }
 
-    fn refuse(&mut self, handle: u64, error: ErrorInfo) {
-        self.emit_terminal(handle, muster_proto::v1::event::Kind::Failed(error));
+    fn refuse(&mut self, handle: u64, error: Error) {
+        self.emit_terminal(handle, muster_proto::v1::event::Kind::Failed(error.into()));
     }
 }

@@ -1,11 +1,12 @@
 //! Wire requests to the engine's own types; everything that could hurt llama.cpp is refused here (see [`crate::guard`]).
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _, oai,
+    oai,
     parameters::{Kind, SAMPLING},
     v1::{
-        Chat, ContentPart, ErrorInfo, GenerateRequest, Prompt, PromptPiece, Sampling, ToolChoiceMode,
-        content_part, generate_request, logit_bias, prompt_piece, tool_choice,
+        Chat, ContentPart, GenerateRequest, Prompt, PromptPiece, Sampling, ToolChoiceMode, content_part,
+        generate_request, logit_bias, prompt_piece, tool_choice,
     },
 };
 use serde_json::{Value, value::RawValue};
@@ -40,20 +41,20 @@ const UNSUPPORTED: [&str; 11] = [
 /// Longest text whose tokens are biased.
 const BIAS_TEXT: usize = 1024;
 
-pub(crate) fn invalid(param: &str, message: impl Into<String>) -> ErrorInfo {
+pub(crate) fn invalid(param: &str, message: impl Into<String>) -> Error {
     Code::InvalidRequest.error(message).with_param(param)
 }
 
-pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> ErrorInfo {
+pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> Error {
     Code::UnsupportedByRuntime.error(message).with_param(param)
 }
 
-pub(crate) fn refusal(refusal: Refusal) -> ErrorInfo {
+pub(crate) fn refusal(refusal: Refusal) -> Error {
     invalid(refusal.param, refusal.message)
 }
 
 /// What llama.cpp said, with the field that it was about.
-pub(crate) fn native(param: &'static str) -> impl Fn(NativeError) -> ErrorInfo {
+pub(crate) fn native(param: &'static str) -> impl Fn(NativeError) -> Error {
     move |error| match error {
         NativeError::Invalid(message) => invalid(param, message),
         NativeError::Failed(message) => Code::RuntimeError.error(message),
@@ -62,7 +63,7 @@ pub(crate) fn native(param: &'static str) -> impl Fn(NativeError) -> ErrorInfo {
 }
 
 /// Refuses a text that is longer than all tokens there is room for could spell, before it is read.
-pub(crate) fn check_text(bytes: usize, most: usize, room: usize, param: &str) -> Result<(), ErrorInfo> {
+pub(crate) fn check_text(bytes: usize, most: usize, room: usize, param: &str) -> Result<(), Error> {
     if bytes <= most {
         return Ok(());
     }
@@ -106,7 +107,7 @@ pub(crate) fn prompt(
     param: &'static str,
     add_special: bool,
     parse_special: bool,
-) -> Result<Vec<Token>, ErrorInfo> {
+) -> Result<Vec<Token>, Error> {
     let mut tokens = Vec::new();
     for (index, piece) in prompt.pieces.iter().enumerate() {
         match &piece.kind {
@@ -128,7 +129,7 @@ pub(crate) fn prompt(
     Ok(tokens)
 }
 
-pub(crate) fn check_tokens(model: &Model, tokens: &[Token], param: &'static str) -> Result<(), ErrorInfo> {
+pub(crate) fn check_tokens(model: &Model, tokens: &[Token], param: &'static str) -> Result<(), Error> {
     match model.foreign_token(tokens) {
         Some(token) => Err(invalid(param, format!("token {token} is outside the vocabulary"))),
         None => Ok(()),
@@ -136,7 +137,7 @@ pub(crate) fn check_tokens(model: &Model, tokens: &[Token], param: &'static str)
 }
 
 /// Fields we don't model: what is known is used, what can't be done is refused.
-pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String, Value>, ErrorInfo> {
+pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String, Value>, Error> {
     if request.extra_json.is_empty() {
         return Ok(serde_json::Map::new());
     }
@@ -183,7 +184,7 @@ pub(crate) fn sampling(
     limits: &Limits,
     mut sampling: Sampling,
     extra: &serde_json::Map<String, Value>,
-) -> Result<SamplerSpec, ErrorInfo> {
+) -> Result<SamplerSpec, Error> {
     // −1 means the context; a ring of absurd length would only cost memory
     SAMPLING.within(&mut sampling, u32::try_from(limits.context).unwrap_or(u32::MAX));
     // llama.cpp's seeds have 32 bits
@@ -242,7 +243,7 @@ fn is_sampler(plain: &str) -> bool {
     SAMPLERS.contains(&plain) || known.iter().any(|known| known.replace('_', "") == plain)
 }
 
-fn check_samplers(model: &Model, names: &[String]) -> Result<(), ErrorInfo> {
+fn check_samplers(model: &Model, names: &[String]) -> Result<(), Error> {
     for name in names {
         let plain: String = name
             .chars()
@@ -261,7 +262,7 @@ fn check_samplers(model: &Model, names: &[String]) -> Result<(), ErrorInfo> {
 }
 
 /// What the output must look like, as `(grammar, json_schema)`; one of them is empty.
-pub(crate) fn constraint(request: &GenerateRequest) -> Result<(String, String), ErrorInfo> {
+pub(crate) fn constraint(request: &GenerateRequest) -> Result<(String, String), Error> {
     match &request.constraint {
         None => Ok((String::new(), String::new())),
         Some(generate_request::Constraint::Grammar(text)) => {
@@ -290,7 +291,7 @@ pub(crate) fn chat(
     constraint: (&str, &str),
     reasoning_format: &str,
     extra: &serde_json::Map<String, Value>,
-) -> Result<ChatSpec, ErrorInfo> {
+) -> Result<ChatSpec, Error> {
     if chat.messages.is_empty() {
         return Err(invalid("messages", "there are no messages"));
     }
@@ -340,7 +341,7 @@ pub(crate) fn chat(
     })
 }
 
-fn text_only(part: &ContentPart) -> Result<(), ErrorInfo> {
+fn text_only(part: &ContentPart) -> Result<(), Error> {
     match &part.kind {
         None | Some(content_part::Kind::Text(_)) => Ok(()),
         Some(content_part::Kind::ImageUrl(_)) => Err(unsupported("messages", "this runtime takes no images")),
@@ -354,7 +355,7 @@ fn text_only(part: &ContentPart) -> Result<(), ErrorInfo> {
 }
 
 /// Tools with their schemas word for word (the order of keys is part of the prompt), and the choice. A named function leaves only that one.
-fn tools(chat: &Chat) -> Result<(Vec<Box<RawValue>>, &'static str), ErrorInfo> {
+fn tools(chat: &Chat) -> Result<(Vec<Box<RawValue>>, &'static str), Error> {
     let choice = chat.tool_choice.as_ref().and_then(|choice| choice.kind.as_ref());
     let named = match choice {
         Some(tool_choice::Kind::Function(name)) => Some(name.as_str()),
@@ -414,7 +415,7 @@ fn tools(chat: &Chat) -> Result<(Vec<Box<RawValue>>, &'static str), ErrorInfo> {
 fn template_arguments(
     chat: &Chat,
     extra: &serde_json::Map<String, Value>,
-) -> Result<(Box<RawValue>, Option<bool>), ErrorInfo> {
+) -> Result<(Box<RawValue>, Option<bool>), Error> {
     let mut kwargs = if chat.template_kwargs_json.is_empty() {
         serde_json::Map::new()
     } else {

@@ -2,7 +2,8 @@
 //!
 //! `[repo][file name text]… [file] [PRE] prefix middle [SUF] suffix [MID]`, the prefix at most 3/4 of a batch (its end), the suffix 1/4 (its beginning).
 
-use muster_proto::v1::{ErrorInfo, Infill};
+use muster_core::Error;
+use muster_proto::v1::Infill;
 
 use super::convert::{check_text, native, prompt, text_bytes, unsupported};
 use crate::{
@@ -19,7 +20,7 @@ pub(super) fn tokens(
     limits: &Limits,
     infill: &Infill,
     max_tokens: Option<u32>,
-) -> Result<Vec<Token>, ErrorInfo> {
+) -> Result<Vec<Token>, Error> {
     let info = model.info();
     if info.fim_pre < 0 || info.fim_suf < 0 || info.fim_mid < 0 {
         return Err(unsupported("infill", "the model has no tokens for infill"));

@@ -2,11 +2,9 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
+use muster_core::{Code, Error};
 use muster_gguf::{CacheType, Gguf, memory};
-use muster_proto::{
-    Code,
-    v1::{Capabilities, EngineDescription, EngineLoadRequest, ErrorInfo, LoadPhase, LoadProgress},
-};
+use muster_proto::v1::{Capabilities, EngineDescription, EngineLoadRequest, LoadPhase, LoadProgress};
 use tokio::sync::mpsc;
 
 use super::{
@@ -43,7 +41,7 @@ pub(super) struct Loaded {
     pub(super) alive: alive::Beat,
 }
 
-fn failed(error: NativeError) -> ErrorInfo {
+fn failed(error: NativeError) -> Error {
     match error {
         NativeError::Invalid(message) => Code::InvalidLoadRequest.error(message),
         NativeError::Failed(message) => Code::ModelLoadFailed.error(message),
@@ -56,7 +54,7 @@ pub(super) fn load(
     request: &EngineLoadRequest,
     cores: Option<&Path>,
     report: &mut dyn FnMut(LoadProgress) -> bool,
-) -> Result<Loaded, ErrorInfo> {
+) -> Result<Loaded, Error> {
     let started = Instant::now();
     let mut wanted = settings::read(
         request
@@ -113,7 +111,7 @@ pub(super) fn load(
 }
 
 /// Which layers go on devices was planned from the file's headers: llama.cpp's own calculation must agree before anything is taken.
-fn check_plan(wanted: &settings::Wanted) -> Result<(), ErrorInfo> {
+fn check_plan(wanted: &settings::Wanted) -> Result<(), Error> {
     let settings = &wanted.settings;
     let Some(layers) = settings.gpu_layers.filter(|layers| *layers > 0) else {
         return Ok(());

@@ -4,11 +4,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
     limits::{TOP_LOGPROBS, VECTOR_BYTES},
     parameters::SAMPLING,
-    v1::{EmbedRequest, ErrorInfo, GenerateRequest, RerankRequest, Sampling, Start, generate_request, start},
+    v1::{EmbedRequest, GenerateRequest, RerankRequest, Sampling, Start, generate_request, start},
 };
 use prost::Message as _;
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -142,7 +142,7 @@ fn generate(
     limits: &Limits,
     request: GenerateRequest,
     tenant: Option<Arc<str>>,
-) -> Result<GenerateJob, ErrorInfo> {
+) -> Result<GenerateJob, Error> {
     if limits.role != Role::Generate {
         return Err(unsupported(
             "",
@@ -236,7 +236,7 @@ fn input(
     request: &GenerateRequest,
     constraint: (&str, &str),
     extra: &serde_json::Map<String, serde_json::Value>,
-) -> Result<(Vec<Token>, Option<Chat>), ErrorInfo> {
+) -> Result<(Vec<Token>, Option<Chat>), Error> {
     let check = |bytes, param| convert::check_text(bytes, limits.context_text, limits.context, param);
     match &request.input {
         None => Err(invalid("prompt", "there is neither a chat nor a prompt")),
@@ -267,7 +267,7 @@ fn in_force(model: &Model, mut sampling: Sampling) -> Box<Sampling> {
 }
 
 /// What the model sees, special tokens included.
-fn shown(model: &Model, prompt: &[Token]) -> Result<String, ErrorInfo> {
+fn shown(model: &Model, prompt: &[Token]) -> Result<String, Error> {
     let mut bytes = Vec::new();
     for token in prompt {
         bytes.append(&mut model.piece(*token, true));
@@ -282,7 +282,7 @@ fn shown(model: &Model, prompt: &[Token]) -> Result<String, ErrorInfo> {
 }
 
 /// A prompt must have a token and leave room for one.
-fn check_prompt(model: &Model, limits: &Limits, mut prompt: Vec<Token>) -> Result<Vec<Token>, ErrorInfo> {
+fn check_prompt(model: &Model, limits: &Limits, mut prompt: Vec<Token>) -> Result<Vec<Token>, Error> {
     if prompt.is_empty() {
         if model.info().bos < 0 {
             return Err(invalid("prompt", "the prompt has no tokens"));
@@ -293,7 +293,7 @@ fn check_prompt(model: &Model, limits: &Limits, mut prompt: Vec<Token>) -> Resul
     Ok(prompt)
 }
 
-fn too_long(tokens: usize, room: usize, param: &str) -> Result<(), ErrorInfo> {
+fn too_long(tokens: usize, room: usize, param: &str) -> Result<(), Error> {
     if tokens <= room {
         return Ok(());
     }
@@ -307,7 +307,7 @@ fn too_long(tokens: usize, room: usize, param: &str) -> Result<(), ErrorInfo> {
         .with_detail("context_length", room))
 }
 
-fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<EmbedJob, ErrorInfo> {
+fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<EmbedJob, Error> {
     if limits.role != Role::Embed {
         return Err(unsupported("", "this instance does not serve embeddings"));
     }
@@ -354,7 +354,7 @@ fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<Embed
     })
 }
 
-fn check_input(limits: &Limits, tokens: &[Token], param: &str) -> Result<(), ErrorInfo> {
+fn check_input(limits: &Limits, tokens: &[Token], param: &str) -> Result<(), Error> {
     if tokens.len() <= limits.input {
         return Ok(());
     }
@@ -369,7 +369,7 @@ fn check_input(limits: &Limits, tokens: &[Token], param: &str) -> Result<(), Err
         .with_detail("context_length", limits.input))
 }
 
-fn rerank(model: &Model, limits: &Limits, request: &RerankRequest) -> Result<EmbedJob, ErrorInfo> {
+fn rerank(model: &Model, limits: &Limits, request: &RerankRequest) -> Result<EmbedJob, Error> {
     if limits.role != Role::Rerank {
         return Err(unsupported("", "this instance does not rerank"));
     }
@@ -392,7 +392,7 @@ fn rerank(model: &Model, limits: &Limits, request: &RerankRequest) -> Result<Emb
 }
 
 /// The model's own template named "rerank", else `BOS query EOS SEP document EOS`, each as the vocabulary says (ENGINE.md 13).
-fn rerank_tokens(model: &Model, query: &str, document: &str) -> Result<Vec<Token>, ErrorInfo> {
+fn rerank_tokens(model: &Model, query: &str, document: &str) -> Result<Vec<Token>, Error> {
     let info = model.info();
     if !info.rerank_template.is_empty() {
         let text = info

@@ -8,12 +8,13 @@ use std::{
     },
 };
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
+    StatusExt as _,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, EngineDescribeRequest,
-        EngineDescription, EngineLoadEvent, EngineLoadRequest, ErrorInfo, SessionCommand, SessionMessage,
-        TokenizeCall, TokenizeResult, engine_load_event, engine_server::Engine,
+        EngineDescription, EngineLoadEvent, EngineLoadRequest, SessionCommand, SessionMessage, TokenizeCall,
+        TokenizeResult, engine_load_event, engine_server::Engine,
     },
 };
 use prost::Message;
@@ -107,7 +108,7 @@ impl EngineService {
     async fn beside<T: Message + 'static>(
         &self,
         large: bool,
-        work: impl FnOnce(&Loaded) -> Result<T, ErrorInfo> + Send + 'static,
+        work: impl FnOnce(&Loaded) -> Result<T, Error> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let loaded = self.loaded()?;
         let places = if large { &self.large } else { &self.small };
@@ -130,7 +131,7 @@ impl EngineService {
         let result = tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| blocking_failed(&error))?;
-        result.map(Response::new).map_err(ErrorInfo::into_status)
+        result.map(Response::new).map_err(Error::into_status)
     }
 
     /// Loads on a thread of its own and reports into `tx`.
@@ -156,7 +157,7 @@ impl EngineService {
                     Err(error) => {
                         tracing::error!(%error, "the model could not be loaded");
                         service.set(State::Failed);
-                        send(engine_load_event::Kind::Failed(error));
+                        send(engine_load_event::Kind::Failed(error.into()));
                     }
                 }
             })?;

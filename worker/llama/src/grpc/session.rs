@@ -5,10 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use muster_proto::{
-    Code,
-    v1::{SessionCommand, Start, session_command},
-};
+use muster_core::Code;
+use muster_proto::v1::{SessionCommand, Start, session_command};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_stream::StreamExt as _;
 use tonic::Streaming;

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    Code,
     llamacpp::Takes,
     settings,
-    v1::{ErrorInfo, ModelSettings, ModelType},
+    v1::{ModelSettings, ModelType},
 };
 
 use super::convert::unsupported;
@@ -39,12 +39,12 @@ pub(super) fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(1)
 }
 
-fn bad(message: impl Into<String>) -> ErrorInfo {
+fn bad(message: impl Into<String>) -> Error {
     Code::InvalidLoadRequest.error(message)
 }
 
 /// Reads the settings.
-pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
+pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
     let mut settings = settings.clone();
     let args = std::mem::take(&mut settings.args);
     let mut mapping = Mapping::default();
@@ -88,7 +88,7 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, ErrorInfo> {
 
 /// A model is loaded for what it was made for: without the right head llama.cpp computes something meaningless, or aborts. A file that is not
 /// understood passes: llama.cpp will say what is wrong with it.
-fn check_kind(settings: &ModelSettings, role: Role) -> Result<(), ErrorInfo> {
+fn check_kind(settings: &ModelSettings, role: Role) -> Result<(), Error> {
     let gguf = Gguf::open(Path::new(&settings.checkpoint));
     let Some(facts) = gguf.ok().and_then(|gguf| Facts::read(&gguf).ok()) else {
         return Ok(());
@@ -121,7 +121,7 @@ fn fold<'a>(
     mapping: &mut Mapping,
     flag: &str,
     rest: &mut impl Iterator<Item = &'a str>,
-) -> Result<(), ErrorInfo> {
+) -> Result<(), Error> {
     let (flag, inline) = flag
         .split_once('=')
         .map_or((flag, None), |(flag, value)| (flag, Some(value)));
@@ -168,7 +168,7 @@ fn fold<'a>(
 
 impl Wanted {
     /// The context for a model, every default filled in; `settings` then says what is in force.
-    pub(super) fn context(&mut self, info: &ModelInfo) -> Result<ContextParams, ErrorInfo> {
+    pub(super) fn context(&mut self, info: &ModelInfo) -> Result<ContextParams, Error> {
         let generate = self.role == Role::Generate;
         if generate && (info.diffusion || info.has_encoder || !info.has_decoder) {
             return Err(unsupported(
@@ -183,7 +183,7 @@ impl Wanted {
     ///
     /// # Errors
     /// `invalid_load_request`: sizes that don't go together.
-    pub(super) fn sized(&mut self, n_ctx_train: u32) -> Result<ContextParams, ErrorInfo> {
+    pub(super) fn sized(&mut self, n_ctx_train: u32) -> Result<ContextParams, Error> {
         let generate = self.role == Role::Generate;
         let s = &mut self.settings;
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -240,11 +240,11 @@ impl Wanted {
 mod tests {
     use super::*;
 
-    fn fold_all(args: &[&str]) -> Result<ModelSettings, ErrorInfo> {
+    fn fold_all(args: &[&str]) -> Result<ModelSettings, Error> {
         fold_both(args).map(|(settings, _)| settings)
     }
 
-    fn fold_both(args: &[&str]) -> Result<(ModelSettings, Mapping), ErrorInfo> {
+    fn fold_both(args: &[&str]) -> Result<(ModelSettings, Mapping), Error> {
         let mut settings = ModelSettings::default();
         let mut mapping = Mapping::default();
         let mut rest = args.iter().copied();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_000_example_arguments_are_honoured() -> Result<(), ErrorInfo> {
+    fn seed_000_example_arguments_are_honoured() -> Result<(), Error> {
         let (settings, mapping) = fold_both(&["--flash-attn", "on", "--no-mmap"])?;
         assert_eq!(settings.flash_attention, "on");
         assert_eq!((mapping.map, mapping.lock), (Some(false), false));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_folded_in() -> Result<(), ErrorInfo> {
+    fn flags_are_folded_in() -> Result<(), Error> {
         let settings = fold_all(&["-c", "1024", "--parallel=8", "-ngl", "all", "--swa-full"])?;
         assert_eq!(
             (settings.ctx_size, settings.sequences, settings.gpu_layers),

@@ -18,14 +18,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_core::Error;
 use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::{self, Channel},
     trust::Credentials,
     v1::{
         Cancel, Chat, ChatMessage, ContentPart, Credit, EmbedRequest, EngineDescribeRequest,
-        EngineDescription, EngineLoadRequest, ErrorInfo, Event, GenerateRequest, ModelSettings, ModelType,
-        Prompt, PromptPiece, RerankRequest, Sampling, SessionCommand, SessionMessage, Start, content_part,
+        EngineDescription, EngineLoadRequest, Event, GenerateRequest, ModelSettings, ModelType, Prompt,
+        PromptPiece, RerankRequest, Sampling, SessionCommand, SessionMessage, Start, content_part,
         engine_client::EngineClient, engine_load_event, event, generate_request, prompt_piece,
         session_command, session_message, start,
     },
@@ -138,7 +139,7 @@ impl Engine {
     }
 
     /// Loads a model; the error of a failed load.
-    pub(crate) async fn try_load(&mut self, settings: ModelSettings) -> Result<EngineDescription, ErrorInfo> {
+    pub(crate) async fn try_load(&mut self, settings: ModelSettings) -> Result<EngineDescription, Error> {
         let request = EngineLoadRequest {
             model_id: "test".into(),
             settings: Some(settings),
@@ -148,7 +149,7 @@ impl Engine {
             match event.kind.unwrap() {
                 engine_load_event::Kind::Progress(_) => {}
                 engine_load_event::Kind::Ready(description) => return Ok(description),
-                engine_load_event::Kind::Failed(error) => return Err(error),
+                engine_load_event::Kind::Failed(error) => return Err(error.into()),
             }
         }
         panic!("the load ended without a result");
@@ -400,7 +401,7 @@ pub(crate) struct Answer {
     pub(crate) embedded: Option<muster_proto::v1::EmbedResult>,
     pub(crate) reranked: Option<muster_proto::v1::RerankResult>,
     pub(crate) finished: Option<muster_proto::v1::Finished>,
-    pub(crate) failed: Option<ErrorInfo>,
+    pub(crate) failed: Option<Error>,
     pub(crate) at: Option<Instant>,
 }
 
@@ -457,7 +458,7 @@ impl Answer {
             event::Kind::Embedded(result) => self.embedded = Some(result),
             event::Kind::Reranked(result) => self.reranked = Some(result),
             event::Kind::Finished(finished) => self.finished = Some(finished),
-            event::Kind::Failed(error) => self.failed = Some(error),
+            event::Kind::Failed(error) => self.failed = Some(error.into()),
         }
     }
 

@@ -4,10 +4,10 @@
 
 use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio, time::Duration};
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
     settings::SETTINGS,
-    v1::{Device, DeviceKind, ErrorInfo, ModelSettings, ModelType},
+    v1::{Device, DeviceKind, ModelSettings, ModelType},
 };
 use serde_json::Value;
 use tokio::{process::Command, time::timeout};
@@ -66,7 +66,7 @@ pub(super) fn line(
     devices: &[Device],
     socket: &Path,
     template: Option<&Path>,
-) -> Result<Vec<OsString>, ErrorInfo> {
+) -> Result<Vec<OsString>, Error> {
     let mut line = Line::default();
     line.pair("-m", &settings.checkpoint).pair("--host", socket);
     // Unix sockets ignore the port.
@@ -126,7 +126,7 @@ pub(super) fn line(
 ///
 /// # Errors
 /// `invalid_load_request` naming the flag.
-pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Result<(), ErrorInfo> {
+pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Result<(), Error> {
     if settings.args.is_empty() {
         return Ok(());
     }
@@ -160,7 +160,7 @@ pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Res
     }
 }
 
-fn about(flag: &str, what: &str) -> ErrorInfo {
+fn about(flag: &str, what: &str) -> Error {
     Code::InvalidLoadRequest
         .error(format!("llama-server argument `{flag}` {what}"))
         .with_param("args")
@@ -381,7 +381,7 @@ mod tests {
             };
             let error = line(&settings, &[], Path::new("x"), None).unwrap_err();
             assert_eq!(
-                (error.kind(), error.details["flag"].as_str()),
+                (error.code, error.details["flag"].as_str()),
                 (Code::InvalidLoadRequest, named)
             );
         }

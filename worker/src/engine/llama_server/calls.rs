@@ -6,14 +6,14 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use muster_core::runtime::Family;
+use muster_core::{Code, Error, runtime::Family};
 use muster_proto::{
-    Code, ErrorExt as _, engine_http,
+    engine_http,
     parameters::SAMPLING,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
-        EngineDescription, EngineHttpCall, EngineHttpChunk, ErrorInfo, ModelSettings, ModelType,
-        SequencePhase, SequenceState, TokenizeCall, TokenizeResult,
+        EngineDescription, EngineHttpCall, EngineHttpChunk, ModelSettings, ModelType, SequencePhase,
+        SequenceState, TokenizeCall, TokenizeResult,
     },
 };
 use reqwest::{Method, Response, header::CONTENT_TYPE};
@@ -35,7 +35,7 @@ pub(super) struct Calls {
     pub(super) description: EngineDescription,
 }
 
-type Answer<T> = BoxFuture<'static, Result<T, ErrorInfo>>;
+type Answer<T> = BoxFuture<'static, Result<T, Error>>;
 
 impl EngineCalls for Calls {
     fn tokenize(&self, call: TokenizeCall) -> Answer<TokenizeResult> {
@@ -101,7 +101,7 @@ impl EngineCalls for Calls {
     fn engine_http(
         &self,
         call: EngineHttpCall,
-    ) -> Answer<BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>>> {
+    ) -> Answer<BoxStream<'static, Result<EngineHttpChunk, Error>>> {
         let http = self.http.clone();
         async move {
             let wrong = |param: &str| {
@@ -125,7 +125,7 @@ impl EngineCalls for Calls {
 }
 
 /// The head, then the body as it comes.
-fn chunks(answer: Response) -> BoxStream<'static, Result<EngineHttpChunk, ErrorInfo>> {
+fn chunks(answer: Response) -> BoxStream<'static, Result<EngineHttpChunk, Error>> {
     let content_type = answer
         .headers()
         .get(CONTENT_TYPE)
@@ -154,7 +154,7 @@ pub(super) async fn description(
     http: &Http,
     model_id: &str,
     settings: &ModelSettings,
-) -> Result<EngineDescription, ErrorInfo> {
+) -> Result<EngineDescription, Error> {
     let props: Props = http.get("/props").await?;
     let models: Models = http.get("/v1/models").await?;
     let meta = models.data.into_iter().next().unwrap_or_default().meta;

@@ -2,7 +2,8 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-use muster_proto::{Code, ErrorExt as _, trace, v1::ErrorInfo};
+use muster_core::{Code, Error};
+use muster_proto::trace;
 use reqwest::{
     Method, RequestBuilder, Response, StatusCode,
     header::{HeaderMap, HeaderValue},
@@ -74,7 +75,7 @@ impl Http {
     ///
     /// # Errors
     /// As [`send`], and `runtime_error` for an answer of another shape.
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorInfo> {
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         parse(send(self.request(Method::GET, path)).await?).await
     }
 
@@ -82,12 +83,12 @@ impl Http {
     ///
     /// # Errors
     /// As [`send`], and `runtime_error` for an answer of another shape.
-    pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ErrorInfo> {
+    pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
         parse(send(self.request(Method::POST, path).json(body)).await?).await
     }
 }
 
-async fn parse<T: DeserializeOwned>(answer: Response) -> Result<T, ErrorInfo> {
+async fn parse<T: DeserializeOwned>(answer: Response) -> Result<T, Error> {
     let bytes = answer.bytes().await.map_err(|error| broken(&error))?;
     serde_json::from_slice(&bytes)
         .map_err(|error| Code::RuntimeError.error(format!("llama-server's answer: {error}")))
@@ -97,7 +98,7 @@ async fn parse<T: DeserializeOwned>(answer: Response) -> Result<T, ErrorInfo> {
 ///
 /// # Errors
 /// What the server says, by its error type; `runtime_crashed` if the connection breaks.
-pub(super) async fn send(request: RequestBuilder) -> Result<Response, ErrorInfo> {
+pub(super) async fn send(request: RequestBuilder) -> Result<Response, Error> {
     let answer = request.send().await.map_err(|error| broken(&error))?;
     let status = answer.status();
     if status.is_success() {
@@ -111,7 +112,7 @@ pub(super) async fn send(request: RequestBuilder) -> Result<Response, ErrorInfo>
 }
 
 /// A connection that ended in the middle.
-pub(super) fn broken(error: &reqwest::Error) -> ErrorInfo {
+pub(super) fn broken(error: &reqwest::Error) -> Error {
     let cause = std::error::Error::source(error)
         .map(|source| format!(": {source}"))
         .unwrap_or_default();
@@ -136,7 +137,7 @@ pub(super) struct EngineError {
 
 impl EngineError {
     /// The same in our catalogue.
-    pub(super) fn into_info(self) -> ErrorInfo {
+    pub(super) fn into_info(self) -> Error {
         let code = match self.r#type.as_str() {
             "exceed_context_size_error" => {
                 return Code::ContextLengthExceeded
@@ -165,9 +166,9 @@ mod tests {
         let overflow = info(
             r#"{"error":{"code":400,"message":"too long","type":"exceed_context_size_error","n_prompt_tokens":6002,"n_ctx":4096}}"#,
         );
-        assert_eq!(overflow.kind(), Code::ContextLengthExceeded);
+        assert_eq!(overflow.code, Code::ContextLengthExceeded);
         assert_eq!(overflow.details["prompt_tokens"], "6002");
-        let code = |kind: &str| info(&format!(r#"{{"error":{{"message":"m","type":"{kind}"}}}}"#)).kind();
+        let code = |kind: &str| info(&format!(r#"{{"error":{{"message":"m","type":"{kind}"}}}}"#)).code;
         assert_eq!(code("invalid_request_error"), Code::InvalidRequest);
         assert_eq!(code("not_supported_error"), Code::UnsupportedByRuntime);
         assert_eq!(code("server_error"), Code::RuntimeError);

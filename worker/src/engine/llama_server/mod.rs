@@ -26,11 +26,8 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use muster_core::Runtime as Kind;
-use muster_proto::{
-    Code,
-    v1::{Device, DeviceKind, LoadPhase, LoadProgress, RuntimeInfo},
-};
+use muster_core::{Code, Runtime as Kind};
+use muster_proto::v1::{Device, DeviceKind, LoadPhase, LoadProgress, RuntimeInfo};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},

@@ -5,12 +5,12 @@
 //!                                             all choices finished (and their usage, in chats) ─► finished
 //! ```
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code,
     parameters::SAMPLING,
     v1::{
-        ChoiceFinished, Delta, ErrorInfo, Event, FinishReason, Finished, GenerateRequest, PromptProgress,
-        StopKind, Timings, TokenLogprob, ToolCallDelta, TopLogprob, Usage, event,
+        ChoiceFinished, Delta, Event, FinishReason, Finished, GenerateRequest, PromptProgress, StopKind,
+        Timings, TokenLogprob, ToolCallDelta, TopLogprob, Usage, event,
     },
 };
 use serde::Deserialize;
@@ -71,7 +71,7 @@ impl Reply {
     ///
     /// # Errors
     /// The server's own error, or `runtime_error` for data that cannot be understood.
-    pub(super) fn read(&mut self, data: &[u8], events: &mut Vec<Event>) -> Result<(), ErrorInfo> {
+    pub(super) fn read(&mut self, data: &[u8], events: &mut Vec<Event>) -> Result<(), Error> {
         if data == b"[DONE]" || self.over {
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Reply {
     ///
     /// # Errors
     /// `runtime_error` if it ended before the reply did.
-    pub(super) fn end(&mut self, events: &mut Vec<Event>) -> Result<(), ErrorInfo> {
+    pub(super) fn end(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         if let Some(end) = self.ending.take() {
             self.finish_choice(end, events);
         }
@@ -95,7 +95,7 @@ impl Reply {
         Err(Code::RuntimeError.error("llama-server's stream ended early"))
     }
 
-    fn chat(&mut self, chunk: ChatChunk, events: &mut Vec<Event>) -> Result<(), ErrorInfo> {
+    fn chat(&mut self, chunk: ChatChunk, events: &mut Vec<Event>) -> Result<(), Error> {
         if let Some(error) = chunk.error {
             return Err(error.into_info());
         }
@@ -179,7 +179,7 @@ impl Reply {
         data: &[u8],
         chunk: CompletionChunk,
         events: &mut Vec<Event>,
-    ) -> Result<(), ErrorInfo> {
+    ) -> Result<(), Error> {
         if let Some(error) = chunk.error {
             return Err(error.into_info());
         }
@@ -333,7 +333,7 @@ fn unmodelled(data: &[u8]) -> String {
     }
 }
 
-fn parse<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ErrorInfo> {
+fn parse<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(data)
         .map_err(|error| Code::RuntimeError.error(format!("llama-server's stream: {error}")))
 }

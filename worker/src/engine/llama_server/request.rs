@@ -1,12 +1,12 @@
 //! Our requests as llama-server's JSON. What it cannot do is refused here, never dropped.
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _,
     limits::TOP_LOGPROBS,
     oai,
     parameters::SAMPLING,
     v1::{
-        Chat, ErrorInfo, GenerateRequest, Infill, Prompt, PromptPiece, Sampling, content_part,
+        Chat, GenerateRequest, Infill, Prompt, PromptPiece, Sampling, content_part,
         generate_request::{Constraint, Input},
         logit_bias, prompt_piece,
     },
@@ -49,7 +49,7 @@ impl Media {
     ///
     /// # Errors
     /// `unsupported_by_runtime`, naming the message.
-    pub(super) fn check(self, request: &GenerateRequest) -> Result<(), ErrorInfo> {
+    pub(super) fn check(self, request: &GenerateRequest) -> Result<(), Error> {
         let Some(Input::Chat(chat)) = &request.input else {
             return Ok(());
         };
@@ -76,7 +76,7 @@ impl Media {
 }
 
 /// Refuses more alternatives per token than a request may ask for: the server's own bound is the vocabulary.
-fn check_alternatives(request: &GenerateRequest) -> Result<(), ErrorInfo> {
+fn check_alternatives(request: &GenerateRequest) -> Result<(), Error> {
     if request.top_logprobs <= TOP_LOGPROBS {
         return Ok(());
     }
@@ -103,7 +103,7 @@ fn asks(value: &Value) -> bool {
 ///
 /// # Errors
 /// `unsupported_by_runtime` or `invalid_request`, naming the parameter.
-pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, ErrorInfo> {
+pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, Error> {
     check_alternatives(request)?;
     let mut body = oai::object(&request.extra_json);
     // llama.cpp's server ignores them.
@@ -173,7 +173,7 @@ pub(super) fn prompt_value(prompt: &Prompt) -> Value {
 ///
 /// # Errors
 /// `unsupported_by_runtime` for a template per request, `invalid_request` for kwargs that are no object.
-pub(super) fn conversation(chat: &Chat, body: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+pub(super) fn conversation(chat: &Chat, body: &mut Map<String, Value>) -> Result<(), Error> {
     if !chat.template.is_empty() {
         return Err(unsupported("chat_template"));
     }
@@ -197,11 +197,7 @@ pub(super) fn conversation(chat: &Chat, body: &mut Map<String, Value>) -> Result
     Ok(())
 }
 
-fn chat_fields(
-    request: &GenerateRequest,
-    chat: &Chat,
-    body: &mut Map<String, Value>,
-) -> Result<(), ErrorInfo> {
+fn chat_fields(request: &GenerateRequest, chat: &Chat, body: &mut Map<String, Value>) -> Result<(), Error> {
     if request.return_tokens {
         return Err(unsupported("return_tokens"));
     }
@@ -230,7 +226,7 @@ fn chat_fields(
     Ok(())
 }
 
-fn completion_fields(request: &GenerateRequest, body: &mut Map<String, Value>) -> Result<(), ErrorInfo> {
+fn completion_fields(request: &GenerateRequest, body: &mut Map<String, Value>) -> Result<(), Error> {
     if wants_logprobs(request) {
         body.insert("n_probs".into(), request.top_logprobs.max(1).into());
     }
@@ -315,7 +311,7 @@ pub(super) fn wants_logprobs(request: &GenerateRequest) -> bool {
     request.logprobs || request.top_logprobs > 0
 }
 
-fn parse_schema(schema: &str) -> Result<Value, ErrorInfo> {
+fn parse_schema(schema: &str) -> Result<Value, Error> {
     let wrong = |error| {
         Code::InvalidRequest
             .error(format!("the schema is no JSON: {error}"))
@@ -324,7 +320,7 @@ fn parse_schema(schema: &str) -> Result<Value, ErrorInfo> {
     serde_json::from_str(schema).map_err(wrong)
 }
 
-fn unsupported(param: &str) -> ErrorInfo {
+fn unsupported(param: &str) -> Error {
     Code::UnsupportedByRuntime
         .error(format!("llama_server cannot do `{param}` here"))
         .with_param(param)
@@ -385,7 +381,7 @@ mod tests {
         );
         let error = generate(&request(TOP_LOGPROBS + 1), 1).unwrap_err();
         assert_eq!(
-            (error.code.as_str(), error.param.as_str()),
+            (error.code.as_str(), error.param.as_deref().unwrap_or_default()),
             ("invalid_request", "n_probs")
         );
     }
@@ -450,13 +446,16 @@ mod tests {
             };
             generate(&request, 512)
                 .err()
-                .map(|error| (error.kind(), error.param))
+                .map(|error| (error.code, error.param))
         };
         for (extra, param) in [
             (r#"{"min_tokens":5}"#, "min_tokens"),
             (r#"{"guided_regex":"a+"}"#, "guided_regex"),
         ] {
-            assert_eq!(ask(extra), Some((Code::UnsupportedByRuntime, param.into())));
+            assert_eq!(
+                ask(extra),
+                Some((Code::UnsupportedByRuntime, Some(param.to_owned())))
+            );
         }
         assert_eq!(ask(r#"{"min_tokens":0,"guided_json":null,"min_keep":2}"#), None);
     }
@@ -485,7 +484,7 @@ mod tests {
             1,
         )
         .unwrap_err();
-        assert_eq!(error.kind(), Code::UnsupportedByRuntime);
+        assert_eq!(error.code, Code::UnsupportedByRuntime);
     }
 
     #[test]
@@ -509,7 +508,7 @@ mod tests {
         let image = chat(vec![part(content_part::Kind::ImageUrl("data:x".into()))]);
         let error = blind.check(&image).unwrap_err();
         assert_eq!(
-            (error.kind(), error.param.as_str()),
+            (error.code, error.param.as_deref().unwrap_or_default()),
             (Code::UnsupportedByRuntime, "messages[0].content")
         );
         assert!(

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use muster_proto::{
-    Code,
-    v1::{
-        EmbedRequest, EmbedResult, Embedding, ErrorInfo, Event, Finished, GenerateRequest, Prompt,
-        RerankRequest, RerankResult, SequenceEvents, Usage, Vector, event, prompt_piece, start::Work,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    EmbedRequest, EmbedResult, Embedding, Event, Finished, GenerateRequest, Prompt, RerankRequest,
+    RerankResult, SequenceEvents, Usage, Vector, event, prompt_piece, start::Work,
 };
 use reqwest::Method;
 use serde::Deserialize;
@@ -100,12 +98,12 @@ impl Out {
     }
 
     /// Sends the terminal event, unless the work already did.
-    pub(super) async fn end(mut self, result: Result<(), ErrorInfo>) {
+    pub(super) async fn end(mut self, result: Result<(), Error>) {
         if !self.said {
             let error = result
                 .err()
                 .unwrap_or_else(|| Code::Internal.error("the request ended without a word"));
-            self.push(kind(event::Kind::Failed(error)));
+            self.push(kind(event::Kind::Failed(error.into())));
             self.said = true;
         }
         self.flush().await;
@@ -117,7 +115,7 @@ impl Job {
     ///
     /// # Errors
     /// What the server or the translation refuses; `runtime_crashed` if the connection breaks.
-    pub(super) async fn work(&self, work: Option<Work>, out: &mut Out) -> Result<(), ErrorInfo> {
+    pub(super) async fn work(&self, work: Option<Work>, out: &mut Out) -> Result<(), Error> {
         match work {
             Some(Work::Generate(request)) => self.generate(request, out).await,
             Some(Work::Embed(request)) => self.embed(&request, out).await,
@@ -126,7 +124,7 @@ impl Job {
         }
     }
 
-    async fn generate(&self, mut request: GenerateRequest, out: &mut Out) -> Result<(), ErrorInfo> {
+    async fn generate(&self, mut request: GenerateRequest, out: &mut Out) -> Result<(), Error> {
         self.media.check(&request)?;
         let mut wire = request::generate(&request, self.context)?;
         if wire.bare {
@@ -152,7 +150,7 @@ impl Job {
     }
 
     /// The server adds special tokens to text, never to tokens.
-    async fn bare_tokens(&self, request: &GenerateRequest) -> Result<Value, ErrorInfo> {
+    async fn bare_tokens(&self, request: &GenerateRequest) -> Result<Value, Error> {
         use muster_proto::v1::generate_request::Input;
         let Some(Input::Prompt(prompt)) = &request.input else {
             return Err(Code::Internal.error("only a plain prompt can be bare"));
@@ -162,7 +160,7 @@ impl Job {
         Ok(tokens.into())
     }
 
-    async fn embed(&self, request: &EmbedRequest, out: &mut Out) -> Result<(), ErrorInfo> {
+    async fn embed(&self, request: &EmbedRequest, out: &mut Out) -> Result<(), Error> {
         out.flush().await;
         let inputs: Value = request.inputs.iter().map(input_value).collect();
         let mut result = if self.unpooled {
@@ -205,7 +203,7 @@ impl Job {
         Ok(())
     }
 
-    async fn rerank(&self, request: &RerankRequest, out: &mut Out) -> Result<(), ErrorInfo> {
+    async fn rerank(&self, request: &RerankRequest, out: &mut Out) -> Result<(), Error> {
         out.flush().await;
         let body = json!({"query": request.query, "documents": request.documents});
         let Ranked { results, usage } = self.http.post("/rerank", &body).await?;

@@ -10,11 +10,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, trace,
+    trace,
     v1::{
-        Admitted, ErrorInfo, Event, GenerateRequest, SequenceEvents, SessionCommand, SessionMessage, Start,
-        Tick, event, session_command, session_message, start::Work,
+        Admitted, Event, GenerateRequest, SequenceEvents, SessionCommand, SessionMessage, Start, Tick, event,
+        session_command, session_message, start::Work,
     },
 };
 use tokio::{
@@ -179,7 +180,7 @@ impl Session {
     }
 
     /// Refusals need no task. With a full outbox the refusal waits in one.
-    fn refuse(&mut self, handle: u64, error: ErrorInfo) {
+    fn refuse(&mut self, handle: u64, error: Error) {
         let events = SequenceEvents {
             handle,
             events: vec![failed(error)],
@@ -241,8 +242,8 @@ fn own(private: bool, work: Option<Work>) -> Option<Work> {
     }
 }
 
-fn failed(error: ErrorInfo) -> Event {
-    kind(event::Kind::Failed(error))
+fn failed(error: Error) -> Event {
+    kind(event::Kind::Failed(error.into()))
 }
 
 #[cfg(test)]

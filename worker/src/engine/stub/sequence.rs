@@ -2,13 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{
-        ChoiceFinished, Delta, ErrorInfo, Event, FinishReason, Finished, GenerateRequest, PromptProgress,
-        SequencePhase, SequenceState, StopKind, Timings, ToolCallDelta, ToolChoiceMode, Usage, event,
-        generate_request::Input, tool_choice,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    ChoiceFinished, Delta, Event, FinishReason, Finished, GenerateRequest, PromptProgress, SequencePhase,
+    SequenceState, StopKind, Timings, ToolCallDelta, ToolChoiceMode, Usage, event, generate_request::Input,
+    tool_choice,
 };
 
 use super::{settings::Behaviour, text};
@@ -61,7 +59,7 @@ impl Sequence {
         request: &GenerateRequest,
         behaviour: &Behaviour,
         now: Instant,
-    ) -> Result<Self, ErrorInfo> {
+    ) -> Result<Self, Error> {
         refuse(request)?;
         let prompt = request.input.as_ref().and_then(text::render);
         let prompt = prompt
@@ -359,7 +357,7 @@ pub(super) fn kind(kind: event::Kind) -> Event {
     }
 }
 
-fn refuse(request: &GenerateRequest) -> Result<(), ErrorInfo> {
+fn refuse(request: &GenerateRequest) -> Result<(), Error> {
     let param = match () {
         () if request.constraint.is_some() => "response_format",
         () if request.logprobs || request.top_logprobs > 0 => "logprobs",

@@ -10,11 +10,12 @@ use std::{
 };
 
 use futures::Stream;
+use muster_core::{Code, Error};
 use muster_proto::{
-    Code, ErrorExt as _, VERSION,
+    StatusExt as _, VERSION,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
-        EngineDescribeRequest, EngineDescription, EngineLoadEvent, EngineLoadRequest, ErrorInfo, LoadPhase,
+        EngineDescribeRequest, EngineDescription, EngineLoadEvent, EngineLoadRequest, LoadPhase,
         LoadProgress, ModelSettings, ModelType, SessionCommand, SessionMessage, TokenizeCall, TokenizeResult,
         engine_load_event, engine_server::Engine as EngineService,
     },
@@ -62,7 +63,7 @@ impl Stub {
     async fn load(&self, request: EngineLoadRequest, events: mpsc::Sender<Result<EngineLoadEvent, Status>>) {
         let last = match self.try_load(request, &events).await {
             Ok(description) => engine_load_event::Kind::Ready(description),
-            Err(error) => engine_load_event::Kind::Failed(error),
+            Err(error) => engine_load_event::Kind::Failed(error.into()),
         };
         // Without a listener there is nobody to tell.
         drop(events.send(Ok(EngineLoadEvent { kind: Some(last) })).await);
@@ -72,7 +73,7 @@ impl Stub {
         &self,
         request: EngineLoadRequest,
         events: &mpsc::Sender<Result<EngineLoadEvent, Status>>,
-    ) -> Result<EngineDescription, ErrorInfo> {
+    ) -> Result<EngineDescription, Error> {
         let settings = request.settings.unwrap_or_default();
         let behaviour = Behaviour::read(&settings)?;
         let begin = Instant::now();
@@ -147,7 +148,7 @@ impl Stub {
         }
     }
 
-    fn engine(&self) -> Result<&Shared, ErrorInfo> {
+    fn engine(&self) -> Result<&Shared, Error> {
         let loaded = self
             .loaded
             .get()
@@ -193,7 +194,7 @@ impl EngineService for Stub {
     }
 
     async fn run(&self, request: Request<Streaming<SessionCommand>>) -> Answer<Self::RunStream> {
-        let engine = self.engine().map_err(ErrorInfo::into_status)?.clone();
+        let engine = self.engine().map_err(Error::into_status)?.clone();
         if self.in_session.swap(true, Ordering::AcqRel) {
             return Err(Status::failed_precondition("a session is open"));
         }

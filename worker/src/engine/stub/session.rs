@@ -10,13 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_proto::{
-    Code,
-    v1::{
-        Admitted, Alive, Credit, EmbedRequest, EmbedResult, Embedding, ErrorInfo, Event, Finished, ModelType,
-        RerankRequest, RerankResult, SequenceEvents, SequencePhase, SequenceState, SessionCommand,
-        SessionMessage, Start, Tick, Usage, Vector, event, session_command, session_message, start::Work,
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    Admitted, Alive, Credit, EmbedRequest, EmbedResult, Embedding, Event, Finished, ModelType, RerankRequest,
+    RerankResult, SequenceEvents, SequencePhase, SequenceState, SessionCommand, SessionMessage, Start, Tick,
+    Usage, Vector, event, session_command, session_message, start::Work,
 };
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
@@ -148,8 +146,8 @@ impl Engine {
         }
     }
 
-    fn fail(&mut self, handle: u64, error: ErrorInfo) {
-        let events = vec![kind(event::Kind::Failed(error))];
+    fn fail(&mut self, handle: u64, error: Error) {
+        let events = vec![kind(event::Kind::Failed(error.into()))];
         self.answered.push(SequenceEvents {
             handle,
             events,

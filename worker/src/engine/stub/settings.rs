@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, ModelSettings, ModelType, StubSettings},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{ModelSettings, ModelType, StubSettings};
 
 /// Tokens of an answer whose request sets no maximum.
 const TOKENS: u32 = 64;
@@ -54,7 +52,7 @@ impl Behaviour {
     ///
     /// # Errors
     /// `invalid_load_request` for an unknown failure point or type.
-    pub(super) fn read(settings: &ModelSettings) -> Result<Self, ErrorInfo> {
+    pub(super) fn read(settings: &ModelSettings) -> Result<Self, Error> {
         let stub = settings.stub.clone().unwrap_or_default();
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
         Ok(Self {
@@ -80,7 +78,7 @@ impl Behaviour {
     }
 }
 
-fn fail(stub: &StubSettings) -> Result<Fail, ErrorInfo> {
+fn fail(stub: &StubSettings) -> Result<Fail, Error> {
     let wrong = || Code::InvalidLoadRequest.error(format!("stub: unknown failure point `{}`", stub.fail));
     let Some((point, tokens)) = stub.fail.split_once(':') else {
         return match stub.fail.as_str() {
@@ -104,7 +102,7 @@ fn fail(stub: &StubSettings) -> Result<Fail, ErrorInfo> {
 mod tests {
     use super::*;
 
-    fn read(fail: &str) -> Result<Behaviour, ErrorInfo> {
+    fn read(fail: &str) -> Result<Behaviour, Error> {
         let stub = StubSettings {
             fail: fail.into(),
             tokens_per_second: 50,
@@ -122,7 +120,7 @@ mod tests {
         assert_eq!(read("abort_after_tokens:7").unwrap().fail, Fail::AbortAfter(7));
         assert_eq!(read("none").unwrap().token_time, Duration::from_millis(20));
         for wrong in ["explode", "abort_after_tokens:", "stall_after_tokens:x"] {
-            assert_eq!(read(wrong).unwrap_err().code, "invalid_load_request");
+            assert_eq!(read(wrong).unwrap_err().code, Code::InvalidLoadRequest);
         }
     }
 }

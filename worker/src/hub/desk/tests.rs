@@ -14,6 +14,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use muster_core::Code;
 use muster_proto::v1::{CancelFetch, FetchFiles, ListFiles, LookForFiles, RemoveFiles};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -137,10 +138,10 @@ impl Rig {
         (last, progress)
     }
 
-    async fn fails(&self, variant: &str) -> ErrorInfo {
+    async fn fails(&self, variant: &str) -> Error {
         self.order("f", variant, Order::Fetch(FetchFiles {}));
         match self.last("f").await.0 {
-            News::Failed(error) => error,
+            News::Failed(error) => error.into(),
             other @ (News::Progress(_) | News::Cached(_) | News::Listing(_)) => panic!("{other:?}"),
         }
     }
@@ -282,7 +283,7 @@ async fn what_is_not_what_was_announced_is_not_kept() {
         ..two_models()
     })
     .await;
-    assert_eq!(rig.fails("Q4_0").await.code, "download_corrupt");
+    assert_eq!(rig.fails("Q4_0").await.code, Code::DownloadCorrupt);
     assert_eq!(rig.blobs(), 0);
     let rig = Rig::new(Hub {
         short: Some("m-Q4_0.gguf"),
@@ -301,7 +302,7 @@ async fn what_is_not_what_was_announced_is_not_kept() {
 async fn errors_say_what_is_wrong() {
     let rig = Rig::new(two_models()).await;
     let error = rig.fails("Q5_K_M").await;
-    assert_eq!(error.code, "checkpoint_not_found");
+    assert_eq!(error.code, Code::CheckpointNotFound);
     assert!(
         error.message.contains("Q4_0") && error.message.contains("Q8_0"),
         "{error}"
@@ -325,7 +326,7 @@ async fn errors_say_what_is_wrong() {
         ..away.desk.0.hub.clone()
     });
     let away = Rig { desk, ..away };
-    assert_eq!(away.fails("Q4_0").await.code, "hub_unavailable");
+    assert_eq!(away.fails("Q4_0").await.code, Code::HubUnavailable);
 }
 
 #[tokio::test]

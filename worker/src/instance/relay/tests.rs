@@ -99,7 +99,11 @@ fn delta(text: &str) -> Kind {
 }
 
 fn no_room(handle: u64) -> SequenceEvents {
-    sequence(handle, vec![Kind::Failed(Code::NoRoom.error("no room"))], true)
+    sequence(
+        handle,
+        vec![Kind::Failed(Code::NoRoom.error("no room").into())],
+        true,
+    )
 }
 
 fn started(relay: &mut Relay) -> Start {
@@ -281,7 +285,7 @@ fn only_a_reader_without_credit_is_slow() {
             2,
             vec![sequence(
                 one.handle,
-                vec![Kind::Failed(Code::Cancelled.error("x"))],
+                vec![Kind::Failed(Code::Cancelled.error("x").into())],
                 true,
             )],
         ))
@@ -337,7 +341,7 @@ impl Engine {
                     if self.running.len() < before {
                         out.push(sequence(
                             cancel.handle,
-                            vec![Kind::Failed(Code::Cancelled.error("x"))],
+                            vec![Kind::Failed(Code::Cancelled.error("x").into())],
                             true,
                         ));
                     }

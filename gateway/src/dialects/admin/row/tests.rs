@@ -1,5 +1,6 @@
 //! Rows against the examples of seed 001.
 
+use muster_core::Code;
 use muster_proto::v1::{Instance, InstanceSpec};
 use serde_json::json;
 
@@ -222,7 +223,7 @@ fn seed_001_presence_in_load_override_matters_even_with_null() {
 fn seed_001_failed_rows_retain_their_error() {
     let mut model = example(0, 0, "");
     model.set_status(ModelStatus::Failed);
-    model.last_error = Some(muster_proto::Code::ModelLoadFailed.error("no such tensor"));
+    model.last_error = Some(Code::ModelLoadFailed.error("no such tensor").into());
     let row = shown(&model);
     assert_eq!(
         (&row["runtime_state"], &row["is_loaded"]),

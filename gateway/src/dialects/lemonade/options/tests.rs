@@ -8,7 +8,7 @@ fn json(options: ModelOptions) -> Value {
     serde_json::to_value(options).unwrap()
 }
 
-fn change(body: &Value) -> Result<Map<String, Value>, ErrorInfo> {
+fn change(body: &Value) -> Result<Map<String, Value>, Error> {
     changes(body.to_string().as_bytes()).map(|(changes, _)| changes)
 }
 
@@ -30,7 +30,7 @@ fn options_are_merged_and_null_takes_one_away() {
     assert_eq!(merge(json!({"llamacpp_args": null})), json!({"ctx_size": 8192}));
     let error = change(&json!({"pinned": true})).unwrap_err();
     assert_eq!(
-        (error.kind(), error.param.as_str()),
+        (error.code, error.param.as_deref().unwrap_or_default()),
         (Code::InvalidRequest, "pinned")
     );
 }
@@ -94,10 +94,10 @@ fn a_preview_shows_what_would_be_and_checks_what_saving_checks() {
         json!({"ctx_size": 3_000_000_000_u64}),
     ] {
         let error = dry(wrong.clone()).unwrap_err();
-        assert_eq!(error.kind(), Code::InvalidLoadRequest, "{wrong}");
+        assert_eq!(error.code, Code::InvalidLoadRequest, "{wrong}");
     }
     let big = dry(json!({"ctx_size": 3_000_000_000_u64})).unwrap_err();
-    assert_eq!(big.param, "ctx_size");
+    assert_eq!(big.param.unwrap_or_default(), "ctx_size");
 }
 
 #[test]

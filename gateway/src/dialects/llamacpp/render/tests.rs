@@ -9,7 +9,7 @@ use crate::{
     translate::object::{self, Object},
 };
 
-fn read(text: &str) -> Result<CompletionCall, ErrorInfo> {
+fn read(text: &str) -> Result<CompletionCall, Error> {
     completion(
         Object::body(object::text(text.as_bytes()).unwrap()).unwrap(),
         "m".into(),

@@ -4,11 +4,11 @@ use muster_proto::v1::generate_request::Constraint;
 
 use super::*;
 
-fn chat(fields: &str) -> Result<GenerationCall, ErrorInfo> {
+fn chat(fields: &str) -> Result<GenerationCall, Error> {
     super::chat(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
 }
 
-fn generate(fields: &str) -> Result<GenerationCall, ErrorInfo> {
+fn generate(fields: &str) -> Result<GenerationCall, Error> {
     super::generate(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
 }
 
@@ -102,13 +102,21 @@ fn faults_are_refused_by_name() {
             "options.temperature",
         ),
     ] {
-        assert_eq!(chat(&fields).unwrap_err().param, param, "{fields}");
+        assert_eq!(
+            chat(&fields).unwrap_err().param.unwrap_or_default(),
+            param,
+            "{fields}"
+        );
     }
-    assert_eq!(embed(br#"{"model": "m"}"#).unwrap_err().param, "input");
+    assert_eq!(
+        embed(br#"{"model": "m"}"#).unwrap_err().param.unwrap_or_default(),
+        "input"
+    );
     assert_eq!(
         embeddings(br#"{"model": "m", "prompt": ["a", "b"]}"#)
             .unwrap_err()
-            .param,
-        "prompt"
+            .param
+            .as_deref(),
+        Some("prompt")
     );
 }

@@ -1,7 +1,8 @@
 //! Chat completions: one body, or server-sent `chat.completion.chunk` objects.
 
 use bytes::{Bytes, BytesMut};
-use muster_proto::v1::{ChoiceFinished, Delta, ErrorInfo, Finished, PromptProgress, ToolCallDelta};
+use muster_core::Error;
+use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress, ToolCallDelta};
 
 use super::{chunk::Chunks, close, finish_reason, open};
 use crate::{
@@ -159,7 +160,7 @@ impl Frames for Chat {
         self.chunks.finish(out, finished, extra);
     }
 
-    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+    fn fail(&mut self, error: &Error, out: &mut BytesMut) {
         Chunks::fail(out, error);
     }
 }

@@ -1,7 +1,8 @@
 //! What chunks of chats and completions have in common: everything around a choice.
 
 use bytes::BytesMut;
-use muster_proto::v1::{ErrorInfo, Finished, PromptProgress};
+use muster_core::Error;
+use muster_proto::v1::{Finished, PromptProgress};
 
 use crate::{
     render::{
@@ -80,7 +81,7 @@ impl Chunks {
     }
 
     /// The last frame of one that did not.
-    pub(super) fn fail(out: &mut BytesMut, error: &ErrorInfo) {
+    pub(super) fn fail(out: &mut BytesMut, error: &Error) {
         raw(out, "event: error\ndata: ");
         error::OPENAI.write(out, error);
         raw(out, "\n\n");

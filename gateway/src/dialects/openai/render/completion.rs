@@ -3,7 +3,8 @@
 //! A plain completion has no place for reasoning: it is text like any other.
 
 use bytes::{Bytes, BytesMut};
-use muster_proto::v1::{ChoiceFinished, Delta, ErrorInfo, Finished, PromptProgress};
+use muster_core::Error;
+use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress};
 
 use super::{chunk::Chunks, close, open};
 use crate::{
@@ -163,7 +164,7 @@ impl Frames for Completion {
         self.chunks.finish(out, finished, extra);
     }
 
-    fn fail(&mut self, error: &ErrorInfo, out: &mut BytesMut) {
+    fn fail(&mut self, error: &Error, out: &mut BytesMut) {
         Chunks::fail(out, error);
     }
 }

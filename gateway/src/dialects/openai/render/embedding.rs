@@ -2,10 +2,8 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
-use muster_proto::{
-    Code,
-    v1::{ErrorInfo, Vector},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::Vector;
 
 use crate::render::{
     answer::Answer,
@@ -16,7 +14,7 @@ use crate::render::{
 ///
 /// # Errors
 /// `unsupported_by_runtime` if the model has a vector per token instead of one per input.
-pub(crate) fn body(model: &str, base64: bool, answer: &Answer) -> Result<Bytes, ErrorInfo> {
+pub(crate) fn body(model: &str, base64: bool, answer: &Answer) -> Result<Bytes, Error> {
     let embedded = answer.embedded.as_ref();
     let embeddings = embedded.map_or(&[][..], |embedded| &embedded.embeddings);
     let mut vectors = Vec::with_capacity(embeddings.len());
@@ -123,7 +121,7 @@ mod tests {
         }
         assert_eq!(
             body("m", false, &answer).unwrap_err().code,
-            "unsupported_by_runtime"
+            Code::UnsupportedByRuntime
         );
     }
 }

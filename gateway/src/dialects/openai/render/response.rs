@@ -8,7 +8,8 @@
 //! ```
 
 use bytes::{Bytes, BytesMut};
-use muster_proto::v1::{ChoiceFinished, ErrorInfo, FinishReason, Finished, TokenLogprob, Usage};
+use muster_core::Error;
+use muster_proto::v1::{ChoiceFinished, FinishReason, Finished, TokenLogprob, Usage};
 
 use crate::{
     dialects::openai::translate::Echo,
@@ -28,7 +29,7 @@ use crate::{
 enum Status<'a> {
     InProgress,
     Ended(i32, &'a Usage),
-    Failed(&'a ErrorInfo),
+    Failed(&'a Error),
 }
 
 /// Tells the time when a response is complete, as Unix time in seconds.
@@ -131,7 +132,7 @@ impl Response {
         raw(out, ",\"background\":false,\"error\":");
         if let Status::Failed(error) = status {
             raw(out, "{\"code\":");
-            value(out, &error.code);
+            value(out, error.code.as_str());
             member(out, "message", &error.message);
             raw(out, "}");
         } else {
@@ -371,7 +372,7 @@ impl BlockFrames for Response {
         self.view.logprobs
     }
 
-    fn fail(&mut self, blocks: &[Block], error: &ErrorInfo, out: &mut BytesMut) {
+    fn fail(&mut self, blocks: &[Block], error: &Error, out: &mut BytesMut) {
         self.whole(out, "response.failed", Status::Failed(error), blocks);
     }
 }

@@ -1,9 +1,7 @@
 //! Recorded event sequences and what OpenAI's clients read of them (snapshots beside this file).
 
-use muster_proto::{
-    Code,
-    v1::{Delta, ErrorInfo, Event, FinishReason, PromptProgress, event::Kind},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Delta, Event, FinishReason, PromptProgress, event::Kind};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -97,14 +95,14 @@ fn chat_streams_with_progress_extra_fields_and_nothing_to_say() {
 #[test]
 fn chat_streams_that_fail() {
     let error = Code::InsufficientMemory.error("too\nlarge");
-    let error = ErrorInfo {
+    let error = Error {
         details: [("wanted_bytes".to_owned(), "3".to_owned())].into(),
         ..error
     };
     let events = vec![
         text(0, "a"),
         end(0, FinishReason::Stop),
-        event(Kind::Failed(error)),
+        event(Kind::Failed(error.into())),
     ];
     insta::assert_snapshot!("chat_stream_failed", shown(chat::stream(&head(), PLAIN), events));
 }
@@ -138,7 +136,10 @@ fn completion_streams() {
     };
     let stream = completion::stream(&head(), view, Some(echo[..1].to_vec()));
     insta::assert_snapshot!("completion_stream_logprobs", shown(stream, probabilities()));
-    let failing = vec![text(0, "a"), event(Kind::Failed(Code::WorkerLost.error("gone")))];
+    let failing = vec![
+        text(0, "a"),
+        event(Kind::Failed(Code::WorkerLost.error("gone").into())),
+    ];
     insta::assert_snapshot!(
         "completion_stream_failed",
         shown(completion::stream(&head(), PLAIN, None), failing)
@@ -225,7 +226,10 @@ fn responses_stream() {
         "response_stream_silent",
         response_stream(PLAIN, vec![end(0, FinishReason::Length), done()])
     );
-    let failing = vec![text(0, "a"), event(Kind::Failed(Code::WorkerLost.error("gone")))];
+    let failing = vec![
+        text(0, "a"),
+        event(Kind::Failed(Code::WorkerLost.error("gone").into())),
+    ];
     insta::assert_snapshot!("response_stream_failed", response_stream(PLAIN, failing));
 }
 

@@ -1,9 +1,7 @@
 //! `POST /v1/chat/completions` (OpenAI; seeds 000 and 004).
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{Chat, ErrorInfo, GenerateRequest, generate_request::Input},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{Chat, GenerateRequest, generate_request::Input};
 
 use super::{ChatCall, common, messages::messages};
 use crate::translate::{
@@ -21,7 +19,7 @@ const MAX_TOP_LOGPROBS: i64 = 20;
 ///
 /// # Errors
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
-pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, ErrorInfo> {
+pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, Error> {
     let mut body = Object::body(object::text(body)?)?;
     let mut common = common(&mut body)?;
     let mut view = view(&mut body)?;
@@ -55,7 +53,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, ErrorInfo> {
 }
 
 /// Text in, text out: what asks for sound back, or for a search, is refused instead of ignored.
-fn refuse_audio(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
+fn refuse_audio(body: &mut Object<'_>) -> Result<(), Error> {
     if let Some(field) = body.take("modalities")
         && field.strings()?.iter().any(|modality| modality != "text")
     {
@@ -69,13 +67,13 @@ fn refuse_audio(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
     Ok(())
 }
 
-fn unsupported(field: &Field<'_>, what: &str) -> ErrorInfo {
+fn unsupported(field: &Field<'_>, what: &str) -> Error {
     let error = Code::UnsupportedByRuntime.error(format!("no runtime here can do {what}"));
     error.with_param(field.path())
 }
 
 /// Everything that goes to the chat template.
-pub(crate) fn template(body: &mut Object<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), ErrorInfo> {
+pub(crate) fn template(body: &mut Object<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), Error> {
     if let Some(field) = body.take("chat_template") {
         chat.template = field.string()?;
     }
@@ -111,7 +109,7 @@ pub(crate) fn template(body: &mut Object<'_>, chat: &mut Chat, common: &mut Comm
 }
 
 /// Adds `reasoning_effort` to the template's arguments unless they have one: templates that know it (gpt-oss) read it there.
-fn with_effort(kwargs: &str, effort: &str) -> Result<String, ErrorInfo> {
+fn with_effort(kwargs: &str, effort: &str) -> Result<String, Error> {
     let mine = format!("{{\"reasoning_effort\":{}}}", quoted(effort));
     if kwargs.is_empty() {
         return Ok(mine);
@@ -127,7 +125,7 @@ fn with_effort(kwargs: &str, effort: &str) -> Result<String, ErrorInfo> {
 }
 
 /// Seed 001's `thinking`: `default`, `enabled` or `disabled`; also Anthropic-style `{"type": …}`, which some clients send.
-fn thinking(field: &Field<'_>) -> Result<Option<bool>, ErrorInfo> {
+fn thinking(field: &Field<'_>) -> Result<Option<bool>, Error> {
     let field = match field.kind() {
         Kind::Object => field.object()?.need("type")?,
         Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Array => field.clone(),
@@ -140,7 +138,7 @@ fn thinking(field: &Field<'_>) -> Result<Option<bool>, ErrorInfo> {
     }
 }
 
-fn reasoning_format(body: &mut Object<'_>) -> Result<String, ErrorInfo> {
+fn reasoning_format(body: &mut Object<'_>) -> Result<String, Error> {
     let Some(field) = body.take("reasoning_format") else {
         return Ok(String::new());
     };
@@ -152,7 +150,7 @@ fn reasoning_format(body: &mut Object<'_>) -> Result<String, ErrorInfo> {
 }
 
 /// OpenAI's `logprobs` and `top_logprobs`, llama.cpp's `n_probs`.
-fn logprobs(body: &mut Object<'_>, work: &mut GenerateRequest, view: &mut View) -> Result<(), ErrorInfo> {
+fn logprobs(body: &mut Object<'_>, work: &mut GenerateRequest, view: &mut View) -> Result<(), Error> {
     let wanted = body.take("logprobs").map(|field| field.bool()).transpose()?;
     if let Some(field) = body.take("top_logprobs") {
         let top = field.integer(0, MAX_TOP_LOGPROBS)?;
@@ -173,7 +171,7 @@ fn logprobs(body: &mut Object<'_>, work: &mut GenerateRequest, view: &mut View) 
 mod tests {
     use super::*;
 
-    fn read(fields: &str) -> Result<ChatCall, ErrorInfo> {
+    fn read(fields: &str) -> Result<ChatCall, Error> {
         let messages = r#""model": "m", "messages": [{"role": "user", "content": "hi"}]"#;
         chat(format!("{{{messages}{fields}}}").as_bytes())
     }
@@ -235,7 +233,13 @@ mod tests {
         );
         assert_eq!(thinking(r#", "reasoning_effort": "none""#), Some(false));
         assert!(read(r#", "thinking": "enabled""#).unwrap().common.thinking);
-        assert_eq!(read(r#", "thinking": "maybe""#).unwrap_err().param, "thinking");
+        assert_eq!(
+            read(r#", "thinking": "maybe""#)
+                .unwrap_err()
+                .param
+                .unwrap_or_default(),
+            "thinking"
+        );
     }
 
     #[test]
@@ -265,10 +269,23 @@ mod tests {
             (r#", "modalities": ["audio"]"#, "modalities"),
             (r#", "reasoning_format": "x""#, "reasoning_format"),
         ] {
-            assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
+            assert_eq!(
+                read(fields).unwrap_err().param.unwrap_or_default(),
+                param,
+                "{fields}"
+            );
         }
-        assert_eq!(chat(br#"{"messages": []}"#).unwrap_err().param, "model");
-        assert_eq!(chat(br#"{"model": "m"}"#).unwrap_err().param, "messages");
-        assert_eq!(chat(b"{").unwrap_err().kind(), Code::InvalidJson);
+        assert_eq!(
+            chat(br#"{"messages": []}"#)
+                .unwrap_err()
+                .param
+                .unwrap_or_default(),
+            "model"
+        );
+        assert_eq!(
+            chat(br#"{"model": "m"}"#).unwrap_err().param.unwrap_or_default(),
+            "messages"
+        );
+        assert_eq!(chat(b"{").unwrap_err().code, Code::InvalidJson);
     }
 }

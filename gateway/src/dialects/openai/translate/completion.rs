@@ -1,9 +1,7 @@
 //! `POST /v1/completions` (OpenAI's legacy completions; seeds 000 and 004).
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{ErrorInfo, GenerateRequest, Infill, Prompt, generate_request::Input},
-};
+use muster_core::{Code, Error};
+use muster_proto::v1::{GenerateRequest, Infill, Prompt, generate_request::Input};
 
 use super::{CompletionCall, common};
 use crate::translate::{
@@ -25,7 +23,7 @@ const MAX_LOGPROBS: i64 = 20;
 ///
 /// # Errors
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
-pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
+pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, Error> {
     let size = body.len();
     let mut body = Object::body(object::text(body)?)?;
     let common = common(&mut body)?;
@@ -61,7 +59,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
             ..work.clone()
         })
     };
-    let work = prompts.into_iter().map(each).collect::<Result<_, ErrorInfo>>()?;
+    let work = prompts.into_iter().map(each).collect::<Result<_, Error>>()?;
     Ok(CompletionCall {
         common,
         view,
@@ -70,7 +68,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, ErrorInfo> {
     })
 }
 
-fn infill(field: &Field<'_>, prompt: &Prompt, suffix: &str) -> Result<Input, ErrorInfo> {
+fn infill(field: &Field<'_>, prompt: &Prompt, suffix: &str) -> Result<Input, Error> {
     match text(prompt) {
         Some(prefix) => Ok(Input::Infill(Infill {
             prefix: prefix.to_owned(),
@@ -88,7 +86,7 @@ fn logprobs(
     echo: bool,
     work: &mut GenerateRequest,
     view: &mut View,
-) -> Result<(), ErrorInfo> {
+) -> Result<(), Error> {
     if let Some(field) = body.take("logprobs") {
         match field.kind() {
             Kind::Bool => work.logprobs = field.bool()?,
@@ -116,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    fn read(fields: &str) -> Result<CompletionCall, ErrorInfo> {
+    fn read(fields: &str) -> Result<CompletionCall, Error> {
         completions(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
     }
 
@@ -166,7 +164,10 @@ mod tests {
         };
         assert_eq!((infill.prefix.as_str(), infill.suffix.as_str()), ("a", "z"));
         assert_eq!(
-            read(r#""prompt": [1], "suffix": "z""#).unwrap_err().param,
+            read(r#""prompt": [1], "suffix": "z""#)
+                .unwrap_err()
+                .param
+                .unwrap_or_default(),
             "prompt"
         );
     }
@@ -196,7 +197,11 @@ mod tests {
             (r#""prompt": "a", "logprobs": 99"#, "logprobs"),
             (r#""prompt": "a", "logprobs": 0, "echo": true"#, "logprobs"),
         ] {
-            assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
+            assert_eq!(
+                read(fields).unwrap_err().param.unwrap_or_default(),
+                param,
+                "{fields}"
+            );
         }
         let echo = |fields| read(fields).unwrap().echo.map(|prompts| prompts.len());
         assert_eq!(

@@ -1,6 +1,7 @@
 //! `POST /v1/embeddings` (OpenAI; seeds 000 and 004).
 
-use muster_proto::v1::{EmbedRequest, ErrorInfo};
+use muster_core::Error;
+use muster_proto::v1::EmbedRequest;
 
 use super::common;
 use crate::translate::{
@@ -27,7 +28,7 @@ pub(crate) struct EmbeddingCall {
 ///
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
-pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
+pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, Error> {
     let mut body = Object::body(object::text(body)?)?;
     let common = common(&mut body)?;
     let input = match body.take("input") {
@@ -60,7 +61,7 @@ pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, ErrorInfo> {
 mod tests {
     use super::*;
 
-    fn read(fields: &str) -> Result<EmbeddingCall, ErrorInfo> {
+    fn read(fields: &str) -> Result<EmbeddingCall, Error> {
         embeddings(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
     }
 
@@ -98,7 +99,11 @@ mod tests {
             (r#""input": "a", "dimensions": 0"#, "dimensions"),
             (r#""input": "a", "embd_normalize": 3"#, "embd_normalize"),
         ] {
-            assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
+            assert_eq!(
+                read(fields).unwrap_err().param.unwrap_or_default(),
+                param,
+                "{fields}"
+            );
         }
     }
 }

@@ -1,13 +1,14 @@
 //! The turns of a conversation, in OpenAI's form.
 
-use muster_proto::v1::{ChatMessage, ContentPart, ErrorInfo, InputAudio, ToolCall, content_part};
+use muster_core::Error;
+use muster_proto::v1::{ChatMessage, ContentPart, InputAudio, ToolCall, content_part};
 
 use crate::translate::object::{self, Field, Kind, Object};
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Takes `messages` out of `body`.
-pub(crate) fn messages(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, ErrorInfo> {
+pub(crate) fn messages(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, Error> {
     let field = body.need("messages")?;
     let list = field.list()?;
     if list.is_empty() {
@@ -16,7 +17,7 @@ pub(crate) fn messages(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, ErrorI
     list.iter().map(message).collect()
 }
 
-fn message(field: &Field<'_>) -> Result<ChatMessage, ErrorInfo> {
+fn message(field: &Field<'_>) -> Result<ChatMessage, Error> {
     let mut message = field.object()?;
     let role = message.need("role")?;
     let name = role.string()?;
@@ -53,7 +54,7 @@ fn message(field: &Field<'_>) -> Result<ChatMessage, ErrorInfo> {
     })
 }
 
-fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
+fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, Error> {
     match field.kind() {
         Kind::String => Ok(vec![ContentPart {
             kind: Some(content_part::Kind::Text(field.string()?)),
@@ -65,7 +66,7 @@ fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
     }
 }
 
-fn part(field: &Field<'_>) -> Result<ContentPart, ErrorInfo> {
+fn part(field: &Field<'_>) -> Result<ContentPart, Error> {
     if field.kind() == Kind::String {
         return Ok(ContentPart {
             kind: Some(content_part::Kind::Text(field.string()?)),
@@ -89,7 +90,7 @@ fn part(field: &Field<'_>) -> Result<ContentPart, ErrorInfo> {
 }
 
 /// OpenAI's `{"url": …}`, or the address itself.
-fn image_url(field: &Field<'_>) -> Result<String, ErrorInfo> {
+fn image_url(field: &Field<'_>) -> Result<String, Error> {
     match field.kind() {
         Kind::String => field.string(),
         Kind::Object => field.object()?.need("url")?.string(),
@@ -97,7 +98,7 @@ fn image_url(field: &Field<'_>) -> Result<String, ErrorInfo> {
     }
 }
 
-fn tool_call(field: &Field<'_>) -> Result<ToolCall, ErrorInfo> {
+fn tool_call(field: &Field<'_>) -> Result<ToolCall, Error> {
     let mut call = field.object()?;
     let id = match call.take("id") {
         Some(field) => field.string()?,
@@ -118,7 +119,7 @@ fn tool_call(field: &Field<'_>) -> Result<ToolCall, ErrorInfo> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<ChatMessage>, ErrorInfo> {
+    fn read(text: &str) -> Result<Vec<ChatMessage>, Error> {
         let text = format!("{{\"messages\": {text}}}");
         messages(&mut Object::body(&text).unwrap())
     }
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn faults_are_named() {
-        let param = |text| read(text).unwrap_err().param;
+        let param = |text| read(text).unwrap_err().param.unwrap_or_default();
         assert_eq!(param("[]"), "messages");
         assert_eq!(
             param(r#"[{"role": "user", "content": 3}]"#),

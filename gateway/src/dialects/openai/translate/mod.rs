@@ -9,7 +9,8 @@ pub(crate) mod messages;
 mod rerank;
 mod response;
 
-use muster_proto::v1::{ErrorInfo, GenerateRequest, Prompt};
+use muster_core::Error;
+use muster_proto::v1::{GenerateRequest, Prompt};
 
 pub(crate) use self::{
     chat::chat,
@@ -51,7 +52,7 @@ const PLATFORM: [&str; 9] = [
     "user",
 ];
 
-fn common(body: &mut Object<'_>) -> Result<Common, ErrorInfo> {
+fn common(body: &mut Object<'_>) -> Result<Common, Error> {
     let model = model(body)?;
     let user = match body.take("user") {
         Some(field) => field.string()?,

@@ -1,6 +1,7 @@
 //! `POST /v1/reranking` (seeds 000 and 004; Jina's and Cohere's further fields).
 
-use muster_proto::v1::{ErrorInfo, RerankRequest};
+use muster_core::Error;
+use muster_proto::v1::RerankRequest;
 
 use super::common;
 use crate::translate::{
@@ -26,7 +27,7 @@ pub(crate) struct RerankCall {
 ///
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
-pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, ErrorInfo> {
+pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, Error> {
     let mut body = Object::body(object::text(body)?)?;
     let common = common(&mut body)?;
     let query = body.need("query")?.string()?;
@@ -60,7 +61,7 @@ pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, ErrorInfo> {
 }
 
 /// Text, or `{"text": …}`.
-fn document(field: &Field<'_>) -> Result<String, ErrorInfo> {
+fn document(field: &Field<'_>) -> Result<String, Error> {
     match field.kind() {
         Kind::Object => field.object()?.need("text")?.string(),
         Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Array => field.string(),
@@ -71,7 +72,7 @@ fn document(field: &Field<'_>) -> Result<String, ErrorInfo> {
 mod tests {
     use super::*;
 
-    fn read(fields: &str) -> Result<RerankCall, ErrorInfo> {
+    fn read(fields: &str) -> Result<RerankCall, Error> {
         rerank(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
     }
 
@@ -92,7 +93,11 @@ mod tests {
             (r#""query": "q", "documents": [1]"#, "documents[0]"),
             (r#""query": "q", "documents": ["a"], "top_n": 0"#, "top_n"),
         ] {
-            assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
+            assert_eq!(
+                read(fields).unwrap_err().param.unwrap_or_default(),
+                param,
+                "{fields}"
+            );
         }
     }
 }

@@ -2,12 +2,10 @@
 //!
 //! Nothing is stored: what refers to an earlier response is refused.
 
-use muster_proto::{
-    Code, ErrorExt as _,
-    v1::{
-        Chat, ChatMessage, ContentPart, ErrorInfo, GenerateRequest, InputAudio, ToolCall, content_part,
-        generate_request::{Constraint, Input},
-    },
+use muster_core::{Code, Error};
+use muster_proto::v1::{
+    Chat, ChatMessage, ContentPart, GenerateRequest, InputAudio, ToolCall, content_part,
+    generate_request::{Constraint, Input},
 };
 
 use super::{chat::template, common, messages::messages};
@@ -56,7 +54,7 @@ pub(crate) struct Echo(pub(crate) String);
 ///
 /// # Errors
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
-pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, ErrorInfo> {
+pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
     let mut body = Object::body(object::text(body)?)?;
     let echo = echo(&body);
     for key in ELSEWHERE {
@@ -127,13 +125,13 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, ErrorInfo> {
     })
 }
 
-fn unsupported(field: &Field<'_>, why: &str) -> ErrorInfo {
+fn unsupported(field: &Field<'_>, why: &str) -> Error {
     let message = format!("`{}` cannot be honoured: {why}", field.path());
     Code::UnsupportedByRuntime.error(message).with_param(field.path())
 }
 
 /// What else is to be in the answer; true if that is the probabilities of its tokens.
-fn include(field: &Field<'_>) -> Result<bool, ErrorInfo> {
+fn include(field: &Field<'_>) -> Result<bool, Error> {
     let mut logprobs = false;
     for wanted in field.list()? {
         match wanted.string()?.as_str() {
@@ -147,7 +145,7 @@ fn include(field: &Field<'_>) -> Result<bool, ErrorInfo> {
 }
 
 /// Fields that bound or shape the answer in ways of OpenAI's own.
-fn limits(body: &mut Object<'_>) -> Result<(), ErrorInfo> {
+fn limits(body: &mut Object<'_>) -> Result<(), Error> {
     // It counts calls of built-in tools, and there are none: any limit is kept.
     if let Some(field) = body.take("max_tool_calls") {
         field.u32(0)?;
@@ -181,7 +179,7 @@ fn echo(body: &Object<'_>) -> Echo {
 }
 
 /// `text.format`, in which the schema stands beside its name.
-fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, ErrorInfo> {
+fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, Error> {
     let Some(field) = body.take("text") else {
         return Ok(None);
     };
@@ -192,7 +190,7 @@ fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, ErrorInfo> {
 }
 
 /// `instructions`, then `input` (text or items) or seed 001's `messages`.
-fn conversation(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, ErrorInfo> {
+fn conversation(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, Error> {
     let mut turns = Turns::default();
     if let Some(field) = body.take("instructions") {
         turns.say("system", vec![text(field.string()?)]);
@@ -248,7 +246,7 @@ impl Turns {
         &mut self.list[last]
     }
 
-    fn item(&mut self, field: &Field<'_>) -> Result<(), ErrorInfo> {
+    fn item(&mut self, field: &Field<'_>) -> Result<(), Error> {
         let mut item = field.object()?;
         let kind = match item.take("type") {
             Some(kind) => kind.string()?,
@@ -281,7 +279,7 @@ impl Turns {
         }
     }
 
-    fn message(&mut self, item: &mut Object<'_>) -> Result<(), ErrorInfo> {
+    fn message(&mut self, item: &mut Object<'_>) -> Result<(), Error> {
         let role = item.need("role")?;
         let parts = content(&item.need("content")?)?;
         match role.string()?.as_str() {
@@ -300,7 +298,7 @@ impl Turns {
         Ok(())
     }
 
-    fn reasoning(&mut self, item: &mut Object<'_>) -> Result<(), ErrorInfo> {
+    fn reasoning(&mut self, item: &mut Object<'_>) -> Result<(), Error> {
         let mut thought = String::new();
         for key in ["content", "summary"] {
             if let Some(field) = item.take(key)
@@ -321,7 +319,7 @@ impl Turns {
 }
 
 /// Text, or parts of it and other media.
-fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
+fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, Error> {
     match field.kind() {
         Kind::String => Ok(vec![text(field.string()?)]),
         Kind::Array => field.list()?.iter().map(part).collect(),
@@ -331,7 +329,7 @@ fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, ErrorInfo> {
     }
 }
 
-fn part(field: &Field<'_>) -> Result<ContentPart, ErrorInfo> {
+fn part(field: &Field<'_>) -> Result<ContentPart, Error> {
     if field.kind() == Kind::String {
         return Ok(text(field.string()?));
     }

@@ -95,7 +95,7 @@ proptest! {
         }
         let text = serde_json::Value::Object(body).to_string();
         for error in [chat(text.as_bytes()).err(), completions(text.as_bytes()).err()].into_iter().flatten() {
-            let code = muster_proto::Code::parse(&error.code).http_number();
+            let code = error.code.http();
             prop_assert!((400..500).contains(&code), "{error}");
         }
     }

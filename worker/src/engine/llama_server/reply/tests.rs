@@ -1,12 +1,6 @@
-use muster_proto::ErrorExt as _;
-
 use super::*;
 
-fn events(
-    dialect: Dialect,
-    request: &GenerateRequest,
-    chunks: &[&str],
-) -> (Vec<Event>, Result<(), ErrorInfo>) {
+fn events(dialect: Dialect, request: &GenerateRequest, chunks: &[&str]) -> (Vec<Event>, Result<(), Error>) {
     let mut reply = Reply::new(dialect, request);
     let mut events = Vec::new();
     for chunk in chunks {
@@ -171,9 +165,9 @@ fn errors_in_the_stream_and_early_ends_are_errors() {
     let chunk = r#"{"error":{"code":500,"message":"boom","type":"server_error"}}"#;
     for dialect in [Dialect::Chat, Dialect::LlamaCpp] {
         let (_, end) = events(dialect, &GenerateRequest::default(), &[chunk]);
-        assert_eq!(end.unwrap_err().kind(), Code::RuntimeError);
+        assert_eq!(end.unwrap_err().code, Code::RuntimeError);
         let (_, end) = events(dialect, &GenerateRequest::default(), &[]);
-        assert_eq!(end.unwrap_err().kind(), Code::RuntimeError);
+        assert_eq!(end.unwrap_err().code, Code::RuntimeError);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn read(fields: &str) -> Result<ResponseCall, ErrorInfo> {
+fn read(fields: &str) -> Result<ResponseCall, Error> {
     responses(format!("{{\"model\": \"m\", {fields}}}").as_bytes())
 }
 
@@ -160,6 +160,10 @@ fn faults_are_refused_by_name() {
             "max_output_tokens",
         ),
     ] {
-        assert_eq!(read(fields).unwrap_err().param, param, "{fields}");
+        assert_eq!(
+            read(fields).unwrap_err().param.unwrap_or_default(),
+            param,
+            "{fields}"
+        );
     }
 }
