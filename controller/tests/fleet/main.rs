@@ -21,12 +21,12 @@ mod sessions;
 mod slow;
 #[path = "../../gguf/tests/support/mod.rs"]
 mod support;
-mod worker;
 
 use std::{path::PathBuf, time::Duration};
 
 use muster_controller::{Controller, Doors, ServerError, StateError, config::Config};
 use muster_core::{Error, id};
+use muster_fakes::{LIMIT, worker::controllers as worker};
 use muster_proto::{
     net::{Address, Channel, channel},
     trust::{Credentials, Door, Keys},
@@ -37,9 +37,6 @@ use muster_proto::{
 };
 use tokio::time::timeout;
 use tonic::Streaming;
-
-/// How long anything may take; a test that gets there has failed.
-pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Two stub models, and short times.
 pub(crate) const TWO_MODELS: &str = "

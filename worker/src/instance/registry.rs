@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use muster_core::{BootId, Code, Error, InstanceId, Missing, ModelId, WorkerId};
+use muster_core::{BootId, Code, Error, InstanceId, Missing, ModelId, Runtime, WorkerId};
 use muster_proto::v1::{
     Done, InstanceRef, InstanceSpec, InstanceState, Load, ModelType, RefusedReason, command::Kind as Order,
 };
@@ -145,11 +145,12 @@ impl Registry {
         let mut status = first_status(id, InstanceState::Loading);
         status.spec = Some(spec.clone());
         status.hold_ids = holds.ids();
+        let wanted = spec.runtime.parse::<Runtime>().ok();
         let runtime = self
             .ground
             .runtimes
             .iter()
-            .find(|runtime| runtime.kind().name() == spec.runtime)
+            .find(|runtime| Some(runtime.kind()) == wanted)
             .cloned();
         let devices = self.ground.devices.resolve(&spec.reservations);
         let (runtime, devices) = match (runtime, devices) {

@@ -1,13 +1,9 @@
 //! The worker as a real process, with the stub engine, a scripted controller and gateways.
 
 #[cfg(test)]
-mod controller;
-#[cfg(test)]
 mod ends;
 #[cfg(test)]
 mod fleet;
-#[cfg(test)]
-mod gateway;
 #[cfg(test)]
 mod host;
 #[cfg(test)]
@@ -18,3 +14,6 @@ mod streams;
 mod throughput;
 #[cfg(test)]
 mod unloading;
+
+#[cfg(test)]
+use muster_fakes::{controller::workers as controller, gateway};

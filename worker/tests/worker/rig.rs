@@ -20,10 +20,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::controller::{Controller, Session};
-
-/// Whatever a test waits for comes within this time or not at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+use muster_fakes::{
+    LIMIT,
+    controller::workers::{Controller, Session},
+};
 
 /// A worker process; killed when dropped.
 pub(crate) struct Worker {
@@ -59,7 +59,7 @@ impl Worker {
             .spawn()
             .unwrap();
         let address = tokio::task::spawn_blocking(move || {
-            notify.set_read_timeout(Some(PATIENCE)).unwrap();
+            notify.set_read_timeout(Some(LIMIT)).unwrap();
             let mut buffer = [0; 4096];
             loop {
                 let read = notify.recv(&mut buffer).expect("the worker did not become ready");
@@ -85,7 +85,7 @@ impl Worker {
 
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let mut status = None;
-        wait_until("the worker's end", PATIENCE, || {
+        wait_until("the worker's end", LIMIT, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         })

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::{
     controller::Session,
     gateway::Gateway,
-    rig::{PATIENCE, Rig, alive, stub, wait_until},
+    rig::{Rig, alive, stub, wait_until},
 };
 
 const FOREVER: u32 = 1 << 19;
@@ -135,7 +135,7 @@ async fn a_hold_runs_out_when_controller_and_its_gateway_are_gone() {
     sleep(Duration::from_millis(1500)).await;
     assert_eq!(holds().await, ["of-gw-1", "of-gw-2"]);
     drop(mine);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + muster_fakes::LIMIT;
     while holds().await != ["of-gw-2"] {
         assert!(Instant::now() < deadline, "a hold without anybody stays");
         sleep(Duration::from_millis(20)).await;
@@ -163,7 +163,7 @@ async fn attributes_are_set_and_echoed_in_the_spec() {
         idle_ttl: Some(prost_types::Duration::default()),
     };
     let spec = async |session: &Session, what: &str, met: fn(&InstanceSpec) -> bool| {
-        wait_until(what, PATIENCE, || {
+        wait_until(what, muster_fakes::LIMIT, || {
             session.look(|view| view.instances[id].spec.as_ref().is_some_and(met))
         })
         .await;

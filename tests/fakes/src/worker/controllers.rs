@@ -23,36 +23,36 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::LIMIT;
+use crate::LIMIT;
 
-pub(crate) const DEVICE: &str = "cpu";
+pub const DEVICE: &str = "cpu";
 
 /// What a worker keeps over its sessions, as a real process does.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    pub(crate) instances: BTreeMap<String, v1::InstanceStatus>,
-    pub(crate) commands: Vec<Command>,
-    pub(crate) highest_epoch: u64,
+pub struct Memory {
+    pub instances: BTreeMap<String, v1::InstanceStatus>,
+    pub commands: Vec<Command>,
+    pub highest_epoch: u64,
     /// Policy unloads that find the instance just touched.
-    pub(crate) touch_before_unload: u32,
+    pub touch_before_unload: u32,
     /// What becomes of loads.
-    pub(crate) loads: Loads,
+    pub loads: Loads,
     /// Whether it sees the engines of other workers run.
-    pub(crate) sees_engines: bool,
+    pub sees_engines: bool,
     /// Commands that get lost on their way, once each: they are neither obeyed nor answered.
-    pub(crate) loses: Vec<&'static str>,
+    pub loses: Vec<&'static str>,
     /// Commands that are obeyed and whose answers get lost, once each.
-    pub(crate) answers_lost: Vec<&'static str>,
+    pub answers_lost: Vec<&'static str>,
     /// Orders about files.
-    pub(crate) orders: Vec<v1::FilesOrder>,
+    pub orders: Vec<v1::FilesOrder>,
     /// What its cache has.
-    pub(crate) has: Vec<v1::HubCheckpoint>,
+    pub has: Vec<v1::HubCheckpoint>,
     /// What becomes of downloads.
-    pub(crate) fetches: Fetches,
+    pub fetches: Fetches,
 }
 
 #[derive(Debug, Default, Clone)]
-pub(crate) enum Fetches {
+pub enum Fetches {
     #[default]
     Done,
     /// They tell that they began, and go on until the script ends them.
@@ -62,7 +62,7 @@ pub(crate) enum Fetches {
 }
 
 #[derive(Debug, Default, Clone)]
-pub(crate) enum Loads {
+pub enum Loads {
     #[default]
     Ready,
     /// They stay loading until the script goes on.
@@ -73,15 +73,15 @@ pub(crate) enum Loads {
 
 /// A worker process: its memory, and at most one session.
 #[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) name: String,
-    pub(crate) boot: String,
-    pub(crate) host: String,
-    pub(crate) memory: Arc<Mutex<Memory>>,
+pub struct Worker {
+    pub name: String,
+    pub boot: String,
+    pub host: String,
+    pub memory: Arc<Mutex<Memory>>,
     /// All of them can be used by all of its runtimes.
-    pub(crate) devices: Vec<v1::Device>,
-    pub(crate) runtimes: Vec<&'static str>,
-    pub(crate) features: Vec<String>,
+    pub devices: Vec<v1::Device>,
+    pub runtimes: Vec<&'static str>,
+    pub features: Vec<String>,
     changed: watch::Sender<u64>,
     session: Option<Session>,
 }
@@ -94,7 +94,7 @@ struct Session {
 }
 
 impl Worker {
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             boot: id::fresh().to_string(),
@@ -145,10 +145,7 @@ impl Worker {
     }
 
     /// Opens a session's call, and says hello in it only once told to.
-    pub(crate) async fn begin_to_join(
-        &self,
-        address: &Address,
-    ) -> impl AsyncFnOnce() -> ControllerMessage + use<> {
+    pub async fn begin_to_join(&self, address: &Address) -> impl AsyncFnOnce() -> ControllerMessage + use<> {
         let mut client = FleetClient::new(channel(address, &Credentials::none()).await.unwrap());
         let (out, messages) = mpsc::channel(64);
         let mut incoming = client
@@ -171,7 +168,7 @@ impl Worker {
     }
 
     /// Opens a session; the first answer that is not a welcome is the error.
-    pub(crate) async fn try_join(&mut self, address: &Address) -> Result<(), ControllerMessage> {
+    pub async fn try_join(&mut self, address: &Address) -> Result<(), ControllerMessage> {
         let mut client = FleetClient::new(channel(address, &Credentials::none()).await.unwrap());
         let (out, messages) = mpsc::channel(64);
         let hello = WorkerMessage {
@@ -209,12 +206,12 @@ impl Worker {
         Ok(())
     }
 
-    pub(crate) async fn join(&mut self, address: &Address) {
+    pub async fn join(&mut self, address: &Address) {
         self.try_join(address).await.unwrap();
     }
 
     /// The session breaks; the worker lives on.
-    pub(crate) async fn cut(&mut self) {
+    pub async fn cut(&mut self) {
         let session = self.session.take().unwrap();
         session.task.abort();
         drop(session.task.await);
@@ -222,18 +219,18 @@ impl Worker {
     }
 
     /// A session that still counts at the controller but says nothing any more.
-    pub(crate) fn fall_silent(&mut self) -> impl Sized + use<> {
+    pub fn fall_silent(&mut self) -> impl Sized + use<> {
         let session = self.session.take().unwrap();
         session.task.abort();
         session.out
     }
 
-    pub(crate) fn session(&self) -> String {
+    pub fn session(&self) -> String {
         self.session.as_ref().unwrap().id.clone()
     }
 
     /// Sends a message as some session, this worker's own or not.
-    pub(crate) async fn send_as(&self, session: &str, kind: Up) {
+    pub async fn send_as(&self, session: &str, kind: Up) {
         let message = WorkerMessage {
             session_id: session.to_owned(),
             seq: 99,
@@ -244,13 +241,13 @@ impl Worker {
     }
 
     /// Resolves when the controller has ended the session.
-    pub(crate) async fn ended(&mut self) {
+    pub async fn ended(&mut self) {
         let session = self.session.take().unwrap();
         timeout(LIMIT, session.task).await.unwrap().unwrap();
     }
 
     /// Waits until the memory looks as wanted.
-    pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Memory) -> bool) {
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Memory) -> bool) {
         let mut changed = self.changed.subscribe();
         let look = async {
             while !wanted(&self.memory.lock().unwrap()) {
@@ -263,7 +260,7 @@ impl Worker {
     }
 
     /// Changes an instance and reports it.
-    pub(crate) async fn change(&self, id: &str, change: impl FnOnce(&mut v1::InstanceStatus)) {
+    pub async fn change(&self, id: &str, change: impl FnOnce(&mut v1::InstanceStatus)) {
         let status = {
             let mut memory = self.memory.lock().unwrap();
             let status = memory.instances.get_mut(id).unwrap();
@@ -284,7 +281,7 @@ impl Worker {
         self.send_as(&session.id.clone(), Up::Report(report)).await;
     }
 
-    pub(crate) fn kinds(&self) -> Vec<&'static str> {
+    pub fn kinds(&self) -> Vec<&'static str> {
         self.memory
             .lock()
             .unwrap()
@@ -294,12 +291,12 @@ impl Worker {
             .collect()
     }
 
-    pub(crate) fn count(&self, kind: &str) -> usize {
+    pub fn count(&self, kind: &str) -> usize {
         self.kinds().iter().filter(|known| **known == kind).count()
     }
 
     /// The one live instance of a model.
-    pub(crate) fn instance(&self, model: &str) -> String {
+    pub fn instance(&self, model: &str) -> String {
         let memory = self.memory.lock().unwrap();
         let of_model = |status: &&v1::InstanceStatus| status.spec.as_ref().unwrap().model_id == model;
         memory
@@ -312,7 +309,7 @@ impl Worker {
     }
 }
 
-pub(crate) fn word(order: &Order) -> &'static str {
+pub fn word(order: &Order) -> &'static str {
     match order {
         Order::Load(_) => "load",
         Order::Cancel(_) => "cancel",
@@ -333,7 +330,7 @@ pub(crate) fn word(order: &Order) -> &'static str {
 }
 
 /// What a cache that has a checkpoint, or has not, says of it.
-pub(crate) fn cached(complete: bool) -> v1::CachedFiles {
+pub fn cached(complete: bool) -> v1::CachedFiles {
     v1::CachedFiles {
         complete,
         path: if complete { "/cache/f.gguf" } else { "" }.to_owned(),
@@ -343,7 +340,7 @@ pub(crate) fn cached(complete: bool) -> v1::CachedFiles {
 }
 
 /// A device of a worker.
-pub(crate) fn device(id: &str, kind: v1::DeviceKind, capacity_bytes: u64) -> v1::Device {
+pub fn device(id: &str, kind: v1::DeviceKind, capacity_bytes: u64) -> v1::Device {
     v1::Device {
         device_id: id.to_owned(),
         kind: kind.into(),
@@ -603,7 +600,7 @@ impl Memory {
     }
 }
 
-pub(crate) fn become_ready(status: &mut v1::InstanceStatus) {
+pub fn become_ready(status: &mut v1::InstanceStatus) {
     status.set_state(v1::InstanceState::Ready);
     status.load_time = Some(prost_types::Duration::default());
     status.capabilities = Some(v1::Capabilities {

@@ -19,42 +19,43 @@ use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
-use crate::{Process, models::Catalogue, within};
+use super::catalogue::Catalogue;
+use crate::{Process, within};
 
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// What the controller says.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
-    pub(crate) epoch: u64,
-    pub(crate) routes: Vec<v1::Route>,
-    pub(crate) models: Vec<v1::ModelSummary>,
+pub struct Said {
+    pub epoch: u64,
+    pub routes: Vec<v1::Route>,
+    pub models: Vec<v1::ModelSummary>,
     /// The answer to every wish, once there is one.
-    pub(crate) answer: Option<ensure_loaded_event::Kind>,
+    pub answer: Option<ensure_loaded_event::Kind>,
     /// What operators see.
-    pub(crate) catalogue: Vec<v1::Model>,
-    pub(crate) devices: Vec<v1::DeviceStatus>,
-    pub(crate) workers: Vec<v1::WorkerStatus>,
+    pub catalogue: Vec<v1::Model>,
+    pub devices: Vec<v1::DeviceStatus>,
+    pub workers: Vec<v1::WorkerStatus>,
     /// The answer to every load, once there is one.
-    pub(crate) load: Option<Result<v1::Model, Error>>,
+    pub load: Option<Result<v1::Model, Error>>,
     /// Models that a load evicts first.
-    pub(crate) evicts: Vec<String>,
+    pub evicts: Vec<String>,
     /// The answer to every unload, once there is one.
-    pub(crate) unload: Option<Result<v1::Model, Error>>,
+    pub unload: Option<Result<v1::Model, Error>>,
 }
 
 /// What the controller heard.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
-    pub(crate) wishes: Vec<v1::EnsureLoadedRequest>,
-    pub(crate) closed: usize,
-    pub(crate) loads: Vec<v1::LoadModelRequest>,
+pub struct Heard {
+    pub wishes: Vec<v1::EnsureLoadedRequest>,
+    pub closed: usize,
+    pub loads: Vec<v1::LoadModelRequest>,
     /// Those in place of what is loaded.
-    pub(crate) replacements: Vec<v1::LoadModelRequest>,
+    pub replacements: Vec<v1::LoadModelRequest>,
     /// Options saved, by model.
-    pub(crate) options: Vec<(String, String)>,
-    pub(crate) unloads: Vec<v1::UnloadModelRequest>,
-    pub(crate) pins: Vec<(String, bool)>,
+    pub options: Vec<(String, String)>,
+    pub unloads: Vec<v1::UnloadModelRequest>,
+    pub pins: Vec<(String, bool)>,
 }
 
 #[derive(Debug)]
@@ -93,18 +94,18 @@ impl State {
 
 /// A running controller.
 #[derive(Debug)]
-pub(crate) struct Controller {
-    pub(crate) address: Address,
+pub struct Controller {
+    pub address: Address,
     state: Arc<State>,
     process: Process,
 }
 
 impl Controller {
-    pub(crate) async fn start(said: Said) -> Self {
+    pub async fn start(said: Said) -> Self {
         Self::start_at(&crate::socket(), said).await
     }
 
-    pub(crate) async fn start_at(address: &Address, said: Said) -> Self {
+    pub async fn start_at(address: &Address, said: Said) -> Self {
         let state = Arc::new(State {
             said: watch::Sender::new(said),
             heard: watch::Sender::default(),
@@ -130,22 +131,22 @@ impl Controller {
     }
 
     /// Says something else from now on.
-    pub(crate) fn say(&self, change: impl FnOnce(&mut Said)) {
+    pub fn say(&self, change: impl FnOnce(&mut Said)) {
         self.state.said.send_modify(change);
     }
 
-    pub(crate) fn heard(&self) -> Heard {
+    pub fn heard(&self) -> Heard {
         self.state.heard.borrow().clone()
     }
 
     /// Waits until it has heard what the test wants.
-    pub(crate) async fn hears(&self, what: impl Fn(&Heard) -> bool) -> Heard {
+    pub async fn hears(&self, what: impl Fn(&Heard) -> bool) -> Heard {
         let mut heard = self.state.heard.subscribe();
         within(heard.wait_for(what)).await.unwrap().clone()
     }
 
     /// Dies without a word.
-    pub(crate) fn kill(self) -> Address {
+    pub fn kill(self) -> Address {
         drop(self.process);
         self.address
     }

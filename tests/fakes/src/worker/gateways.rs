@@ -22,16 +22,16 @@ use crate::{Process, within};
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// One tick's events for a request; `true` ends it.
-pub(crate) type Tick = (Vec<v1::Event>, bool);
+pub type Tick = (Vec<v1::Event>, bool);
 
 /// What a worker answers to a Start.
-pub(crate) type Script = Box<dyn Fn(&v1::Start) -> Vec<Tick> + Send + Sync>;
+pub type Script = Box<dyn Fn(&v1::Start) -> Vec<Tick> + Send + Sync>;
 
 /// What came down, with the session it came on.
 #[derive(Clone, Debug)]
-pub(crate) struct Got {
-    pub(crate) session: usize,
-    pub(crate) kind: session_command::Kind,
+pub struct Got {
+    pub session: usize,
+    pub kind: session_command::Kind,
 }
 
 struct Session {
@@ -73,14 +73,14 @@ impl State {
 }
 
 /// A running worker.
-pub(crate) struct Worker {
-    pub(crate) address: Address,
+pub struct Worker {
+    pub address: Address,
     state: Arc<State>,
     process: Process,
 }
 
 impl Worker {
-    pub(crate) async fn start(script: impl Fn(&v1::Start) -> Vec<Tick> + Send + Sync + 'static) -> Self {
+    pub async fn start(script: impl Fn(&v1::Start) -> Vec<Tick> + Send + Sync + 'static) -> Self {
         let state = Arc::new(State {
             script: Box::new(script),
             got: watch::Sender::default(),
@@ -106,7 +106,7 @@ impl Worker {
     }
 
     /// A route to an instance on this worker.
-    pub(crate) fn route(&self, model: &str, instance: &str) -> v1::Route {
+    pub fn route(&self, model: &str, instance: &str) -> v1::Route {
         v1::Route {
             instance: Some(v1::InstanceRef {
                 instance_id: instance.into(),
@@ -125,11 +125,11 @@ impl Worker {
         }
     }
 
-    pub(crate) fn got(&self) -> Vec<Got> {
+    pub fn got(&self) -> Vec<Got> {
         self.state.got.borrow().clone()
     }
 
-    pub(crate) fn starts(&self) -> Vec<v1::Start> {
+    pub fn starts(&self) -> Vec<v1::Start> {
         self.got()
             .into_iter()
             .filter_map(|got| start(&got).cloned())
@@ -137,13 +137,13 @@ impl Worker {
     }
 
     /// Waits until it has got what the test wants.
-    pub(crate) async fn gets(&self, what: impl Fn(&[Got]) -> bool) -> Vec<Got> {
+    pub async fn gets(&self, what: impl Fn(&[Got]) -> bool) -> Vec<Got> {
         let mut got = self.state.got.subscribe();
         within(got.wait_for(|got| what(got))).await.unwrap().clone()
     }
 
     /// Waits for its first Start; returns session and handle.
-    pub(crate) async fn first_start(&self) -> (usize, u64) {
+    pub async fn first_start(&self) -> (usize, u64) {
         let got = self.gets(|got| got.iter().any(|got| start(got).is_some())).await;
         got.iter()
             .find_map(|got| Some((got.session, start(got)?.handle)))
@@ -151,18 +151,18 @@ impl Worker {
     }
 
     /// Its engines were started with these words of llama.cpp's.
-    pub(crate) fn with_args(self, args: &[&str]) -> Self {
+    pub fn with_args(self, args: &[&str]) -> Self {
         *self.state.args.lock().unwrap() = args.iter().map(ToString::to_string).collect();
         self
     }
 
     /// Models whose tokens were asked for.
-    pub(crate) fn tokenized(&self) -> Vec<String> {
+    pub fn tokenized(&self) -> Vec<String> {
         self.state.tokenized.lock().unwrap().clone()
     }
 
     /// Waits for a Cancel.
-    pub(crate) async fn cancelled(&self) {
+    pub async fn cancelled(&self) {
         self.gets(|got| {
             got.iter()
                 .any(|got| matches!(got.kind, session_command::Kind::Cancel(_)))
@@ -171,17 +171,17 @@ impl Worker {
     }
 
     /// Sends a tick by hand.
-    pub(crate) fn send(&self, (session, handle): (usize, u64), events: Vec<v1::Event>, finished: bool) {
+    pub fn send(&self, (session, handle): (usize, u64), events: Vec<v1::Event>, finished: bool) {
         self.state.send(session, handle, (events, finished));
     }
 
     /// Dies without a word.
-    pub(crate) fn kill(self) {
+    pub fn kill(self) {
         drop(self.process);
     }
 }
 
-pub(crate) fn start(got: &Got) -> Option<&v1::Start> {
+pub fn start(got: &Got) -> Option<&v1::Start> {
     match &got.kind {
         session_command::Kind::Start(start) => Some(start),
         session_command::Kind::Cancel(_) | session_command::Kind::Credit(_) => None,
@@ -189,18 +189,18 @@ pub(crate) fn start(got: &Got) -> Option<&v1::Start> {
 }
 
 /// An event.
-pub(crate) fn event(kind: Kind) -> v1::Event {
+pub fn event(kind: Kind) -> v1::Event {
     v1::Event {
         kind: Some(kind),
         extra_json: String::new(),
     }
 }
 
-pub(crate) fn admitted() -> v1::Event {
+pub fn admitted() -> v1::Event {
     event(Kind::Admitted(v1::Admitted::default()))
 }
 
-pub(crate) fn text(choice: u32, content: &str) -> v1::Event {
+pub fn text(choice: u32, content: &str) -> v1::Event {
     event(Kind::Delta(v1::Delta {
         choice,
         content: content.into(),
@@ -208,7 +208,7 @@ pub(crate) fn text(choice: u32, content: &str) -> v1::Event {
     }))
 }
 
-pub(crate) fn ended(choice: u32, reason: v1::FinishReason) -> v1::Event {
+pub fn ended(choice: u32, reason: v1::FinishReason) -> v1::Event {
     let end = v1::ChoiceFinished {
         choice,
         reason: reason.into(),
@@ -217,7 +217,7 @@ pub(crate) fn ended(choice: u32, reason: v1::FinishReason) -> v1::Event {
     event(Kind::ChoiceFinished(end))
 }
 
-pub(crate) fn finished() -> v1::Event {
+pub fn finished() -> v1::Event {
     let usage = v1::Usage {
         prompt_tokens: 5,
         cached_tokens: 2,
@@ -230,12 +230,12 @@ pub(crate) fn finished() -> v1::Event {
     }))
 }
 
-pub(crate) fn failed(code: Code) -> v1::Event {
+pub fn failed(code: Code) -> v1::Event {
     event(Kind::Failed(code.error("scripted").into()))
 }
 
 /// A whole answer of these words.
-pub(crate) fn says(words: &[&str]) -> Vec<Tick> {
+pub fn says(words: &[&str]) -> Vec<Tick> {
     let mut ticks = vec![(vec![admitted()], false)];
     ticks.extend(words.iter().map(|word| (vec![text(0, word)], false)));
     ticks.push((vec![ended(0, v1::FinishReason::Stop), finished()], true));
@@ -243,7 +243,7 @@ pub(crate) fn says(words: &[&str]) -> Vec<Tick> {
 }
 
 /// A refusal.
-pub(crate) fn refuses(code: Code) -> Vec<Tick> {
+pub fn refuses(code: Code) -> Vec<Tick> {
     vec![(vec![failed(code)], true)]
 }
 

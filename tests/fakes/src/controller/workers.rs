@@ -34,13 +34,13 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::rig::PATIENCE;
+use crate::LIMIT;
 
 type Sent = Pin<Box<dyn Stream<Item = Result<ControllerMessage, Status>> + Send>>;
 
 /// Takes sessions at an address until it is dropped.
-pub(crate) struct Controller {
-    pub(crate) address: Address,
+pub struct Controller {
+    pub address: Address,
     sessions: mpsc::Receiver<Session>,
     server: JoinHandle<()>,
 }
@@ -58,21 +58,21 @@ struct Service {
 
 /// What a session has been told so far.
 #[derive(Default)]
-pub(crate) struct View {
-    pub(crate) instances: HashMap<String, InstanceStatus>,
-    pub(crate) samples: HashMap<String, DeviceSample>,
-    pub(crate) outcomes: HashMap<String, Outcome>,
+pub struct View {
+    pub instances: HashMap<String, InstanceStatus>,
+    pub samples: HashMap<String, DeviceSample>,
+    pub outcomes: HashMap<String, Outcome>,
     /// States of each instance, in order, as reported.
-    pub(crate) history: Vec<(String, InstanceState)>,
-    pub(crate) reports: usize,
-    pub(crate) draining: bool,
-    pub(crate) goodbye: Option<Goodbye>,
-    pub(crate) ended: bool,
+    pub history: Vec<(String, InstanceState)>,
+    pub reports: usize,
+    pub draining: bool,
+    pub goodbye: Option<Goodbye>,
+    pub ended: bool,
 }
 
 /// One session with a worker. Dropping it closes the stream.
-pub(crate) struct Session {
-    pub(crate) hello: Hello,
+pub struct Session {
+    pub hello: Hello,
     epoch: u64,
     seq: AtomicU64,
     down: mpsc::Sender<Result<ControllerMessage, Status>>,
@@ -165,9 +165,9 @@ impl View {
 }
 
 impl Controller {
-    pub(crate) async fn start(address: &Address, epoch: u64) -> Self {
+    pub async fn start(address: &Address, epoch: u64) -> Self {
         // The one before it at the same address may take a moment to go.
-        let door = timeout(PATIENCE, async {
+        let door = timeout(LIMIT, async {
             loop {
                 match Door::parts(address, None, &Keys::default()).await {
                     Err(DoorError::Bind { source, .. }) if source.kind() == ErrorKind::AddrInUse => {
@@ -195,8 +195,8 @@ impl Controller {
     }
 
     /// The next session a worker opens.
-    pub(crate) async fn session(&mut self) -> Session {
-        timeout(PATIENCE, self.sessions.recv())
+    pub async fn session(&mut self) -> Session {
+        timeout(LIMIT, self.sessions.recv())
             .await
             .expect("no worker joined")
             .unwrap()
@@ -204,7 +204,7 @@ impl Controller {
 }
 
 impl Session {
-    pub(crate) async fn send(&self, kind: Down) {
+    pub async fn send(&self, kind: Down) {
         let message = ControllerMessage {
             epoch: self.epoch,
             seq: self.seq.fetch_add(1, Ordering::Relaxed) + 1,
@@ -215,7 +215,7 @@ impl Session {
     }
 
     /// Waits until the view shows something.
-    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&View) -> Option<T>) -> T {
+    pub async fn until<T>(&self, what: &str, mut look: impl FnMut(&View) -> Option<T>) -> T {
         let found = async {
             loop {
                 let changed = self.view.1.notified();
@@ -227,18 +227,18 @@ impl Session {
                 changed.await;
             }
         };
-        match timeout(PATIENCE, found).await {
+        match timeout(LIMIT, found).await {
             Ok(found) => found,
             Err(_) => panic!("{what}: not seen; {:#?}", self.view.0.lock().unwrap().history),
         }
     }
 
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&View) -> T) -> T {
+    pub fn look<T>(&self, look: impl FnOnce(&View) -> T) -> T {
         look(&self.view.0.lock().unwrap())
     }
 
     /// Sends a command with this id and waits for its outcome.
-    pub(crate) async fn command_as(&self, command_id: &str, instance: &str, order: Order) -> Answer {
+    pub async fn command_as(&self, command_id: &str, instance: &str, order: Order) -> Answer {
         self.look_mut(|view| view.outcomes.remove(command_id));
         self.send(Down::Command(Command {
             command_id: command_id.to_owned(),
@@ -257,12 +257,12 @@ impl Session {
     }
 
     /// Sends a command and waits for its outcome.
-    pub(crate) async fn command(&self, instance: &str, order: Order) -> Answer {
+    pub async fn command(&self, instance: &str, order: Order) -> Answer {
         self.command_as(&id::fresh(), instance, order).await
     }
 
     /// Waits until an instance is in a state.
-    pub(crate) async fn state(&self, instance: &str, state: InstanceState) -> InstanceStatus {
+    pub async fn state(&self, instance: &str, state: InstanceState) -> InstanceStatus {
         self.until(state.as_str_name(), |view| {
             view.instances
                 .get(instance)

@@ -21,11 +21,11 @@ use muster_proto::{
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::rig::PATIENCE;
+use crate::LIMIT;
 
 type Streams = Arc<Mutex<HashMap<u64, mpsc::Sender<Event>>>>;
 
-pub(crate) struct Gateway {
+pub struct Gateway {
     commands: mpsc::Sender<SessionCommand>,
     streams: Streams,
     next: AtomicU64,
@@ -33,28 +33,28 @@ pub(crate) struct Gateway {
 }
 
 /// One request's events.
-pub(crate) struct Stream {
-    pub(crate) handle: u64,
+pub struct Stream {
+    pub handle: u64,
     events: mpsc::Receiver<Event>,
-    pub(crate) text: String,
-    pub(crate) deltas: usize,
+    pub text: String,
+    pub deltas: usize,
 }
 
 /// How a request ended.
-pub(crate) type Ended = Result<Finished, Error>;
+pub type Ended = Result<Finished, Error>;
 
-pub(crate) async fn client(address: &Address) -> InferenceClient<Channel> {
+pub async fn client(address: &Address) -> InferenceClient<Channel> {
     InferenceClient::new(net::channel(address, &Credentials::none()).await.unwrap())
         .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES)
 }
 
 impl Gateway {
-    pub(crate) async fn connect(address: &Address) -> Self {
+    pub async fn connect(address: &Address) -> Self {
         Self::named(address, None).await
     }
 
     /// Opens a session as this gateway.
-    pub(crate) async fn named(address: &Address, id: Option<&'static str>) -> Self {
+    pub async fn named(address: &Address, id: Option<&'static str>) -> Self {
         let (commands, stream) = mpsc::channel(256);
         let streams = Streams::default();
         let mut request = tonic::Request::new(ReceiverStream::new(stream));
@@ -96,14 +96,14 @@ impl Gateway {
         }
     }
 
-    pub(crate) async fn send(&self, kind: Command) {
+    pub async fn send(&self, kind: Command) {
         self.commands
             .send(SessionCommand { kind: Some(kind) })
             .await
             .unwrap();
     }
 
-    pub(crate) async fn start_with(&self, start: Start) -> Stream {
+    pub async fn start_with(&self, start: Start) -> Stream {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = mpsc::channel(1 << 16);
         self.streams.lock().unwrap().insert(handle, sender);
@@ -117,33 +117,27 @@ impl Gateway {
     }
 
     /// Starts a generation with so much credit.
-    pub(crate) async fn start(
-        &self,
-        instance: &InstanceRef,
-        prompt: &str,
-        tokens: u32,
-        credit: u32,
-    ) -> Stream {
+    pub async fn start(&self, instance: &InstanceRef, prompt: &str, tokens: u32, credit: u32) -> Stream {
         self.start_with(generate(instance, prompt, tokens, credit)).await
     }
 
-    pub(crate) async fn credit(&self, stream: &Stream, events: u32) {
+    pub async fn credit(&self, stream: &Stream, events: u32) {
         let handle = stream.handle;
         self.send(Command::Credit(Credit { handle, events })).await;
     }
 
-    pub(crate) async fn cancel(&self, stream: &Stream) {
+    pub async fn cancel(&self, stream: &Stream) {
         let handle = stream.handle;
         self.send(Command::Cancel(Cancel { handle })).await;
     }
 
     /// Breaks the connection.
-    pub(crate) fn abort(self) {
+    pub fn abort(self) {
         self.reader.abort();
     }
 }
 
-pub(crate) fn prompt(text: &str) -> Option<Prompt> {
+pub fn prompt(text: &str) -> Option<Prompt> {
     let piece = PromptPiece {
         kind: Some(prompt_piece::Kind::Text(text.to_owned())),
     };
@@ -153,7 +147,7 @@ pub(crate) fn prompt(text: &str) -> Option<Prompt> {
     })
 }
 
-pub(crate) fn request(text: &str, tokens: u32) -> GenerateRequest {
+pub fn request(text: &str, tokens: u32) -> GenerateRequest {
     GenerateRequest {
         input: prompt(text).map(Input::Prompt),
         max_tokens: Some(tokens),
@@ -161,7 +155,7 @@ pub(crate) fn request(text: &str, tokens: u32) -> GenerateRequest {
     }
 }
 
-pub(crate) fn generate(instance: &InstanceRef, prompt: &str, tokens: u32, credit: u32) -> Start {
+pub fn generate(instance: &InstanceRef, prompt: &str, tokens: u32, credit: u32) -> Start {
     Start {
         instance: Some(instance.clone()),
         credit,
@@ -172,10 +166,8 @@ pub(crate) fn generate(instance: &InstanceRef, prompt: &str, tokens: u32, credit
 
 impl Stream {
     /// The next event; `None` once the request has ended or the session broke.
-    pub(crate) async fn next(&mut self) -> Option<Kind> {
-        let event = timeout(PATIENCE, self.events.recv())
-            .await
-            .expect("no event came")?;
+    pub async fn next(&mut self) -> Option<Kind> {
+        let event = timeout(LIMIT, self.events.recv()).await.expect("no event came")?;
         let kind = event.kind.unwrap();
         if let Kind::Delta(delta) = &kind {
             self.text.push_str(&delta.content);
@@ -185,7 +177,7 @@ impl Stream {
     }
 
     /// Waits for admission; answers the place in the queue.
-    pub(crate) async fn admitted(&mut self) -> u32 {
+    pub async fn admitted(&mut self) -> u32 {
         match self.next().await {
             Some(Kind::Admitted(admitted)) => admitted.queue_position,
             other => panic!("not admitted: {other:?}"),
@@ -193,7 +185,7 @@ impl Stream {
     }
 
     /// Reads so many deltas.
-    pub(crate) async fn read(&mut self, deltas: usize) {
+    pub async fn read(&mut self, deltas: usize) {
         let until = self.deltas + deltas;
         while self.deltas < until {
             match self.next().await {
@@ -206,7 +198,7 @@ impl Stream {
     }
 
     /// Reads to the end, which comes exactly once.
-    pub(crate) async fn end(&mut self) -> Ended {
+    pub async fn end(&mut self) -> Ended {
         let ended = loop {
             match self.next().await.expect("the session broke") {
                 Kind::Finished(finished) => break Ok(finished),
@@ -224,7 +216,7 @@ impl Stream {
     }
 
     /// Reads to the end and expects this error.
-    pub(crate) async fn fails(&mut self, code: &str) -> Error {
+    pub async fn fails(&mut self, code: &str) -> Error {
         let error = self.end().await.expect_err("it finished");
         assert_eq!(error.code.as_str(), code, "{error}");
         error
