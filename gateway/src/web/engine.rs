@@ -36,11 +36,17 @@ impl ModelQuery {
     /// `invalid_request`: none is named and not exactly one is loaded.
     pub(crate) fn model(self, table: &Table, body: Option<&mut Object<'_>>) -> Result<String, Error> {
         let named = body.and_then(|body| body.take("model"));
-        let named = named
-            .map(|field| field.string())
-            .transpose()?
-            .filter(|name| !name.is_empty());
-        if let Some(name) = named.or(self.model.filter(|name| !name.is_empty())) {
+        let named = named.map(|field| field.string()).transpose()?;
+        self.named(table, named)
+    }
+
+    /// The same where the body's `model` is read already.
+    ///
+    /// # Errors
+    /// As [`Self::model`].
+    pub(crate) fn named(self, table: &Table, named: Option<String>) -> Result<String, Error> {
+        let given = [named, self.model].into_iter().flatten();
+        if let Some(name) = given.into_iter().find(|name| !name.is_empty()) {
             return Ok(name);
         }
         let mut loaded = table.models().filter(|summary| is_loaded(summary));

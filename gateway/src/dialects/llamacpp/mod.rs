@@ -7,6 +7,7 @@ mod prefixed;
 mod props;
 mod queries;
 pub(crate) mod render;
+mod requests;
 mod router;
 mod schema;
 mod settings;

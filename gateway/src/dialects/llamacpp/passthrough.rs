@@ -18,11 +18,13 @@ use serde_json::{Value, json};
 
 use super::{
     error::unavailable,
-    props, router,
-    schema::engine::{Adapter, AdapterScale, LlamaCppSlot, SlotDone, SlotFile},
+    props,
+    requests::SlotBody,
+    router,
+    schema::engine::{Adapter, AdapterScale, LlamaCppSlot, SlotDone},
 };
 use crate::{
-    translate::object::{self, Object},
+    translate::{object, read::Fields as _},
     web::{
         App,
         access::{Access, Caller},
@@ -49,7 +51,7 @@ pub(super) fn routes() -> Vec<Route> {
             .part::<u32>("id", "Number of the sequence, from 0.")
             .needs_query::<String>("action", "`save`, `restore` or `erase`.")
             .names_engine()
-            .takes::<SlotFile>()
+            .takes::<SlotBody>()
             .answers::<SlotDone>("What was done.")
             .refuses("The request is wrong, or the model is not loaded.")
             .fails("501 where it is switched off or the runtime cannot."),
@@ -113,11 +115,8 @@ pub(super) async fn slot(
         Some(_) | None => return Err(object::invalid("action", "must be save, restore or erase").into()),
     };
     if action != "erase" {
-        let mut body = Object::body(object::text(&request.body)?)?;
-        let name = body.need("filename")?;
-        if !is_bare(&name.string()?) {
-            return Err(name.wrong("must be the name of a file, without a folder").into());
-        }
+        let file = SlotBody::body(&request.body)?.filename;
+        file.ok_or_else(|| object::invalid("filename", "is required"))?;
     }
     let mut engine = query.engine.engine(&app)?;
     engine.switched_on("--slots").await?;
@@ -128,14 +127,6 @@ pub(super) async fn slot(
             request.body,
         )
         .await
-}
-
-/// A file's name that leads nowhere else (gateway/README.md, llama.cpp's routes).
-fn is_bare(name: &str) -> bool {
-    !name.is_empty()
-        && !name.starts_with('.')
-        && !name.contains(['/', '\\', ':'])
-        && !name.contains(char::is_control)
 }
 
 /// LoRA adapters.
@@ -163,17 +154,4 @@ async fn set_adapters(
         .engine(&app)?
         .forward(Method::POST, "/lora-adapters", request.body)
         .await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_bare_name_is_a_file_to_save_to() {
-        assert!(is_bare("chat-1.bin"));
-        for name in ["", "..", "../x", "/etc/x", "a/b", "a\\b", "c:x", ".hidden", "a\0"] {
-            assert!(!is_bare(name), "{name:?}");
-        }
-    }
 }

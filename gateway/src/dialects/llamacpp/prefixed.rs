@@ -13,8 +13,9 @@ use muster_proto::v1::ModelSummary;
 
 use super::{
     passthrough::{self, SlotsQuery},
-    queries, schema,
-    schema::engine::{LlamaCppSlot, SlotDone, SlotFile},
+    queries,
+    requests::{SlotBody, TokenizeBody},
+    schema::engine::{LlamaCppSlot, SlotDone},
 };
 use crate::{
     fleet::table::{Table, is_loaded},
@@ -62,13 +63,13 @@ pub(super) fn routes() -> Vec<Route> {
             .needs_query::<String>("action", "`save`, `restore` or `erase`.")
             .query::<String>("model", "Id in the catalogue.")
             .query::<String>("instance", "One of several replicas.")
-            .takes::<SlotFile>()
+            .takes::<SlotBody>()
             .answers::<SlotDone>("What was done.")
             .refuses("The request is wrong, or the model is not loaded.")
             .fails("501 where it is switched off or the runtime cannot."),
         Route::post("/v1/tokenize", Access::User, tokenize)
             .summary("As `/tokenize`, on the llama.cpp model used last unless one is named")
-            .takes::<schema::TokenizeRequest>()
+            .takes::<TokenizeBody>()
             .answers::<queries::Tokens>("`tokens`.")
             .refuses("The request is wrong, or the model is not loaded."),
     ]

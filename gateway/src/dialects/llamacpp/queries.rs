@@ -13,12 +13,16 @@ use muster_proto::v1::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{schema, translate::refuse_images};
+use super::{
+    requests::{DetokenizeBody, TokenizeBody},
+    schema,
+    translate::refuse_images,
+};
 use crate::{
     dialects::openai::{self, render::rerank as scores},
     translate::{
         object::{self, Object},
-        prompt,
+        read::{Fields as _, Int},
     },
     web::{
         App,
@@ -46,12 +50,12 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/tokenize", Access::User, tokenize)
             .summary("Turn text into tokens, on a model that is loaded")
-            .takes::<schema::TokenizeRequest>()
+            .takes::<TokenizeBody>()
             .answers::<Tokens>("`tokens`.")
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/detokenize", Access::User, detokenize)
             .summary("Turn tokens into text, on a model that is loaded")
-            .takes::<schema::DetokenizeRequest>()
+            .takes::<DetokenizeBody>()
             .answers::<Content>("`content`.")
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/apply-template", Access::User, apply_template)
@@ -79,31 +83,21 @@ pub(super) async fn tokenize(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
-    let flag = |body: &mut Object<'_>, key: &str| body.take(key).map(|field| field.bool()).transpose();
-    let field = body.need("content")?;
-    let pieces = match field.kind() {
-        object::Kind::Array => field.list()?,
-        object::Kind::Null
-        | object::Kind::Bool
-        | object::Kind::Number
-        | object::Kind::String
-        | object::Kind::Object => vec![field],
-    };
-    let add_special = flag(&mut body, "add_special")?.unwrap_or(false);
-    let parse_special = flag(&mut body, "parse_special")?.unwrap_or(true);
-    let with_pieces = flag(&mut body, "with_pieces")?.unwrap_or(false);
+    let body = TokenizeBody::body(&request.body)?;
+    let model = query.named(&app.dispatcher.fleet.table(), body.model)?;
     let mut loaded = app.dispatcher.loaded(&model)?;
     let call = TokenizeCall {
         instance: loaded.instance.clone(),
         model,
-        content: Some(prompt::one(&pieces)?),
-        add_special,
-        parse_special,
+        content: Some(body.content.0),
+        add_special: body.add_special.unwrap_or(false),
+        parse_special: body.parse_special.unwrap_or(true),
     };
     let result = loaded.tokenize(call).await?;
-    Ok(reply::value(StatusCode::OK, &Tokens::of(&result, with_pieces)))
+    Ok(reply::value(
+        StatusCode::OK,
+        &Tokens::of(&result, body.with_pieces.unwrap_or(false)),
+    ))
 }
 
 /// Tokens.
@@ -170,18 +164,13 @@ async fn detokenize(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
-    let tokens = body.need("tokens")?.list()?;
-    let tokens = tokens
-        .iter()
-        .map(|token| token.i32(0, i32::MAX))
-        .collect::<Result<_, _>>()?;
+    let body = DetokenizeBody::body(&request.body)?;
+    let model = query.named(&app.dispatcher.fleet.table(), body.model)?;
     let mut loaded = app.dispatcher.loaded(&model)?;
     let call = DetokenizeCall {
         instance: loaded.instance.clone(),
         model,
-        tokens,
+        tokens: body.tokens.into_iter().map(|Int(token)| token).collect(),
     };
     let result = loaded.detokenize(call).await?;
     Ok(reply::value(StatusCode::OK, &Content { content: result.text }))

@@ -13,13 +13,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::schema;
+use super::requests::RouterBody;
 use crate::{
     fleet::{Fleet, table::Table},
-    translate::{
-        self,
-        object::{self, Object},
-    },
+    translate::{ModelName, read::Fields as _},
     web::{
         App,
         access::Access,
@@ -37,12 +34,12 @@ pub(super) fn routes() -> Vec<Route> {
             .answers::<RouterList>("`data` with `id`, `in_cache`, `path`, `status`."),
         Route::post("/models/load", Access::Admin, load)
             .summary("Begin to load a model")
-            .takes::<schema::RouterRequest>()
+            .takes::<RouterBody>()
             .answers::<Done>("It has begun.")
             .change_errors(),
         Route::post("/models/unload", Access::Admin, unload)
             .summary("Unload a model")
-            .takes::<schema::RouterRequest>()
+            .takes::<RouterBody>()
             .answers::<Done>("It is unloaded.")
             .change_errors(),
         Route::get("/models/sse", Access::User, events)
@@ -142,7 +139,8 @@ fn word(summary: &ModelSummary) -> &'static str {
 }
 
 fn named_model(body: &[u8]) -> Result<String, Error> {
-    translate::model(&mut Object::body(object::text(body)?)?)
+    let ModelName(model) = RouterBody::body(body)?.model;
+    Ok(model)
 }
 
 async fn load(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {

@@ -134,14 +134,6 @@ pub(in crate::dialects::llamacpp) struct GenerationSettings {
     json_schema: Option<Value>,
 }
 
-/// A file to save a sequence's cache to, or to restore it from; to erase, nothing.
-#[derive(ToSchema)]
-#[schema(example = json!({"filename": "chat-1.bin"}))]
-pub(in crate::dialects::llamacpp) struct SlotFile {
-    /// Its bare name, in the folder of `--slot-save-path`.
-    filename: Option<String>,
-}
-
 /// What was done to a sequence's cache.
 #[derive(ToSchema)]
 pub(in crate::dialects::llamacpp) struct SlotDone {

@@ -135,32 +135,6 @@ pub(super) struct LlamaCppProgress {
     time_ms: f64,
 }
 
-/// A request for tokens.
-#[derive(ToSchema)]
-#[schema(example = json!({"content": "Hello!", "with_pieces": true}))]
-pub(super) struct TokenizeRequest {
-    /// Id in the catalogue; may be left out where one model is loaded.
-    model: Option<String>,
-    /// Text; or a list of texts and token ids.
-    content: Value,
-    /// Put what begins a text (BOS) before it.
-    add_special: Option<bool>,
-    /// Read control tokens in the text as such; yes by default.
-    parse_special: Option<bool>,
-    /// Show each token's text.
-    with_pieces: Option<bool>,
-}
-
-/// A request for the text of tokens.
-#[derive(ToSchema)]
-#[schema(example = json!({"tokens": [1, 2, 3]}))]
-pub(super) struct DetokenizeRequest {
-    /// Id in the catalogue; may be left out where one model is loaded.
-    model: Option<String>,
-    /// Token ids.
-    tokens: Vec<i32>,
-}
-
 /// A conversation, with everything that a chat's request says of it.
 #[derive(ToSchema)]
 #[schema(example = json!({"messages": [{"role": "user", "content": "Hello!"}]}))]
@@ -185,11 +159,4 @@ pub(super) struct LlamaCppEmbeddingRequest {
     input: Option<Value>,
     /// -1 none, 0 by the largest, 1 taxicab, 2 Euclidean; where nothing is pooled, none by default.
     embd_normalize: Option<i32>,
-}
-
-/// Names a model.
-#[derive(ToSchema)]
-pub(super) struct RouterRequest {
-    /// Id in the catalogue.
-    model: String,
 }

@@ -1,0 +1,130 @@
+//! llama.cpp's requests about tokens, models and sequences.
+
+use muster_core::Error;
+use muster_proto::v1::Prompt;
+use utoipa::openapi::{RefOr, Schema};
+
+use crate::translate::{
+    ModelName,
+    object::{Field, Kind},
+    prompt,
+    read::{Int, Read, body},
+};
+
+body! {
+    /// A request for tokens.
+    #[example {"content": "Hello!", "with_pieces": true}]
+    pub(super) struct TokenizeBody as TokenizeRequest {
+        /// Id in the catalogue; may be left out where one model is loaded.
+        model: Option<String>,
+        /// Text; or a list of texts and token ids.
+        content: Content,
+        /// Put what begins a text (BOS) before it.
+        add_special: Option<bool>,
+        /// Read control tokens in the text as such; yes by default.
+        parse_special: Option<bool>,
+        /// Show each token's text.
+        with_pieces: Option<bool>,
+    }
+
+    /// A request for the text of tokens.
+    #[example {"tokens": [1, 2, 3]}]
+    pub(super) struct DetokenizeBody as DetokenizeRequest {
+        /// Id in the catalogue; may be left out where one model is loaded.
+        model: Option<String>,
+        /// Token ids.
+        tokens: Vec<Int<0>>,
+    }
+
+    /// Names a model.
+    pub(super) struct RouterBody as RouterRequest {
+        /// Id in the catalogue.
+        model: ModelName,
+    }
+
+    /// A file to save a sequence's cache to, or to restore it from; to erase, nothing.
+    #[example {"filename": "chat-1.bin"}]
+    pub(super) struct SlotBody as SlotFile {
+        /// Its bare name, in the folder of `--slot-save-path`.
+        filename: Option<BareName>,
+    }
+}
+
+/// What is to become tokens.
+#[derive(Debug)]
+pub(super) struct Content(pub(super) Prompt);
+
+impl Read<'_> for Content {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        match field.kind() {
+            Kind::Array => prompt::one(&field.list()?),
+            Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Object => {
+                prompt::one(std::slice::from_ref(field))
+            }
+        }
+        .map(Self)
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Field::schema()
+    }
+}
+
+/// A file's name that leads nowhere else (gateway/README.md, llama.cpp's routes).
+#[derive(Debug)]
+pub(super) struct BareName;
+
+impl Read<'_> for BareName {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        if is_bare(&field.string()?) {
+            return Ok(Self);
+        }
+        Err(field.wrong("must be the name of a file, without a folder"))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        String::schema()
+    }
+}
+
+fn is_bare(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with('.')
+        && !name.contains(['/', '\\', ':'])
+        && !name.contains(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translate::read::Fields as _;
+
+    #[test]
+    fn only_a_bare_name_is_a_file_to_save_to() {
+        assert!(is_bare("chat-1.bin"));
+        for name in ["", "..", "../x", "/etc/x", "a/b", "a\\b", "c:x", ".hidden", "a\0"] {
+            assert!(!is_bare(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn faults_are_refused_by_name() {
+        let tokens = |text: &str| TokenizeBody::body(text.as_bytes()).unwrap_err().message;
+        assert_eq!(tokens("{}"), "`content` is required");
+        assert_eq!(
+            tokens(r#"{"content": ["a", true]}"#),
+            "`content[1]` must be a string, an array of strings, or token ids, not a boolean"
+        );
+        assert_eq!(
+            tokens(r#"{"content": "a", "with_pieces": 1}"#),
+            "`with_pieces` must be a boolean, not a number"
+        );
+        let ids = DetokenizeBody::body(br#"{"tokens": [1, -1]}"#).unwrap_err();
+        assert_eq!(ids.param.as_deref(), Some("tokens[1]"));
+        let file = SlotBody::body(br#"{"filename": "../x"}"#).unwrap_err();
+        assert_eq!(
+            file.message,
+            "`filename` must be the name of a file, without a folder"
+        );
+    }
+}
