@@ -113,6 +113,21 @@ mod tests {
     }
 
     #[test]
+    fn no_two_types_have_one_name() {
+        let mut all = std::collections::HashMap::new();
+        for (dialect, route) in dialects::routes() {
+            let mut schemas = Schemas::new();
+            route.schemas(dialect, &mut schemas);
+            for (name, schema) in schemas {
+                let schema = serde_json::to_value(schema).unwrap();
+                let other = all.entry(name.clone()).or_insert_with(|| schema.clone());
+                assert_eq!(*other, schema, "{name}");
+            }
+        }
+        assert!(all.len() > 100, "{}", all.len());
+    }
+
+    #[test]
     fn every_reference_leads_somewhere() {
         fn references<'a>(value: &'a Value, out: &mut Vec<&'a str>) {
             match value {

@@ -24,10 +24,7 @@ pub(crate) mod tools;
 use muster_core::Error;
 use utoipa::openapi::{RefOr, Schema};
 
-use self::{
-    object::{Field, Object},
-    read::Read,
-};
+use self::{object::Field, read::Read};
 
 /// What every inference request says beside the work.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,11 +56,6 @@ pub(crate) struct View {
 
 /// Bytes of a model's name. A longer one is nobody's, and would not fit the headers that carry errors between our processes.
 pub(crate) const LONGEST_NAME: usize = 1024;
-
-/// Takes the `model` that every request must name.
-pub(crate) fn model(body: &mut Object<'_>) -> Result<String, Error> {
-    ModelName::take(body, &["model"]).map(|ModelName(name)| name)
-}
 
 /// The name of a model.
 #[derive(Debug)]

@@ -150,13 +150,6 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Puts a field under another name, unless there is one already.
-    pub(crate) fn put(&mut self, key: &'static str, field: &Field<'a>) {
-        if self.peek(key).is_none() {
-            self.fields.push((Cow::Borrowed(key), field.raw));
-        }
-    }
-
     /// Takes the first field present among `keys`, its name and its synonyms.
     pub(crate) fn take_any(&mut self, keys: &[&str]) -> Option<Field<'a>> {
         let mut found = None;

@@ -9,63 +9,106 @@ use utoipa::openapi::{RefOr, Schema};
 use super::{
     View,
     object::{self, Field, Kind, Object},
-    read::{Read, Strings},
+    read::{At, Int, Read, Schemas, Strings, Uint, body},
 };
 
-/// OpenAI's limit on choices per request.
-const MAX_CHOICES: i64 = 128;
+body! {
+    /// How the answer is shown.
+    pub(crate) struct Viewing as Viewing {
+        /// Answer with server-sent events instead of one body.
+        stream: Option<bool>,
+        /// Options of the stream.
+        stream_options: Option<StreamOptions>,
+        /// Number of choices per prompt, 1 to 128.
+        n: Option<Int<1, 128>>,
+    }
 
-/// `stream` and `stream_options`.
-pub(crate) fn view(body: &mut Object<'_>) -> Result<View, Error> {
-    let mut view = View {
-        choices: 1,
-        ..View::default()
-    };
-    if let Some(field) = body.take("stream") {
-        view.stream = field.bool()?;
+    /// Options of a stream.
+    pub(crate) struct StreamOptions as StreamOptions {
+        /// Send a last chunk with token counts.
+        include_usage: Option<bool>,
     }
-    if let Some(field) = body.take("stream_options") {
-        let mut options = field.object()?;
-        if let Some(field) = options.take("include_usage") {
-            view.include_usage = field.bool()?;
-        }
+
+    /// llama.cpp's switches of a request (seed 004).
+    pub(crate) struct Switches as Switches {
+        /// Strings that end the output.
+        stop: Option<Stop>,
+        /// llama.cpp's: reuse what is cached of the prompt.
+        cache_prompt: Option<bool>,
+        /// llama.cpp's: show probabilities after sampling instead of logarithms before.
+        post_sampling_probs: Option<bool>,
+        /// llama.cpp's: show the tokens' ids.
+        return_tokens: Option<bool>,
+        /// llama.cpp's: tell how much of the prompt is read.
+        return_progress: Option<bool>,
+        /// llama.cpp's: the slot to use; -1 = any.
+        id_slot: Option<Int<-1>>,
+        /// llama.cpp's: most milliseconds to generate for; 0 and -1 = no limit.
+        t_max_predict_ms: Option<Int<-1>>,
+        /// llama.cpp's: fewest spaces that a line must begin with.
+        n_indent: Option<Uint<0>>,
     }
-    if let Some(field) = body.take("n") {
-        view.choices = u32::try_from(field.integer(1, MAX_CHOICES)?).unwrap_or(1);
+
+    /// Where the output ends at the latest.
+    pub(crate) struct Limits as TokenLimits {
+        /// Most tokens to generate, -1 = until the context is full; excludes `max_completion_tokens`.
+        max_tokens: Option<Int<-1>>,
+        /// Most tokens to generate, -1 = until the context is full; excludes `max_tokens`.
+        max_completion_tokens: Option<Int<-1>>,
+        /// llama.cpp's name for `max_tokens`.
+        n_predict: Option<Int<-1>>,
     }
-    Ok(view)
+
+    /// What the output must look like.
+    pub(crate) struct Constraints as Constraints {
+        /// llama.cpp's: a grammar that the output must follow.
+        grammar: Option<String>,
+        /// llama.cpp's: a JSON schema that the output must follow.
+        json_schema: Option<JsonSchema>,
+        /// A JSON schema that the output must follow, or its text, as with vLLM.
+        guided_json: Option<Guided>,
+        /// Format of the output.
+        response_format: Option<ResponseFormat>,
+    }
+
+    /// Format of the output.
+    struct FormatBody<'a> as ResponseFormat {
+        /// `text`, `json_object` or `json_schema`.
+        r#type: At<'a, String>,
+        /// A JSON schema; llama.cpp's and Responses' place for it.
+        schema: Option<Field<'a>>,
+        /// Object with `name` and `schema`; for `json_schema`.
+        json_schema: Option<Field<'a>>,
+    }
 }
 
-/// llama.cpp's switches of a request (seed 004), into `work` and `view`.
-pub(crate) fn switches(
-    body: &mut Object<'_>,
-    work: &mut GenerateRequest,
-    view: &mut View,
-) -> Result<(), Error> {
-    let mut flag = |key: &str| body.take(key).map(|field| field.bool()).transpose();
-    work.cache_prompt = flag("cache_prompt")?;
-    work.post_sampling_probs = flag("post_sampling_probs")?.unwrap_or_default();
-    work.return_tokens = flag("return_tokens")?.unwrap_or_default();
-    work.return_progress = flag("return_progress")?.unwrap_or_default();
-    if let Some(field) = body.take("id_slot") {
-        work.id_slot = u32::try_from(field.i32(-1, i32::MAX)?).ok();
+/// `stream`, `stream_options` and `n`.
+pub(crate) fn view(asked: Viewing) -> View {
+    let options = asked.stream_options;
+    View {
+        stream: asked.stream.unwrap_or_default(),
+        include_usage: options
+            .and_then(|options| options.include_usage)
+            .unwrap_or_default(),
+        choices: asked.n.map_or(1, |Int(choices)| choices.unsigned_abs()),
+        ..View::default()
     }
-    if let Some(field) = body.take("t_max_predict_ms") {
-        work.max_predict_ms = u32::try_from(field.i32(-1, i32::MAX)?)
-            .ok()
-            .filter(|limit| *limit > 0);
-    }
-    if let Some(field) = body.take("n_indent") {
-        work.min_indent = field.u32(0)?;
-    }
-    if let Some(field) = body.take("stop") {
-        work.stop = stop(&field)?;
-    }
+}
+
+/// llama.cpp's switches of a request, into `work` and `view`.
+pub(crate) fn switches(asked: Switches, work: &mut GenerateRequest, view: &mut View) {
+    work.cache_prompt = asked.cache_prompt;
+    work.post_sampling_probs = asked.post_sampling_probs.unwrap_or_default();
+    work.return_tokens = asked.return_tokens.unwrap_or_default();
+    work.return_progress = asked.return_progress.unwrap_or_default();
+    work.id_slot = asked.id_slot.and_then(limit);
+    work.max_predict_ms = asked.t_max_predict_ms.and_then(limit).filter(|limit| *limit > 0);
+    work.min_indent = asked.n_indent.map_or(0, |Uint(spaces)| spaces);
+    work.stop = asked.stop.unwrap_or_default().0;
     view.tokens = work.return_tokens;
     view.post_sampling = work.post_sampling_probs;
     work.n = view.choices;
     work.stream = view.stream;
-    Ok(())
 }
 
 /// Strings that end the output, or one.
@@ -90,24 +133,22 @@ pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, Error> {
     Ok(stop)
 }
 
-/// `max_tokens`, `max_completion_tokens` (only one of them) and llama.cpp's `n_predict`; -1 = until the context is full.
-pub(crate) fn max_tokens(body: &mut Object<'_>) -> Result<Option<u32>, Error> {
-    let old = body.take("max_tokens");
-    let new = body.take("max_completion_tokens");
-    let native = body.take("n_predict");
-    if let (Some(_), Some(field)) = (&old, &new) {
-        return Err(field.wrong("and `max_tokens` exclude each other"));
+/// One limit of tokens.
+///
+/// # Errors
+/// There are two.
+pub(crate) fn max_tokens(asked: &Limits) -> Result<Option<u32>, Error> {
+    if asked.max_tokens.is_some() && asked.max_completion_tokens.is_some() {
+        let wrong = "and `max_tokens` exclude each other";
+        return Err(object::invalid("max_completion_tokens", wrong));
     }
-    new.or(old).or(native).map_or(Ok(None), |field| limit(&field))
+    let given = asked.max_completion_tokens.or(asked.max_tokens);
+    Ok(given.or(asked.n_predict).and_then(limit))
 }
 
-/// The first limit there is among `keys`; -1 = until the context is full.
-pub(crate) fn tokens_limit(body: &mut Object<'_>, keys: &[&str]) -> Result<Option<u32>, Error> {
-    body.take_any(keys).map_or(Ok(None), |field| limit(&field))
-}
-
-fn limit(field: &Field<'_>) -> Result<Option<u32>, Error> {
-    Ok(u32::try_from(field.i32(-1, i32::MAX)?).ok())
+/// -1 is none.
+pub(crate) fn limit(Int(most): Int<-1>) -> Option<u32> {
+    u32::try_from(most).ok()
 }
 
 /// OpenAI's completions and vLLM's chats had `best_of`: more are generated than shown. Only where that changes nothing.
@@ -121,51 +162,99 @@ pub(crate) fn best_of(body: &mut Object<'_>, choices: u32) -> Result<(), Error> 
     }
 }
 
-/// `response_format`, `grammar`, `json_schema` and vLLM's `guided_json`: at most one constraint.
-pub(crate) fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, Error> {
-    let mut found: Option<Constraint> = None;
-    let mut set = |field: &Field<'_>, constraint: Constraint| match found.replace(constraint) {
-        None => Ok(()),
-        Some(_) => Err(field.wrong("cannot be combined with another constraint of the output")),
-    };
-    if let Some(field) = body.take("grammar") {
-        let grammar = field.string()?;
-        if !grammar.is_empty() {
-            set(&field, Constraint::Grammar(grammar))?;
+/// At most one constraint.
+///
+/// # Errors
+/// There are two.
+pub(crate) fn constraint(asked: Constraints) -> Result<Option<Constraint>, Error> {
+    let grammar = asked.grammar.filter(|grammar| !grammar.is_empty());
+    let schema = asked.json_schema.map(|JsonSchema(schema)| schema);
+    let guided = asked.guided_json.map(|Guided(schema)| schema);
+    let format = asked.response_format;
+    let mut found = None;
+    for (key, constraint) in [
+        ("grammar", grammar.map(Constraint::Grammar)),
+        ("json_schema", schema.map(Constraint::JsonSchema)),
+        ("guided_json", guided.map(Constraint::JsonSchema)),
+        (
+            "response_format",
+            format.and_then(|ResponseFormat(constraint)| constraint),
+        ),
+    ] {
+        if found.is_some() && constraint.is_some() {
+            let wrong = "cannot be combined with another constraint of the output";
+            return Err(object::invalid(key, wrong));
         }
-    }
-    if let Some(field) = body.take("json_schema") {
-        set(&field, Constraint::JsonSchema(schema(&field)?))?;
-    }
-    if let Some(field) = body.take("guided_json") {
-        set(&field, Constraint::JsonSchema(guided(&field)?))?;
-    }
-    if let Some(field) = body.take("response_format")
-        && let Some(constraint) = response_format(&field)?
-    {
-        set(&field, constraint)?;
+        found = found.or(constraint);
     }
     Ok(found)
 }
 
 /// OpenAI's `{"type": …}`, and llama.cpp's form with the schema directly in it (seed 004, chat completions).
-pub(crate) fn response_format(field: &Field<'_>) -> Result<Option<Constraint>, Error> {
-    let mut format = field.object()?;
-    let kind = format.need("type")?;
-    match kind.string()?.as_str() {
-        "text" => Ok(None),
-        "json_object" => Ok(Some(match format.take("schema") {
-            Some(field) => Constraint::JsonSchema(schema(&field)?),
-            None => Constraint::JsonObject(true),
-        })),
-        "json_schema" => {
-            let field = match format.take("schema") {
-                Some(field) => field,
-                None => format.need("json_schema")?.object()?.need("schema")?,
-            };
-            Ok(Some(Constraint::JsonSchema(schema(&field)?)))
-        }
-        _ => Err(kind.wrong("must be `text`, `json_object` or `json_schema`")),
+#[derive(Debug)]
+pub(crate) struct ResponseFormat(pub(crate) Option<Constraint>);
+
+impl Read<'_> for ResponseFormat {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        let format = FormatBody::read(field)?;
+        let constraint = match format.r#type.value.as_str() {
+            "text" => None,
+            "json_object" => Some(match format.schema {
+                Some(field) => Constraint::JsonSchema(schema(&field)?),
+                None => Constraint::JsonObject(true),
+            }),
+            "json_schema" => {
+                let missing = || object::invalid(&format!("{}.json_schema", field.path()), "is required");
+                let field = match format.schema {
+                    Some(field) => field,
+                    None => format.json_schema.ok_or_else(missing)?.object()?.need("schema")?,
+                };
+                Some(Constraint::JsonSchema(schema(&field)?))
+            }
+            _ => {
+                return Err(format
+                    .r#type
+                    .field
+                    .wrong("must be `text`, `json_object` or `json_schema`"));
+            }
+        };
+        Ok(Self(constraint))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        FormatBody::schema()
+    }
+
+    fn referred(out: &mut Schemas) {
+        FormatBody::referred(out);
+    }
+}
+
+/// A JSON schema, as text.
+#[derive(Debug)]
+pub(crate) struct JsonSchema(String);
+
+impl Read<'_> for JsonSchema {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        schema(field).map(Self)
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Field::schema()
+    }
+}
+
+/// A JSON schema or its text, as text.
+#[derive(Debug)]
+pub(crate) struct Guided(String);
+
+impl Read<'_> for Guided {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        guided(field).map(Self)
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Field::schema()
     }
 }
 
@@ -193,9 +282,10 @@ pub(crate) fn schema(field: &Field<'_>) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::translate::read::Fields as _;
 
     fn read(text: &str) -> Result<Option<Constraint>, Error> {
-        constraint(&mut Object::body(text).unwrap())
+        constraint(Constraints::body(text.as_bytes())?)
     }
 
     #[test]
@@ -235,7 +325,7 @@ mod tests {
 
     #[test]
     fn only_one_limit_may_be_given() {
-        let read = |text: &str| max_tokens(&mut Object::body(text).unwrap());
+        let read = |text: &str| max_tokens(&Limits::body(text.as_bytes())?);
         assert_eq!(read(r#"{"max_tokens": 5}"#).unwrap(), Some(5));
         assert_eq!(read(r#"{"max_completion_tokens": 0}"#).unwrap(), Some(0));
         assert_eq!(read(r#"{"n_predict": -1}"#).unwrap(), None);

@@ -17,11 +17,7 @@ use utoipa::{
 
 use super::read::Shape;
 
-/// How tokens are to be chosen, with OpenAI's ranges.
-#[derive(Serialize)]
-pub(crate) struct SamplingAsked;
-
-/// The same with those of llama.cpp's samplers.
+/// How tokens are to be chosen, with the ranges of llama.cpp's samplers.
 #[derive(Serialize)]
 pub(crate) struct LlamaCppSamplingAsked;
 
@@ -57,7 +53,6 @@ macro_rules! fields {
     };
 }
 
-fields!(SamplingAsked, Form::OpenAi);
 fields!(LlamaCppSamplingAsked, Form::LlamaCpp);
 fields!(SamplingShown, Form::Shown);
 
@@ -112,11 +107,7 @@ fn field<M>(parameter: &Parameter<M>, form: Form) -> Schema {
 
 /// Puts the parameters themselves where a body has a field of one of the types above.
 pub(crate) fn spread(components: &mut Components) {
-    let names: [Cow<'static, str>; 3] = [
-        SamplingAsked::name(),
-        LlamaCppSamplingAsked::name(),
-        SamplingShown::name(),
-    ];
+    let names: [Cow<'static, str>; 2] = [LlamaCppSamplingAsked::name(), SamplingShown::name()];
     for name in names {
         let Some(RefOr::T(Schema::Object(table))) = components.schemas.remove(name.as_ref()) else {
             continue;
@@ -152,7 +143,7 @@ mod tests {
     #[test]
     fn every_parameter_is_in_the_document_wherever_it_is_taken_or_shown() {
         let schemas = schemas();
-        for table in ["SamplingAsked", "LlamaCppSamplingAsked", "SamplingShown"] {
+        for table in ["LlamaCppSamplingAsked", "SamplingShown"] {
             assert_eq!(schemas[table], Value::Null, "it is spread");
         }
         for body in [

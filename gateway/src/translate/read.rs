@@ -20,7 +20,7 @@ use utoipa::{
     },
 };
 
-pub(crate) use self::values::{Int, Kept, Strings, Uint, one_of, plain, words};
+pub(crate) use self::values::{At, Int, Kept, Strings, Uint, one_of, plain, words};
 use super::object::{self, Field, Object, invalid};
 
 /// Types of the document, by name.
@@ -39,7 +39,7 @@ pub(crate) trait Read<'a>: Sized {
     ///
     /// # Errors
     /// As [`Self::read`]; or it is missing.
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
+    fn find(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
         match object.take_any(names) {
             Some(field) => Self::read(&field),
             None => Err(invalid(&object.path_of(names[0]), "is required")),
@@ -107,7 +107,7 @@ fn lines(about: &str) -> String {
     lines.join("\n")
 }
 
-fn described(schema: RefOr<Schema>, about: &str) -> RefOr<Schema> {
+pub(crate) fn described(schema: RefOr<Schema>, about: &str) -> RefOr<Schema> {
     let text = lines(about);
     match schema {
         RefOr::Ref(mut to) => {
@@ -127,6 +127,18 @@ fn described(schema: RefOr<Schema>, about: &str) -> RefOr<Schema> {
             RefOr::T(schema)
         }
     }
+}
+
+/// A body as one of several that its `type` tells apart.
+pub(crate) fn tagged<T: Fields<'static>>(tag: &str, referred: &mut Schemas) -> RefOr<Schema> {
+    let mut shape = Shape::default();
+    let word = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some([tag]));
+    shape.property("type", word);
+    T::describe(&mut shape);
+    referred.append(&mut shape.referred);
+    shape.object.schema_type(Type::Object).required("type").into()
 }
 
 /// The name of a field as JSON has it.
@@ -161,7 +173,7 @@ macro_rules! body {
                 use $crate::translate::read::{Read, name};
                 Ok(Self {
                     $($group: $crate::translate::read::Fields::take_from(object)?,)*
-                    $($field: Read::take(object, &[name(stringify!($field)), $(name(stringify!($alias)),)*])?,)*
+                    $($field: Read::find(object, &[name(stringify!($field)), $(name(stringify!($alias)),)*])?,)*
                 })
             }
 

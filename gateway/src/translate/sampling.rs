@@ -8,10 +8,12 @@ use muster_proto::{
     v1::{LogitBias, Sampling, logit_bias},
 };
 
+use utoipa::openapi::{RefOr, Schema, schema::Type};
+
 use super::{
     object::{Field, Kind, Object},
     parameters,
-    read::{Fields, Shape},
+    read::{Fields, Read, Shape, one_of, plain},
 };
 
 const MAX: f64 = f32::MAX as f64;
@@ -36,7 +38,7 @@ impl Fields<'_> for Samplers {
 
     fn describe(shape: &mut Shape) {
         parameters::describe(shape);
-        shape.field::<Option<Field<'_>>>(
+        shape.field::<Option<Biases>>(
             "logit_bias",
             "Bias by token id or text: an object, or a list of pairs.",
         );
@@ -67,8 +69,8 @@ fn read(body: &mut Object<'_>, ranges: Ranges) -> Result<Sampling, Error> {
     }
     // Both are all tokens.
     sampling.top_k = sampling.top_k.map(|k| k.max(0));
-    if let Some(field) = body.take("logit_bias") {
-        sampling.logit_bias = biases(&field)?;
+    if let Some(Biases(biases)) = Option::find(body, &["logit_bias"])? {
+        sampling.logit_bias = biases;
     }
     Ok(sampling)
 }
@@ -85,6 +87,18 @@ fn value(field: &Field<'_>, takes: Takes, ranges: Ranges) -> Result<Value, Error
     };
     takes.check(&value).map_err(|wrong| field.wrong(wrong))?;
     Ok(value)
+}
+
+struct Biases(Vec<LogitBias>);
+
+impl Read<'_> for Biases {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        biases(field).map(Self)
+    }
+
+    fn schema() -> RefOr<Schema> {
+        one_of(vec![plain(Type::Object), Vec::<Field<'_>>::schema()])
+    }
 }
 
 /// OpenAI's `{"123": -1}` or llama.cpp's `[[123, -1], ["text", false]]`.

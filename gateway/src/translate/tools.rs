@@ -3,10 +3,64 @@
 use muster_core::{Code, Error};
 use muster_proto::v1::{Tool, ToolChoice, ToolChoiceMode, tool_choice};
 
+use utoipa::openapi::{RefOr, Schema};
+
 use super::{
-    object::{Field, Kind, Object},
-    read::{Fields, Shape},
+    object::{self, Field, Kind, Object},
+    read::{At, Fields, Read, Schemas, Shape, body, one_of, words},
 };
+
+body! {
+    /// A tool that the model may use.
+    struct ToolBody as ChatTool {
+        /// `function`, which may be left out.
+        r#type: Option<FunctionKind>,
+        /// The function.
+        function: Function,
+    }
+
+    /// A function that the model may call.
+    struct Function as ChatFunction {
+        /// Name by which the model calls the function.
+        name: FunctionName,
+        /// What the function does, told to the model.
+        description: Option<String>,
+        /// JSON schema of the arguments.
+        parameters: Option<Parameters>,
+        /// The arguments must follow `parameters` exactly.
+        strict: Option<bool>,
+    }
+
+    /// How tools are to be used.
+    pub(crate) struct ToolUse<'a> as ToolUse {
+        ..tools: Tools,
+        /// Whether the model may, must or must not call functions: `auto`, `none`, `required`, or one function.
+        tool_choice: Option<Choice<'a>>,
+        /// Let the model make several calls in one answer.
+        parallel_tool_calls: Option<bool>,
+    }
+
+    /// One function that is to be called.
+    struct NamedChoice<'a> as ChatNamedTool {
+        /// `function`, which may be left out.
+        r#type: Option<FunctionKind>,
+        /// The function to call.
+        function: Option<Named<'a>>,
+        /// Its name, in Responses' form.
+        name: Option<At<'a, String>>,
+    }
+
+    /// A function's name.
+    struct Named<'a> as ChatNamed {
+        /// Name of a function in `tools`.
+        name: At<'a, String>,
+    }
+}
+
+words! {
+    /// The only kind of tools.
+    struct FunctionKind: "function" => "`function`"
+}
 
 /// The tools of a body.
 #[derive(Debug)]
@@ -14,111 +68,148 @@ pub(crate) struct Tools(pub(crate) Vec<Tool>);
 
 impl Fields<'_> for Tools {
     fn take_from(object: &mut Object<'_>) -> Result<Self, Error> {
-        tools(object).map(Self)
+        for old in ["functions", "function_call"] {
+            if let Some(field) = object.take(old) {
+                let error =
+                    Code::UnsupportedByRuntime.error(format!("`{old}` is OpenAI's old form: use `tools`"));
+                return Err(error.with_param(field.path()));
+            }
+        }
+        let tools = Option::<Vec<OneTool>>::find(object, &["tools"])?.unwrap_or_default();
+        Ok(Self(tools.into_iter().map(|OneTool(tool)| tool).collect()))
     }
 
     fn describe(shape: &mut Shape) {
-        shape.field::<Option<Vec<Field<'_>>>>("tools", "Functions the model may call.");
+        shape.field::<Option<Vec<OneTool>>>("tools", "Functions the model may call.");
     }
 }
 
-/// Takes `tools` out of `body`.
-pub(crate) fn tools(body: &mut Object<'_>) -> Result<Vec<Tool>, Error> {
-    for old in ["functions", "function_call"] {
-        if let Some(field) = body.take(old) {
-            let error =
-                Code::UnsupportedByRuntime.error(format!("`{old}` is OpenAI's old form: use `tools`"));
-            return Err(error.with_param(field.path()));
+struct OneTool(Tool);
+
+impl Read<'_> for OneTool {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        let mut object = field.object()?;
+        // Responses has the function's fields beside the type.
+        let beside = object.peek("function").is_none() && object.peek("name").is_some();
+        let function = if beside {
+            Option::<FunctionKind>::find(&mut object, &["type"])?;
+            Function::take_from(&mut object)?
+        } else {
+            let ToolBody {
+                r#type: None | Some(FunctionKind(_)),
+                function,
+            } = ToolBody::take_from(&mut object)?;
+            function
+        };
+        Ok(Self(Tool {
+            name: function.name.0,
+            description: function.description.unwrap_or_default(),
+            parameters_json: function.parameters.map_or(String::new(), |Parameters(json)| json),
+            strict: function.strict,
+        }))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        ToolBody::schema()
+    }
+
+    fn referred(out: &mut Schemas) {
+        ToolBody::referred(out);
+    }
+}
+
+#[derive(Debug)]
+struct FunctionName(String);
+
+impl Read<'_> for FunctionName {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        match field.string()? {
+            name if name.is_empty() => Err(field.wrong("must not be empty")),
+            name => Ok(Self(name)),
         }
     }
-    match body.take("tools") {
-        Some(field) => field.list()?.iter().map(tool).collect(),
-        None => Ok(Vec::new()),
+
+    fn schema() -> RefOr<Schema> {
+        String::schema()
     }
 }
 
-fn tool(field: &Field<'_>) -> Result<Tool, Error> {
-    let mut tool = field.object()?;
-    if let Some(kind) = tool.take("type")
-        && kind.string()? != "function"
-    {
-        return Err(kind.wrong("must be `function`"));
+/// A JSON schema that is an object, as text.
+#[derive(Debug)]
+struct Parameters(String);
+
+impl Read<'_> for Parameters {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        match field.kind() {
+            Kind::Object => Ok(Self(field.json())),
+            Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Array => {
+                Err(field.want("a JSON schema"))
+            }
+        }
     }
-    // Responses has the function's fields beside the type.
-    let mut function = match tool.take("function") {
-        Some(field) => field.object()?,
-        None if tool.peek("name").is_some() => tool,
-        None => tool.need("function")?.object()?,
-    };
-    let name = function.need("name")?;
-    let text = name.string()?;
-    if text.is_empty() {
-        return Err(name.wrong("must not be empty"));
+
+    fn schema() -> RefOr<Schema> {
+        Field::schema()
     }
-    let description = function
-        .take("description")
-        .map(|field| field.string())
-        .transpose()?;
-    let parameters = match function.take("parameters") {
-        Some(field) if field.kind() == Kind::Object => field.json(),
-        Some(field) => return Err(field.want("a JSON schema")),
-        None => String::new(),
-    };
-    let strict = function.take("strict").map(|field| field.bool()).transpose()?;
-    Ok(Tool {
-        name: text,
-        description: description.unwrap_or_default(),
-        parameters_json: parameters,
-        strict,
-    })
 }
 
-/// Takes `tool_choice` out of `body` and checks it against `tools`.
-pub(crate) fn tool_choice(body: &mut Object<'_>, tools: &[Tool]) -> Result<Option<ToolChoice>, Error> {
-    let Some(field) = body.take("tool_choice") else {
-        return Ok(None);
-    };
-    let kind = match field.kind() {
-        Kind::String => word(&field)?,
-        Kind::Object => named(&field, tools)?,
-        Kind::Null | Kind::Bool | Kind::Number | Kind::Array => {
-            return Err(field.want("a string or an object"));
+/// Whether and what the model is to call.
+#[derive(Debug)]
+pub(crate) enum Choice<'a> {
+    Mode(ToolChoiceMode),
+    /// A function, by its name.
+    Named(At<'a, String>),
+}
+
+impl<'x: 'a, 'a> Read<'x> for Choice<'a> {
+    fn read(field: &Field<'x>) -> Result<Self, Error> {
+        match field.kind() {
+            Kind::String => match field.string()?.as_str() {
+                "auto" => Ok(Self::Mode(ToolChoiceMode::Auto)),
+                "none" => Ok(Self::Mode(ToolChoiceMode::None)),
+                "required" => Ok(Self::Mode(ToolChoiceMode::Required)),
+                _ => Err(field.wrong("must be `auto`, `none`, `required` or a function")),
+            },
+            Kind::Object => {
+                let NamedChoice {
+                    r#type: None | Some(FunctionKind(_)),
+                    function,
+                    name,
+                } = NamedChoice::read(field)?;
+                let name = function.map(|Named { name }| name).or(name);
+                let missing = || object::invalid(&format!("{}.function", field.path()), "is required");
+                name.map(Self::Named).ok_or_else(missing)
+            }
+            Kind::Null | Kind::Bool | Kind::Number | Kind::Array => Err(field.want("a string or an object")),
+        }
+    }
+
+    fn schema() -> RefOr<Schema> {
+        one_of(vec![String::schema(), NamedChoice::schema()])
+    }
+
+    fn referred(out: &mut Schemas) {
+        NamedChoice::referred(out);
+    }
+}
+
+/// Checks a choice against the tools there are.
+pub(crate) fn tool_choice(choice: Option<Choice<'_>>, tools: &[Tool]) -> Result<Option<ToolChoice>, Error> {
+    let kind = match choice {
+        None => return Ok(None),
+        Some(Choice::Mode(ToolChoiceMode::Required)) if tools.is_empty() => {
+            let wrong = "asks for a call, but there are no `tools`";
+            return Err(object::invalid("tool_choice", wrong));
+        }
+        Some(Choice::Mode(mode)) => tool_choice::Kind::Mode(mode.into()),
+        Some(Choice::Named(name)) => {
+            if !tools.iter().any(|tool| tool.name == name.value) {
+                return Err(name.field.wrong("names none of the `tools`"));
+            }
+            tool_choice::Kind::Function(name.value)
         }
     };
-    let required = tool_choice::Kind::Mode(ToolChoiceMode::Required.into());
-    if tools.is_empty() && kind == required {
-        return Err(field.wrong("asks for a call, but there are no `tools`"));
-    }
     Ok(Some(ToolChoice { kind: Some(kind) }))
-}
-
-fn word(field: &Field<'_>) -> Result<tool_choice::Kind, Error> {
-    let mode = match field.string()?.as_str() {
-        "auto" => ToolChoiceMode::Auto,
-        "none" => ToolChoiceMode::None,
-        "required" => ToolChoiceMode::Required,
-        _ => return Err(field.wrong("must be `auto`, `none`, `required` or a function")),
-    };
-    Ok(tool_choice::Kind::Mode(mode.into()))
-}
-
-fn named(field: &Field<'_>, tools: &[Tool]) -> Result<tool_choice::Kind, Error> {
-    let mut choice = field.object()?;
-    if let Some(kind) = choice.take("type")
-        && kind.string()? != "function"
-    {
-        return Err(kind.wrong("must be `function`"));
-    }
-    let name = match choice.take("function") {
-        Some(function) => function.object()?.need("name")?,
-        None if choice.peek("name").is_some() => choice.need("name")?,
-        None => choice.need("function")?,
-    };
-    let text = name.string()?;
-    if tools.iter().any(|tool| tool.name == text) {
-        return Ok(tool_choice::Kind::Function(text));
-    }
-    Err(name.wrong("names none of the `tools`"))
 }
 
 #[cfg(test)]
@@ -130,10 +221,11 @@ mod tests {
 
     fn read(choice: &str) -> Result<Option<ToolChoice>, Error> {
         let text = format!("{{{TOOLS}, \"tool_choice\": {choice}}}");
-        let mut body = Object::body(&text).unwrap();
-        let tools = tools(&mut body)?;
-        assert_eq!(tools[0].parameters_json, r#"{"b": 1, "a": 2}"#);
-        tool_choice(&mut body, &tools)
+        let ToolUse {
+            tools, tool_choice, ..
+        } = ToolUse::body(text.as_bytes())?;
+        assert_eq!(tools.0[0].parameters_json, r#"{"b": 1, "a": 2}"#);
+        super::tool_choice(tool_choice, &tools.0)
     }
 
     #[test]
@@ -158,12 +250,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_in_a_tool_is_named() {
-        let mut body = Object::body(r#"{"tools": [{"type": "function", "function": {"name": 3}}]}"#).unwrap();
-        assert_eq!(
-            tools(&mut body).unwrap_err().param.unwrap_or_default(),
-            "tools[0].function.name"
-        );
-        let mut body = Object::body(r#"{"functions": []}"#).unwrap();
-        assert_eq!(tools(&mut body).unwrap_err().code, Code::UnsupportedByRuntime);
+        let fault = |text: &'static str| Tools::body(text.as_bytes()).unwrap_err();
+        let error = fault(r#"{"tools": [{"type": "function", "function": {"name": 3}}]}"#);
+        assert_eq!(error.param.as_deref(), Some("tools[0].function.name"));
+        assert_eq!(fault(r#"{"functions": []}"#).code, Code::UnsupportedByRuntime);
     }
 }

@@ -6,8 +6,8 @@ use utoipa::openapi::{RefOr, Schema};
 use crate::translate::{
     ModelName,
     object::{Field, Kind},
-    output::Stop,
-    read::{Read, Uint, body, one_of, words},
+    output::{ResponseFormat, Stop},
+    read::{At, Read, Uint, body, one_of, words},
     sampling::Samplers,
 };
 
@@ -24,7 +24,7 @@ body! {
         /// Answer with server-sent events instead of one body.
         stream: Option<bool>,
         /// Format of the output, and how much the model reasons.
-        output_config: Option<OutputConfig<'a>>,
+        output_config: Option<OutputConfig>,
         /// Format of the output, if there is no `output_config`.
         output_format: Option<Field<'a>>,
     }
@@ -73,9 +73,9 @@ body! {
     /// Whether the model may, must or must not call functions.
     pub(super) struct Choice<'a> as MessageToolChoice {
         /// `auto`, `any`, `tool` or `none`.
-        r#type: Field<'a>,
+        r#type: At<'a, String>,
         /// The function to call, for `tool`.
-        name: Option<Field<'a>>,
+        name: Option<At<'a, String>>,
         /// Let the model make one call at most.
         disable_parallel_tool_use: Option<bool>,
     }
@@ -93,11 +93,11 @@ body! {
     }
 
     /// Format of the output, and how much the model reasons.
-    pub(super) struct OutputConfig<'a> as MessageOutput {
+    pub(super) struct OutputConfig as MessageOutput {
         /// How much the model reasons; goes to the chat template.
         effort: Option<String>,
-        /// Object with `type` and `schema`.
-        format: Option<Field<'a>>,
+        /// Format of the output.
+        format: Option<ResponseFormat>,
     }
 }
 

@@ -3,9 +3,7 @@
 use muster_core::Error;
 use muster_proto::v1::{
     Chat, ChatMessage, ContentPart, GenerateRequest, Tool, ToolCall, ToolChoice, ToolChoiceMode,
-    content_part,
-    generate_request::{Constraint, Input},
-    tool_choice,
+    content_part, generate_request::Input, tool_choice,
 };
 
 use super::requests::{
@@ -15,8 +13,8 @@ use super::requests::{
 use crate::translate::{
     Common, ModelName,
     object::{self, Field, Kind, Object, quoted},
-    output::response_format,
-    read::{Fields as _, Read},
+    output::ResponseFormat,
+    read::{At, Fields as _, Read},
 };
 
 /// Fields that concern Anthropic's platform; accepted and dropped.
@@ -58,14 +56,15 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, Error> {
     let request = MessageBody::take_from(&mut body)?;
     let stream = request.stream.unwrap_or_default();
     let (common, mut chat) = conversation(request.conversation)?;
-    let constraint = match request.output_config {
-        Some(config) => output(config, &mut chat)?,
+    let format = match request.output_config {
+        Some(config) => output(config, &mut chat),
         None => request
             .output_format
-            .map_or(Ok(None), |format| response_format(&format))?,
+            .map(|format| ResponseFormat::read(&format))
+            .transpose()?,
     };
     let work = GenerateRequest {
-        constraint,
+        constraint: format.and_then(|ResponseFormat(constraint)| constraint),
         sampling: Some(request.sampling.0),
         max_tokens: request
             .max_tokens
@@ -137,11 +136,11 @@ fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), Error> {
 }
 
 /// The form of the output, and how hard to try.
-fn output(config: OutputConfig<'_>, chat: &mut Chat) -> Result<Option<Constraint>, Error> {
+fn output(config: OutputConfig, chat: &mut Chat) -> Option<ResponseFormat> {
     if let Some(effort) = config.effort {
         chat.template_kwargs_json = format!("{{\"reasoning_effort\":{}}}", quoted(&effort));
     }
-    config.format.map_or(Ok(None), |format| response_format(&format))
+    config.format
 }
 
 fn turn(role: &str, parts: Vec<ContentPart>) -> ChatMessage {
@@ -188,7 +187,7 @@ fn block(field: &Field<'_>, turn: &mut ChatMessage, turns: &mut Vec<ChatMessage>
             tool_call_id: block.need("tool_use_id")?.string()?,
             ..self::turn(
                 "tool",
-                <Option<_> as Read>::take(&mut block, &["content"])?.map_or(Ok(Vec::new()), content)?,
+                Option::find(&mut block, &["content"])?.map_or(Ok(Vec::new()), content)?,
             )
         }),
         "thinking" => turn
@@ -261,9 +260,9 @@ fn tool(tool: ToolBody<'_>) -> Result<Tool, Error> {
 }
 
 fn choice(choice: Choice<'_>, chat: &mut Chat) -> Result<(), Error> {
-    let kind = choice.r#type;
+    let At { value, field: kind } = choice.r#type;
     let mode = |mode: ToolChoiceMode| tool_choice::Kind::Mode(mode.into());
-    let chosen = match kind.string()?.as_str() {
+    let chosen = match value.as_str() {
         "auto" => mode(ToolChoiceMode::Auto),
         "none" => mode(ToolChoiceMode::None),
         "any" if chat.tools.is_empty() => return Err(kind.wrong("asks for a call, but there are no `tools`")),
@@ -271,11 +270,10 @@ fn choice(choice: Choice<'_>, chat: &mut Chat) -> Result<(), Error> {
         "tool" => {
             let missing = || object::invalid("tool_choice.name", "is required");
             let name = choice.name.ok_or_else(missing)?;
-            let text = name.string()?;
-            if !chat.tools.iter().any(|tool| tool.name == text) {
-                return Err(name.wrong("names none of the `tools`"));
+            if !chat.tools.iter().any(|tool| tool.name == name.value) {
+                return Err(name.field.wrong("names none of the `tools`"));
             }
-            tool_choice::Kind::Function(text)
+            tool_choice::Kind::Function(name.value)
         }
         _ => return Err(kind.wrong("must be `auto`, `any`, `tool` or `none`")),
     };

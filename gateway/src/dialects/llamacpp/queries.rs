@@ -72,7 +72,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/reranking", Access::User, rerank)
             .also("/rerank")
             .summary("Score documents against a query")
-            .takes::<openai::schema::requests::RerankRequest>()
+            .takes::<openai::requests::RerankBody<'_>>()
             .answers::<openai::schema::answers::RerankList>("Scores.")
             .inference_errors(),
     ]

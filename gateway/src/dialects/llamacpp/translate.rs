@@ -11,8 +11,9 @@ use super::{render::CompletionForm, settings::generation_settings};
 use crate::translate::{
     View,
     object::{Field, Object},
-    output::{constraint, max_tokens, switches, view},
+    output::{Constraints, Limits, Switches, Viewing, constraint, max_tokens, switches, view},
     prompt::{one, prompts},
+    read::Fields as _,
     sampling::unbounded,
 };
 
@@ -97,15 +98,15 @@ fn call(
     inputs: Vec<Input>,
     prompts: Vec<Value>,
 ) -> Result<CompletionCall, Error> {
-    let mut view = view(&mut body)?;
+    let mut view = view(Viewing::take_from(&mut body)?);
     let fields = body
         .take("response_fields")
         .map(|field| field.strings())
         .transpose()?;
     let mut work = GenerateRequest {
         sampling: Some(unbounded(&mut body)?),
-        constraint: constraint(&mut body)?,
-        max_tokens: max_tokens(&mut body)?,
+        constraint: constraint(Constraints::take_from(&mut body)?)?,
+        max_tokens: max_tokens(&Limits::take_from(&mut body)?)?,
         ..GenerateRequest::default()
     };
     if let Some(field) = body.take("n_probs") {
@@ -113,7 +114,7 @@ fn call(
         work.logprobs = work.top_logprobs > 0;
     }
     view.logprobs = work.logprobs;
-    switches(&mut body, &mut work, &mut view)?;
+    switches(Switches::take_from(&mut body)?, &mut work, &mut view);
     // Seed 004: token ids are in every stream.
     work.return_tokens |= view.stream;
     view.tokens = work.return_tokens;

@@ -19,13 +19,10 @@ use muster_proto::{
     v1::{EngineHttpCall, ModelType},
 };
 
-use super::schema::requests::MediaRequest;
+use super::requests::MediaBody;
 use crate::{
     dispatch::{check_kind, media::MediaHosts, unknown_model},
-    translate::{
-        self,
-        object::{self, Object},
-    },
+    translate::{self, object, read::Fields as _},
     web::{App, access::Access, engine, extract::Path, reply::Refusal, route::Route, run::ClientRequest},
 };
 
@@ -47,8 +44,8 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/v1/audio/{task}", Access::User, audio)
             .summary("Transcribe, translate or speak with a model of type audio, where its runtime can")
             .part::<String>("task", "`transcriptions`, `translations` or `speech`.")
-            .takes_as::<MediaRequest>("multipart/form-data")
-            .takes::<MediaRequest>()
+            .takes_as::<MediaBody>("multipart/form-data")
+            .takes::<MediaBody>()
             .body_text("As OpenAI has it: a form with the sound, or for `speech` a JSON object.")
             .answer_text("As the engine answers.")
             .refuses("The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.")
@@ -56,8 +53,8 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/v1/images/{task}", Access::User, images)
             .summary("Draw, edit or vary images with a model of type image, where its runtime can")
             .part::<String>("task", "`generations`, `edits` or `variations`.")
-            .takes::<MediaRequest>()
-            .takes_as::<MediaRequest>("multipart/form-data")
+            .takes::<MediaBody>()
+            .takes_as::<MediaBody>("multipart/form-data")
             .body_text("As OpenAI has it: a JSON object, or a form with the image.")
             .answer_text("As the engine answers.")
             .refuses("The request is wrong; `unsupported_by_runtime`: the model is of another type, or its runtime cannot.")
@@ -122,7 +119,7 @@ async fn forward(
     };
     let model = match &form {
         Some(form) => form.model()?.to_owned(),
-        None => translate::model(&mut Object::body(object::text(&request.body)?)?)?,
+        None => MediaBody::body(&request.body)?.model.0,
     };
     let model = check(app, &model, kind, does, path)?;
     let media = &app.dispatcher.media;

@@ -4,6 +4,7 @@ mod echo;
 mod media;
 mod models;
 pub(crate) mod render;
+pub(super) mod requests;
 pub(super) mod schema;
 pub(crate) mod translate;
 
@@ -14,7 +15,7 @@ use muster_proto::v1::start::Work;
 
 use self::{
     render::{chat as chat_form, completion as completion_form, embedding, rerank as rerank_form, response},
-    schema::{answers, requests, response::ResponseAnswer},
+    schema::{answers, response::ResponseAnswer},
 };
 use crate::{
     render::error::{self, OpenAiError},
@@ -39,32 +40,32 @@ fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/chat/completions", Access::User, chat)
             .summary("Continue a conversation")
-            .takes::<requests::ChatRequest>()
+            .takes::<requests::ChatBody<'_>>()
             .answers::<answers::ChatAnswer>("The whole answer; with `stream`, server-sent events.")
             .streams()
             .inference_errors(),
         Route::post("/v1/completions", Access::User, completions)
             .summary("Continue a text")
-            .takes::<requests::CompletionRequest>()
+            .takes::<requests::CompletionBody<'_>>()
             .answers::<answers::CompletionAnswer>("The whole answer; with `stream`, server-sent events.")
             .streams()
             .inference_errors(),
         Route::post("/v1/responses", Access::User, responses)
             .summary("Answer, in items")
-            .takes::<requests::ResponseRequest>()
+            .takes::<requests::ResponseBody<'_>>()
             .answers::<ResponseAnswer>("The whole answer; with `stream`, server-sent events.")
             .streams()
             .inference_errors(),
         Route::post("/v1/embeddings", Access::User, embeddings)
             .summary("Turn texts into vectors")
-            .takes::<requests::EmbeddingRequest>()
+            .takes::<requests::EmbeddingBody<'_>>()
             .answers::<answers::EmbeddingList>("Vectors in input order.")
             .inference_errors(),
         Route::post("/v1/reranking", Access::User, rerank)
             .also("/v1/rerank")
             .also("/v1/reranker")
             .summary("Score documents against a query")
-            .takes::<requests::RerankRequest>()
+            .takes::<requests::RerankBody<'_>>()
             .answers::<answers::RerankList>("Scores.")
             .inference_errors(),
     ]

@@ -80,7 +80,7 @@ impl<'a, T: Read<'a>> Read<'a> for Option<T> {
         T::read(field).map(Some)
     }
 
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
+    fn find(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
         let field = object.take_any(names);
         field.map(|field| T::read(&field)).transpose()
     }
@@ -163,6 +163,30 @@ impl<'x: 'a, 'a> Read<'x> for Field<'a> {
     }
 }
 
+/// A value with its place, for a fault that shows later.
+#[derive(Debug)]
+pub(crate) struct At<'a, T> {
+    pub(crate) value: T,
+    pub(crate) field: Field<'a>,
+}
+
+impl<'x: 'a, 'a, T: Read<'x>> Read<'x> for At<'a, T> {
+    fn read(field: &Field<'x>) -> Result<Self, Error> {
+        Ok(Self {
+            value: T::read(field)?,
+            field: field.clone(),
+        })
+    }
+
+    fn schema() -> RefOr<Schema> {
+        T::schema()
+    }
+
+    fn referred(out: &mut Schemas) {
+        T::referred(out);
+    }
+}
+
 /// A value as it is written, null too, which says that something is to go; in the document a `T`.
 #[derive(Debug)]
 pub(crate) struct Kept<T>(pub(crate) Option<Value>, PhantomData<T>);
@@ -176,7 +200,7 @@ impl<'a, T: Read<'a>> Read<'a> for Kept<T> {
         Ok(Self(Some(value), PhantomData))
     }
 
-    fn take(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
+    fn find(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
         let mut given = names.iter().filter_map(|name| object.remove(name));
         given
             .next()

@@ -1,5 +1,7 @@
 //! Reading of Anthropic's requests.
 
+use muster_proto::v1::generate_request::Constraint;
+
 use super::*;
 
 fn read(fields: &str) -> Result<MessageCall, Error> {

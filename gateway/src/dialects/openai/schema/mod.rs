@@ -1,5 +1,4 @@
 //! What OpenAI's requests and answers look like, for the document.
 
 pub(in crate::dialects) mod answers;
-pub(in crate::dialects) mod requests;
 pub(in crate::dialects) mod response;

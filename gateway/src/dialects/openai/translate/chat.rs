@@ -3,51 +3,55 @@
 use muster_core::{Code, Error};
 use muster_proto::v1::{Chat, GenerateRequest, generate_request::Input};
 
-use super::{ChatCall, common, messages::messages};
+use super::{
+    super::requests::{Arguments, ChatBody, ReasoningFormat, Template, Thinking},
+    ChatCall, common, opened,
+};
 use crate::translate::{
-    Common, View,
+    Common,
     object::{self, Field, Kind, Object, quoted},
     output::{best_of, constraint, max_tokens, switches, view},
-    sampling::sampling,
-    tools::{tool_choice, tools},
+    read::{Fields as _, Int, Uint},
+    tools::{Tools, tool_choice},
 };
-
-const REASONING_FORMATS: [&str; 4] = ["none", "auto", "deepseek", "deepseek-legacy"];
-const MAX_TOP_LOGPROBS: i64 = 20;
 
 /// Reads a chat request.
 ///
 /// # Errors
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
 pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, Error> {
-    let mut body = Object::body(object::text(body)?)?;
-    let mut common = common(&mut body)?;
-    let mut view = view(&mut body)?;
+    let mut body = opened(body)?;
     refuse_audio(&mut body)?;
+    let request = ChatBody::take_from(&mut body)?;
+    let mut common = common(request.asking);
+    let mut view = view(request.viewing);
     best_of(&mut body, view.choices)?;
-    let messages = messages(&mut body)?;
-    let tools = tools(&mut body)?;
+    let Tools(tools) = request.tools.tools;
     let mut chat = Chat {
-        messages,
-        tool_choice: tool_choice(&mut body, &tools)?,
+        messages: request.messages.0,
+        tool_choice: tool_choice(request.tools.tool_choice, &tools)?,
         tools,
-        parallel_tool_calls: body
-            .take("parallel_tool_calls")
-            .map(|field| field.bool())
-            .transpose()?,
+        parallel_tool_calls: request.tools.parallel_tool_calls,
         ..Chat::default()
     };
-    template(&mut body, &mut chat, &mut common)?;
+    template(request.template, &mut chat, &mut common)?;
+    let format = request.reasoning_format;
     let mut work = GenerateRequest {
-        sampling: Some(sampling(&mut body)?),
-        constraint: constraint(&mut body)?,
-        max_tokens: max_tokens(&mut body)?,
-        reasoning_format: reasoning_format(&mut body)?,
+        sampling: Some(request.sampling.0),
+        constraint: constraint(request.constraints)?,
+        max_tokens: max_tokens(&request.limits)?,
+        reasoning_format: format.map_or(String::new(), |ReasoningFormat(format)| format.to_owned()),
         input: Some(Input::Chat(chat)),
         ..GenerateRequest::default()
     };
-    logprobs(&mut body, &mut work, &mut view)?;
-    switches(&mut body, &mut work, &mut view)?;
+    let top = request.top_logprobs.map_or(0, |Int(top)| top.unsigned_abs());
+    if top > 0 && request.logprobs != Some(true) {
+        return Err(object::invalid("top_logprobs", "needs `logprobs` to be true"));
+    }
+    work.top_logprobs = top.max(request.n_probs.map_or(0, |Uint(top)| top));
+    work.logprobs = request.logprobs.unwrap_or(work.top_logprobs > 0);
+    view.logprobs = work.logprobs;
+    switches(request.switches, &mut work, &mut view);
     work.extra_json = body.rest();
     Ok(ChatCall { common, view, work })
 }
@@ -73,35 +77,24 @@ fn unsupported(field: &Field<'_>, what: &str) -> Error {
 }
 
 /// Everything that goes to the chat template.
-pub(crate) fn template(body: &mut Object<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), Error> {
-    if let Some(field) = body.take("chat_template") {
-        chat.template = field.string()?;
-    }
-    if let Some(field) = body.take("continue_final_message") {
-        chat.continue_final_message = field.bool()?;
-    }
-    chat.enable_thinking = body
-        .take("enable_thinking")
-        .map(|field| field.bool())
-        .transpose()?;
-    let effort = body.take("reasoning_effort");
-    let effort = effort.map(|field| field.string()).transpose()?;
-    if effort.as_deref() == Some("none") {
+pub(super) fn template(asked: Template<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), Error> {
+    chat.template = asked.chat_template.unwrap_or_default();
+    chat.continue_final_message = asked.continue_final_message.unwrap_or_default();
+    chat.enable_thinking = asked.enable_thinking;
+    if asked.reasoning_effort.as_deref() == Some("none") {
         chat.enable_thinking = chat.enable_thinking.or(Some(false));
     }
-    if let Some(field) = body.take("chat_template_kwargs") {
+    if let Some(Arguments(field)) = asked.chat_template_kwargs {
         let thinking = field.object()?.take("enable_thinking");
         if let Some(field) = thinking.filter(|field| field.kind() == Kind::Bool) {
             chat.enable_thinking = chat.enable_thinking.or(Some(field.bool()?));
         }
         chat.template_kwargs_json = field.json();
     }
-    if let Some(effort) = effort {
+    if let Some(effort) = asked.reasoning_effort {
         chat.template_kwargs_json = with_effort(&chat.template_kwargs_json, &effort)?;
     }
-    if let Some(field) = body.take("thinking")
-        && let Some(enabled) = thinking(&field)?
-    {
+    if let Some(Thinking(Some(enabled))) = asked.thinking {
         chat.enable_thinking = Some(enabled);
         common.thinking = true;
     }
@@ -122,49 +115,6 @@ fn with_effort(kwargs: &str, effort: &str) -> Result<String, Error> {
         rest if rest.is_empty() => Ok(mine),
         rest => Ok(format!("{},{}", &mine[..mine.len() - 1], &rest[1..])),
     }
-}
-
-/// Seed 001's `thinking`: `default`, `enabled` or `disabled`; also Anthropic-style `{"type": …}`, which some clients send.
-fn thinking(field: &Field<'_>) -> Result<Option<bool>, Error> {
-    let field = match field.kind() {
-        Kind::Object => field.object()?.need("type")?,
-        Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Array => field.clone(),
-    };
-    match field.string()?.as_str() {
-        "default" => Ok(None),
-        "enabled" => Ok(Some(true)),
-        "disabled" => Ok(Some(false)),
-        _ => Err(field.wrong("must be `default`, `enabled` or `disabled`")),
-    }
-}
-
-fn reasoning_format(body: &mut Object<'_>) -> Result<String, Error> {
-    let Some(field) = body.take("reasoning_format") else {
-        return Ok(String::new());
-    };
-    let format = field.string()?;
-    if REASONING_FORMATS.contains(&format.as_str()) {
-        return Ok(format);
-    }
-    Err(field.wrong("must be `none`, `auto`, `deepseek` or `deepseek-legacy`"))
-}
-
-/// OpenAI's `logprobs` and `top_logprobs`, llama.cpp's `n_probs`.
-fn logprobs(body: &mut Object<'_>, work: &mut GenerateRequest, view: &mut View) -> Result<(), Error> {
-    let wanted = body.take("logprobs").map(|field| field.bool()).transpose()?;
-    if let Some(field) = body.take("top_logprobs") {
-        let top = field.integer(0, MAX_TOP_LOGPROBS)?;
-        if top > 0 && wanted != Some(true) {
-            return Err(field.wrong("needs `logprobs` to be true"));
-        }
-        work.top_logprobs = u32::try_from(top).unwrap_or_default();
-    }
-    if let Some(field) = body.take("n_probs") {
-        work.top_logprobs = work.top_logprobs.max(field.u32(0)?);
-    }
-    work.logprobs = wanted.unwrap_or(work.top_logprobs > 0);
-    view.logprobs = work.logprobs;
-    Ok(())
 }
 
 #[cfg(test)]

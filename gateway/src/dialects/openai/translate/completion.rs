@@ -3,13 +3,12 @@
 use muster_core::{Code, Error};
 use muster_proto::v1::{GenerateRequest, Infill, Prompt, generate_request::Input};
 
-use super::{CompletionCall, common};
+use super::{super::requests::CompletionBody, CompletionCall, common, opened};
 use crate::translate::{
-    View,
-    object::{self, Field, Kind, Object},
+    object::{Field, Kind},
     output::{best_of, constraint, max_tokens, switches, view},
     prompt::{prompts, text},
-    sampling::sampling,
+    read::{Fields as _, Uint},
 };
 
 /// Prompts in one request; each is a request of its own at the worker.
@@ -25,29 +24,34 @@ const MAX_LOGPROBS: i64 = 20;
 /// `invalid_json`, `invalid_request` naming the field, or `unsupported_by_runtime`.
 pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, Error> {
     let size = body.len();
-    let mut body = Object::body(object::text(body)?)?;
-    let common = common(&mut body)?;
-    let mut view = view(&mut body)?;
-    let field = body.need("prompt")?;
+    let mut body = opened(body)?;
+    let request = CompletionBody::take_from(&mut body)?;
+    let common = common(request.asking);
+    let mut view = view(request.viewing);
+    let field = request.prompt;
     let prompts = prompts(&field, MAX_PROMPTS)?;
-    let suffix = body.take("suffix").map(|field| field.string()).transpose()?;
+    let suffix = request.suffix;
     best_of(&mut body, view.choices)?;
-    let echo = match body.take("echo") {
-        Some(field) if field.bool()? => Some(prompts.clone()),
-        Some(_) | None => None,
-    };
+    let echo = (request.echo == Some(true)).then(|| prompts.clone());
     let copies = prompts.len() * if echo.is_some() { view.choices as usize } else { 1 };
     if copies > 1 && copies.saturating_mul(size) > MAX_COPIES {
         return Err(field.wrong("is too large to be given this many times"));
     }
     let mut work = GenerateRequest {
-        sampling: Some(sampling(&mut body)?),
-        constraint: constraint(&mut body)?,
-        max_tokens: max_tokens(&mut body)?,
+        sampling: Some(request.sampling.0),
+        constraint: constraint(request.constraints)?,
+        max_tokens: max_tokens(&request.limits)?,
         ..GenerateRequest::default()
     };
-    logprobs(&mut body, echo.is_some(), &mut work, &mut view)?;
-    switches(&mut body, &mut work, &mut view)?;
+    if let Some(field) = request.logprobs {
+        logprobs(&field, echo.is_some(), &mut work)?;
+    }
+    if let Some(Uint(top)) = request.n_probs {
+        work.top_logprobs = work.top_logprobs.max(top);
+        work.logprobs |= work.top_logprobs > 0;
+    }
+    view.logprobs = work.logprobs;
+    switches(request.switches, &mut work, &mut view);
     work.extra_json = body.rest();
     let input = |prompt: Prompt| match suffix.as_deref() {
         Some(suffix) if !suffix.is_empty() => infill(&field, &prompt, suffix),
@@ -81,30 +85,18 @@ fn infill(field: &Field<'_>, prompt: &Prompt, suffix: &str) -> Result<Input, Err
 
 /// OpenAI's number, Lemonade's boolean (seed 000: of the output's tokens), llama.cpp's `n_probs`. With `echo`, OpenAI's lists begin with the
 /// prompt's tokens, whose probabilities no engine tells: lists without them would be taken for these.
-fn logprobs(
-    body: &mut Object<'_>,
-    echo: bool,
-    work: &mut GenerateRequest,
-    view: &mut View,
-) -> Result<(), Error> {
-    if let Some(field) = body.take("logprobs") {
-        match field.kind() {
-            Kind::Bool => work.logprobs = field.bool()?,
-            Kind::Number if echo => {
-                let message = "no runtime here tells the probabilities of a prompt's tokens, which a number with `echo` asks for; `true` asks for those of the output";
-                return Err(Code::UnsupportedByRuntime.error(message).with_param("logprobs"));
-            }
-            Kind::Null | Kind::Number | Kind::String | Kind::Array | Kind::Object => {
-                work.top_logprobs = u32::try_from(field.integer(0, MAX_LOGPROBS)?).unwrap_or_default();
-                work.logprobs = true;
-            }
+fn logprobs(field: &Field<'_>, echo: bool, work: &mut GenerateRequest) -> Result<(), Error> {
+    match field.kind() {
+        Kind::Bool => work.logprobs = field.bool()?,
+        Kind::Number if echo => {
+            let message = "no runtime here tells the probabilities of a prompt's tokens, which a number with `echo` asks for; `true` asks for those of the output";
+            return Err(Code::UnsupportedByRuntime.error(message).with_param("logprobs"));
+        }
+        Kind::Null | Kind::Number | Kind::String | Kind::Array | Kind::Object => {
+            work.top_logprobs = u32::try_from(field.integer(0, MAX_LOGPROBS)?).unwrap_or_default();
+            work.logprobs = true;
         }
     }
-    if let Some(field) = body.take("n_probs") {
-        work.top_logprobs = work.top_logprobs.max(field.u32(0)?);
-        work.logprobs |= work.top_logprobs > 0;
-    }
-    view.logprobs = work.logprobs;
     Ok(())
 }
 

@@ -3,18 +3,18 @@
 use muster_core::Error;
 use muster_proto::v1::EmbedRequest;
 
-use super::common;
+use super::{
+    super::requests::{EmbeddingBody, Encoding},
+    common, opened,
+};
 use crate::translate::{
     Common,
-    object::{self, Object},
     prompt::prompts,
+    read::{Fields as _, Int, Uint},
 };
 
 /// OpenAI's limit on inputs per request.
 const MAX_INPUTS: usize = 2048;
-/// llama.cpp's `embd_normalize`: -1 none, 0 by the largest, 1 taxicab, 2 Euclidean.
-const NORMS: (i32, i32) = (-1, 2);
-
 /// A request for vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EmbeddingCall {
@@ -29,32 +29,17 @@ pub(crate) struct EmbeddingCall {
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
 pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, Error> {
-    let mut body = Object::body(object::text(body)?)?;
-    let common = common(&mut body)?;
-    let input = match body.take("input") {
-        Some(field) => field,
-        // llama.cpp's older name for it.
-        None => body.take("content").map_or_else(|| body.need("input"), Ok)?,
-    };
-    let base64 = match body.take("encoding_format") {
-        Some(field) => match field.string()?.as_str() {
-            "float" => false,
-            "base64" => true,
-            _ => return Err(field.wrong("must be `float` or `base64`")),
-        },
-        None => false,
-    };
-    let dimensions = match body.take("dimensions") {
-        Some(field) => field.u32(1)?,
-        None => 0,
-    };
-    let normalize = body.take("embd_normalize");
+    let request = EmbeddingBody::take_from(&mut opened(body)?)?;
     let work = EmbedRequest {
-        inputs: prompts(&input, MAX_INPUTS)?,
-        normalize: normalize.map(|field| field.i32(NORMS.0, NORMS.1)).transpose()?,
-        dimensions,
+        inputs: prompts(&request.input, MAX_INPUTS)?,
+        normalize: request.embd_normalize.map(|Int(norm)| norm),
+        dimensions: request.dimensions.map_or(0, |Uint(length)| length),
     };
-    Ok(EmbeddingCall { common, work, base64 })
+    Ok(EmbeddingCall {
+        common: common(request.asking),
+        work,
+        base64: request.encoding_format == Some(Encoding("base64")),
+    })
 }
 
 #[cfg(test)]

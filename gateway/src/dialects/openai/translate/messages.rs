@@ -2,117 +2,227 @@
 
 use muster_core::Error;
 use muster_proto::v1::{ChatMessage, ContentPart, InputAudio, ToolCall, content_part};
+use utoipa::openapi::{Ref, RefOr, Schema};
 
-use crate::translate::object::{self, Field, Kind, Object};
+use crate::translate::{
+    object::{self, Field, Kind},
+    read::{Fields as _, Read, Schemas, body, described, one_of, tagged, words},
+};
 
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-
-/// Takes `messages` out of `body`.
-pub(crate) fn messages(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, Error> {
-    let field = body.need("messages")?;
-    let list = field.list()?;
-    if list.is_empty() {
-        return Err(field.wrong("must not be empty"));
+body! {
+    /// A turn of a chat.
+    struct Turn<'a> as ChatTurn {
+        /// `system`, `developer`, `user`, `assistant` or `tool`.
+        role: Role,
+        /// The text; an assistant's turn of tool calls alone may leave it out.
+        content: Option<Content>,
+        /// Reasoning of an assistant's turn.
+        reasoning_content: Option<String>,
+        /// Function calls of an assistant's turn.
+        tool_calls: Option<Vec<Call<'a>>>,
+        /// The call that a tool's turn answers.
+        tool_call_id: Option<String>,
+        /// Name of the speaker.
+        name: Option<String>,
     }
-    list.iter().map(message).collect()
+
+    /// A function call of an assistant's turn.
+    struct Call<'a> as ChatTurnCall {
+        /// Identifies the call; the tool's answer names it.
+        id: Option<String>,
+        /// The function and its arguments.
+        function: Called<'a>,
+    }
+
+    /// A function with its arguments.
+    struct Called<'a> as ChatTurnFunction {
+        /// Name of the function.
+        name: String,
+        /// The arguments as JSON text, or as an object.
+        arguments: Option<Field<'a>>,
+    }
+
+    /// Text.
+    struct TextPart as ChatText {
+        /// Text.
+        text: String,
+    }
+
+    /// An image.
+    struct ImagePart as ChatImagePart {
+        /// An image; only for models that take images.
+        image_url: ImageUrl,
+    }
+
+    /// An image; only for models that take images.
+    struct Image as ChatImage {
+        /// The image as a `data:` URL.
+        url: String,
+    }
+
+    /// Sound.
+    struct SoundPart as ChatSoundPart {
+        /// Sound; only for models that take sound.
+        input_audio: Sound,
+    }
+
+    /// Sound; only for models that take sound.
+    struct Sound as ChatSound {
+        /// The sound, in Base64.
+        data: String,
+        /// `wav` or `mp3`.
+        format: String,
+    }
+}
+
+words! {
+    /// Whose turn it is.
+    struct Role: "system", "developer", "user", "assistant", "tool", "function" =>
+        "`system`, `developer`, `user`, `assistant` or `tool`"
+}
+
+/// The turns of a conversation; there is one at least.
+#[derive(Debug)]
+pub(crate) struct Messages(pub(crate) Vec<ChatMessage>);
+
+impl Read<'_> for Messages {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        let list = field.list()?;
+        if list.is_empty() {
+            return Err(field.wrong("must not be empty"));
+        }
+        Ok(Self(list.iter().map(message).collect::<Result<_, _>>()?))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Vec::<Turn<'_>>::schema()
+    }
+
+    fn referred(out: &mut Schemas) {
+        Turn::referred(out);
+    }
 }
 
 fn message(field: &Field<'_>) -> Result<ChatMessage, Error> {
     let mut message = field.object()?;
-    let role = message.need("role")?;
-    let name = role.string()?;
-    if !ROLES.contains(&name.as_str()) {
-        return Err(role.wrong("must be `system`, `developer`, `user`, `assistant` or `tool`"));
-    }
-    let parts = match message.take("content") {
-        Some(field) => content(&field)?,
-        None => Vec::new(),
-    };
-    let tool_calls = match message.take("tool_calls") {
-        Some(field) => field
-            .list()?
-            .iter()
-            .map(tool_call)
-            .collect::<Result<Vec<_>, _>>()?,
-        None => Vec::new(),
-    };
-    if parts.is_empty() && tool_calls.is_empty() && name != "assistant" && name != "tool" {
+    let turn = Turn::take_from(&mut message)?;
+    let Role(role) = turn.role;
+    let parts = turn.content.map_or(Vec::new(), |Content(parts)| parts);
+    let calls = turn.tool_calls.unwrap_or_default();
+    if parts.is_empty() && calls.is_empty() && role != "assistant" && role != "tool" {
         return Err(object::invalid(&message.path_of("content"), "is required"));
     }
-    let mut text = |key: &str| match message.take(key) {
-        Some(field) => field.string(),
-        None => Ok(String::new()),
-    };
     Ok(ChatMessage {
-        tool_call_id: text("tool_call_id")?,
-        name: text("name")?,
-        reasoning_content: text("reasoning_content")?,
-        role: name,
+        tool_call_id: turn.tool_call_id.unwrap_or_default(),
+        name: turn.name.unwrap_or_default(),
+        reasoning_content: turn.reasoning_content.unwrap_or_default(),
+        role: role.to_owned(),
         parts,
-        tool_calls,
+        tool_calls: calls.into_iter().map(tool_call).collect::<Result<_, _>>()?,
         extra_json: message.rest(),
     })
 }
 
-fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, Error> {
-    match field.kind() {
-        Kind::String => Ok(vec![ContentPart {
-            kind: Some(content_part::Kind::Text(field.string()?)),
-        }]),
-        Kind::Array => field.list()?.iter().map(part).collect(),
-        Kind::Null | Kind::Bool | Kind::Number | Kind::Object => {
-            Err(field.want("a string or an array of content parts"))
-        }
+/// Text, or parts of it and other media.
+#[derive(Debug)]
+struct Content(Vec<ContentPart>);
+
+impl Read<'_> for Content {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        let parts = match field.kind() {
+            Kind::String => vec![Part::read(field)?],
+            Kind::Array => Vec::read(field)?,
+            Kind::Null | Kind::Bool | Kind::Number | Kind::Object => {
+                return Err(field.want("a string or an array of content parts"));
+            }
+        };
+        Ok(Self(parts.into_iter().map(|Part(part)| part).collect()))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        one_of(vec![String::schema(), Vec::<Part>::schema()])
+    }
+
+    fn referred(out: &mut Schemas) {
+        Part::referred(out);
     }
 }
 
-fn part(field: &Field<'_>) -> Result<ContentPart, Error> {
-    if field.kind() == Kind::String {
-        return Ok(ContentPart {
-            kind: Some(content_part::Kind::Text(field.string()?)),
-        });
+/// A part of a turn's content.
+struct Part(ContentPart);
+
+impl Read<'_> for Part {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        let kind = if field.kind() == Kind::String {
+            content_part::Kind::Text(field.string()?)
+        } else {
+            let mut part = field.object()?;
+            match part.need("type")?.string()?.as_str() {
+                // TranslateGemma's shape (seed 001): its languages belong to the text.
+                "text" if part.peek("target_lang_code").is_some() => {
+                    content_part::Kind::OtherJson(field.json())
+                }
+                "text" => content_part::Kind::Text(TextPart::take_from(&mut part)?.text),
+                "image_url" => content_part::Kind::ImageUrl(ImagePart::take_from(&mut part)?.image_url.0),
+                "input_audio" => {
+                    let Sound { data, format } = SoundPart::take_from(&mut part)?.input_audio;
+                    content_part::Kind::InputAudio(InputAudio { data, format })
+                }
+                _ => content_part::Kind::OtherJson(field.json()),
+            }
+        };
+        Ok(Self(ContentPart { kind: Some(kind) }))
     }
-    let mut part = field.object()?;
-    let kind = match part.need("type")?.string()?.as_str() {
-        // TranslateGemma's shape (seed 001): its languages belong to the text.
-        "text" if part.peek("target_lang_code").is_some() => content_part::Kind::OtherJson(field.json()),
-        "text" => content_part::Kind::Text(part.need("text")?.string()?),
-        "image_url" => content_part::Kind::ImageUrl(image_url(&part.need("image_url")?)?),
-        "input_audio" => {
-            let mut audio = part.need("input_audio")?.object()?;
-            let data = audio.need("data")?.string()?;
-            let format = audio.need("format")?.string()?;
-            content_part::Kind::InputAudio(InputAudio { data, format })
-        }
-        _ => content_part::Kind::OtherJson(field.json()),
-    };
-    Ok(ContentPart { kind: Some(kind) })
+
+    fn schema() -> RefOr<Schema> {
+        Ref::from_schema_name("ChatPart").into()
+    }
+
+    fn referred(out: &mut Schemas) {
+        let parts = vec![
+            tagged::<TextPart>("text", out),
+            tagged::<ImagePart>("image_url", out),
+            tagged::<SoundPart>("input_audio", out),
+        ];
+        let either = described(one_of(parts), "A part of a turn's content.");
+        out.push(("ChatPart".to_owned(), either));
+    }
 }
 
 /// OpenAI's `{"url": …}`, or the address itself.
-fn image_url(field: &Field<'_>) -> Result<String, Error> {
-    match field.kind() {
-        Kind::String => field.string(),
-        Kind::Object => field.object()?.need("url")?.string(),
-        Kind::Null | Kind::Bool | Kind::Number | Kind::Array => Err(field.want("an object with `url`")),
+#[derive(Debug)]
+struct ImageUrl(String);
+
+impl Read<'_> for ImageUrl {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        match field.kind() {
+            Kind::String => field.string().map(Self),
+            Kind::Object => Ok(Self(Image::read(field)?.url)),
+            Kind::Null | Kind::Bool | Kind::Number | Kind::Array => Err(field.want("an object with `url`")),
+        }
+    }
+
+    fn schema() -> RefOr<Schema> {
+        one_of(vec![Image::schema(), String::schema()])
+    }
+
+    fn referred(out: &mut Schemas) {
+        Image::referred(out);
     }
 }
 
-fn tool_call(field: &Field<'_>) -> Result<ToolCall, Error> {
-    let mut call = field.object()?;
-    let id = match call.take("id") {
-        Some(field) => field.string()?,
-        None => String::new(),
-    };
-    let mut function = call.need("function")?.object()?;
-    let name = function.need("name")?.string()?;
-    let arguments = match function.take("arguments") {
+fn tool_call(call: Call<'_>) -> Result<ToolCall, Error> {
+    let arguments = match call.function.arguments {
         // Some clients send the arguments as an object instead of JSON text.
         Some(field) if field.kind() == Kind::Object => field.json(),
         Some(field) => field.string()?,
         None => String::new(),
     };
-    Ok(ToolCall { id, name, arguments })
+    Ok(ToolCall {
+        id: call.id.unwrap_or_default(),
+        name: call.function.name,
+        arguments,
+    })
 }
 
 #[cfg(test)]
@@ -121,7 +231,8 @@ mod tests {
 
     fn read(text: &str) -> Result<Vec<ChatMessage>, Error> {
         let text = format!("{{\"messages\": {text}}}");
-        messages(&mut Object::body(&text).unwrap())
+        let mut body = object::Object::body(&text).unwrap();
+        Messages::find(&mut body, &["messages"]).map(|Messages(list)| list)
     }
 
     #[test]

@@ -19,7 +19,11 @@ pub(crate) use self::{
     rerank::{RerankCall, rerank},
     response::{Echo, responses},
 };
-use crate::translate::{Common, View, model, object::Object};
+use super::requests::Asking;
+use crate::translate::{
+    Common, ModelName, View,
+    object::{self, Object},
+};
 
 /// A chat request.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +44,7 @@ pub(crate) struct CompletionCall {
 }
 
 /// Fields of OpenAI's platform that no engine can act on. They are accepted, so that clients which always send them work.
-const PLATFORM: [&str; 9] = [
+const PLATFORM: [&str; 8] = [
     "metadata",
     "store",
     "service_tier",
@@ -49,21 +53,25 @@ const PLATFORM: [&str; 9] = [
     "prompt_cache_retention",
     "prediction",
     "verbosity",
-    "user",
 ];
 
-fn common(body: &mut Object<'_>) -> Result<Common, Error> {
-    let model = model(body)?;
-    let user = match body.take("user") {
-        Some(field) => field.string()?,
-        None => String::new(),
-    };
+/// The fields of a body that may mean something here.
+fn opened(body: &[u8]) -> Result<Object<'_>, Error> {
+    let mut body = Object::body(object::text(body)?)?;
     body.discard(&PLATFORM);
-    Ok(Common {
-        model,
+    Ok(body)
+}
+
+fn common(asking: Asking) -> Common {
+    let Asking {
+        model: ModelName(model),
         user,
+    } = asking;
+    Common {
+        model,
+        user: user.unwrap_or_default(),
         thinking: false,
-    })
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use muster_core::Error;
 use muster_proto::v1::RerankRequest;
 
-use super::common;
+use super::{super::requests::RerankBody, common, opened};
 use crate::translate::{
     Common,
-    object::{self, Field, Kind, Object},
+    object::{Field, Kind},
+    read::{At, Fields as _, Uint},
 };
 
 /// Documents in one request.
@@ -28,15 +29,8 @@ pub(crate) struct RerankCall {
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
 pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, Error> {
-    let mut body = Object::body(object::text(body)?)?;
-    let common = common(&mut body)?;
-    let query = body.need("query")?.string()?;
-    let field = match body.take("documents") {
-        Some(field) => field,
-        // Text embeddings inference's name for it, which llama.cpp takes too.
-        None => body.take("texts").map_or_else(|| body.need("documents"), Ok)?,
-    };
-    let list = field.list()?;
+    let request = RerankBody::take_from(&mut opened(body)?)?;
+    let At { value: list, field } = request.documents;
     if list.is_empty() {
         return Err(field.wrong("must not be empty"));
     }
@@ -44,19 +38,15 @@ pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, Error> {
         return Err(field.wrong(format_args!("must not hold more than {MAX_DOCUMENTS} documents")));
     }
     let documents = list.iter().map(document).collect::<Result<_, _>>()?;
-    let top_n = match body.take("top_n") {
-        Some(field) => Some(usize::try_from(field.u32(1)?).unwrap_or(usize::MAX)),
-        None => None,
-    };
-    let return_documents = match body.take("return_documents") {
-        Some(field) => field.bool()?,
-        None => false,
-    };
+    let most = |Uint(most)| usize::try_from(most).unwrap_or(usize::MAX);
     Ok(RerankCall {
-        common,
-        work: RerankRequest { query, documents },
-        top_n,
-        return_documents,
+        common: common(request.asking),
+        work: RerankRequest {
+            query: request.query,
+            documents,
+        },
+        top_n: request.top_n.map(most),
+        return_documents: request.return_documents.unwrap_or_default(),
     })
 }
 

@@ -2,19 +2,25 @@
 //!
 //! Nothing is stored: what refers to an earlier response is refused.
 
-use muster_core::{Code, Error};
+use muster_core::Error;
 use muster_proto::v1::{
     Chat, ChatMessage, ContentPart, GenerateRequest, InputAudio, ToolCall, content_part,
-    generate_request::{Constraint, Input},
+    generate_request::Input,
 };
 
-use super::{chat::template, common, messages::messages};
+use super::{
+    super::requests::{Include, ResponseBody, Truncation, unsupported},
+    PLATFORM,
+    chat::template,
+    common,
+    messages::Messages,
+};
 use crate::translate::{
     Common, View,
     object::{self, Field, Kind, Object},
-    output::{best_of, response_format, switches, tokens_limit},
-    sampling::sampling,
-    tools::{tool_choice, tools},
+    output::{ResponseFormat, best_of, limit, switches},
+    read::{Fields as _, Int, Uint},
+    tools::{Tools, tool_choice},
 };
 
 /// Features of OpenAI's platform that need a store or workers of theirs.
@@ -57,64 +63,42 @@ pub(crate) struct Echo(pub(crate) String);
 pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
     let mut body = Object::body(object::text(body)?)?;
     let echo = echo(&body);
-    for key in ELSEWHERE {
-        if let Some(field) = body.take(key) {
-            return Err(unsupported(&field, "nothing is stored here to refer to"));
-        }
-    }
-    if let Some(field) = body.take("background")
-        && field.bool()?
-    {
-        return Err(unsupported(
-            &field,
-            "responses are not made in the background here",
-        ));
-    }
-    let mut common = common(&mut body)?;
+    refuse(&mut body)?;
+    body.discard(&PLATFORM);
+    let request = ResponseBody::take_from(&mut body)?;
+    // It counts calls of built-in tools, and there are none: any limit is kept.
+    let (None | Some(Uint(_)), None | Some(Truncation)) = (request.max_tool_calls, request.truncation);
+    let mut common = common(request.asking);
     let mut view = View {
         choices: 1,
-        stream: body
-            .take("stream")
-            .map(|field| field.bool())
-            .transpose()?
-            .unwrap_or_default(),
+        stream: request.stream.unwrap_or_default(),
         ..View::default()
     };
-    let messages = conversation(&mut body)?;
-    let tools = tools(&mut body)?;
+    let Tools(tools) = request.tools.tools;
     let mut chat = Chat {
-        messages,
-        tool_choice: tool_choice(&mut body, &tools)?,
+        messages: conversation(request.instructions, request.input, request.messages)?,
+        tool_choice: tool_choice(request.tools.tool_choice, &tools)?,
         tools,
-        parallel_tool_calls: body
-            .take("parallel_tool_calls")
-            .map(|field| field.bool())
-            .transpose()?,
+        parallel_tool_calls: request.tools.parallel_tool_calls,
         ..Chat::default()
     };
-    if let Some(field) = body.take("reasoning")
-        && let Some(effort) = field.object()?.take("effort")
-    {
-        body.put("reasoning_effort", &effort);
-    }
-    template(&mut body, &mut chat, &mut common)?;
+    let mut asked = request.template;
+    let effort = request.reasoning.and_then(|reasoning| reasoning.effort);
+    asked.reasoning_effort = asked.reasoning_effort.or(effort);
+    template(asked, &mut chat, &mut common)?;
+    let format = request.text.and_then(|text| text.format);
+    let top = request.top_logprobs.map_or(0, |Int(top)| top.unsigned_abs());
     let mut work = GenerateRequest {
-        sampling: Some(sampling(&mut body)?),
-        constraint: constraint(&mut body)?,
-        max_tokens: tokens_limit(&mut body, &["max_output_tokens", "max_tokens", "n_predict"])?,
+        sampling: Some(request.sampling.0),
+        constraint: format.and_then(|ResponseFormat(constraint)| constraint),
+        max_tokens: request.max_output_tokens.and_then(limit),
         input: Some(Input::Chat(chat)),
+        top_logprobs: top,
+        logprobs: top > 0 || request.include.is_some_and(|Include(logprobs)| logprobs),
         ..GenerateRequest::default()
     };
-    if let Some(field) = body.take("top_logprobs") {
-        work.top_logprobs = u32::try_from(field.integer(0, 20)?).unwrap_or_default();
-        work.logprobs = work.top_logprobs > 0;
-    }
-    if let Some(field) = body.take("include") {
-        work.logprobs |= include(&field)?;
-    }
     view.logprobs = work.logprobs;
-    limits(&mut body)?;
-    switches(&mut body, &mut work, &mut view)?;
+    switches(request.switches, &mut work, &mut view);
     body.discard(&["stream_options"]);
     work.extra_json = body.rest();
     Ok(ResponseCall {
@@ -125,37 +109,18 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
     })
 }
 
-fn unsupported(field: &Field<'_>, why: &str) -> Error {
-    let message = format!("`{}` cannot be honoured: {why}", field.path());
-    Code::UnsupportedByRuntime.error(message).with_param(field.path())
-}
-
-/// What else is to be in the answer; true if that is the probabilities of its tokens.
-fn include(field: &Field<'_>) -> Result<bool, Error> {
-    let mut logprobs = false;
-    for wanted in field.list()? {
-        match wanted.string()?.as_str() {
-            "message.output_text.logprobs" => logprobs = true,
-            // Nothing is encrypted: reasoning stands in the answer, and is read back from there.
-            "reasoning.encrypted_content" => {}
-            _ => return Err(unsupported(&wanted, "there is no such thing to include here")),
+/// Refuses what needs a store, or several answers.
+fn refuse(body: &mut Object<'_>) -> Result<(), Error> {
+    for key in ELSEWHERE {
+        if let Some(field) = body.take(key) {
+            return Err(unsupported(&field, "nothing is stored here to refer to"));
         }
     }
-    Ok(logprobs)
-}
-
-/// Fields that bound or shape the answer in ways of OpenAI's own.
-fn limits(body: &mut Object<'_>) -> Result<(), Error> {
-    // It counts calls of built-in tools, and there are none: any limit is kept.
-    if let Some(field) = body.take("max_tool_calls") {
-        field.u32(0)?;
-    }
-    if let Some(field) = body.take("truncation") {
-        match field.string()?.as_str() {
-            "disabled" => {}
-            "auto" => return Err(unsupported(&field, "no turns are dropped here, leave some out")),
-            _ => return Err(field.wrong("must be `disabled` or `auto`")),
-        }
+    if let Some(field) = body.take("background")
+        && field.bool()?
+    {
+        let why = "responses are not made in the background here";
+        return Err(unsupported(&field, why));
     }
     if let Some(field) = body.take("n")
         && field.u32(1)? != 1
@@ -178,28 +143,24 @@ fn echo(body: &Object<'_>) -> Echo {
     Echo(text)
 }
 
-/// `text.format`, in which the schema stands beside its name.
-fn constraint(body: &mut Object<'_>) -> Result<Option<Constraint>, Error> {
-    let Some(field) = body.take("text") else {
-        return Ok(None);
-    };
-    match field.object()?.take("format") {
-        Some(format) => response_format(&format),
-        None => Ok(None),
-    }
-}
-
 /// `instructions`, then `input` (text or items) or seed 001's `messages`.
-fn conversation(body: &mut Object<'_>) -> Result<Vec<ChatMessage>, Error> {
+fn conversation(
+    instructions: Option<String>,
+    input: Option<Field<'_>>,
+    messages: Option<Messages>,
+) -> Result<Vec<ChatMessage>, Error> {
     let mut turns = Turns::default();
-    if let Some(field) = body.take("instructions") {
-        turns.say("system", vec![text(field.string()?)]);
+    if let Some(instructions) = instructions {
+        turns.say("system", vec![text(instructions)]);
     }
-    if body.peek("input").is_none() && body.peek("messages").is_some() {
-        turns.list.extend(messages(body)?);
-        return Ok(turns.list);
-    }
-    let input = body.need("input")?;
+    let input = match (input, messages) {
+        (Some(input), None | Some(_)) => input,
+        (None, Some(Messages(messages))) => {
+            turns.list.extend(messages);
+            return Ok(turns.list);
+        }
+        (None, None) => return Err(object::invalid("input", "is required")),
+    };
     match input.kind() {
         Kind::String => turns.say("user", vec![text(input.string()?)]),
         Kind::Array => {

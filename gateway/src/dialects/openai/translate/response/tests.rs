@@ -1,5 +1,7 @@
 //! Reading of responses.
 
+use muster_proto::v1::generate_request::Constraint;
+
 use super::*;
 
 fn read(fields: &str) -> Result<ResponseCall, Error> {
