@@ -45,7 +45,7 @@ pub(crate) struct Stats {
 /// The last requests.
 #[derive(Debug, Default)]
 struct Lasts {
-    /// Of all.
+    /// Of the last request of any model.
     overall: Last,
     /// Of each key, of which there are as many as are configured; the empty one is nobody's in particular.
     by_key: HashMap<String, Last>,

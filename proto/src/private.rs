@@ -71,7 +71,7 @@ pub enum NotPrivate {
     Io {
         /// The component of the path.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         why: io::Error,
     },
 }

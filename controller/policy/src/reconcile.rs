@@ -18,7 +18,7 @@ enum Home {
     Soon,
     /// An operator is unloading it.
     Unloading,
-    /// Nothing.
+    /// No instance of it is here or coming.
     Cold,
 }
 

@@ -72,7 +72,7 @@ pub enum StateError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
     /// Another process holds it.
@@ -236,7 +236,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// Where it is.
+    /// The directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

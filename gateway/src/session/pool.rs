@@ -18,7 +18,7 @@ use super::{Session, link};
 /// Opens sessions on demand and keeps them; beside each a channel for calls that are not part of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// As `sessions`.
+    /// Clients for unary calls, by worker, as in `sessions`.
     clients: Mutex<HashMap<WorkerAddress, InferenceClient<Channel>>>,
     /// Touched by one thread only and never held across an await: a std mutex is enough.
     sessions: Mutex<HashMap<WorkerAddress, Arc<Session>>>,

@@ -38,7 +38,7 @@ pub(crate) struct ClientRequest {
     pub(crate) body: Bytes,
     /// The body's share of what the process may hold.
     _held: Held,
-    /// Ours, fresh.
+    /// The request's id, made up by this gateway.
     pub(crate) id: String,
     trace: HashMap<String, String>,
     /// Tells its sender from others, by the key; empty if that is not known.

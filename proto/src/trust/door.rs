@@ -36,9 +36,9 @@ pub enum DoorError {
     /// The address cannot be had.
     #[error("cannot listen on {address}")]
     Bind {
-        /// Which one.
+        /// The address that it was to listen on.
         address: Address,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
 }

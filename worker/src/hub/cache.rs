@@ -48,7 +48,7 @@ impl Cache {
         Self { root }
     }
 
-    /// Where it is.
+    /// The directory of the cache.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }

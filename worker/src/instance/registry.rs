@@ -37,7 +37,7 @@ use crate::{
 pub(crate) struct Identity {
     /// Stable name.
     pub(crate) worker: WorkerId,
-    /// This process.
+    /// Made up anew at each start of the process.
     pub(crate) boot: BootId,
     /// The machine.
     pub(crate) host: muster_core::HostId,

@@ -39,7 +39,7 @@ impl EngineDir {
         })
     }
 
-    /// Where it is.
+    /// The directory's path.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }

@@ -77,7 +77,7 @@ pub(crate) enum StartError {
     Keeper {
         /// Its program.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
     /// The engine's program could not be started.

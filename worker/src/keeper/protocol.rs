@@ -9,7 +9,7 @@ use muster_proto::v1::ProcessId;
 pub(super) enum Order {
     /// TERM, and KILL after the grace.
     Stop(Duration),
-    /// KILL.
+    /// Ends the engine at once (SIGKILL).
     Kill,
 }
 

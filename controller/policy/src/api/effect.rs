@@ -18,31 +18,31 @@ pub enum Effect {
     Command {
         /// Names it in the outcome.
         id: CommandId,
-        /// To whom.
+        /// The worker that gets it.
         worker: WorkerId,
         /// About which instance.
         instance: InstanceId,
-        /// What.
+        /// What the worker is to do.
         command: Command,
     },
     /// Tell an `EnsureLoaded` stream how it stands; after `Ready` or `Failed` nothing more follows but another `Ready` or `Queued`
     /// if the instance is lost while the stream is still open.
     Notify {
-        /// The stream.
+        /// The hold of the caller's stream.
         hold: HoldId,
         /// How it stands.
         stage: Stage,
     },
     /// Tell an operator's call how its load or unload proceeds; only calls that wait get these.
     Progress {
-        /// The call.
+        /// The operator's call.
         request: RequestId,
         /// How it stands.
         stage: Stage,
     },
     /// Answer an operator's call; the last word on it.
     Reply {
-        /// The call.
+        /// The operator's call.
         request: RequestId,
         /// The model's state afterwards, or why not.
         result: Result<ModelState, LoadError>,
@@ -89,7 +89,7 @@ pub enum Effect {
     },
     /// Send [`Event::Tick`](crate::Event::Tick) at this moment; replaces an earlier one.
     WakeAt {
-        /// When.
+        /// When something is due next.
         at: Moment,
     },
     /// Something was decided; for `WatchEvents` and the log.
@@ -112,7 +112,7 @@ pub enum Command {
     Quiesce,
     /// Take work again.
     Resume,
-    /// End it.
+    /// End the instance.
     Unload {
         /// What may be disturbed.
         mode: UnloadMode,
@@ -163,11 +163,11 @@ impl UnloadMode {
 /// How a wish for a model stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// It waits.
+    /// Its load waits in the queue.
     Queued {
         /// Place in the load queue, from 1.
         position: u32,
-        /// For what.
+        /// What it waits for.
         reason: WaitReason,
         /// Models it waits for.
         blocked_by: Vec<ModelId>,
@@ -181,16 +181,16 @@ pub enum Stage {
     Loading {
         /// The instance.
         instance: InstanceId,
-        /// Where.
+        /// The worker that hosts it.
         worker: WorkerId,
-        /// How far.
+        /// How far the load is.
         progress: Progress,
     },
     /// Loaded, with a hold in place at the worker.
     Ready {
         /// The instance.
         instance: InstanceId,
-        /// Where.
+        /// The worker that hosts it.
         worker: WorkerId,
     },
     /// Not to be had.
@@ -213,7 +213,7 @@ pub enum WaitReason {
 /// How good a route is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteState {
-    /// Use it.
+    /// Requests may go there.
     Ready,
     /// Its worker is lost; use it only if nothing else is there.
     Suspect,

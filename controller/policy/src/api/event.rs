@@ -15,31 +15,31 @@ use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
 pub enum Event {
     /// A worker's session was accepted, with everything it hosts. A new boot or a re-join of the same one, policy tells by itself.
     WorkerJoined {
-        /// Who.
+        /// The worker and what it has.
         facts: WorkerFacts,
         /// Everything it hosts: what is absent here is gone.
         report: Report,
     },
     /// A worker's session was lost without a goodbye. Lost is not gone (PROTOCOL 1).
     WorkerLost {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
     },
     /// A worker ended in order: it has drained, its instances are gone.
     WorkerLeft {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
     },
     /// A worker began or stopped draining: it takes no new loads.
     WorkerDraining {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
         /// Whether it drains.
         draining: bool,
     },
     /// Changes at a worker.
     WorkerReported {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
         /// What changed.
         report: Report,
@@ -64,12 +64,12 @@ pub enum Event {
     },
     /// That stream ended (all admitted, all gone, or the gateway died).
     EnsureClosed {
-        /// The stream.
+        /// The hold of the caller's stream.
         hold: HoldId,
     },
     /// An operator loads a model; answered by [`Effect::Reply`](crate::Effect::Reply).
     LoadRequested {
-        /// The call.
+        /// The operator's call.
         request: RequestId,
         /// The model.
         model: ModelId,
@@ -78,11 +78,11 @@ pub enum Event {
     },
     /// An operator unloads a model; answered by [`Effect::Reply`](crate::Effect::Reply).
     UnloadRequested {
-        /// The call.
+        /// The operator's call.
         request: RequestId,
         /// The model.
         model: ModelId,
-        /// How.
+        /// What becomes of work that runs or waits there.
         how: UnloadHow,
         /// The longest that running work may take to finish; then the unload is given up. None = as `Config::max_drain` says.
         drain_for: Option<Duration>,
@@ -94,7 +94,7 @@ pub enum Event {
     },
     /// An operator declares a lost worker gone, ghosts and all; answered by [`Effect::Reply`](crate::Effect::Reply).
     ForgetRequested {
-        /// The call.
+        /// The operator's call.
         request: RequestId,
         /// The worker.
         worker: WorkerId,
@@ -106,7 +106,7 @@ pub enum Event {
     },
     /// Entries of the catalogue that are new or changed; all others are as they were.
     ModelsChanged {
-        /// Those entries.
+        /// The entries that changed.
         models: Vec<ModelSpec>,
     },
     /// The catalogue as it is now, whole.
@@ -146,7 +146,7 @@ pub enum Outcome {
     },
     /// It was not done, and nothing changed.
     Refused {
-        /// Why.
+        /// Why the worker refused.
         reason: Refusal,
         /// The instance's current `touch_seq`.
         touch_seq: u64,

@@ -65,7 +65,7 @@ pub struct DeviceFacts {
 pub struct WorkerFacts {
     /// Stable name.
     pub id: WorkerId,
-    /// This process.
+    /// Made up anew at each start of its process.
     pub boot: BootId,
     /// The machine.
     pub host: HostId,

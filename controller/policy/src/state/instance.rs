@@ -122,7 +122,7 @@ pub(crate) enum Exit {
 pub(crate) enum Before {
     /// It was loading, for this load.
     Loading(Box<Load>),
-    /// It was loaded.
+    /// It was ready once.
     Serving,
 }
 
@@ -335,7 +335,7 @@ impl Instance {
         )
     }
 
-    /// It is a ghost.
+    /// Whether it is a ghost: its worker is lost, and its memory may still be taken.
     pub(crate) fn lost(&self) -> bool {
         matches!(self.state, InstanceState::Lost(_))
     }

@@ -58,7 +58,7 @@ pub(crate) enum Goal {
 /// How it stands, as last decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It waits.
+    /// It waits for something else to happen.
     Waiting {
         reason: WaitReason,
         blocked_by: Vec<ModelId>,

@@ -17,9 +17,9 @@ pub(crate) struct Worker {
 /// Whether its session is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// Since then.
+    /// Connected since then.
     Connected(Moment),
-    /// Since then.
+    /// Away since then.
     Away(Moment),
 }
 
