@@ -5,8 +5,8 @@
 //!
 //! Architecture invariant: knows no dialect; it is given the routes.
 //!
-//! The document is made of the routes themselves ([`crate::web::route`]); what their bodies look like
-//! is in each dialect's `schema`.
+//! The document is made of the routes themselves ([`crate::web::route`]). What requests look like is said where they are defined, in each dialect's
+//! `requests`; what answers look like, where they are written, or in each dialect's `schema`.
 
 use utoipa::{
     OpenApi,
