@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use hyper_util::rt::TokioIo;
 use rustix::{net::sockopt, process::geteuid};
 use tokio::{
@@ -280,4 +281,31 @@ fn connector(
         let address = address.clone();
         Box::pin(async move { Socket::connect(&address).await.map(TokioIo::new) })
     })
+}
+
+/// Pauses between attempts to reach a process, without end: from the first one, doubled up to the second, and each with a random part of up to as much again,
+/// so that many that lost the same process do not come back in step.
+pub fn pauses((first, last): (Duration, Duration)) -> impl Iterator<Item = Duration> + Send {
+    ExponentialBuilder::default()
+        .with_min_delay(first)
+        .with_max_delay(last)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They were the same in every process: backon's random numbers have a fixed seed without its feature `std`.
+    #[test]
+    fn pauses_grow_to_their_bound_and_differ_from_one_another() {
+        let (first, last) = (Duration::from_millis(20), Duration::from_secs(1));
+        let some = || pauses((first, last)).take(16).collect::<Vec<_>>();
+        let (one, other) = (some(), some());
+        assert_ne!(one, other);
+        assert!(one[0] >= first && one[0] <= 2 * first, "{one:?}");
+        assert!(one[15] >= last && one[15] <= 2 * last, "{one:?}");
+    }
 }

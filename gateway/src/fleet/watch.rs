@@ -2,26 +2,29 @@
 
 use std::time::Duration;
 
-use muster_proto::v1::{WatchRoutesRequest, route_update};
+use muster_proto::{
+    net::pauses,
+    v1::{WatchRoutesRequest, route_update},
+};
 use tokio::time::timeout;
 use tonic::Status;
 
 use super::{Contact, Fleet, table::Tracker};
 
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-const LAST_RETRY: Duration = Duration::from_millis(500);
+/// Shortest and longest pause between attempts, without their random part.
+const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// How long a controller may say nothing: its driver sends a heartbeat each second.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Runs until the runtime ends.
 pub(super) async fn follow(fleet: &Fleet) {
-    let mut retry = FIRST_RETRY;
+    let mut retry = pauses(RETRY);
     let mut away = false;
     loop {
         let mut heard = false;
         let result = stream(fleet, &mut heard).await;
         if heard {
-            retry = FIRST_RETRY;
+            retry = pauses(RETRY);
             away = false;
         }
         let (contact, reason) = match result {
@@ -40,9 +43,7 @@ pub(super) async fn follow(fleet: &Fleet) {
             // Whoever waits for the first attempt need not wait longer.
             fleet.publish(None);
         }
-        // A jitter keeps many gateways from coming back in step.
-        tokio::time::sleep(retry.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-        retry = (retry * 2).min(LAST_RETRY);
+        tokio::time::sleep(retry.next().unwrap_or(RETRY.1)).await;
     }
 }
 

@@ -14,8 +14,10 @@ mod session;
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
-use muster_proto::{net::Address, trust::Credentials};
+use muster_proto::{
+    net::{Address, pauses},
+    trust::Credentials,
+};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -49,12 +51,7 @@ impl Fleet {
         let mut number = 0;
         let mut said = false;
         loop {
-            let mut delays = ExponentialBuilder::default()
-                .with_min_delay(BACKOFF.0)
-                .with_max_delay(BACKOFF.1)
-                .with_jitter()
-                .without_max_times()
-                .build();
+            let mut delays = pauses(BACKOFF);
             loop {
                 number += 1;
                 let session = Session::new(&self, number, &mut handler, &mut highest_epoch);
