@@ -135,7 +135,7 @@ const OWN: [Key; 16] = [
 ];
 
 /// Keys between our processes: Lemonade's load options (seed 000, `POST /load`).
-const WIRE: [Key; 2] = [
+static WIRE: [Key; 2] = [
     Key::new("ctx_size", TOKENS, ""),
     Key::new("llamacpp_args", Holds::Text, ""),
 ];
@@ -172,8 +172,7 @@ pub(super) fn key(name: &str) -> Option<&'static Key> {
 
 /// The key of that name between our processes.
 pub(super) fn wire_key(name: &str) -> Option<&'static Key> {
-    static ONLY: &[Key] = &WIRE;
-    key(name).or_else(|| ONLY.iter().find(|key| key.name == name))
+    key(name).or_else(|| WIRE.iter().find(|key| key.name == name))
 }
 
 /// Keys of settings that are flags of `llama-server` and have no field of their own.

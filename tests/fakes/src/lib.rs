@@ -33,6 +33,9 @@ pub mod worker {
 
 use std::{future::Future, time::Duration};
 
+use muster_core::Code;
+use muster_proto::StatusExt as _;
+
 /// Longest wait for anything that must happen; generous, because test machines are busy.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
@@ -41,6 +44,11 @@ pub async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, what)
         .await
         .expect("nothing happened in time")
+}
+
+/// The answer to calls that no script is about.
+fn absent<T>() -> Result<T, tonic::Status> {
+    Err(Code::UnsupportedByRuntime.error("not scripted").into_status())
 }
 
 /// A place for a scripted process to listen at.

@@ -20,7 +20,7 @@ use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
 use super::catalogue::Catalogue;
-use crate::{Process, within};
+use crate::{Process, absent, within};
 
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -162,10 +162,6 @@ impl Drop for Closing {
     fn drop(&mut self) {
         self.0.heard.send_modify(|heard| heard.closed += 1);
     }
-}
-
-fn absent<T>() -> Result<T, Status> {
-    Err(Code::UnsupportedByRuntime.error("not scripted").into_status())
 }
 
 #[tonic::async_trait]

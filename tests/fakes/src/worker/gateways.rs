@@ -7,7 +7,6 @@ use std::{
 
 use muster_core::Code;
 use muster_proto::{
-    StatusExt as _,
     net::Address,
     trust::{Door, Keys},
     v1::{self, event::Kind, inference_server::InferenceServer, session_command, session_message},
@@ -17,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{Process, within};
+use crate::{Process, absent, within};
 
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -248,10 +247,6 @@ pub fn refuses(code: Code) -> Vec<Tick> {
 }
 
 struct Service(Arc<State>);
-
-fn absent<T>() -> Result<T, Status> {
-    Err(Code::UnsupportedByRuntime.error("not scripted").into_status())
-}
 
 #[tonic::async_trait]
 impl v1::inference_server::Inference for Service {
