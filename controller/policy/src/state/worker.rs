@@ -12,6 +12,8 @@ pub(crate) struct Worker {
     pub(crate) presence: Presence,
     /// Its instances; while it is away, ghosts.
     pub(crate) instances: BTreeSet<InstanceId>,
+    /// Those whose end an outcome told, until this session reports it too: what it reports of them meanwhile was written before.
+    pub(crate) ended: BTreeSet<InstanceId>,
 }
 
 /// Whether its session is open.

@@ -84,7 +84,7 @@ impl Fleet {
         match self.model_state(id) {
             None => self.reply(request, Err(LoadError::UnknownModel(id.clone()))),
             Some(ModelState::Loading) if !cancel => self.reply(request, Err(LoadError::Loading(id.clone()))),
-            Some(ModelState::Unloading) if how != UnloadHow::Force => {
+            Some(ModelState::Unloading) if how == UnloadHow::Drain => {
                 self.condemn(id);
                 self.reply(request, Ok(ModelState::Unloading));
             }

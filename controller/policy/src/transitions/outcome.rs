@@ -46,7 +46,10 @@ impl Fleet {
 
     fn done(&mut self, id: &InstanceId, asked: Asked, state: DoneState, touch_seq: u64) {
         match state {
-            DoneState::Gone => return self.instance_ended(id, End::Asked),
+            DoneState::Gone => {
+                self.expect_late_reports(id);
+                return self.instance_ended(id, End::Asked);
+            }
             DoneState::Present => {}
         }
         let Some(instance) = self.instances.get_mut(id) else {
@@ -82,6 +85,16 @@ impl Fleet {
         if let Some(instance) = self.instances.get_mut(id) {
             // A hold or an unload is no use; only the count is taken over.
             instance.usage.counted(touch_seq);
+        }
+    }
+
+    /// Outcomes and reports come in no order between them: what the worker wrote of it before its end may still arrive.
+    fn expect_late_reports(&mut self, id: &InstanceId) {
+        if let Some(instance) = self.instances.get(id)
+            && let Some(worker) = self.workers.get_mut(&instance.worker)
+            && worker.connected()
+        {
+            worker.ended.insert(id.clone());
         }
     }
 

@@ -74,6 +74,13 @@ impl Fleet {
             | ReportedState::Unloading
             | ReportedState::Unknown => None,
         };
+        if let Some(known) = self.workers.get_mut(worker) {
+            match end {
+                Some(_) => drop(known.ended.remove(&status.id)),
+                None if known.ended.contains(&status.id) => return false,
+                None => {}
+            }
+        }
         match self.instances.get(&status.id) {
             Some(known) if known.worker != *worker || status.revision < known.revision => return false,
             Some(_) => {}

@@ -182,6 +182,7 @@ impl Fleet {
                 facts,
                 presence,
                 instances,
+                ended: BTreeSet::new(),
             },
         );
     }

@@ -1,7 +1,9 @@
 //! Operators' loads and unloads (gateway/README.md, Runtime Admin API).
 
 use muster_core::{Code, InstanceId, ModelType};
-use muster_policy::{Command, Effect, Event, LoadError, ModelState, RouteState, UnloadHow};
+use muster_policy::{
+    Command, DoneState, Effect, Event, LoadError, ModelState, Outcome, Report, RouteState, UnloadHow,
+};
 
 use crate::sim::{Life, Sim, config, model};
 
@@ -77,6 +79,53 @@ fn an_unload_waits_for_running_work_and_a_second_one_is_answered_at_once() {
     assert_eq!(sim.replies[&first], Ok(ModelState::Unloaded));
     let third = sim.unload("a", UnloadHow::Drain);
     assert_eq!(sim.replies[&third], Ok(ModelState::Unloaded));
+}
+
+/// A delete unloads so, and must not find what it waits for half gone.
+#[test]
+fn an_unload_that_may_cancel_waits_for_one_that_is_under_way() {
+    let mut sim = one_model();
+    let a = sim.use_model("a");
+    let first = sim.unload("a", UnloadHow::Drain);
+    let second = sim.unload("a", UnloadHow::DrainOrCancel);
+    assert!(!sim.replies.contains_key(&second));
+    sim.end_request(&a);
+    sim.finish_exits();
+    for request in [first, second] {
+        assert_eq!(sim.replies[&request], Ok(ModelState::Unloaded));
+    }
+}
+
+/// An outcome and a report come in no order between them: what was reported before the end once brought the instance back.
+#[test]
+fn what_a_worker_reported_before_an_end_that_is_known_brings_nothing_back() {
+    let mut sim = one_model();
+    sim.load("a");
+    sim.finish_loads();
+    let (worker, instance) = sim.in_life(&Life::Ready).remove(0);
+    let late = sim.status(&worker, &instance);
+    let gone = Outcome::Done {
+        state: DoneState::Gone,
+        touch_seq: 1,
+    };
+    sim.stubborn.insert(worker.clone(), gone);
+    let unload = sim.unload("a", UnloadHow::Drain);
+    assert_eq!(sim.replies[&unload], Ok(ModelState::Unloaded));
+    sim.stubborn.clear();
+    let report = Report {
+        instances: vec![late],
+        ..Report::default()
+    };
+    let heard = Event::WorkerReported {
+        worker: worker.clone(),
+        report,
+    };
+    sim.event(heard);
+    assert_eq!(sim.fleet.model("a").unwrap().state, ModelState::Unloaded);
+    // A new session says how things are.
+    sim.lose(&worker);
+    sim.connect(&worker);
+    assert_eq!(sim.fleet.model("a").unwrap().state, ModelState::Loaded);
 }
 
 #[test]
