@@ -93,7 +93,6 @@ impl Publisher {
         }
     }
 
-    /// Removes a route.
     pub(crate) fn remove_route(&mut self, instance: &str) {
         if self.routes.remove(instance).is_some() {
             self.changed_routes.insert(instance.to_owned());
@@ -113,7 +112,6 @@ impl Publisher {
         }
     }
 
-    /// Removes a model.
     pub(crate) fn remove_model(&mut self, id: &str) {
         if self.models.remove(id).is_some() {
             self.changed_models.insert(id.to_owned());

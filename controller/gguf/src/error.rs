@@ -48,7 +48,6 @@ pub enum Error {
     /// A type of value that GGUF does not have, or an array of arrays.
     #[error("`{key}` has the unknown value type {kind}")]
     ValueType {
-        /// The key.
         key: String,
         /// The type's number.
         kind: u32,
@@ -61,7 +60,6 @@ pub enum Error {
     Twice {
         /// Key or tensor.
         what: &'static str,
-        /// Its name.
         name: String,
     },
     /// `general.alignment` is no power of two.
@@ -70,7 +68,6 @@ pub enum Error {
     /// A tensor whose shape, type or place makes no sense.
     #[error("tensor `{name}` {why}")]
     Tensor {
-        /// Its name.
         name: String,
         /// What is wrong with it.
         why: &'static str,

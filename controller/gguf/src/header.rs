@@ -29,7 +29,6 @@ const ALIGNMENT_LIMIT: u64 = 1 << 20;
 pub struct Header {
     /// The format's version: 2 or 3.
     pub version: u32,
-    /// Metadata.
     pub metadata: Metadata,
     /// Tensors, in the order of the file.
     pub tensors: Vec<Tensor>,

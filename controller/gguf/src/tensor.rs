@@ -120,9 +120,7 @@ impl CacheType {
 /// One tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name.
     pub name: String,
-    /// Its type.
     pub kind: TensorType,
     /// Elements per dimension, the fastest first; 1 to 4.
     pub shape: Vec<u64>,

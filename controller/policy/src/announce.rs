@@ -1,4 +1,5 @@
-//! Tells the outside what changed: routes, model states, stages of waiters and calls, the timer. Says nothing twice.
+//! Tells the outside what changed in a step: routes, model states, stages of waiters and calls, the timer. Never tells the same thing
+//! twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crate::fleet::{Fleet, Phase};
 use crate::state::{InstanceState, LoadId, Place, Standing};
 use muster_core::{HoldId, InstanceId, ModelId};
 
-/// The shortest timer.
+/// The timer is never set closer than this.
 const SOONEST: Duration = Duration::from_millis(1);
 
 impl Fleet {
@@ -43,7 +44,7 @@ impl Fleet {
 
     fn announce_routes(&mut self, id: &ModelId) {
         let Some(model) = self.models.get(id) else { return };
-        // What left the catalogue finishes what it has.
+        // A model that left the catalogue finishes its requests.
         let orphaned = model.spec.is_none();
         for instance_id in &model.instances {
             let Some(instance) = self.instances.get_mut(instance_id) else {
@@ -140,7 +141,7 @@ impl Fleet {
 
     fn loading_stage(&self, id: &InstanceId) -> Option<Stage> {
         let instance = self.instances.get(id)?;
-        // The hold is on its way otherwise: nothing new to say.
+        // The hold is already being placed: there is nothing new to tell.
         if let InstanceState::Loading { progress, .. } = &instance.state {
             Some(Stage::Loading {
                 instance: id.clone(),
@@ -152,7 +153,7 @@ impl Fleet {
         }
     }
 
-    /// How the model's load stands, for all who wait for it without a hold.
+    /// The stage of the model's load, for everyone who waits for it without a hold.
     fn common_stage(&self, id: &ModelId, positions: &BTreeMap<LoadId, u32>) -> Stage {
         let queued = self.models.get(id).and_then(|model| model.queued);
         if let Some(load) = queued.and_then(|load| self.queue.get(&load)) {
@@ -184,14 +185,14 @@ impl Fleet {
         })
     }
 
-    /// Asks for the next tick. The ledger is fresh: a waiting load is woken whenever time alone makes an instance idle. A queue that was not
-    /// decided to the end is looked at again at once.
+    /// Asks for the next tick. The ledger is fresh here. A waiting load is planned again at the moment an instance becomes idle by time
+    /// alone. A queue that was not planned to its end is planned again at once.
     pub(crate) fn announce_timer(&mut self) {
         let turn = self.ledger.next_turn();
         let turn = turn.filter(|_| self.phase == Phase::Running && !self.queue.is_empty());
         let undecided = self.replan.then_some(self.now);
         let wake = [self.timers.next(), turn, undecided].into_iter().flatten().min();
-        // Never at once: what is due now was done in this step, and a mistake here must not spin.
+        // Never at once: what is due now was done in this step, and a bug here must not cause a busy loop.
         let wake = wake.map(|at| at.max(self.now + SOONEST));
         if let Some(at) = wake
             && self.wake_sent != Some(at)

@@ -1,6 +1,6 @@
-//! Gives an instance its next command, one at a time, and notices what only time can tell about it.
+//! Sends each instance its next command, one at a time, and acts on what becomes due by time alone.
 //!
-//! Looks only at instances in `attention`; one leaves that set when it needs no command. An alarm brings it back.
+//! Only instances in `attention` are examined. An instance leaves that set when it needs no command; an alarm puts it back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::timers::Alarm;
 use muster_core::{HoldId, InstanceId, WorkerId};
 
 impl Fleet {
-    /// Sends what is due, and sets alarms for what time alone will make due.
+    /// Sends the commands that are due, and sets alarms for those that become due by time alone.
     pub(crate) fn attend(&mut self) {
         let mut resync: BTreeSet<WorkerId> = BTreeSet::new();
         let ids: Vec<InstanceId> = self.attention.iter().cloned().collect();
@@ -29,8 +29,8 @@ impl Fleet {
         self.effects.extend(resync);
     }
 
-    /// Sends the next command if none is outstanding, and if it is known what became of the last one: what cannot be sent would be asked for
-    /// again and again. A report explains it, or the next session does.
+    /// Sends the next command if none is outstanding and the outcome of the last one is known. After an unknown outcome a report or the
+    /// next session must first tell the state; else the same command would be sent again and again.
     fn next_command(&mut self, id: &InstanceId) {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
@@ -63,7 +63,7 @@ impl Fleet {
         }
     }
 
-    /// Sends a command unless it was given just before; says whether it did.
+    /// Sends a command unless it was sent just before. Returns whether it was sent.
     fn ask(&mut self, id: &InstanceId, asked: Asked, command: Command) -> bool {
         let (now, longest) = (self.now, self.config.unknown_wait);
         let found = self.instances.get_mut(id);
@@ -95,7 +95,7 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(id) else {
             return false;
         };
-        // The others are not there any more.
+        // The other holds are no longer in place.
         let holds = &instance.holds;
         instance.to_release.retain(|hold| holds.contains(hold));
         let Some(hold) = instance.to_release.first().cloned() else {
@@ -115,7 +115,7 @@ impl Fleet {
         self.ask(id, Asked::PlaceHold(hold.clone()), Command::PlaceHold { hold })
     }
 
-    /// Pin and idle time of its model, where the worker shows others.
+    /// The pin and idle time to send to the worker, if it shows other values.
     fn attributes_to_tell(&self, id: &InstanceId) -> Option<(bool, Option<Duration>)> {
         let instance = self.instances.get(id)?;
         let model = self.spec_of(&instance.spec.model)?;
@@ -165,7 +165,7 @@ impl Fleet {
             || serves && self.attributes_to_tell(id).is_some()
     }
 
-    /// When time will make something due; does what is due already.
+    /// Acts on what is due, and returns when something becomes due next.
     fn deadline(&mut self, id: &InstanceId, resync: &mut BTreeSet<WorkerId>) -> Option<Moment> {
         let (now, config) = (self.now, &self.config);
         let known = &self.waiters;

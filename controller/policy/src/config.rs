@@ -1,4 +1,4 @@
-//! What an operator can set. Values are valid by construction; the controller's config module parses and reports problems.
+//! What an operator can set for policy. Values are valid by construction: the controller's config module parses them and reports problems.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -8,17 +8,17 @@ use crate::api::{Exclusivity, IdleTtl};
 use crate::strategy::Eviction;
 use muster_core::{Bytes, DeviceKind, ModelType};
 
-/// How many models of one type a host, or the fleet, may have loaded.
+/// How many models of one type may be loaded on a host, or in the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// No limit (`-1`).
     Unlimited,
-    /// At most so many.
+    /// At most this many.
     AtMost(NonZeroU32),
 }
 
 impl Limit {
-    /// One, the default.
+    /// One model, the default.
     pub const ONE: Self = Self::AtMost(NonZeroU32::MIN);
 
     /// Whether `count` models are within the limit.
@@ -31,10 +31,10 @@ impl Limit {
     }
 }
 
-/// `--max-loaded-models`, per type (I2).
+/// Limits on loaded models per type (I2), `--max-loaded-models`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// In the order of [`ModelType::ALL`].
+    /// One limit per type, in the order of [`ModelType::ALL`].
     pub per_type: [Limit; 5],
 }
 
@@ -59,78 +59,77 @@ impl Limits {
     }
 }
 
-/// Where to put a model when several places are equally good.
+/// Where to put a model if several places are equally good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Where most memory is left.
+    /// The place with the most memory left.
     Spread,
-    /// Where least memory is left.
+    /// The place with the least memory left.
     Pack,
 }
 
 /// All settings of policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Type limits per host (I2).
+    /// Limits per type on each host (I2).
     pub limits: Limits,
-    /// Type limits over all hosts together, beside those of each host (I2). Unlimited by default.
+    /// Limits per type on the whole fleet, in addition to those of each host (I2). Unlimited by default.
     pub fleet_limits: Limits,
-    /// Loads that may run at once per host (I5).
+    /// Loads that may run on a host at the same time (I5).
     pub max_concurrent_loads: NonZeroU32,
-    /// Memory kept free per device (I4).
+    /// Memory that loads leave free on each device (I4).
     pub margin: Bytes,
-    /// Ignore memory: load even what does not fit (I4).
+    /// Load a model even if it does not fit into memory (I4).
     pub overcommit: bool,
-    /// How many models devices of a kind may host, where that is something else than their workers say (I3).
+    /// How many models a device of a kind may host, where that differs from what its worker reports (I3).
     pub exclusivity: BTreeMap<DeviceKind, Exclusivity>,
-    /// Spread or pack.
     pub placement: Placement,
-    /// Who goes first when room is needed.
+    /// Which idle instance goes first when a load needs room.
     pub eviction: Eviction,
-    /// How long to wait for the roster after a start (PROTOCOL 2).
+    /// How long the controller waits after its start for known workers to join (PROTOCOL 2).
     pub settle: Duration,
-    /// How long a load waits for a capable worker (PROTOCOL 2), or for what a ghost holds.
+    /// How long a load waits for a worker that can host it (PROTOCOL 2), or for memory that a lost worker's instance holds.
     pub worker_wait: Duration,
-    /// How long a load waits for busy victims before they take no new work, finish what they have and go (PROTOCOL 11). None = as long
-    /// as it takes (the seed's rule).
+    /// How long a load waits for busy instances before they stop taking requests, finish those they have and go (PROTOCOL 11). None =
+    /// without limit.
     pub max_eviction_wait: Option<Duration>,
-    /// How long victims may take to finish their work once they take no more; then the load that waits fails and they are ready again.
-    /// It bounds operators' unloads too. None = no limit.
+    /// How long instances may take to finish their requests after they stopped taking new ones. Then the waiting load fails and they take
+    /// requests again. It also limits operators' unloads. None = no limit.
     pub max_drain: Option<Duration>,
-    /// How long an instance stays at least once it is loaded.
+    /// How long an instance stays loaded at least, before a load may evict it.
     pub min_residency: Duration,
-    /// How long a model may be idle before it is unloaded, where the model does not say. None = for ever.
+    /// Idle time before a model is unloaded, for models that set none. None = never.
     pub idle_ttl: Option<Duration>,
-    /// How long an absent worker still counts as one the model may fit on (PROTOCOL 2).
+    /// How long an absent worker counts as a place where a model might fit (PROTOCOL 2).
     pub absent_counts: Duration,
-    /// How long a running load that nobody waits for is spared (I8).
+    /// How long a running load goes on although nobody waits for it any more (I8).
     pub abandon_grace: Duration,
-    /// The longest that an instance must have been quiet to count as idle: while its requests follow each other within short pauses, or
-    /// after a refused eviction. Longer than touches are coalesced (PROTOCOL 19).
+    /// The longest pause for which an instance counts as busy after a request: it applies while requests follow each other closely, and
+    /// after a refused eviction. Longer than the time over which workers coalesce touches (PROTOCOL 19).
     pub quiet: Duration,
-    /// How long to wait for a memory sample newer than the last start or exit before deciding without (I4).
+    /// How long a load waits for a memory sample newer than the last engine start or exit on a device; after that it goes by reservations
+    /// alone (I4).
     pub sample_wait: Duration,
-    /// First and longest time for which automatic loads of a failed model are refused (I7); doubles in between.
+    /// How long a failed model is not loaded for requests (I7): the first pause and the longest.
     pub backoff: Backoff,
-    /// How long an unknown outcome may stay unexplained while its worker is connected, before a full report is asked for.
+    /// How long the outcome of a command to a connected worker may stay unknown before the controller asks for a full report.
     pub unknown_wait: Duration,
-    /// How long holds of streams that this controller never saw are kept after a restart, for gateways to come back (PROTOCOL 9).
+    /// How long, after a restart, the controller keeps holds whose streams it does not know, so that gateways can come back (PROTOCOL 9).
     pub stranger_holds: Duration,
-    /// Loads lost with their worker before the model counts as failed.
+    /// Number of times a load may be lost with its worker before the model counts as failed.
     pub max_lost_loads: u32,
 }
 
-/// A doubling delay.
+/// A delay that doubles up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// The first delay.
+    /// The delay after the first failure.
     pub first: Duration,
-    /// The longest.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The delay after so many failures in a row (from 1).
+    /// The delay after `failures` failures in a row (1 or more).
     #[must_use]
     pub fn after(&self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
@@ -139,7 +138,7 @@ impl Backoff {
 }
 
 impl Config {
-    /// How long a model may be idle before it is unloaded; none = for ever.
+    /// The idle time before a model is unloaded; none = never.
     #[must_use]
     pub fn ttl(&self, ttl: IdleTtl) -> Option<Duration> {
         match ttl {

@@ -1,7 +1,7 @@
-//! Unloads what nobody needs the room of: models idle for longer than they may be, idle ones that left the catalogue, and copies of a model
-//! beyond those it is to have.
+//! Unloads models whose room nobody needs: those idle for longer than their idle time, idle ones that left the catalogue, and replicas
+//! beyond the configured number.
 //!
-//! An alarm is set for each such model: never later than its time is over, earlier if it was used since. So a use costs nothing here.
+//! Each such model has an alarm, never later than the end of its idle time. A use does not move the alarm, so it costs nothing here.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::state::{Asked, Instance, InstanceState};
 use crate::timers::Alarm;
 use muster_core::{InstanceId, ModelId};
 
-/// When to look again if a load runs beside an instance whose time is over.
+/// Time until the next check if a load runs beside an instance that should be unloaded.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Fleet {
-    /// Sets an alarm for when something of a model will be needless, if nothing happens to it.
+    /// Sets an alarm for the moment at which an instance of the model can be unloaded if it stays unused.
     pub(crate) fn watch_idleness(&mut self, id: &ModelId) {
         let alarm = Alarm::Idle(id.clone());
         match self.needless_from(id) {
@@ -33,7 +33,7 @@ impl Fleet {
         }
     }
 
-    /// Unloads what is needless of a model by now.
+    /// Unloads the instances of a model that are not needed any more.
     pub(crate) fn unload_needless(&mut self, id: &ModelId) {
         self.converge(id);
         if self.idle_until(id).is_some_and(|at| at <= self.now) {
@@ -62,7 +62,7 @@ impl Fleet {
             .min()
     }
 
-    /// When the model's time is over; none if it has no end, or if the model is in use, wanted, or not loaded.
+    /// When the model's idle time ends. None if it has no limit, or if the model is in use, wanted or not loaded.
     fn idle_until(&self, id: &ModelId) -> Option<Moment> {
         let model = self.models.get(id)?;
         let ttl = match &model.spec {
@@ -85,15 +85,16 @@ impl Fleet {
         until
     }
 
-    /// The copy that goes first of a model that has more than it is to have, and when it may: such as one that came back with its worker
-    /// after another one was loaded in its place.
+    /// The replica that goes first of a model that has too many, and when it may go. For example, one that came back with its worker after
+    /// another was loaded in its place.
     fn surplus(&self, id: &ModelId) -> Option<(InstanceId, Moment)> {
         let serves = |found: &&Instance| found.published && found.is_ready() && !self.draining(&found.worker);
         let serving: Vec<&Instance> = self.instances_of(id).filter(serves).collect();
         if serving.len() < 2 {
             return None;
         }
-        // What they themselves say, not the catalogue: a controller that began anew has forgotten the settings they were loaded with.
+        // The size that the instances report, not the catalogue's: after a restart the controller does not know the settings they were
+        // loaded with.
         let groups = serving.iter().filter_map(|found| found.spec.group.as_ref());
         let size = groups.map(|group| group.size).max().unwrap_or(1);
         if serving.len() <= usize::try_from(size).unwrap_or(usize::MAX) {
@@ -108,7 +109,7 @@ impl Fleet {
         Some((first, at))
     }
 
-    /// Unloads an instance if it is idle still; says whether that was begun. A load beside it is waited for.
+    /// Unloads an instance that is still idle. Returns whether the unload was sent; while a load runs beside the instance it waits.
     fn unload_idle(&mut self, id: &InstanceId, kind: &DecisionKind) -> bool {
         if self.loads_run_beside(id) {
             return false;
@@ -125,7 +126,7 @@ impl Fleet {
         true
     }
 
-    /// No unload begins on a device where a load runs (PROTOCOL 13).
+    /// Whether a load runs on one of the instance's devices. No unload may begin there (PROTOCOL 13).
     pub(crate) fn loads_run_beside(&self, id: &InstanceId) -> bool {
         let Some(instance) = self.instances.get(id) else {
             return false;

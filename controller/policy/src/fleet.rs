@@ -22,7 +22,7 @@ use crate::strategy::Appraiser;
 use crate::timers::{Alarm, Timers};
 use muster_core::{HoldId, HostId, InstanceId, ModelId, WorkerId};
 
-/// All policy knows. One task owns it.
+/// Everything that policy knows. One task owns it.
 #[derive(Debug)]
 pub struct Fleet {
     pub(crate) config: Config,
@@ -36,51 +36,51 @@ pub struct Fleet {
     pub(crate) queue: BTreeMap<LoadId, Load>,
     pub(crate) waiters: BTreeMap<HoldId, Waiter>,
     pub(crate) commands: BTreeMap<CommandId, InstanceId>,
-    /// What the load queue reads of hosts.
+    /// Hosts in the form that planning reads.
     pub(crate) ledger: Ledger,
-    /// What instances are worth.
+    /// What keeping each instance is worth.
     pub(crate) appraiser: Appraiser,
-    /// What queued loads found when they looked for a place.
+    /// What queued loads found when they last looked for a place.
     pub(crate) memos: Memos,
-    /// Instances that need a command, or another look.
+    /// Instances that need a command or a check.
     pub(crate) attention: BTreeSet<InstanceId>,
-    /// Models with a group of which a part may be loading.
+    /// Models with a replica group that may be partly loaded.
     pub(crate) groups_loading: BTreeSet<ModelId>,
-    /// What waits for the clock.
+    /// What is due at a certain time.
     pub(crate) timers: Timers<Alarm>,
-    /// Models to look at before the step ends.
+    /// Models to reconcile before the step ends.
     pub(crate) dirty: BTreeSet<ModelId>,
-    /// The queue must be decided anew.
+    /// The load queue must be planned again.
     pub(crate) replan: bool,
-    /// Timer as last asked for.
+    /// The moment that the last `WakeAt` asked for.
     pub(crate) wake_sent: Option<Moment>,
     pub(crate) effects: Vec<Effect>,
-    /// Operators' wishes that wait for the fleet to settle.
+    /// Operators' calls that wait until the fleet has settled.
     deferred: Vec<Event>,
     next_command: u64,
     next_load: u64,
 }
 
-/// Rounds of planning in one step; far more than ever needed, so that a mistake here costs a late decision and not a hang.
+/// Limit on planning rounds in one step, far above what is needed: a bug then delays a decision and does not hang the controller.
 const MAX_ROUNDS: usize = 16;
 
-/// Whether decisions are made yet (PROTOCOL 2).
+/// Whether policy decides anything yet (PROTOCOL 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing is placed, evicted or refused until the roster has joined or time is up.
+    /// Nothing is placed, evicted or refused until the roster has joined or the time is up.
     Settling {
         missing: BTreeSet<WorkerId>,
-        /// Workers are about to join, known ones or not: they are taken first.
+        /// Workers, known or new, are about to join; settling waits for them.
         joins_wait: bool,
         time_is_up: bool,
     },
-    /// Business as usual.
+    /// Policy decides.
     Running,
 }
 
 impl Fleet {
-    /// A fleet at its start: it settles until every worker of the roster has joined or `config.settle` has passed (PROTOCOL 2).
-    /// The first [`step`](Self::step) should follow at once (the catalogue, usually): it asks for the timer.
+    /// A fleet at the controller's start. It settles until every worker of the roster has joined or `config.settle` has passed (PROTOCOL
+    /// 2). Call [`step`](Self::step) soon (usually with the catalogue): only a step asks for the timer.
     #[must_use]
     pub fn new(config: Config, roster: Vec<WorkerFacts>, now: Moment) -> Self {
         let missing: BTreeSet<WorkerId> = roster.iter().map(|facts| facts.id.clone()).collect();
@@ -130,8 +130,8 @@ impl Fleet {
         fleet
     }
 
-    /// Workers that had left in order before the start: nothing of them runs, so nobody waits for them, but what fits on them only is not
-    /// refused for as long as absent workers count.
+    /// Adds workers that had shut down in order before the start. None of their engines runs, so settling does not wait for them; but a
+    /// model that fits only on them is not refused while absent workers count.
     pub fn remember_leavers(&mut self, leavers: Vec<WorkerFacts>) {
         for facts in leavers {
             let id = facts.id.clone();
@@ -140,16 +140,16 @@ impl Fleet {
         }
     }
 
-    /// Takes one event and says what to do. `now` is clamped to never run backwards (PROTOCOL 19).
+    /// Handles one event and returns what to do. A `now` before the last one counts as the last one (PROTOCOL 19).
     pub fn step(&mut self, now: Moment, event: Event, ids: &mut dyn IdSource) -> Vec<Effect> {
         self.now = self.now.max(now);
         self.apply(event);
         self.ring();
         self.settle();
         self.reconcile_dirty();
-        // What turned out to be due already.
+        // Handle alarms that are due by now.
         self.ring();
-        // A pass may free or need something that an earlier load of the queue can use; it converges, since every round acts.
+        // One pass may free or claim what an earlier load of the queue can use. The rounds converge, since each one acts.
         for _ in 0..MAX_ROUNDS {
             if !self.plan_if_due(ids) {
                 break;
@@ -209,7 +209,7 @@ impl Fleet {
         }
     }
 
-    /// An operator's wish is judged by a model's state, which is not known before the fleet has settled.
+    /// Whether an event needs the models' states, which are unknown before the fleet has settled.
     fn waits_for_settling(event: &Event) -> bool {
         match event {
             Event::LoadRequested { .. } | Event::UnloadRequested { .. } | Event::PreloadRequested { .. } => {
@@ -232,7 +232,7 @@ impl Fleet {
         }
     }
 
-    /// Ends settling when its time has come.
+    /// Ends settling once all workers have joined or the time is up.
     fn settle(&mut self) {
         let over = match &self.phase {
             Phase::Settling {
@@ -258,7 +258,7 @@ impl Fleet {
         }
     }
 
-    /// Marks a model for another look in this step.
+    /// Marks a model to be reconciled in this step.
     pub(crate) fn touch_model(&mut self, model: &ModelId) {
         if !self.dirty.contains(model) {
             self.dirty.insert(model.clone());
@@ -266,7 +266,7 @@ impl Fleet {
         self.ledger.model_changed(model);
     }
 
-    /// Something changed that the load queue may depend on.
+    /// Marks the load queue to be planned again: something it depends on changed.
     pub(crate) fn room_changed(&mut self) {
         self.replan = true;
     }
@@ -277,7 +277,7 @@ impl Fleet {
         id
     }
 
-    /// Sends a command and remembers it as the instance's outstanding one. The caller has checked that there is none.
+    /// Sends a command and stores it as the instance's outstanding one. The caller has checked that none is outstanding.
     pub(crate) fn send(&mut self, instance: &InstanceId, asked: Asked, command: Command) {
         let Some(found) = self.instances.get_mut(instance) else {
             return;
@@ -296,7 +296,7 @@ impl Fleet {
         });
     }
 
-    /// Tells a worker that its instance's end was heard; nothing waits for the answer.
+    /// Tells the worker that the controller has recorded the instance's end. Nothing waits for the answer.
     pub(crate) fn acknowledge_end(&mut self, worker: &WorkerId, instance: &InstanceId) {
         let id = CommandId(self.next_command);
         self.next_command += 1;
@@ -323,7 +323,7 @@ impl Fleet {
         }));
     }
 
-    /// A decision about an instance, with its model and worker.
+    /// Emits a decision about an instance, with its model and worker.
     pub(crate) fn decided_on(&mut self, kind: DecisionKind, instance: &InstanceId) {
         let Some(found) = self.instances.get(instance) else {
             return;
@@ -340,7 +340,7 @@ impl Fleet {
         }
     }
 
-    /// All instances of a model, ghosts included, by id.
+    /// All instances of a model, ghosts included, in the order of their ids.
     pub(crate) fn instances_of(&self, model: &ModelId) -> impl Iterator<Item = &Instance> {
         let ids = self
             .models
@@ -350,7 +350,7 @@ impl Fleet {
         ids.filter_map(|id| self.instances.get(id))
     }
 
-    /// All instances on a host, ghosts included, by id.
+    /// All instances on a host, ghosts included, in the order of their ids.
     pub(crate) fn on_host<'a>(&'a self, host: &HostId) -> impl Iterator<Item = &'a Instance> {
         self.hosts
             .get(host)
@@ -361,7 +361,7 @@ impl Fleet {
             .filter_map(|id| self.instances.get(id))
     }
 
-    /// All instances with a reservation on a device, ghosts included, by id.
+    /// All instances with a reservation on a device, ghosts included, in the order of their ids.
     pub(crate) fn on_device<'a>(&'a self, key: &DeviceKey) -> impl Iterator<Item = &'a Instance> {
         self.devices
             .get(key)
@@ -399,7 +399,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// Removes an instance from all indexes; its engine is gone.
+    /// Removes an instance whose engine has ended from all indexes.
     pub(crate) fn remove_instance(&mut self, id: &InstanceId) -> Option<Instance> {
         let instance = self.instances.remove(id)?;
         if let Some(worker) = self.workers.get_mut(&instance.worker) {

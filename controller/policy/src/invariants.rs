@@ -1,4 +1,4 @@
-//! What must hold of a fleet after every step, by what policy knows. Tests and the simulator call it; it changes nothing.
+//! Checks what must hold of a fleet after every step, as far as policy knows. Tests and the simulator call it; it changes nothing.
 
 mod decisions;
 
@@ -8,88 +8,67 @@ use crate::state::{InstanceState, Place};
 use decisions::{all_or_none, commanded, least_recently_used};
 use muster_core::{Bytes, HostId, InstanceId, ModelId, ModelType, WorkerId};
 
-/// A broken promise.
+/// A broken rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// An instance is being evicted though work runs, queues or is held there.
+    /// An instance is being evicted although it has requests or holds.
     #[error("I1/I10: busy instance {0} is being evicted")]
     EvictsBusy(InstanceId),
     /// Too many models of a type on a host.
     #[error("I2: {count} models of type {} on host {host}", kind.name())]
     TooManyOfType {
-        /// The host.
         host: HostId,
-        /// The type.
         kind: ModelType,
-        /// How many.
         count: usize,
     },
     /// Too many models of a type in the fleet.
     #[error("I2: {count} models of type {} in the fleet", kind.name())]
-    TooManyInFleet {
-        /// The type.
-        kind: ModelType,
-        /// How many.
-        count: usize,
-    },
+    TooManyInFleet { kind: ModelType, count: usize },
     /// More than one model on an exclusive device.
     #[error("I3: {device} hosts {models:?}")]
-    NotExclusive {
-        /// The device.
-        device: DeviceKey,
-        /// The models.
-        models: Vec<ModelId>,
-    },
-    /// More memory promised than there is.
+    NotExclusive { device: DeviceKey, models: Vec<ModelId> },
+    /// Instances and claims together are larger than the device.
     #[error("I4: {charged} of {capacity} promised on {device}")]
     Overcommitted {
-        /// The device.
         device: DeviceKey,
-        /// Bytes promised.
+        /// Bytes of all instances and claims.
         charged: Bytes,
-        /// Bytes there are.
+        /// The device's total memory.
         capacity: Bytes,
     },
-    /// A load began where less memory is free than it needs beside what the others may still come to use.
+    /// A load began although the free memory minus what other instances may still take is less than it needs.
     #[error("I4: {wanted} wanted and {unrealised} promised of {free} free on {device}")]
     NotFree {
-        /// The device.
         device: DeviceKey,
         /// Bytes the load needs.
         wanted: Bytes,
-        /// Bytes that others have reserved and do not use yet.
+        /// Bytes that other instances have reserved and do not use yet.
         unrealised: Bytes,
-        /// Bytes free by the sample that was relied on.
+        /// Free bytes by the sample that the decision relied on.
         free: Bytes,
     },
-    /// A load began though no sample showed the last start or exit on the device yet, and one was still to be waited for.
+    /// A load began before a memory sample showed the last start or exit on the device, while it should still have waited for one.
     #[error("I4: a load began on {0} without a sample newer than the last change there")]
     Unsampled(DeviceKey),
     /// Too many loads at once on a host.
     #[error("I5: {count} loads run on host {host}")]
-    TooManyLoads {
-        /// The host.
-        host: HostId,
-        /// How many.
-        count: usize,
-    },
-    /// A load began on a device where this instance loads or unloads.
+    TooManyLoads { host: HostId, count: usize },
+    /// A load began on a device where this instance loads or ends.
     #[error("I5: a load began beside instance {0}, which loads or unloads")]
     LoadsBeside(InstanceId),
-    /// One of several victims of a load is unloaded though not all of them have said that they are idle.
+    /// One of several victims of a load is unloaded before all of them were reported idle.
     #[error(
         "PROTOCOL 10: {victim} goes for {for_model} before all that are to go have said that they are idle"
     )]
     NotAllIdle {
-        /// Who goes.
+        /// The instance that goes.
         victim: InstanceId,
-        /// For which model.
         for_model: ModelId,
     },
-    /// An instance takes no new work for a load that does not wait any more.
+    /// An instance is quiesced for a load that no longer waits.
     #[error("PROTOCOL 10: {0} is quiesced for nobody")]
     QuiescedForNobody(InstanceId),
-    /// A stream is promised an instance that takes no new work.
+    /// A stream was promised an instance that takes no new requests.
     #[error("PROTOCOL 11: a hold is placed on {0}, which takes no new work")]
     PromisesQuiesced(InstanceId),
     /// Policy unloads an instance on a device where a load runs.
@@ -98,43 +77,38 @@ pub enum Violation {
     /// A pinned model is being evicted.
     #[error("I6: pinned model {0} is being evicted")]
     EvictsPinned(ModelId),
-    /// A load whose engine failed is tried more than once more.
+    /// A load whose engine failed is tried a third time.
     #[error("I7: attempt {attempt} of {model} begins")]
-    RetriesAgain {
-        /// The model.
-        model: ModelId,
-        /// Which attempt.
-        attempt: u32,
-    },
-    /// A load began on a host that is closed for the second attempt of another.
+    RetriesAgain { model: ModelId, attempt: u32 },
+    /// A load began on a host that is reserved for another load's second attempt.
     #[error("I7: {model} begins while the second attempt of {retry} has the host")]
     BesideRetry {
         /// The model that begins.
         model: ModelId,
-        /// The model whose load failed before.
+        /// The model that has the host for its second attempt.
         retry: ModelId,
     },
-    /// One model made room though another that would have done was idle for longer.
+    /// A model was evicted although another one would have done and was idle for longer.
     #[error("I9: {victim} goes before {older}")]
     NotTheLeastRecentlyUsed {
-        /// Who goes.
+        /// The model that goes.
         victim: ModelId,
-        /// Who should.
+        /// The model that should go.
         older: ModelId,
     },
-    /// A queued load that nobody waits for.
+    /// A queued load has nobody who waits for it.
     #[error("I8: nobody waits for the queued load of {0}")]
     Abandoned(ModelId),
-    /// A command that nobody can carry out: without a session there is nobody to send it to (PROTOCOL 3).
+    /// A command was sent to a worker without a session (PROTOCOL 3).
     #[error("a command to worker {0}, which has no session")]
     NoSession(WorkerId),
-    /// Policy's own books do not agree.
+    /// Policy's own data contradicts itself.
     #[error("inconsistent: {0}")]
     Inconsistent(String),
 }
 
-/// Checks a fleet and what its last step decided. Decisions are judged when they are made, by what policy knew then: a worker that
-/// comes back may bring more than there is room for, and that is nobody's decision.
+/// Checks a fleet and the decisions of its last step. A decision is judged at the time it is made, by what policy knew then: a worker that
+/// comes back may bring more than there is room for, which nobody decided.
 ///
 /// # Errors
 /// All violations found.
@@ -208,7 +182,7 @@ fn queue(fleet: &Fleet, found: &mut Vec<Violation>) {
     }
 }
 
-/// What the load queue reads of hosts is what the fleet says.
+/// Checks that the ledger agrees with the fleet.
 fn ledger(fleet: &Fleet, found: &mut Vec<Violation>) {
     if !fleet.ledger_is_fresh() {
         found.push(Violation::Inconsistent("the ledger was not refreshed".to_owned()));

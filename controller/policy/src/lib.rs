@@ -1,9 +1,9 @@
 //! Which models run where: a pure function of events.
 //!
-//! [`Fleet::step`] takes one [`Event`] and the time and returns the [`Effect`]s it calls for. A driver owns the [`Fleet`]; an executor
-//! carries effects out and feeds what came of them back as events.
+//! [`Fleet::step`] takes the time and an [`Event`] and returns the [`Effect`]s to carry out. A driver owns the [`Fleet`]; an executor
+//! carries the effects out and reports their results as events.
 //!
-//! Architecture invariant: this crate reads no clock, no randomness, no environment and does no I/O; `now` and new ids are handed in.
+//! Architecture invariant: this crate reads no clock, no randomness and no environment, and does no I/O. Callers pass `now` and new ids.
 #![forbid(unsafe_code)]
 
 mod announce;

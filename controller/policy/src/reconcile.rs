@@ -1,4 +1,4 @@
-//! Makes what is wanted of a model meet what is there: waiters to instances, calls to answers, wishes to the load queue.
+//! Brings together what is wanted of a model and what exists: waiters get instances, calls get answers, wishes become loads.
 //!
 //! Runs for every model that an event touched, and is idempotent.
 
@@ -10,27 +10,27 @@ use crate::state::{Before, Exit, Instance, InstanceState, Load, Place, Waiter, W
 use crate::timers::Alarm;
 use muster_core::{HoldId, InstanceId, ModelId, WorkerId};
 
-/// What a model has to offer to a waiter.
+/// What a model can offer to a waiter.
 enum Home {
-    /// An instance that takes requests.
+    /// This instance takes requests.
     Ready(InstanceId),
-    /// Something that will become clear by itself: a load, an eviction under way, an unexplained state.
+    /// Nothing yet, but that will change by itself: a load, an eviction in progress, or an unknown state.
     Soon,
-    /// An operator is unloading it.
+    /// An operator is unloading the model.
     Unloading,
-    /// No instance of it is here or coming.
+    /// The model has no instance, and none is coming.
     Cold,
 }
 
 impl Fleet {
-    /// Looks at every touched model; leaves the set as it is, for announcing.
+    /// Reconciles every touched model. The set stays as it is, for announcing.
     pub(crate) fn reconcile_dirty(&mut self) {
         let dirty: Vec<ModelId> = self.dirty.iter().cloned().collect();
         for model in &dirty {
             self.ledger.model_changed(model);
             self.answer_calls(model);
             self.drop_needless_load(model);
-            // Most that wait in the queue have nothing yet.
+            // Most models that wait in the queue have no instance.
             if self.instances_of(model).next().is_none() {
                 self.serve_waiters(model);
                 self.timers.set(&Alarm::Refill(model.clone()), None);
@@ -45,13 +45,13 @@ impl Fleet {
         }
     }
 
-    /// An instance of the model takes requests.
+    /// Whether an instance of the model takes requests.
     pub(crate) fn serving(&self, model: &ModelId) -> bool {
         self.instances_of(model)
             .any(|found| found.published && found.is_ready())
     }
 
-    /// A model's state as users see it; none if it is not known.
+    /// A model's state as users see it; none if the model is unknown.
     pub(crate) fn model_state(&self, id: &ModelId) -> Option<ModelState> {
         let model = self.models.get(id)?;
         let (mut loaded, mut loading, mut leaving, mut lost_with) =
@@ -88,7 +88,7 @@ impl Fleet {
         })
     }
 
-    /// Answers operators' calls whose load or unload is over.
+    /// Answers operators' calls whose load or unload has ended.
     fn answer_calls(&mut self, id: &ModelId) {
         let serving = self.serving(id);
         let leaves = |found: &Instance| {
@@ -99,7 +99,7 @@ impl Fleet {
             ends || found.unloading()
         };
         let leaving = self.instances_of(id).any(leaves);
-        // Nothing is loading and nothing is left that could serve: the model left the catalogue before its group was whole.
+        // Nothing is loading and no instance can serve: the model left the catalogue before its group was complete.
         let over = self
             .instances_of(id)
             .all(|found| found.going() && !found.carries_load());
@@ -126,7 +126,7 @@ impl Fleet {
             };
             self.reply(call.request, result);
         }
-        // It serves again: what ran there did not finish in time.
+        // It serves again: its requests did not finish in time for the unload.
         let result = if serving {
             Err(LoadError::NotDrained(id.clone()))
         } else {
@@ -137,21 +137,21 @@ impl Fleet {
         }
     }
 
-    /// Drops a queued load that an instance has made needless, or that nobody waits for (I8).
+    /// Drops a queued load that is no longer needed because an instance serves, or that nobody waits for (I8).
     fn drop_needless_load(&mut self, id: &ModelId) {
         let Some(model) = self.models.get(id) else { return };
         let Some(load) = model.queued.and_then(|load| self.queue.get(&load)) else {
             return;
         };
-        // What was asked for before may still be here (PROTOCOL 2).
+        // A load that was asked for in an earlier session may still be wanted (PROTOCOL 2).
         if self.phase != Phase::Running {
             return;
         }
         let serve = self.instances_of(id).filter(|found| self.will_serve(found));
-        // The replicas that are left do not make the load of one more needless (PROTOCOL 14).
+        // The remaining replicas do not make the load of a missing one needless (PROTOCOL 14).
         let size = load.group.as_ref().map_or(1, |group| group.size);
         let here = serve.count() >= usize::try_from(size).unwrap_or(usize::MAX);
-        // A refill is for those that serve; the model is not loaded again for its sake.
+        // A refill only completes a model that serves; it does not load the model again.
         let refills_nothing =
             load.origin == Origin::Preload && load.group.is_some() && model.instances.is_empty();
         let wanted = load.explicit() && !refills_nothing;
@@ -173,29 +173,29 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// It takes new requests.
+    /// Whether the instance takes new requests.
     fn open(&self, instance: &Instance) -> bool {
         instance.published && instance.is_ready() && !self.draining(&instance.worker)
     }
 
-    /// Some instance of the model takes new requests.
+    /// Whether some instance of the model takes new requests.
     pub(crate) fn takes_requests(&self, model: &ModelId) -> bool {
         self.instances_of(model).any(|found| self.open(found))
     }
 
-    /// The instance takes requests, or will once it is loaded.
+    /// Whether the instance takes requests, or will once it is loaded.
     pub(crate) fn will_serve(&self, instance: &Instance) -> bool {
         matches!(instance.state, InstanceState::Loading { .. }) || self.open(instance)
     }
 
-    /// The worker is shutting down.
+    /// Whether the worker is shutting down.
     pub(crate) fn draining(&self, worker: &WorkerId) -> bool {
         self.workers
             .get(worker)
             .is_some_and(|worker| worker.facts.draining)
     }
 
-    /// Somebody waits for the model and has no instance yet, or one that still loads.
+    /// Whether some stream waits for the model without an instance, or with one that still loads.
     fn has_unheld_waiters(&self, id: &ModelId) -> bool {
         let unheld = |hold: &HoldId| {
             self.waiters
@@ -207,7 +207,7 @@ impl Fleet {
             .is_some_and(|model| model.waiters.iter().any(unheld))
     }
 
-    /// Somebody waits for a load of the model: a stream, or an operator's call.
+    /// Whether somebody waits for a load of the model: a stream, or an operator's call.
     pub(crate) fn awaited_by_anyone(&self, id: &ModelId) -> bool {
         let called_for = self.models.get(id).is_some_and(|model| !model.loads.is_empty());
         called_for || self.has_unheld_waiters(id)
@@ -233,7 +233,7 @@ impl Fleet {
         }
     }
 
-    /// Holds on a worker that shuts down, of streams that are served elsewhere, keep an instance for nobody.
+    /// Releases holds on a worker that shuts down if their streams are served elsewhere: they would keep the instance for nobody.
     fn release_copies(&mut self, id: &ModelId) {
         let Some(model) = self.models.get(id) else { return };
         for instance_id in &model.instances {
@@ -296,7 +296,7 @@ impl Fleet {
         }
     }
 
-    /// Gives a waiter an instance; its hold is placed as soon as no command is outstanding there.
+    /// Assigns an instance to a waiter. Its hold is placed as soon as no command is outstanding there.
     fn assign(&mut self, hold: &HoldId, id: InstanceId) {
         let Some(instance) = self.instances.get_mut(&id) else {
             return;
@@ -313,11 +313,11 @@ impl Fleet {
         }
     }
 
-    /// A waiter finds nothing: queue a load, unless the model failed lately (I7).
+    /// Queues a load for a waiter that found no instance, unless the model failed a short time ago (I7).
     fn want(&mut self, id: &ModelId, hold: &HoldId) {
         let Some(model) = self.models.get(id) else { return };
         if let Some(load) = model.queued {
-            // A preload refuses where a user's load evicts; who joins one must not be worse off.
+            // A preload is refused where a load for a request evicts. Whoever joins a preload must get the same treatment.
             if let Some(preload) = self
                 .queue
                 .get_mut(&load)
@@ -349,7 +349,7 @@ impl Fleet {
         }
     }
 
-    /// Puts a new load at the end of the queue.
+    /// Adds a load to the end of the queue.
     pub(crate) fn enqueue(&mut self, id: &ModelId, spec: Arc<ModelSpec>, origin: Origin) {
         let load_id = self.new_load_id();
         let Some(model) = self.models.get_mut(id) else {
@@ -357,7 +357,7 @@ impl Fleet {
         };
         model.queued = Some(load_id);
         let mut load = Load::new(load_id, spec, origin);
-        // What is there of its group is a part of what is wanted.
+        // Existing replicas of the wanted group stay a part of it.
         let same = |(group, spec): &(Group, Arc<ModelSpec>)| {
             group.size == load.spec.replicas.get() && spec.spec_hash == load.spec.spec_hash
         };
@@ -368,7 +368,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// Notes whether anybody waits for a running load (I8).
+    /// Records whether anybody waits for a running load (I8).
     fn mark_wanted(&mut self, id: &ModelId) {
         let awaited = self.awaited_by_anyone(id);
         let now = self.now;

@@ -27,19 +27,19 @@ use crate::state::{Instance, InstanceState};
 use habits::{Habits, Tally};
 use muster_core::{Bytes, ModelId};
 
-/// Who goes first when room is needed (I9). Busy instances are waited for only if no idle ones are left, whatever the order.
+/// Which idle instance goes first when a load needs room (I9). Busy instances go only if no idle one is left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// The least recently used: for a slot strictly of the type, for memory of the same type first (seed 002).
+    /// The least recently used. For a slot: of the full type. For memory: of the type that is loaded, then of other types.
     #[default]
     Lru,
-    /// Whose next load will cost least for the bytes it frees: (load time + half a minute) × frequency / bytes, and more while a conversation
-    /// may go on. Frequencies are forgotten the faster the more taste changes.
+    /// The one whose next load costs least for the bytes that its end frees: (load time + 30 s) × frequency / bytes, and more while a
+    /// conversation may go on. The faster the popularity of models changes, the faster old uses are forgotten.
     CostAware,
 }
 
 impl Eviction {
-    /// All orders.
+    /// All strategies.
     pub const ALL: [Self; 2] = [Self::Lru, Self::CostAware];
 
     /// Its name in the configuration.
@@ -51,7 +51,7 @@ impl Eviction {
         }
     }
 
-    /// Where memory is short, models of the type that is to be loaded go before others.
+    /// Whether models of the type that is loaded go before others where memory is short.
     pub(crate) const fn own_type_first(self) -> bool {
         match self {
             Self::Lru => true,
@@ -59,7 +59,7 @@ impl Eviction {
         }
     }
 
-    /// Nothing but an instance's own last use counts.
+    /// Whether only an instance's own last use counts.
     pub(crate) const fn by_last_use(self) -> bool {
         match self {
             Self::Lru => true,
@@ -68,26 +68,26 @@ impl Eviction {
     }
 }
 
-/// A longer pause ends a conversation: what follows is a new use. After such a pause the model is worth what one of average popularity is,
-/// beside its own popularity.
+/// A longer pause ends a conversation, and the next request counts as a new use. After a pause of this length a model is worth its own
+/// popularity plus the average one.
 const CONVERSATION: Duration = Duration::from_secs(90);
 
-/// What a load costs beside its time.
+/// The cost of a load in addition to its time: somebody waits.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// What a load that was never seen is taken to cost: so long, and a second for so many bytes.
+/// The assumed time of a load that was never seen: this, plus a second per `UNSEEN_RATE` bytes.
 const UNSEEN_LOAD: Duration = Duration::from_secs(3);
 const UNSEEN_RATE: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 
-/// What keeping an instance is worth, by the strategy: the least worth goes first. Comparable within one fleet only.
+/// What keeping an instance is worth. The instance with the least worth goes first. Values of different fleets do not compare.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Worth(u64);
 
 impl Worth {
-    /// Nothing: no eviction is cheaper.
+    /// Worth nothing: no eviction is cheaper.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of a logarithm as a fixed-point number, one is so much.
+    /// The number that stands for 1.0 of a logarithm (32 bits after the point).
     const ONE: f64 = 4_294_967_296.0;
 
     fn by_time(last_used: Moment) -> Self {
@@ -95,13 +95,14 @@ impl Worth {
         Self(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// A logarithm as a fixed-point number; far from both ends for anything that is measured in seconds and bytes.
+    /// A logarithm as a fixed-point number. The range is ample for anything measured in seconds and bytes.
     fn by_log(log: f64) -> Self {
         const ZERO: f64 = 1024.0;
         Self(whole((log + ZERO).max(0.0) * Self::ONE))
     }
 
-    /// What several losses come to: by `lru` the latest use counts, by `cost_aware` they add up. Never less than any of them.
+    /// The worth of several instances together: by `lru` that of the latest use, by `cost_aware` their sum. Never less than that of any of
+    /// them.
     pub(crate) fn together(rule: Eviction, losses: impl Iterator<Item = Self>) -> Self {
         let losses: SmallVec<[Self; 8]> = losses.collect();
         let Some(most) = losses.iter().max() else {
@@ -120,24 +121,24 @@ impl Worth {
     }
 }
 
-/// What keeping an instance is worth.
+/// What keeping an instance is worth, per byte and as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Appraisal {
-    /// For each of its bytes: where memory is short the least goes first.
+    /// Worth per byte: where memory is short the least goes first.
     pub(crate) worth: Worth,
-    /// As a whole: what its going costs.
+    /// Worth of the whole instance: the cost of evicting it.
     pub(crate) loss: Worth,
-    /// Until when that is so if nothing happens; none = for ever.
+    /// The moment at which the value changes if the instance stays unused; none = never.
     pub(crate) until: Option<Moment>,
 }
 
-/// A float as the nearest whole number below; the largest there is if it is larger.
+/// The value rounded down; `u64::MAX` if it is larger.
 fn whole(value: f64) -> u64 {
     Duration::try_from_secs_f64(value).map_or(u64::MAX, |span| span.as_secs())
 }
 
-/// What a conversation that may go on is worth after such a pause, in models of average popularity, and until which pause that is so.
-/// In steps, since every step is read by the ledger; each is right in its middle.
+/// What a conversation is worth that has paused this long and may go on, as a multiple of an average model's popularity; and the pause up
+/// to which this value holds. The value falls in steps because the ledger reads each step; each step is exact in its middle.
 fn conversation(pause: Duration) -> (f64, Option<Duration>) {
     let (mut until, mut value) = (CONVERSATION / 4, 32.0);
     while pause >= until {
@@ -150,18 +151,18 @@ fn conversation(pause: Duration) -> (f64, Option<Duration>) {
     (value, Some(until))
 }
 
-/// What is remembered of a model.
+/// What is known of a model's uses and loads.
 #[derive(Debug, Clone, Copy, Default)]
 struct Credit {
     tally: Tally,
     last_used: Moment,
-    /// A load began and has not ended.
+    /// When the load began that has not ended yet.
     load_began: Option<Moment>,
     /// How long the last load took.
     load_time: Option<Duration>,
 }
 
-/// Judges what instances are worth.
+/// Computes what instances are worth.
 #[derive(Debug)]
 pub(crate) struct Appraiser {
     rule: Eviction,
@@ -178,7 +179,7 @@ impl Appraiser {
         }
     }
 
-    /// An instance may have been used, or may have been loaded.
+    /// Records a use or a load of an instance, if there was one since the last call.
     pub(crate) fn notice(&mut self, instance: &Instance, now: Moment) {
         match self.rule {
             Eviction::Lru => return,
@@ -216,12 +217,12 @@ impl Appraiser {
         }
     }
 
-    /// Forgets models that are no more.
+    /// Forgets models that are no longer known.
     pub(crate) fn forget(&mut self, known: impl Fn(&ModelId) -> bool) {
         self.credits.retain(|model, _| known(model));
     }
 
-    /// Models it remembers.
+    /// The number of models it remembers.
     pub(crate) fn len(&self) -> usize {
         self.credits.len()
     }
@@ -247,8 +248,8 @@ impl Appraiser {
         }
     }
 
-    /// The logarithm of cost of a load × frequency, such that all of them age alike and so keep their order. `conversation`: what it is
-    /// worth beside that it may go on, in models of average popularity.
+    /// The logarithm of (cost of a load × frequency). All models age alike, so their order stays the same. `conversation`: the extra worth
+    /// of a conversation that may go on, as a multiple of an average model's popularity.
     fn log_of_loss(&self, instance: &Instance, bytes: Bytes, conversation: f64) -> f64 {
         let credit = self.credits.get(&instance.spec.model);
         let unseen = UNSEEN_LOAD.as_secs_f64() + float(bytes.get()) / UNSEEN_RATE;

@@ -1,4 +1,4 @@
-//! When to look at something again though nothing happens: one queue for all that waits for the clock.
+//! Alarms: when to examine something again although no event arrives. One queue for everything that is due by time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,24 +6,24 @@ use crate::api::Moment;
 use crate::fleet::{Fleet, Phase};
 use muster_core::{InstanceId, ModelId, WorkerId};
 
-/// What the fleet waits for the clock with.
+/// What becomes due by time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Alarm {
-    /// Settling has taken its time.
+    /// Settling must end.
     Settle,
-    /// The load queue is to be decided anew.
+    /// The load queue must be planned again.
     Queue,
-    /// An instance needs a command, or nobody has explained what became of one.
+    /// An instance needs a command, or the outcome of one has been unknown for too long.
     Instance(InstanceId),
-    /// A model may have been idle for too long, or has copies too many; never later than it has.
+    /// A model may have been idle for too long or have too many replicas. Never later than that moment.
     Idle(ModelId),
-    /// A model may be loaded once more for what it lacks.
+    /// A model may load a replica that it lacks.
     Refill(ModelId),
-    /// A worker that left in order is forgotten.
+    /// A worker that shut down in order can be forgotten.
     Leaver(WorkerId),
 }
 
-/// One moment for each of a set of things.
+/// Things that are due, each at one moment.
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     due: BTreeSet<(Moment, K)>,
@@ -44,7 +44,7 @@ impl<K: Ord + Clone> Timers<K> {
         self.moments.get(key).copied()
     }
 
-    /// Sets the moment of one, in place of an earlier one; none = never.
+    /// Sets when `key` is due, in place of an earlier setting; none = never.
     pub(crate) fn set(&mut self, key: &K, at: Option<Moment>) {
         let before = self.get(key);
         if before == at {
@@ -60,14 +60,14 @@ impl<K: Ord + Clone> Timers<K> {
         }
     }
 
-    /// Sets the moment of one unless an earlier one is set: who looks then sees whether it is time.
+    /// Sets when `key` is due unless it is due earlier: whoever handles that alarm sets the next one.
     pub(crate) fn no_later(&mut self, key: &K, at: Moment) {
         if self.get(key).is_none_or(|before| before > at) {
             self.set(key, Some(at));
         }
     }
 
-    /// Takes out one whose moment has come.
+    /// Takes out one that is due.
     pub(crate) fn pop_due(&mut self, now: Moment) -> Option<K> {
         let (at, key) = self.due.first()?;
         if *at > now {
@@ -84,7 +84,7 @@ impl<K: Ord + Clone> Timers<K> {
 }
 
 impl Fleet {
-    /// Attends to all whose moment has come.
+    /// Handles everything that is due.
     pub(crate) fn ring(&mut self) {
         while let Some(alarm) = self.timers.pop_due(self.now) {
             let settled = self.phase == Phase::Running;
@@ -96,7 +96,7 @@ impl Fleet {
                 }
                 Alarm::Queue => self.replan = true,
                 Alarm::Instance(id) => drop(self.attention.insert(id)),
-                // When the fleet has settled all models are looked at.
+                // All models are examined when the fleet has settled.
                 Alarm::Idle(_) | Alarm::Refill(_) if !settled => {}
                 Alarm::Idle(id) => self.unload_needless(&id),
                 Alarm::Refill(id) => self.refill(&id),

@@ -1,4 +1,4 @@
-//! What the driver may read of a fleet, for lists, snapshots and metrics. Nothing here can change it.
+//! What the driver may read of a fleet, for lists, snapshots and metrics. Nothing in this module changes the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,65 +8,58 @@ use muster_core::{Bytes, DeviceKind, HostId, InstanceId, ModelId, WorkerId};
 use crate::fleet::{Fleet, Phase};
 use crate::state::{Device, Instance, LoadId, Model, Presence, Worker};
 
-/// A model.
+/// A model as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelView {
-    /// Its id.
     pub id: ModelId,
-    /// Its state as users see it.
     pub state: ModelState,
-    /// Its instances, ghosts included.
+    /// Its instances, those on lost workers included.
     pub instances: Vec<InstanceId>,
-    /// Place in the load queue, from 1, while it waits there.
+    /// Place in the load queue, 1 is next; none if the model is not queued.
     pub queue_position: Option<u32>,
-    /// Last use over its instances.
+    /// When any of its instances was last used.
     pub last_used: Option<Moment>,
 }
 
-/// An instance.
+/// An instance as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceView {
-    /// Its id.
     pub id: InstanceId,
-    /// Its model.
     pub model: ModelId,
-    /// Its worker.
     pub worker: WorkerId,
-    /// Its route, if it has one.
+    /// The state of its route; none if it has no route.
     pub route: Option<RouteState>,
-    /// Its worker's session is lost.
+    /// Its worker is lost.
     pub ghost: bool,
 }
 
-/// A device.
+/// A device as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceView {
-    /// Which.
     pub key: DeviceKey,
-    /// What it is.
     pub kind: DeviceKind,
     /// Total memory.
     pub capacity: Bytes,
-    /// Free memory by the newest sample.
+    /// Free memory by the newest sample; none without a sample.
     pub free: Option<Bytes>,
-    /// Bytes reserved by instances, ghosts included.
+    /// Bytes that instances have reserved, those on lost workers included.
     pub reserved: Bytes,
-    /// Bytes of these that belong to lost workers.
+    /// The part of `reserved` that belongs to lost workers.
     pub ghosts: Bytes,
     /// Workers that list it.
     pub workers: Vec<WorkerId>,
-    /// Models on it.
+    /// Models with an instance on the device.
     pub models: Vec<ModelId>,
 }
 
-/// A worker.
+/// A worker as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerView {
-    /// What it said about itself last.
+    /// What the worker reported about itself last.
     pub facts: WorkerFacts,
     /// Its session is open.
     pub connected: bool,
-    /// Since when it is connected or away.
+    /// When it connected, or when it left.
     pub since: Moment,
 }
 
@@ -81,13 +74,13 @@ fn instance_view(instance: &Instance) -> InstanceView {
 }
 
 impl Fleet {
-    /// Whether settling is over.
+    /// Whether settling after the start is over.
     #[must_use]
     pub fn settled(&self) -> bool {
         matches!(self.phase, Phase::Running)
     }
 
-    /// Models of the catalogue, and those that still have instances, by id.
+    /// All models of the catalogue and all that still have instances, in the order of their ids.
     #[must_use]
     pub fn models(&self) -> Vec<ModelView> {
         let positions: BTreeMap<LoadId, u32> = self.queue.keys().copied().zip(1..).collect();
@@ -96,7 +89,7 @@ impl Fleet {
         self.models.iter().filter_map(view).collect()
     }
 
-    /// One of [`models`](Self::models).
+    /// The model with this id; none if [`models`](Self::models) does not have it.
     #[must_use]
     pub fn model(&self, id: &str) -> Option<ModelView> {
         let position = |load: LoadId| u32::try_from(self.queue.range(..=load).count()).ok();
@@ -121,32 +114,32 @@ impl Fleet {
         })
     }
 
-    /// Instances by id.
+    /// All instances, in the order of their ids.
     #[must_use]
     pub fn instances(&self) -> Vec<InstanceView> {
         self.instances.values().map(instance_view).collect()
     }
 
-    /// One of [`instances`](Self::instances).
+    /// The instance with this id.
     #[must_use]
     pub fn instance(&self, id: &InstanceId) -> Option<InstanceView> {
         self.instances.get(id).map(instance_view)
     }
 
-    /// Instances of a host's lost workers.
+    /// Instances of the host's lost workers.
     #[must_use]
     pub fn ghosts_of_host(&self, host: &HostId) -> Vec<InstanceView> {
         let ghosts = self.on_host(host).filter(|instance| instance.lost());
         ghosts.map(instance_view).collect()
     }
 
-    /// Kinds of device that there are.
+    /// The kinds of all known devices.
     #[must_use]
     pub fn device_kinds(&self) -> BTreeSet<DeviceKind> {
         self.devices.values().map(|device| device.kind).collect()
     }
 
-    /// Devices by host and id.
+    /// All devices, in the order of host and id.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceView> {
         let view = |(key, device): (&DeviceKey, &Device)| {
@@ -172,7 +165,7 @@ impl Fleet {
         self.devices.iter().map(view).collect()
     }
 
-    /// Workers by id.
+    /// All workers, in the order of their ids.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerView> {
         let view = |worker: &Worker| WorkerView {

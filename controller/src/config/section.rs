@@ -9,7 +9,6 @@ use super::node::{Kind, Node};
 /// Something wrong in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file.
     pub file: PathBuf,
     /// The key, dotted; empty for the file as a whole.
     pub key: String,
@@ -106,7 +105,6 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// A string.
     pub(super) fn string(&self, key: &'static str) -> Option<&'a str> {
         let value = self.leaf(key)?;
         value.as_str().or_else(|| self.wrong(key, "a string", value))
@@ -122,7 +120,6 @@ impl<'a> Section<'a> {
         found
     }
 
-    /// A boolean.
     pub(super) fn boolean(&self, key: &'static str) -> Option<bool> {
         let value = self.leaf(key)?;
         value

@@ -58,7 +58,6 @@ pub(crate) struct Join {
     pub(crate) pulse: Pulse,
     /// A silent session of another boot that may be ended for this one.
     pub(crate) silent: Option<SessionId>,
-    /// The answer.
     pub(crate) reply: oneshot::Sender<JoinAnswer>,
 }
 
@@ -76,7 +75,6 @@ pub(crate) enum JoinAnswer {
     Occupied {
         /// That session.
         session: SessionId,
-        /// Its pulse.
         pulse: Pulse,
     },
     /// Not like this.
@@ -86,7 +84,6 @@ pub(crate) enum JoinAnswer {
 /// The end of an `EnsureLoaded` stream.
 #[derive(Debug)]
 pub(crate) struct Closing {
-    /// The hold.
     pub(crate) hold: HoldId,
     /// Which of the streams with that hold.
     pub(crate) serial: u64,
@@ -108,7 +105,6 @@ pub(crate) enum Ask {
     Call {
         /// Names the call.
         request: RequestId,
-        /// What.
         order: Order,
         /// The newest word on it; the call goes on if nobody listens.
         sender: watch::Sender<CallState>,
@@ -179,9 +175,7 @@ pub(crate) struct Pin {
 /// What an operator wants done.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Load.
     Load(v1::LoadModelRequest),
-    /// Unload.
     Unload(v1::UnloadModelRequest),
     /// Forget a lost worker.
     Forget(v1::ForgetWorkerRequest),
@@ -218,9 +212,7 @@ pub(crate) enum Query {
     Explain(v1::ExplainLoadRequest, usize, Reply<v1::ExplainLoadResponse>),
     /// What a load of a model comes to that may be loaded already.
     Replacement(v1::LoadModelRequest, Reply<Replacement>),
-    /// Devices.
     Devices(oneshot::Sender<v1::ListDevicesResponse>),
-    /// Workers.
     Workers(oneshot::Sender<v1::ListWorkersResponse>),
     /// Counters.
     Stats(oneshot::Sender<v1::GetStatsResponse>),

@@ -33,7 +33,6 @@ pub(super) struct Session {
     pub(super) boot: String,
     /// Where commands and orders go.
     pub(super) commands: mpsc::Sender<Box<Down>>,
-    /// Ends it.
     pub(super) end: CancellationToken,
     /// Shows that it lives.
     pub(super) pulse: Pulse,

@@ -115,9 +115,7 @@ impl fmt::Display for WorkerAddress {
 /// Where an instance is reached: all that names it, and its worker's address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InstanceAddress {
-    /// The instance.
     pub instance: InstanceId,
-    /// Its worker.
     pub worker: WorkerId,
     /// That worker's process; another one refuses its requests.
     pub boot: BootId,

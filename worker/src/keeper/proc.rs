@@ -10,7 +10,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 pub(super) struct Process {
     /// Process id.
     pub(super) pid: u32,
-    /// Parent.
     pub(super) parent: u32,
     /// Process group.
     pub(super) group: u32,

@@ -10,7 +10,6 @@ pub(super) const FILE: &str = "keeper";
 /// The processes of one engine and the instance they carry as [`super::MARK`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The instance.
     pub(super) instance: String,
     /// Keeper first, then the engine once it runs; both lead a process group.
     pub(super) leaders: Vec<ProcessId>,

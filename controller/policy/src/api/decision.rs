@@ -1,4 +1,4 @@
-//! What policy decided and why, for people (`WatchEvents`, logs).
+//! What policy decided and why, in words for people. `WatchEvents` and the log show it.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,124 +7,118 @@ use super::failure::LoadError;
 use super::spec::Reservation;
 use muster_core::{InstanceId, ModelId, WorkerId};
 
-/// One decision.
+/// One decision, with the model, instance and worker it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// What.
     pub kind: DecisionKind,
-    /// The model concerned.
+    /// None if the decision is not about one model.
     pub model: Option<ModelId>,
-    /// The instance concerned.
+    /// None if the decision is not about one instance.
     pub instance: Option<InstanceId>,
-    /// The worker concerned.
+    /// None if the decision is not about one worker.
     pub worker: Option<WorkerId>,
 }
 
-/// What was decided.
+/// What policy decided or noticed. [`word`](Self::word) is for programs, `Display` for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecisionKind {
     /// A load joined the queue.
     LoadQueued,
     /// A load began.
     LoadStarted {
-        /// Which attempt.
         attempt: u32,
-        /// Which of the model's needs its place meets, from 0; lower is preferred.
+        /// Index into the model's `needs`: 0 is the preferred way to host it.
         need: usize,
-        /// What was set aside for it.
+        /// Memory set aside for the load, per device.
         reservations: Vec<Reservation>,
     },
-    /// A load ended well.
+    /// The model is loaded and takes requests.
     Loaded,
     /// A load failed, or a loaded engine ended by itself.
     Failed(LoadError),
     /// A failed load is tried once more after everything idle on the host was evicted (I7).
     RetryAfterEvictingAll,
-    /// A load was refused, or given up.
+    /// A load was refused at once, or given up after waiting.
     Refused(LoadError),
     /// A queued load was dropped, or a running one cancelled: nobody waits for it (I8).
     Abandoned,
     /// A queued load was dropped: instances of the model take its requests again.
     Needless,
-    /// An instance is evicted for a load.
+    /// An instance is unloaded to make room for another model's load.
     Evicting {
-        /// For which model.
         for_model: ModelId,
-        /// By which rule.
+        /// The rule that chose this instance.
         rule: EvictionRule,
     },
-    /// An instance takes no new work, so that it can make room.
+    /// An instance stops taking requests because another model needs its room.
     Quiescing {
-        /// For which model.
         for_model: ModelId,
         /// Why it is not evicted at once.
         why: Quiesce,
     },
-    /// An instance is unloaded though nobody needs its room: it was idle for longer than it may be.
+    /// An instance was idle for longer than its time to live, so it is unloaded although no load needs its room.
     TtlOver {
-        /// How long it may be idle.
+        /// The model's idle time to live.
         ttl: Duration,
     },
-    /// An instance is unloaded since its model left the catalogue.
+    /// An idle instance is unloaded because its model left the catalogue.
     NotInCatalogue,
-    /// An instance is unloaded since its model has more of them than it is to have.
+    /// An idle instance is unloaded because its model has more replicas than configured.
     Surplus,
     /// All replicas of a model are ready and take requests.
     GroupPublished {
-        /// How many.
+        /// Number of replicas that begin to take requests.
         size: usize,
     },
-    /// A replica is unloaded before it took requests: another one of its group could not be loaded.
+    /// A replica is unloaded before it took any request, because another replica of its group failed to load.
     GroupTornDown,
-    /// A replica ended by itself; another one is loaded in its place.
+    /// A replica ended by itself; a new one is loaded in its place.
     Refilling,
-    /// An eviction did not happen: the victim was in use again.
+    /// The worker refused an eviction: the instance was in use again.
     EvictionRefused,
-    /// Victims of a plan that fell apart take work again.
+    /// An eviction was called off; the quiesced instance takes requests again.
     Resumed,
-    /// An operator unloads.
     OperatorUnload,
-    /// An instance ended.
+    /// An instance ended and its memory is free.
     Unloaded,
-    /// A worker joined.
     WorkerJoined,
     /// A worker's session was lost; its instances became ghosts.
     WorkerLost,
-    /// A worker ended in order.
+    /// A worker shut down in order.
     WorkerLeft,
-    /// A lost instance turned out to be gone.
+    /// An instance of a lost worker turned out to have ended.
     GhostEnded,
-    /// The fleet settled after a start.
+    /// The controller has heard from all known workers after its start, or has waited long enough for them.
     Settled,
 }
 
-/// Why an instance takes no new work first, before it goes.
+/// Why an instance is quiesced (takes no new requests) before it is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quiesce {
-    /// It is one of several idle ones that go only if all of them are idle (PROTOCOL 10).
+    /// The load needs several idle instances gone: they are quiesced first, and go only if all of them stay idle (PROTOCOL 10).
     AllOrNone,
-    /// It is busy, and finishes what it has (PROTOCOL 11).
+    /// The instance is busy: it finishes its requests and then goes (PROTOCOL 11).
     Patience {
-        /// How long the load has waited for it.
+        /// How long the load had waited for the instance.
         waited: Duration,
     },
 }
 
-/// Why an instance was chosen to go.
+/// Which rule chose an instance for eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionRule {
-    /// Least recently used of its type on a full host (I2).
+    /// The host has reached its limit for the type: the least recently used instance of that type goes (I2).
     TypeSlot,
-    /// The device takes one model only (I3).
+    /// The device takes one model at a time (I3).
     ExclusiveDevice,
     /// The device is short of memory (I4).
     Memory,
-    /// Everything goes after a failed load (I7).
+    /// An engine failed to load: every idle instance of the host goes before the retry (I7).
     FailedLoad,
 }
 
 impl EvictionRule {
-    /// The rule's name (I1 to I10) and in words.
+    /// The rule in words, with its number (I2 to I7).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -137,7 +131,7 @@ impl EvictionRule {
 }
 
 impl DecisionKind {
-    /// The event's word in `WatchEvents`.
+    /// The event's name in `WatchEvents`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {

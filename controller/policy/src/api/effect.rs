@@ -1,4 +1,4 @@
-//! Everything policy can want done. An executor carries effects out in order and decides nothing.
+//! What policy asks the executor to do. The executor carries effects out in order and decides nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,208 +16,176 @@ use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
 pub enum Effect {
     /// Send a command to a worker and answer with exactly one [`Event::Outcome`](crate::Event::Outcome).
     Command {
-        /// Names it in the outcome.
+        /// The outcome carries the same id.
         id: CommandId,
-        /// The worker that gets it.
+        /// The worker that receives the command.
         worker: WorkerId,
-        /// About which instance.
+        /// The instance that the command is about.
         instance: InstanceId,
-        /// What the worker is to do.
         command: Command,
     },
-    /// Tell an `EnsureLoaded` stream how it stands; after `Ready` or `Failed` nothing more follows but another `Ready` or `Queued`
-    /// if the instance is lost while the stream is still open.
+    /// Tell an `EnsureLoaded` stream how its load stands. After `Ready` or `Failed` only another `Ready` or `Queued` may follow, if the
+    /// instance is lost while the stream is still open.
     Notify {
-        /// The hold of the caller's stream.
+        /// The hold that stands for the caller's stream.
         hold: HoldId,
-        /// How it stands.
         stage: Stage,
     },
     /// Tell an operator's call how its load or unload proceeds; only calls that wait get these.
     Progress {
         /// The operator's call.
         request: RequestId,
-        /// How it stands.
         stage: Stage,
     },
-    /// Answer an operator's call; the last word on it.
+    /// Answer an operator's call. No further effect for this call follows.
     Reply {
         /// The operator's call.
         request: RequestId,
-        /// The model's state afterwards, or why not.
+        /// The model's state afterwards, or the reason of the refusal.
         result: Result<ModelState, LoadError>,
     },
-    /// A route is new or changed.
+    /// Tell gateways that a route is new or changed.
     PublishRoute {
-        /// The instance.
         instance: InstanceId,
-        /// Where it runs.
+        /// The worker that runs the instance.
         worker: WorkerId,
-        /// The model.
         model: ModelId,
-        /// How good it is.
         state: RouteState,
     },
-    /// A route is gone.
-    RetractRoute {
-        /// The instance.
-        instance: InstanceId,
-    },
+    /// Tell gateways that a route is gone.
+    RetractRoute { instance: InstanceId },
     /// A model's state, as users see it, changed.
-    ModelChanged {
-        /// The model.
-        model: ModelId,
-        /// Its state.
-        state: ModelState,
-    },
-    /// Settling ended: everything not mentioned by now is not there (PROTOCOL 2).
+    ModelChanged { model: ModelId, state: ModelState },
+    /// Settling ended: a model or route that was not mentioned until now does not exist (PROTOCOL 2).
     Settled,
     /// Keep this worker in the roster, with these facts.
-    RosterPut {
-        /// The worker.
-        facts: WorkerFacts,
-    },
+    RosterPut { facts: WorkerFacts },
     /// Drop this worker from the roster.
-    RosterRemove {
-        /// The worker.
-        worker: WorkerId,
-    },
-    /// End this worker's session, so that it joins again with a full report: an outcome stayed unknown while it was connected.
-    Resync {
-        /// The worker.
-        worker: WorkerId,
-    },
-    /// Send [`Event::Tick`](crate::Event::Tick) at this moment; replaces an earlier one.
+    RosterRemove { worker: WorkerId },
+    /// End this worker's session so that it joins again with a full report: the outcome of a command stayed unknown while the worker was
+    /// connected.
+    Resync { worker: WorkerId },
+    /// Send [`Event::Tick`](crate::Event::Tick) at this moment. It replaces the moment asked for before.
     WakeAt {
-        /// When something is due next.
+        /// When policy has something to do next.
         at: Moment,
     },
-    /// Something was decided; for `WatchEvents` and the log.
+    /// A decision to show in `WatchEvents` and the log.
     Decided(Decision),
 }
 
 /// A command to a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Begin a load attempt.
+    /// Start an engine and load a model into it.
     Load {
-        /// What to load.
+        /// The instance to make: model, settings, reservations.
         spec: Arc<InstanceSpec>,
-        /// Holds in place from the start.
+        /// Holds that the worker puts on the instance from the start.
         holds: Vec<HoldId>,
     },
-    /// Stop loading.
+    /// Stop a load that is under way.
     CancelLoad,
-    /// Take no new work, reversibly.
+    /// Take no new requests; `Resume` undoes it.
     Quiesce,
-    /// Take work again.
+    /// Take requests again after `Quiesce`.
     Resume,
-    /// End the instance.
+    /// Unload the model and end its engine.
     Unload {
-        /// What may be disturbed.
+        /// What the worker may interrupt to do so.
         mode: UnloadMode,
     },
-    /// Put a hold on it.
-    PlaceHold {
-        /// The hold.
-        hold: HoldId,
-    },
-    /// Remove a hold.
-    ReleaseHold {
-        /// The hold.
-        hold: HoldId,
-    },
-    /// Show these attributes of the model from now on, and echo them when joining.
+    /// Put a hold on the instance: it may not be evicted until the hold is released.
+    PlaceHold { hold: HoldId },
+    /// Release a hold.
+    ReleaseHold { hold: HoldId },
+    /// Store these attributes of the model. The worker shows them, and reports them when it joins.
     SetAttributes {
-        /// Never evicted by policy.
+        /// Policy never evicts a pinned model (I6).
         pinned: bool,
-        /// Idle time after which it is unloaded; none = never.
+        /// Idle time after which the model is unloaded; none = never.
         idle_ttl: Option<Duration>,
     },
-    /// Forget a terminal instance.
+    /// Forget an instance that has ended: the controller has recorded its end.
     AckTombstone,
 }
 
-/// What an unload may disturb.
+/// What an unload may interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnloadMode {
-    /// Nothing: only if idle, unheld and not touched since (PROTOCOL 8).
+    /// Unload only if the instance is idle, has no hold, and was not used since policy looked (PROTOCOL 8).
     IfIdle {
-        /// The `touch_seq` that policy saw.
+        /// The instance's `touch_seq` when policy looked.
         if_touch_seq: u64,
     },
-    /// What is queued.
+    /// Cancel queued requests, let running ones finish.
     Drain {
-        /// The longest drain; the instance is ready again after it. None = no limit.
+        /// The longest time for running requests to finish; past it the instance takes requests again. None = no limit.
         within: Option<Duration>,
     },
-    /// Everything.
+    /// Cancel queued and running requests.
     Force,
 }
 
 impl UnloadMode {
-    /// A drain without a limit.
+    /// A drain without a time limit.
     pub const DRAIN: Self = Self::Drain { within: None };
 }
 
-/// How a wish for a model stands.
+/// How far a caller's or operator's wish for a model has got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// Its load waits in the queue.
+    /// The load waits in the queue.
     Queued {
-        /// Place in the load queue, from 1.
+        /// Place in the load queue; 1 is next.
         position: u32,
-        /// What it waits for.
         reason: WaitReason,
-        /// Models it waits for.
+        /// Models that must finish, load or go first.
         blocked_by: Vec<ModelId>,
     },
-    /// Room is being made.
+    /// Other models are being unloaded to make room.
     Evicting {
-        /// Models that go.
+        /// The models that are unloaded.
         models: Vec<ModelId>,
     },
-    /// An engine starts.
+    /// The engine starts and reads the model.
     Loading {
-        /// The instance.
         instance: InstanceId,
-        /// The worker that hosts it.
+        /// The worker that loads the model.
         worker: WorkerId,
-        /// How far the load is.
         progress: Progress,
     },
-    /// Loaded, with a hold in place at the worker.
+    /// The model is loaded, and the worker has the caller's hold in place.
     Ready {
-        /// The instance.
         instance: InstanceId,
-        /// The worker that hosts it.
+        /// The worker that runs the instance.
         worker: WorkerId,
     },
-    /// Not to be had.
+    /// The load failed or was refused.
     Failed(LoadError),
 }
 
-/// Why a load waits.
+/// Why a load waits in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitReason {
-    /// The controller has not heard from all its workers.
+    /// The controller has just started and has not yet heard from all known workers.
     Settling,
-    /// Another load runs on that host, or another load or unload on that device; or a fresh memory sample is awaited.
+    /// Another load runs on the host, another load or unload runs on the device, or policy waits for a fresh memory sample.
     LoadSlot,
-    /// Room is claimed but not yet free: busy models, ghosts, earlier claims.
+    /// Room is claimed for this load but not free yet: busy models, lost workers' instances or earlier claims hold it.
     Claim,
-    /// No worker that could host it is here.
+    /// No connected worker can host the model.
     NoWorker,
 }
 
-/// How good a route is.
+/// Whether gateways may send requests to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteState {
-    /// Requests may go there.
+    /// Takes requests.
     Ready,
-    /// Its worker is lost; use it only if nothing else is there.
+    /// Its worker's session is lost. Use the route only if the model has no ready one.
     Suspect,
-    /// Finishes what it has; send nothing new.
+    /// Finishes the requests it has; send no new ones.
     Draining,
 }
 

@@ -1,4 +1,4 @@
-//! Everything that can happen to a fleet.
+//! Everything that can happen to a fleet, as input of policy.
 
 use std::time::Duration;
 
@@ -13,180 +13,146 @@ use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
 /// The driver hands over events of a worker in the order of its session, and only those of its current session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A worker's session was accepted, with everything it hosts. A new boot or a re-join of the same one, policy tells by itself.
+    /// A worker's session was accepted. Policy itself tells a new boot of the worker from a re-join of the same boot.
     WorkerJoined {
-        /// The worker and what it has.
         facts: WorkerFacts,
-        /// Everything it hosts: what is absent here is gone.
+        /// All instances that the worker hosts: one that is absent has ended.
         report: Report,
     },
-    /// A worker's session was lost without a goodbye. Lost is not gone (PROTOCOL 1).
-    WorkerLost {
-        /// The worker.
-        worker: WorkerId,
-    },
-    /// A worker ended in order: it has drained, its instances are gone.
-    WorkerLeft {
-        /// The worker.
-        worker: WorkerId,
-    },
-    /// A worker began or stopped draining: it takes no new loads.
-    WorkerDraining {
-        /// The worker.
-        worker: WorkerId,
-        /// Whether it drains.
-        draining: bool,
-    },
-    /// Changes at a worker.
+    /// A worker's session broke without a goodbye. Its engines may still run (PROTOCOL 1).
+    WorkerLost { worker: WorkerId },
+    /// A worker shut down in order: it has drained, and its instances have ended.
+    WorkerLeft { worker: WorkerId },
+    /// A worker began or stopped draining. A draining worker takes no new loads.
+    WorkerDraining { worker: WorkerId, draining: bool },
+    /// A worker reported changes.
     WorkerReported {
-        /// The worker.
         worker: WorkerId,
-        /// What changed.
+        /// Only what changed since the last report.
         report: Report,
     },
-    /// The answer to a command; exactly one for each [`Effect::Command`](crate::Effect::Command) (unknown if its task or session died).
-    Outcome {
-        /// The command.
-        id: CommandId,
-        /// What came of it.
-        outcome: Outcome,
-    },
-    /// A gateway opened an `EnsureLoaded` stream. A known hold id re-attaches.
+    /// The outcome of a command: exactly one for each [`Effect::Command`](crate::Effect::Command). It is `Unknown` if the command's task or
+    /// session died.
+    Outcome { id: CommandId, outcome: Outcome },
+    /// A gateway opened an `EnsureLoaded` stream. A hold id that is already known re-attaches to its load.
     EnsureOpened {
-        /// The stream, and the hold it stands for.
+        /// Identifies the stream; the worker protects the loaded instance under this id.
         hold: HoldId,
-        /// The model.
         model: ModelId,
-        /// Instances that just refused the gateway or never answered it; used only if there is nothing else.
+        /// Instances that just refused the gateway or did not answer it. They are used only if the model has no other.
         avoid_instances: Vec<InstanceId>,
-        /// Workers likewise.
+        /// Workers to avoid in the same way.
         avoid_workers: Vec<WorkerId>,
     },
-    /// That stream ended (all admitted, all gone, or the gateway died).
+    /// An `EnsureLoaded` stream ended: its requests were admitted, its callers left, or the gateway died.
     EnsureClosed {
-        /// The hold of the caller's stream.
+        /// The hold that stands for the stream.
         hold: HoldId,
     },
     /// An operator loads a model; answered by [`Effect::Reply`](crate::Effect::Reply).
     LoadRequested {
         /// The operator's call.
         request: RequestId,
-        /// The model.
         model: ModelId,
-        /// The catalogue's entry with overrides folded in; none = as the catalogue says.
+        /// The catalogue's entry with the operator's settings folded in; none = the entry as it is.
         overrides: Option<ModelSpec>,
     },
     /// An operator unloads a model; answered by [`Effect::Reply`](crate::Effect::Reply).
     UnloadRequested {
         /// The operator's call.
         request: RequestId,
-        /// The model.
         model: ModelId,
-        /// What becomes of work that runs or waits there.
+        /// What happens to requests and loads of the model.
         how: UnloadHow,
-        /// The longest that running work may take to finish; then the unload is given up. None = as `Config::max_drain` says.
+        /// The longest time for running requests to finish; past it the unload is given up. None = `Config::max_drain`.
         drain_for: Option<Duration>,
     },
-    /// Configuration wants a model loaded at start if there is free room.
-    PreloadRequested {
-        /// The model.
-        model: ModelId,
-    },
-    /// An operator declares a lost worker gone, ghosts and all; answered by [`Effect::Reply`](crate::Effect::Reply).
+    /// The configuration asks to load a model at start, if that needs no eviction.
+    PreloadRequested { model: ModelId },
+    /// An operator declares a lost worker gone, with all its instances; answered by [`Effect::Reply`](crate::Effect::Reply).
     ForgetRequested {
         /// The operator's call.
         request: RequestId,
-        /// The worker.
         worker: WorkerId,
     },
-    /// A live worker on the host saw that a lost worker's engine has ended (pid and start time).
-    GhostGone {
-        /// The instance.
-        instance: InstanceId,
-    },
-    /// Entries of the catalogue that are new or changed; all others are as they were.
+    /// A live worker of the same host saw that the engine process of a lost worker has ended (compared by pid and start time).
+    GhostGone { instance: InstanceId },
+    /// Some entries of the catalogue are new or changed; the others stay as they were.
     ModelsChanged {
-        /// The entries that changed.
+        /// The new and changed entries.
         models: Vec<ModelSpec>,
     },
-    /// The catalogue as it is now, whole.
-    CatalogueChanged {
-        /// All entries.
-        models: Vec<ModelSpec>,
-    },
-    /// Whether workers are about to join: while the fleet settles, it goes on until they have (PROTOCOL 2).
-    JoinsWait {
-        /// Whether there are any.
-        any: bool,
-    },
-    /// Time passed: the moment asked for by [`Effect::WakeAt`](crate::Effect::WakeAt), or any other.
+    /// The whole catalogue; models that are not in it are gone.
+    CatalogueChanged { models: Vec<ModelSpec> },
+    /// Tells whether workers are about to join. While the fleet settles, settling goes on until they have joined (PROTOCOL 2).
+    JoinsWait { any: bool },
+    /// Time has passed: the moment that [`Effect::WakeAt`](crate::Effect::WakeAt) asked for, or any other.
     Tick,
 }
 
 /// How an operator wants a model unloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnloadHow {
-    /// Queued work is cancelled, running work finishes; refused while it loads (`model_loading`).
+    /// Cancel queued requests, let running ones finish. Refused while the model loads (`model_loading`).
     Drain,
-    /// Also running work is cancelled, and a load.
+    /// Cancel queued and running requests, and a load.
     Force,
-    /// As `Drain`, but a queued load is dropped and a running one cancelled (Lemonade's `/unload` of everything).
+    /// As `Drain`; in addition a queued load is dropped and a running one cancelled (Lemonade's `/unload` of everything).
     DrainOrCancel,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done; for a load: accepted, state follows in reports.
+    /// The worker did it. For a load: the worker accepted it, and reports tell how it goes on.
     Done {
-        /// The instance afterwards.
         state: DoneState,
-        /// Its `touch_seq` afterwards.
+        /// The instance's `touch_seq` afterwards.
         touch_seq: u64,
     },
-    /// It was not done, and nothing changed.
+    /// The worker refused it, and nothing changed.
     Refused {
-        /// Why the worker refused.
         reason: Refusal,
         /// The instance's current `touch_seq`.
         touch_seq: u64,
     },
-    /// It was tried and failed.
+    /// The worker tried and failed.
     Failed(WorkerFailure),
-    /// Nobody knows: reservation and slot stay until the same boot reports, or a new one joins (PROTOCOL 3).
+    /// Nobody knows whether it was done. The instance keeps its reservation and slot until the same boot of the worker reports, or a new
+    /// boot joins (PROTOCOL 3).
     Unknown,
 }
 
-/// The instance's state after a command was done, as far as policy reads it.
+/// Whether the instance exists after a command was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DoneState {
-    /// It exists; its state follows in reports.
+    /// The instance exists; reports tell its state.
     Present,
-    /// It ended and its memory is back.
+    /// The instance ended and its memory is free.
     Gone,
 }
 
 /// Why a worker refused a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// Work runs or is queued on the instance.
+    /// Requests run or are queued on the instance.
     Busy,
-    /// A hold is in place.
+    /// A hold protects the instance.
     Held,
-    /// It was touched since what policy saw.
+    /// The instance was used after policy last looked.
     Touched,
     /// The worker is shutting down.
     Draining,
     /// `CancelLoad` came after the load had ended.
     NotLoading,
-    /// The command came from an old controller.
+    /// The command came from an earlier controller.
     BadEpoch,
-    /// The command could not be understood.
+    /// The worker could not read the command.
     Invalid,
 }
 
 impl Event {
-    /// A report about one instance only; short for tests and drivers.
+    /// A report about a single instance.
     #[must_use]
     pub fn reported(worker: WorkerId, status: InstanceStatus) -> Self {
         Self::WorkerReported {

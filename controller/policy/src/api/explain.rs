@@ -11,135 +11,123 @@ use super::spec::Reservation;
 use super::units::Moment;
 use muster_core::{Bytes, DeviceId, DeviceKind, HostId, InstanceId, ModelId, WorkerId};
 
-/// The whole answer.
+/// What a load of the model would lead to, and the places that policy looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// The model.
     pub model: ModelId,
-    /// Its state now.
     pub state: ModelState,
-    /// Its place in the load queue, from 1, if it waits there.
+    /// Place in the load queue, 1 is next; none if the model is not queued.
     pub queue_position: Option<u32>,
-    /// What would be done.
     pub verdict: Verdict,
-    /// Places where it could go, the chosen one first.
+    /// Places where the model could go, the chosen one first.
     pub places: Vec<PlaceView>,
-    /// Places left out.
+    /// Number of places that are left out of `places`.
     pub more: usize,
 }
 
-/// What would be done.
+/// What policy would do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing: these instances take its requests, or will once they are loaded.
+    /// Nothing: these instances take the model's requests, or will once they are loaded.
     Here(Vec<InstanceId>),
-    /// It would be loaded at once.
+    /// Load it at once.
     Load,
-    /// These idle models would go first.
+    /// Load it after evicting these idle models.
     Evict(Vec<ModelId>),
-    /// These models would have to finish their work first (I1).
+    /// Wait until these models have finished their requests (I1).
     WaitForBusy(Vec<ModelId>),
-    /// These models' loads go first (I5).
+    /// Wait until the loads of these models are over (I5).
     WaitForLoads(Vec<ModelId>),
-    /// The room is claimed by loads of these models that came earlier (I5).
+    /// Wait: earlier loads of these models have claimed the room (I5).
     WaitForClaims(Vec<ModelId>),
-    /// These models' workers are lost, and they may still run (PROTOCOL 1).
+    /// Wait: these models' workers are lost, but their engines may still run in the room (PROTOCOL 1).
     WaitForLost(Vec<ModelId>),
-    /// It would be refused, or wait in vain.
+    /// Refuse it, or let it wait without hope.
     Refuse(LoadError),
 }
 
-/// A place where the model could go.
+/// A worker that could host the model, with the devices it would use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceView {
-    /// The worker.
     pub worker: WorkerId,
-    /// Its host.
     pub host: HostId,
-    /// Which of the model's needs it meets, from 0; lower is preferred.
+    /// Index into the model's `needs`: 0 is the preferred way to host it.
     pub need: usize,
-    /// What it takes on each device.
+    /// Memory on each device.
     pub parts: Vec<PartView>,
-    /// Who would have to go; nobody if something else stands in the way whoever goes.
+    /// Instances that would have to go; empty if evicting them would not be enough.
     pub victims: Vec<VictimView>,
-    /// What no eviction can remove; none if evicting the victims is enough.
+    /// What eviction cannot remove; none if evicting the victims is enough.
     pub obstruction: Option<Obstruction>,
     /// Policy would choose this place.
     pub chosen: bool,
 }
 
-/// What a place takes on one device.
+/// Memory that a place takes on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartView {
-    /// The device.
     pub device: DeviceId,
-    /// What it is.
     pub kind: DeviceKind,
-    /// Bytes wanted there.
+    /// Bytes that the model needs there.
     pub wanted: Bytes,
-    /// All its memory.
+    /// The device's total memory.
     pub capacity: Bytes,
-    /// Bytes that instances reserved or are seen to use.
+    /// Bytes that instances have reserved or are seen to use.
     pub committed: Bytes,
-    /// Free memory by a sample that can be relied on.
+    /// Free memory by a sample recent enough to rely on; none if there is no such sample.
     pub free: Option<Bytes>,
-    /// Bytes for this load without evicting anybody, after earlier claims and the margin.
+    /// Bytes this load could get without evicting anything, after earlier claims and the margin.
     pub possible: Bytes,
 }
 
-/// An instance that would have to go.
+/// An instance that would have to be evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VictimView {
-    /// The instance.
     pub instance: InstanceId,
-    /// Its model.
     pub model: ModelId,
-    /// By which rule.
+    /// The rule that chose it.
     pub rule: EvictionRule,
-    /// Whether it could go now.
+    /// Whether it could be evicted now.
     pub standing: VictimStanding,
-    /// Its last use.
+    /// When it was last used; none if unknown.
     pub last_used: Option<Moment>,
-    /// What would come back.
+    /// Memory its end would free, per device.
     pub reservations: Vec<Reservation>,
 }
 
-/// Whether a victim could go now.
+/// Whether a victim could be evicted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VictimStanding {
-    /// Yes.
+    /// It is idle and can go at once.
     Idle,
-    /// It takes nothing new and finishes what it has.
+    /// It takes no new requests and finishes those it has.
     Finishing,
-    /// Not yet.
+    /// It cannot go yet.
     Busy {
-        /// Not before so long from now, as things are; none if that depends on its work.
+        /// The earliest time from now at which it can go; none if that depends on its requests.
         at_least: Option<Duration>,
     },
 }
 
-/// What keeps a load from a place whoever is evicted.
+/// What keeps a load from a place even if all evictable instances go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstruction {
-    /// Claims of earlier loads, for these models.
+    /// Earlier loads of these models have claimed the room.
     Claims(Vec<ModelId>),
-    /// Instances of lost workers.
+    /// Instances of these models run on lost workers.
     Lost(Vec<ModelId>),
-    /// Pinned models (I6).
+    /// These models are pinned (I6).
     Pinned(Vec<ModelId>),
-    /// Memory that other programs use (I4).
+    /// Other programs use the device's memory (I4).
     OtherPrograms {
-        /// The device.
         device: DeviceKey,
-        /// Bytes wanted.
         wanted: Bytes,
-        /// Bytes possible.
         possible: Bytes,
     },
 }
 
 impl Verdict {
-    /// One word for tables.
+    /// The verdict as one word, for tables and programs.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What workers say about themselves: devices, samples, instances.
+//! What workers report: themselves, their devices, memory samples and instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use muster_core::{
     BootId, Bytes, DeviceId, DeviceKind, HoldId, HostId, InstanceId, ModelType, Runtime, WorkerId,
 };
 
-/// How many models a device may host at once, whatever its memory.
+/// How many models a device may host at once, apart from its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusivity {
-    /// As many as fit.
+    /// As many as fit into its memory.
     Shared,
     /// One model at any time, whatever its type (I3).
     OneModel,
@@ -22,7 +22,7 @@ pub enum Exclusivity {
 }
 
 impl Exclusivity {
-    /// How many models may be there at once that count against one of this type; none = no limit.
+    /// The largest number of models on the device that count against a model of this type; none = no limit.
     #[must_use]
     pub fn limit(self, kind: ModelType) -> Option<usize> {
         match self {
@@ -50,9 +50,8 @@ impl Exclusivity {
 /// A device as its worker describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// Stable identity, unique within the host.
+    /// Stable and unique within the host (UUID or PCI address).
     pub id: DeviceId,
-    /// What it is.
     pub kind: DeviceKind,
     /// Total memory.
     pub capacity: Bytes,
@@ -60,80 +59,76 @@ pub struct DeviceFacts {
     pub exclusivity: Exclusivity,
 }
 
-/// A worker as it introduces itself. The roster keeps the last of these for every known worker.
+/// A worker as it introduces itself when it joins. The roster keeps the newest introduction of every known worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerFacts {
-    /// Stable name.
+    /// Stays the same over restarts.
     pub id: WorkerId,
-    /// Made up anew at each start of its process.
+    /// New at each start of the worker's process.
     pub boot: BootId,
-    /// The machine.
+    /// The machine it runs on.
     pub host: HostId,
-    /// Devices it owns; two workers of a host may list the same one.
+    /// Its devices; two workers of a host may list the same one.
     pub devices: Vec<DeviceFacts>,
-    /// Runtimes it can host, each with the devices it can use there.
+    /// Its runtimes, each with the devices that the runtime can use.
     pub runtimes: BTreeMap<Runtime, BTreeSet<DeviceId>>,
-    /// It is shutting down and takes no loads.
+    /// The worker is shutting down and takes no loads.
     pub draining: bool,
 }
 
-/// One look at a device's memory.
+/// A measurement of a device's memory.
 ///
-/// A sample in the same report as an instance's end was taken after that end (PROTOCOL 13); other samples count as newer than a
-/// start or exit only if `age` says so.
+/// A sample in the same report as an instance's end was taken after that end (PROTOCOL 13). Any other sample counts as newer than an
+/// engine's start or exit only if `age` says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSample {
-    /// The device.
     pub device: DeviceId,
     /// Total memory.
     pub capacity: Bytes,
-    /// Free memory, other programs counted as use.
+    /// Free memory: what other programs use is not free.
     pub free: Bytes,
-    /// How old the sample is.
+    /// Time since the measurement.
     pub age: Duration,
-    /// Engine starts and exits on this device that it already shows, counted by the worker; a lower number is old news.
+    /// Number of engine starts and exits on this device before the sample, counted by the worker. A sample with a lower number than a known
+    /// one is out of date.
     pub lifecycle_seq: u64,
 }
 
 /// One use of an instance (I9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touch {
-    /// The instance.
     pub instance: InstanceId,
-    /// Counts its touches.
+    /// Number of uses of the instance so far.
     pub touch_seq: u64,
-    /// Time since it.
+    /// Time since this use.
     pub age: Duration,
 }
 
-/// Where the worker says an instance stands.
+/// An instance's state as its worker reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedState {
     /// The engine starts and reads the model.
-    Loading {
-        /// Phase and share done, for waiters.
-        progress: Progress,
-    },
+    Loading { progress: Progress },
     /// Takes requests.
     Ready,
-    /// Takes no new requests, reversibly.
+    /// Takes no new requests; can be resumed.
     Quiesced,
-    /// Finishes what runs, then unloads.
+    /// Finishes its running requests, then unloads.
     Draining,
-    /// The engine is being ended.
+    /// Its engine is being ended.
     Unloading,
-    /// Ended as asked; memory is back.
+    /// Ended on request, and its memory is free.
     Gone,
     /// Ended by a failure.
     Failed(WorkerFailure),
-    /// A state this controller does not know: busy, reserved, not routable (PROTOCOL 6).
+    /// A state that this controller does not know. The instance counts as busy, keeps its reservation and gets no route (PROTOCOL 6).
     Unknown,
 }
 
-/// How far a load is; passed on to waiters as it is.
+/// How far a load has got. Policy passes it on without reading it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The phase's number on the wire.
+    /// The phase as a number of `muster.v1.LoadPhase`.
     pub phase: i32,
     /// Share of the phase done, in thousandths.
     pub permille: u16,
@@ -141,38 +136,33 @@ pub struct Progress {
     pub elapsed: Duration,
 }
 
-/// The worker's word on one instance.
+/// What a worker reports about one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceStatus {
-    /// The instance.
     pub id: InstanceId,
-    /// What it was told to be.
+    /// What the controller told the worker to load.
     pub spec: InstanceSpec,
-    /// Where it stands.
     pub state: ReportedState,
-    /// Counts its state changes; a lower one is old news.
+    /// Number of state changes so far. A report with a lower number than a known one is out of date.
     pub revision: u64,
-    /// Requests running.
+    /// Number of requests that run.
     pub running: u32,
-    /// Requests queued.
+    /// Number of requests that wait at the instance.
     pub queued: u32,
-    /// Holds in place at the worker.
+    /// Holds that the worker has in place.
     pub holds: BTreeSet<HoldId>,
-    /// Counts its touches.
+    /// Number of uses so far.
     pub touch_seq: u64,
-    /// Time since the last one.
+    /// Time since the last use.
     pub touch_age: Duration,
-    /// Memory seen in use by its engine, per device; devices that cannot be observed are absent.
+    /// Memory that the engine is seen to use, per device. Devices that cannot be measured are absent.
     pub observed: Vec<Reservation>,
 }
 
 /// A worker's report: what changed since the last one, or everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Instances.
     pub instances: Vec<InstanceStatus>,
-    /// Touches.
     pub touches: Vec<Touch>,
-    /// Samples.
     pub samples: Vec<DeviceSample>,
 }

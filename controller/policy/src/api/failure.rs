@@ -1,4 +1,4 @@
-//! Why a load, an unload or an instance failed: one enum, each value with its key in the error catalogue.
+//! Why a load, an unload or an instance failed. Each reason has a code in the error catalogue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,135 +8,122 @@ use super::event::Refusal;
 use super::ids::DeviceKey;
 use muster_core::{Bytes, Code, ModelId, Runtime, WorkerId};
 
-/// What a failure at the worker means to policy. The driver tells it from the error's code, never from its message.
+/// How policy has to react to a failure at a worker. The driver derives it from the error's code, never from its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// An engine that really started failed to load: one retry after everything was evicted (I7).
+    /// The engine started and then failed to load the model: policy evicts everything and tries once more (I7).
     EngineLoad,
-    /// Refused, file not found, bad arguments, backend or driver initialisation: a retry would not help.
+    /// The load failed before the engine ran (file not found, bad arguments, backend or driver initialisation): another try would not help.
     BeforeEngine,
-    /// The load was cancelled as asked.
+    /// The controller had cancelled the load.
     Cancelled,
     /// A loaded engine ended by itself.
     Crash,
 }
 
-/// A failure as a worker reported it; carried whole to whoever asks.
+/// A failure as a worker reported it. Whoever asks about the model gets all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerFailure {
-    /// What it means.
     pub class: FailureClass,
-    /// What it is, for programs.
+    /// Key in the error catalogue, for programs.
     pub code: Code,
     /// A sentence for people.
     pub message: Arc<str>,
-    /// Numbers, names, last log lines.
+    /// More facts by name: numbers, file names, the engine's last log lines.
     pub details: Arc<BTreeMap<String, String>>,
 }
 
-/// Why a wish was not fulfilled. [`LoadError::code`] is the key in the error catalogue.
+/// Why a load or an unload was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// Not in the catalogue.
+    /// The model is not in the catalogue.
     #[error("model '{0}' is not known")]
     UnknownModel(ModelId),
-    /// An overriding load while it loads, or an unload while it loads.
+    /// An unload, or a load with other settings, was asked for while the model loads.
     #[error("model '{0}' is loading")]
     Loading(ModelId),
-    /// An operator is unloading it.
+    /// An operator is unloading the model.
     #[error("model '{0}' is unloading")]
     Unloading(ModelId),
-    /// Overrides while it is loaded.
+    /// A load with other settings was asked for while the model is loaded.
     #[error("model '{0}' is loaded; unload it before loading it with other settings")]
     LoadedAlready(ModelId),
-    /// It failed lately; automatic loads are refused for a while (I7).
+    /// The model failed to load a short time ago; loads that requests cause are refused for a while (I7).
     #[error("model '{model}' failed to load and is not tried again for {}: {last}", span(*retry_in))]
     Failed {
-        /// The model.
         model: ModelId,
-        /// What happened then.
+        /// The failure that began the pause.
         last: Arc<LoadError>,
-        /// When automatic loads are tried again.
+        /// Time until requests may cause a load again.
         retry_in: Duration,
     },
-    /// The worker's word.
+    /// A failure that a worker reported.
     #[error("{}", .0.message)]
     Worker(WorkerFailure),
-    /// It can never fit, or other programs or lost workers hold what it needs.
+    /// The model can never fit, or other programs or lost workers hold the memory it needs.
     #[error("model '{model}' needs {wanted} and at most {possible} can be had ({})", place(device.as_ref()))]
     InsufficientMemory {
-        /// The model.
         model: ModelId,
-        /// Bytes wanted on the device that comes closest.
+        /// Bytes that the model needs on the device that comes closest.
         wanted: Bytes,
-        /// Bytes possible there.
+        /// Bytes it could get there.
         possible: Bytes,
-        /// That device; none if no device of the kind exists.
+        /// The device that comes closest; none if no device of the kind exists.
         device: Option<DeviceKey>,
     },
-    /// Only pinned models stand in the way (I6).
+    /// Only pinned models could make room (I6).
     #[error("model '{model}' finds no room: only pinned models could make it")]
     SlotsPinned {
-        /// The model.
         model: ModelId,
-        /// The pinned models in the way.
+        /// The pinned models that hold the room.
         pinned: Vec<ModelId>,
     },
-    /// There is room for some of its replicas only, and they are loaded together or not at all.
+    /// The model's replicas are loaded together or not at all, and not all of them fit.
     #[error("model '{model}' is to have {replicas} replicas, and there is room for {possible}")]
     TooFewPlaces {
-        /// The model.
         model: ModelId,
-        /// Replicas wanted.
         replicas: u32,
-        /// Replicas for which there is room.
+        /// The number of replicas that would fit.
         possible: u32,
     },
-    /// No worker that could host it came in time.
+    /// No worker that can host the model joined in time.
     #[error("no worker that can host model '{model}' joined within {}{}", span(*waited), lacks(*missing))]
     NoWorker {
-        /// The model.
         model: ModelId,
-        /// How long was waited.
+        /// How long the load waited.
         waited: Duration,
-        /// Its runtime, if no worker that is here has it.
+        /// The model's runtime, if no connected worker has it; none if that is not the reason.
         missing: Option<Runtime>,
     },
-    /// The worker that hosted or loaded it was lost.
+    /// The worker that ran or loaded the model was lost.
     #[error("worker '{0}' was lost")]
     WorkerLost(WorkerId),
-    /// A worker refused the load, again and again.
+    /// A worker refused the load several times.
     #[error("worker '{worker}' refused the load: {reason:?}")]
-    Refused {
-        /// The worker.
-        worker: WorkerId,
-        /// Its reason.
-        reason: Refusal,
-    },
-    /// Room was being made, but those in the way did not finish their work in time (PROTOCOL 11).
+    Refused { worker: WorkerId, reason: Refusal },
+    /// Models that had to make room did not finish their requests in time (PROTOCOL 11).
     #[error("model '{model}' waited {} for others to finish their work", span(*waited))]
     EvictionTimeout {
-        /// The model.
         model: ModelId,
-        /// How long they had.
+        /// How long the load waited.
         waited: Duration,
     },
-    /// An unload was given up: running work did not finish in time.
+    /// An unload was given up because running requests did not finish in time.
     #[error("model '{0}' is loaded again: its running work did not finish in time to unload it")]
     NotDrained(ModelId),
-    /// The load was dropped: nobody waits for it, or an operator cancelled it.
+    /// The load was cancelled by an operator, or because nobody waited for it any more.
     #[error("the load of model '{0}' was cancelled")]
     Cancelled(ModelId),
-    /// A preload found no free room; it never evicts.
+    /// A preload found no free room. Preloads never evict.
     #[error("model '{0}' was not preloaded: it would have to evict another")]
     NoRoomToPreload(ModelId),
-    /// `forget` of a worker that is connected or unknown.
+    /// An operator asked to forget a worker that is connected or unknown.
     #[error("worker '{0}' is connected or not known")]
     NotLost(WorkerId),
 }
 
 impl LoadError {
-    /// What it is, for programs.
+    /// The error's key in the catalogue.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -160,7 +147,7 @@ impl LoadError {
     }
 }
 
-/// For people: whole seconds, or milliseconds below one.
+/// The time in whole seconds, or in milliseconds below one second.
 fn span(time: Duration) -> String {
     match time.as_millis() {
         ms @ 0..1000 => format!("{ms} ms"),

@@ -1,15 +1,13 @@
-//! Names that only policy gives: devices across hosts, and its commands.
+//! Ids that policy makes or combines: devices across hosts, and commands.
 
 use std::fmt;
 
 use muster_core::{DeviceId, HostId, InstanceId};
 
-/// A device of one host.
+/// A device of a host: device ids are unique only within their host.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKey {
-    /// The machine.
     pub host: HostId,
-    /// The device on it.
     pub device: DeviceId,
 }
 
@@ -25,13 +23,13 @@ impl fmt::Debug for DeviceKey {
     }
 }
 
-/// Names one command to a worker; counts up in the life of a [`Fleet`](crate::Fleet). The driver adds its epoch on the wire.
+/// Identifies a command to a worker. Counts up for the life of a [`Fleet`](crate::Fleet); the driver adds its epoch on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
-/// Where new instance ids come from: outside, since policy has no randomness and no clock.
+/// Source of new instance ids. Policy has no randomness and no clock, so its caller supplies them.
 pub trait IdSource {
-    /// A fresh id, never returned before.
+    /// A new id, never returned before.
     fn next_instance_id(&mut self) -> InstanceId;
 }
 

@@ -1,6 +1,7 @@
-//! The crate's vocabulary: what goes in and what comes out, beside what all parts share (`muster-core`).
+//! The crate's inputs and outputs. Types that all parts share are in `muster-core`.
 //!
-//! Architecture invariant: nothing here knows the wire (`muster-proto`), tokio or a clock; the controller's `convert` module maps.
+//! Architecture invariant: nothing here knows the wire (`muster-proto`), tokio or a clock. The controller's `convert` module translates
+//! from and to the wire.
 
 mod decision;
 mod effect;

@@ -1,4 +1,4 @@
-//! What a model is and needs, and what an instance was told to be.
+//! What a model is and needs, and the settings an instance was loaded with.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -11,54 +11,53 @@ use muster_core::{Bytes, DeviceId, DeviceKind, GroupId, ModelId, ModelType, Runt
 /// Who asked for a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// A request for a cold model; dropped when nobody waits any more (I8).
+    /// A request for a model that is not loaded. The load is dropped when nobody waits for it any more (I8).
     Auto,
-    /// An operator; survives its caller.
+    /// An operator. The load goes on after the operator's call has ended.
     Admin,
-    /// The configuration at start; never evicts anything.
+    /// The configuration, at start. Such a load never evicts anything.
     Preload,
 }
 
-/// Where a memory figure came from, in order of trust. Carried through to the instance's spec, never read by policy.
+/// Where a memory figure came from, best first. Policy copies it into the instance's spec and does not read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EstimateSource {
-    /// Seen on this device kind with the same settings.
+    /// Measured when the model ran on this kind of device with the same settings.
     Observed,
     /// Computed from the file's metadata.
     Computed,
-    /// The size of the files.
+    /// The size of the model's files.
     Artifact,
     /// Given in the configuration.
     Configured,
-    /// Nothing is known.
+    /// No figure is known.
     Unavailable,
 }
 
-/// An explicit wish for a device.
+/// Which devices a model may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// Policy chooses.
+    /// Any device; policy chooses.
     Any,
     /// Only devices of this kind.
     Kind(DeviceKind),
-    /// Only this device (on any host that has it).
+    /// Only the device with this id, on any host that has it.
     Device(DeviceId),
 }
 
-/// Memory on one device of a kind.
+/// Memory that a model needs on one device of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeedPart {
-    /// The kind of device.
     pub kind: DeviceKind,
-    /// Bytes on it; zero if nothing is known.
+    /// Bytes on the device; zero if unknown.
     pub bytes: Bytes,
-    /// It takes this share of the device, however much that is, if it is more than `bytes` (vLLM's `gpu_memory_utilization`).
+    /// The model takes this share of the device's memory if that is more than `bytes` (vLLM's `gpu_memory_utilization`).
     pub share: Option<Share>,
 }
 
 impl NeedPart {
-    /// Bytes to set aside on a device with `capacity` bytes, of which `possible` can be had at most: `bytes`, or the share of the capacity if that is
-    /// more. A device that cannot give the whole share is not too small for it: the share is cut to what is possible.
+    /// Bytes to reserve on a device with `capacity` bytes, of which `possible` are the most the load could get: the larger of `bytes` and
+    /// the share. The share is cut to `possible`, so a device that cannot give the whole share is still large enough.
     #[must_use]
     pub fn on(&self, capacity: Bytes, possible: Bytes) -> Bytes {
         let share = self.share.map_or(Bytes::ZERO, |share| share.of(capacity));
@@ -66,20 +65,19 @@ impl NeedPart {
     }
 }
 
-/// One way to host a model: every part on a device of its own, all of one worker.
+/// One way to host a model. Each part takes a device of its own; all devices belong to one worker.
 ///
-/// One part = one device; two GPU parts = a split over two GPUs; GPU and CPU parts = partial offload; GPU and NPU = hybrid recipes.
+/// One part = one device; two GPU parts = a split over two GPUs; GPU and CPU parts = partial offload; GPU and NPU parts = hybrid recipes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
-    /// The parts, the main device first.
+    /// Memory per device, the main device first.
     pub parts: Vec<NeedPart>,
-    /// Where the numbers came from.
     pub source: EstimateSource,
-    /// Settings to load with if this way is chosen (they may differ per way, for example in offloaded layers).
+    /// Settings to load with if policy chooses this way. They differ between ways, for example in the number of offloaded layers.
     pub settings: Settings,
 }
 
-/// Effective settings as the driver encoded them. Policy stores and hands them on and never looks inside.
+/// Effective settings as the driver encoded them. Policy passes them on and never looks inside.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings(pub Arc<[u8]>);
 
@@ -92,83 +90,74 @@ impl std::fmt::Debug for Settings {
 /// A catalogue entry as policy needs it, with overrides already folded in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSpec {
-    /// Its id.
     pub id: ModelId,
-    /// Its type.
     pub kind: ModelType,
-    /// The runtime that hosts it.
     pub runtime: Runtime,
-    /// An explicit device, if the catalogue or the operator names one.
+    /// Devices that the catalogue or the operator allows.
     pub device: DeviceChoice,
-    /// Ways to host it, the preferred one first; a later one is used only where no earlier one can ever work.
+    /// Ways to host the model, the preferred one first. A later one is used only where no earlier one can ever work.
     pub needs: Vec<Need>,
-    /// Hash of the settings.
+    /// Hash of the effective settings.
     pub spec_hash: SpecHash,
     /// Never evicted by policy (I6).
     pub pinned: bool,
-    /// How long it may be idle before it is unloaded.
+    /// Idle time before the model is unloaded.
     pub idle_ttl: IdleTtl,
-    /// Instances that are loaded together.
+    /// Number of instances that are loaded together.
     pub replicas: NonZeroU32,
-    /// Workers whose hosts have its files; empty = all, or nobody knows (PROTOCOL 15).
+    /// Workers whose hosts have the model's files; empty = all of them, or unknown (PROTOCOL 15).
     pub workers: BTreeSet<WorkerId>,
 }
 
-/// Replicas that are loaded together and take requests together (PROTOCOL 14).
+/// A set of replicas that are loaded together and begin to take requests together (PROTOCOL 14).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
     pub id: GroupId,
-    /// How many they are to be.
+    /// Number of replicas that the group should have.
     pub size: u32,
 }
 
-/// How long a model may be idle before it is unloaded, though nobody needs its room. Pinned models never are.
+/// Idle time before a model is unloaded although no load needs its room. Pinned models are never unloaded for being idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IdleTtl {
-    /// As [`Config::idle_ttl`](crate::Config::idle_ttl) says.
+    /// [`Config::idle_ttl`](crate::Config::idle_ttl).
     #[default]
     Default,
-    /// As long as it likes, whatever the default.
+    /// No limit, whatever the configured default.
     Never,
-    /// So long after its last use.
+    /// This time after the model's last use.
     After(Duration),
 }
 
-/// Memory set aside on one device of the instance's host, as admitted, never re-estimated.
+/// Memory set aside on one device of the instance's host. It is fixed when the load begins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reservation {
-    /// The device.
     pub device: DeviceId,
-    /// Bytes on it.
     pub bytes: Bytes,
 }
 
-/// All that was decided about an instance; the worker stores it and echoes it whole (PROTOCOL 7).
+/// Everything decided about an instance. The worker stores it and reports all of it when it joins (PROTOCOL 7).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceSpec {
-    /// The model.
     pub model: ModelId,
-    /// Its type.
     pub kind: ModelType,
-    /// The runtime.
     pub runtime: Runtime,
-    /// Effective settings, frozen.
+    /// Effective settings; they never change.
     pub settings: Settings,
-    /// Their hash.
+    /// Hash of `settings`.
     pub spec_hash: SpecHash,
-    /// Memory set aside.
+    /// Memory set aside, per device.
     pub reservations: Vec<Reservation>,
-    /// Where these numbers came from.
+    /// Where the reservations came from.
     pub source: EstimateSource,
-    /// Who asked.
+    /// Who asked for the load.
     pub origin: Origin,
     /// 1, or 2 for the retry after everything was evicted (I7).
     pub attempt: u32,
-    /// As the worker was told last, for people; policy itself reads the catalogue's.
+    /// Whether the worker shows the model as pinned. Policy reads the catalogue's value instead.
     pub pinned: bool,
-    /// As the worker was told last, for people; none = never. Policy itself reads the catalogue's.
+    /// The idle time that the worker shows; none = never unloaded for being idle. Policy reads the catalogue's value instead.
     pub idle_ttl: Option<Duration>,
-    /// Its replica group; none if it is loaded alone.
+    /// The replica group; none if the instance was loaded alone.
     pub group: Option<Group>,
 }

@@ -1,4 +1,4 @@
-//! What must hold of a decision at the moment it is made.
+//! Checks a decision at the moment it is made.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::plan::{Tenure, order};
 use crate::state::{Free, Goal, Instance, InstanceState, Standing};
 use muster_core::{Bytes, InstanceId, ModelId};
 
-/// A command, and what was decided after it in the same step.
+/// Checks a command, given what was decided after it in the same step.
 pub(super) fn commanded(
     fleet: &Fleet,
     instance: &Instance,
@@ -36,7 +36,7 @@ pub(super) fn commanded(
             if !matches!(command, Command::Quiesce) && fleet.loads_run_beside(&instance.id) {
                 found.push(Violation::UnloadsBeside(instance.id.clone()));
             }
-            // Who waited for `max_eviction_wait` may have running work finished, but none that is promised (I8, I10).
+            // A load that waited for `max_eviction_wait` may have running requests finished, but no promised ones (I8, I10).
             let patient = matches!(instance.state, InstanceState::Quiesced { patient: true, .. })
                 && fleet.config.max_eviction_wait.is_some()
                 && instance.holds.is_empty();
@@ -117,7 +117,7 @@ fn devices(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
             });
         }
         let charged: Bytes = on.iter().map(|instance| instance.charge_on(&key.device)).sum();
-        // What needs nothing takes nothing: engines there may have grown beyond what was set aside for them (seed 78592).
+        // A load that needs no memory here takes none, even if engines have outgrown their reservations (seed 78592).
         let takes = reservation.bytes > Bytes::ZERO;
         if takes && !fleet.config.overcommit && charged + fleet.config.margin > device.capacity {
             found.push(Violation::Overcommitted {
@@ -134,7 +134,7 @@ fn devices(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
     }
 }
 
-/// I4 by what was really free when the load began.
+/// Checks I4 against the memory that was really free when the load began.
 fn free_memory(
     fleet: &Fleet,
     key: &DeviceKey,
@@ -157,7 +157,7 @@ fn free_memory(
             }
         }
         Some(Free::Stale { .. }) => found.push(Violation::Unsampled(key.clone())),
-        // No sample came in time: reservations alone decide.
+        // No sample came in time: only reservations decide.
         Some(Free::Unknown) => {}
         None => found.push(Violation::Inconsistent(format!("no load began on {key}"))),
     }
@@ -176,7 +176,7 @@ fn loads(fleet: &Fleet, loading: &Instance, found: &mut Vec<Violation>) {
     }
 }
 
-/// I7: while a second attempt waits for its host to be emptied, or runs there, no first one begins.
+/// Checks I7: while a second attempt waits for its host to become empty or runs there, no other load begins.
 fn beside_retry(fleet: &Fleet, loading: &Instance, later: &[Effect], found: &mut Vec<Violation>) {
     if loading.spec.attempt > 1 {
         return;
@@ -202,8 +202,8 @@ fn beside_retry(fleet: &Fleet, loading: &Instance, later: &[Effect], found: &mut
     }));
 }
 
-/// Several victims of one load go only once all of them have said that they are idle, though it be planned twice in one step. A second attempt empties
-/// its host, whoever is there (I7).
+/// Checks that several victims of one load go only after all of them were reported idle, even if the load is planned twice in one step. A
+/// second attempt empties its host in any case (I7).
 pub(super) fn all_or_none(fleet: &Fleet, effects: &[Effect], found: &mut Vec<Violation>) {
     let decisions: Vec<(&DecisionKind, &Instance)> = effects
         .iter()
@@ -252,8 +252,8 @@ pub(super) fn all_or_none(fleet: &Fleet, effects: &[Effect], found: &mut Vec<Vio
     }
 }
 
-/// I9, where one load alone decides: claims of others take their victims out of the order. Of replicas the most recently used one speaks for
-/// all, so only models with one instance are compared.
+/// Checks I9 where a single load decides; claims of other loads change the order. The most recently used replica counts for its model, so
+/// only models with one instance are compared.
 pub(super) fn least_recently_used(
     fleet: &Fleet,
     victim: &InstanceId,
@@ -278,7 +278,7 @@ pub(super) fn least_recently_used(
     let wanted = wanted.map(|load| load.spec.kind);
     let would_do = |other: &Instance| match rule {
         EvictionRule::TypeSlot => other.spec.kind == victim.spec.kind,
-        // The same type goes first; another that has as much wherever the victim has something would have been enough.
+        // The wanted type goes first. Another instance would have been enough if it has as much on each of the victim's devices.
         EvictionRule::Memory => {
             let sooner = other.spec.kind == victim.spec.kind || Some(other.spec.kind) == wanted;
             let mut parts = victim.spec.reservations.iter().map(|part| &part.device);

@@ -1,6 +1,6 @@
-//! A host as the load queue looks at it: instances, devices and workers side by side, with sums, free of look-ups by name.
+//! A host in the form that planning reads: instances, devices and workers in arrays, with sums, so that nothing is looked up by name.
 //!
-//! Architecture invariant: everything here is derived from the fleet ([`Fleet::read_host`] is the only source) and says the same as it.
+//! Architecture invariant: everything here is derived from the fleet by [`Fleet::read_host`] and agrees with it.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,82 +14,82 @@ use crate::state::{Free, Instance};
 use crate::strategy::Worth;
 use muster_core::{Bytes, DeviceId, DeviceKind, HostId, InstanceId, ModelId, ModelType, Runtime, WorkerId};
 
-/// A host.
+/// A host with its instances, devices and workers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) id: HostId,
-    /// By id.
+    /// Its instances, in the order of their ids.
     pub(crate) residents: Vec<Resident>,
-    /// Its devices, by id. In place where there is one only, since a placement reads these of every host.
+    /// Its devices, in the order of their ids. A single one is stored inline, since a placement reads the devices of every host.
     pub(crate) spaces: SmallVec<[Space; 1]>,
-    /// Workers that take loads now, by id; in place likewise.
+    /// Its workers that take loads now, in the order of their ids.
     pub(crate) seats: SmallVec<[Seat; 1]>,
-    /// Models of each type that are not on their way out; replicas count once.
+    /// Number of models of each type that are not ending; replicas count once.
     pub(crate) models: [usize; ModelType::ALL.len()],
-    /// Some instance takes a load slot.
+    /// Whether some instance takes a load slot.
     pub(crate) loading: bool,
-    /// Of the idle instance whose going costs least.
+    /// The worth of the idle instance that is cheapest to evict; none if none is idle.
     pub(crate) cheapest: Option<Worth>,
 }
 
-/// An instance.
+/// An instance on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resident {
     pub(crate) id: InstanceId,
     pub(crate) model: ModelTag,
     pub(crate) kind: ModelType,
-    /// Apart from all claims.
+    /// How easily it can be evicted, without regard to claims.
     pub(crate) tenure: Tenure,
     pub(crate) worth: Worth,
-    /// What its going costs, whatever its bytes.
+    /// The worth of the whole instance.
     pub(crate) loss: Worth,
-    /// When time alone makes it another.
+    /// When its tenure or worth changes by time alone; none = never.
     pub(super) turns: Option<Moment>,
     pub(crate) parts: SmallVec<[Part; 2]>,
     takes_load_slot: bool,
-    /// A ghost whose engine may start or end.
+    /// It is a ghost whose engine may be starting or ending.
     pub(crate) moves_unseen: bool,
-    /// It is on its way out and finishes work first, for as long as that takes.
+    /// It is ending and finishes its requests first, however long that takes.
     pub(crate) drains: bool,
 }
 
-/// What an instance has on one device.
+/// An instance's memory on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Which of the host's spaces.
+    /// Index into the host's spaces.
     pub(crate) space: usize,
     pub(crate) charge: Bytes,
     pub(crate) unrealised: Bytes,
-    /// What a sample gets back when it ends.
+    /// Bytes that a sample shows as free once it has ended.
     pub(crate) in_use: Bytes,
 }
 
-/// A device.
+/// A device of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) id: DeviceId,
     pub(crate) kind: DeviceKind,
     pub(crate) exclusivity: Exclusivity,
     pub(crate) capacity: Bytes,
-    /// Free memory, if a sample can be relied on.
+    /// Free memory; none without a sample that can be relied on.
     pub(crate) free: Option<Bytes>,
-    /// Sums over those who stay, and over those on their way out.
+    /// Sums over the instances on the device.
     pub(crate) sums: Sums,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Charges of those who stay.
+    /// Charges of the instances that stay.
     pub(crate) charged: Bytes,
-    /// What those who stay may still come to use.
+    /// What the instances that stay may still take.
     pub(crate) unrealised: Bytes,
-    /// What a sample gets back from those on their way out.
+    /// What a sample will show as free after the ending instances have ended.
     pub(crate) returned: Bytes,
-    /// Charges of everyone.
+    /// Charges of all instances.
     pub(crate) committed: Bytes,
-    /// Charges of those that no load can have evicted: pinned ones and ghosts.
+    /// Charges of the instances that no load can evict: pinned ones and ghosts.
     pub(crate) firm: Bytes,
-    /// What a sample would get back from all others.
+    /// What a sample would show as free after all other instances had ended.
     pub(crate) movable_use: Bytes,
 }
 
@@ -97,13 +97,13 @@ pub(crate) struct Sums {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub(crate) worker: WorkerId,
-    /// Its devices, as spaces of the host, in its own order.
+    /// Its devices as indexes into the host's spaces, in the worker's own order.
     pub(crate) spaces: SmallVec<[u16; 8]>,
-    /// Its runtimes, each with those of its devices that it can use.
+    /// Its runtimes, each with the devices it can use.
     pub(crate) runtimes: SmallVec<[(Runtime, SmallVec<[u16; 8]>); 3]>,
 }
 
-/// A model's id, quick to compare.
+/// A model's id with its hash, for fast comparison.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModelTag {
     hash: u64,
@@ -122,12 +122,12 @@ impl ModelTag {
 }
 
 impl Space {
-    /// Capacity that no instance has reserved or is seen to use.
+    /// Memory that no instance has reserved or is seen to use.
     pub(crate) fn uncommitted(&self) -> Bytes {
         self.capacity.saturating_sub(self.sums.committed)
     }
 
-    /// What a load could have at most beside those that stay, claims apart.
+    /// The most memory a load could get beside the instances that stay, claims not counted.
     pub(crate) fn room(&self, margin: Bytes) -> Bytes {
         let by_reservation = self.capacity.saturating_sub(margin + self.sums.charged);
         self.free.map_or(by_reservation, |free| {
@@ -136,7 +136,7 @@ impl Space {
         })
     }
 
-    /// What there would be if everything that may be evicted went.
+    /// The most memory a load could get if everything evictable were gone.
     pub(crate) fn reach(&self) -> Bytes {
         let by_reservation = self.capacity.saturating_sub(self.sums.firm);
         self.free.map_or(by_reservation, |free| {
@@ -156,7 +156,7 @@ impl Resident {
 }
 
 impl Host {
-    /// Takes a resident's new state; says whether it is another.
+    /// Stores a resident. Returns whether it differs from the stored one.
     pub(super) fn put_resident(&mut self, resident: Resident) -> bool {
         let Ok(place) = self
             .residents
@@ -174,7 +174,7 @@ impl Host {
         }
     }
 
-    /// Takes its devices' new state; says whether it is another. Devices come and go with workers only.
+    /// Stores the devices' new state. Returns whether it differs. The set of devices changes only with the workers.
     pub(super) fn put_spaces(&mut self, spaces: SmallVec<[Space; 1]>) -> bool {
         let mut changed = false;
         for (known, read) in self.spaces.iter_mut().zip(spaces) {
@@ -232,7 +232,7 @@ impl Host {
         self.models = ModelType::ALL.map(|kind| staying.iter().filter(|(of, _)| *of == kind).count());
     }
 
-    /// Models of a type that are not on their way out; replicas count once.
+    /// Number of models of a type that are not ending; replicas count once.
     pub(crate) fn models_of(&self, kind: ModelType) -> usize {
         ModelType::ALL
             .iter()
@@ -247,7 +247,7 @@ impl Host {
 }
 
 impl Fleet {
-    /// A host as it is now; none if it has no workers.
+    /// Reads a host from the fleet; none if it has no workers.
     pub(super) fn read_host(&self, id: &HostId) -> Option<Host> {
         let workers = self.hosts.get(id)?;
         let mut host = Host {

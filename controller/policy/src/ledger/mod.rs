@@ -6,8 +6,8 @@
 //!   time (an instance becomes idle) ──────────┘
 //! ```
 //!
-//! A placement looks at every host of the fleet; without this it would look up every instance by name. An event costs only what its own
-//! host costs.
+//! A placement looks at every host of the fleet. Without the ledger it would look up every instance by name. An event costs only as much as
+//! its own host.
 //!
 //! Invariant: after [`Fleet::refresh_ledger`] every host is as [`Fleet::read_host`] would read it (`invariants::check` compares them).
 
@@ -24,22 +24,22 @@ use muster_core::{HostId, InstanceId, ModelId, WorkerId};
 pub(crate) use host::{Host, ModelTag, Resident, Seat, Space};
 pub(crate) use tracked::Tracked;
 
-/// All hosts.
+/// All hosts, each with the stamp of its last change.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// By slot; slots are used again.
+    /// Indexed by slot. Slots of removed hosts are used again.
     hosts: Vec<Option<Host>>,
     stamps: Vec<u64>,
     slots: BTreeMap<HostId, usize>,
     vacant: Vec<usize>,
-    /// The host of each worker when it was last read.
+    /// The host of each worker at the last refresh.
     seated: BTreeMap<WorkerId, HostId>,
-    /// Slots by their last change.
+    /// Slots by the stamp of their last change.
     changes: BTreeMap<u64, usize>,
     stamp: u64,
-    /// The stamp when a host went last.
+    /// The stamp at which a host was last removed.
     last_gone: u64,
-    /// When time alone may change what an instance is; one moment each, the earliest.
+    /// When an instance changes by time alone: the earliest moment for each.
     turns: Timers<InstanceId>,
     /// Models whose instances must be read again.
     stale: BTreeSet<ModelId>,
@@ -58,17 +58,17 @@ impl Ledger {
         self.host(self.slot(host)?)
     }
 
-    /// Slots of all hosts, by name.
+    /// Slots of all hosts, in the order of the hosts' names.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
         self.slots.values().copied()
     }
 
-    /// Slots that changed after a stamp.
+    /// Slots of the hosts that changed after a stamp.
     pub(crate) fn changed_after(&self, stamp: u64) -> impl Iterator<Item = usize> + '_ {
         self.changes.range(stamp + 1..).map(|(_, slot)| *slot)
     }
 
-    /// Whether a host has gone since a stamp.
+    /// Whether a host was removed after a stamp.
     pub(crate) fn lost_host_after(&self, stamp: u64) -> bool {
         self.last_gone > stamp
     }
@@ -78,28 +78,28 @@ impl Ledger {
         self.stamp
     }
 
-    /// A model's waiters or its catalogue entry changed.
+    /// Marks a model whose waiters or catalogue entry changed.
     pub(crate) fn model_changed(&mut self, model: &ModelId) {
         if !self.stale.contains(model) {
             self.stale.insert(model.clone());
         }
     }
 
-    /// Something outside the hosts themselves changes what loads may do there.
+    /// Marks a host where something outside of it changes what loads may do.
     pub(crate) fn host_changed(&mut self, host: &HostId) {
         if let Some(slot) = self.slot(host) {
             self.mark(slot);
         }
     }
 
-    /// An instance must be read again at that moment; if it is to be read earlier, that is soon enough to see.
+    /// Notes that an instance must be read again at `at`. An earlier moment stays: that refresh sets the next one.
     fn turn_at(&mut self, id: &InstanceId, at: Option<Moment>) {
         if let Some(at) = at {
             self.turns.no_later(id, at);
         }
     }
 
-    /// When time alone may next change what an instance is.
+    /// When an instance changes next by time alone.
     pub(crate) fn next_turn(&self) -> Option<Moment> {
         self.turns.next()
     }
@@ -145,7 +145,7 @@ impl Ledger {
 }
 
 impl Fleet {
-    /// Reads again what has changed since the last time.
+    /// Reads again what has changed since the last refresh.
     pub(crate) fn refresh_ledger(&mut self) {
         let whole = self.hosts_to_read();
         let instances = self.instances_to_read();
@@ -179,7 +179,7 @@ impl Fleet {
         }
     }
 
-    /// Hosts whose workers changed, or what these host.
+    /// Hosts whose workers or instances changed.
     fn hosts_to_read(&mut self) -> BTreeSet<HostId> {
         let mut hosts = BTreeSet::new();
         for worker in self.workers.take_changed() {
@@ -210,7 +210,7 @@ impl Fleet {
         instances
     }
 
-    /// The use of one replica tells what the others are worth too.
+    /// Adds the replicas of the same models: the use of one changes the worth of all.
     fn add_replicas(&self, instances: &mut BTreeSet<InstanceId>) {
         let models = instances.iter().filter_map(|id| self.instances.get(id));
         let models: BTreeSet<&ModelId> = models.map(|instance| &instance.spec.model).collect();
@@ -251,7 +251,7 @@ impl Fleet {
         }
     }
 
-    /// Whether nothing waits to be read again.
+    /// Whether nothing has changed since the last refresh.
     pub(crate) fn ledger_is_fresh(&self) -> bool {
         self.workers.unchanged()
             && self.devices.unchanged()
@@ -259,7 +259,7 @@ impl Fleet {
             && self.ledger.stale.is_empty()
     }
 
-    /// Hosts of which the ledger says something else than the fleet.
+    /// Hosts where the ledger disagrees with the fleet.
     pub(crate) fn ledger_errors(&self) -> Vec<HostId> {
         let known: BTreeSet<&HostId> = self.hosts.keys().chain(self.ledger.slots.keys()).collect();
         known

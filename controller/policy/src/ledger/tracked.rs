@@ -1,9 +1,9 @@
-//! A map that remembers which of its entries may have been changed.
+//! A map that records which of its entries may have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-/// Reads are those of the map within; every way to write leaves the key in `changed`.
+/// Reads go to the map inside; every write records the key in `changed`.
 #[derive(Debug)]
 pub(crate) struct Tracked<K, V> {
     map: BTreeMap<K, V>,
@@ -39,7 +39,7 @@ impl<K: Ord + Clone, V> Tracked<K, V> {
         self.map.remove(key)
     }
 
-    /// Keys written to since the last call, removed ones included.
+    /// Keys written to or removed since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<K> {
         std::mem::take(&mut self.changed)
     }

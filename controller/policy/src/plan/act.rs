@@ -16,7 +16,7 @@ use crate::state::{Asked, Delay, Free, Goal, Instance, InstanceState, Load, Plac
 use muster_core::{GroupId, HoldId, HostId, InstanceId, ModelId};
 
 impl Fleet {
-    /// Claims the plan's place and does what can be done for it now.
+    /// Claims the plan's place and takes the steps towards it that are possible now.
     pub(crate) fn proceed(&mut self, load: &Load, plan: &Plan, pass: &mut Pass, ids: &mut dyn IdSource) {
         if load.origin == Origin::Preload && plan.ease != Ease::Free {
             return self.refuse_load(&load.model, &LoadError::NoRoomToPreload(load.model.clone()));
@@ -43,8 +43,8 @@ impl Fleet {
         }
     }
 
-    /// Models whose loads keep this one from beginning on the host (I5, I7); empty if it may begin.
-    /// A load that this one cancels now does not count.
+    /// Models whose loads keep this load from starting on the host (I5, I7); empty if it may start. A load that this one is cancelling does
+    /// not count.
     pub(crate) fn slot_taken_by(
         &self,
         load: &Load,
@@ -90,8 +90,8 @@ impl Fleet {
         self.lose_patience(load, &plan.victims, may_begin, pass);
     }
 
-    /// Starts a load that needs no eviction, if its devices are at rest and it fits there as things are now. Says what keeps it from
-    /// that; none if it began.
+    /// Starts a load that needs no eviction, if no engine starts or ends on its devices and it fits there now. Returns what delays it; none
+    /// if it started.
     pub(crate) fn start_if_clear(
         &mut self,
         load: &Load,
@@ -124,7 +124,7 @@ impl Fleet {
             self.start(load, candidate, ids);
             return None;
         } else {
-            // Room was promised by an earlier claim's victims, or somebody who leaves still has the slot.
+            // An earlier claim will free this room, or an instance that is ending still has the type slot.
             let leaving = self.leaving_for(load, &candidate.host);
             reason = WaitReason::Claim;
             delay = delay_by(&leaving).unwrap_or(Delay::Claims);
@@ -208,7 +208,7 @@ impl Fleet {
         self.send(&id, Asked::Load, Command::Load { spec, holds });
     }
 
-    /// Holds of all who wait go with the Load command.
+    /// Assigns everyone who waits for the model to the new instance. Returns their holds, which travel with the Load command.
     fn place_waiters(&mut self, model: &ModelId, id: &InstanceId) -> Vec<HoldId> {
         let Some(model) = self.models.get(model) else {
             return Vec::new();
@@ -225,8 +225,8 @@ impl Fleet {
         holds
     }
 
-    /// Evicts a plan's victims, all idle as far as is known: one at once; several are quiesced first and go only if all were idle, so
-    /// that nothing dies for a plan that falls apart (PROTOCOL 10).
+    /// Evicts a plan's victims, which are all idle as far as known. A single one goes at once. Several are quiesced first and go only if
+    /// all stay idle, so that none is lost for a plan that is dropped (PROTOCOL 10).
     fn evict_all(&mut self, load: &Load, plan: &Plan, pass: &mut Pass) -> Delay {
         let (models, lost) = self.loads_beside(plan);
         if lost {
@@ -263,7 +263,8 @@ impl Fleet {
         Delay::MakingRoom
     }
 
-    /// Loads on the devices of a plan and of its victims, and whether the worker of one is lost, so that nobody sees its end.
+    /// Models that load on the devices of the plan or of its victims, and whether the worker of such a load is lost, so that nobody sees
+    /// its end.
     fn loads_beside(&self, plan: &Plan) -> (Vec<ModelId>, bool) {
         let mut devices: Vec<DeviceKey> = Vec::new();
         let mut add = |host: &HostId, parts: &[Reservation]| {
@@ -284,10 +285,10 @@ impl Fleet {
         (models_of(&loading), lost)
     }
 
-    /// Takes the next step towards one victim's end.
+    /// Takes the next step towards the end of one victim.
     pub(crate) fn evict_one(&mut self, load: &Load, victim: &Victim, all_ready: bool, pass: &mut Pass) {
         let now = self.now;
-        // No unload begins beside a load, be it one that this plan cancels (PROTOCOL 13).
+        // No unload begins beside a load, not even beside one that this plan cancels (PROTOCOL 13).
         let beside_a_load = self.loads_run_beside(&victim.id);
         let rests = !all_ready && self.quiesced_just_now(&victim.id, pass);
         let Some(instance) = self.instances.get_mut(&victim.id) else {
@@ -353,7 +354,7 @@ impl Fleet {
     }
 }
 
-/// What a load waits for that waits for those in motion on its way; none if there are none.
+/// What a load waits for because of the instances that start or end in its way; none if there are none.
 fn delay_by(in_motion: &[&Instance]) -> Option<Delay> {
     let any = |test: fn(&Instance) -> bool| in_motion.iter().any(|instance| test(instance));
     if in_motion.is_empty() {
@@ -367,7 +368,7 @@ fn delay_by(in_motion: &[&Instance]) -> Option<Delay> {
     }
 }
 
-/// An operator's unload among them finishes its work first, which may take long.
+/// Whether one of them is being unloaded by an operator and finishes its requests first, which may take long.
 fn drained_by_operator(in_the_way: &[&Instance]) -> bool {
     let drains = |instance: &&Instance| instance.condemned.is_some() && instance.works();
     in_the_way.iter().any(drains)

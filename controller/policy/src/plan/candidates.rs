@@ -1,4 +1,4 @@
-//! Where a model could go at all: workers whose runtime and devices can host it, by capacity alone.
+//! Where a model could go at all: workers whose runtimes and devices can host it. Only the devices' capacity counts here.
 
 use std::cmp::Reverse;
 
@@ -14,17 +14,17 @@ use crate::ledger::{Host, Seat, Space};
 use crate::state::{Load, Presence, Worker};
 use muster_core::{Bytes, HostId, ModelType, WorkerId};
 
-/// A place for a model, by positions in its host.
+/// A place for a model, as indexes into its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) seat: usize,
-    /// Which of the model's needs it meets; lower is preferred.
+    /// Index into the model's `needs`: 0 is the preferred way to host it.
     pub(crate) need: usize,
-    /// Spaces, each with the bytes wanted there.
+    /// Indexes of the host's spaces, each with the bytes to reserve there.
     pub(crate) parts: SmallVec<[(usize, Bytes); 2]>,
 }
 
-/// A place for a model, by names.
+/// A place for a model, by ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) worker: WorkerId,
@@ -33,17 +33,17 @@ pub(crate) struct Candidate {
     pub(crate) reservations: Vec<Reservation>,
 }
 
-/// Why there is no place for a model at all.
+/// Why no host has a place for a model.
 #[derive(Debug)]
 pub(crate) enum Nowhere {
-    /// Workers that could host it are here, but the model can never fit on any.
+    /// Connected workers have its runtime and devices, but none is large enough.
     TooSmall(LoadError),
-    /// No worker that could host it is here.
+    /// No connected worker can host it.
     NobodyHere,
 }
 
 impl Host {
-    /// Calls `each` with every place for a model on this host.
+    /// Calls `each` with every place for the model on this host.
     pub(crate) fn places(&self, spec: &ModelSpec, config: &Config, mut each: impl FnMut(&Place)) {
         for (index, seat) in self.seats.iter().enumerate() {
             if !spec.workers.is_empty() && !spec.workers.contains(&seat.worker) {
@@ -83,8 +83,8 @@ impl Host {
         })
     }
 
-    /// Calls `each` with every way to give each part a device of its own, the first the given one. Devices that can be freed come first,
-    /// then those with most left.
+    /// Calls `each` with every way to give each part its own device, where the first part takes the given device. Devices that can be freed
+    /// come first, then those with the most memory left.
     fn assign_parts(
         &self,
         (seat, model): (&Seat, ModelType),
@@ -106,7 +106,7 @@ impl Host {
         };
         let mut options: SmallVec<[usize; 8]> =
             positions(&seat.spaces).filter(|space| *space != first).collect();
-        // Spaces lie in the order of their ids, so that ties break by id.
+        // Spaces are sorted by id, so a stable sort breaks ties by id.
         options.sort_by_key(|&index| {
             let reach = space(index).map_or(Bytes::ZERO, Space::reach);
             let left = space(index).map_or(Bytes::ZERO, Space::uncommitted);
@@ -124,7 +124,7 @@ impl Host {
         });
     }
 
-    /// Parts with what each sets aside on the device it got.
+    /// The parts with the bytes that each reserves on its device.
     fn with_shares(
         &self,
         need: &Need,
@@ -139,7 +139,7 @@ impl Host {
         parts
     }
 
-    /// A place by names.
+    /// The same place by ids.
     pub(crate) fn candidate(&self, place: &Place) -> Option<Candidate> {
         let reservation = |&(space, bytes): &(usize, Bytes)| {
             let device = self.spaces.get(space)?.id.clone();
@@ -153,7 +153,7 @@ impl Host {
         })
     }
 
-    /// A candidate by positions; none if its worker or devices are gone.
+    /// The indexes of a candidate; none if its worker or a device is gone.
     pub(crate) fn place_of(&self, candidate: &Candidate) -> Option<Place> {
         let seat = self
             .seats
@@ -172,7 +172,7 @@ fn positions(spaces: &[u16]) -> impl Iterator<Item = usize> + '_ {
     spaces.iter().map(|space| usize::from(*space))
 }
 
-/// Of the devices that are too small, the one that came closest to fitting.
+/// Of the devices that are too small: the one that comes closest, with the bytes wanted and possible.
 #[derive(Debug, Default)]
 struct Closest(Option<(Bytes, Bytes, DeviceKey)>);
 
@@ -190,7 +190,7 @@ impl Closest {
 }
 
 impl Fleet {
-    /// Why no host has a place for a load.
+    /// Why no host has a place for the load.
     pub(crate) fn nowhere(&self, load: &Load) -> Nowhere {
         let mut closest = Closest::default();
         let mut fits_on_absent = false;
@@ -218,7 +218,7 @@ impl Fleet {
         }
     }
 
-    /// An absent worker still counts for "can never fit" for a while (PROTOCOL 2).
+    /// Whether an absent worker still counts as a place where the model might fit (PROTOCOL 2).
     fn counts_though_absent(&self, worker: &Worker) -> bool {
         match worker.presence {
             Presence::Connected(_) => true,
@@ -259,7 +259,7 @@ impl Fleet {
         fits
     }
 
-    /// Every part finds a device of its own that is large enough; `main` takes the first.
+    /// Whether every part finds its own device that is large enough, the first part on `main`.
     fn parts_fit(&self, facts: &WorkerFacts, need: &Need, main: &DeviceFacts, closest: &mut Closest) -> bool {
         let Some((first, rest)) = need.parts.split_first() else {
             return false;

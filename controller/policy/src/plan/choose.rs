@@ -1,4 +1,4 @@
-//! The best of all places on a host: preferred need first, no eviction before eviction, the cheapest eviction before others.
+//! The best place on a host. The preferred need comes first; then a place without eviction; then the cheapest eviction.
 
 use smallvec::SmallVec;
 
@@ -15,7 +15,7 @@ use crate::state::Load;
 use crate::strategy::Worth;
 use muster_core::{ModelId, WorkerId};
 
-/// Where a load is to go, and who goes for it.
+/// Where a load goes and which instances are evicted for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) candidate: Candidate,
@@ -23,32 +23,32 @@ pub(crate) struct Plan {
     pub(crate) ease: Ease,
 }
 
-/// How easily a plan comes true; the easier, the better.
+/// What a plan waits for; the lesser, the better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ease {
-    /// There is room.
+    /// Nothing: there is room.
     Free,
-    /// Idle instances have to go.
+    /// Idle instances have to be evicted.
     Evict,
-    /// Busy ones have to become idle first.
+    /// Busy instances have to become idle first.
     Wait,
 }
 
 /// Why no place will do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Earlier claims; they resolve by themselves.
+    /// Earlier loads of these models have claimed the room; it may become free again.
     Claims(Vec<ModelId>),
-    /// Ghosts, which may or may not end.
+    /// Instances of lost workers hold the room; they may never end.
     Ghosts { models: Vec<ModelId>, error: LoadError },
-    /// No use waiting.
+    /// Waiting would not help.
     Refused(LoadError),
-    /// No worker that could host it is here.
+    /// No connected worker can host the model.
     NobodyHere,
 }
 
 impl Stop {
-    /// Waiting for a ghost is better than a refusal.
+    /// Rank of the reason: a lower one is reported rather than a higher one. Waiting for a ghost is better than a refusal.
     pub(super) fn firmness(&self) -> u8 {
         match self {
             Self::Claims(_) => 0,
@@ -58,24 +58,24 @@ impl Stop {
     }
 }
 
-/// How soon a plan can come true: its ease, and what else it waits for.
+/// How soon a plan can be carried out: what its own place needs, and what else it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Soon {
-    /// There is room.
+    /// At once.
     Room,
-    /// Idle instances have to go.
+    /// After idle instances were evicted.
     IdleVictims,
-    /// There is room, or there are idle victims, but the host is closed for another load's second attempt, which waits for all who work there:
-    /// where another host has idle victims, nobody waits for it (I7, I8).
+    /// There is room, or there are idle instances, but the host is reserved for another load's second attempt, which waits until its host
+    /// is empty. Another host with idle instances is better (I7, I8).
     SecondAttempt,
-    /// Somebody has to end their work. Room that somebody leaves who works there still comes no sooner than that of a busy victim.
+    /// After requests have finished: those of a busy victim, or those of an instance that is ending.
     Work,
 }
 
 impl Soon {
     fn of(ease: Ease, waits: bool, closed: bool, evicts: bool) -> Self {
         match ease {
-            // A preload evicts nobody, so that it waits.
+            // A preload evicts nothing, so it waits.
             Ease::Free if waits && !evicts => Self::IdleVictims,
             Ease::Evict if !evicts => Self::Work,
             Ease::Free | Ease::Evict if waits => Self::Work,
@@ -87,11 +87,10 @@ impl Soon {
     }
 }
 
-/// What makes one plan better than another, most important first. Equal plans go by the names of hosts, workers and
-/// devices.
+/// What makes one plan better than another, most important first. Equal plans are ordered by the ids of host, worker and devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PlanKey {
-    /// A gateway just could not reach this worker.
+    /// A gateway could not reach this worker a moment ago.
     avoided: bool,
     pub(super) need: usize,
     soon: Soon,
@@ -99,15 +98,15 @@ pub(super) struct PlanKey {
     doubled: bool,
     /// Another load of the host goes first.
     slot_taken: bool,
-    /// What the victims' going costs.
+    /// Worth of all victims.
     loss: Worth,
     victims: usize,
-    /// Room left, so that less is better.
+    /// Rank by the memory left on the devices, less is better: with `spread` the most memory ranks first, with `pack` the least.
     room: u64,
 }
 
 impl PlanKey {
-    /// No plan on this host can be better.
+    /// The best key that a plan on this host could have.
     pub(super) fn bound(host: &Host, question: &Question<'_>, config: &Config) -> Self {
         let left = host.spaces.iter().map(|space| space.uncommitted().get());
         let room = match config.placement {
@@ -137,7 +136,7 @@ impl PlanKey {
     }
 }
 
-/// One host in detail.
+/// The best plan on one host and what stands in the way there.
 #[derive(Debug, Default)]
 pub(super) struct HostReport {
     pub(super) best: Option<(PlanKey, Place)>,
@@ -146,12 +145,12 @@ pub(super) struct HostReport {
     pub(super) place: bool,
 }
 
-/// What is asked of every host.
+/// The load and what is the same for every host.
 pub(super) struct Question<'a> {
     pub(super) load: &'a Load,
     wanted: WantedLoad<'a>,
     avoid: &'a [WorkerId],
-    /// Only this worker will do.
+    /// Only this worker is acceptable; none = any.
     only: Option<&'a WorkerId>,
     pub(super) pass: &'a Pass,
 }
@@ -305,7 +304,7 @@ impl Fleet {
         }
     }
 
-    /// Whether the load fits at its place as things are now.
+    /// Whether the load fits at its place at this moment.
     pub(crate) fn fits_now(&self, load: &Load, candidate: &Candidate) -> bool {
         let Some(host) = self.ledger.named(&candidate.host) else {
             return false;
@@ -344,7 +343,7 @@ fn ease_of(room: &Room<'_>) -> Ease {
             Ease::Wait
         });
     }
-    // Nobody goes before that can be of use.
+    // No victim is evicted before that is of use.
     if room.waits && ease == Ease::Evict {
         Ease::Wait
     } else {

@@ -1,6 +1,7 @@
-//! What the load queue would do for a model now, and why (`Control.Explain`): a question, never a decision.
+//! What the load queue would do for a model now, and why (`Control.Explain`). It decides nothing.
 //!
-//! The answer is the queue's own: the model's load is put behind the claims of the loads before it and given to the same choice.
+//! The answer comes from the queue's own code: a load of the model is placed behind the claims of the loads before it, and a plan is chosen
+//! for it.
 
 use super::Pass;
 use super::choose::{Ease, Plan, Stop};
@@ -19,8 +20,8 @@ use muster_core::{Bytes, ModelId};
 use std::sync::Arc;
 
 impl Fleet {
-    /// What would become of a load of this model now, with at most `places` places in detail, the chosen one first; none if the model is
-    /// not known. Nothing is decided: only what policy keeps ready for its own decisions is brought up to date.
+    /// What would happen to a load of this model now, with at most `places` places in detail, the chosen one first; none if the model is
+    /// unknown. It changes no decision; it only brings the planning data up to date.
     pub fn explain(&mut self, now: Moment, id: &str, places: usize) -> Option<Explanation> {
         self.now = self.now.max(now);
         let id = &self.models.get_key_value(id)?.0.clone();
@@ -99,10 +100,10 @@ impl Fleet {
                         == (&candidate.worker, candidate.need, &candidate.reservations)
                 };
                 let chosen = chosen.filter(|plan| is(plan));
-                // Whom it would take is of no account where that is not enough.
+                // Victims do not matter if evicting them is not enough.
                 let victims = match (&obstruction, chosen) {
                     (Some(_), _) => Vec::new(),
-                    // The fleet's limit may take more than the place does.
+                    // The fleet's limit may require more victims than the place itself.
                     (None, Some(plan)) => plan.victims.clone(),
                     (None, None) => room.victims(),
                 };
@@ -132,7 +133,7 @@ impl Fleet {
                 Tenure::Busy { until } => VictimStanding::Busy {
                     at_least: until.map(|until| until.since(self.now)),
                 },
-                // Nothing else is ever chosen.
+                // Such an instance is never chosen as a victim.
                 Tenure::Pinned | Tenure::Ghost => VictimStanding::Busy { at_least: None },
             },
             last_used: instance.map(|instance| instance.usage.last_used),

@@ -7,7 +7,8 @@
 //!                     whoever is worth least goes too, wherever it is
 //! ```
 //!
-//! A place is chosen by its host alone; what the fleet's limit takes besides joins the plan's victims, and goes with them, all or none.
+//! A place is chosen by its host alone. Victims that the fleet's limit requires are added to the plan; all of the plan's victims go, or
+//! none.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ use crate::state::{Claim, Instance, Load};
 use muster_core::{InstanceId, ModelId};
 
 impl Fleet {
-    /// Adds to a plan whom the fleet's limit takes besides, or says what stands in the way.
+    /// Adds the victims that the fleet's limit requires, or returns what stands in the way.
     pub(crate) fn fit_into_fleet(&self, load: &Load, mut plan: Plan, pass: &Pass) -> Result<Plan, Stop> {
         let limit = self.config.fleet_limits.of(load.spec.kind);
         if limit == Limit::Unlimited {
@@ -34,7 +35,7 @@ impl Fleet {
         let claiming = |claim: &&Claim| claim.kind == load.spec.kind;
         let claimed: BTreeSet<&ModelId> = claims().filter(claiming).map(|claim| &claim.model).collect();
         let promised: BTreeSet<&InstanceId> = claims().flat_map(|claim| &claim.victims).collect();
-        // A group that has begun goes on with the slot that it has.
+        // A group that has begun keeps its type slot.
         let group = load.spec.replicas.get() > 1;
         let own = |resident: &Resident| group && resident.model.id == load.model;
         let goes = |resident: &Resident| {
@@ -105,7 +106,7 @@ impl Fleet {
         }
     }
 
-    /// Whether the fleet's limit allows a load beside all that is there at this moment, what is on its way out included.
+    /// Whether the fleet's limit allows the load at this moment, counting instances that are still ending.
     pub(crate) fn fleet_slot_free(&self, load: &Load) -> bool {
         let limit = self.config.fleet_limits.of(load.spec.kind);
         limit == Limit::Unlimited || {
@@ -119,8 +120,8 @@ impl Fleet {
         }
     }
 
-    /// Those on their way out whose end a load may wait for though its devices are at rest: they have the slot of its type on the host, or
-    /// in the fleet if that has a limit.
+    /// Instances that are ending and have a type slot that the load needs, on the host or, if the fleet has a limit, anywhere. The load
+    /// waits for them even if nothing moves on its own devices.
     pub(crate) fn leaving_for(&self, load: &Load, host: &muster_core::HostId) -> Vec<&Instance> {
         let kind = load.spec.kind;
         let going = |instance: &&Instance| instance.spec.kind == kind && instance.going();

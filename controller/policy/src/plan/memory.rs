@@ -1,4 +1,4 @@
-//! Memory on the devices of a place, and who would have to go for it (I4).
+//! Memory on the devices of a place, and the instances to evict for it (I4).
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::ledger::Resident;
 use muster_core::Bytes;
 
 impl<'a> Room<'a> {
-    /// I4: instances on a device that is short go by worth; by `lru`, those of the same type first.
+    /// I4: on a device that is short of memory, the instances with the least worth go; by `lru`, those of the load's type first.
     pub(super) fn clear_memory(&mut self, space: usize, bytes: Bytes) -> Result<(), Obstacle> {
         while self.short_on(space, bytes) {
             let movable = |found: &Resident| found.tenure.movable() && !self.wanted.sibling(found);
@@ -44,7 +44,7 @@ impl<'a> Room<'a> {
         self.obstacle(claimed, residents, short)
     }
 
-    /// Even without the pinned models the device would be short: other programs use it.
+    /// Whether the device would be short even without the pinned models, because other programs use it.
     pub(super) fn foreign_use(&self, short: &Shortage) -> bool {
         let Some((index, space)) = self
             .host
@@ -66,7 +66,7 @@ impl<'a> Room<'a> {
         free + ours < wanted + self.config.margin
     }
 
-    /// What the device has for this load after all claims and evictions: by reservations, and by what is really free (I4).
+    /// Bytes that this load can get on the device after all claims and evictions: by reservations, and by the free memory measured (I4).
     pub(super) fn possible_on(&self, index: usize) -> Bytes {
         let Some(space) = self.host.spaces.get(index) else {
             return Bytes::ZERO;

@@ -36,18 +36,18 @@ use muster_core::{HostId, InstanceId, ModelId};
 pub(crate) use survey::Memos;
 pub(crate) use tenure::Tenure;
 
-/// One pass over the queue.
+/// The state of one pass over the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
-    /// What earlier loads set aside.
+    /// What earlier loads of the queue have set aside.
     claims: BTreeMap<HostId, Vec<Claim>>,
-    /// The first retry on each host: while it waits or runs, nothing else begins there (I7).
+    /// The first retry on each host. While it waits or runs, no other load starts there (I7).
     retries: BTreeMap<HostId, LoadId>,
-    /// Quiesced instances that a plan of this pass still wants.
+    /// Quiesced instances that a plan of this pass still needs.
     kept: BTreeSet<InstanceId>,
-    /// When the pass must be repeated though nothing happens.
+    /// When the next pass is due even if no event arrives.
     wake: Option<Moment>,
-    /// What the load being decided has claimed.
+    /// What the current load has claimed.
     claimed: Vec<Claim>,
 }
 
@@ -56,13 +56,13 @@ impl Pass {
         self.claims.get(host).map_or(&[], Vec::as_slice)
     }
 
-    /// Sets something aside for the load being decided.
+    /// Adds a claim of the current load.
     fn claim(&mut self, claim: Claim) {
         self.claimed.push(claim.clone());
         self.claims.entry(claim.host.clone()).or_default().push(claim);
     }
 
-    /// For a question that leaves the pass as it is.
+    /// A copy to answer a question with; changes to it do not affect this pass.
     fn fork(&self) -> Self {
         Self {
             claims: self.claims.clone(),
@@ -77,7 +77,7 @@ impl Pass {
 }
 
 impl Fleet {
-    /// Runs a pass if anything relevant changed or its time has come; says whether it did.
+    /// Runs a pass if something it depends on changed or its time has come. Returns whether it ran.
     pub(crate) fn plan_if_due(&mut self, ids: &mut dyn IdSource) -> bool {
         let due = self.replan || self.became_idle();
         if !due {
@@ -95,7 +95,7 @@ impl Fleet {
         true
     }
 
-    /// Whether an instance has become idle since the last look, because time has passed and nothing else happened: a waiting load may evict it now.
+    /// Whether an instance has become idle by time alone since the last pass, so that a waiting load may evict it now.
     fn became_idle(&mut self) -> bool {
         let turned = !self.queue.is_empty() && self.ledger.next_turn().is_some_and(|at| at <= self.now);
         let before = self.ledger.stamp();
@@ -125,8 +125,8 @@ impl Fleet {
         self.timers.set(&Alarm::Queue, pass.wake);
     }
 
-    /// The order of the queue: retries first, as their hosts are closed to all others meanwhile and what these claim there must not
-    /// stand in their way (I7); then groups that have begun; then first come, first served.
+    /// The order of the queue: retries first, since their hosts are closed to all others and no claim there may stand in their way (I7);
+    /// then groups that have begun; then the oldest load.
     pub(super) fn turns_in_queue(&self) -> Vec<LoadId> {
         let rank = |load: &Load| match load.goal {
             Goal::RetryAt { .. } => 0,
@@ -160,7 +160,7 @@ impl Fleet {
                 let before = first(self, pass);
                 self.decide_retry(load, host, worker, failure, pass, ids);
                 if before != first(self, pass) {
-                    // Its end opens the host to the loads after it, in this pass already.
+                    // The end of this load opens the host to the loads after it in this pass.
                     self.ledger.host_changed(host);
                 }
                 return;
@@ -184,7 +184,7 @@ impl Fleet {
         }
     }
 
-    /// The worker where a load was to be tried again takes none any more.
+    /// Sends a retry to any place: the worker where it was to run no longer takes loads.
     fn retry_elsewhere(&mut self, id: LoadId) {
         if let Some(queued) = self.queue.get_mut(&id) {
             queued.goal = Goal::Anywhere;
@@ -192,7 +192,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// No candidate can make room by evicting.
+    /// Acts on a load for which no place will do: it waits or is refused.
     fn stopped(&mut self, load: &Load, stop: Stop, pass: &mut Pass) {
         match stop {
             Stop::Claims(models) => {
@@ -211,7 +211,7 @@ impl Fleet {
         }
     }
 
-    /// Nobody came who could host a model.
+    /// The error of a load for which no capable worker came in time.
     pub(super) fn no_worker(&self, spec: &ModelSpec) -> LoadError {
         let mut here = self.workers.values();
         let has = here.any(|worker| worker.facts.runtimes.contains_key(&spec.runtime));
@@ -222,7 +222,7 @@ impl Fleet {
         }
     }
 
-    /// Waits for something that may never come, for `worker_wait` at most (PROTOCOL 2).
+    /// Lets a load wait for something that may never happen, for `worker_wait` at most (PROTOCOL 2).
     pub(super) fn wait_stuck(
         &mut self,
         load: &Load,
@@ -257,7 +257,7 @@ impl Fleet {
         }
     }
 
-    /// Quiesced instances that no plan wants any more take work again (PROTOCOL 10).
+    /// Resumes quiesced instances that no plan needs any more (PROTOCOL 10).
     fn drop_plans_except(&mut self, kept: &BTreeSet<InstanceId>) {
         let orphans: Vec<InstanceId> = self
             .attention

@@ -1,10 +1,10 @@
-//! What making room comes to: victims, or what no eviction can remove.
+//! The results of making room: instances to evict, or what eviction cannot remove.
 
 use super::tenure::Tenure;
 use crate::api::{DeviceKey, EvictionRule};
 use muster_core::{Bytes, InstanceId, ModelId};
 
-/// An instance that has to go.
+/// An instance to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub(crate) id: InstanceId,
@@ -13,23 +13,23 @@ pub(crate) struct Victim {
     pub(crate) tenure: Tenure,
 }
 
-/// What stands in the way and cannot be evicted, not even later.
+/// What stands in the way and cannot be evicted, now or later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// Claims of earlier loads.
     Claims(Vec<ModelId>),
-    /// Instances of lost workers.
+    /// Instances of these models on lost workers.
     Ghosts {
         models: Vec<ModelId>,
         short: Option<Shortage>,
     },
     /// Pinned models.
     Pinned(Vec<ModelId>),
-    /// Memory that other programs use.
+    /// Other programs use the memory.
     Foreign(Shortage),
 }
 
-/// A device without enough memory.
+/// A device without enough memory, with the bytes wanted and possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shortage {
     pub(crate) device: DeviceKey,

@@ -1,4 +1,4 @@
-//! Who goes first when room is needed (I9): the one order that planning, explaining and the invariant checker follow.
+//! Which instance goes first when room is needed (I9). Planning, explanations and the invariant checker all use this order.
 
 use std::collections::BTreeMap;
 
@@ -6,32 +6,32 @@ use crate::ledger::{ModelTag, Resident};
 use crate::strategy::{Eviction, Worth};
 use muster_core::{ModelId, ModelType};
 
-/// A place in the order: idle ones first. Ties break by id.
+/// Sort key: idle instances first, then by worth. Ties break by id.
 type Rank = (u8, Worth);
 
-/// Where it is bytes that are needed.
+/// The order if bytes are needed: by worth per byte.
 fn by_worth(resident: &Resident) -> Rank {
     (resident.tenure.rank(), resident.worth)
 }
 
-/// Where it is a slot, which has no bytes.
+/// The order if a slot is needed: by worth of the whole instance.
 fn by_loss(resident: &Resident) -> Rank {
     (resident.tenure.rank(), resident.loss)
 }
 
-/// Of instances one by one, for memory: those of the same type go before others, if the order says so.
+/// The order of single instances, for memory. If the strategy says so, those of the wanted type go before others.
 pub(crate) fn by_instance(resident: &Resident, wanted: ModelType, rule: Eviction) -> (u8, bool, Worth) {
     let (rank, worth) = by_worth(resident);
     (rank, rule.own_type_first() && resident.kind != wanted, worth)
 }
 
-/// Who is spared first if not all have to go.
+/// The order in which victims are spared if not all have to go.
 pub(crate) fn most_worth_first(resident: &Resident) -> std::cmp::Reverse<Rank> {
     std::cmp::Reverse(by_worth(resident))
 }
 
-/// Of models, for a slot: the replicas of one go together, and the busiest one and the one that costs most speak for all. None goes of which one may not,
-/// or which is `claimed`.
+/// The model that goes first for a slot. All replicas of a model go together; the busiest and the most expensive one count for the whole
+/// model. A model is skipped if one of its instances may not go or if it is `claimed`.
 pub(crate) fn first_model<'a>(
     residents: impl Iterator<Item = &'a Resident>,
     claimed: impl Fn(&ModelId) -> bool,

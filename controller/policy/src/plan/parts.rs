@@ -5,8 +5,8 @@
 //!                                 claim what they lack, also while a part of theirs loads
 //! ```
 //!
-//! So what a group lacks is never taken by a load that waits for what the group has. Only another group that began before can stand in its way, if
-//! things have changed for that: then the later one gives up what it has, and begins anew when there are places for all of it again.
+//! So no load that waits for a group's room takes what the group still needs. Only a group that began earlier can stand in the way, if
+//! something else has changed; then the later group gives up what it has, and begins again when there are places for all its replicas.
 
 use super::Pass;
 use super::choose::{Plan, Stop};
@@ -15,7 +15,7 @@ use crate::state::{Claim, Delay, InstanceState, Load};
 use muster_core::ModelId;
 
 impl Fleet {
-    /// Plans for all that a load lacks: one, or for a group one for each part, one beside the other; or what keeps it from them.
+    /// Plans for every replica that a load still has to place, one beside the other; or what keeps it from them.
     pub(crate) fn plans(&mut self, load: &Load, pass: &mut Pass) -> Result<Vec<Plan>, Stop> {
         match self.parts_to_place(load) {
             1 => Ok(vec![self.best_plan(load, pass)?]),
@@ -23,7 +23,7 @@ impl Fleet {
         }
     }
 
-    /// Plans for so many parts of a load, one beside the other.
+    /// Plans for `parts` replicas of a load, one beside the other.
     fn plans_for(&mut self, load: &Load, parts: u32, pass: &Pass) -> Result<Vec<Plan>, Stop> {
         let mut plans: Vec<Plan> = Vec::new();
         let mut trial = pass.fork();
@@ -33,7 +33,7 @@ impl Fleet {
                     trial.claim(Self::claim_of(load, &plan, Delay::Loads));
                     plans.push(plan);
                 }
-                // Only its own parts stand in the way.
+                // Only its own replicas stand in the way.
                 Err(Stop::Claims(models)) if models.iter().all(|model| *model == load.model) => {
                     let possible = load.spec.replicas.get().saturating_sub(parts);
                     let possible = possible + u32::try_from(plans.len()).unwrap_or(u32::MAX);
@@ -45,7 +45,7 @@ impl Fleet {
         Ok(plans)
     }
 
-    /// Parts of a load that have no place yet; one, unless it is for a group that does not serve.
+    /// Number of replicas of the load that have no place yet: one, unless its group does not serve yet.
     fn parts_to_place(&self, load: &Load) -> u32 {
         let size = load.spec.replicas.get();
         let group = load.group.as_ref();
@@ -68,7 +68,7 @@ impl Fleet {
         }
     }
 
-    /// Its group has begun: some of it is ready, and waits for the rest.
+    /// Whether some replica of its group is ready and waits for the others.
     pub(super) fn has_begun(&self, load: &Load) -> bool {
         let group = load.group.as_ref();
         group.is_some_and(|group| {
@@ -76,7 +76,7 @@ impl Fleet {
         })
     }
 
-    /// Loads of groups of which a part loads at the moment, and that lack more.
+    /// Loads of groups that still lack replicas while one of them loads.
     pub(super) fn loading_groups(&mut self) -> Vec<Load> {
         let mut loads = Vec::new();
         for model in self.groups_loading.iter().cloned().collect::<Vec<ModelId>>() {
@@ -95,7 +95,7 @@ impl Fleet {
         loads
     }
 
-    /// Claims what they lack beside the part that loads.
+    /// Claims the places that these groups still lack.
     pub(super) fn claim_for_loading_groups(&mut self, loads: &[Load], pass: &mut Pass) {
         for load in loads {
             let lacking = self.parts_to_place(load).saturating_sub(1);
@@ -108,7 +108,7 @@ impl Fleet {
         }
     }
 
-    /// What has begun of a group goes, since a group that began before needs its place.
+    /// Unloads what has begun of a group, because a group that began earlier needs the room.
     pub(super) fn begin_anew(&mut self, load: &Load) {
         let parts = load
             .group

@@ -5,7 +5,7 @@
 //!                                                              └── max_drain ──► the load fails, victims take work again
 //! ```
 //!
-//! Who holds an instance for a request that is still to come is waited for (I10), and so is a load: neither can be hurried.
+//! A hold (I10) and a load are always waited for: neither can be hurried.
 
 use super::Pass;
 use super::obstacle::Victim;
@@ -16,8 +16,8 @@ use crate::state::{Asked, InstanceState, Load};
 use muster_core::InstanceId;
 
 impl Fleet {
-    /// Quiesces the busy victims of a load that has waited for too long, and gives up if they do not finish. `may_begin` says whether the load
-    /// could begin once they are gone; it is asked only when the time has come.
+    /// Quiesces the busy victims of a load that has waited too long, and gives the load up if they do not finish in time. `may_begin` tells
+    /// whether the load could start once they are gone; it is called only after the wait.
     pub(crate) fn lose_patience(
         &mut self,
         load: &Load,
@@ -36,7 +36,7 @@ impl Fleet {
             return pass.wake_at(since + limit);
         }
         if !may_begin(self, pass) {
-            // Quiesced for a load that cannot begin they would be resumed at once, to be quiesced again, for as long as the other load takes.
+            // If the load cannot start anyway, quiesced victims would be resumed and quiesced again for as long as the other load takes.
             return self.drains(load, false, pass);
         }
         let mut finishing = false;
@@ -46,7 +46,7 @@ impl Fleet {
         self.drains(load, finishing, pass);
     }
 
-    /// Says whether the victim takes no new work.
+    /// Quiesces a busy victim. Returns whether it takes no new requests now.
     fn quiesce_patiently(&mut self, load: &Load, victim: &Victim, since: Moment, pass: &mut Pass) -> bool {
         let now = self.now;
         let settled = self
@@ -63,7 +63,8 @@ impl Fleet {
         let Some(instance) = self.instances.get_mut(&victim.id) else {
             return false;
         };
-        // An idle one has nothing to finish: quiesced for those that have, it would no longer be the first to go, and be resumed for the next.
+        // An idle victim has nothing to finish. If it were quiesced, it would no longer be the first choice, and would be resumed for the
+        // next.
         let may_go =
             victim.tenure != Tenure::Idle && !rests && !held && settled.is_none_or(|settled| settled <= now);
         if let InstanceState::Quiesced { plan, patient, .. } = &mut instance.state {
@@ -92,7 +93,7 @@ impl Fleet {
         victim.tenure != Tenure::Idle
     }
 
-    /// It was quiesced a moment ago, which came to nothing: it is not quiesced again before a pause that grows.
+    /// Whether the instance was quiesced a moment ago without result; then it is not quiesced again before a pause that grows.
     pub(super) fn quiesced_just_now(&mut self, id: &InstanceId, pass: &mut Pass) -> bool {
         let (now, longest) = (self.now, self.config.unknown_wait);
         let Some(instance) = self.instances.get_mut(id).filter(|found| found.is_ready()) else {
@@ -105,7 +106,7 @@ impl Fleet {
         rests
     }
 
-    /// Somebody was promised the instance, and has not come yet.
+    /// Whether somebody was promised the instance and has not arrived yet.
     fn held(&self, id: &InstanceId) -> bool {
         let Some(instance) = self.instances.get(id) else {
             return false;
@@ -121,7 +122,7 @@ impl Fleet {
         promised || !instance.holds.is_empty()
     }
 
-    /// Bounds how long a load waits for work that only has to finish.
+    /// Limits how long a load waits for requests that only have to finish.
     pub(crate) fn drains(&mut self, load: &Load, finishing: bool, pass: &mut Pass) {
         let since = finishing.then(|| load.drains_since.unwrap_or(self.now));
         if let Some(queued) = self.queue.get_mut(&load.id) {

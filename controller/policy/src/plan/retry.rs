@@ -16,7 +16,7 @@ use crate::state::{Goal, InstanceState, Load, Standing};
 use muster_core::{HostId, ModelId, WorkerId};
 
 impl Fleet {
-    /// Moves a retry on: empties the host, then starts.
+    /// Takes a retry one step further: empties the host, then starts the load.
     pub(crate) fn decide_retry(
         &mut self,
         load: &Load,
@@ -62,29 +62,29 @@ impl Fleet {
                 self.wait(load.id, WaitReason::Claim, models);
             }
             Err(Stop::NobodyHere) => self.retry_elsewhere(load.id),
-            // What is left is pinned, lost, foreign, in a state nobody knows, or a part of its own group: a retry would meet what the
-            // first attempt met.
+            // The instances that remain are pinned, lost, other programs', in an unknown state, or of its own group: a retry would find
+            // what the first attempt found.
             Ok(_) | Err(Stop::Claims(_) | Stop::Ghosts { .. } | Stop::Refused(_)) => {
                 self.load_failed_for_good(&load.model, &LoadError::Worker(failure.clone()));
             }
         }
     }
 
-    /// The second attempt that has a host for itself. Of several the first; the next one if that ended in this pass.
+    /// The retry that has the host to itself: the first one in the queue, or the next one if the first ended in this pass.
     pub(crate) fn first_retry(&self, host: &HostId, pass: &Pass) -> Option<&Load> {
         let here = |load: &&Load| matches!(&load.goal, Goal::RetryAt { host: at, .. } if at == host);
         pass.retries.get(host)?;
         self.queue.values().find(here)
     }
 
-    /// Evicts what is idle; returns the models that are still there.
+    /// Evicts the idle instances of the host. Returns the models that still have instances there.
     fn empty_host(&mut self, load: &Load, host: &HostId, pass: &mut Pass) -> Vec<ModelId> {
         let mut remaining = Vec::new();
         let (mut victims, mut busy) = (Vec::new(), Vec::new());
         let mut withheld = Vec::new();
         for instance in self.on_host(host) {
             if !instance.published && matches!(instance.state, InstanceState::Ready) {
-                // Its own group waits for this; another group begins anew, as it could not go on meanwhile.
+                // Replicas of its own group wait for this load. Another group starts again later, since it cannot go on meanwhile.
                 if instance.spec.model != load.model {
                     withheld.push(instance.id.clone());
                     remaining.push(instance.spec.model.clone());

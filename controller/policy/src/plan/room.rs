@@ -1,4 +1,4 @@
-//! Who would have to go for a load to fit at one place (I2, I3, I4), and whether it fits there now.
+//! Which instances would have to go for a load to fit at one place (I2, I3, I4), and whether it fits there now.
 
 use smallvec::SmallVec;
 
@@ -12,36 +12,36 @@ use crate::ledger::{Host, ModelTag, Resident};
 use crate::state::Claim;
 use muster_core::{Bytes, ModelId, ModelType};
 
-/// What is to be loaded.
+/// The model to load.
 #[derive(Debug)]
 pub(crate) struct WantedLoad<'a> {
     pub(crate) model: ModelTag,
     pub(crate) spec: &'a ModelSpec,
-    /// Others may go for it.
+    /// Other instances may be evicted for it.
     pub(crate) evicts: bool,
 }
 
 impl WantedLoad<'_> {
-    /// Another replica of the model.
+    /// Whether the resident is another replica of the same model.
     pub(super) fn sibling(&self, resident: &Resident) -> bool {
         self.spec.replicas.get() > 1 && resident.model == self.model
     }
 }
 
-/// A place on a host as one load sees it after all earlier claims.
+/// A place on a host as one load finds it after all earlier claims.
 pub(crate) struct Room<'a> {
     pub(super) config: &'a Config,
     pub(super) host: &'a Host,
     pub(super) wanted: &'a WantedLoad<'a>,
     place: &'a Place,
     pub(super) claims: SmallVec<[&'a Claim; 4]>,
-    /// Residents that go for earlier claims, beside those on their way out. Replicas of the model itself are counted as staying: a group
-    /// that has begun goes on with the slot that it has, and takes no room of its own.
+    /// Indexes of residents that go for earlier claims, beside those that are ending anyway. Replicas of the model itself count as staying:
+    /// a group that has begun keeps its type slot and takes no room of its own.
     pub(super) promised: SmallVec<[usize; 4]>,
     pub(super) victims: SmallVec<[(usize, EvictionRule); 4]>,
-    /// Those that finish work on their way out are there, and so is whom a claim that waits for work is promised.
+    /// Count instances that finish requests before they end, and victims of claims that wait for requests, as present.
     pub(super) at_present: bool,
-    /// Even when its victims have gone somebody else has to end their work.
+    /// The place also waits for requests of instances that are not its victims.
     pub(crate) waits: bool,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The place as it is before anybody has ended their work, beside claims that need not wait for that; none if that is the same.
+    /// The same place before any request has finished, beside claims that need not wait for requests; none if it would be the same.
     fn before_work_ends(&self) -> Option<Self> {
         let soon = |claim: &&&Claim| !claim.delay.waits_for_work();
         let claims: SmallVec<[&'a Claim; 4]> = self.claims.iter().filter(soon).copied().collect();
@@ -104,7 +104,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Whether the load fits beside all that is there at this moment, victims of claims and what is on its way out included.
+    /// Whether the load fits beside everything that is there at this moment, including victims of claims and instances that are ending.
     pub(crate) fn fits_now(config: &Config, host: &Host, wanted: &WantedLoad<'_>, place: &Place) -> bool {
         let models: std::collections::BTreeSet<&ModelTag> = host
             .residents
@@ -147,7 +147,7 @@ impl<'a> Room<'a> {
         config.limits.of(wanted.spec.kind).allows(models.len()) && on_devices
     }
 
-    /// Whether the load fits once its victims have gone.
+    /// Whether the load fits once its victims are gone.
     fn free(&self) -> bool {
         let devices = self.place.parts.iter().all(|&(space, bytes)| {
             let taken = self
@@ -158,7 +158,7 @@ impl<'a> Room<'a> {
         self.slot_free() && devices
     }
 
-    /// An instance of the model stays here, or a claim is for it.
+    /// Whether an instance of the model stays here or a claim is for it.
     fn is_here(&self) -> bool {
         self.staying()
             .any(|(_, resident)| resident.model == self.wanted.model)
@@ -168,8 +168,8 @@ impl<'a> Room<'a> {
                 .any(|claim| claim.model == self.wanted.model.id)
     }
 
-    /// The victims that make room, or what no eviction can remove. Room that somebody still works in is taken only where idle victims do not
-    /// make any that comes sooner (I9); it must be there beside all earlier claims in any case (I5).
+    /// Chooses the victims that make room, or returns what eviction cannot remove. Room that depends on requests in progress is used only
+    /// if idle victims cannot make room sooner (I9). In any case the room must be there beside all earlier claims (I5).
     pub(crate) fn make(&mut self) -> Result<(), Obstacle> {
         self.check_unseen_motion()?;
         let Some(mut present) = self.before_work_ends() else {
@@ -214,7 +214,7 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Whom it takes, in order of id.
+    /// The chosen victims, in the order of their ids.
     pub(crate) fn victims(&self) -> Vec<Victim> {
         let mut victims: Vec<Victim> = self
             .chosen()
@@ -229,7 +229,7 @@ impl<'a> Room<'a> {
         victims
     }
 
-    /// The victims' residents and why they go.
+    /// The chosen residents and the rule that chose each.
     pub(crate) fn chosen(&self) -> impl Iterator<Item = (&'a Resident, EvictionRule)> + '_ {
         self.victims
             .iter()
@@ -246,7 +246,7 @@ impl<'a> Room<'a> {
         residents.filter(|(index, resident)| self.stays(*index, resident))
     }
 
-    /// Another replica of the model is, or will be, on one of the place's devices.
+    /// Whether another replica of the model is, or will be, on one of the place's devices.
     pub(crate) fn doubles(&self) -> bool {
         if self.wanted.spec.replicas.get() < 2 {
             return false;
@@ -260,7 +260,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Somebody on its way out finishes work on one of the place's devices.
+    /// Whether an instance that is ending still finishes requests on one of the place's devices.
     pub(crate) fn drains(&self) -> bool {
         let mut draining = self.host.residents.iter().filter(|resident| resident.drains);
         draining.any(|resident| {
@@ -269,7 +269,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// No load begins where an engine of a lost worker may start or end (I5).
+    /// Refuses a device where an engine of a lost worker may be starting or ending (I5).
     fn check_unseen_motion(&self) -> Result<(), Obstacle> {
         let parts = &self.place.parts;
         let here = |resident: &&Resident| {
@@ -284,19 +284,19 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// How many models of this load's class a device may host; none = as many as fit.
+    /// How many models of this load's exclusivity class a device may host; none = no limit.
     fn class_limit(&self, space: usize) -> Option<usize> {
         let space = self.host.spaces.get(space)?;
         space.exclusivity.limit(self.wanted.spec.kind)
     }
 
-    /// Whether a model of that type counts against this load on a device.
+    /// Whether a model of type `kind` counts against this load on a device.
     fn in_class(&self, space: usize, kind: ModelType) -> bool {
         let space = self.host.spaces.get(space);
         space.is_some_and(|space| space.exclusivity.counts_together(self.wanted.spec.kind, kind))
     }
 
-    /// Models that count against this load on a device, after all claims and evictions.
+    /// Number of models that count against this load on a device, after all claims and evictions.
     fn count_in_class(&self, index: usize) -> usize {
         let claims = self
             .claims_of(index)
@@ -312,7 +312,7 @@ impl<'a> Room<'a> {
         models.len()
     }
 
-    /// I3: on a device that takes so many models of a class only, the ones that are worth least go.
+    /// I3: on a device that takes only a number of models of a class, those with the least worth go.
     fn clear_exclusive(&mut self, space: usize) -> Result<(), Obstacle> {
         let Some(limit) = self.class_limit(space) else {
             return Ok(());
@@ -330,7 +330,7 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// I2: the models of the type that are worth least go until the limit holds; by `lru`, strictly the least recently used.
+    /// I2: the models of the type with the least worth go until the limit holds; by `lru` strictly the least recently used.
     fn clear_slot(&mut self) -> Result<(), Obstacle> {
         let kind = self.wanted.spec.kind;
         while !self.slot_free() {
@@ -341,7 +341,7 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// The limit holds with this load. There may be more models than it allows: they were loaded while it was a higher one.
+    /// Whether the type's limit holds with this load. More models than the limit may be loaded if it was higher before.
     fn slot_free(&self) -> bool {
         let limit = self.config.limits.of(self.wanted.spec.kind);
         if limit == Limit::Unlimited {
@@ -351,7 +351,7 @@ impl<'a> Room<'a> {
         limit.allows(models + 1) || limit.allows(models) && self.is_here()
     }
 
-    /// One model of those that are counted together goes, all its instances.
+    /// Chooses one model of those that count together, with all its instances.
     fn evict_model(
         &mut self,
         rule: EvictionRule,
@@ -372,7 +372,8 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// What no eviction removes of those that stay. Replicas of the model itself never make room for one another: they count as claims.
+    /// What keeps the staying instances from being evicted. Replicas of the model itself never make room for one another: they count as
+    /// claims.
     pub(super) fn obstacle(
         &self,
         mut claimed: Vec<ModelId>,
@@ -401,7 +402,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Models of the type on the host after all claims; replicas count once.
+    /// Number of models of the type on the host after all claims; replicas count once.
     fn count_models(&self) -> usize {
         let kind = self.wanted.spec.kind;
         if self.claims.is_empty() && self.victims.is_empty() && !self.at_present {
@@ -427,7 +428,7 @@ impl<'a> Room<'a> {
         self.host.residents.get(index)
     }
 
-    /// Claims with something on a device.
+    /// Claims that reserve memory on a device.
     pub(super) fn claims_of(&self, index: usize) -> impl Iterator<Item = &'a Claim> + '_ {
         let space = self.host.spaces.get(index);
         self.claims.iter().copied().filter(move |claim| {
@@ -435,7 +436,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Spares whom it does not take after all, the most worth first: who goes for memory may leave a slot too.
+    /// Drops victims that turned out to be unnecessary, the most valuable first: a victim chosen for memory may also free a slot.
     fn spare_needless(&mut self, mut enough: impl FnMut(&SmallVec<[(usize, EvictionRule); 4]>) -> bool) {
         if self.victims.len() < 2 {
             return;

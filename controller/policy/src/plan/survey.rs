@@ -1,8 +1,8 @@
-//! The best of all hosts for a load, and what a load remembers of its last look at them.
+//! The best plan over all hosts, and what a waiting load remembers of its last search.
 //!
-//! A load that waits remembers where the best plan was, and what else decides about it ([`Found`]): a few names. A later pass looks again only at
-//! hosts that have changed since, by the ledger's stamps, and at all of them only if one of those names has become worse. A look at all hosts
-//! asks who would have to go only where the answer may be the best plan.
+//! A waiting load remembers where the best plan was and what else decides about it ([`Found`]): a few names. A later pass examines only
+//! hosts that have changed since, by the ledger's stamps. It examines all hosts only if one of the remembered ones has become worse.
+//! Victims are worked out only where the answer may be the best plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,34 +14,34 @@ use crate::ledger::Host;
 use crate::state::{Claim, Load, LoadId};
 use muster_core::{HostId, ModelId, WorkerId};
 
-/// What queued loads remember, and what each of them had claimed in the last pass.
+/// What each queued load remembers, and what each had claimed in the last pass.
 #[derive(Debug, Default)]
 pub(crate) struct Memos {
     by_load: BTreeMap<LoadId, Memo>,
     claims: BTreeMap<LoadId, Vec<Claim>>,
     retries: BTreeMap<HostId, LoadId>,
-    /// In which order they were decided in the last pass.
+    /// The order in which the last pass decided the loads.
     order: Vec<LoadId>,
 }
 
 #[derive(Debug)]
 struct Memo {
-    /// The ledger's stamp when it looked.
+    /// The ledger's stamp at the last search.
     seen: u64,
     avoid: Vec<WorkerId>,
     found: Found,
     answer: Result<Plan, Stop>,
 }
 
-/// The least of each over hosts, and where it is; hosts in the order of their names.
+/// The minimum of each key over all hosts, with its host. Ties go to the first host by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) best: Option<(PlanKey, HostId)>,
-    /// The need that only an earlier claim keeps it from.
+    /// The preferred need that only an earlier claim keeps the load from.
     claimed: Option<(usize, HostId)>,
-    /// How firm what keeps it from a place is, and which need that would meet.
+    /// How firm the obstacle is, and the need that the place would meet.
     stop: Option<((u8, usize), HostId)>,
-    /// There is a place, whatever stands in the way.
+    /// Some place exists, whatever stands in the way.
     place: Option<((), HostId)>,
 }
 
@@ -72,12 +72,12 @@ impl Found {
         least(&mut self.place, other.place);
     }
 
-    /// A plan for the need preferred most: what else there is does not matter.
+    /// Whether the best plan meets the most preferred need: then nothing else matters.
     fn is_preferred(&self) -> bool {
         self.best.as_ref().is_some_and(|(key, _)| key.need == 0)
     }
 
-    /// Whether news of a host makes something worse that was found there.
+    /// Whether news of a host makes worse what was found there.
     fn worsens(&self, host: &HostId, news: &Self) -> bool {
         fn worse<K: Ord>(host: &HostId, known: Option<&(K, HostId)>, news: Option<&(K, HostId)>) -> bool {
             known.is_some_and(|known| known.1 == *host && news.is_none_or(|news| news > known))
@@ -99,7 +99,8 @@ impl Found {
 }
 
 impl Fleet {
-    /// What changed outside the hosts since the last pass: claims of loads that have begun or ended, retries, and who comes before whom.
+    /// Finds out what changed outside the hosts since the last pass: claims of loads that have started or ended, retries, the order of
+    /// loads.
     pub(crate) fn begin_choosing(&mut self, pass: &Pass, order: Vec<LoadId>) {
         let queue = &self.queue;
         self.memos.by_load.retain(|load, _| queue.contains_key(load));
@@ -126,12 +127,12 @@ impl Fleet {
         }
     }
 
-    /// Where a load may go has changed: what it found before says nothing any more.
+    /// Forgets what a load found: the places where it may go have changed.
     pub(crate) fn forget_memo(&mut self, load: LoadId) {
         self.memos.by_load.remove(&load);
     }
 
-    /// Notes what a load has claimed in this pass: later loads look again at hosts where that is something else than before.
+    /// Records what a load has claimed in this pass. Later loads examine again the hosts where that differs from the last pass.
     pub(crate) fn note_claims(&mut self, load: LoadId, claims: Vec<Claim>) {
         let before = self.memos.claims.remove(&load).unwrap_or_default();
         if before != claims {
@@ -144,10 +145,10 @@ impl Fleet {
         }
     }
 
-    /// What the loads before one claimed in the last pass, by host.
+    /// What the loads before this one claimed in the last pass, by host.
     pub(super) fn claims_before(&self, load: LoadId) -> BTreeMap<HostId, Vec<Claim>> {
         let mut claims: BTreeMap<HostId, Vec<Claim>> = BTreeMap::new();
-        // Groups of which a part loads are not in the queue.
+        // Groups with a replica that is loading are not in the queue.
         let loading = self.memos.claims.keys().filter(|id| !self.queue.contains_key(id));
         let before = self.turns_in_queue().into_iter().take_while(|id| *id != load);
         for claim in loading
@@ -161,8 +162,7 @@ impl Fleet {
         claims
     }
 
-    /// The best plan over all hosts, or why there is none. A need of lower preference is used only if none of higher preference can ever
-    /// come true now.
+    /// The best plan over all hosts, or why there is none. A less preferred need is used only if no more preferred one can come true.
     pub(crate) fn best_plan(&mut self, load: &Load, pass: &Pass) -> Result<Plan, Stop> {
         self.refresh_ledger();
         let avoid = self.avoided_workers(load);
@@ -187,7 +187,7 @@ impl Fleet {
         answer
     }
 
-    /// The best plan, whatever was found before, and without keeping what was found now.
+    /// The best plan, without using or changing what is remembered.
     pub(super) fn best_plan_anew(&mut self, load: &Load, pass: &Pass) -> Result<Plan, Stop> {
         self.refresh_ledger();
         let avoid = self.avoided_workers(load);
@@ -200,7 +200,7 @@ impl Fleet {
         if self.ledger.lost_host_after(memo.seen) {
             return self.look_everywhere(question);
         }
-        // Without a place anywhere it also depends on who is not here.
+        // If there is no place anywhere, the answer also depends on absent workers.
         let mut as_before = found.place.is_some();
         for slot in self.ledger.changed_after(memo.seen) {
             let Some(host) = self.ledger.host(slot) else {
@@ -220,7 +220,7 @@ impl Fleet {
         (found, answer)
     }
 
-    /// Looks at the most promising host first, so that most of the others need not be looked at closely.
+    /// Examines the most promising host first, so that most others need no close look.
     fn look_everywhere(&self, question: &Question<'_>) -> (Found, Result<Plan, Stop>) {
         let mut found = Found::default();
         let hosts = self.ledger.slots().filter_map(|slot| self.ledger.host(slot));
@@ -254,7 +254,7 @@ impl Fleet {
                 .map(|host| (host, self.examine(host, question)))
         };
         let best = found.best.as_ref();
-        // A better need that only an earlier claim keeps it from is worth waiting for.
+        // A better need that only an earlier claim blocks is worth waiting for.
         let claimed = found.claimed.as_ref();
         let claimed = claimed.filter(|(need, _)| best.is_none_or(|(key, _)| *need < key.need));
         if let Some((_, host)) = claimed {

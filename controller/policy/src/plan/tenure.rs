@@ -1,29 +1,29 @@
-//! How firmly an instance sits where it is, for the eye of one load: the one place that says what may be evicted (I1, I6, I9, I10).
+//! How easily an instance can be evicted, as one load sees it. Only this module decides what may be evicted (I1, I6, I9, I10).
 
 use crate::api::Moment;
 use crate::fleet::Fleet;
 use crate::state::{Claim, Instance, InstanceState, Place};
 use muster_core::InstanceId;
 
-/// How firmly.
+/// How easily an instance can be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tenure {
-    /// Gone soon, whatever happens: leaving, or the victim of an earlier claim.
+    /// It is about to go in any case: it is ending, or is the victim of an earlier claim.
     Going,
-    /// May be evicted now.
+    /// It may be evicted now.
     Idle,
-    /// Takes no new work, so as to be evicted once it has finished what it has (PROTOCOL 11).
+    /// It takes no new requests and is evicted once it has finished those it has (PROTOCOL 11).
     Finishing,
-    /// May be evicted later: busy, held, used too densely or too young until then, or being loaded for somebody.
+    /// It may be evicted later: it has requests or holds, was used or loaded too recently (until that moment), or is loading for somebody.
     Busy { until: Option<Moment> },
-    /// Never by policy.
+    /// Policy never evicts it.
     Pinned,
-    /// Cannot be reached.
+    /// Its worker is lost.
     Ghost,
 }
 
 impl Tenure {
-    /// It may be evicted, now or later.
+    /// Whether it may be evicted, now or later.
     pub(crate) fn movable(self) -> bool {
         match self {
             Self::Idle | Self::Finishing | Self::Busy { .. } => true,
@@ -31,7 +31,8 @@ impl Tenure {
         }
     }
 
-    /// In which order victims are taken: idle ones, those that finish their last work, those that time alone makes idle, busy ones (I9).
+    /// The order in which victims are taken: idle ones, those finishing their last requests, those that time alone makes idle, busy ones
+    /// (I9).
     pub(crate) fn rank(self) -> u8 {
         match self {
             Self::Going | Self::Idle => 0,
@@ -125,12 +126,12 @@ impl Fleet {
         }
     }
 
-    /// Work runs, queues, is held, or is on its way there.
+    /// Whether requests run, wait, are promised the instance or are on their way to it.
     fn in_use(&self, instance: &Instance) -> bool {
         instance.busy() || instance.doubtful_since.is_some() || self.awaited(instance)
     }
 
-    /// Somebody waits for the model and is to get this instance. One on a worker that shuts down takes nobody.
+    /// Whether somebody waits for the model and will get this instance. An instance on a worker that shuts down is given to nobody.
     fn awaited(&self, instance: &Instance) -> bool {
         let Some(model) = self.models.get(&instance.spec.model) else {
             return false;

@@ -1,17 +1,17 @@
-//! Which parts of a model go to which devices: all ways to give each part one of its own, within bounds.
+//! Assigns a model's parts to devices: all ways to give each part its own device, up to a limit.
 
 use smallvec::SmallVec;
 
 use crate::api::NeedPart;
 
-/// Steps of a search, so that a model of many parts on many devices costs no more than this. Two to eight equal parts on eight devices
-/// are searched whole.
+/// Limit on the steps of one search, so that a model with many parts on many devices stays cheap. Two to eight equal parts on eight devices
+/// are searched completely.
 const MOST_STEPS: usize = 512;
 
-/// A search over all ways.
+/// A search over all assignments.
 pub(super) struct Ways<'a> {
     parts: &'a [NeedPart],
-    /// Positions of devices, those to be tried first first.
+    /// Indexes of devices, in the order in which to try them.
     options: &'a [usize],
     /// Whether a part may go to a device.
     fits: &'a mut dyn FnMut(&NeedPart, usize) -> bool,
@@ -32,7 +32,8 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Calls `each` with the devices of every way, in the order of the parts. Equal parts are not told apart.
+    /// Calls `each` with the devices of every assignment, in the order of the parts. Assignments that differ only by equal parts count
+    /// once.
     pub(super) fn each(mut self, each: &mut dyn FnMut(&[usize])) {
         self.go(&mut SmallVec::new(), each);
     }

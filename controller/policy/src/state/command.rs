@@ -1,4 +1,4 @@
-//! Commands to an instance: the one without an outcome, and the last ones, so that no round of them goes on without pauses.
+//! Commands to an instance: the outstanding one, and the last ones, so that a cycle of commands cannot repeat without pauses.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use muster_core::HoldId;
 
 use crate::api::{CommandId, Moment};
 
-/// Commands that are remembered, so that not even a round of several goes on without pauses.
+/// Number of commands that are remembered per instance. More than one, since a cycle may consist of several commands.
 const REMEMBERED: usize = 8;
 
-/// Wait before the same command is given a second time; doubles with each further one.
+/// Wait before the same command is sent a second time; doubles with each repetition.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
-/// Who was not given the same command for so long begins anew.
+/// After this long without the same command, the pauses begin anew.
 const FORGIVEN: Duration = Duration::from_secs(60);
 
-/// A command without an outcome.
+/// A command that has no outcome yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub(crate) id: CommandId,
     pub(crate) asked: Asked,
 }
 
-/// What a command asked for.
+/// The kind of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked {
     Load,
@@ -37,15 +37,15 @@ pub(crate) enum Asked {
     ReleaseHold(HoldId),
 }
 
-/// The last commands to an instance, each once.
+/// The last commands to an instance, each kind once.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     last: VecDeque<Repeat>,
-    /// When a command may be given that was due before its time.
+    /// When the earliest command that was held back may be sent.
     pub(crate) rests_until: Option<Moment>,
 }
 
-/// A command that was given, maybe several times without much else between.
+/// A command and how often it was repeated lately.
 #[derive(Debug, Clone)]
 struct Repeat {
     what: Asked,
@@ -54,13 +54,13 @@ struct Repeat {
 }
 
 impl Given {
-    /// Whatever is asked for now is no repetition.
+    /// Forgets all commands, so that the next one does not count as a repetition.
     pub(crate) fn forget(&mut self) {
         self.last.clear();
         self.rests_until = None;
     }
 
-    /// Notes that a command is given.
+    /// Records that a command is sent.
     pub(crate) fn note(&mut self, what: &Asked, now: Moment) {
         let before = self.last.iter().position(|last| last.what == *what);
         let before = before.and_then(|at| self.last.remove(at));
@@ -74,8 +74,8 @@ impl Given {
         self.rests_until = None;
     }
 
-    /// The same command is given again only after a pause that grows: so no answer to it, and no report beside it, can make it due again at
-    /// once, and again. Says whether it is to wait.
+    /// Whether a repeated command has to wait. The pause grows with each repetition, so that no answer or report can cause the same command
+    /// in a busy loop.
     pub(crate) fn rests(&mut self, what: &Asked, now: Moment, longest: Duration) -> bool {
         let Some(last) = self.last.iter().find(|last| last.what == *what) else {
             return false;

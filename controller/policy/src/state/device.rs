@@ -14,12 +14,12 @@ pub(crate) struct Device {
     pub(crate) exclusivity: Exclusivity,
     /// Workers that list it.
     pub(crate) workers: BTreeSet<WorkerId>,
-    /// Instances with a reservation on it, ghosts included.
+    /// Instances with a reservation on the device, ghosts included.
     pub(crate) instances: BTreeSet<InstanceId>,
     sample: Option<Sample>,
-    /// Last engine start or exit that no sample shows yet.
+    /// The last engine start or exit that no sample shows yet.
     unseen_change: Option<Moment>,
-    /// What was known of its free memory when the last load began on it (`invariants` judges that decision by it).
+    /// The free memory that was known when the last load began here; `invariants` checks that decision.
     pub(crate) judged_by: Option<Free>,
 }
 
@@ -31,14 +31,14 @@ struct Sample {
     free: Bytes,
 }
 
-/// What is known of a device's free memory.
+/// What is known about a device's free memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Free {
     /// A sample newer than the last start or exit.
     Known(Bytes),
-    /// The newest sample is older than the last start or exit; a newer one is worth waiting for until then.
+    /// The newest sample is older than the last start or exit. It pays to wait for a newer one until this moment.
     Stale { until: Moment },
-    /// No sample, or none came in time: reservations alone decide.
+    /// There is no sample, or none came in time: only reservations decide.
     Unknown,
 }
 
@@ -56,32 +56,31 @@ impl Device {
         }
     }
 
-    /// A worker describes it anew.
+    /// Takes over a worker's new description of the device.
     pub(crate) fn describe(&mut self, facts: &DeviceFacts) {
         self.kind = facts.kind;
         self.capacity = facts.capacity;
         self.exclusivity = facts.exclusivity;
     }
 
-    /// An engine started or ended on it.
+    /// Records that an engine started or ended on the device.
     pub(crate) fn changed(&mut self, now: Moment) {
         self.unseen_change = Some(now);
     }
 
-    /// A load begins on it.
+    /// Records that a load begins on the device.
     pub(crate) fn load_begins(&mut self, now: Moment, sample_wait: Duration) {
         self.judged_by = Some(self.free(now, sample_wait));
         self.changed(now);
     }
 
-    /// The newest sample shows all that has happened on it.
+    /// Records that the newest sample shows every start and exit on the device.
     pub(crate) fn is_current(&mut self) {
         self.unseen_change = None;
     }
 
-    /// Takes a sample unless it is old news. `with_change`: it came in the same report as an instance's end or readiness, and so
-    /// was taken after that (PROTOCOL 13).
-    /// Says whether it tells anything new.
+    /// Takes a sample unless a newer one is known. `with_change`: the sample came in the same report as an instance's end or readiness and
+    /// was therefore taken after it (PROTOCOL 13). Returns whether the sample changed anything.
     pub(crate) fn sampled(
         &mut self,
         from: &WorkerId,
@@ -111,14 +110,14 @@ impl Device {
         known != (self.capacity, self.newest_free(), self.unseen_change)
     }
 
-    /// A new boot counts lifecycle changes from zero again.
+    /// Drops the worker's sample: a new boot counts starts and exits from zero again.
     pub(crate) fn forget_sample_of(&mut self, worker: &WorkerId) {
         if self.sample.as_ref().is_some_and(|sample| sample.from == *worker) {
             self.sample = None;
         }
     }
 
-    /// Free memory, as far as it may be relied on now.
+    /// Free memory, as far as it can be relied on now.
     pub(crate) fn free(&self, now: Moment, sample_wait: Duration) -> Free {
         match (&self.sample, self.unseen_change) {
             (None, _) => Free::Unknown,
@@ -134,7 +133,7 @@ impl Device {
         }
     }
 
-    /// Free memory by the newest sample, for people.
+    /// Free memory by the newest sample, however old.
     pub(crate) fn newest_free(&self) -> Option<Bytes> {
         self.sample.as_ref().map(|sample| sample.free)
     }

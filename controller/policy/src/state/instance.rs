@@ -20,11 +20,11 @@
 //!   Loading, Ready … ── reported unloading, unasked ──► Leaving, with what it was ──► gone, as from there
 //! ```
 //!
-//! An operator's wish that it goes (`condemned`) is no state: it holds whatever is reported, until it is gone.
+//! `condemned` (an operator wants the instance gone) is not a state: it applies in every state until the instance ends.
 //!
-//! A busy victim of a load that waited too long is quiesced patiently: it finishes what it has, and then goes.
+//! A busy instance may be quiesced for a load that has waited too long: it finishes its requests and is then evicted.
 //!
-//! Invariants: reservations never change; one command is outstanding at most (`pending`); a ghost is never sent a command.
+//! Invariants: reservations never change; at most one command is outstanding (`pending`); no command is sent to a ghost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use super::usage::Usage;
 use crate::api::{InstanceSpec, Moment, Progress, RouteState, UnloadMode};
 use muster_core::{Bytes, DeviceId, HoldId, HostId, InstanceId, WorkerId};
 
-/// One instance.
+/// An instance: one load attempt at a worker.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) id: InstanceId,
@@ -45,115 +45,116 @@ pub(crate) struct Instance {
     pub(crate) state: InstanceState,
     /// The command that has no outcome yet.
     pub(crate) pending: Option<Pending>,
-    /// The last commands.
+    /// Commands sent lately, to space repetitions.
     pub(crate) given: Given,
     pub(crate) condemned: Option<Condemned>,
-    /// Newest revision heard.
+    /// Highest revision in a report.
     pub(crate) revision: u64,
     pub(crate) running: u32,
     pub(crate) queued: u32,
-    /// Holds in place at the worker, as far as known.
+    /// Holds that the worker has in place, as far as known.
     pub(crate) holds: BTreeSet<HoldId>,
-    /// Holds of streams that have ended; released as soon as no command is outstanding.
+    /// Holds of streams that have ended. They are released as soon as no command is outstanding.
     pub(crate) to_release: BTreeSet<HoldId>,
-    /// Since when it carries holds whose streams this controller never saw (it restarted): they are released after a while.
+    /// Since when the instance carries holds of streams that this controller does not know because it restarted. They are released after a
+    /// while.
     pub(crate) strangers_since: Option<Moment>,
     pub(crate) usage: Usage,
-    /// Since when it is loaded; for one that was found loaded, since its last use before.
+    /// When it became ready. For one that was already loaded when it was first reported: its last use before that.
     pub(crate) ready_since: Option<Moment>,
     pub(crate) observed: Vec<(DeviceId, Bytes)>,
-    /// Free memory of its devices when its worker was lost, raised by what others of ours gave back since.
+    /// Free memory of its devices when its worker was lost, plus what our other instances freed there since.
     pub(crate) free_at_loss: Vec<(DeviceId, Bytes)>,
-    /// An outcome is unknown since then and no report has explained it.
+    /// Since when the outcome of a command is unknown and no report has told the state.
     pub(crate) doubtful_since: Option<Moment>,
-    /// It takes requests once it is ready; else its replica group is not complete yet.
+    /// Takes requests as soon as it is ready. False while its replica group is incomplete.
     pub(crate) published: bool,
-    /// Its route as last announced.
+    /// The route that was announced last.
     pub(crate) route: Option<RouteState>,
 }
 
-/// Where an instance stands.
+/// What an instance does, as far as policy knows.
 #[derive(Debug)]
 pub(crate) enum InstanceState {
     /// The engine starts and reads the model.
     Loading {
-        /// The load that it runs for, to put it back into the queue if need be.
+        /// The load that started the instance; it goes back to the queue if the worker is lost.
         load: Box<Load>,
         progress: Progress,
-        /// Since when nobody waits for it; none while somebody does.
+        /// Since when nobody waits for the load; none while somebody does.
         unwanted_since: Option<Moment>,
     },
-    /// Its load is being cancelled; it may come too late.
+    /// Its load is being cancelled. The cancellation may come too late.
     Cancelling { sent: bool },
     /// Takes requests.
     Ready,
-    /// A policy unload was sent; the worker may still refuse it, and is then as before: ready, or quiesced.
+    /// An unload was sent that the worker may refuse; after a refusal the instance is ready, or quiesced, as before.
     Evicting { quiesced: bool },
-    /// Takes no new requests, for a plan with several victims; without a plan it is to be resumed.
+    /// Takes no new requests because a plan needs several instances gone. Without a plan it has to be resumed.
     Quiesced {
         plan: Option<LoadId>,
-        /// The worker has reported the state, so that its counts are those after the quiesce.
+        /// The worker has reported this state, so its request counts are those after the quiesce.
         confirmed: bool,
-        /// It was busy, and may finish what it has; else the plan falls apart if it turns out busy.
+        /// It was busy when it was quiesced and may finish its requests. If false, the plan is dropped when it turns out busy.
         patient: bool,
         since: Moment,
     },
-    /// Resume was sent.
+    /// `Resume` was sent, its outcome is not known yet.
     Resuming,
-    /// On its way out, irrevocably.
+    /// It ends; nothing can stop that.
     Leaving(Exit),
-    /// Its worker is lost; it may still run.
+    /// Its worker is lost; its engine may still run.
     Lost(Was),
-    /// In a state this controller does not know: busy, reserved, not routable.
+    /// The worker reported a state that this controller does not know. It counts as busy, keeps its reservations and has no route.
     Opaque,
 }
 
-/// Why an instance is on its way out.
+/// Why an instance is ending.
 #[derive(Debug)]
 pub(crate) enum Exit {
-    /// It was told to go.
+    /// The controller sent an unload.
     Asked,
-    /// The worker ends it, and has not said why: its engine failed, or somebody at its host wants it gone.
+    /// The worker ends it and has not said why: the engine failed, or somebody on the host stopped it.
     Worker(Before),
 }
 
-/// What an instance was when its worker began to end it.
+/// What an instance did before its worker began to end it.
 #[derive(Debug)]
 pub(crate) enum Before {
-    /// It was loading, for this load.
+    /// It loaded, for this load.
     Loading(Box<Load>),
-    /// It was ready once.
+    /// It had been ready.
     Serving,
 }
 
-/// What a lost instance was.
+/// What an instance did when its worker was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Was {
-    /// Loaded: gateways may still reach it.
+    /// It was loaded; gateways may still reach it.
     Serving,
-    /// Loaded, and told to go if idle.
+    /// It was loaded, and an unload if idle had been sent.
     Evicting,
-    /// Its engine loads, cancelled or not.
+    /// It was loading, perhaps with a cancellation on the way.
     Loading,
-    /// Its engine ends.
+    /// Its engine was ending.
     Leaving,
-    /// In a state that nobody knows.
+    /// Its state was unknown.
     Opaque,
 }
 
-/// An operator wants it gone. That outlives sessions and whatever is reported meanwhile; only a worker that gives up to wait for its work
-/// ends it.
+/// An operator wants the instance gone. This outlives sessions and does not depend on reports. It ends only if the worker gives up because
+/// running requests did not finish in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Condemned {
     pub(crate) mode: UnloadMode,
-    /// The unload is still to be sent, in this session.
+    /// The unload has not been sent in this session yet.
     pub(crate) due: bool,
-    /// The worker has accepted it, in this session.
+    /// The worker has accepted the unload in this session.
     pub(crate) accepted: bool,
 }
 
 impl Instance {
-    /// An instance of which nothing is known yet but what it is to be.
+    /// An instance of which only the spec and the state are known.
     pub(crate) fn new(
         id: InstanceId,
         (worker, host): (WorkerId, HostId),
@@ -186,22 +187,22 @@ impl Instance {
         }
     }
 
-    /// Whether work runs, queues or is held there, as far as policy knows (I1, I10).
+    /// Whether requests run or wait there or a hold is in place, as far as policy knows (I1, I10).
     pub(crate) fn busy(&self) -> bool {
         self.works() || !self.holds.is_empty()
     }
 
-    /// It takes requests once it is published, and nobody wants it gone.
+    /// Whether it is ready and no operator wants it gone.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self.state, InstanceState::Ready) && self.condemned.is_none()
     }
 
-    /// Whether it served, and whether it did so idly.
+    /// Whether it is loaded, and whether it has no requests.
     pub(crate) fn at_work(&self) -> (bool, bool) {
         (self.loaded(), !self.works())
     }
 
-    /// Its engine has loaded the model, and nobody has begun to end it as far as is known.
+    /// Whether the engine has loaded the model and no end of it is known.
     fn loaded(&self) -> bool {
         matches!(
             self.state,
@@ -212,12 +213,12 @@ impl Instance {
         )
     }
 
-    /// Work runs or queues there.
+    /// Whether requests run or wait there.
     pub(crate) fn works(&self) -> bool {
         self.running > 0 || self.queued > 0
     }
 
-    /// Its reservation on a device.
+    /// Bytes that it has reserved on the device.
     pub(crate) fn reserved_on(&self, device: &DeviceId) -> Bytes {
         self.spec
             .reservations
@@ -234,19 +235,19 @@ impl Instance {
             .map(|(_, bytes)| *bytes)
     }
 
-    /// What it counts for on a device: the larger of what it reserved and what it was seen to use (I4).
+    /// Bytes that count for it on the device: the larger of its reservation and its measured use (I4).
     pub(crate) fn charge_on(&self, device: &DeviceId) -> Bytes {
         self.reserved_on(device)
             .max(self.observed_on(device).unwrap_or(Bytes::ZERO))
     }
 
-    /// What it may still come to use beyond what a sample shows.
+    /// Bytes that it may still take beyond what a memory sample shows.
     pub(crate) fn unrealised_on(&self, device: &DeviceId) -> Bytes {
         self.charge_on(device).saturating_sub(self.in_use_on(device))
     }
 
-    /// What a sample may get back once it has ended. How much of it one that grows uses already is not known, and must not make a load
-    /// that waits for its end look hopeless.
+    /// Bytes that a sample may show as free once it has ended. For an instance that is still growing this is the whole charge: its present
+    /// use is unknown, and a load that waits for its end must not look hopeless.
     pub(crate) fn returned_by_end(&self, device: &DeviceId) -> Bytes {
         if self.grows() {
             self.charge_on(device)
@@ -255,8 +256,8 @@ impl Instance {
         }
     }
 
-    /// What a sample shows of it. Where an engine cannot be observed, one that is loaded is taken to use what it reserved, and one that may
-    /// still be loading nothing yet (I4).
+    /// Bytes that a sample shows as used by it. Without a measurement, a loaded engine counts with its reservation, and one that may still
+    /// be loading with nothing (I4).
     fn in_use_on(&self, device: &DeviceId) -> Bytes {
         let unseen = if self.grows() {
             Bytes::ZERO
@@ -266,12 +267,12 @@ impl Instance {
         self.observed_on(device).unwrap_or(unseen)
     }
 
-    /// A load runs, or is being cancelled, whether its worker can be reached or not.
+    /// Whether a load runs or is being cancelled, even on a lost worker.
     pub(crate) fn loads(&self) -> bool {
         self.takes_load_slot() || matches!(self.state, InstanceState::Lost(Was::Loading))
     }
 
-    /// It may be loading, and come to use more than it does.
+    /// Whether it may still be loading and take more memory.
     fn grows(&self) -> bool {
         self.takes_load_slot()
             || matches!(
@@ -280,7 +281,7 @@ impl Instance {
             )
     }
 
-    /// It will be gone without anything more being decided.
+    /// Whether it will end without any further decision.
     pub(crate) fn going(&self) -> bool {
         let asked = matches!(
             self.state,
@@ -289,12 +290,12 @@ impl Instance {
         asked || self.condemned.is_some() && !self.lost()
     }
 
-    /// An operator wants it gone, and its worker can be told so.
+    /// Whether an operator wants it gone and its worker can be told so.
     pub(crate) fn unloading(&self) -> bool {
         self.condemned.is_some() && !self.lost() && !self.takes_load_slot()
     }
 
-    /// The load that depends on it.
+    /// The load that waits for this instance.
     pub(crate) fn load_mut(&mut self) -> Option<&mut Load> {
         if let InstanceState::Loading { load, .. }
         | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) = &mut self.state
@@ -305,7 +306,7 @@ impl Instance {
         }
     }
 
-    /// The load that depended on it, and where it ran.
+    /// The load that waited for this instance, and where it ran.
     pub(crate) fn into_load(self) -> Option<(Load, WorkerId, HostId)> {
         if let InstanceState::Loading { load, .. }
         | InstanceState::Leaving(Exit::Worker(Before::Loading(load))) = self.state
@@ -316,7 +317,7 @@ impl Instance {
         }
     }
 
-    /// It was loaded, and nobody of ours had it end: if it ends all the same, that is a failure.
+    /// Whether it was loaded and the controller has not asked it to end. If it ends anyway, that is a failure.
     pub(crate) fn was_loaded(&self) -> bool {
         self.loaded()
             || matches!(
@@ -327,7 +328,7 @@ impl Instance {
             )
     }
 
-    /// A load depends on it.
+    /// Whether a load waits for this instance.
     pub(crate) fn carries_load(&self) -> bool {
         matches!(
             self.state,
@@ -335,12 +336,12 @@ impl Instance {
         )
     }
 
-    /// Whether it is a ghost: its worker is lost, and its memory may still be taken.
+    /// Whether it is a ghost: its worker is lost, and it may still hold memory.
     pub(crate) fn lost(&self) -> bool {
         matches!(self.state, InstanceState::Lost(_))
     }
 
-    /// It is being loaded, or its load is being cancelled: it takes a load slot of its host (I5).
+    /// Whether it takes one of its host's load slots (I5): it is loading, or its load is being cancelled.
     pub(crate) fn takes_load_slot(&self) -> bool {
         matches!(
             self.state,
@@ -348,12 +349,12 @@ impl Instance {
         )
     }
 
-    /// An engine starts or ends: no load may begin on its devices (I5, PROTOCOL 13).
+    /// Whether its engine starts or ends. No load may begin on its devices then (I5, PROTOCOL 13).
     pub(crate) fn in_motion(&self) -> bool {
         self.takes_load_slot() || self.going() || self.moves_unseen()
     }
 
-    /// Its engine may start or end, and nobody sees when that is over.
+    /// Whether its engine may be starting or ending on a lost worker, where nobody sees when that is over.
     pub(crate) fn moves_unseen(&self) -> bool {
         matches!(
             self.state,
@@ -361,7 +362,7 @@ impl Instance {
         )
     }
 
-    /// The route that gateways should have.
+    /// The route that gateways should have; none if they should have none.
     pub(crate) fn wanted_route(&self) -> Option<RouteState> {
         if !self.published {
             return None;
@@ -372,7 +373,7 @@ impl Instance {
             }
             InstanceState::Lost(_) | InstanceState::Loading { .. } | InstanceState::Cancelling { .. } => None,
             _ if self.condemned.is_some() => Some(RouteState::Draining),
-            // An eviction may be refused; until the worker has accepted it, requests may come.
+            // The worker may refuse an eviction; until it accepts, requests may still come.
             InstanceState::Ready | InstanceState::Evicting { quiesced: false } => Some(RouteState::Ready),
             InstanceState::Evicting { quiesced: true }
             | InstanceState::Quiesced { .. }
@@ -382,7 +383,7 @@ impl Instance {
         }
     }
 
-    /// What becomes of its state when its worker is lost; the state it had.
+    /// Turns it into a ghost. Returns the state that it had.
     pub(crate) fn lose(&mut self) -> InstanceState {
         let was = match &self.state {
             InstanceState::Ready | InstanceState::Quiesced { .. } | InstanceState::Resuming => Was::Serving,
@@ -395,7 +396,7 @@ impl Instance {
         std::mem::replace(&mut self.state, InstanceState::Lost(was))
     }
 
-    /// A session is over, or a new one has begun: what was sent in it may have to be sent again.
+    /// A session ended or began: commands of the old session may have to be sent again.
     pub(crate) fn session_over(&mut self) {
         self.given.forget();
         if let Some(condemned) = &mut self.condemned {
@@ -403,8 +404,8 @@ impl Instance {
         }
     }
 
-    /// An operator's wish holds whatever was reported: a load is cancelled, and what is loaded is unloaded, unless the worker had accepted
-    /// to do so and has given it up.
+    /// Applies an operator's unload to the reported state: a load is cancelled, a loaded instance is unloaded. An unload that the worker
+    /// had accepted and then gave up is dropped.
     pub(crate) fn press(&mut self) {
         let Some(condemned) = &mut self.condemned else {
             return;

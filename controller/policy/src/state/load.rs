@@ -14,40 +14,40 @@ use std::sync::Arc;
 use crate::api::{Group, ModelSpec, Moment, Origin, Reservation, WaitReason, WorkerFailure};
 use muster_core::{HostId, InstanceId, ModelId, WorkerId};
 
-/// A place in the queue.
+/// A load's place in the queue; lower ids come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LoadId(pub(crate) u64);
 
-/// A load.
+/// A load that somebody asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
     pub(crate) id: LoadId,
     pub(crate) model: ModelId,
-    /// Frozen when the load was asked for.
+    /// The model's spec when the load was asked for; it does not change.
     pub(crate) spec: Arc<ModelSpec>,
     pub(crate) origin: Origin,
-    /// 1, or 2 after everything was evicted for it.
+    /// 1, or 2 after everything on the host was evicted for it (I7).
     pub(crate) attempt: u32,
-    /// How often its worker was lost on the way.
+    /// How often the worker that loaded it was lost.
     pub(crate) lost: u32,
     pub(crate) goal: Goal,
-    /// The replica group it is a part of, once one of it was started.
+    /// The replica group that it belongs to, once a replica of it was started.
     pub(crate) group: Option<Group>,
-    /// Since when it waits for a worker that could host it, or for a ghost to end.
+    /// Since when it waits for a worker that can host it, or for a ghost to end.
     pub(crate) stuck_since: Option<Moment>,
-    /// Since when it waits for busy victims.
+    /// Since when it waits for busy instances.
     pub(crate) blocked_since: Option<Moment>,
-    /// Since when those in its way only finish their work.
+    /// Since when it waits only for instances that finish their last requests.
     pub(crate) drains_since: Option<Moment>,
     pub(crate) standing: Standing,
 }
 
-/// Where it may go.
+/// Where a load may go.
 #[derive(Debug, Clone)]
 pub(crate) enum Goal {
-    /// Wherever policy finds best.
+    /// The best place that policy finds.
     Anywhere,
-    /// Its engine failed to load there: everything unpinned on the host goes, then it is tried once more (I7).
+    /// The host where its engine failed: every unpinned instance goes, then the load is tried once more (I7).
     RetryAt {
         worker: WorkerId,
         host: HostId,
@@ -55,20 +55,20 @@ pub(crate) enum Goal {
     },
 }
 
-/// How it stands, as last decided.
+/// What was decided about a load in the last pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It waits for something else to happen.
+    /// It waits.
     Waiting {
         reason: WaitReason,
         blocked_by: Vec<ModelId>,
     },
-    /// Room is being made for it.
+    /// Instances of these models are being evicted for it.
     Evicting { models: Vec<ModelId> },
 }
 
 impl Standing {
-    /// Nothing was decided yet.
+    /// The standing of a load on which nothing was decided yet.
     fn queued() -> Self {
         Self::Waiting {
             reason: WaitReason::LoadSlot,
@@ -77,7 +77,7 @@ impl Standing {
     }
 }
 
-/// What a load has set aside in one pass over the queue (I5): taken whole, decided anew at each pass.
+/// What a load has set aside in one pass over the queue (I5). Claims are taken whole and decided anew in each pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) model: ModelId,
@@ -88,25 +88,25 @@ pub(crate) struct Claim {
     pub(crate) delay: Delay,
 }
 
-/// Why a load that has claimed its place has not begun there.
+/// Why a load that has claimed its place has not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delay {
-    /// Idle victims are told to go, or engines on its devices end.
+    /// Idle instances are being evicted, or engines on its devices are ending.
     MakingRoom,
-    /// No memory sample shows the last start or exit on its devices yet.
+    /// It waits for a memory sample that shows the last start or exit on its devices.
     Sample,
-    /// Busy victims, which have to become idle first.
+    /// Instances that it would evict are busy.
     Busy,
-    /// Other loads have the host's load slots, or run on its devices.
+    /// Other loads take the host's load slots or run on its devices.
     Loads,
-    /// Somebody on its way out finishes work first, for as long as that takes.
+    /// An instance that is ending finishes its requests first.
     Drain,
-    /// The room is there, but an earlier claim has it.
+    /// An earlier claim has the room.
     Claims,
 }
 
 impl Delay {
-    /// Whether it waits for somebody to end their work, which may take for ever.
+    /// Whether it waits for requests to finish, which may take for ever.
     pub(crate) fn waits_for_work(self) -> bool {
         match self {
             Self::Busy | Self::Drain | Self::Claims => true,
@@ -114,8 +114,8 @@ impl Delay {
         }
     }
 
-    /// Whether the next load slot of the host is its own (I5): only if all it waits for is about to happen. A claim that waits for
-    /// work, or for other loads, keeps its room and lets later loads begin beside it.
+    /// Whether it keeps the host's next load slot (I5): only if everything it waits for happens soon. A claim that waits for requests or
+    /// for other loads keeps its room, and later loads may start beside it.
     pub(crate) fn keeps_load_slot(self) -> bool {
         match self {
             Self::MakingRoom | Self::Sample => true,
@@ -143,7 +143,7 @@ impl Load {
         }
     }
 
-    /// It goes back to its place in the queue, and its waits begin anew.
+    /// The load back in its place in the queue. Its waiting times begin anew.
     pub(crate) fn requeued(self) -> Self {
         Self {
             stuck_since: None,
@@ -154,7 +154,7 @@ impl Load {
         }
     }
 
-    /// Whether it goes on without anybody waiting for it (I8).
+    /// Whether it goes on when nobody waits for it any more (I8).
     pub(crate) fn explicit(&self) -> bool {
         match self.origin {
             Origin::Auto => false,

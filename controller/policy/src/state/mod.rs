@@ -1,4 +1,4 @@
-//! What policy remembers. Plain data with total functions over enums; changes happen in `transitions` and `plan`.
+//! What policy remembers: plain data. Changes happen in `transitions` and `plan`.
 
 mod command;
 mod device;

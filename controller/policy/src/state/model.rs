@@ -1,13 +1,4 @@
-//! A model: a catalogue entry, or what is left of one while its instances end.
-//!
-//! ```text
-//!   unloaded ──► loading ──► loaded ──► unloading ──► unloaded
-//!                  │ ▲          └── last replica lost ──┐
-//!                  ▼ └──────────────────────────────────▼
-//!               failed ◄──────────────────────────── failed
-//! ```
-//!
-//! What users see is derived from instances, queue and failure; nothing else stores it.
+//! A model: a catalogue entry, or what remains of one until its last instance has ended.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +7,10 @@ use super::load::LoadId;
 use crate::api::{LoadError, ModelSpec, ModelState, Moment, Stage};
 use muster_core::{HoldId, InstanceId, RequestId};
 
-/// A model.
+/// A model with its instances, callers and last failure.
 #[derive(Debug)]
 pub(crate) struct Model {
-    /// Its catalogue entry; none if it left the catalogue.
+    /// None if the model left the catalogue.
     pub(crate) spec: Option<Arc<ModelSpec>>,
     pub(crate) instances: BTreeSet<InstanceId>,
     pub(crate) waiters: BTreeSet<HoldId>,
@@ -29,21 +20,21 @@ pub(crate) struct Model {
     pub(crate) unloads: Vec<RequestId>,
     pub(crate) queued: Option<LoadId>,
     pub(crate) failure: Option<Failure>,
-    /// Failed loads in a row.
+    /// Number of failed loads in a row.
     pub(crate) strikes: u32,
-    /// What it was loaded with last: an operator's overrides are not in the catalogue.
+    /// The spec it was loaded with last. It can differ from the catalogue's by an operator's overrides.
     pub(crate) loaded_with: Option<Arc<ModelSpec>>,
-    /// Loads of what it lacked, since it was loaded.
+    /// Number of loads that replaced lost replicas since the model was loaded.
     pub(crate) refills: u32,
-    /// Its state as last announced; none before the first time.
+    /// The state announced last; none before the first announcement.
     pub(crate) shown: Option<ModelState>,
 }
 
-/// An operator's call that waits.
+/// An operator's call that waits for a load.
 #[derive(Debug)]
 pub(crate) struct WaitingCall {
     pub(crate) request: RequestId,
-    /// What it was told last.
+    /// The stage sent last.
     pub(crate) told: Option<Stage>,
 }
 
@@ -51,7 +42,7 @@ pub(crate) struct WaitingCall {
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) error: LoadError,
-    /// Until then automatic loads are refused; none if the next request may load it again.
+    /// Requests may not cause a load before this moment; none = they may at once.
     pub(crate) retry_at: Option<Moment>,
 }
 
@@ -72,7 +63,7 @@ impl Model {
         }
     }
 
-    /// What failed is not what a load would try now: the next request may.
+    /// The last failure no longer applies, since a load would now use other settings: the next request may load the model.
     pub(crate) fn failure_is_old_news(&mut self) {
         self.strikes = 0;
         if let Some(failure) = &mut self.failure {
@@ -80,7 +71,7 @@ impl Model {
         }
     }
 
-    /// Nothing is left of it.
+    /// Whether nothing refers to the model any more.
     pub(crate) fn forgettable(&self) -> bool {
         self.spec.is_none()
             && self.instances.is_empty()

@@ -1,22 +1,22 @@
-//! How recently and how densely an instance was used: whether a pause between two requests may pass for idleness (I9, PROTOCOL 8).
+//! When and how often an instance was used: decides whether a pause between two requests counts as idle (I9, PROTOCOL 8).
 //!
-//! What makes sure that nothing in use is evicted is the worker's compare-and-set of the touch count. What is here keeps policy from
-//! aiming at a pause of a millisecond in the first place, at the pause's own scale: an instance whose requests follow each other within
-//! short pauses counts as idle only after a pause several times as long as usual. Who is used now and then, or was used a few times and
-//! no more, may go at once: a swap between two models waits for nothing.
+//! The worker's compare-and-set of the touch count guarantees that nothing in use is evicted. This module only keeps policy from trying to
+//! evict in a pause of a millisecond. An instance whose requests follow each other with short pauses counts as idle only after a pause
+//! several times as long as usual. An instance that is used now and then, or was used a few times and then no more, may go at once, so a
+//! swap between two models waits for nothing.
 //!
-//! Touches come late, coalesced and out of order; only a higher count is news.
+//! Touches arrive late, coalesced and out of order; only a higher count is new.
 
 use std::time::Duration;
 
 use crate::api::Moment;
 
-/// The use of one instance.
+/// The uses of one instance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) last_used: Moment,
     pub(crate) touch_seq: u64,
-    /// `last_used` is only a guess for that count: its true age was not told.
+    /// `last_used` is an estimate: the age of the last use was not reported.
     guessed: bool,
     pauses: Pauses,
     refused: Option<Refused>,
@@ -25,9 +25,9 @@ pub(crate) struct Usage {
 /// Short pauses between requests.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pauses {
-    /// In a row, without a long one.
+    /// Number of short pauses in a row.
     seen: u32,
-    /// About the longest of them.
+    /// Roughly the longest of them.
     longest: Duration,
 }
 
@@ -38,13 +38,13 @@ struct Refused {
     in_a_row: u32,
 }
 
-/// A pause is short if so many of them are within `quiet`; and so many times the longest short one must pass before an instance is idle.
+/// A pause is short if this many of it fit into `quiet`. An instance counts as idle after this many times its longest short pause.
 const PAUSES_TO_WAIT: u32 = 8;
 
-/// So many short pauses make a habit.
+/// Number of short pauses in a row from which pauses are expected.
 const HABIT: u32 = 3;
 
-/// Wait after a first refused eviction; doubles with each one that follows.
+/// Wait after the first refused eviction; doubles with each further one.
 const AFTER_REFUSAL: Duration = Duration::from_millis(4);
 
 impl Usage {
@@ -58,7 +58,7 @@ impl Usage {
         }
     }
 
-    /// A touch, as a report tells it. `serving`: it was loaded before; `idle`: nothing ran as far as was known.
+    /// Records a reported touch. `serving`: the instance was loaded before; `idle`: no request ran, as far as known.
     pub(crate) fn touched(
         &mut self,
         now: Moment,
@@ -75,7 +75,7 @@ impl Usage {
             return;
         }
         let touches = u32::try_from(touch_seq - self.touch_seq).unwrap_or(u32::MAX);
-        // One touch of a busy instance ends or begins a request beside others: no pause is known of.
+        // A single touch of a busy instance begins or ends a request beside others: that is no pause.
         if serving && (idle || touches > 1) {
             let pause = at.since(self.last_used) / touches;
             self.pauses.learn(pause, touches.div_ceil(2), quiet);
@@ -85,7 +85,7 @@ impl Usage {
         self.guessed = false;
     }
 
-    /// An outcome told the count, not when it was reached; it may have been at any time.
+    /// Records a count that an outcome told. It does not tell when the use was, so the next report with this count sets `last_used`.
     pub(crate) fn counted(&mut self, touch_seq: u64) {
         if touch_seq > self.touch_seq {
             self.touch_seq = touch_seq;
@@ -93,7 +93,7 @@ impl Usage {
         }
     }
 
-    /// The worker refused to unload or quiesce it: it was used a moment ago.
+    /// Records that the worker refused to unload or quiesce it because it had just been used.
     pub(crate) fn refused(&mut self, now: Moment, touch_seq: u64, quiet: Duration) {
         if touch_seq > self.touch_seq {
             self.touch_seq = touch_seq;
@@ -107,7 +107,7 @@ impl Usage {
         });
     }
 
-    /// From when on it may be taken for idle.
+    /// The moment from which it counts as idle.
     pub(crate) fn idle_from(&self, quiet: Duration) -> Moment {
         let habit = self.pauses.seen >= HABIT;
         let by_habit = habit.then(|| self.last_used + (self.pauses.longest * PAUSES_TO_WAIT).min(quiet));

@@ -9,30 +9,30 @@
 use crate::api::Stage;
 use muster_core::{InstanceId, ModelId, WorkerId};
 
-/// One stream.
+/// An open stream and what it was told.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) model: ModelId,
     pub(crate) avoid_instances: Vec<InstanceId>,
     pub(crate) avoid_workers: Vec<WorkerId>,
     pub(crate) place: Place,
-    /// What it was told last.
+    /// The stage sent last.
     pub(crate) told: Option<Stage>,
 }
 
-/// Where its hold is.
+/// Where the stream's hold is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere yet.
+    /// On no instance.
     Waiting,
-    /// On its way to that instance.
+    /// On its way to this instance.
     Placing(InstanceId),
-    /// In place there.
+    /// In place at this instance.
     Held(InstanceId),
 }
 
 impl Waiter {
-    /// The instance it holds or is about to hold.
+    /// The instance that has the hold or is about to get it.
     pub(crate) fn instance(&self) -> Option<&InstanceId> {
         match &self.place {
             Place::Waiting => None,

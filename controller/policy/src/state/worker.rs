@@ -5,23 +5,23 @@ use std::collections::BTreeSet;
 use crate::api::{Moment, WorkerFacts};
 use muster_core::InstanceId;
 
-/// A worker.
+/// A worker, connected or not.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) facts: WorkerFacts,
     pub(crate) presence: Presence,
-    /// Its instances; while it is away, ghosts.
+    /// Its instances; they are ghosts while it is away.
     pub(crate) instances: BTreeSet<InstanceId>,
-    /// Those whose end an outcome told, until this session reports it too: what it reports of them meanwhile was written before.
+    /// Instances whose end an outcome told and this session has not reported yet. Reports of them until then are older than their end.
     pub(crate) ended: BTreeSet<InstanceId>,
 }
 
 /// Whether its session is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// Connected since then.
+    /// Connected since this moment.
     Connected(Moment),
-    /// Away since then.
+    /// Away since this moment.
     Away(Moment),
 }
 
@@ -33,7 +33,7 @@ impl Worker {
         }
     }
 
-    /// It takes loads now.
+    /// Whether it takes new loads now.
     pub(crate) fn takes_loads(&self) -> bool {
         self.connected() && !self.facts.draining
     }

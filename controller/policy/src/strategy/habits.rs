@@ -1,28 +1,28 @@
 //! How often models are used, and for how long a use counts.
 //!
-//! Two memories count the uses of every model, a short and a long one. Before a use is counted each is asked how likely it was; whichever
-//! has foretold better of late says how fast the frequencies age that instances are judged by:
+//! Two memories, a short and a long one, count the uses of every model. Before a use is counted, each memory tells how likely that use was.
+//! The one that predicted recent uses better decides how fast the frequencies age by which instances are judged:
 //!
 //! ```text
 //!   a use ──► foretold better by ──► the long memory: 16 uses per known model, and an old use counts half
 //!                                └─► the short one:    2 uses per known model
 //! ```
 //!
-//! All frequencies age alike, whoever says how fast, and so keep their order until one is counted again.
+//! All frequencies age at the same rate, whichever memory decides it, so their order changes only when a use is counted.
 
-/// Uses per known model after which an old use counts half: in the short memory, and in the long one.
+/// Uses per known model after which an old use counts half: first the short memory, then the long one.
 const HALF_LIVES: [f64; 2] = [2.0, 16.0];
 
-/// Uses per known model after which a forecast counts half.
+/// Uses per known model after which a prediction counts half.
 const LESSON: f64 = 4.0;
 
-/// A memory is followed once it made the uses of late so much likelier than the other; a natural logarithm.
+/// The other memory takes over when it made recent uses more likely by this factor, as a natural logarithm.
 const SURE: f64 = 2.0;
 
-/// What a model that was never seen counts, so that no use is impossible (Krichevsky and Trofimov 1981).
+/// Count of a model that was never used, so that no use has probability zero (Krichevsky and Trofimov 1981).
 const PRIOR: f64 = 0.5;
 
-/// Which memory is followed.
+/// The memory that decides how fast uses age.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Memory {
     Short,
@@ -43,13 +43,13 @@ impl Memory {
 /// The uses of one model.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
-    /// Uses, older ones counting less, as of `at`.
+    /// Number of uses, older ones counting less, at the time `at`.
     pub(super) frequency: f64,
-    /// The clock when it was last counted, in half-lives.
+    /// Value of `Habits::clock` when the last use was counted.
     pub(super) at: f64,
-    /// What the frequency of all models was then, on average.
+    /// Average frequency of all models at the time `at`.
     pub(super) average: f64,
-    /// Uses as each memory has them, as of `turn`.
+    /// Number of uses as each memory counts them, at the turn stored beside it.
     counts: [f64; 2],
     turn: f64,
 }
@@ -57,21 +57,21 @@ pub(super) struct Tally {
 /// The uses of all models.
 #[derive(Debug, Default)]
 pub(super) struct Habits {
-    /// Half-lives that have passed, each as long as the memory had it that was followed.
+    /// Half-lives that have passed. Their length follows the memory that decided at the time.
     clock: f64,
-    /// Uses per known model that have passed.
+    /// Uses per known model so far.
     turn: f64,
-    /// All frequencies, as of `clock`.
+    /// Sum of all models' frequencies at the time `clock`.
     total: f64,
-    /// All counts of each memory, as of `turn`.
+    /// Sum of all models' counts in each memory at `turn`.
     totals: [f64; 2],
     followed: Memory,
-    /// How much likelier the long memory made the uses of late; a natural logarithm.
+    /// How much more likely the long memory made recent uses than the short one, as a natural logarithm.
     lead: f64,
 }
 
 impl Habits {
-    /// Counts a use of one of so many models.
+    /// Counts a use of one of `models` models.
     pub(super) fn count(&mut self, tally: Option<Tally>, models: usize) -> Tally {
         let tally = tally.unwrap_or_default();
         let models = f64::from(u32::try_from(models).unwrap_or(u32::MAX)).max(1.0);
@@ -102,7 +102,7 @@ impl Habits {
         }
     }
 
-    /// A use was so much likelier by the long memory.
+    /// Updates `lead` with one use, and changes the memory if the other one is clearly better.
     fn learn(&mut self, lead: f64, models: f64) {
         self.lead = self.lead * (-1.0 / (models * LESSON)).exp2() + lead;
         if self.lead > SURE {

@@ -1,4 +1,4 @@
-//! The catalogue changed.
+//! Changes of the catalogue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::state::{Instance, Model};
 use muster_core::{ModelId, WorkerId};
 
 impl Fleet {
-    /// Takes the catalogue whole. Instances of models that left it take no new requests and go when they are idle; queued loads of such
+    /// Takes the whole catalogue. Instances of models that left it take no new requests and go when they are idle; queued loads of such
     /// models end.
     pub(crate) fn catalogue_changed(&mut self, models: Vec<ModelSpec>) {
         let mut incoming: BTreeMap<ModelId, Arc<ModelSpec>> = models
@@ -27,7 +27,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// Takes entries that are new or changed.
+    /// Takes the entries that are new or changed.
     pub(crate) fn models_changed(&mut self, models: Vec<ModelSpec>) {
         for spec in models {
             let id = spec.id.clone();
@@ -36,7 +36,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// Takes one entry; none = it left.
+    /// Takes one entry; none = the model left the catalogue.
     fn model_changed(&mut self, id: &ModelId, spec: Option<Arc<ModelSpec>>) {
         let left = spec.is_none();
         match self.models.get_mut(id) {
@@ -59,7 +59,8 @@ impl Fleet {
         self.touch_model(id);
     }
 
-    /// A load is frozen as it was asked for, but for the workers where the files are: those come and go while it waits (PROTOCOL 15).
+    /// Updates where a queued load may find its files. Everything else about a load is fixed when it is asked for, but files come and go
+    /// while it waits (PROTOCOL 15).
     fn files_moved(&mut self, id: &ModelId) {
         let Some(model) = self.models.get_mut(id) else {
             return;
@@ -89,7 +90,7 @@ impl Fleet {
     }
 }
 
-/// Says whether they were elsewhere before.
+/// Sets the workers that have the files. Returns whether they were others before.
 fn are_at(spec: &mut Arc<ModelSpec>, workers: &BTreeSet<WorkerId>) -> bool {
     let moved = spec.workers != *workers;
     if moved {
@@ -98,7 +99,7 @@ fn are_at(spec: &mut Arc<ModelSpec>, workers: &BTreeSet<WorkerId>) -> bool {
     moved
 }
 
-/// Whether a load of `new` may succeed where one of `old` failed: another definition, or files in other places.
+/// Whether a load of `new` may succeed where one of `old` failed: other settings, or files in other places.
 fn differs(old: &ModelSpec, new: &ModelSpec) -> bool {
     (&old.runtime, &old.spec_hash, &old.workers) != (&new.runtime, &new.spec_hash, &new.workers)
 }

@@ -1,4 +1,4 @@
-//! An instance is gone, for whatever reason: what becomes of its load, its model and its waiters.
+//! The end of an instance, and what it means for its load, its model and its waiters.
 
 use crate::api::{DecisionKind, Effect, FailureClass, LoadError, Moment, Origin, Stage, WorkerFailure};
 use crate::fleet::Fleet;
@@ -8,16 +8,16 @@ use muster_core::{HoldId, HostId, InstanceId, ModelId, WorkerId};
 /// How an instance ended.
 #[derive(Debug, Clone)]
 pub(crate) enum End {
-    /// As asked: unloaded or cancelled.
+    /// It was unloaded or cancelled on request.
     Asked,
-    /// Its worker says why.
+    /// Its worker reported a failure.
     Failed(WorkerFailure),
-    /// It went with its worker, or the worker never heard of it.
+    /// It ended with its worker, or the worker never got the load.
     LostWith(LoadError),
 }
 
 impl Fleet {
-    /// Forgets an instance whose engine is gone.
+    /// Removes an instance whose engine has ended.
     pub(crate) fn instance_ended(&mut self, id: &InstanceId, end: End) {
         let Some(instance) = self.remove_instance(id) else {
             return;
@@ -32,15 +32,15 @@ impl Fleet {
         let loaded = instance.was_loaded();
         let operators = instance.condemned.is_some();
         match instance.into_load() {
-            // Its load is not to be tried again.
+            // An operator unloads it: the load is not tried again.
             _ if operators => {}
             Some((load, worker, host)) => match end {
-                // Not by this controller: somebody at the worker's host, or the worker itself as it shuts down.
+                // Not asked for by this controller: somebody on the worker's host stopped it, or the worker is shutting down.
                 End::Asked => self.load_lost(load, &LoadError::Cancelled(model.clone())),
                 End::Failed(failure) => self.load_failed(load, failure, id, worker, host),
                 End::LostWith(error) => self.load_lost(load, &error),
             },
-            // Its end was wanted, or its load went back into the queue when the worker was lost.
+            // Its end was asked for, or its load went back to the queue when the worker was lost.
             None if !loaded => {}
             None => match end {
                 End::Asked => {}
@@ -51,7 +51,8 @@ impl Fleet {
         self.free_waiters_of(&model, id);
     }
 
-    /// A loaded engine ended by itself. Streams that held it are told so: a loop of crashes must not go on by itself.
+    /// Handles a loaded engine that ended by itself. Streams that held it get the error and do not cause another load: a crash must not
+    /// repeat by itself.
     fn crashed(&mut self, model: &ModelId, instance: &InstanceId, error: &LoadError) {
         self.decided(
             DecisionKind::Failed(error.clone()),
@@ -65,7 +66,7 @@ impl Fleet {
         }
     }
 
-    /// A load failed at its worker (I7).
+    /// Handles a load that failed at its worker (I7).
     fn load_failed(
         &mut self,
         mut load: Load,
@@ -85,7 +86,7 @@ impl Fleet {
             FailureClass::EngineLoad if load.attempt == 1 && self.may_evict(&load) => {
                 let model = load.model.clone();
                 load.attempt = 2;
-                // Whoever waits for a preload by now has made it theirs.
+                // Somebody waits for this preload: treat it like a load for a request.
                 if load.origin == Origin::Preload {
                     load.origin = Origin::Auto;
                 }
@@ -111,7 +112,7 @@ impl Fleet {
         }
     }
 
-    /// A preload evicts nobody, unless somebody waits for it by now.
+    /// Whether the load may evict. A preload may only if somebody waits for it.
     fn may_evict(&self, load: &Load) -> bool {
         load.origin != Origin::Preload || self.awaited_by_anyone(&load.model)
     }
@@ -125,7 +126,7 @@ impl Fleet {
         self.fail_model(id, error, Some(retry_at));
     }
 
-    /// A load was lost with its worker: it goes back to its place in the queue, a few times.
+    /// Handles a load lost with its worker. It goes back to its place in the queue, `max_lost_loads` times at most.
     pub(crate) fn load_lost(&mut self, mut load: Load, error: &LoadError) {
         load.lost = load.lost.saturating_add(1);
         load.goal = Goal::Anywhere;
@@ -151,7 +152,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// A model's load is over without success: everyone who waits for it is told. `retry_at`: no automatic load until then.
+    /// Ends a model's load without success and tells everyone who waits for it. `retry_at`: requests may not cause a load before that.
     pub(crate) fn fail_model(&mut self, id: &ModelId, error: &LoadError, retry_at: Option<Moment>) {
         let Some(model) = self.models.get_mut(id) else {
             return;
@@ -159,7 +160,7 @@ impl Fleet {
         if let Some(load) = model.queued.take() {
             self.queue.remove(&load);
         }
-        // A cancelled load goes back to `unloaded`, a failed one is `failed`.
+        // A cancelled load leaves the model `unloaded`, a failed one `failed`.
         if !matches!(error, LoadError::Cancelled(_)) {
             self.note_failure(id, error.clone(), retry_at);
         }
@@ -167,7 +168,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// Keeps why a model is `failed`, unless another replica serves.
+    /// Stores why a model is `failed`, unless another replica serves.
     fn note_failure(&mut self, id: &ModelId, error: LoadError, retry_at: Option<Moment>) {
         if self.serving(id) {
             return;
@@ -177,7 +178,7 @@ impl Fleet {
         }
     }
 
-    /// A load was refused: nothing was tried, and the model is as it was.
+    /// Refuses a load. Nothing was tried, and the model's state stays as it was.
     pub(crate) fn refuse_load(&mut self, id: &ModelId, error: &LoadError) {
         if let Some(load) = self.models.get_mut(id).and_then(|model| model.queued.take()) {
             self.queue.remove(&load);
@@ -186,7 +187,7 @@ impl Fleet {
         self.tell_failed(id, error);
     }
 
-    /// Tells all who wait for a load, but nobody who gets what they wait for from an instance that takes requests.
+    /// Tells the error to all who wait for a load, except those who can be served by a ready instance.
     fn tell_failed(&mut self, id: &ModelId, error: &LoadError) {
         if self.takes_requests(id) {
             return self.touch_model(id);
@@ -220,7 +221,7 @@ impl Fleet {
         self.remove_waiter(hold);
     }
 
-    /// Streams that held an instance, or were about to, wait again.
+    /// Puts streams that held this instance, or were about to, back to waiting.
     pub(crate) fn free_waiters_of(&mut self, model: &ModelId, instance: &InstanceId) {
         for hold in self.waiters_on(model, instance) {
             if let Some(waiter) = self.waiters.get_mut(&hold) {

@@ -1,4 +1,4 @@
-//! Gateways want a model: the open stream is the interest and the hold (PROTOCOL 9).
+//! Gateways' wishes for models. An open stream is both the wish and the hold (PROTOCOL 9).
 
 use crate::api::LoadError;
 use crate::fleet::Fleet;
@@ -6,7 +6,7 @@ use crate::state::{Place, Waiter};
 use muster_core::{HoldId, InstanceId, ModelId, WorkerId};
 
 impl Fleet {
-    /// A stream was opened, or opened again with the same id after its connection broke.
+    /// Handles a stream that was opened, or opened again with the same id after its connection broke.
     pub(crate) fn ensure_opened(
         &mut self,
         hold: HoldId,
@@ -32,12 +32,12 @@ impl Fleet {
         }
     }
 
-    /// A stream ended: its hold is released, and a queued load that only it wanted is dropped (I8).
+    /// Handles the end of a stream: its hold is released, and a queued load that only this stream wanted is dropped (I8).
     pub(crate) fn ensure_closed(&mut self, hold: &HoldId) {
         self.remove_waiter(hold);
     }
 
-    /// Forgets a stream and releases its hold, wherever a copy of it is (a lost worker that came back may have one too).
+    /// Removes a stream and releases its hold on every instance that has it (a lost worker that came back may have one too).
     pub(crate) fn remove_waiter(&mut self, hold: &HoldId) {
         let Some(waiter) = self.remove_waiter_quietly(hold) else {
             return;
@@ -55,7 +55,7 @@ impl Fleet {
         }
     }
 
-    /// Forgets a stream and leaves its hold where it is.
+    /// Removes a stream but leaves its hold in place.
     fn remove_waiter_quietly(&mut self, hold: &HoldId) -> Option<Waiter> {
         let waiter = self.waiters.remove(hold)?;
         if let Some(model) = self.models.get_mut(&waiter.model) {

@@ -1,5 +1,5 @@
-//! A reported state that is no end: policy follows, whatever it thought. A state that was reported before a command took effect is told from one
-//! that undoes it by the outstanding command.
+//! Follows a reported state that is not an end, whatever policy expected. The outstanding command shows whether the state was reported
+//! before that command took effect or undoes it.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ impl Fleet {
             *progress = reported;
             return;
         }
-        // What was sent in an earlier session did not arrive; else the end that was asked for is on its way.
+        // An unload sent in an earlier session did not arrive; otherwise the end that was asked for is on its way.
         let due = instance.condemned.is_some_and(|condemned| condemned.due);
         let leaving = matches!(instance.state, InstanceState::Leaving(_)) && !due;
         if leaving || matches!(instance.state, InstanceState::Cancelling { .. }) {
@@ -37,7 +37,7 @@ impl Fleet {
         self.set_state(id, state);
     }
 
-    /// Says whether a load ended well by it.
+    /// Follows a reported `ready`. Returns whether a load finished with it.
     pub(super) fn follow_ready(&mut self, id: &InstanceId) -> bool {
         let (now, quiet) = (self.now, self.config.quiet);
         let Some(instance) = self.instances.get_mut(id) else {
@@ -55,18 +55,18 @@ impl Fleet {
                 self.became_ready(id);
                 return true;
             }
-            // Reported before the command took effect; its outcome decides.
+            // Reported before the command took effect; the command's outcome will tell.
             (InstanceState::Cancelling { .. } | InstanceState::Ready, _)
             | (InstanceState::Evicting { .. }, Some(Asked::Evict))
             | (InstanceState::Quiesced { .. }, Some(Asked::Quiesce))
             | (InstanceState::Leaving(Exit::Asked), Some(Asked::OperatorUnload)) => {}
-            // The worker gave up an unload that it had begun: not to be tried again at once.
+            // The worker gave up an unload that it had begun. It is not sent again at once.
             (InstanceState::Evicting { .. } | InstanceState::Leaving(_), _) => {
                 let known = instance.usage.touch_seq;
                 instance.usage.refused(now, known, quiet);
                 instance.state = InstanceState::Ready;
             }
-            // A quiesce was reverted, or a session is back.
+            // A quiesce was undone, or the worker is back.
             (InstanceState::Quiesced { .. } | InstanceState::Resuming | InstanceState::Lost(_), _) => {
                 instance.state = InstanceState::Ready;
             }
@@ -74,7 +74,7 @@ impl Fleet {
         false
     }
 
-    /// A load ended well.
+    /// Handles a load that finished.
     pub(crate) fn became_ready(&mut self, id: &InstanceId) {
         let now = self.now;
         let Some(instance) = self.instances.get_mut(id) else {
@@ -135,7 +135,8 @@ impl Fleet {
         }
     }
 
-    /// Every engine that ends, for whatever reason, is first reported unloading: why is told by its end, so what it was is kept.
+    /// Follows a reported `unloading`. The worker reports it before every end, and the end tells the reason; so the state before it is
+    /// kept.
     pub(super) fn follow_leaving(&mut self, id: &InstanceId) {
         let Some(instance) = self.instances.get_mut(id) else {
             return;
@@ -153,7 +154,7 @@ impl Fleet {
         });
     }
 
-    /// The load that an instance found loading must have come from.
+    /// A load that could have produced an instance found loading.
     pub(super) fn load_of(&mut self, spec: &InstanceSpec, id: &InstanceId) -> Load {
         let model_spec = match self.spec_of(&spec.model) {
             Some(known) if known.spec_hash == spec.spec_hash => Arc::clone(known),
@@ -166,7 +167,7 @@ impl Fleet {
         }
     }
 
-    /// A model's spec made from what its instance was told, for a retry at the same place with the same settings.
+    /// The model's spec, rebuilt from the instance's spec, to retry in the same place with the same settings.
     fn spec_from_echo(&self, spec: &InstanceSpec, id: &InstanceId) -> ModelSpec {
         let host = self.instances.get(id).map(|instance| &instance.host);
         let kind_of = |device: &DeviceId| {

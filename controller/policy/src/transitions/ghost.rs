@@ -1,9 +1,9 @@
-//! Instances of lost workers, and how their end is seen (PROTOCOL 1): a process that is gone, or memory that has come back.
+//! Instances of lost workers (ghosts), and the two signs of their end (PROTOCOL 1): the process is gone, or its memory is free again.
 //!
-//! Memory is a sign on devices where little but our engines comes and goes. When a worker is lost, the free memory of its devices is noted;
-//! a live worker's sample that is newer, and shows more free memory than then by what *all* ghosts of the device had, ends them. Which of
-//! several ghosts a smaller rise belongs to cannot be told. What other instances of ours give back meanwhile does not count. Host RAM
-//! moves with every program and is no sign at all.
+//! Memory is a sign only on devices that mostly our engines use. When a worker is lost, the free memory of its devices is stored. All
+//! ghosts of a device have ended when a live worker's newer sample shows more free memory than that, by at least what *all* ghosts of the
+//! device had. A smaller rise does not tell which of several ghosts ended. Memory that our other instances free meanwhile does not count.
+//! Host RAM changes with every program and is no sign.
 
 use crate::api::{DecisionKind, DeviceKey, LoadError, Moment};
 use crate::fleet::Fleet;
@@ -13,7 +13,7 @@ use muster_core::{Bytes, DeviceKind, InstanceId};
 use super::ended::End;
 
 impl Fleet {
-    /// A lost instance is known to have ended.
+    /// Handles a lost instance that has ended.
     pub(crate) fn ghost_gone(&mut self, id: &InstanceId) {
         let Some(ghost) = self.instances.get(id).filter(|instance| instance.lost()) else {
             return;
@@ -23,7 +23,7 @@ impl Fleet {
         self.instance_ended(id, End::LostWith(LoadError::WorkerLost(worker)));
     }
 
-    /// Its worker was lost just now: free memory as it is with the instance there.
+    /// Stores the free memory of the instance's devices at the moment its worker is lost.
     pub(crate) fn note_free_memory(&mut self, id: &InstanceId) {
         let (now, wait) = (self.now, self.config.sample_wait);
         let Some(instance) = self.instances.get(id) else {
@@ -44,7 +44,7 @@ impl Fleet {
         }
     }
 
-    /// One of our instances ended: what it gives back says nothing about ghosts beside it.
+    /// Handles the end of another of our instances: the memory it frees is no sign that ghosts beside it have ended.
     pub(crate) fn gave_back(&mut self, ended: &Instance) {
         for reservation in &ended.spec.reservations {
             let key = Self::key(&ended.host, &reservation.device);
@@ -62,7 +62,7 @@ impl Fleet {
         }
     }
 
-    /// A device's free memory was sampled: whether its ghosts' memory has come back.
+    /// Checks, after a sample of a device's memory, whether its ghosts' memory is free again.
     pub(crate) fn look_for_gone_ghosts(&mut self, key: &DeviceKey, taken_at: Moment) {
         let ghosts = self.ghosts_on(key);
         if ghosts.is_empty() {
@@ -95,14 +95,14 @@ impl Fleet {
             for ghost in &ghosts {
                 self.memory_came_back(ghost, key);
             }
-            // The sample that told has seen them go.
+            // The sample that showed their end already includes it.
             if let Some(device) = self.devices.get_mut(key) {
                 device.is_current();
             }
         }
     }
 
-    /// An instance over several devices has ended once all of these show it.
+    /// Records that one device of a ghost is free. An instance over several devices has ended once all of them are.
     fn memory_came_back(&mut self, id: &InstanceId, key: &DeviceKey) {
         let Some(ghost) = self.instances.get_mut(id) else {
             return;
@@ -119,7 +119,7 @@ impl Fleet {
     }
 }
 
-/// Whether free memory of such a device tells anything about one process.
+/// Whether the free memory of such a device is a sign of a single process's end.
 const fn tells(kind: DeviceKind) -> bool {
     match kind {
         DeviceKind::Gpu | DeviceKind::Npu | DeviceKind::Sim => true,

@@ -9,10 +9,10 @@
 //!             ── more than wanted ───► idle ones go, the least recently used first (`expire`)
 //! ```
 //!
-//! What is done follows from what is there, never from what ended an instance: so whatever a worker, an operator or a restart did, the counts
-//! come right again.
+//! Every action follows from the instances that exist, never from how one ended. So the number of replicas becomes right again after
+//! anything that a worker, an operator or a restart did.
 //!
-//! An instance that is withheld has no route, nobody is promised it, and it is not evicted: its group's load is under way.
+//! A withheld instance has no route and is promised to nobody. It is not evicted, since its group's load is still under way.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ use crate::state::{Asked, Instance, InstanceState, Load};
 use crate::timers::Alarm;
 use muster_core::{InstanceId, ModelId};
 
-/// Touches of an instance that was loaded and not used (I9).
+/// Touches of an instance that was loaded and never used (I9).
 const LOAD_TOUCHES: u64 = 2;
 
-/// Whether a part of a group that a new controller finds has taken requests: then its group was published.
+/// Whether a replica that a new controller finds has taken requests; if so, its group was published.
 pub(super) fn has_served(running: u32, touch_seq: u64) -> bool {
     running > 0 || touch_seq > LOAD_TOUCHES
 }
 
 impl Fleet {
-    /// A part of a group is ready. `load`: the one it came from; none if it was found ready.
+    /// Handles a replica that became ready. `load`: the load that made it; none if it was found ready.
     pub(crate) fn part_ready(&mut self, id: &InstanceId, load: Option<Load>) {
         let Some(instance) = self.instances.get(id).filter(|found| !found.published) else {
             return;
@@ -45,7 +45,7 @@ impl Fleet {
         }
     }
 
-    /// Makes the counts of a model's instances what they are to be.
+    /// Brings the number of a model's instances to the configured one.
     pub(crate) fn converge(&mut self, id: &ModelId) {
         for part in self.withheld_in_vain(id) {
             let group = self
@@ -53,7 +53,7 @@ impl Fleet {
                 .get(&part)
                 .and_then(|found| found.spec.group.clone());
             let published = group.is_some_and(|group| self.publish_if_whole(id, &group));
-            // Else it is looked at again in a while (`expire`): no unload begins beside a load.
+            // Otherwise `expire` tries again later: no unload begins beside a load.
             if !published && self.may_be_torn_down(&part) {
                 self.tear_down(&part);
             }
@@ -71,7 +71,7 @@ impl Fleet {
         }
     }
 
-    /// Publishes what is ready of a group if that is all of it, or if some of it serves already; says whether it does now.
+    /// Publishes the ready replicas of a group if it is complete or already serves. Returns whether it serves now.
     fn publish_if_whole(&mut self, model: &ModelId, group: &Group) -> bool {
         let ready = self.ready_members(model, group);
         let size = usize::try_from(group.size).unwrap_or(usize::MAX);
@@ -94,7 +94,7 @@ impl Fleet {
         true
     }
 
-    /// Withheld instances whose group nobody completes any more.
+    /// Withheld instances whose group will not be completed.
     pub(crate) fn withheld_in_vain(&self, id: &ModelId) -> Vec<InstanceId> {
         let loads = self.models.get(id).is_some_and(|model| model.queued.is_some())
             || self
@@ -109,13 +109,13 @@ impl Fleet {
         withheld.map(|found| found.id.clone()).collect()
     }
 
-    /// It is withheld, no command is outstanding there, and no load runs beside it.
+    /// Whether a withheld instance can be unloaded: no command is outstanding for it and no load runs beside it.
     pub(crate) fn may_be_torn_down(&self, id: &InstanceId) -> bool {
         let free = |instance: &Instance| !instance.published && instance.pending.is_none();
         self.instances.get(id).is_some_and(free) && !self.loads_run_beside(id)
     }
 
-    /// Unloads a withheld instance; nothing runs there. Waits for an outstanding command, and for a load beside it.
+    /// Unloads a withheld instance, which has no requests. Does nothing while a command is outstanding or a load runs beside it.
     pub(crate) fn tear_down(&mut self, id: &InstanceId) {
         if !self.may_be_torn_down(id) {
             return;
@@ -131,7 +131,7 @@ impl Fleet {
         self.touch_model(&model);
     }
 
-    /// Queues a load for a replica that is due.
+    /// Queues a load for a missing replica.
     pub(crate) fn refill(&mut self, id: &ModelId) {
         let wanted = self.group_of(id).filter(|_| self.lacks_replicas(id));
         if let Some((_, spec)) = wanted {
@@ -140,7 +140,7 @@ impl Fleet {
         }
     }
 
-    /// It serves, with fewer replicas than it is to have, and nothing is being done about it.
+    /// Whether the model serves with fewer replicas than configured and no load for another is under way.
     fn lacks_replicas(&self, id: &ModelId) -> bool {
         let idle = self.models.get(id).is_some_and(|model| model.queued.is_none());
         let looks = idle && self.phase == Phase::Running && self.serving(id);
@@ -152,8 +152,8 @@ impl Fleet {
         here < usize::try_from(group.size).unwrap_or(usize::MAX)
     }
 
-    /// The group that the model's instances make up, and what these were loaded with; none if that is not known any more
-    /// (controller/README.md, Settings: overrides live through replica restarts).
+    /// The group of the model's instances and the spec they were loaded with; none if that is no longer known (controller/README.md,
+    /// Settings: overrides live through replica restarts).
     pub(crate) fn group_of(&self, id: &ModelId) -> Option<(Group, Arc<ModelSpec>)> {
         let model = self.models.get(id)?;
         let member = |found: &&Instance| found.spec.group.is_some() && found.condemned.is_none();
@@ -164,7 +164,7 @@ impl Fleet {
         Some((member.spec.group.clone()?, Arc::clone(same.next()?)))
     }
 
-    /// There are places for some of a group's parts only.
+    /// The error of a group of which only some replicas have places.
     pub(crate) fn lacks_places(&self, load: &Load, ready: u32) -> LoadError {
         LoadError::TooFewPlaces {
             model: load.model.clone(),
@@ -180,7 +180,7 @@ impl Fleet {
         ready.map(|found| found.id.clone()).collect()
     }
 
-    /// Some of its instances take requests.
+    /// Whether some instance of the group takes requests.
     pub(crate) fn group_serves(&self, model: &ModelId, group: &Group) -> bool {
         let mut members = self.instances_of(model);
         members.any(|found| found.published && found.is_ready() && found.spec.group.as_ref() == Some(group))

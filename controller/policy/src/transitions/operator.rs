@@ -1,4 +1,4 @@
-//! Operators load, unload and forget (gateway/README.md, Runtime Admin API).
+//! Operators' calls: load, unload, forget (gateway/README.md, Runtime Admin API).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use crate::state::{Condemned, Instance, InstanceState, WaitingCall};
 use muster_core::{InstanceId, ModelId, RequestId, WorkerId};
 
 impl Fleet {
-    /// An operator's load. Bare and loaded or loading: answered at once; with overrides: refused then. The call waits for the end.
+    /// Handles an operator's load; the call is answered when the load ends. If the model is loaded or loading, a call without overrides is
+    /// answered with that, one with overrides is refused.
     pub(crate) fn load_requested(&mut self, request: RequestId, id: &ModelId, overrides: Option<ModelSpec>) {
         let verdict = match (self.model_state(id), self.spec_of(id)) {
             (None, _) | (_, None) => Err(LoadError::UnknownModel(id.clone())),
@@ -40,7 +41,7 @@ impl Fleet {
         }
     }
 
-    /// An operator joins a load that was begun for a request: it no longer depends on that (I8).
+    /// Lets an operator join a load that a request began: it then goes on even if the request leaves (I8).
     fn make_explicit(&mut self, id: &ModelId) {
         let Some(model) = self.models.get(id) else { return };
         let queued = model.queued;
@@ -59,7 +60,7 @@ impl Fleet {
         self.touch_model(id);
     }
 
-    /// Configuration wants a model loaded at start; it is loaded if that evicts nothing.
+    /// Handles a model that the configuration wants loaded at start. It is loaded only if nothing has to be evicted.
     pub(crate) fn preload_requested(&mut self, id: &ModelId) {
         let spec = match (self.model_state(id), self.spec_of(id)) {
             (Some(ModelState::Unloaded), Some(spec)) => Arc::clone(spec),
@@ -68,8 +69,8 @@ impl Fleet {
         self.enqueue(id, spec, Origin::Preload);
     }
 
-    /// An operator's unload: what is queued is cancelled, what runs finishes, pinned models too. The call waits for the end.
-    /// `drain_for`: how long that may take before it is given up.
+    /// Handles an operator's unload, also of a pinned model: queued requests are cancelled, running ones finish. The call is answered at
+    /// the end. `drain_for`: the longest time for running requests to finish; past it the unload is given up.
     pub(crate) fn unload_requested(
         &mut self,
         request: RequestId,
@@ -142,13 +143,13 @@ impl Fleet {
             due: !leaving,
             accepted: leaving && accepted,
         });
-        // A new wish is no repetition.
+        // The operator's new call does not count as a repetition of a command.
         instance.given.forget();
         instance.press();
         self.attention.insert(id.clone());
     }
 
-    /// Ghosts, and what somebody else unloads, are to go for the operator's sake too.
+    /// Marks the model's ghosts, and instances whose end somebody else began, to be unloaded for the operator as well.
     fn condemn(&mut self, id: &ModelId) {
         let others = self.instances_of(id).filter(|found| found.condemned.is_none());
         let others: Vec<InstanceId> = others.map(|found| found.id.clone()).collect();
@@ -158,7 +159,7 @@ impl Fleet {
         self.touch_model(id);
     }
 
-    /// An operator says that a lost worker is gone: its ghosts end.
+    /// Handles an operator's word that a lost worker is gone: its ghosts end.
     pub(crate) fn forget_requested(&mut self, request: RequestId, id: &WorkerId) {
         if self.workers.get(id).is_none_or(|worker| worker.connected()) {
             return self.reply(request, Err(LoadError::NotLost(id.clone())));

@@ -1,6 +1,6 @@
-//! A worker answered a command, or nobody knows whether it did (PROTOCOL 3).
+//! The outcome of a command, or the news that it is unknown (PROTOCOL 3).
 //!
-//! Outcomes matter for what a report cannot say: refusals, acceptance, and ignorance. States themselves come in reports.
+//! Outcomes tell what reports cannot: refusals, acceptance, and that nobody knows. States come in reports.
 
 use super::ended::End;
 use crate::api::{CommandId, DecisionKind, DoneState, LoadError, Moment, Outcome, Refusal};
@@ -9,7 +9,7 @@ use crate::state::{Asked, Exit, Instance, InstanceState, Place};
 use muster_core::InstanceId;
 
 impl Fleet {
-    /// An outcome. One of a command that is not outstanding (an acknowledgement, or one of an old session) means nothing.
+    /// Handles an outcome. The outcome of a command that is not outstanding (an acknowledgement, or one of an earlier session) is ignored.
     pub(crate) fn command_answered(&mut self, id: CommandId, outcome: Outcome) {
         let Some(instance_id) = self.commands.remove(&id) else {
             return;
@@ -56,7 +56,7 @@ impl Fleet {
             return;
         };
         match asked {
-            // Accepted; what follows is reported. A quiesce counts once reported, with the counts after it.
+            // Accepted; reports tell the rest. A quiesce counts once it is reported, with the request counts after it.
             Asked::OperatorUnload => {
                 if let Some(condemned) = &mut instance.condemned {
                     condemned.accepted = true;
@@ -83,12 +83,13 @@ impl Fleet {
             }
         }
         if let Some(instance) = self.instances.get_mut(id) {
-            // A hold or an unload is no use; only the count is taken over.
+            // A hold or an unload is no use of the instance; only the count is taken over.
             instance.usage.counted(touch_seq);
         }
     }
 
-    /// Outcomes and reports come in no order between them: what the worker wrote of it before its end may still arrive.
+    /// Expects more reports of an instance that has ended: outcomes and reports arrive in no fixed order, so older reports of it may still
+    /// come.
     fn expect_late_reports(&mut self, id: &InstanceId) {
         if let Some(instance) = self.instances.get(id)
             && let Some(worker) = self.workers.get_mut(&instance.worker)
@@ -116,7 +117,7 @@ impl Fleet {
         let worker = instance.worker.clone();
         match asked {
             Asked::Load => {
-                // Nothing was started: the load goes back to its place, and not to this worker while it drains.
+                // Nothing was started. The load goes back to its place, and not to this worker while it drains.
                 let refused = LoadError::Refused {
                     worker: worker.clone(),
                     reason,
@@ -126,7 +127,7 @@ impl Fleet {
             Asked::CancelLoad => {
                 if matches!(instance.state, InstanceState::Cancelling { .. }) && reason == Refusal::NotLoading
                 {
-                    // It came too late; if an operator wanted the instance gone, that is still so.
+                    // The cancellation came too late. If an operator wanted the instance gone, that still holds.
                     self.became_ready(id);
                 } else {
                     instance.doubtful_since.get_or_insert(now);
@@ -148,7 +149,7 @@ impl Fleet {
                 }
             }
             Asked::PlaceHold(hold) => {
-                // Not asked again before a report has told what the instance really is.
+                // Nothing more is sent before a report has told the instance's state.
                 instance.doubtful_since.get_or_insert(now);
                 if let Some(waiter) = self.waiters.get_mut(&hold) {
                     waiter.place = Place::Waiting;
@@ -158,7 +159,7 @@ impl Fleet {
                 instance.to_release.remove(&hold);
                 instance.holds.remove(&hold);
             }
-            // Only for show; a report will tell what it shows.
+            // The attributes are only for display; a report will tell which ones the worker has.
             Asked::SetAttributes => {}
         }
         if reason == Refusal::Draining {
@@ -166,15 +167,15 @@ impl Fleet {
         }
     }
 
-    /// Nobody knows: reservation and slot stay, and nothing more is asked of it, until a report tells (PROTOCOL 3).
+    /// Handles an unknown outcome: reservation and slot stay, and no further command is sent until a report tells the state (PROTOCOL 3).
     pub(super) fn unknown(&mut self, id: &InstanceId, asked: &Asked) {
         let now = self.now;
         if let Some(instance) = self.instances.get_mut(id) {
-            // A load that its worker has reported was taken: only the answer is lost, and the load has its own time.
+            // The worker has reported this instance, so it took the load; only the answer was lost.
             if *asked != Asked::Load || instance.revision == 0 {
                 instance.doubtful_since.get_or_insert(now);
             }
-            // Asked again: a load that ended well meanwhile refuses it, and nothing else would tell that the cancellation was lost.
+            // Send the cancellation again: a load that finished meanwhile refuses it, and nothing else would tell that it was lost.
             if let (Asked::CancelLoad, InstanceState::Cancelling { sent, .. }) = (asked, &mut instance.state)
             {
                 *sent = false;
@@ -188,7 +189,7 @@ impl Fleet {
     }
 }
 
-/// A victim is in use after all: it is as before, and must be quiet for a while before it is tried again.
+/// Undoes an eviction that the worker refused because the instance is in use. It must be unused for a while before the next try.
 fn eviction_refused(instance: &mut Instance, now: Moment) {
     if let InstanceState::Evicting { quiesced: true } = instance.state {
         instance.state = InstanceState::Quiesced {

@@ -1,7 +1,7 @@
-//! What a worker says about its instances and devices. The worker is the truth: policy follows, whatever it thought.
+//! What a worker reports about its instances and devices. The worker knows best: policy follows, whatever it expected.
 //!
-//! A state that was reported before a command took effect is told from one that undoes it by the outstanding command: while a command
-//! is outstanding, only states that it cannot explain count.
+//! The outstanding command shows whether a state was reported before that command took effect or undoes it. While a command is outstanding,
+//! only states that it cannot explain count.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::state::{Asked, Instance, InstanceState, Model, Place, Was};
 use muster_core::{DeviceId, InstanceId, WorkerId};
 
 impl Fleet {
-    /// Changes at a worker: instances first, samples last, so that a sample counts as newer than what came with it.
+    /// Handles a worker's report: instances first, samples last, so that a sample counts as newer than the changes reported with it.
     pub(crate) fn worker_reported(&mut self, worker: &WorkerId, report: Report) {
         let Some(known) = self.workers.get(worker) else {
             return;
@@ -62,7 +62,7 @@ impl Fleet {
         }
     }
 
-    /// Takes one status; says whether an engine started to serve, or ended.
+    /// Handles the status of one instance. Returns whether an engine became ready or ended.
     fn status_reported(&mut self, worker: &WorkerId, status: InstanceStatus) -> bool {
         let end = match &status.state {
             ReportedState::Gone => Some(End::Asked),
@@ -85,7 +85,7 @@ impl Fleet {
             Some(known) if known.worker != *worker || status.revision < known.revision => return false,
             Some(_) => {}
             None if end.is_some() => {
-                // Its end was heard before, by an outcome for example; the samples beside it show it all the same.
+                // Its end was already known, for example from an outcome. The samples in this report still include it.
                 self.acknowledge_end(worker, &status.id);
                 return true;
             }
@@ -99,7 +99,7 @@ impl Fleet {
         true
     }
 
-    /// An instance this controller did not start, or has forgotten (PROTOCOL 7).
+    /// Takes over an instance that this controller did not start or has forgotten (PROTOCOL 7).
     fn adopt(&mut self, worker: &WorkerId, status: &InstanceStatus) {
         let Some(host) = self.workers.get(worker).map(|known| known.facts.host.clone()) else {
             return;
@@ -118,7 +118,7 @@ impl Fleet {
         self.insert_instance(instance);
     }
 
-    /// Follows a status that is not an end. Says whether the instance became ready.
+    /// Follows a status that is not an end. Returns whether the instance became ready.
     fn follow(&mut self, status: InstanceStatus) -> bool {
         let (now, quiet) = (self.now, self.config.quiet);
         let Some(instance) = self.instances.get_mut(&status.id) else {
@@ -167,7 +167,7 @@ impl Fleet {
         became_ready
     }
 
-    /// Holds that the worker has are in place: the word is given to those who wait for it (PROTOCOL 9).
+    /// Tells those who wait for a hold that it is in place, if the worker reports it (PROTOCOL 9).
     pub(crate) fn confirm_holds(&mut self, id: &InstanceId) {
         let Some(instance) = self.instances.get(id) else {
             return;
@@ -185,7 +185,7 @@ impl Fleet {
     }
 }
 
-/// A load is further than it was, and nothing else is new: nobody who waits for room need look again.
+/// Whether only the load's progress is new, so that no other load needs to look for room again.
 fn only_further(instance: &Instance, status: &InstanceStatus) -> bool {
     let observed = status.observed.iter().map(|seen| (&seen.device, seen.bytes));
     matches!(instance.state, InstanceState::Loading { .. })
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    /// Each tick of a load's progress once had the whole queue decided anew.
+    /// Regression: each tick of a load's progress caused the whole queue to be planned again.
     #[test]
     fn how_far_a_load_is_has_the_queue_not_decided_anew_and_what_it_uses_has() {
         let mut fleet = Fleet::new(Config::default(), Vec::new(), Moment::START);

@@ -1,4 +1,4 @@
-//! Workers join, are lost, drain and leave (PROTOCOL 1, 3, 7).
+//! Workers that join, are lost, drain and leave (PROTOCOL 1, 3, 7).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use muster_core::{InstanceId, WorkerId};
 use super::ended::End;
 
 impl Fleet {
-    /// A session was accepted. The report is everything: what it does not mention has ended.
+    /// Handles an accepted session. The report is complete: an instance that it does not name has ended.
     pub(crate) fn worker_joined(&mut self, facts: WorkerFacts, report: Report) {
         let id = facts.id.clone();
         let same_boot = self
@@ -39,7 +39,7 @@ impl Fleet {
                 }
             }
         }
-        // Commands of the old session will not be answered any more; the report says what became of them, and then they are due again.
+        // Commands of the old session get no answer any more. The report tells what they did; whatever is still needed is sent again.
         for instance in &known {
             self.forget_pending(instance);
             if let Some(instance) = self.instances.get_mut(instance) {
@@ -55,7 +55,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// A session was lost: its instances become ghosts, which keep reservations and slots.
+    /// Handles a lost session: the worker's instances become ghosts, which keep their reservations and slots.
     pub(crate) fn worker_lost(&mut self, id: &WorkerId) {
         let now = self.now;
         let Some(worker) = self.workers.get_mut(id) else {
@@ -94,7 +94,7 @@ impl Fleet {
         }
     }
 
-    /// A worker ended in order: nothing of it is left.
+    /// Handles a worker that shut down in order: nothing of it still runs.
     pub(crate) fn worker_left(&mut self, id: &WorkerId) {
         let now = self.now;
         let Some(worker) = self.workers.get_mut(id) else {
@@ -116,14 +116,14 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// A worker that left in order is remembered only as long as absent ones count: names may never come back.
+    /// Sets an alarm to forget a worker that shut down in order: its name may never come back.
     pub(crate) fn forget_later(&mut self, id: WorkerId) {
         let at = self.now + self.config.absent_counts;
         self.timers.set(&Alarm::Leaver(id), Some(at));
     }
 
-    /// Forgets a worker that left in order long ago. It may have come back meanwhile, and have been lost since: then it is no leaver, or has a
-    /// later alarm.
+    /// Forgets a worker that shut down in order long ago. If it has come back and was lost since, it is not forgotten, or only by a later
+    /// alarm.
     pub(crate) fn forget_leaver(&mut self, id: &WorkerId) {
         let absent = |worker: &Worker| match worker.presence {
             Presence::Away(since) => since + self.config.absent_counts <= self.now,
@@ -137,7 +137,7 @@ impl Fleet {
         }
     }
 
-    /// A worker takes no new loads for now, and its instances no new requests.
+    /// Handles the begin or end of a worker's draining: while it drains it takes no new loads, and its instances take no new requests.
     pub(crate) fn worker_draining(&mut self, id: &WorkerId, draining: bool) {
         let Some(worker) = self.workers.get_mut(id) else {
             return;
@@ -151,7 +151,7 @@ impl Fleet {
         self.room_changed();
     }
 
-    /// Puts a worker and its devices into all indexes, in place of what was known of it.
+    /// Adds a worker and its devices to all indexes, in place of what was known before.
     pub(crate) fn install_worker(&mut self, facts: WorkerFacts, presence: Presence) {
         let instances = match self.workers.remove(&facts.id) {
             Some(old) => {
@@ -187,7 +187,7 @@ impl Fleet {
         );
     }
 
-    /// Takes a worker out of the host and device indexes.
+    /// Removes a worker from the host and device indexes.
     pub(crate) fn remove_listing(&mut self, worker: &Worker) {
         let (id, host) = (&worker.facts.id, &worker.facts.host);
         if let Some(workers) = self.hosts.get_mut(host) {
@@ -207,7 +207,7 @@ impl Fleet {
         }
     }
 
-    /// The session in which an outstanding command was sent is over: nobody knows what became of it.
+    /// Marks the outstanding command of an ended session as unknown.
     fn forget_pending(&mut self, id: &InstanceId) {
         if let Some(pending) = self
             .instances

@@ -82,7 +82,6 @@ struct Pull {
 enum Place {
     /// Nowhere; given up then.
     Waiting(Instant),
-    /// At this worker.
     At(WorkerId),
 }
 

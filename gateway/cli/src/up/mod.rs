@@ -96,7 +96,6 @@ pub(crate) enum UpError {
     /// A binary is not beside `muster`.
     #[error("{name} is not in {directory}, where muster itself is")]
     NoBinary {
-        /// Its name.
         name: &'static str,
         /// Where it should be.
         directory: PathBuf,
@@ -106,7 +105,6 @@ pub(crate) enum UpError {
     PortTaken {
         /// Which of ours wanted it.
         what: &'static str,
-        /// The address.
         address: String,
         /// The flag that changes it.
         flag: &'static str,
@@ -116,7 +114,6 @@ pub(crate) enum UpError {
     PortRefused {
         /// Which of ours wanted it.
         what: &'static str,
-        /// The address.
         address: String,
         /// Why.
         source: std::io::Error,

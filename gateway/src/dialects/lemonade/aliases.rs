@@ -23,7 +23,6 @@ use crate::{
     },
 };
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/internal/aliases", Access::Internal, list)

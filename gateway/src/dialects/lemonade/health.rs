@@ -60,7 +60,6 @@ fn last_use(summary: &ModelSummary) -> Option<f64> {
     Some(used.seconds as f64 + f64::from(used.nanos) / 1e9)
 }
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/v1/health", Access::User, health)

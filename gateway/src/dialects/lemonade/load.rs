@@ -102,7 +102,6 @@ impl LoadCall {
     }
 }
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/load", Access::Admin, load)

@@ -149,7 +149,6 @@ fn resolved(model: &Model, effective: &ModelSettings) -> Option<u32> {
     lengths.into_iter().find(|length| *length > 0)
 }
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/v1/models/{*id}/options", Access::User, show)

@@ -61,7 +61,6 @@ impl PullCall {
     }
 }
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/pull", Access::Admin, pull)

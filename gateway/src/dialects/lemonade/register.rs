@@ -68,7 +68,6 @@ pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelD
     })
 }
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/models/register", Access::Admin, register)

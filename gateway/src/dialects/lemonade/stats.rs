@@ -15,7 +15,6 @@ use crate::{
     },
 };
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/v1/stats", Access::User, stats)

@@ -33,7 +33,6 @@ pub(super) fn resolve(app: &App, name: &str) -> String {
     }
 }
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/tags", Access::User, tags)

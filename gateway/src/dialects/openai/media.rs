@@ -38,7 +38,6 @@ const IMAGES: [(&str, &str); 3] = [
     ("variations", "vary images"),
 ];
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/audio/{task}", Access::User, audio)
