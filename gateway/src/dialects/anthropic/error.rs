@@ -24,22 +24,22 @@ pub(super) static FORM: ErrorForm = ErrorForm {
 /// Anthropic's form of an error.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MessageError<'a> {
-    /// `error`.
+    /// The word `error`.
     r#type: &'static str,
-    /// What is wrong.
+    /// The failure's class and message.
     error: MessageErrorBody<'a>,
 }
 
-/// What is wrong.
+/// The class and message of a failure.
 #[derive(Debug, Serialize, ToSchema)]
 struct MessageErrorBody<'a> {
-    /// Anthropic's class of errors.
+    /// Anthropic's class of the error, for example `invalid_request_error`.
     r#type: &'static str,
-    /// One sentence for a person.
+    /// One sentence for people.
     message: &'a str,
 }
 
-/// Anthropic's words for errors.
+/// Anthropic's class of an error.
 fn word(code: Code) -> &'static str {
     match code.http() {
         401 => "authentication_error",

@@ -26,7 +26,7 @@ use crate::web::{
     run::{self, ClientRequest},
 };
 
-/// Anthropic's API.
+/// The routes of Anthropic's API.
 pub(super) static DIALECT: Dialect = Dialect {
     name: "Anthropic",
     errors: &error::FORM,
@@ -61,14 +61,14 @@ async fn messages(State(app): State<Arc<App>>, request: ClientRequest) -> Result
     Ok(reply::ok(render::body(&head, run::gather(answers).await?)))
 }
 
-/// Tokens of a prompt.
+/// The number of tokens in a prompt.
 #[derive(Debug, Serialize, ToSchema)]
 struct CountAnswer {
-    /// Tokens of the prompt that the messages make.
+    /// Number of tokens in the prompt made of the messages.
     input_tokens: usize,
 }
 
-/// The prompt that the messages would make, in tokens. Loads nothing (gateway/README.md, Autoload).
+/// Counts the tokens of the prompt that the messages would make. It does not load the model (gateway/README.md, Autoload).
 async fn count_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::to_count(&request.body)?;
     let mut loaded = app.dispatcher.loaded(&call.common.model)?;

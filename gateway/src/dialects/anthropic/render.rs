@@ -1,10 +1,10 @@
-//! Messages: one body, or Anthropic's events.
+//! Renders answers as Anthropic's messages: one body, or a stream of events.
 //!
 //! ```text
 //!  message_start ─ ( content_block_start ─ content_block_delta* ─ content_block_stop )* ─ message_delta ─ message_stop | error
 //! ```
 //!
-//! `message_start` shows no token counts yet: they come with the last event that carries usage, `message_delta`.
+//! `message_start` has no token counts yet. They come in the last event with usage, `message_delta`.
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
@@ -20,7 +20,7 @@ use crate::render::{
     stream::Stream,
 };
 
-/// The whole message.
+/// Renders a complete message.
 pub(crate) fn body(head: &Head, answer: Answer) -> Bytes {
     let usage = answer.usage();
     let choice = answer.into_only();
@@ -35,12 +35,12 @@ pub(crate) fn body(head: &Head, answer: Answer) -> Bytes {
     out.freeze()
 }
 
-/// The message as it comes.
+/// Renders a message as a stream.
 pub(crate) fn stream(head: Head) -> Stream<Blocks<Message>> {
     Stream::new(Blocks::new(Message { head }), false)
 }
 
-/// The events of a stream.
+/// The state of a streamed message.
 #[derive(Debug)]
 pub(crate) struct Message {
     head: Head,
@@ -76,7 +76,7 @@ fn whole(out: &mut BytesMut, block: &Block) {
     }
 }
 
-/// A call's arguments as an object; one that was cut short has none.
+/// A call's arguments as a JSON object; `{}` if they are not a complete object.
 fn object(arguments: &str) -> &str {
     match serde_json::from_str::<&RawValue>(arguments) {
         Ok(json) if json.get().starts_with('{') => json.get(),
@@ -84,7 +84,7 @@ fn object(arguments: &str) -> &str {
     }
 }
 
-/// Writes why the message ended.
+/// Writes the reason for the message's end.
 fn stop(out: &mut BytesMut, end: &ChoiceFinished) {
     let word = match reason(end.reason) {
         FinishReason::Length => "max_tokens",
@@ -100,7 +100,7 @@ fn stop(out: &mut BytesMut, end: &ChoiceFinished) {
     member(out, "stop_sequence", &hit);
 }
 
-/// Cached tokens are not counted as input a second time.
+/// Writes the token counts. Cached tokens do not count as input a second time.
 fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, ",\"usage\":{\"input_tokens\":");
     value(out, &usage.prompt_tokens.saturating_sub(usage.cached_tokens));
@@ -110,7 +110,7 @@ fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "}");
 }
 
-/// Begins an event about a block.
+/// Begins an event about the content block with this index.
 fn about(out: &mut BytesMut, name: &str, index: usize) {
     raw(out, "event: ");
     raw(out, name);

@@ -1,4 +1,4 @@
-//! Anthropic's requests.
+//! The bodies of Anthropic's requests.
 
 use muster_core::{Code, Error};
 use utoipa::openapi::{RefOr, Schema};
@@ -17,34 +17,34 @@ body! {
     pub(super) struct MessageBody<'a> as MessageRequest {
         ..conversation: Conversation<'a>,
         ..sampling: Samplers,
-        /// Most tokens to generate.
+        /// Largest number of tokens to generate.
         max_tokens: Option<MaxTokens>,
         /// Strings that end the output.
         stop_sequences: Option<Stop>,
         /// Answer with server-sent events instead of one body.
         stream: Option<bool>,
-        /// Format of the output, and how much the model reasons.
+        /// Form of the output, and how much the model reasons.
         output_config: Option<OutputConfig>,
-        /// Format of the output, if there is no `output_config`.
+        /// Form of the output; not together with `output_config`.
         output_format: Option<Field<'a>>,
     }
 
-    /// What the prompt is made of. Fields of a request for a message beside these mean nothing.
+    /// The fields that make the prompt. When only tokens are counted, other fields are ignored.
     #[example {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}]}]
     pub(super) struct Conversation<'a> as MessageCount {
-        /// Id in the catalogue.
+        /// Id of the model in the catalogue.
         model: ModelName,
-        /// Turns, `user` and `assistant`.
+        /// Turns of the conversation, oldest first.
         messages: Vec<Turn<'a>>,
-        /// System prompt; comes before all turns.
+        /// System prompt; it comes before all turns.
         system: Option<Content<'a>>,
-        /// Functions the model may call.
+        /// Functions that the model may call.
         tools: Option<Vec<ToolBody<'a>>>,
         /// Whether the model may, must or must not call functions.
         tool_choice: Option<Choice<'a>>,
-        /// Whether the model reasons first.
+        /// Whether the model reasons before it answers.
         thinking: Option<Thinking>,
-        /// Who asks.
+        /// Data about the caller.
         metadata: Option<Metadata>,
     }
 
@@ -52,21 +52,21 @@ body! {
     pub(super) struct Turn<'a> as MessageTurn {
         /// `user` or `assistant`.
         role: Role,
-        /// Text, or blocks: `text`, `image`, `document`, `thinking`, `tool_use`, `tool_result`.
+        /// Text, or blocks of type `text`, `image`, `document`, `thinking`, `tool_use` or `tool_result`.
         content: Content<'a>,
     }
 
     /// A function that the model may call.
     pub(super) struct ToolBody<'a> as MessageTool {
-        /// `custom`, which may be left out.
+        /// `custom`; may be omitted.
         r#type: Option<Custom>,
         /// Name by which the model calls the function.
         name: String,
-        /// What the function does, told to the model.
+        /// What the function does, for the model.
         description: Option<String>,
         /// JSON schema of the arguments.
         input_schema: Field<'a>,
-        /// The arguments must follow `input_schema` exactly.
+        /// Whether the arguments must follow `input_schema` exactly.
         strict: Option<bool>,
     }
 
@@ -74,44 +74,44 @@ body! {
     pub(super) struct Choice<'a> as MessageToolChoice {
         /// `auto`, `any`, `tool` or `none`.
         r#type: At<'a, String>,
-        /// The function to call, for `tool`.
+        /// Name of the function to call; only with `tool`.
         name: Option<At<'a, String>>,
-        /// Let the model make one call at most.
+        /// Allow at most one function call.
         disable_parallel_tool_use: Option<bool>,
     }
 
-    /// Whether the model reasons first.
+    /// Whether the model reasons before it answers.
     pub(super) struct Thinking as MessageThinking {
         /// `enabled`, `adaptive` or `disabled`.
         r#type: ThinkingMode,
     }
 
-    /// Who asks.
+    /// Data about the caller.
     pub(super) struct Metadata as MessageMetadata {
-        /// Name of the end user; waiting requests of several users take turns.
+        /// Name of the end user. Waiting requests of different users take turns.
         user_id: Option<String>,
     }
 
-    /// Format of the output, and how much the model reasons.
+    /// Form of the output, and how much the model reasons.
     pub(super) struct OutputConfig as MessageOutput {
-        /// How much the model reasons; goes to the chat template.
+        /// How much the model reasons; passed to the chat template.
         effort: Option<String>,
-        /// Format of the output.
+        /// Form of the output.
         format: Option<ResponseFormat>,
     }
 }
 
 words! {
-    /// Whose turn it is.
+    /// Who speaks in a turn.
     pub(super) struct Role: "user", "assistant", "system" => "`user` or `assistant`"
 }
 
 words! {
-    /// Whether the model reasons first.
+    /// Whether the model reasons before it answers.
     pub(super) struct ThinkingMode: "enabled", "adaptive", "disabled" => "`enabled`, `adaptive` or `disabled`"
 }
 
-/// Text, or blocks of it and other media.
+/// Text, or blocks of text and other media.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
     Text(String),
@@ -134,7 +134,7 @@ impl<'x: 'a, 'a> Read<'x> for Content<'a> {
     }
 }
 
-/// Most tokens to generate.
+/// Largest number of tokens to generate, at least 1.
 #[derive(Debug)]
 pub(super) struct MaxTokens(pub(super) i32);
 
@@ -151,7 +151,7 @@ impl Read<'_> for MaxTokens {
     }
 }
 
-/// The type of tools that are the client's own.
+/// The `type` of tools that the client runs itself.
 #[derive(Debug)]
 pub(super) struct Custom;
 

@@ -1,4 +1,4 @@
-//! What Anthropic's answers look like, for the document only: they are written by hand, and tests hold them against it.
+//! Schemas of Anthropic's answers, only for the OpenAPI document. `render` writes the answers; tests compare both.
 
 #![allow(dead_code, reason = "read by the derive only")]
 
@@ -21,7 +21,7 @@ pub(super) struct MessageAnswer {
     content: Vec<MessageBlock>,
     /// Why the message ended.
     stop_reason: MessageStop,
-    /// The one of `stop_sequences` that ended the message.
+    /// The string of `stop_sequences` that ended the message; null if none did.
     stop_sequence: Option<String>,
     /// Token counts.
     usage: MessageUsage,
@@ -35,7 +35,7 @@ pub(super) enum MessageBlock {
     Thinking {
         /// Text.
         thinking: String,
-        /// Always empty: nothing is signed.
+        /// Always empty: reasoning is not signed.
         signature: String,
     },
     /// The model's text.
@@ -43,11 +43,11 @@ pub(super) enum MessageBlock {
         /// Text.
         text: String,
     },
-    /// Functions that the model wants to call.
+    /// A function call that the model asks for.
     ToolUse {
-        /// Identifies the call; the tool's answer names it.
+        /// Id of the call; the tool's result names it.
         id: String,
-        /// Name of the tool.
+        /// Name of the function.
         name: String,
         /// The arguments, as an object; empty if the call was cut short.
         input: Value,
@@ -68,11 +68,11 @@ pub(super) enum MessageStop {
 /// Token counts.
 #[derive(ToSchema)]
 pub(super) struct MessageUsage {
-    /// Tokens of the prompt that were read; cached ones are not counted.
+    /// Tokens of the prompt that were read; those from the cache are not counted.
     input_tokens: u32,
-    /// Always 0: caching is free here.
+    /// Always 0.
     cache_creation_input_tokens: u32,
-    /// Tokens of the prompt that were in the cache.
+    /// Tokens of the prompt that came from the cache.
     cache_read_input_tokens: u32,
     /// Tokens generated.
     output_tokens: u32,

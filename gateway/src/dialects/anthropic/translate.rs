@@ -1,4 +1,4 @@
-//! Messages requests, read: Anthropic's blocks become turns in OpenAI's terms, which is what chat templates know.
+//! Translates Anthropic's requests: its content blocks become turns in OpenAI's form, which chat templates expect.
 
 use muster_core::Error;
 use muster_proto::v1::{
@@ -17,7 +17,7 @@ use crate::translate::{
     read::{At, Fields as _, Read},
 };
 
-/// Fields that concern Anthropic's platform; accepted and dropped.
+/// Fields for Anthropic's own platform. They are accepted and ignored.
 const PLATFORM: [&str; 8] = [
     "service_tier",
     "inference_geo",
@@ -28,7 +28,7 @@ const PLATFORM: [&str; 8] = [
     "user_profile_id",
     "workspace_id",
 ];
-/// Fields that need what is not here.
+/// Fields for features that Muster does not have; they are refused.
 const ELSEWHERE: [&str; 3] = ["container", "mcp_servers", "context_management"];
 
 /// A request for a message.
@@ -36,7 +36,7 @@ const ELSEWHERE: [&str; 3] = ["container", "mcp_servers", "context_management"];
 pub(crate) struct MessageCall {
     pub(crate) common: Common,
     pub(crate) work: GenerateRequest,
-    /// Server-sent events instead of one body.
+    /// Answer with server-sent events instead of one body.
     pub(crate) stream: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn to_count(body: &[u8]) -> Result<CountCall, Error> {
     Ok(CountCall { common, chat })
 }
 
-/// The fields that may mean something here.
+/// Parses a body and drops the fields that are only for Anthropic's platform.
 fn object(body: &[u8]) -> Result<Object<'_>, Error> {
     let mut body = Object::body(object::text(body)?)?;
     body.discard(&PLATFORM);
@@ -100,7 +100,7 @@ fn object(body: &[u8]) -> Result<Object<'_>, Error> {
     Ok(body)
 }
 
-/// What the prompt is made of.
+/// Reads the fields that make the prompt.
 fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), Error> {
     let ModelName(model) = asked.model;
     let common = Common {
@@ -126,16 +126,16 @@ fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), Error> {
     if let Some(choice) = asked.tool_choice {
         self::choice(choice, &mut chat)?;
     }
-    // A template that cannot think answers without: that is no fault of this request, whose clients always send the field.
+    // Clients always send this field, so a template without thinking ignores it instead of failing.
     chat.enable_thinking = asked.thinking.map(|Thinking { r#type }| r#type.0 != "disabled");
-    // A last turn of the assistant is the beginning of its answer.
+    // A last turn of the assistant is the beginning of the answer.
     let last = chat.messages.last();
     chat.continue_final_message =
         last.is_some_and(|turn| turn.role == "assistant" && turn.tool_calls.is_empty());
     Ok((common, chat))
 }
 
-/// The form of the output, and how hard to try.
+/// Reads the form of the output, and how much the model reasons.
 fn output(config: OutputConfig, chat: &mut Chat) -> Option<ResponseFormat> {
     if let Some(effort) = config.effort {
         chat.template_kwargs_json = format!("{{\"reasoning_effort\":{}}}", quoted(&effort));
@@ -155,7 +155,7 @@ fn part(kind: content_part::Kind) -> ContentPart {
     ContentPart { kind: Some(kind) }
 }
 
-/// One message becomes one turn, or several: results of tools are turns of their own, before what the user says beside them.
+/// Translates a message into one or more turns. Results of tools become turns of their own, before the user's text.
 fn read(message: Turn<'_>, turns: &mut Vec<ChatMessage>) -> Result<(), Error> {
     let Role(role) = message.role;
     let mut turn = turn(role, Vec::new());
@@ -193,7 +193,7 @@ fn block(field: &Field<'_>, turn: &mut ChatMessage, turns: &mut Vec<ChatMessage>
         "thinking" => turn
             .reasoning_content
             .push_str(&block.need("thinking")?.string()?),
-        // Nobody but Anthropic can read it.
+        // Only Anthropic can read it.
         "redacted_thinking" => {}
         _ => turn.parts.push(content_block(field, &kind, &mut block)?),
     }

@@ -1,14 +1,14 @@
-//! The prompts that `echo` shows before their outputs: text as it came, tokens as the model's own text for them.
+//! The prompts that `echo` shows before the output. A prompt of tokens is shown as the model's text for them.
 
 use muster_core::Error;
 use muster_proto::v1::{DetokenizeCall, Prompt, prompt_piece::Kind};
 
 use crate::web::App;
 
-/// Each prompt as text. To be asked once the request is admitted: then there is an instance that knows the tokens.
+/// Each prompt as text. Call it after the request was admitted: then an instance that knows the tokens is loaded.
 ///
 /// # Errors
-/// What the worker says, for example of a token that is in no vocabulary.
+/// The worker's errors, for example about a token outside the vocabulary.
 pub(super) async fn texts(app: &App, model: &str, prompts: Vec<Prompt>) -> Result<Vec<String>, Error> {
     let mut texts = Vec::with_capacity(prompts.len());
     for prompt in prompts {

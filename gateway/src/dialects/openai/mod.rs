@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// OpenAI's API.
+/// The routes of OpenAI's API.
 pub(super) static DIALECT: Dialect = Dialect {
     name: "OpenAI",
     errors: &error::OPENAI,

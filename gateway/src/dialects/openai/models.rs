@@ -26,26 +26,26 @@ use crate::{
 pub(super) struct Model {
     /// Id in the catalogue.
     id: String,
-    /// `model`.
+    /// The word `model`.
     object: &'static str,
     /// Unix time in seconds; stable over restarts.
     created: i64,
-    /// `lemonade`.
+    /// The word `lemonade`.
     owned_by: &'static str,
-    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` on the hub, or an absolute path.
     checkpoint: String,
     /// Software and kind of device, for example `llamacpp`.
     recipe: String,
-    /// Gigabytes (10^9 bytes).
+    /// Size of the model's files in gigabytes (10^9 bytes); absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<f64>,
-    /// Its files are here.
+    /// Whether the model's files are present.
     downloaded: bool,
-    /// One of those to try first.
+    /// Whether Muster suggests the model to new users.
     suggested: bool,
-    /// For example `vision`, `embeddings`, `reranking`.
+    /// Labels, for example `vision`, `embeddings`, `reranking`.
     labels: Vec<String>,
-    /// While it is loaded.
+    /// llama.cpp's description; only while the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<Meta>,
 }
@@ -54,37 +54,37 @@ pub(super) struct Model {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelMeta)]
 struct Meta {
-    /// llama.cpp's number of the kind of tokenizer; absent where the engine does not say.
+    /// Kind of tokenizer as llama.cpp numbers them; absent if the engine does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     vocab_type: Option<u32>,
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     n_vocab: u32,
-    /// Tokens that one request may use.
+    /// Largest number of tokens of one request.
     n_ctx: u32,
-    /// Tokens that it was trained with.
+    /// Context length in tokens that the model was trained with.
     n_ctx_train: u32,
-    /// Absent where the engine does not say.
+    /// Length of the vector that stands for a token; absent if the engine does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     n_embd: Option<u32>,
-    /// Weights.
+    /// Number of the model's parameters.
     n_params: u64,
-    /// Bytes of its files.
+    /// Size of the model's files in bytes.
     size: u64,
 }
 
-/// Models of the catalogue.
+/// The models of the catalogue.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelList)]
 pub(super) struct List {
-    /// `list`.
+    /// The word `list`.
     object: &'static str,
-    /// In the order of their ids.
+    /// Models in the order of their ids.
     data: Vec<Model>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Show {
-    /// Also models whose files are not here.
+    /// Also list models whose files are not present.
     #[serde(default)]
     show_all: Option<String>,
 }
@@ -124,7 +124,7 @@ async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     match table.model(&id) {
         Some(summary) => reply::value(StatusCode::OK, &model(&table, summary)),
         None => {
-            // The seed's own type for this one error.
+            // Seed 000 gives this error a type of its own.
             let error = unknown_model(&id);
             reply::value(http_status(error.code), &OpenAiError::of(&error, "not_found"))
         }
@@ -175,7 +175,7 @@ fn model(table: &Table, summary: &ModelSummary) -> Model {
     }
 }
 
-/// Two decimals, as the seed prints it; small files keep the digits that tell them from nothing.
+/// The size in gigabytes, with two decimals as seed 000 shows it. Small sizes keep enough digits to differ from zero.
 #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
 fn gigabytes(bytes: u64) -> Option<f64> {
     let size = bytes as f64 / 1e9;

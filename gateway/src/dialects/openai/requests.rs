@@ -1,4 +1,4 @@
-//! OpenAI's requests. Fields that pass through to engines untouched are not listed; objects take more than they show.
+//! The bodies of OpenAI's requests. Fields that engines get unchanged are not listed: the objects accept more fields than shown here.
 
 use muster_core::{Code, Error};
 use utoipa::openapi::{RefOr, Schema, schema::Type};
@@ -14,15 +14,15 @@ use crate::translate::{
 };
 
 body! {
-    /// Whom is asked, and who asks.
+    /// The model and the user of a request.
     pub(in crate::dialects) struct Asking as OpenAiAsking {
-        /// Id in the catalogue.
+        /// Id of the model in the catalogue.
         model: ModelName,
-        /// Name of the end user; waiting requests of several users take turns.
+        /// Name of the end user. Waiting requests of different users take turns.
         user: Option<String>,
     }
 
-    /// OpenAI's chat request, with llama.cpp's samplers.
+    /// OpenAI's chat request, with llama.cpp's sampling parameters.
     #[example {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": true}]
     pub(super) struct ChatBody<'a> as ChatRequest {
         ..asking: Asking,
@@ -33,35 +33,35 @@ body! {
         ..constraints: Constraints,
         ..limits: Limits,
         ..switches: Switches,
-        /// Turns, oldest first.
+        /// Turns of the conversation, oldest first.
         messages: Messages,
-        /// Show probabilities of the tokens.
+        /// Report the probability of each token.
         logprobs: Option<bool>,
-        /// Alternatives per token, 0 to 20; needs `logprobs`.
+        /// Number of alternatives to report per token, 0 to 20; needs `logprobs`.
         top_logprobs: Option<Int<0, 20>>,
-        /// llama.cpp's: alternatives per token.
+        /// Number of alternatives to report per token (llama.cpp).
         n_probs: Option<Uint<0>>,
-        /// llama.cpp's: `none`, `auto`, `deepseek` or `deepseek-legacy`.
+        /// Where reasoning is shown (llama.cpp): `none`, `auto`, `deepseek` or `deepseek-legacy`.
         reasoning_format: Option<ReasoningFormat>,
     }
 
-    /// What goes to the chat template.
+    /// Fields for the chat template.
     pub(super) struct Template<'a> as ChatTemplate {
-        /// Chat template, instead of the model's own.
+        /// Chat template for this request, instead of the model's own.
         chat_template: Option<String>,
-        /// The last turn is the beginning of the answer.
+        /// Continue the last turn instead of beginning a new one.
         continue_final_message: Option<bool>,
-        /// Whether the model reasons first.
+        /// Whether the model reasons before it answers.
         enable_thinking: Option<bool>,
-        /// `none` switches reasoning off; other values go to the chat template.
+        /// How much the model reasons. `none` switches reasoning off; other values are passed to the chat template.
         reasoning_effort: Option<String>,
-        /// Further arguments of the chat template.
+        /// More arguments for the chat template.
         chat_template_kwargs: Option<Arguments<'a>>,
-        /// `default`, `enabled` or `disabled`.
+        /// Whether the model reasons before it answers: `default`, `enabled` or `disabled`.
         thinking: Option<Thinking>,
     }
 
-    /// OpenAI's request for a completion, with llama.cpp's samplers.
+    /// OpenAI's completion request, with llama.cpp's sampling parameters.
     #[example {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 16}]
     pub(super) struct CompletionBody<'a> as CompletionRequest {
         ..asking: Asking,
@@ -70,33 +70,34 @@ body! {
         ..constraints: Constraints,
         ..limits: Limits,
         ..switches: Switches,
-        /// Text, token ids, or several of these.
+        /// Text, token ids, or a list of these.
         prompt: Field<'a>,
-        /// Text after the gap that is to be filled.
+        /// Text after the gap to fill.
         suffix: Option<String>,
         /// Show the prompt before the output.
         echo: Option<bool>,
-        /// Alternatives per token, or whether to show probabilities of the output at all. A number excludes `echo`.
+        /// Number of alternatives to report per token, or whether to report probabilities of the output at all. A number cannot be combined
+        /// with `echo`.
         logprobs: Option<Field<'a>>,
-        /// llama.cpp's: alternatives per token.
+        /// Number of alternatives to report per token (llama.cpp).
         n_probs: Option<Uint<0>>,
     }
 
-    /// OpenAI's request for vectors.
+    /// OpenAI's request for embeddings.
     #[example {"model": "tiny-embed", "input": ["one", "two"]}]
     pub(super) struct EmbeddingBody<'a> as EmbeddingRequest {
         ..asking: Asking,
-        /// Text, token ids, or several of these.
+        /// Text, token ids, or a list of these.
         input | content: Field<'a>,
         /// `float` or `base64`.
         encoding_format: Option<Encoding>,
-        /// Shorten vectors to this length.
+        /// Length to which vectors are cut.
         dimensions: Option<Uint<1>>,
-        /// llama.cpp's: -1 as they are, 0 by the largest, 1 taxicab, 2 Euclidean.
+        /// Normalisation (llama.cpp): -1 = none, 0 = by the largest absolute value, 1 = taxicab, 2 = Euclidean.
         embd_normalize: Option<Int<-1, 2>>,
     }
 
-    /// A request for scores.
+    /// A request to score documents against a query.
     #[example {"model": "tiny-rerank", "query": "capital of France", "documents": ["Paris", "Berlin"]}]
     pub(in crate::dialects) struct RerankBody<'a> as RerankRequest {
         ..asking: Asking,
@@ -104,19 +105,19 @@ body! {
         query: String,
         /// Texts, or objects with `text`.
         documents | texts: At<'a, Vec<Field<'a>>>,
-        /// Return this many documents, highest score first; without it, all documents in input order.
+        /// Number of documents to return, those with the highest scores first; absent = all, in input order.
         top_n: Option<Uint<1>>,
-        /// Show each result's document.
+        /// Show the document in each result.
         return_documents: Option<bool>,
     }
 
-    /// OpenAI's request to a model of type audio or image. Other fields go to the engine unchanged.
+    /// OpenAI's request to an audio or image model. The engine gets all other fields unchanged.
     pub(super) struct MediaBody as MediaRequest {
-        /// Id in the catalogue.
+        /// Id of the model in the catalogue.
         model: ModelName,
     }
 
-    /// OpenAI's request for a response; nothing is stored.
+    /// OpenAI's request for a response. Nothing is stored.
     #[example {"model": "tiny", "input": "Hello!", "stream": true}]
     pub(super) struct ResponseBody<'a> as ResponseRequest {
         ..asking: Asking,
@@ -126,43 +127,43 @@ body! {
         ..switches: Switches,
         /// Text, or items: messages, reasoning, function calls and their outputs.
         input: Option<Field<'a>>,
-        /// Turns as in a chat, instead of `input`.
+        /// Turns as in a chat; instead of `input`.
         messages: Option<Messages>,
-        /// Instructions that come before all turns.
+        /// Instructions, placed before all turns.
         instructions: Option<String>,
-        /// Most tokens to generate.
+        /// Largest number of tokens to generate.
         max_output_tokens | max_tokens | n_predict: Option<Int<-1>>,
         /// Answer with server-sent events instead of one body.
         stream: Option<bool>,
-        /// The form of the text.
+        /// Form of the text.
         text: Option<Text>,
         /// How much the model reasons.
         reasoning: Option<Reasoning>,
-        /// Alternatives per token, 0 to 20; probabilities come with them.
+        /// Number of alternatives to report per token, 0 to 20; above 0 probabilities are reported.
         top_logprobs: Option<Int<0, 20>>,
-        /// `message.output_text.logprobs` shows probabilities; `reasoning.encrypted_content` changes nothing.
+        /// `message.output_text.logprobs` reports probabilities; `reasoning.encrypted_content` has no effect.
         include: Option<Include>,
         /// Only `disabled` is accepted.
         truncation: Option<Truncation>,
-        /// Most calls of built-in tools; there are none, so it changes nothing.
+        /// Largest number of calls of built-in tools. It has no effect, since there are none.
         max_tool_calls: Option<Uint<0>>,
     }
 
-    /// The form of a response's text.
+    /// Form of a response's text.
     pub(super) struct Text as ResponseForm {
-        /// `text`, `json_object` or `json_schema`, with the schema beside it.
+        /// `text`, `json_object` or `json_schema`; the last with its schema.
         format: Option<ResponseFormat>,
     }
 
     /// How much the model reasons.
     pub(super) struct Reasoning as ResponseReasoning {
-        /// As `reasoning_effort`.
+        /// As `reasoning_effort` of a chat.
         effort: Option<String>,
     }
 }
 
 words! {
-    /// How vectors are written.
+    /// How vectors are encoded.
     pub(super) struct Encoding: "float", "base64" => "`float` or `base64`"
 }
 
@@ -172,7 +173,7 @@ words! {
         "`none`, `auto`, `deepseek` or `deepseek-legacy`"
 }
 
-/// Arguments of a template: an object.
+/// Arguments of a chat template: an object.
 #[derive(Debug)]
 pub(super) struct Arguments<'a>(pub(super) Field<'a>);
 
@@ -187,7 +188,7 @@ impl<'x: 'a, 'a> Read<'x> for Arguments<'a> {
     }
 }
 
-/// Seed 001's `thinking`: `default`, `enabled` or `disabled`; also Anthropic-style `{"type": …}`, which some clients send.
+/// Seed 001's `thinking`: `default`, `enabled` or `disabled`; also Anthropic's `{"type": …}`, which some clients send.
 #[derive(Debug)]
 pub(super) struct Thinking(pub(super) Option<bool>);
 
@@ -210,7 +211,7 @@ impl Read<'_> for Thinking {
     }
 }
 
-/// What else is to be in the answer; true if that is the probabilities of its tokens.
+/// The value of `include`; true if it asks for probabilities of the tokens.
 #[derive(Debug)]
 pub(super) struct Include(pub(super) bool);
 
@@ -220,7 +221,7 @@ impl Read<'_> for Include {
         for wanted in field.list()? {
             match wanted.string()?.as_str() {
                 "message.output_text.logprobs" => logprobs = true,
-                // Nothing is encrypted: reasoning stands in the answer, and is read back from there.
+                // Reasoning is not encrypted: the answer shows it and a later request can send it back.
                 "reasoning.encrypted_content" => {}
                 _ => return Err(unsupported(&wanted, "there is no such thing to include here")),
             }
@@ -233,7 +234,7 @@ impl Read<'_> for Include {
     }
 }
 
-/// What happens to a conversation that is too long: nothing.
+/// The value of `truncation`: a conversation that is too long is never cut.
 #[derive(Debug)]
 pub(super) struct Truncation;
 
@@ -251,7 +252,7 @@ impl Read<'_> for Truncation {
     }
 }
 
-/// An error about a feature of OpenAI's platform that is not here.
+/// The error for a feature of OpenAI's platform that Muster does not have.
 pub(super) fn unsupported(field: &Field<'_>, why: &str) -> Error {
     let message = format!("`{}` cannot be honoured: {why}", field.path());
     Code::UnsupportedByRuntime.error(message).with_param(field.path())

@@ -1,4 +1,4 @@
-//! Chat completions: one body, or server-sent `chat.completion.chunk` objects.
+//! Renders chat completions: one body, or server-sent `chat.completion.chunk` objects.
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
@@ -17,7 +17,7 @@ use crate::{
     translate::View,
 };
 
-/// The whole answer.
+/// Renders a complete answer.
 pub(crate) fn body(head: &Head, view: View, answer: &Answer) -> Bytes {
     let mut out = BytesMut::with_capacity(512);
     open(&mut out, head, "chat.completion");
@@ -66,14 +66,14 @@ fn call(out: &mut BytesMut, call: &FunctionCall) {
     raw(out, "}}");
 }
 
-/// The chunks of a stream.
+/// The state of a streamed chat.
 #[derive(Debug)]
 pub(crate) struct Chat {
     chunks: Chunks,
     view: View,
 }
 
-/// The answer as it comes.
+/// Renders an answer as a stream.
 pub(crate) fn stream(head: &Head, view: View) -> Stream<Chat> {
     let chunks = Chunks::new(head, "chat.completion.chunk", view);
     Stream::new(Chat { chunks, view }, view.tokens)

@@ -1,4 +1,4 @@
-//! What chunks of chats and completions have in common: everything around a choice.
+//! What chunks of chats and of completions have in common: everything around a choice.
 
 use bytes::BytesMut;
 use muster_core::Error;
@@ -15,10 +15,10 @@ use crate::{
 
 const DONE: &str = "data: [DONE]\n\n";
 
-/// The frame around a stream's choices.
+/// Everything around the choices of a stream's chunks.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// Up to and including `"choices":[`.
+    /// The beginning of a chunk, up to and including `"choices":[`.
     prefix: BytesMut,
     include_usage: bool,
 }
@@ -35,12 +35,12 @@ impl Chunks {
         }
     }
 
-    /// Begins a frame, up to where its choice stands.
+    /// Begins a chunk, up to its choice.
     pub(super) fn open(&self, out: &mut BytesMut) {
         out.extend_from_slice(&self.prefix);
     }
 
-    /// Ends the choices of a frame, and shows the place of the usage as OpenAI does.
+    /// Ends the choices of a chunk. With `include_usage` it writes `"usage":null`, as OpenAI does.
     pub(super) fn close(&self, out: &mut BytesMut) {
         raw(
             out,
@@ -52,13 +52,13 @@ impl Chunks {
         );
     }
 
-    /// Ends a frame.
+    /// Ends a chunk.
     pub(super) fn end(out: &mut BytesMut, json: &str) {
         extra(out, json);
         raw(out, "}\n\n");
     }
 
-    /// llama.cpp's `prompt_progress`, and the end of its frame.
+    /// Writes llama.cpp's `prompt_progress` and ends the chunk.
     pub(super) fn progress(out: &mut BytesMut, progress: &PromptProgress) {
         raw(out, ",\"prompt_progress\":{\"total\":");
         value(out, &progress.total);
@@ -68,7 +68,7 @@ impl Chunks {
         raw(out, "}}\n\n");
     }
 
-    /// The last frames of a stream that went well.
+    /// Writes the last chunks of a stream that succeeded.
     pub(super) fn finish(&self, out: &mut BytesMut, finished: &Finished, json: &str) {
         if self.include_usage {
             self.open(out);
@@ -80,7 +80,7 @@ impl Chunks {
         raw(out, DONE);
     }
 
-    /// The last frame of one that did not.
+    /// Writes the error event that ends a failed stream.
     pub(super) fn fail(out: &mut BytesMut, error: &Error) {
         raw(out, "event: error\ndata: ");
         error::OPENAI.write(out, error);

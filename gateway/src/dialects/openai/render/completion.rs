@@ -1,6 +1,6 @@
-//! Completions: one body, or server-sent `text_completion` objects.
+//! Renders completions: one body, or server-sent `text_completion` objects.
 //!
-//! A plain completion has no place for reasoning: it is text like any other.
+//! A plain completion has no field for reasoning, so reasoning is shown as text.
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
@@ -19,7 +19,7 @@ use crate::{
     translate::View,
 };
 
-/// OpenAI's word for why a choice ended; a plain completion calls nothing.
+/// OpenAI's word for the reason a choice ended. A plain completion never calls tools.
 fn finish_reason(number: i32) -> &'static str {
     match super::finish_reason(number) {
         "tool_calls" => "stop",
@@ -27,14 +27,14 @@ fn finish_reason(number: i32) -> &'static str {
     }
 }
 
-/// What comes before a choice's output: with `echo`, its prompt.
+/// The text before a choice's output: with `echo` its prompt, else nothing.
 fn echo(echo: Option<&[String]>, view: View, choice: u32) -> &str {
     let prompt = choice / view.choices.max(1);
     echo.and_then(|prompts| prompts.get(prompt as usize))
         .map_or("", String::as_str)
 }
 
-/// The whole answer; `prompts` are shown before the output.
+/// Renders a complete answer. `prompts` are shown before the output.
 pub(crate) fn body(head: &Head, view: View, prompts: Option<&[String]>, answer: &Answer) -> Bytes {
     let mut out = BytesMut::with_capacity(512);
     open(&mut out, head, "text_completion");
@@ -65,17 +65,17 @@ fn choice(out: &mut BytesMut, view: View, index: u32, echo: &str, choice: &Choic
     raw(out, "}");
 }
 
-/// The chunks of a stream.
+/// The state of a streamed completion.
 #[derive(Debug)]
 pub(crate) struct Completion {
     chunks: Chunks,
     view: View,
     prompts: Option<Vec<String>>,
-    /// Characters shown so far, by choice; [`None`] until its prompt was echoed.
+    /// Number of characters shown so far for each choice; [`None`] until its prompt was echoed.
     offsets: Vec<Option<usize>>,
 }
 
-/// The answer as it comes; `prompts` are shown before the output.
+/// Renders an answer as a stream. `prompts` are shown before the output.
 pub(crate) fn stream(head: &Head, view: View, prompts: Option<Vec<String>>) -> Stream<Completion> {
     let frames = Completion {
         chunks: Chunks::new(head, "text_completion", view),
@@ -87,7 +87,7 @@ pub(crate) fn stream(head: &Head, view: View, prompts: Option<Vec<String>>) -> S
 }
 
 impl Completion {
-    /// The characters of a choice that were shown; the flag says that its prompt was not echoed yet.
+    /// The number of characters shown for a choice, and whether its prompt still has to be echoed.
     fn offset(&mut self, choice: u32) -> (&mut usize, bool) {
         let index = choice as usize;
         if self.offsets.len() <= index {
@@ -99,7 +99,7 @@ impl Completion {
         (offset, fresh)
     }
 
-    /// Writes a frame up to its `logprobs`, which are left to the caller.
+    /// Writes a chunk up to its `logprobs`, which the caller writes.
     fn open(&mut self, out: &mut BytesMut, choice: u32, text: &str) {
         self.chunks.open(out);
         raw(out, "{\"index\":");

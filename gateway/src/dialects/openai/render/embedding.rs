@@ -1,4 +1,4 @@
-//! Vectors as OpenAI lists them.
+//! Renders embeddings as OpenAI lists them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
@@ -10,10 +10,10 @@ use crate::render::{
     json::{list, member, raw, value},
 };
 
-/// The whole answer.
+/// Renders a complete answer.
 ///
 /// # Errors
-/// `unsupported_by_runtime` if the model has a vector per token instead of one per input.
+/// `unsupported_by_runtime` if the model gives one vector per token instead of one per input.
 pub(crate) fn body(model: &str, base64: bool, answer: &Answer) -> Result<Bytes, Error> {
     let embedded = answer.embedded.as_ref();
     let embeddings = embedded.map_or(&[][..], |embedded| &embedded.embeddings);
@@ -56,7 +56,7 @@ pub(crate) fn body(model: &str, base64: bool, answer: &Answer) -> Result<Bytes, 
     Ok(out.freeze())
 }
 
-/// Little-endian floats, as OpenAI's clients decode them.
+/// The vector as base64 of little-endian 32-bit floats, which OpenAI's clients decode.
 fn encoded(vector: &Vector) -> String {
     let bytes: Vec<u8> = vector
         .values
@@ -66,7 +66,7 @@ fn encoded(vector: &Vector) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Token counts of work that generates nothing.
+/// Writes the token counts of a request that generates nothing.
 pub(super) fn usage(out: &mut BytesMut, tokens: u32) {
     raw(out, ",\"usage\":{\"prompt_tokens\":");
     value(out, &tokens);

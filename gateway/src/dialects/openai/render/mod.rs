@@ -1,4 +1,4 @@
-//! How OpenAI's answers look.
+//! Renders OpenAI's answers.
 
 pub(crate) mod chat;
 mod chunk;
@@ -28,7 +28,7 @@ fn open(out: &mut BytesMut, head: &Head, object: &str) {
     member(out, "model", &head.model);
 }
 
-/// Writes what follows the choices of a body, and closes it.
+/// Writes the fields after the choices of a body, and closes it.
 fn close(out: &mut BytesMut, answer: &Answer) {
     raw(out, ",\"usage\":");
     usage::usage(out, &answer.usage());
@@ -37,7 +37,7 @@ fn close(out: &mut BytesMut, answer: &Answer) {
     raw(out, "}");
 }
 
-/// OpenAI's word for why a choice ended.
+/// OpenAI's word for the reason a choice ended.
 fn finish_reason(number: i32) -> &'static str {
     match reason(number) {
         FinishReason::Length => "length",

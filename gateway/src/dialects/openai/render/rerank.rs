@@ -1,4 +1,4 @@
-//! Scores, as Lemonade and llama.cpp list them (seeds 000 and 004).
+//! Renders scores as Lemonade and llama.cpp list them (seeds 000 and 004).
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// The whole answer: raw scores in input order, or with `top_n` the best, descending.
+/// Renders a complete answer: raw scores in input order, or with `top_n` the best ones, highest first.
 pub(crate) fn body(call: &RerankCall, answer: &Answer) -> Bytes {
     let reranked = answer.reranked.as_ref();
     let scores = reranked.map_or(&[][..], |reranked| &reranked.scores);

@@ -1,4 +1,4 @@
-//! Responses: one body, or OpenAI's semantic events.
+//! Renders Responses: one body, or OpenAI's semantic events.
 //!
 //! ```text
 //!  created ─ in_progress ─ ( output_item.added ─ … ─ output_item.done )* ─ completed | incomplete | failed
@@ -24,7 +24,7 @@ use crate::{
     translate::View,
 };
 
-/// How far a response is.
+/// The `status` of a response.
 #[derive(Clone, Copy, Debug)]
 enum Status<'a> {
     InProgress,
@@ -32,19 +32,19 @@ enum Status<'a> {
     Failed(&'a Error),
 }
 
-/// Tells the time when a response is complete, as Unix time in seconds.
+/// Returns the current Unix time in seconds; called when a response is complete.
 pub(crate) type Clock = fn() -> u64;
 
-/// How far an item is.
+/// The `status` of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Begun,
     Done,
-    /// The answer ended in it, by a limit or a failure.
+    /// The answer ended within this item, by a limit or a failure.
     Cut,
 }
 
-/// The whole response.
+/// Renders a complete response.
 pub(crate) fn body(head: Head, echo: Echo, view: View, clock: Clock, answer: Answer) -> Bytes {
     let usage = answer.usage();
     let choice = answer.into_only();
@@ -55,19 +55,19 @@ pub(crate) fn body(head: Head, echo: Echo, view: View, clock: Clock, answer: Ans
     out.freeze()
 }
 
-/// The response as it comes.
+/// Renders a response as a stream.
 pub(crate) fn stream(head: Head, echo: Echo, view: View, clock: Clock) -> Stream<Blocks<Response>> {
     Stream::new(Blocks::new(Response::new(head, echo, view, clock)), false)
 }
 
-/// The events of a stream.
+/// The state of a streamed response.
 #[derive(Debug)]
 pub(crate) struct Response {
     head: Head,
     echo: Echo,
     view: View,
     clock: Clock,
-    /// Events so far.
+    /// Number of events written so far.
     sequence: u64,
 }
 
@@ -82,7 +82,7 @@ impl Response {
         }
     }
 
-    /// Begins an event, left open after its number.
+    /// Begins an event and writes its number; the caller adds the other fields.
     fn open(&mut self, out: &mut BytesMut, name: &str) {
         raw(out, "event: ");
         raw(out, name);
@@ -176,7 +176,7 @@ impl Response {
         raw(out, "}");
     }
 
-    /// Ids of items follow from the response's.
+    /// Writes an item's id, which is derived from the response's.
     fn item_id(&self, out: &mut BytesMut, index: usize, block: &Block) {
         raw(
             out,
@@ -228,7 +228,7 @@ impl Response {
         }
     }
 
-    /// An event about an item as a whole.
+    /// Writes an event about a whole item.
     fn about_item(&mut self, out: &mut BytesMut, index: usize, block: &Block, stage: Stage) {
         let name = match stage {
             Stage::Begun => "response.output_item.added",
@@ -241,7 +241,7 @@ impl Response {
         raw(out, "}\n\n");
     }
 
-    /// An event about an item's only content part.
+    /// Writes an event about an item's only content part.
     fn about_part(&mut self, out: &mut BytesMut, index: usize, block: &Block, done: bool) {
         let name = if done {
             "response.content_part.done"
@@ -254,7 +254,7 @@ impl Response {
         raw(out, "}\n\n");
     }
 
-    /// The content part of reasoning and text.
+    /// Writes the content part of reasoning or text.
     fn part(&self, out: &mut BytesMut, block: &Block) {
         match block {
             Block::Reasoning(text) => {
@@ -273,7 +273,7 @@ impl Response {
         }
     }
 
-    /// Writes `,"logprobs":[…]`; nothing is in it unless it was asked for.
+    /// Writes `,"logprobs":[…]`. The list is empty unless the request asked for them.
     fn logprobs(&self, out: &mut BytesMut, tokens: &[TokenLogprob]) {
         raw(out, ",\"logprobs\":[");
         if self.view.logprobs {
@@ -283,7 +283,7 @@ impl Response {
     }
 }
 
-/// OpenAI's clients insist on `reasoning_tokens`: it is 0 also where an engine does not count them.
+/// Writes the token counts. `reasoning_tokens` is 0 if the engine does not count them, because OpenAI's clients require the field.
 fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "{\"input_tokens\":");
     value(out, &usage.prompt_tokens);

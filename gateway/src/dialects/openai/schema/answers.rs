@@ -1,5 +1,5 @@
-//! What OpenAI's answers look like, for the document only: they are written by hand (`dialects/openai/render`), field by field. Tests hold what is
-//! written against this, in both directions.
+//! Schemas of OpenAI's answers, only for the OpenAPI document. `dialects/openai/render` writes the answers field by field; tests compare
+//! both in both directions.
 
 #![allow(dead_code, reason = "read by the derive only")]
 
@@ -8,35 +8,35 @@ use std::collections::HashMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// OpenAI's chat completion; fields of the engine's own may stand beside these.
+/// OpenAI's chat completion. The engine may add fields of its own.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatAnswer {
-    /// Identifies this answer.
+    /// Id of this answer.
     id: String,
     /// `chat.completion`.
     object: String,
     /// Unix time in seconds.
     created: u64,
-    /// The model's name, as the client gave it.
+    /// Name of the model as the client gave it.
     model: String,
-    /// The answers; as many as `n` asks for.
+    /// The answers, as many as `n` asks for.
     choices: Vec<ChatChoice>,
     /// Token counts.
     usage: TokenUsage,
-    /// Times, if the engine measures them.
+    /// Times; absent if the engine does not measure them.
     timings: Option<TokenTimings>,
 }
 
 /// One of the answers to a chat.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatChoice {
-    /// Number of the choice, counted from 0.
+    /// Index of the choice, from 0.
     index: u32,
     /// The model's answer.
     message: ChatReply,
-    /// Probabilities of the tokens; only if the request asks for them.
+    /// Probabilities of the tokens; absent unless requested.
     logprobs: Option<ChatLogprobs>,
-    /// Token ids, with llama.cpp's `return_tokens`.
+    /// Token ids; only with llama.cpp's `return_tokens`.
     tokens: Option<Vec<i32>>,
     /// Why the choice ended.
     finish_reason: FinishWord,
@@ -47,7 +47,7 @@ pub(in crate::dialects) struct ChatChoice {
 pub(in crate::dialects) struct ChatReply {
     /// `assistant`.
     role: String,
-    /// The text; null if the answer is tool calls alone.
+    /// The text; null if the answer is only tool calls.
     content: Option<String>,
     /// The model's reasoning.
     reasoning_content: Option<String>,
@@ -58,7 +58,7 @@ pub(in crate::dialects) struct ChatReply {
 /// A function call that the model asks for.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatCall {
-    /// Identifies the call; the tool's answer names it.
+    /// Id of the call; the tool's answer names it.
     id: String,
     /// `function`.
     r#type: String,
@@ -71,7 +71,7 @@ pub(in crate::dialects) struct ChatCall {
 pub(in crate::dialects) struct ChatCalled {
     /// Name of the function.
     name: String,
-    /// The arguments, as JSON text.
+    /// The arguments as JSON text.
     arguments: String,
 }
 
@@ -89,15 +89,15 @@ pub(in crate::dialects) struct ChatToken {
     token: String,
     /// Natural logarithm of its probability; -9999 = impossible.
     logprob: Option<f64>,
-    /// Probability after the samplers; with llama.cpp's `post_sampling_probs`, instead of `logprob`.
+    /// Probability after sampling, instead of `logprob`; only with llama.cpp's `post_sampling_probs`.
     prob: Option<f64>,
-    /// Bytes of the token's text, which may end in the middle of a character.
+    /// Bytes of the token's text. A token may end within a character.
     bytes: Vec<u32>,
-    /// The token's id in the vocabulary, if the engine tells it.
+    /// Id of the token in the vocabulary; absent if the engine does not tell.
     id: Option<i32>,
     /// The likeliest tokens, most probable first.
     top_logprobs: Option<Vec<ChatAlternative>>,
-    /// Replaces `top_logprobs` with `post_sampling_probs`.
+    /// Instead of `top_logprobs` with `post_sampling_probs`.
     top_probs: Option<Vec<ChatAlternative>>,
 }
 
@@ -108,11 +108,11 @@ pub(in crate::dialects) struct ChatAlternative {
     token: String,
     /// Natural logarithm of its probability; -9999 = impossible.
     logprob: Option<f64>,
-    /// Probability after the samplers.
+    /// Probability after sampling.
     prob: Option<f64>,
     /// Bytes of the token's text.
     bytes: Vec<u32>,
-    /// The token's id in the vocabulary, if the engine tells it.
+    /// Id of the token in the vocabulary; absent if the engine does not tell.
     id: Option<i32>,
 }
 
@@ -129,40 +129,40 @@ pub(in crate::dialects) enum FinishWord {
 /// Token counts.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct TokenUsage {
-    /// Tokens of the prompt, cached ones included.
+    /// Tokens of the prompt, those from the cache included.
     prompt_tokens: u32,
     /// Tokens generated, over all choices.
     completion_tokens: u32,
     /// Tokens of the prompt and of the answer together.
     total_tokens: u64,
-    /// How much of the prompt came from the cache.
+    /// Details of the prompt's tokens.
     prompt_tokens_details: PromptDetails,
-    /// Details of the answer; absent if the engine does not count reasoning tokens.
+    /// Details of the answer's tokens; absent if the engine does not count reasoning tokens.
     completion_tokens_details: Option<OutputDetails>,
 }
 
-/// How much of a prompt came from the cache.
+/// Details of a prompt's tokens.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct PromptDetails {
-    /// Tokens of the prompt that were in the cache.
+    /// Tokens of the prompt that came from the cache.
     cached_tokens: u32,
 }
 
-/// How much of an answer was reasoning.
+/// Details of an answer's tokens.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct OutputDetails {
     /// Tokens of the model's reasoning.
     reasoning_tokens: u32,
 }
 
-/// llama.cpp's measurements (seed 004, `timings`).
+/// Times of a request in llama.cpp's form (seed 004, `timings`).
 #[derive(Serialize, ToSchema)]
 pub(in crate::dialects) struct TokenTimings {
     /// Prompt tokens taken from the cache.
     cache_n: u32,
-    /// Prompt tokens read.
+    /// Prompt tokens that were read, not counting those from the cache.
     prompt_n: u32,
-    /// Milliseconds to read the prompt tokens.
+    /// Milliseconds spent reading the prompt.
     prompt_ms: f64,
     /// Milliseconds per prompt token.
     prompt_per_token_ms: f64,
@@ -170,64 +170,64 @@ pub(in crate::dialects) struct TokenTimings {
     prompt_per_second: f64,
     /// Tokens generated.
     predicted_n: u32,
-    /// Milliseconds to generate the tokens.
+    /// Milliseconds spent generating.
     predicted_ms: f64,
     /// Milliseconds per generated token.
     predicted_per_token_ms: f64,
     /// Tokens generated per second.
     predicted_per_second: f64,
-    /// Time in the worker's queue, if any.
+    /// Milliseconds in the worker's queue; absent if the request did not wait.
     queue_ms: Option<f64>,
-    /// Tokens drafted, if any.
+    /// Tokens that the draft model proposed; absent without a draft model.
     draft_n: Option<u32>,
-    /// Tokens drafted that the model kept.
+    /// Proposed tokens that the model accepted.
     draft_n_accepted: Option<u32>,
 }
 
-/// OpenAI's text completion; fields of the engine's own may stand beside these.
+/// OpenAI's text completion. The engine may add fields of its own.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct CompletionAnswer {
-    /// Identifies this answer.
+    /// Id of this answer.
     id: String,
     /// `text_completion`.
     object: String,
     /// Unix time in seconds.
     created: u64,
-    /// The model's name, as the client gave it.
+    /// Name of the model as the client gave it.
     model: String,
-    /// The continuations: `n` for each prompt, in the prompts' order.
+    /// The continuations: `n` for each prompt, in the order of the prompts.
     choices: Vec<CompletionChoice>,
     /// Token counts.
     usage: TokenUsage,
-    /// Times, if the engine measures them.
+    /// Times; absent if the engine does not measure them.
     timings: Option<TokenTimings>,
 }
 
 /// One continuation of a text.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct CompletionChoice {
-    /// Number of the choice, counted from 0.
+    /// Index of the choice, from 0.
     index: u32,
-    /// The generated text; with `echo`, the prompt comes first.
+    /// The generated text; with `echo` it begins with the prompt.
     text: String,
-    /// Probabilities of the tokens; only if the request asks for them.
+    /// Probabilities of the tokens; absent unless requested.
     logprobs: Option<CompletionLogprobs>,
-    /// Token ids, with llama.cpp's `return_tokens`.
+    /// Token ids; only with llama.cpp's `return_tokens`.
     tokens: Option<Vec<i32>>,
     /// Why the choice ended.
     finish_reason: FinishWord,
 }
 
-/// Probabilities of a completion's tokens, in lists of the same length.
+/// Probabilities of a completion's tokens. All lists have the same length.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct CompletionLogprobs {
-    /// Texts of the tokens.
+    /// Text of each token.
     tokens: Vec<String>,
-    /// Natural logarithms of the tokens' probabilities; -9999 = impossible.
+    /// Natural logarithm of each token's probability; -9999 = impossible.
     token_logprobs: Vec<f64>,
-    /// Alternatives for each token, by their text; null where there are none.
+    /// Alternatives for each token with their logarithms, by their text; null where there are none.
     top_logprobs: Vec<Option<HashMap<String, f64>>>,
-    /// Characters before each token.
+    /// Number of characters before each token.
     text_offset: Vec<u64>,
 }
 
@@ -236,9 +236,9 @@ pub(in crate::dialects) struct CompletionLogprobs {
 pub(in crate::dialects) struct EmbeddingList {
     /// `list`.
     object: String,
-    /// The vectors, in input order.
+    /// The vectors, in the order of the inputs.
     data: Vec<EmbeddingOne>,
-    /// The model's name, as the client gave it.
+    /// Name of the model as the client gave it.
     model: String,
     /// Token counts.
     usage: PromptUsage,
@@ -249,38 +249,38 @@ pub(in crate::dialects) struct EmbeddingList {
 pub(in crate::dialects) struct EmbeddingOne {
     /// `embedding`.
     object: String,
-    /// Number of the input, counted from 0.
+    /// Index of the input, from 0.
     index: u32,
     /// The vector.
     embedding: EmbeddingValues,
 }
 
-/// A vector in the form that `encoding_format` asks for.
+/// A vector in the encoding that `encoding_format` asks for.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(in crate::dialects) enum EmbeddingValues {
     Float(Vec<f64>),
-    /// Little-endian floats of 32 bits.
+    /// Base64 of little-endian 32-bit floats.
     Base64(String),
 }
 
-/// Token counts of work that generates nothing.
+/// Token counts of a request that generates nothing.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct PromptUsage {
     /// Tokens of all inputs.
     prompt_tokens: u32,
-    /// As `prompt_tokens`: nothing is generated.
+    /// The same as `prompt_tokens`.
     total_tokens: u32,
 }
 
 /// Documents with their scores.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct RerankList {
-    /// The model's name, as the client gave it.
+    /// Name of the model as the client gave it.
     model: String,
     /// `list`.
     object: String,
-    /// Results in input order; with `top_n`, the best ones, highest score first.
+    /// Results in input order, or with `top_n` the best ones, highest score first.
     results: Vec<RerankOne>,
     /// Token counts.
     usage: PromptUsage,
@@ -289,17 +289,17 @@ pub(in crate::dialects) struct RerankList {
 /// One document's score.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct RerankOne {
-    /// Number of the document, counted from 0.
+    /// Index of the document, from 0.
     index: u32,
     /// The model's score; higher is more relevant.
     relevance_score: f64,
-    /// The document, if `return_documents` asks for it.
+    /// The document; only with `return_documents`.
     document: Option<RerankDocument>,
 }
 
-/// A document.
+/// A document of a request.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct RerankDocument {
-    /// The document's text, as the client sent it.
+    /// Text of the document, as the client sent it.
     text: String,
 }

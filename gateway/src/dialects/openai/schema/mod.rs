@@ -1,4 +1,4 @@
-//! What OpenAI's requests and answers look like, for the document.
+//! Schemas of OpenAI's answers, for the OpenAPI document.
 
 pub(in crate::dialects) mod answers;
 pub(in crate::dialects) mod response;

@@ -1,4 +1,4 @@
-//! What OpenAI's Responses look like, for the document only; see [`super::answers`].
+//! Schemas of OpenAI's Responses, only for the OpenAPI document; see [`super::answers`].
 
 #![allow(dead_code, reason = "read by the derive only")]
 
@@ -8,28 +8,28 @@ use utoipa::ToSchema;
 
 use super::answers::{ChatToken, OutputDetails, PromptDetails};
 
-/// OpenAI's response. What it repeats of the request stands as the client wrote it.
+/// OpenAI's response. Fields repeated from the request stand as the client wrote them.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ResponseAnswer {
-    /// Names the response.
+    /// Id of the response.
     id: String,
     /// `response`.
     object: String,
     /// Unix time in seconds.
     created_at: u64,
-    /// Unix time in seconds, of a completed one.
+    /// Unix time in seconds when the response was completed; null before.
     completed_at: Option<u64>,
-    /// How far it is.
+    /// Whether the response is complete.
     status: ResponseStatus,
-    /// Always false.
+    /// Always false: responses do not run in the background.
     background: bool,
-    /// Why it failed, if it did.
+    /// Why the response failed; null if it did not.
     error: Option<ResponseFailure>,
-    /// Why it is not complete, if it is not.
+    /// Why the response is not complete; null if it is.
     incomplete_details: Option<ResponseCut>,
-    /// As the client named it.
+    /// Name of the model as the client gave it.
     model: String,
-    /// In the order it was made.
+    /// Items of the answer, in the order in which they were generated.
     output: Vec<ResponseItem>,
     /// Always null: nothing is stored.
     previous_response_id: Option<String>,
@@ -37,43 +37,43 @@ pub(in crate::dialects) struct ResponseAnswer {
     store: bool,
     /// `default`.
     service_tier: String,
-    /// As asked.
+    /// The request's `instructions`.
     instructions: Option<String>,
-    /// As asked.
+    /// The request's `max_output_tokens`.
     max_output_tokens: Option<i64>,
-    /// As asked.
+    /// The request's `max_tool_calls`.
     max_tool_calls: Option<i64>,
-    /// As asked: an object of texts.
+    /// The request's `metadata`: an object of strings.
     metadata: Value,
-    /// As asked; yes by default.
+    /// The request's `parallel_tool_calls`; true by default.
     parallel_tool_calls: bool,
-    /// As asked.
+    /// The request's `reasoning`.
     reasoning: Value,
-    /// Null = the model's own settings decide.
+    /// The request's `temperature`; null = the model's own setting.
     temperature: Option<f64>,
-    /// As asked: what the output must look like.
+    /// The request's `text`: the form of the output.
     text: Value,
-    /// As asked; `auto` by default.
+    /// The request's `tool_choice`; `auto` by default.
     tool_choice: Value,
-    /// As asked.
+    /// The request's `tools`.
     tools: Vec<Value>,
-    /// Null = the model's own settings decide.
+    /// The request's `top_p`; null = the model's own setting.
     top_p: Option<f64>,
     /// `disabled`.
     truncation: String,
-    /// As asked.
+    /// The request's `user`.
     user: Option<String>,
-    /// Null until the end.
+    /// Token counts; null until the response is complete.
     usage: Option<ResponseUsage>,
 }
 
-/// How far a response or an item of it is.
+/// Whether a response or an item of it is complete.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::dialects) enum ResponseStatus {
     InProgress,
     Completed,
-    /// A limit ended it.
+    /// A limit ended it before it was complete.
     Incomplete,
     Failed,
 }
@@ -81,9 +81,9 @@ pub(in crate::dialects) enum ResponseStatus {
 /// Why a response failed.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ResponseFailure {
-    /// Key of the error catalogue.
+    /// Code of the error catalogue.
     code: String,
-    /// One sentence for a person.
+    /// One sentence for people.
     message: String,
 }
 
@@ -94,43 +94,43 @@ pub(in crate::dialects) struct ResponseCut {
     reason: String,
 }
 
-/// A part of a response.
+/// An item of a response.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(in crate::dialects) enum ResponseItem {
-    /// What the model thought.
+    /// The model's reasoning.
     Reasoning {
-        /// Names the item.
+        /// Id of the item.
         id: String,
-        /// How far it is.
+        /// Whether the item is complete.
         status: ResponseStatus,
-        /// Always empty: what it thought stands in `content`.
+        /// Always empty: `content` has the reasoning.
         summary: Vec<Value>,
-        /// Its text.
+        /// The reasoning's text.
         content: Vec<ResponseThought>,
     },
-    /// What it said.
+    /// The model's text.
     Message {
-        /// Names the item.
+        /// Id of the item.
         id: String,
-        /// How far it is.
+        /// Whether the item is complete.
         status: ResponseStatus,
         /// `assistant`.
         role: String,
-        /// Its text.
+        /// The message's text.
         content: Vec<ResponseText>,
     },
-    /// What it wants called.
+    /// A function call that the model asks for.
     FunctionCall {
-        /// Names the item.
+        /// Id of the item.
         id: String,
-        /// How far it is.
+        /// Whether the item is complete.
         status: ResponseStatus,
-        /// Names the call, for its output.
+        /// Id of the call; the call's output names it.
         call_id: String,
-        /// Of the function.
+        /// Name of the function.
         name: String,
-        /// JSON text.
+        /// The arguments as JSON text.
         arguments: String,
     },
 }
@@ -140,7 +140,7 @@ pub(in crate::dialects) enum ResponseItem {
 pub(in crate::dialects) struct ResponseThought {
     /// `reasoning_text`.
     r#type: String,
-    /// What the model thought.
+    /// The model's reasoning.
     text: String,
 }
 
@@ -149,25 +149,25 @@ pub(in crate::dialects) struct ResponseThought {
 pub(in crate::dialects) struct ResponseText {
     /// `output_text`.
     r#type: String,
-    /// What the model said.
+    /// The model's text.
     text: String,
     /// Always empty.
     annotations: Vec<Value>,
-    /// Empty unless they were asked for.
+    /// Probabilities of the tokens; empty unless requested.
     logprobs: Vec<ChatToken>,
 }
 
 /// Token counts of a response.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ResponseUsage {
-    /// Cached ones included.
+    /// Tokens of the prompt, those from the cache included.
     input_tokens: u32,
-    /// What of the prompt was read before.
+    /// Details of the prompt's tokens.
     input_tokens_details: PromptDetails,
     /// Tokens generated.
     output_tokens: u32,
-    /// `reasoning_tokens` is 0 also where the engine does not count them.
+    /// Details of the answer's tokens. `reasoning_tokens` is 0 if the engine does not count them.
     output_tokens_details: OutputDetails,
-    /// Both together.
+    /// Tokens of the prompt and of the answer together.
     total_tokens: u64,
 }

@@ -56,7 +56,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, Error> {
     Ok(ChatCall { common, view, work })
 }
 
-/// Text in, text out: what asks for sound back, or for a search, is refused instead of ignored.
+/// Refuses requests for audio output or a web search: an answer without them would be wrong.
 fn refuse_audio(body: &mut Object<'_>) -> Result<(), Error> {
     if let Some(field) = body.take("modalities")
         && field.strings()?.iter().any(|modality| modality != "text")
@@ -76,7 +76,7 @@ fn unsupported(field: &Field<'_>, what: &str) -> Error {
     error.with_param(field.path())
 }
 
-/// Everything that goes to the chat template.
+/// Reads the fields for the chat template.
 pub(super) fn template(asked: Template<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), Error> {
     chat.template = asked.chat_template.unwrap_or_default();
     chat.continue_final_message = asked.continue_final_message.unwrap_or_default();
@@ -101,7 +101,7 @@ pub(super) fn template(asked: Template<'_>, chat: &mut Chat, common: &mut Common
     Ok(())
 }
 
-/// Adds `reasoning_effort` to the template's arguments unless they have one: templates that know it (gpt-oss) read it there.
+/// Adds `reasoning_effort` to the template's arguments unless they have it already: templates that know it (gpt-oss) read it there.
 fn with_effort(kwargs: &str, effort: &str) -> Result<String, Error> {
     let mine = format!("{{\"reasoning_effort\":{}}}", quoted(effort));
     if kwargs.is_empty() {

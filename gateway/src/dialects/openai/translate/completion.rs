@@ -11,11 +11,11 @@ use crate::translate::{
     read::{Fields as _, Uint},
 };
 
-/// Prompts in one request; each is a request of its own at the worker.
+/// Largest number of prompts in one request. Each becomes a request of its own at the worker.
 const MAX_PROMPTS: usize = 128;
-/// Each prompt carries a copy of what all share; this bounds the sum, in bytes.
+/// Largest total size in bytes of what is copied for each prompt.
 const MAX_COPIES: usize = 256 << 20;
-/// llama.cpp allows more than OpenAI's 5.
+/// Largest number of alternatives per token; llama.cpp allows more than OpenAI's 5.
 const MAX_LOGPROBS: i64 = 20;
 
 /// Reads a completion request.
@@ -83,8 +83,9 @@ fn infill(field: &Field<'_>, prompt: &Prompt, suffix: &str) -> Result<Input, Err
     }
 }
 
-/// OpenAI's number, Lemonade's boolean (seed 000: of the output's tokens), llama.cpp's `n_probs`. With `echo`, OpenAI's lists begin with the
-/// prompt's tokens, whose probabilities no engine tells: lists without them would be taken for these.
+/// Reads `logprobs`: OpenAI's number, Lemonade's boolean (seed 000: for the output's tokens) or llama.cpp's `n_probs`. With `echo`,
+/// OpenAI's lists begin with the prompt's tokens. No engine tells their probabilities, and lists without them would be misread, so a number
+/// with `echo` is refused.
 fn logprobs(field: &Field<'_>, echo: bool, work: &mut GenerateRequest) -> Result<(), Error> {
     match field.kind() {
         Kind::Bool => work.logprobs = field.bool()?,

@@ -13,18 +13,18 @@ use crate::translate::{
     read::{Fields as _, Int, Uint},
 };
 
-/// OpenAI's limit on inputs per request.
+/// Largest number of inputs in one request, as OpenAI has it.
 const MAX_INPUTS: usize = 2048;
-/// A request for vectors.
+/// A request for embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EmbeddingCall {
     pub(crate) common: Common,
     pub(crate) work: EmbedRequest,
-    /// Vectors as base64 of little-endian floats instead of lists of numbers.
+    /// Encode vectors as base64 of little-endian floats instead of lists of numbers.
     pub(crate) base64: bool,
 }
 
-/// Reads a request for vectors. Fields that mean nothing here are ignored, since no engine has more to say about vectors.
+/// Reads a request for embeddings. Other fields are ignored, since no engine has more parameters for embeddings.
 ///
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.

@@ -1,4 +1,4 @@
-//! The turns of a conversation, in OpenAI's form.
+//! Reads the turns of a conversation in OpenAI's form.
 
 use muster_core::Error;
 use muster_proto::v1::{ChatMessage, ContentPart, InputAudio, ToolCall, content_part};
@@ -14,13 +14,13 @@ body! {
     struct Turn<'a> as ChatTurn {
         /// `system`, `developer`, `user`, `assistant` or `tool`.
         role: Role,
-        /// The text; an assistant's turn of tool calls alone may leave it out.
+        /// The text. An assistant's turn of only tool calls may omit it.
         content: Option<Content>,
-        /// Reasoning of an assistant's turn.
+        /// Reasoning; only in an assistant's turn.
         reasoning_content: Option<String>,
-        /// Function calls of an assistant's turn.
+        /// Function calls; only in an assistant's turn.
         tool_calls: Option<Vec<Call<'a>>>,
-        /// The call that a tool's turn answers.
+        /// Id of the call that this turn answers; only in a tool's turn.
         tool_call_id: Option<String>,
         /// Name of the speaker.
         name: Option<String>,
@@ -28,7 +28,7 @@ body! {
 
     /// A function call of an assistant's turn.
     struct Call<'a> as ChatTurnCall {
-        /// Identifies the call; the tool's answer names it.
+        /// Id of the call; the tool's answer names it.
         id: Option<String>,
         /// The function and its arguments.
         function: Called<'a>,
@@ -38,17 +38,17 @@ body! {
     struct Called<'a> as ChatTurnFunction {
         /// Name of the function.
         name: String,
-        /// The arguments as JSON text, or as an object.
+        /// The arguments, as JSON text or as an object.
         arguments: Option<Field<'a>>,
     }
 
-    /// Text.
+    /// A text part.
     struct TextPart as ChatText {
         /// Text.
         text: String,
     }
 
-    /// An image.
+    /// An image part.
     struct ImagePart as ChatImagePart {
         /// An image; only for models that take images.
         image_url: ImageUrl,
@@ -60,15 +60,15 @@ body! {
         url: String,
     }
 
-    /// Sound.
+    /// An audio part.
     struct SoundPart as ChatSoundPart {
-        /// Sound; only for models that take sound.
+        /// Audio; only for models that take audio.
         input_audio: Sound,
     }
 
-    /// Sound; only for models that take sound.
+    /// Audio; only for models that take audio.
     struct Sound as ChatSound {
-        /// The sound, in Base64.
+        /// The audio as base64.
         data: String,
         /// `wav` or `mp3`.
         format: String,
@@ -76,12 +76,12 @@ body! {
 }
 
 words! {
-    /// Whose turn it is.
+    /// Who speaks in a turn.
     struct Role: "system", "developer", "user", "assistant", "tool", "function" =>
         "`system`, `developer`, `user`, `assistant` or `tool`"
 }
 
-/// The turns of a conversation; there is one at least.
+/// The turns of a conversation, at least one.
 #[derive(Debug)]
 pub(crate) struct Messages(pub(crate) Vec<ChatMessage>);
 
@@ -123,7 +123,7 @@ fn message(field: &Field<'_>) -> Result<ChatMessage, Error> {
     })
 }
 
-/// Text, or parts of it and other media.
+/// Text, or parts of text and other media.
 #[derive(Debug)]
 struct Content(Vec<ContentPart>);
 
@@ -158,7 +158,7 @@ impl Read<'_> for Part {
         } else {
             let mut part = field.object()?;
             match part.need("type")?.string()?.as_str() {
-                // TranslateGemma's shape (seed 001): its languages belong to the text.
+                // TranslateGemma's form (seed 001): the languages are part of the text.
                 "text" if part.peek("target_lang_code").is_some() => {
                     content_part::Kind::OtherJson(field.json())
                 }
@@ -189,7 +189,7 @@ impl Read<'_> for Part {
     }
 }
 
-/// OpenAI's `{"url": …}`, or the address itself.
+/// OpenAI's `{"url": …}`, or the URL itself.
 #[derive(Debug)]
 struct ImageUrl(String);
 

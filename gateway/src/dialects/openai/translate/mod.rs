@@ -1,4 +1,4 @@
-//! OpenAI's requests, read (with llama.cpp's further fields, seed 004, and Lemonade's, seed 000).
+//! Reads OpenAI's requests, with llama.cpp's (seed 004) and Lemonade's (seed 000) further fields.
 //!
 //! Fields of OpenAI's own platform (`store`, `metadata`, …) are accepted and dropped, since no engine could act on them.
 
@@ -33,17 +33,17 @@ pub(crate) struct ChatCall {
     pub(crate) work: GenerateRequest,
 }
 
-/// A completion request; several prompts are several pieces of work.
+/// A completion request; each prompt is a piece of work of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CompletionCall {
     pub(crate) common: Common,
     pub(crate) view: View,
     pub(crate) work: Vec<GenerateRequest>,
-    /// `echo`: what to show before each prompt's output.
+    /// With `echo`: what to show before each prompt's output.
     pub(crate) echo: Option<Vec<Prompt>>,
 }
 
-/// Fields of OpenAI's platform that no engine can act on. They are accepted, so that clients which always send them work.
+/// Fields of OpenAI's own platform that no engine can use. They are ignored, since some clients always send them.
 const PLATFORM: [&str; 8] = [
     "metadata",
     "store",
@@ -55,7 +55,7 @@ const PLATFORM: [&str; 8] = [
     "verbosity",
 ];
 
-/// The fields of a body that may mean something here.
+/// Parses a body and drops the fields of OpenAI's own platform.
 fn opened(body: &[u8]) -> Result<Object<'_>, Error> {
     let mut body = Object::body(object::text(body)?)?;
     body.discard(&PLATFORM);

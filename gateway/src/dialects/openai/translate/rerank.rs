@@ -10,21 +10,21 @@ use crate::translate::{
     read::{At, Fields as _, Uint},
 };
 
-/// Documents in one request.
+/// Largest number of documents in one request.
 const MAX_DOCUMENTS: usize = 4096;
 
-/// A request for scores.
+/// A request to score documents.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RerankCall {
     pub(crate) common: Common,
     pub(crate) work: RerankRequest,
-    /// Return this many documents, highest score first; if absent, all in input order (gateway/README.md, Lemonade).
+    /// Number of documents to return, highest score first; absent = all, in input order (gateway/README.md, Lemonade).
     pub(crate) top_n: Option<usize>,
-    /// Each result shows its document.
+    /// Show the document in each result.
     pub(crate) return_documents: bool,
 }
 
-/// Reads a request for scores.
+/// Reads a request to score documents.
 ///
 /// # Errors
 /// `invalid_json`, or `invalid_request` naming the field.
@@ -50,7 +50,7 @@ pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, Error> {
     })
 }
 
-/// Text, or `{"text": …}`.
+/// Reads a document: text, or `{"text": …}`.
 fn document(field: &Field<'_>) -> Result<String, Error> {
     match field.kind() {
         Kind::Object => field.object()?.need("text")?.string(),

@@ -1,6 +1,6 @@
 //! `POST /v1/responses` (OpenAI's Responses; the subset of seed 000; `messages` and `thinking` of seed 001).
 //!
-//! Nothing is stored: what refers to an earlier response is refused.
+//! Nothing is stored, so references to an earlier response are refused.
 
 use muster_core::Error;
 use muster_proto::v1::{
@@ -23,9 +23,9 @@ use crate::translate::{
     tools::{Tools, tool_choice},
 };
 
-/// Features of OpenAI's platform that need a store or workers of theirs.
+/// Fields for features that Muster does not have (a store, tools of OpenAI's); they are refused.
 const ELSEWHERE: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
-/// Fields shown again in the response, in OpenAI's order, with what stands there if the request has none.
+/// Fields that the response repeats, in OpenAI's order, each with its value if the request does not have it.
 const SHOWN: [(&str, &str); 13] = [
     ("instructions", "null"),
     ("max_output_tokens", "null"),
@@ -33,7 +33,7 @@ const SHOWN: [(&str, &str); 13] = [
     ("metadata", "{}"),
     ("parallel_tool_calls", "true"),
     ("reasoning", "{\"effort\":null,\"summary\":null}"),
-    // What the model's own settings make of it is not known here.
+    // The model's own setting is not known here.
     ("temperature", "null"),
     ("text", "{\"format\":{\"type\":\"text\"}}"),
     ("tool_choice", "\"auto\""),
@@ -52,7 +52,7 @@ pub(crate) struct ResponseCall {
     pub(crate) echo: Echo,
 }
 
-/// What a response shows of its request: members of a JSON object, each after a comma.
+/// The part of the response that repeats the request: members of a JSON object, each after a comma.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Echo(pub(crate) String);
 
@@ -66,7 +66,7 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
     refuse(&mut body)?;
     body.discard(&PLATFORM);
     let request = ResponseBody::take_from(&mut body)?;
-    // It counts calls of built-in tools, and there are none: any limit is kept.
+    // It limits calls of built-in tools. There are none, so any limit holds.
     let (None | Some(Uint(_)), None | Some(Truncation)) = (request.max_tool_calls, request.truncation);
     let mut common = common(request.asking);
     let mut view = View {
@@ -143,7 +143,7 @@ fn echo(body: &Object<'_>) -> Echo {
     Echo(text)
 }
 
-/// `instructions`, then `input` (text or items) or seed 001's `messages`.
+/// Reads `instructions`, then `input` (text or items) or seed 001's `messages`.
 fn conversation(
     instructions: Option<String>,
     input: Option<Field<'_>>,
@@ -183,7 +183,7 @@ fn text(text: String) -> ContentPart {
     }
 }
 
-/// Items become turns: what one assistant turn thought, said and called stands apart as items.
+/// Turns, collected from items: one assistant turn may be several items (reasoning, text, calls).
 #[derive(Debug, Default)]
 struct Turns {
     list: Vec<ChatMessage>,
@@ -198,7 +198,7 @@ impl Turns {
         });
     }
 
-    /// The assistant turn that is still open to more: the last turn, if it is one.
+    /// The assistant turn that the next item belongs to: the last turn if it is the assistant's, else a new one.
     fn assistant(&mut self) -> &mut ChatMessage {
         if self.list.last().is_none_or(|turn| turn.role != "assistant") {
             self.say("assistant", Vec::new());
@@ -246,7 +246,7 @@ impl Turns {
         match role.string()?.as_str() {
             "assistant" => {
                 let turn = self.assistant();
-                // Text after text or after calls is a turn of its own.
+                // More text after text or calls begins a turn of its own.
                 if turn.parts.is_empty() && turn.tool_calls.is_empty() {
                     turn.parts = parts;
                 } else {
@@ -270,7 +270,7 @@ impl Turns {
                 }
             }
         }
-        // Reasoning begins a turn.
+        // Reasoning begins a new turn.
         self.say("assistant", Vec::new());
         if let Some(turn) = self.list.last_mut() {
             turn.reasoning_content = thought;
@@ -279,7 +279,7 @@ impl Turns {
     }
 }
 
-/// Text, or parts of it and other media.
+/// Reads text, or parts of text and other media.
 fn content(field: &Field<'_>) -> Result<Vec<ContentPart>, Error> {
     match field.kind() {
         Kind::String => Ok(vec![text(field.string()?)]),
@@ -297,7 +297,7 @@ fn part(field: &Field<'_>) -> Result<ContentPart, Error> {
     let mut part = field.object()?;
     let kind = part.need("type")?.string()?;
     let kind = match kind.as_str() {
-        // TranslateGemma's shape (seed 001): its languages belong to the text.
+        // TranslateGemma's form (seed 001): the languages are part of the text.
         "input_text" | "text" if part.peek("target_lang_code").is_some() => {
             content_part::Kind::OtherJson(field.json())
         }
