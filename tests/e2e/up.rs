@@ -327,4 +327,46 @@ async fn a_bare_file_is_served_under_its_name_by_llama_cpp() {
     let up = Up::start("", &["--model", model.to_str().unwrap()]).await;
     let reply = up.http().chat("tiny-chat", json!({"max_tokens": 4})).await;
     assert!(!reply.chat_text().is_empty());
+    // Clients of llama.cpp's server name no model, or one that they had elsewhere.
+    let turns = json!([{"role": "user", "content": "hi"}]);
+    for (path, mut body) in [
+        ("/v1/chat/completions", json!({"messages": turns})),
+        ("/chat/completions", json!({"messages": turns})),
+        ("/v1/completions", json!({"prompt": "hi"})),
+        ("/completion", json!({"prompt": "hi", "n_predict": 2})),
+        ("/v1/responses", json!({"input": "hi", "max_output_tokens": 2})),
+        ("/responses", json!({"input": "hi", "max_output_tokens": 2})),
+        ("/v1/messages", json!({"messages": turns, "max_tokens": 2})),
+        ("/v1/messages/count_tokens", json!({"messages": turns})),
+        ("/tokenize", json!({"content": "hi"})),
+        ("/detokenize", json!({"tokens": [5]})),
+        ("/apply-template", json!({"messages": turns})),
+        (
+            "/api/chat",
+            json!({"model": "llama3", "messages": turns, "stream": false}),
+        ),
+    ] {
+        if body.get("max_tokens").is_none() && path.ends_with("completions") {
+            body["max_tokens"] = json!(2);
+        }
+        for name in [
+            body.get("model").cloned(),
+            Some(json!("gpt-4o")),
+            Some(json!("tiny-chat:latest")),
+        ] {
+            if let Some(name) = name {
+                body["model"] = name;
+            }
+            up.http().post(path, &body).await.ok();
+        }
+    }
+    let answer = up
+        .http()
+        .post(
+            "/v1/chat/completions",
+            &json!({"messages": turns, "max_tokens": 2}),
+        )
+        .await
+        .ok();
+    assert_eq!(answer["model"], "tiny-chat");
 }

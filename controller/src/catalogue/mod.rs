@@ -39,6 +39,8 @@ pub(crate) struct Catalogue {
     places: HashMap<ModelId, usize>,
     /// A worker has llama.cpp's own server.
     server: bool,
+    /// The only model, if there is only one, takes any name.
+    any_name: bool,
 }
 
 /// The one saved option that is no setting of an engine (seed 000, `load`).
@@ -67,7 +69,7 @@ pub(crate) struct Entry {
 
 impl Catalogue {
     /// Takes the configured models, in their order. Their files are not looked at yet.
-    pub(crate) fn new(models: Vec<ModelEntry>) -> Self {
+    pub(crate) fn new(models: Vec<ModelEntry>, any_name: bool) -> Self {
         let entry = |model: ModelEntry| {
             let place = Arc::new(FilePlace::of(&model, None));
             Entry::new(model, place)
@@ -76,6 +78,7 @@ impl Catalogue {
             entries: models.into_iter().map(entry).collect(),
             places: HashMap::new(),
             server: false,
+            any_name,
         };
         catalogue.number();
         catalogue
@@ -89,6 +92,14 @@ impl Catalogue {
 
     fn entry_mut(&mut self, id: &str) -> Option<&mut Entry> {
         self.entries.get_mut(*self.places.get(id)?)
+    }
+
+    /// The model that takes any name.
+    pub(crate) fn of_any_name(&self) -> Option<&Entry> {
+        match self.entries.as_slice() {
+            [only] if self.any_name => Some(only),
+            _ => None,
+        }
     }
 
     /// Takes a model in, in the place of one of the same id; its files are not looked at yet.

@@ -51,6 +51,8 @@ pub struct Config {
     pub devices: DeviceRules,
     /// The catalogue, in the order of the files.
     pub models: Vec<ModelEntry>,
+    /// Where there is only one model, any name means it.
+    pub any_name: bool,
     /// What holds for models that say nothing themselves.
     pub defaults: Defaults,
 }
@@ -136,6 +138,11 @@ impl Config {
         let models = root
             .section("models")
             .map_or_else(Vec::new, |section| model::catalogue(&section, defaults));
+        let any_name = root.section("catalogue").is_some_and(|section| {
+            let any = section.boolean("any_name").unwrap_or_default();
+            section.finish();
+            any
+        });
         let devices = root
             .section("devices")
             .map_or_else(DeviceRules::default, |section| device::rules(&section));
@@ -147,6 +154,7 @@ impl Config {
                 timing,
                 devices,
                 models,
+                any_name,
                 defaults: defaults.clone(),
             })
         } else {

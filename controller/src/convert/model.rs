@@ -123,7 +123,7 @@ pub(crate) fn summary(
     model: v1::Model,
     device_kinds: Vec<String>,
     entry: &Entry,
-    aliases: Vec<String>,
+    (aliases, any_name): (Vec<String>, bool),
 ) -> v1::ModelSummary {
     let settings = model.settings.clone().unwrap_or_default();
     let statuses = || {
@@ -165,6 +165,7 @@ pub(crate) fn summary(
         last_used: model.last_used,
         autoload: model.autoload,
         aliases,
+        any_name,
     }
 }
 

@@ -232,7 +232,7 @@ impl Driver {
             stop,
             life,
         } = start;
-        let mut catalogue = Catalogue::new(std::mem::take(&mut config.models));
+        let mut catalogue = Catalogue::new(std::mem::take(&mut config.models), config.any_name);
         models::restore(&mut catalogue, &own, &config, writer.path());
         for (model, pinned) in &pins {
             // One that left the catalogue may come back.

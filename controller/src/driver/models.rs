@@ -2,7 +2,10 @@
 //!
 //! Invariants: only ids that begin with `user.` are ever registered or taken out; what was answered is on disk.
 
-use muster_core::{Code, Error, ModelId};
+use muster_core::{
+    Code, Error, ModelId,
+    name::{USER, spellings},
+};
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -27,9 +30,6 @@ use crate::{
     convert::{self, stage::unknown_model},
     state::{Own, Registration, Saving},
 };
-
-/// What ids of models that users register begin with (seed 000).
-const USER: &str = "user.";
 /// Where they are kept.
 const FILE: &str = "user_models.json";
 
@@ -198,12 +198,18 @@ impl Driver {
 
     /// The id of a model that was called by another of its names.
     fn meant(&self, name: &str) -> Option<&str> {
-        let aliased = || self.own.aliases.get(name).map(String::as_str);
-        if self.catalogue.get(name).is_none() {
-            aliased()
-        } else {
-            None
+        if self.catalogue.get(name).is_some() {
+            return None;
         }
+        let known = spellings(name).find_map(|name| {
+            let entry = self.catalogue.get(&name).map(|entry| entry.model().id.as_str());
+            entry.or_else(|| self.own.aliases.get(&name).map(String::as_str))
+        });
+        known.or_else(|| {
+            self.catalogue
+                .of_any_name()
+                .map(|entry| entry.model().id.as_str())
+        })
     }
 
     /// Names of a model besides its id.

@@ -102,8 +102,13 @@ impl Driver {
             let view = self.fleet.model(&id);
             let model = self.show(entry, view.as_ref(), &self.present);
             let kinds = self.kinds_of(entry, view.as_ref());
+            let any = self
+                .catalogue
+                .of_any_name()
+                .is_some_and(|any| any.model().id == entry.model().id);
+            let names = (self.aliases_of(&id), any);
             self.routes
-                .put_model(convert::model::summary(model, kinds, entry, self.aliases_of(&id)));
+                .put_model(convert::model::summary(model, kinds, entry, names));
         }
     }
 

@@ -9,7 +9,7 @@ use axum::{body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
-use muster_proto::v1::EngineDescription;
+use muster_proto::v1::{EngineDescription, ModelStatus, ModelSummary};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -79,13 +79,18 @@ struct Health {
     troubles: Option<Vec<String>>,
 }
 
-/// The gateway's own readiness, with what it hears from the controller; with `?model=` that model's, with llama.cpp's 503 while it is not loaded.
+/// The gateway's own readiness, with what it hears from the controller: not before it knows what there is, and not while the only model, which any
+/// name means, is loading. With `?model=` that model's, with llama.cpp's 503 while it is not loaded.
 async fn health(State(app): State<Arc<App>>, Query(query): Query<ModelQuery>) -> Response {
     if app.stopping.is_cancelled() {
         return unavailable("shutting down");
     }
     let fleet = &app.dispatcher.fleet;
     let table = fleet.table();
+    let loads = |summary: &Arc<ModelSummary>| summary.any_name && summary.status() == ModelStatus::Loading;
+    if !table.known() || table.models().any(loads) {
+        return unavailable("Loading model");
+    }
     let absent = |model: String| !table.model(&model).is_some_and(|summary| is_loaded(summary));
     if query.model.is_some_and(absent) {
         return unavailable("Loading model");

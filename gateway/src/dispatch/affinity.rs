@@ -70,7 +70,7 @@ mod tests {
     fn of(messages: &str) -> u64 {
         let body = format!("{{\"model\": \"m\", \"messages\": {messages}}}");
         let call = translate::chat(body.as_bytes()).unwrap();
-        key(&call.common.model, &Work::Generate(call.work)).unwrap()
+        key("m", &Work::Generate(call.work)).unwrap()
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         let of = |prompt: &str| {
             let body = format!("{{\"model\": \"m\", \"prompt\": {prompt}}}");
             let call = translate::completions(body.as_bytes()).unwrap();
-            key(&call.common.model, &Work::Generate(call.work[0].clone()))
+            key("m", &Work::Generate(call.work[0].clone()))
         };
         assert_eq!(of("[1, 2]"), of("[1, 2]"));
         assert_ne!(of("[1, 2]"), of("[1, 3]"));

@@ -15,13 +15,16 @@ use std::{
     sync::Arc,
 };
 
-use muster_core::{Code, Error, InstanceId, ModelId, WorkerAddress};
+use muster_core::{Code, Error, InstanceId, ModelId, WorkerAddress, name::spellings};
 use muster_proto::v1::{
     self, ModelStatus, ModelSummary, RouteDelta, RouteUpdate, SnapshotPart, route_update,
 };
 
 use super::{gauge::Gauge, route::Route};
-use crate::metrics;
+use crate::{
+    metrics,
+    translate::{LONGEST_NAME, object::invalid},
+};
 
 /// A way to an instance.
 #[derive(Clone, Debug)]
@@ -99,6 +102,44 @@ impl Table {
         by_id
             .or_else(|| self.models.values().find(named))
             .map(|entry| &entry.summary)
+    }
+
+    /// The name of the model that a request means: the one it gives, as somebody here has it; without one that of the only model that is loaded,
+    /// else of the only one whose files are here. A name that nobody has stays what it is.
+    ///
+    /// # Errors
+    /// `invalid_request`: it gives none and there are several, or none; or no model's name is as long as that.
+    pub(crate) fn meant(&self, named: Option<&str>) -> Result<String, Error> {
+        if let Some(name) = named.filter(|name| !name.is_empty()) {
+            if name.len() > LONGEST_NAME {
+                let wrong = format_args!("must not be longer than {LONGEST_NAME} bytes");
+                return Err(invalid("model", wrong));
+            }
+            return Ok(self.known_as(name).unwrap_or_else(|| name.to_owned()));
+        }
+        let only = |wanted: fn(&ModelSummary) -> bool| {
+            let mut found = self.models().filter(|summary| wanted(summary));
+            let first = found.next();
+            if found.next().is_none() { first } else { None }
+        };
+        if let Some(summary) = only(is_loaded).or_else(|| only(|summary| summary.downloaded)) {
+            return Ok(summary.id.clone());
+        }
+        Err(invalid(
+            "model",
+            if self.models().any(|summary| is_loaded(summary)) {
+                "is required: several models are loaded"
+            } else {
+                "is required: no model is loaded"
+            },
+        ))
+    }
+
+    /// The name by which somebody here has what others call so.
+    fn known_as(&self, name: &str) -> Option<String> {
+        let known = spellings(name).find(|spelling| self.model(spelling).is_some());
+        let any = || self.models().find(|summary| summary.any_name);
+        known.or_else(|| any().map(|summary| summary.id.clone()))
     }
 
     /// All models by id.
@@ -310,6 +351,70 @@ mod tests {
             .collect();
         ids.sort_unstable();
         ids
+    }
+
+    #[test]
+    fn a_request_means_the_model_it_names_or_the_only_one() {
+        let here = |id: &str, status: ModelStatus| ModelSummary {
+            status: status.into(),
+            downloaded: true,
+            aliases: vec![format!("{id}-alias")],
+            ..model(id)
+        };
+        let table = |models: Vec<ModelSummary>| {
+            let mut tracker = Tracker::default();
+            let part = SnapshotPart {
+                models,
+                last: true,
+                settled: true,
+                ..SnapshotPart::default()
+            };
+            let kind = Some(route_update::Kind::Snapshot(part));
+            let update = RouteUpdate {
+                epoch: 1,
+                version: 1,
+                kind,
+            };
+            tracker.apply(update).unwrap();
+            tracker.table
+        };
+        let two = |status| {
+            table(vec![
+                here("a", ModelStatus::Unloaded),
+                here("user.b", status),
+                model("never-pulled"),
+            ])
+        };
+        let cold = two(ModelStatus::Unloaded);
+        for (name, means) in [
+            ("a", "a"),
+            ("a:latest", "a"),
+            ("a-alias", "a-alias"),
+            ("b", "user.b"),
+            ("builtin.a", "a"),
+            ("gpt-4", "gpt-4"),
+        ] {
+            assert_eq!(cold.meant(Some(name)).unwrap(), means);
+        }
+        let error = cold.meant(None).unwrap_err();
+        assert_eq!(
+            (error.param.as_deref(), error.message.as_str()),
+            (Some("model"), "`model` is required: no model is loaded")
+        );
+        assert_eq!(
+            cold.meant(Some(&"x".repeat(2000))).unwrap_err().code,
+            Code::InvalidRequest
+        );
+        assert_eq!(two(ModelStatus::Loaded).meant(Some("")).unwrap(), "user.b");
+        let mut only = here("a", ModelStatus::Unloaded);
+        assert_eq!(
+            table(vec![only.clone(), model("never-pulled")])
+                .meant(None)
+                .unwrap(),
+            "a"
+        );
+        only.any_name = true;
+        assert_eq!(table(vec![only]).meant(Some("gpt-4")).unwrap(), "a");
     }
 
     #[test]

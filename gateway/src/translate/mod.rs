@@ -28,8 +28,19 @@ use self::{object::Field, read::Read};
 
 /// What every inference request says beside the work.
 #[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Asked {
+    /// The name that it gives a model, if it gives one. Whom that means is the route table's to know ([`App::common`](crate::web::App::common)).
+    pub(crate) model: Option<String>,
+    /// Who asks, for fairness between callers; empty = nobody said.
+    pub(crate) user: String,
+    /// Thinking was switched explicitly with seed 001's `thinking`, so the model must be able to.
+    pub(crate) thinking: bool,
+}
+
+/// The same once it is known which model is meant.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Common {
-    /// Catalogue id.
+    /// Catalogue id, another name of the model, or a name that nobody has.
     pub(crate) model: String,
     /// Who asks, for fairness between callers; empty = nobody said.
     pub(crate) user: String,

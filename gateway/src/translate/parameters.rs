@@ -1,9 +1,7 @@
 //! Parameters of requests in the document, from their tables (`muster_proto::parameters`).
 //!
-//! A body that is defined (`translate::read`) has them by [`describe`]. A type that is only shown has one field of a type below; [`spread`] puts
-//! the parameters in its place.
-
-use std::borrow::Cow;
+//! A body that is defined (`translate::read`) has them by [`describe`]. An answer's type has one field of the type below; [`spread`] puts the
+//! parameters in its place.
 
 use muster_proto::parameters::{Kind, Parameter, SAMPLING};
 use serde::Serialize;
@@ -15,63 +13,55 @@ use utoipa::{
     },
 };
 
-use super::read::Shape;
-
-/// How tokens are to be chosen, with the ranges of llama.cpp's samplers.
-#[derive(Serialize)]
-pub(crate) struct LlamaCppSamplingAsked;
+use super::{read::Shape, sampling::Ranges};
 
 /// How tokens are chosen.
 #[derive(Serialize)]
 pub(crate) struct SamplingShown;
 
-/// Whose ranges a schema has, and whether the parameters may be absent.
+/// Whether the parameters are asked for, within whose ranges, and may be absent; or are shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    OpenAi,
-    LlamaCpp,
+    Asked(Ranges),
     Shown,
 }
 
-macro_rules! fields {
-    ($type:ty, $form:expr) => {
-        impl PartialSchema for $type {
-            fn schema() -> RefOr<Schema> {
-                let mut object = ObjectBuilder::new();
-                for parameter in SAMPLING.iter() {
-                    object = object.property(parameter.name, field(parameter, $form));
-                    // Not every engine shows its lists.
-                    if $form == Form::Shown && !matches!(parameter.kind, Kind::Words { .. }) {
-                        object = object.required(parameter.name);
-                    }
-                }
-                object.into()
+impl PartialSchema for SamplingShown {
+    fn schema() -> RefOr<Schema> {
+        let mut object = ObjectBuilder::new();
+        for parameter in SAMPLING.iter() {
+            object = object.property(parameter.name, field(parameter, Form::Shown));
+            // Not every engine shows its lists.
+            if !matches!(parameter.kind, Kind::Words { .. }) {
+                object = object.required(parameter.name);
             }
         }
-
-        impl ToSchema for $type {}
-    };
+        object.into()
+    }
 }
 
-fields!(LlamaCppSamplingAsked, Form::LlamaCpp);
-fields!(SamplingShown, Form::Shown);
+impl ToSchema for SamplingShown {}
 
-/// Adds the parameters to a body, with OpenAI's ranges.
-pub(super) fn describe(shape: &mut Shape) {
+/// Adds the parameters to a body.
+pub(super) fn describe(shape: &mut Shape, ranges: Ranges) {
     for parameter in SAMPLING.iter() {
-        shape.property(parameter.name, field(parameter, Form::OpenAi));
+        shape.property(parameter.name, field(parameter, Form::Asked(ranges)));
     }
 }
 
 fn field<M>(parameter: &Parameter<M>, form: Form) -> Schema {
     let of = |kind: Type| match form {
         Form::Shown => SchemaType::Type(kind),
-        Form::OpenAi | Form::LlamaCpp => SchemaType::Array(vec![kind, Type::Null]),
+        Form::Asked(_) => SchemaType::Array(vec![kind, Type::Null]),
     };
     let object = ObjectBuilder::new().description(Some(parameter.about));
     let object = match parameter.kind {
         Kind::Float { range, openai, above } => {
-            let (low, high) = if form == Form::OpenAi { openai } else { range };
+            let (low, high) = if form == Form::Asked(Ranges::OpenAi) {
+                openai
+            } else {
+                range
+            };
             let least = Some(low).filter(|low| *low > f64::from(f32::MIN));
             object
                 .schema_type(of(Type::Number))
@@ -105,27 +95,24 @@ fn field<M>(parameter: &Parameter<M>, form: Form) -> Schema {
     Schema::Object(object.build())
 }
 
-/// Puts the parameters themselves where a body has a field of one of the types above.
+/// Puts the parameters themselves where a body has a [`SamplingShown`].
 pub(crate) fn spread(components: &mut Components) {
-    let names: [Cow<'static, str>; 2] = [LlamaCppSamplingAsked::name(), SamplingShown::name()];
-    for name in names {
-        let Some(RefOr::T(Schema::Object(table))) = components.schemas.remove(name.as_ref()) else {
+    let name = SamplingShown::name();
+    let Some(RefOr::T(Schema::Object(table))) = components.schemas.remove(name.as_ref()) else {
+        return;
+    };
+    let place = Ref::from_schema_name(name).ref_location;
+    for schema in components.schemas.values_mut() {
+        let RefOr::T(Schema::Object(body)) = schema else {
             continue;
         };
-        let place = Ref::from_schema_name(name).ref_location;
-        for schema in components.schemas.values_mut() {
-            let RefOr::T(Schema::Object(body)) = schema else {
-                continue;
-            };
-            let is_place =
-                |field: &RefOr<Schema>| matches!(field, RefOr::Ref(to) if to.ref_location == place);
-            let held = body.properties.iter().find(|(_, field)| is_place(field));
-            if let Some(held) = held.map(|(name, _)| name.clone()) {
-                body.properties.remove(&held);
-                body.required.retain(|name| *name != held);
-                body.properties.extend(table.properties.clone());
-                body.required.extend(table.required.clone());
-            }
+        let is_place = |field: &RefOr<Schema>| matches!(field, RefOr::Ref(to) if to.ref_location == place);
+        let held = body.properties.iter().find(|(_, field)| is_place(field));
+        if let Some(held) = held.map(|(name, _)| name.clone()) {
+            body.properties.remove(&held);
+            body.required.retain(|name| *name != held);
+            body.properties.extend(table.properties.clone());
+            body.required.extend(table.required.clone());
         }
     }
 }
@@ -143,15 +130,15 @@ mod tests {
     #[test]
     fn every_parameter_is_in_the_document_wherever_it_is_taken_or_shown() {
         let schemas = schemas();
-        for table in ["LlamaCppSamplingAsked", "SamplingShown"] {
-            assert_eq!(schemas[table], Value::Null, "it is spread");
-        }
+        assert_eq!(schemas["SamplingShown"], Value::Null, "it is spread");
         for body in [
             "ChatRequest",
             "CompletionRequest",
             "ResponseRequest",
             "MessageRequest",
             "OllamaOptions",
+            "LlamaCppCompletionRequest",
+            "LlamaCppInfillRequest",
         ] {
             for parameter in super::SAMPLING.iter() {
                 let field = &schemas[body]["properties"][parameter.name];

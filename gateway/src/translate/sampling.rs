@@ -33,26 +33,34 @@ pub(crate) struct Samplers(pub(crate) Sampling);
 
 impl Fields<'_> for Samplers {
     fn take_from(object: &mut Object<'_>) -> Result<Self, Error> {
-        sampling(object).map(Self)
+        read(object, Ranges::OpenAi).map(Self)
     }
 
     fn describe(shape: &mut Shape) {
-        parameters::describe(shape);
-        shape.field::<Option<Biases>>(
-            "logit_bias",
-            "Bias by token id or text: an object, or a list of pairs.",
-        );
+        describe(shape, Ranges::OpenAi);
     }
 }
 
-/// Takes all sampling parameters out of `body`.
-pub(crate) fn sampling(body: &mut Object<'_>) -> Result<Sampling, Error> {
-    read(body, Ranges::OpenAi)
+/// The sampling parameters of llama.cpp's own routes, which know none of OpenAI's ranges.
+#[derive(Debug)]
+pub(crate) struct LlamaCppSamplers(pub(crate) Sampling);
+
+impl Fields<'_> for LlamaCppSamplers {
+    fn take_from(object: &mut Object<'_>) -> Result<Self, Error> {
+        read(object, Ranges::LlamaCpp).map(Self)
+    }
+
+    fn describe(shape: &mut Shape) {
+        describe(shape, Ranges::LlamaCpp);
+    }
 }
 
-/// As [`sampling`], on llama.cpp's own routes, which know none of OpenAI's ranges.
-pub(crate) fn unbounded(body: &mut Object<'_>) -> Result<Sampling, Error> {
-    read(body, Ranges::LlamaCpp)
+fn describe(shape: &mut Shape, ranges: Ranges) {
+    parameters::describe(shape, ranges);
+    shape.field::<Option<Biases>>(
+        "logit_bias",
+        "Bias by token id or text: an object, or a list of pairs.",
+    );
 }
 
 fn read(body: &mut Object<'_>, ranges: Ranges) -> Result<Sampling, Error> {
@@ -157,7 +165,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Sampling, Error> {
-        sampling(&mut Object::body(text).unwrap())
+        super::read(&mut Object::body(text).unwrap(), Ranges::OpenAi)
     }
 
     #[test]
@@ -172,7 +180,7 @@ mod tests {
                 };
                 let mut body = format!("{{\"{name}\": {value}}}");
                 let mut object = Object::body(&body).unwrap();
-                let sampling = sampling(&mut object).unwrap();
+                let sampling = super::read(&mut object, Ranges::OpenAi).unwrap();
                 assert!((parameter.get)(&sampling).is_some(), "{name}");
                 assert_eq!(object.rest(), "", "{name}");
                 body = format!("{{\"{name}\": {{}}}}");
@@ -216,12 +224,13 @@ mod tests {
         }
         // llama.cpp's own routes have no such ranges (seed 004).
         let text = r#"{"temperature": 3, "presence_penalty": 3, "frequency_penalty": -4}"#;
-        let native = unbounded(&mut Object::body(text).unwrap()).unwrap();
+        let native = |text| super::read(&mut Object::body(text).unwrap(), Ranges::LlamaCpp);
+        let chosen = native(text).unwrap();
         assert_eq!(
-            (native.temperature, native.presence_penalty),
+            (chosen.temperature, chosen.presence_penalty),
             (Some(3.0), Some(3.0))
         );
-        assert!(unbounded(&mut Object::body(r#"{"top_p": 1.5}"#).unwrap()).is_err());
+        assert!(native(r#"{"top_p": 1.5}"#).is_err());
         assert_eq!(read(r#"{"temperature": -1}"#).unwrap().temperature, Some(-1.0));
         assert_eq!(read(r#"{"top_k": -1}"#).unwrap().top_k, Some(0));
     }

@@ -16,11 +16,7 @@ use muster_proto::{
 use serde::Deserialize;
 
 use super::{App, reply::Refusal, route::Route};
-use crate::{
-    dispatch::{loaded::Loaded, unknown_model},
-    fleet::table::{Table, is_loaded},
-    translate::object::{self, Object},
-};
+use crate::dispatch::{loaded::Loaded, unknown_model};
 
 /// A query that may name a model.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -29,32 +25,10 @@ pub(crate) struct ModelQuery {
 }
 
 impl ModelQuery {
-    /// The model that is meant: the body's `model`, else the query's, else the only one that is loaded (gateway/README.md, llama.cpp's routes). It
-    /// need not be known.
-    ///
-    /// # Errors
-    /// `invalid_request`: none is named and not exactly one is loaded.
-    pub(crate) fn model(self, table: &Table, body: Option<&mut Object<'_>>) -> Result<String, Error> {
-        let named = body.and_then(|body| body.take("model"));
-        let named = named.map(|field| field.string()).transpose()?;
-        self.named(table, named)
-    }
-
-    /// The same where the body's `model` is read already.
-    ///
-    /// # Errors
-    /// As [`Self::model`].
-    pub(crate) fn named(self, table: &Table, named: Option<String>) -> Result<String, Error> {
-        let given = [named, self.model].into_iter().flatten();
-        if let Some(name) = given.into_iter().find(|name| !name.is_empty()) {
-            return Ok(name);
-        }
-        let mut loaded = table.models().filter(|summary| is_loaded(summary));
-        match (loaded.next(), loaded.next()) {
-            (Some(only), None) => Ok(only.id.clone()),
-            (None, _) => Err(object::invalid("model", "is required: no model is loaded")),
-            (Some(_), Some(_)) => Err(object::invalid("model", "is required: several models are loaded")),
-        }
+    /// The name that is given: the body's, else the query's.
+    pub(crate) fn or(self, body: Option<String>) -> Option<String> {
+        let given = [body, self.model].into_iter().flatten();
+        given.into_iter().find(|name| !name.is_empty())
     }
 }
 
@@ -72,7 +46,7 @@ impl EngineQuery {
     /// None is named and not exactly one is loaded; the one that is named is not.
     pub(crate) fn engine(self, app: &App) -> Result<Engine, Error> {
         let table = app.dispatcher.fleet.table();
-        let model = ModelQuery { model: self.model }.model(&table, None)?;
+        let model = table.meant(self.model.as_deref())?;
         let summary = table.model(&model).ok_or_else(|| unknown_model(&model))?;
         Ok(Engine {
             summary: Arc::clone(summary),

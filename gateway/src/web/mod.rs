@@ -45,7 +45,12 @@ use self::{
     reply::Refusal,
     route::{Dialect, Route, Slashes},
 };
-use crate::{dispatch::Dispatcher, render::error::ErrorForm, stats::Stats};
+use crate::{
+    dispatch::Dispatcher,
+    render::error::ErrorForm,
+    stats::Stats,
+    translate::{Asked, Common},
+};
 
 /// What handlers of one I/O thread work with.
 #[derive(Debug)]
@@ -63,6 +68,26 @@ pub(crate) struct App {
     pub(crate) stats: Arc<Stats>,
     /// The gateway is shutting down: it finishes what it has and is not ready for more.
     pub(crate) stopping: CancellationToken,
+}
+
+impl App {
+    /// What a request says, with the model that is meant.
+    ///
+    /// # Errors
+    /// `invalid_request`: it names none, and it is not clear which one is meant.
+    pub(crate) fn common(&self, asked: Asked) -> Result<Common, Error> {
+        let Asked {
+            model,
+            user,
+            thinking,
+        } = asked;
+        let model = self.dispatcher.fleet.table().meant(model.as_deref())?;
+        Ok(Common {
+            model,
+            user,
+            thinking,
+        })
+    }
 }
 
 /// How errors look at a path.

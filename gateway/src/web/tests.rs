@@ -109,20 +109,19 @@ async fn a_body_of_the_largest_size_passes_and_one_more_byte_does_not() {
 }
 
 #[tokio::test]
-async fn readiness_ends_with_the_shutdown_and_liveness_does_not() {
+async fn readiness_begins_with_the_first_routes_and_ends_with_the_shutdown_and_liveness_does_not() {
     let stopping = CancellationToken::new();
     let get = |path| Request::get(path).body(Body::empty()).unwrap();
     let router = alone(&stopping);
-    assert_eq!(
-        router.clone().oneshot(get("/health")).await.unwrap().status(),
-        200
-    );
+    let unready = async |why: &str| {
+        let response = router.clone().oneshot(get("/health")).await.unwrap();
+        assert_eq!(response.status(), 503);
+        assert_eq!(json(response).await["error"]["message"], why);
+    };
+    unready("Loading model").await;
     stopping.cancel();
-    assert_eq!(
-        router.clone().oneshot(get("/health")).await.unwrap().status(),
-        503
-    );
-    assert_eq!(router.oneshot(get("/live")).await.unwrap().status(), 200);
+    unready("shutting down").await;
+    assert_eq!(router.clone().oneshot(get("/live")).await.unwrap().status(), 200);
 }
 
 #[tokio::test]

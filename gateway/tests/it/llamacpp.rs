@@ -179,10 +179,10 @@ async fn one_of_several_replicas_must_be_named() {
 }
 
 #[tokio::test]
-async fn without_a_loaded_model_one_must_be_named_and_nothing_is_loaded() {
+async fn without_a_loaded_model_one_of_several_must_be_named_and_nothing_is_loaded() {
     let controller = Controller::start(Said {
         epoch: 1,
-        models: vec![model("cold")],
+        models: vec![model("cold"), model("colder")],
         ..Said::default()
     })
     .await;

@@ -3,7 +3,7 @@
 //! * [`id`]: identities, parsed once and never empty. [`units`]: bytes.
 //! * [`address`]: where processes, workers and instances are reached.
 //! * [`error`]: why something failed, one catalogue of codes.
-//! * [`kind`]: types of models, kinds of devices. [`runtime`]: what hosts models, and what each of them can do.
+//! * [`kind`]: types of models, kinds of devices. [`name`]: how clients spell models. [`runtime`]: what hosts models, and what each of them can do.
 //!
 //! Architecture invariant: no wire format, no I/O, no clock, and no crate of ours below it. Wire types become these where they arrive
 //! (`muster-proto`'s conversions, each part's `convert` and `grpc` modules).
@@ -13,6 +13,7 @@ pub mod address;
 pub mod error;
 pub mod id;
 pub mod kind;
+pub mod name;
 pub mod runtime;
 pub mod units;
 

@@ -207,6 +207,7 @@ impl Rig {
 
     async fn start_controller(&mut self) {
         let config = Config {
+            any_name: false,
             policy: self.world.config.clone(),
             timing: TIMING,
             devices: DeviceRules::default(),

@@ -19,8 +19,15 @@ const HEAD: &str =
 const MAGIC: [u8; 4] = *b"GGUF";
 
 #[derive(Serialize)]
-struct Catalogue {
+struct Generated {
+    catalogue: Catalogue,
     models: BTreeMap<String, Entry>,
+}
+
+#[derive(Serialize)]
+struct Catalogue {
+    /// Of one file, whatever name a client gives: that is how people run llama.cpp's server.
+    any_name: bool,
 }
 
 #[derive(Serialize)]
@@ -35,7 +42,7 @@ pub(crate) fn generate(run: &Path, models: &[PathBuf]) -> Result<Option<PathBuf>
         return Ok(None);
     }
     let path = run.join(FILE);
-    let text = format!("{HEAD}{}", toml::to_string(&catalogue(models)?)?);
+    let text = format!("{HEAD}{}", toml::to_string(&generated(models)?)?);
     let write = || {
         let mut options = AtomicWriteFile::options();
         options.preserve_mode(false).mode(0o600);
@@ -47,7 +54,7 @@ pub(crate) fn generate(run: &Path, models: &[PathBuf]) -> Result<Option<PathBuf>
     Ok(Some(path))
 }
 
-fn catalogue(paths: &[PathBuf]) -> Result<Catalogue, UpError> {
+fn generated(paths: &[PathBuf]) -> Result<Generated, UpError> {
     let mut models = BTreeMap::new();
     for path in paths {
         let wrong = |why: String| UpError::NoFile {
@@ -70,7 +77,10 @@ fn catalogue(paths: &[PathBuf]) -> Result<Catalogue, UpError> {
             return Err(UpError::SameName(id));
         }
     }
-    Ok(Catalogue { models })
+    let catalogue = Catalogue {
+        any_name: models.len() == 1,
+    };
+    Ok(Generated { catalogue, models })
 }
 
 fn check_magic(path: &Path) -> Result<(), String> {
@@ -105,6 +115,7 @@ mod tests {
             model.canonicalize().unwrap().to_str().unwrap()
         );
         assert_eq!(entry["recipe"].as_str().unwrap(), "llamacpp");
+        assert_eq!(table["catalogue"]["any_name"].as_bool(), Some(true));
         assert_eq!(generate(base.path(), &[]).unwrap(), None);
     }
 

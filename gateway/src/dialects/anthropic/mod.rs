@@ -52,9 +52,10 @@ fn routes() -> Vec<Route> {
 
 async fn messages(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::messages(&request.body)?;
-    let head = request.head("msg_", &call.common);
+    let common = app.common(call.asked)?;
+    let head = request.head("msg_", &common);
     let work = Work::Generate(call.work);
-    let answers = request.dispatch(&app, call.common, work, 1).await?;
+    let answers = request.dispatch(&app, common, work, 1).await?;
     if call.stream {
         return run::stream(answers, render::stream(head)).await;
     }
@@ -71,7 +72,7 @@ struct CountAnswer {
 /// Counts the tokens of the prompt that the messages would make. It does not load the model (gateway/README.md, Autoload).
 async fn count_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::to_count(&request.body)?;
-    let mut loaded = app.dispatcher.loaded(&call.common.model)?;
+    let mut loaded = app.dispatcher.loaded(&app.common(call.asked)?.model)?;
     let template = ApplyTemplateCall {
         instance: loaded.instance.clone(),
         chat: Some(call.chat),

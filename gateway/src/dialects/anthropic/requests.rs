@@ -4,7 +4,6 @@ use muster_core::{Code, Error};
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::translate::{
-    ModelName,
     object::{Field, Kind},
     output::{ResponseFormat, Stop},
     read::{At, Read, Uint, body, one_of, words},
@@ -32,8 +31,8 @@ body! {
     /// The fields that make the prompt. When only tokens are counted, other fields are ignored.
     #[example {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}]}]
     pub(super) struct Conversation<'a> as MessageCount {
-        /// Id of the model in the catalogue.
-        model: ModelName,
+        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
+        model: Option<String>,
         /// Turns of the conversation, oldest first.
         messages: Vec<Turn<'a>>,
         /// System prompt; it comes before all turns.

@@ -11,7 +11,7 @@ use super::requests::{
     Turn, unsupported,
 };
 use crate::translate::{
-    Common, ModelName,
+    Asked,
     object::{self, Field, Kind, Object, quoted},
     output::ResponseFormat,
     read::{At, Fields as _, Read},
@@ -34,7 +34,7 @@ const ELSEWHERE: [&str; 3] = ["container", "mcp_servers", "context_management"];
 /// A request for a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MessageCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) work: GenerateRequest,
     /// Answer with server-sent events instead of one body.
     pub(crate) stream: bool,
@@ -43,7 +43,7 @@ pub(crate) struct MessageCall {
 /// A request to count tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CountCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) chat: Chat,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, Error> {
     let mut body = object(body)?;
     let request = MessageBody::take_from(&mut body)?;
     let stream = request.stream.unwrap_or_default();
-    let (common, mut chat) = conversation(request.conversation)?;
+    let (asked, mut chat) = conversation(request.conversation)?;
     let format = match request.output_config {
         Some(config) => output(config, &mut chat),
         None => request
@@ -76,7 +76,7 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, Error> {
         extra_json: body.rest(),
         ..GenerateRequest::default()
     };
-    Ok(MessageCall { common, work, stream })
+    Ok(MessageCall { asked, work, stream })
 }
 
 /// Reads a request to count tokens.
@@ -84,8 +84,8 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, Error> {
 /// # Errors
 /// As for [`messages`].
 pub(crate) fn to_count(body: &[u8]) -> Result<CountCall, Error> {
-    let (common, chat) = conversation(Conversation::take_from(&mut object(body)?)?)?;
-    Ok(CountCall { common, chat })
+    let (asked, chat) = conversation(Conversation::take_from(&mut object(body)?)?)?;
+    Ok(CountCall { asked, chat })
 }
 
 /// Parses a body and drops the fields that are only for Anthropic's platform.
@@ -101,15 +101,14 @@ fn object(body: &[u8]) -> Result<Object<'_>, Error> {
 }
 
 /// Reads the fields that make the prompt.
-fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), Error> {
-    let ModelName(model) = asked.model;
-    let common = Common {
-        model,
+fn conversation(asked: Conversation<'_>) -> Result<(Asked, Chat), Error> {
+    let whom = Asked {
+        model: asked.model,
         user: asked
             .metadata
             .and_then(|metadata| metadata.user_id)
             .unwrap_or_default(),
-        ..Common::default()
+        ..Asked::default()
     };
     let mut chat = Chat::default();
     if let Some(system) = asked.system {
@@ -132,7 +131,7 @@ fn conversation(asked: Conversation<'_>) -> Result<(Common, Chat), Error> {
     let last = chat.messages.last();
     chat.continue_final_message =
         last.is_some_and(|turn| turn.role == "assistant" && turn.tool_calls.is_empty());
-    Ok((common, chat))
+    Ok((whom, chat))
 }
 
 /// Reads the form of the output, and how much the model reasons.

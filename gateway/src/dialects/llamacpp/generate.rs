@@ -8,14 +8,13 @@ use muster_core::Error;
 use muster_proto::v1::start::Work;
 
 use super::{
-    render, schema,
+    render,
+    requests::{CompletionBody, InfillBody},
+    schema,
     translate::{self, CompletionCall},
 };
 use crate::{
-    translate::{
-        Common,
-        object::{self, Object},
-    },
+    translate::object::{self, Object},
     web::{
         App,
         access::Access,
@@ -33,13 +32,13 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/completion", Access::User, complete)
             .also("/completions")
             .summary("Continue a text, in llama.cpp's own form")
-            .takes::<schema::LlamaCppCompletionRequest>()
+            .takes::<CompletionBody<'_>>()
             .answers::<schema::LlamaCppCompletions>("The whole answer; with `stream`, server-sent events.")
             .streams()
             .inference_errors(),
         Route::post("/infill", Access::User, infill)
             .summary("Fill a gap in a text")
-            .takes::<schema::LlamaCppInfillRequest>()
+            .takes::<InfillBody>()
             .answers::<schema::LlamaCppCompletions>("The whole answer; with `stream`, server-sent events.")
             .streams()
             .inference_errors(),
@@ -66,15 +65,17 @@ async fn generate(
     app: &App,
     query: ModelQuery,
     request: &ClientRequest,
-    read: impl FnOnce(Object<'_>, String) -> Result<CompletionCall, Error>,
+    read: impl FnOnce(Object<'_>, ModelQuery) -> Result<CompletionCall, Error>,
 ) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut body))?;
-    let common = Common {
-        model: model.clone(),
-        ..Common::default()
-    };
-    let CompletionCall { view, work, mut form } = read(body, model.clone())?;
+    let body = Object::body(object::text(&request.body)?)?;
+    let CompletionCall {
+        asked,
+        view,
+        work,
+        mut form,
+    } = read(body, query)?;
+    let common = app.common(asked)?;
+    let model = common.model.clone();
     let work = work.into_iter().map(Work::Generate).collect();
     // Once it is admitted the model is loaded, and the table knows with how much.
     let context = || {
@@ -83,11 +84,11 @@ async fn generate(
     };
     if view.stream {
         let answers = request.dispatch_together(app, common, work, 1).await?;
-        form.context(context());
+        form.answered_by(&model, context());
         return run::stream(answers, render::stream(form, view)).await;
     }
     let answers = request.dispatch_each(app, common, work).await?;
-    form.context(context());
+    form.answered_by(&model, context());
     let answers = try_join_all(answers.into_iter().map(run::gather)).await?;
     let object = render::body(&form, view, &answers);
     Ok(reply::ok(render::bytes(&object)))

@@ -6,22 +6,19 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_core::{Code, Error};
+use muster_core::Code;
 use muster_proto::v1::{
-    ApplyTemplateCall, DetokenizeCall, TokenizeCall, TokenizeResult, generate_request::Input, start::Work,
+    ApplyTemplateCall, DetokenizeCall, EmbedRequest, TokenizeCall, TokenizeResult, start::Work,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    requests::{DetokenizeBody, TokenizeBody},
-    schema,
-    translate::refuse_images,
-};
+use super::requests::{DetokenizeBody, EmbeddingBody, Images, TemplateBody, TokenizeBody};
 use crate::{
     dialects::openai::{self, render::rerank as scores},
     translate::{
-        object::{self, Object},
+        Asked,
+        prompt::prompts,
         read::{Fields as _, Int},
     },
     web::{
@@ -34,16 +31,6 @@ use crate::{
         run::{self, ClientRequest},
     },
 };
-
-/// The body with the model in it, for readers that want one there.
-fn with_model(query: ModelQuery, app: &App, body: &[u8]) -> Result<Vec<u8>, Error> {
-    let mut fields = Object::body(object::text(body)?)?;
-    let model = query.model(&app.dispatcher.fleet.table(), Some(&mut fields))?;
-    let rest = fields.rest();
-    let rest = rest.strip_prefix('{').unwrap_or("}");
-    let comma = if rest == "}" { "" } else { "," };
-    Ok(format!("{{\"model\":{}{comma}{rest}", object::quoted(&model)).into_bytes())
-}
 
 /// The routes.
 pub(super) fn routes() -> Vec<Route> {
@@ -60,13 +47,13 @@ pub(super) fn routes() -> Vec<Route> {
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/apply-template", Access::User, apply_template)
             .summary("Show the prompt that a conversation makes, on a model that is loaded")
-            .takes::<schema::TemplateRequest>()
+            .takes::<TemplateBody<'_>>()
             .answers::<TemplatePrompt>("`prompt`.")
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/embedding", Access::User, embedding)
             .also("/embeddings")
             .summary("Compute vectors, each input's a list of vectors")
-            .takes::<schema::LlamaCppEmbeddingRequest>()
+            .takes::<EmbeddingBody<'_>>()
             .answers_list::<Vectors>("A list of `index` and `embedding`.")
             .inference_errors(),
         Route::post("/reranking", Access::User, rerank)
@@ -84,7 +71,11 @@ pub(super) async fn tokenize(
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let body = TokenizeBody::body(&request.body)?;
-    let model = query.named(&app.dispatcher.fleet.table(), body.model)?;
+    let model = app
+        .dispatcher
+        .fleet
+        .table()
+        .meant(query.or(body.model).as_deref())?;
     let mut loaded = app.dispatcher.loaded(&model)?;
     let call = TokenizeCall {
         instance: loaded.instance.clone(),
@@ -165,7 +156,11 @@ async fn detokenize(
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let body = DetokenizeBody::body(&request.body)?;
-    let model = query.named(&app.dispatcher.fleet.table(), body.model)?;
+    let model = app
+        .dispatcher
+        .fleet
+        .table()
+        .meant(query.or(body.model).as_deref())?;
     let mut loaded = app.dispatcher.loaded(&model)?;
     let call = DetokenizeCall {
         instance: loaded.instance.clone(),
@@ -181,14 +176,18 @@ async fn apply_template(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let call = openai::translate::chat(&with_model(query, &app, &request.body)?)?;
-    let Some(Input::Chat(chat)) = call.work.input else {
-        return Err(Code::Internal.error("a chat without messages").into());
-    };
-    let mut loaded = app.dispatcher.loaded(&call.common.model)?;
+    let TemplateBody {
+        tools,
+        template,
+        model,
+        messages,
+    } = TemplateBody::body(&request.body)?;
+    let (chat, _) = openai::translate::conversation(messages, tools, template)?;
+    let model = app.dispatcher.fleet.table().meant(query.or(model).as_deref())?;
+    let mut loaded = app.dispatcher.loaded(&model)?;
     let template = ApplyTemplateCall {
         instance: loaded.instance.clone(),
-        model: call.common.model,
+        model,
         chat: Some(chat),
     };
     let result = loaded.apply_template(template).await?;
@@ -205,10 +204,23 @@ async fn embedding(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    refuse_images(&mut Object::body(object::text(&request.body)?)?)?;
-    let call = openai::translate::embeddings(&with_model(query, &app, &request.body)?)?;
+    let EmbeddingBody {
+        model,
+        content,
+        embd_normalize,
+        image_data: None | Some(Images),
+    } = EmbeddingBody::body(&request.body)?;
+    let work = EmbedRequest {
+        inputs: prompts(&content, openai::translate::MAX_INPUTS)?,
+        normalize: embd_normalize.map(|Int(norm)| norm),
+        dimensions: 0,
+    };
+    let asked = Asked {
+        model: query.or(model),
+        ..Asked::default()
+    };
     let answers = request
-        .dispatch(&app, call.common, Work::Embed(call.work), 1)
+        .dispatch(&app, app.common(asked)?, Work::Embed(work), 1)
         .await?;
     let answer = run::gather(answers).await?;
     let embedded = answer
@@ -241,10 +253,12 @@ async fn rerank(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let call = openai::translate::rerank(&with_model(query, &app, &request.body)?)?;
-    let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));
+    let mut call = openai::translate::rerank(&request.body)?;
+    call.asked.model = query.or(call.asked.model.take());
+    let (common, work) = (app.common(call.asked.clone())?, Work::Rerank(call.work.clone()));
+    let model = common.model.clone();
     let answer = run::gather(request.dispatch(&app, common, work, 1).await?).await?;
-    Ok(reply::ok(scores::body(&call, &answer)))
+    Ok(reply::ok(scores::body(&model, &call, &answer)))
 }
 
 #[cfg(test)]

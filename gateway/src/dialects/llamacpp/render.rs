@@ -38,8 +38,10 @@ pub(crate) struct CompletionForm {
 }
 
 impl CompletionForm {
-    /// The context of the instance that answers, shown in `generation_settings`.
-    pub(super) fn context(&mut self, n_ctx: u32) {
+    /// The model that answers, and its context, shown in `generation_settings` too.
+    pub(super) fn answered_by(&mut self, model: &str, n_ctx: u32) {
+        model.clone_into(&mut self.model);
+        self.settings.insert("model".to_owned(), model.into());
         self.settings.insert("n_ctx".to_owned(), n_ctx.into());
     }
 

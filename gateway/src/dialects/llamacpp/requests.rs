@@ -1,21 +1,101 @@
-//! llama.cpp's requests about tokens, models and sequences.
+//! llama.cpp's requests.
 
-use muster_core::Error;
+use muster_core::{Code, Error};
 use muster_proto::v1::Prompt;
 use utoipa::openapi::{RefOr, Schema};
 
-use crate::translate::{
-    ModelName,
-    object::{Field, Kind},
-    prompt,
-    read::{Int, Read, body},
+use crate::{
+    dialects::openai::{requests::Template, translate::messages::Messages},
+    translate::{
+        ModelName,
+        object::{Field, Kind},
+        output::{Constraints, Limits, Switches},
+        prompt,
+        read::{Int, Read, Strings, Uint, body},
+        sampling::LlamaCppSamplers,
+        tools::ToolUse,
+    },
 };
 
 body! {
+    /// llama.cpp's request for a completion.
+    #[example {"prompt": "Once upon a time", "n_predict": 16}]
+    pub(super) struct CompletionBody<'a> as LlamaCppCompletionRequest {
+        ..options: Options,
+        /// Text, token ids, a mixture, or several of these.
+        prompt: Field<'a>,
+    }
+
+    /// llama.cpp's request to fill a gap in a text.
+    #[example {"input_prefix": "fn one() -> i32 {", "input_suffix": "}", "n_predict": 8}]
+    pub(super) struct InfillBody as LlamaCppInfillRequest {
+        ..options: Options,
+        /// Text before the gap.
+        input_prefix: String,
+        /// Text after the gap.
+        input_suffix: String,
+        /// Other files that the model is to see.
+        input_extra: Option<Vec<ExtraFile>>,
+        /// What the middle begins with. It is read at the end of the prefix, before the suffix's mark, as llama.cpp's own server has it.
+        prompt: Option<Content>,
+    }
+
+    /// A file beside the one that is written.
+    pub(super) struct ExtraFile as LlamaCppExtraFile {
+        /// Name of the file; `tmp` by default.
+        filename: Option<String>,
+        /// Content of the file.
+        text: String,
+    }
+
+    /// What requests for completions and infills share.
+    pub(super) struct Options as LlamaCppOptions {
+        ..sampling: LlamaCppSamplers,
+        ..constraints: Constraints,
+        ..limits: Limits,
+        ..switches: Switches,
+        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
+        model: Option<String>,
+        /// Answer with server-sent events instead of one body.
+        stream: Option<bool>,
+        /// Fields that the answer shall have, each at the top under its whole path; all, if the list is empty.
+        response_fields: Option<Strings>,
+        /// Probabilities of this many tokens in each place.
+        n_probs: Option<Uint<0>>,
+        /// Show the speed in each event of a stream.
+        timings_per_token: Option<bool>,
+        /// Refused unless it is empty: images go into a chat's content parts.
+        image_data: Option<Images>,
+    }
+
+    /// A conversation as a chat's request has it.
+    #[example {"messages": [{"role": "user", "content": "Hello!"}]}]
+    pub(super) struct TemplateBody<'a> as TemplateRequest {
+        ..tools: ToolUse<'a>,
+        ..template: Template<'a>,
+        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
+        model: Option<String>,
+        /// Turns, oldest first.
+        messages: Messages,
+    }
+
+    /// llama.cpp's request for vectors.
+    #[example {"content": "Hello!"}]
+    pub(super) struct EmbeddingBody<'a> as LlamaCppEmbeddingRequest {
+        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
+        model: Option<String>,
+        /// Text, token ids, or several of these; `input` is another name of the field.
+        content | input: Field<'a>,
+        /// Norm to divide by: -1 none, 0 the largest, 1 taxicab, 2 Euclidean. By default 2, and none where nothing is pooled.
+        embd_normalize: Option<Int<-1, 2>>,
+        /// Refused unless it is empty.
+        image_data: Option<Images>,
+    }
+
     /// A request for tokens.
     #[example {"content": "Hello!", "with_pieces": true}]
     pub(super) struct TokenizeBody as TokenizeRequest {
-        /// Id in the catalogue; may be left out where one model is loaded.
+        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
         model: Option<String>,
         /// Text; or a list of texts and token ids.
         content: Content,
@@ -30,7 +110,7 @@ body! {
     /// A request for the text of tokens.
     #[example {"tokens": [1, 2, 3]}]
     pub(super) struct DetokenizeBody as DetokenizeRequest {
-        /// Id in the catalogue; may be left out where one model is loaded.
+        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
         model: Option<String>,
         /// Token ids.
         tokens: Vec<Int<0>>,
@@ -47,6 +127,25 @@ body! {
     pub(super) struct SlotBody as SlotFile {
         /// Its bare name, in the folder of `--slot-save-path`.
         filename: Option<BareName>,
+    }
+}
+
+/// Images of a plain prompt (seed 004, `image_data`), which no engine of today takes there: never dropped in silence.
+#[derive(Debug)]
+pub(super) struct Images;
+
+impl Read<'_> for Images {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        if field.list()?.is_empty() {
+            return Ok(Self);
+        }
+        let error = Code::UnsupportedByRuntime
+            .error("no runtime here takes images in a plain prompt; a chat's content parts may hold them");
+        Err(error.with_param(field.path()))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Vec::<Field<'_>>::schema()
     }
 }
 

@@ -1,20 +1,26 @@
 //! `POST /completion`, `/completions` and `/infill`, read (seed 004).
 
-use muster_core::{Code, Error};
+use muster_core::Error;
 use muster_proto::v1::{
     GenerateRequest, Infill, InfillFile, Prompt, Sampling, generate_request::Input,
     prompt_piece::Kind as Piece,
 };
 use serde_json::{Value, json};
 
-use super::{render::CompletionForm, settings::generation_settings};
-use crate::translate::{
-    View,
-    object::{Field, Object},
-    output::{Constraints, Limits, Switches, Viewing, constraint, max_tokens, switches, view},
-    prompt::{one, prompts},
-    read::Fields as _,
-    sampling::unbounded,
+use super::{
+    render::CompletionForm,
+    requests::{CompletionBody, Content, ExtraFile, Images, InfillBody, Options},
+    settings::generation_settings,
+};
+use crate::{
+    translate::{
+        Asked, View,
+        object::Object,
+        output::{constraint, max_tokens, switches},
+        prompt::prompts,
+        read::{Fields as _, Strings, Uint},
+    },
+    web::engine::ModelQuery,
 };
 
 /// Prompts in one request, as on OpenAI's route.
@@ -23,54 +29,50 @@ const MAX_PROMPTS: usize = 128;
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CompletionCall {
+    pub(super) asked: Asked,
     pub(super) view: View,
     /// One per prompt.
     pub(super) work: Vec<GenerateRequest>,
     pub(super) form: CompletionForm,
 }
 
-/// Reads what is common to completions and infills; `model` is what was found.
+/// Reads a completion; `query` may name the model too.
 ///
 /// # Errors
 /// `invalid_request` naming the field.
-pub(super) fn completion(mut body: Object<'_>, model: String) -> Result<CompletionCall, Error> {
-    let field = body.need("prompt")?;
-    let prompts = prompts(&field, MAX_PROMPTS)?;
+pub(super) fn completion(mut body: Object<'_>, query: ModelQuery) -> Result<CompletionCall, Error> {
+    let CompletionBody { options, prompt } = CompletionBody::take_from(&mut body)?;
+    let prompts = prompts(&prompt, MAX_PROMPTS)?;
     let shown = prompts.iter().map(shown).collect();
     let inputs = prompts.into_iter().map(Input::Prompt).collect();
-    call(body, model, inputs, shown)
+    call(body, query, options, inputs, shown)
 }
 
 /// Reads an infill (seed 004, `POST /infill`).
 ///
 /// # Errors
 /// As [`completion`].
-pub(super) fn infill(mut body: Object<'_>, model: String) -> Result<CompletionCall, Error> {
-    let extra = match body.take("input_extra") {
-        None => Vec::new(),
-        Some(field) => field.list()?.iter().map(file).collect::<Result<_, _>>()?,
+pub(super) fn infill(mut body: Object<'_>, query: ModelQuery) -> Result<CompletionCall, Error> {
+    let request = InfillBody::take_from(&mut body)?;
+    let file = |ExtraFile { filename, text }| InfillFile {
+        filename: filename.unwrap_or_else(|| "tmp".to_owned()),
+        text,
     };
-    let middle = body
-        .take("prompt")
-        .map(|field| one(std::slice::from_ref(&field)))
-        .transpose()?;
+    let extra = request.input_extra.unwrap_or_default();
     let infill = Infill {
-        prefix: body.need("input_prefix")?.string()?,
-        suffix: body.need("input_suffix")?.string()?,
-        middle,
-        extra,
+        prefix: request.input_prefix,
+        suffix: request.input_suffix,
+        middle: request.prompt.map(|Content(prompt)| prompt),
+        extra: extra.into_iter().map(file).collect(),
     };
     let shown = json!(infill.prefix);
-    call(body, model, vec![Input::Infill(infill)], vec![shown])
-}
-
-fn file(field: &Field<'_>) -> Result<InfillFile, Error> {
-    let mut file = field.object()?;
-    let filename = file.take("filename").map(|name| name.string()).transpose()?;
-    Ok(InfillFile {
-        filename: filename.unwrap_or_else(|| "tmp".to_owned()),
-        text: file.need("text")?.string()?,
-    })
+    call(
+        body,
+        query,
+        request.options,
+        vec![Input::Infill(infill)],
+        vec![shown],
+    )
 }
 
 /// A prompt as the answer shows it: text where it is text.
@@ -94,47 +96,48 @@ fn shown(prompt: &Prompt) -> Value {
 
 fn call(
     mut body: Object<'_>,
-    model: String,
+    query: ModelQuery,
+    options: Options,
     inputs: Vec<Input>,
     prompts: Vec<Value>,
 ) -> Result<CompletionCall, Error> {
-    let mut view = view(Viewing::take_from(&mut body)?);
-    let fields = body
-        .take("response_fields")
-        .map(|field| field.strings())
-        .transpose()?;
+    let mut view = View {
+        stream: options.stream.unwrap_or_default(),
+        choices: 1,
+        ..View::default()
+    };
+    let (None | Some(Images)) = options.image_data;
+    let top = options.n_probs.map_or(0, |Uint(top)| top);
+    view.logprobs = top > 0;
     let mut work = GenerateRequest {
-        sampling: Some(unbounded(&mut body)?),
-        constraint: constraint(Constraints::take_from(&mut body)?)?,
-        max_tokens: max_tokens(&Limits::take_from(&mut body)?)?,
+        sampling: Some(options.sampling.0),
+        constraint: constraint(options.constraints)?,
+        max_tokens: max_tokens(&options.limits)?,
+        top_logprobs: top,
+        logprobs: view.logprobs,
+        timings_per_token: options.timings_per_token.unwrap_or_default(),
+        return_prompt: true,
+        return_sampling: true,
         ..GenerateRequest::default()
     };
-    if let Some(field) = body.take("n_probs") {
-        work.top_logprobs = field.u32(0)?;
-        work.logprobs = work.top_logprobs > 0;
-    }
-    view.logprobs = work.logprobs;
-    switches(Switches::take_from(&mut body)?, &mut work, &mut view);
+    switches(options.switches, &mut work, &mut view);
     // Seed 004: token ids are in every stream.
     work.return_tokens |= view.stream;
     view.tokens = work.return_tokens;
-    view.choices = 1;
-    if let Some(field) = body.take("timings_per_token") {
-        work.timings_per_token = field.bool()?;
-    }
-    work.return_prompt = true;
-    refuse_images(&mut body)?;
     // What llama.cpp's clients send that means nothing here.
-    body.discard(&["n", "user"]);
+    body.discard(&["n", "user", "stream_options"]);
     work.extra_json = body.rest();
-    work.return_sampling = true;
-    let mut settings = generation_settings(&work, &Sampling::default());
-    settings.insert("model".to_owned(), model.as_str().into());
+    let asked = Asked {
+        model: query.or(options.model),
+        ..Asked::default()
+    };
+    // Of no field is the same as of all.
+    let fields = options.response_fields.map(|Strings(fields)| fields);
     let form = CompletionForm {
-        model,
+        model: String::new(),
         many: inputs.len() > 1,
-        fields,
-        settings,
+        fields: fields.filter(|fields| !fields.is_empty()),
+        settings: generation_settings(&work, &Sampling::default()),
         prompts,
     };
     let each = |input| GenerateRequest {
@@ -142,23 +145,11 @@ fn call(
         ..work.clone()
     };
     Ok(CompletionCall {
+        asked,
         view,
         work: inputs.into_iter().map(each).collect(),
         form,
     })
-}
-
-/// Seed 004's `image_data`, which no engine of today takes in a plain prompt: never dropped in silence.
-pub(super) fn refuse_images(body: &mut Object<'_>) -> Result<(), Error> {
-    let Some(field) = body.take("image_data") else {
-        return Ok(());
-    };
-    if field.list()?.is_empty() {
-        return Ok(());
-    }
-    let error = Code::UnsupportedByRuntime
-        .error("no runtime here takes images in a plain prompt; a chat's content parts may hold them");
-    Err(error.with_param("image_data"))
 }
 
 #[cfg(test)]
@@ -169,21 +160,24 @@ mod tests {
     fn read(text: &str) -> Result<CompletionCall, Error> {
         completion(
             Object::body(object::text(text.as_bytes()).unwrap()).unwrap(),
-            "m".into(),
+            ModelQuery::default(),
         )
     }
 
     #[test]
     fn seed_004_infill_is_read() {
         let text = r#"{"input_prefix": "a", "input_suffix": "z", "input_extra": [{"filename": "f", "text": "t"}], "prompt": "m"}"#;
-        let call = infill(Object::body(text).unwrap(), "m".into()).unwrap();
+        let call = infill(Object::body(text).unwrap(), ModelQuery::default()).unwrap();
         let Some(Input::Infill(infill)) = &call.work[0].input else {
             panic!("no infill");
         };
         assert_eq!((infill.prefix.as_str(), infill.suffix.as_str()), ("a", "z"));
         assert_eq!(infill.extra[0].filename, "f");
         assert!(infill.middle.is_some());
-        let missing = super::infill(Object::body(r#"{"input_prefix": "a"}"#).unwrap(), "m".into());
+        let missing = super::infill(
+            Object::body(r#"{"input_prefix": "a"}"#).unwrap(),
+            ModelQuery::default(),
+        );
         assert_eq!(missing.unwrap_err().param.unwrap_or_default(), "input_suffix");
     }
 

@@ -25,14 +25,6 @@ use crate::{
 };
 
 /// The catalogue's id of what an Ollama client names: it adds `:latest` where no tag was given.
-pub(super) fn resolve(app: &App, name: &str) -> String {
-    let table = app.dispatcher.fleet.table();
-    match name.strip_suffix(":latest") {
-        Some(bare) if table.model(name).is_none() => bare.to_owned(),
-        Some(_) | None => name.to_owned(),
-    }
-}
-
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/api/tags", Access::User, tags)
@@ -81,7 +73,7 @@ async fn ps(State(app): State<Arc<App>>) -> Response {
 /// `POST /api/show`: one model.
 async fn show(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let ModelName(name) = ShowBody::body(&request.body)?.model;
-    let id = resolve(&app, &name);
+    let id = app.dispatcher.fleet.table().meant(Some(&name))?;
     let (summary, can) = {
         let table = app.dispatcher.fleet.table();
         let summary = table.model(&id).ok_or_else(|| unknown_model(&id))?;

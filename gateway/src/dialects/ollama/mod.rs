@@ -114,8 +114,7 @@ async fn answer(
     call: GenerationCall,
     kind: Kind,
 ) -> Result<Response, Refusal> {
-    let (mut common, name) = (call.common, call.name);
-    common.model = catalogue::resolve(app, &common.model);
+    let (common, name) = (app.common(call.asked)?, call.name);
     let work = match call.work {
         Some(work) => work,
         None if call.unload => {
@@ -175,9 +174,8 @@ async fn vectors(
     call: translate::EmbeddingCall,
     body: fn(&str, render::Laps, &crate::render::answer::Answer) -> Result<Bytes, Error>,
 ) -> Result<Response, Refusal> {
-    let mut common = call.common;
-    let name = std::mem::take(&mut common.model);
-    common.model = catalogue::resolve(app, &name);
+    let name = call.asked.model.clone().unwrap_or_default();
+    let common = app.common(call.asked)?;
     let whole = render::Lap::start();
     let answers = request.dispatch(app, common, Work::Embed(call.work), 1).await?;
     let load = if answers.waited() { whole.nanos() } else { 0 };

@@ -10,7 +10,7 @@ use super::requests::{
     Call, ChatBody, EmbedBody, EmbeddingsBody, Format, GenerateBody, Generation, Role, Turn,
 };
 use crate::translate::{
-    Common, ModelName,
+    Asked, ModelName,
     object::{Field, Kind},
     prompt::prompts,
     read::{Fields as _, Int, Strings, Uint},
@@ -22,7 +22,7 @@ const MAX_INPUTS: usize = 2048;
 /// A request for an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GenerationCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     /// The model as the client named it.
     pub(crate) name: String,
     /// Nothing if the model is only to be loaded, or unloaded.
@@ -36,7 +36,7 @@ pub(crate) struct GenerationCall {
 /// A request for vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EmbeddingCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) work: EmbedRequest,
 }
 
@@ -138,16 +138,16 @@ fn vectors(
     most: usize,
     dimensions: Option<Uint<0>>,
 ) -> Result<EmbeddingCall, Error> {
-    let common = Common {
-        model,
-        ..Common::default()
+    let asked = Asked {
+        model: Some(model),
+        ..Asked::default()
     };
     let work = EmbedRequest {
         inputs: prompts(input, most)?,
         normalize: None,
         dimensions: dimensions.map_or(0, |Uint(length)| length),
     };
-    Ok(EmbeddingCall { common, work })
+    Ok(EmbeddingCall { asked, work })
 }
 
 /// What chats and generation have in common.
@@ -167,9 +167,9 @@ fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
         work.sampling = Some(options.sampling.0);
     }
     GenerationCall {
-        common: Common {
-            model: model.clone(),
-            ..Common::default()
+        asked: Asked {
+            model: Some(model.clone()),
+            ..Asked::default()
         },
         name: model,
         work: input.map(|input| GenerateRequest {

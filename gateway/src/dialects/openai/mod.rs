@@ -39,6 +39,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/chat/completions", Access::User, chat)
+            .also("/chat/completions")
             .summary("Continue a conversation")
             .takes::<requests::ChatBody<'_>>()
             .answers::<answers::ChatAnswer>("The whole answer; with `stream`, server-sent events.")
@@ -51,6 +52,7 @@ fn routes() -> Vec<Route> {
             .streams()
             .inference_errors(),
         Route::post("/v1/responses", Access::User, responses)
+            .also("/responses")
             .summary("Answer, in items")
             .takes::<requests::ResponseBody<'_>>()
             .answers::<ResponseAnswer>("The whole answer; with `stream`, server-sent events.")
@@ -73,9 +75,10 @@ fn routes() -> Vec<Route> {
 
 async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::chat(&request.body)?;
-    let head = request.head("chatcmpl-", &call.common);
+    let common = app.common(call.asked)?;
+    let head = request.head("chatcmpl-", &common);
     let (view, work) = (call.view, Work::Generate(call.work));
-    let answers = request.dispatch(&app, call.common, work, view.choices).await?;
+    let answers = request.dispatch(&app, common, work, view.choices).await?;
     if view.stream {
         return run::stream(answers, chat_form::stream(&head, view)).await;
     }
@@ -85,11 +88,12 @@ async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
 
 async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::completions(&request.body)?;
-    let head = request.head("cmpl-", &call.common);
+    let common = app.common(call.asked)?;
+    let head = request.head("cmpl-", &common);
     let view = call.view;
     let work = call.work.into_iter().map(Work::Generate).collect();
     let answers = request
-        .dispatch_together(&app, call.common, work, view.choices)
+        .dispatch_together(&app, common, work, view.choices)
         .await?;
     let echo = match call.echo {
         Some(prompts) => Some(echo::texts(&app, &head.model, prompts).await?),
@@ -109,9 +113,10 @@ async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Res
 
 async fn responses(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::responses(&request.body)?;
-    let head = request.head("resp_", &call.common);
+    let common = app.common(call.asked)?;
+    let head = request.head("resp_", &common);
     let (view, work) = (call.view, Work::Generate(call.work));
-    let answers = request.dispatch(&app, call.common, work, 1).await?;
+    let answers = request.dispatch(&app, common, work, 1).await?;
     if view.stream {
         return run::stream(answers, response::stream(head, call.echo, view, run::unix_now)).await;
     }
@@ -127,17 +132,17 @@ async fn responses(State(app): State<Arc<App>>, request: ClientRequest) -> Resul
 
 async fn embeddings(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::embeddings(&request.body)?;
-    let model = call.common.model.clone();
-    let answers = request
-        .dispatch(&app, call.common, Work::Embed(call.work), 1)
-        .await?;
+    let common = app.common(call.asked)?;
+    let model = common.model.clone();
+    let answers = request.dispatch(&app, common, Work::Embed(call.work), 1).await?;
     let answer = run::gather(answers).await?;
     Ok(reply::ok(embedding::body(&model, call.base64, &answer)?))
 }
 
 async fn rerank(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::rerank(&request.body)?;
-    let (common, work) = (call.common.clone(), Work::Rerank(call.work.clone()));
+    let (common, work) = (app.common(call.asked.clone())?, Work::Rerank(call.work.clone()));
+    let model = common.model.clone();
     let answer = run::gather(request.dispatch(&app, common, work, 1).await?).await?;
-    Ok(reply::ok(rerank_form::body(&call, &answer)))
+    Ok(reply::ok(rerank_form::body(&model, &call, &answer)))
 }

@@ -16,8 +16,8 @@ use crate::translate::{
 body! {
     /// The model and the user of a request.
     pub(in crate::dialects) struct Asking as OpenAiAsking {
-        /// Id of the model in the catalogue.
-        model: ModelName,
+        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
+        model: Option<String>,
         /// Name of the end user. Waiting requests of different users take turns.
         user: Option<String>,
     }
@@ -46,7 +46,7 @@ body! {
     }
 
     /// Fields for the chat template.
-    pub(super) struct Template<'a> as ChatTemplate {
+    pub(in crate::dialects) struct Template<'a> as ChatTemplate {
         /// Chat template for this request, instead of the model's own.
         chat_template: Option<String>,
         /// Continue the last turn instead of beginning a new one.
@@ -175,7 +175,7 @@ words! {
 
 /// Arguments of a chat template: an object.
 #[derive(Debug)]
-pub(super) struct Arguments<'a>(pub(super) Field<'a>);
+pub(in crate::dialects) struct Arguments<'a>(pub(super) Field<'a>);
 
 impl<'x: 'a, 'a> Read<'x> for Arguments<'a> {
     fn read(field: &Field<'x>) -> Result<Self, Error> {
@@ -190,7 +190,7 @@ impl<'x: 'a, 'a> Read<'x> for Arguments<'a> {
 
 /// Seed 001's `thinking`: `default`, `enabled` or `disabled`; also Anthropic's `{"type": …}`, which some clients send.
 #[derive(Debug)]
-pub(super) struct Thinking(pub(super) Option<bool>);
+pub(in crate::dialects) struct Thinking(pub(super) Option<bool>);
 
 impl Read<'_> for Thinking {
     fn read(field: &Field<'_>) -> Result<Self, Error> {

@@ -60,7 +60,7 @@ fn tools_and_limits_are_read() {
         (call.work.max_tokens, call.work.stop.as_slice()),
         (Some(9), &["x".to_owned()][..])
     );
-    assert_eq!((call.common.user.as_str(), call.common.thinking), ("u", false));
+    assert_eq!((call.asked.user.as_str(), call.asked.thinking), ("u", false));
     let chat = chat(fields);
     assert_eq!(
         (chat.tools[0].name.as_str(), chat.parallel_tool_calls),

@@ -7,13 +7,14 @@ use crate::{
     dialects::llamacpp::translate::{CompletionCall, completion},
     render::Render as _,
     translate::object::{self, Object},
+    web::engine::ModelQuery,
 };
 
 fn read(text: &str) -> Result<CompletionCall, Error> {
-    completion(
-        Object::body(object::text(text.as_bytes()).unwrap()).unwrap(),
-        "m".into(),
-    )
+    let body = Object::body(object::text(text.as_bytes()).unwrap()).unwrap();
+    let mut call = completion(body, ModelQuery::default())?;
+    call.form.answered_by("m", 0);
+    Ok(call)
 }
 
 fn events() -> Vec<Event> {

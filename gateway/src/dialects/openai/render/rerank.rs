@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Renders a complete answer: raw scores in input order, or with `top_n` the best ones, highest first.
-pub(crate) fn body(call: &RerankCall, answer: &Answer) -> Bytes {
+pub(crate) fn body(model: &str, call: &RerankCall, answer: &Answer) -> Bytes {
     let reranked = answer.reranked.as_ref();
     let scores = reranked.map_or(&[][..], |reranked| &reranked.scores);
     let mut results: Vec<_> = scores.iter().enumerate().collect();
@@ -23,7 +23,7 @@ pub(crate) fn body(call: &RerankCall, answer: &Answer) -> Bytes {
     }
     let mut out = BytesMut::with_capacity(512);
     raw(&mut out, "{\"model\":");
-    value(&mut out, &call.common.model);
+    value(&mut out, model);
     raw(&mut out, ",\"object\":\"list\",\"results\":");
     list(&mut out, results, |out, (index, score)| {
         raw(out, "{\"index\":");
@@ -70,7 +70,7 @@ mod tests {
             }),
             ..Answer::default()
         };
-        recorded::json(&super::body(&call, &answer))
+        recorded::json(&super::body("m", &call, &answer))
     }
 
     #[test]

@@ -5,14 +5,15 @@ use muster_proto::v1::{Chat, GenerateRequest, generate_request::Input};
 
 use super::{
     super::requests::{Arguments, ChatBody, ReasoningFormat, Template, Thinking},
-    ChatCall, common, opened,
+    ChatCall, asked,
+    messages::Messages,
+    opened,
 };
 use crate::translate::{
-    Common,
     object::{self, Field, Kind, Object, quoted},
     output::{best_of, constraint, max_tokens, switches, view},
     read::{Fields as _, Int, Uint},
-    tools::{Tools, tool_choice},
+    tools::{ToolUse, Tools, tool_choice},
 };
 
 /// Reads a chat request.
@@ -23,18 +24,11 @@ pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, Error> {
     let mut body = opened(body)?;
     refuse_audio(&mut body)?;
     let request = ChatBody::take_from(&mut body)?;
-    let mut common = common(request.asking);
+    let mut asked = asked(request.asking);
     let mut view = view(request.viewing);
     best_of(&mut body, view.choices)?;
-    let Tools(tools) = request.tools.tools;
-    let mut chat = Chat {
-        messages: request.messages.0,
-        tool_choice: tool_choice(request.tools.tool_choice, &tools)?,
-        tools,
-        parallel_tool_calls: request.tools.parallel_tool_calls,
-        ..Chat::default()
-    };
-    template(request.template, &mut chat, &mut common)?;
+    let chat;
+    (chat, asked.thinking) = conversation(request.messages, request.tools, request.template)?;
     let format = request.reasoning_format;
     let mut work = GenerateRequest {
         sampling: Some(request.sampling.0),
@@ -53,7 +47,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, Error> {
     view.logprobs = work.logprobs;
     switches(request.switches, &mut work, &mut view);
     work.extra_json = body.rest();
-    Ok(ChatCall { common, view, work })
+    Ok(ChatCall { asked, view, work })
 }
 
 /// Refuses requests for audio output or a web search: an answer without them would be wrong.
@@ -76,8 +70,24 @@ fn unsupported(field: &Field<'_>, what: &str) -> Error {
     error.with_param(field.path())
 }
 
-/// Reads the fields for the chat template.
-pub(super) fn template(asked: Template<'_>, chat: &mut Chat, common: &mut Common) -> Result<(), Error> {
+/// Everything that goes to the chat template, and whether thinking was switched explicitly.
+///
+/// # Errors
+/// `invalid_request` naming the field.
+pub(in crate::dialects) fn conversation(
+    messages: Messages,
+    tools: ToolUse<'_>,
+    asked: Template<'_>,
+) -> Result<(Chat, bool), Error> {
+    let Tools(known) = tools.tools;
+    let mut chat = Chat {
+        messages: messages.0,
+        tool_choice: tool_choice(tools.tool_choice, &known)?,
+        tools: known,
+        parallel_tool_calls: tools.parallel_tool_calls,
+        ..Chat::default()
+    };
+    let mut switched = false;
     chat.template = asked.chat_template.unwrap_or_default();
     chat.continue_final_message = asked.continue_final_message.unwrap_or_default();
     chat.enable_thinking = asked.enable_thinking;
@@ -96,9 +106,9 @@ pub(super) fn template(asked: Template<'_>, chat: &mut Chat, common: &mut Common
     }
     if let Some(Thinking(Some(enabled))) = asked.thinking {
         chat.enable_thinking = Some(enabled);
-        common.thinking = true;
+        switched = true;
     }
-    Ok(())
+    Ok((chat, switched))
 }
 
 /// Adds `reasoning_effort` to the template's arguments unless they have it already: templates that know it (gpt-oss) read it there.
@@ -120,6 +130,7 @@ fn with_effort(kwargs: &str, effort: &str) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::translate::Asked;
 
     fn read(fields: &str) -> Result<ChatCall, Error> {
         let messages = r#""model": "m", "messages": [{"role": "user", "content": "hi"}]"#;
@@ -145,9 +156,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            call.common,
-            Common {
-                model: "m".into(),
+            call.asked,
+            Asked {
+                model: Some("m".into()),
                 user: "u".into(),
                 thinking: false
             }
@@ -182,7 +193,7 @@ mod tests {
             Some(false)
         );
         assert_eq!(thinking(r#", "reasoning_effort": "none""#), Some(false));
-        assert!(read(r#", "thinking": "enabled""#).unwrap().common.thinking);
+        assert!(read(r#", "thinking": "enabled""#).unwrap().asked.thinking);
         assert_eq!(
             read(r#", "thinking": "maybe""#)
                 .unwrap_err()
@@ -225,13 +236,6 @@ mod tests {
                 "{fields}"
             );
         }
-        assert_eq!(
-            chat(br#"{"messages": []}"#)
-                .unwrap_err()
-                .param
-                .unwrap_or_default(),
-            "model"
-        );
         assert_eq!(
             chat(br#"{"model": "m"}"#).unwrap_err().param.unwrap_or_default(),
             "messages"

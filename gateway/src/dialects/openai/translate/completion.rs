@@ -3,7 +3,7 @@
 use muster_core::{Code, Error};
 use muster_proto::v1::{GenerateRequest, Infill, Prompt, generate_request::Input};
 
-use super::{super::requests::CompletionBody, CompletionCall, common, opened};
+use super::{super::requests::CompletionBody, CompletionCall, asked, opened};
 use crate::translate::{
     object::{Field, Kind},
     output::{best_of, constraint, max_tokens, switches, view},
@@ -26,7 +26,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, Error> {
     let size = body.len();
     let mut body = opened(body)?;
     let request = CompletionBody::take_from(&mut body)?;
-    let common = common(request.asking);
+    let asked = asked(request.asking);
     let mut view = view(request.viewing);
     let field = request.prompt;
     let prompts = prompts(&field, MAX_PROMPTS)?;
@@ -65,7 +65,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, Error> {
     };
     let work = prompts.into_iter().map(each).collect::<Result<_, Error>>()?;
     Ok(CompletionCall {
-        common,
+        asked,
         view,
         work,
         echo,

@@ -5,20 +5,20 @@ use muster_proto::v1::EmbedRequest;
 
 use super::{
     super::requests::{EmbeddingBody, Encoding},
-    common, opened,
+    asked, opened,
 };
 use crate::translate::{
-    Common,
+    Asked,
     prompt::prompts,
     read::{Fields as _, Int, Uint},
 };
 
 /// Largest number of inputs in one request, as OpenAI has it.
-const MAX_INPUTS: usize = 2048;
+pub(crate) const MAX_INPUTS: usize = 2048;
 /// A request for embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EmbeddingCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) work: EmbedRequest,
     /// Encode vectors as base64 of little-endian floats instead of lists of numbers.
     pub(crate) base64: bool,
@@ -36,7 +36,7 @@ pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, Error> {
         dimensions: request.dimensions.map_or(0, |Uint(length)| length),
     };
     Ok(EmbeddingCall {
-        common: common(request.asking),
+        asked: asked(request.asking),
         work,
         base64: request.encoding_format == Some(Encoding("base64")),
     })

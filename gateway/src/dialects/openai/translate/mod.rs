@@ -12,23 +12,24 @@ mod response;
 use muster_core::Error;
 use muster_proto::v1::{GenerateRequest, Prompt};
 
+pub(in crate::dialects) use self::chat::conversation;
 pub(crate) use self::{
     chat::chat,
     completion::completions,
-    embedding::embeddings,
+    embedding::{MAX_INPUTS, embeddings},
     rerank::{RerankCall, rerank},
     response::{Echo, responses},
 };
 use super::requests::Asking;
 use crate::translate::{
-    Common, ModelName, View,
+    Asked, View,
     object::{self, Object},
 };
 
 /// A chat request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ChatCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) view: View,
     pub(crate) work: GenerateRequest,
 }
@@ -36,7 +37,7 @@ pub(crate) struct ChatCall {
 /// A completion request; each prompt is a piece of work of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CompletionCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) view: View,
     pub(crate) work: Vec<GenerateRequest>,
     /// With `echo`: what to show before each prompt's output.
@@ -62,14 +63,10 @@ fn opened(body: &[u8]) -> Result<Object<'_>, Error> {
     Ok(body)
 }
 
-fn common(asking: Asking) -> Common {
-    let Asking {
-        model: ModelName(model),
-        user,
-    } = asking;
-    Common {
-        model,
-        user: user.unwrap_or_default(),
+fn asked(asking: Asking) -> Asked {
+    Asked {
+        model: asking.model,
+        user: asking.user.unwrap_or_default(),
         thinking: false,
     }
 }

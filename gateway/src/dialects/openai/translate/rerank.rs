@@ -3,9 +3,9 @@
 use muster_core::Error;
 use muster_proto::v1::RerankRequest;
 
-use super::{super::requests::RerankBody, common, opened};
+use super::{super::requests::RerankBody, asked, opened};
 use crate::translate::{
-    Common,
+    Asked,
     object::{Field, Kind},
     read::{At, Fields as _, Uint},
 };
@@ -16,7 +16,7 @@ const MAX_DOCUMENTS: usize = 4096;
 /// A request to score documents.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RerankCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) work: RerankRequest,
     /// Number of documents to return, highest score first; absent = all, in input order (gateway/README.md, Lemonade).
     pub(crate) top_n: Option<usize>,
@@ -40,7 +40,7 @@ pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, Error> {
     let documents = list.iter().map(document).collect::<Result<_, _>>()?;
     let most = |Uint(most)| usize::try_from(most).unwrap_or(usize::MAX);
     Ok(RerankCall {
-        common: common(request.asking),
+        asked: asked(request.asking),
         work: RerankRequest {
             query: request.query,
             documents,

@@ -4,23 +4,20 @@
 
 use muster_core::Error;
 use muster_proto::v1::{
-    Chat, ChatMessage, ContentPart, GenerateRequest, InputAudio, ToolCall, content_part,
-    generate_request::Input,
+    ChatMessage, ContentPart, GenerateRequest, InputAudio, ToolCall, content_part, generate_request::Input,
 };
 
 use super::{
     super::requests::{Include, ResponseBody, Truncation, unsupported},
-    PLATFORM,
-    chat::template,
-    common,
+    PLATFORM, asked,
+    chat::conversation,
     messages::Messages,
 };
 use crate::translate::{
-    Common, View,
+    Asked, View,
     object::{self, Field, Kind, Object},
     output::{ResponseFormat, best_of, limit, switches},
     read::{Fields as _, Int, Uint},
-    tools::{Tools, tool_choice},
 };
 
 /// Fields for features that Muster does not have (a store, tools of OpenAI's); they are refused.
@@ -46,7 +43,7 @@ const SHOWN: [(&str, &str); 13] = [
 /// A request for a response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ResponseCall {
-    pub(crate) common: Common,
+    pub(crate) asked: Asked,
     pub(crate) view: View,
     pub(crate) work: GenerateRequest,
     pub(crate) echo: Echo,
@@ -68,24 +65,18 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
     let request = ResponseBody::take_from(&mut body)?;
     // It limits calls of built-in tools. There are none, so any limit holds.
     let (None | Some(Uint(_)), None | Some(Truncation)) = (request.max_tool_calls, request.truncation);
-    let mut common = common(request.asking);
+    let mut asked = asked(request.asking);
     let mut view = View {
         choices: 1,
         stream: request.stream.unwrap_or_default(),
         ..View::default()
     };
-    let Tools(tools) = request.tools.tools;
-    let mut chat = Chat {
-        messages: conversation(request.instructions, request.input, request.messages)?,
-        tool_choice: tool_choice(request.tools.tool_choice, &tools)?,
-        tools,
-        parallel_tool_calls: request.tools.parallel_tool_calls,
-        ..Chat::default()
-    };
-    let mut asked = request.template;
+    let turns = turns(request.instructions, request.input, request.messages)?;
+    let mut template = request.template;
     let effort = request.reasoning.and_then(|reasoning| reasoning.effort);
-    asked.reasoning_effort = asked.reasoning_effort.or(effort);
-    template(asked, &mut chat, &mut common)?;
+    template.reasoning_effort = template.reasoning_effort.or(effort);
+    let chat;
+    (chat, asked.thinking) = conversation(Messages(turns), request.tools, template)?;
     let format = request.text.and_then(|text| text.format);
     let top = request.top_logprobs.map_or(0, |Int(top)| top.unsigned_abs());
     let mut work = GenerateRequest {
@@ -102,7 +93,7 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
     body.discard(&["stream_options"]);
     work.extra_json = body.rest();
     Ok(ResponseCall {
-        common,
+        asked,
         view,
         work,
         echo,
@@ -144,7 +135,7 @@ fn echo(body: &Object<'_>) -> Echo {
 }
 
 /// Reads `instructions`, then `input` (text or items) or seed 001's `messages`.
-fn conversation(
+fn turns(
     instructions: Option<String>,
     input: Option<Field<'_>>,
     messages: Option<Messages>,

@@ -2,6 +2,8 @@
 
 use muster_proto::v1::generate_request::Constraint;
 
+use muster_proto::v1::Chat;
+
 use super::*;
 
 fn read(fields: &str) -> Result<ResponseCall, Error> {
@@ -98,13 +100,13 @@ fn thinking_and_effort_reach_the_template() {
     assert!(
         read(r#""input": "x", "thinking": "enabled""#)
             .unwrap()
-            .common
+            .asked
             .thinking
     );
     assert!(
         !read(r#""input": "x", "thinking": "default""#)
             .unwrap()
-            .common
+            .asked
             .thinking
     );
     let chat = chat(r#""input": "x", "reasoning": {"effort": "low"}"#);
