@@ -1,7 +1,8 @@
-//! The events of an answer: those of one request, or of several that answer one call together (completions with several prompts), whose choices
-//! are numbered through.
+//! The events of an answer. They come from one request, or from several that answer one call together (completions with several prompts);
+//! then the choices get consecutive numbers.
 //!
-//! Invariant: exactly one terminal event comes out, and it is the last. Once one request has failed the others are dropped, which cancels them.
+//! Invariant: exactly one terminal event is returned, and it is the last. Once one request has failed, the others are dropped, which
+//! cancels them.
 
 use std::{
     future::poll_fn,
@@ -18,11 +19,11 @@ use crate::{
     stats::Meter,
 };
 
-/// The requests that make up an answer.
+/// The requests whose events make up an answer.
 #[derive(Debug)]
 pub(crate) struct AnswerEvents {
     parts: Vec<Option<Admitted>>,
-    /// Choices of each request.
+    /// Number of choices of each request.
     choices: u32,
     waited: bool,
     finished: Finished,
@@ -40,15 +41,15 @@ impl AnswerEvents {
         }
     }
 
-    /// Whether the model was loaded for it.
+    /// Whether the request had to wait until its model was loaded.
     pub(crate) const fn waited(&self) -> bool {
         self.waited
     }
 
-    /// Waits for the first events; an error that comes first is the whole answer.
+    /// Waits for the first events. An error that comes first is the whole answer.
     ///
     /// # Errors
-    /// What the first event says if it is a failure.
+    /// The failure in the first event.
     pub(crate) async fn first(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         poll_fn(|cx| self.poll(cx, &mut events)).await;
@@ -58,7 +59,7 @@ impl AnswerEvents {
         }
     }
 
-    /// Appends what is ready to `out`; ready if that is anything.
+    /// Appends the events that are ready to `out`. Ready if there are any.
     pub(crate) fn poll(&mut self, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()> {
         let before = out.len();
         std::task::ready!(self.advance(cx, out));
@@ -71,7 +72,7 @@ impl AnswerEvents {
 
     fn advance(&mut self, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()> {
         if let [part] = self.parts.as_mut_slice() {
-            // The common case: nothing to number.
+            // The common case of one request: its choices need no new numbers.
             return match part {
                 Some(part) => read(part, cx, out),
                 None => Poll::Pending,
@@ -129,7 +130,7 @@ impl AnswerEvents {
     }
 }
 
-/// Events of one request; an end without a terminal event becomes one.
+/// Reads the events of one request. An end without a terminal event becomes a terminal error.
 fn read(part: &mut Admitted, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<()> {
     if !part.events.is_empty() {
         out.append(&mut part.events);

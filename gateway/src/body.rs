@@ -1,7 +1,7 @@
-//! The HTTP body of a streamed answer. It owns the requests behind it: when the client goes, hyper drops it, and that cancels them.
+//! The HTTP body of a streamed answer. It owns the requests behind it: when the client leaves, hyper drops the body, and that cancels them.
 //!
-//! What is ready together leaves in one frame, a lone token never waits. hyper stops polling a body whose client does not read; then no credit is
-//! granted, and the engine stops (PROTOCOL.md 18).
+//! Events that are ready together leave in one frame; a single token never waits. hyper stops polling a body whose client does not read.
+//! Then no more credit is granted, and the engine stops (PROTOCOL.md 18).
 
 use std::{
     convert::Infallible,
@@ -15,18 +15,18 @@ use muster_proto::v1::Event;
 
 use crate::{answer_events::AnswerEvents, render::Render};
 
-/// Frames of a stream.
+/// A body that renders events into frames.
 #[derive(Debug)]
 pub(crate) struct EventBody<R> {
     answers: Option<AnswerEvents>,
-    /// Events that are not shown yet.
+    /// Events that are not rendered yet.
     events: Vec<Event>,
     render: R,
     buffer: BytesMut,
 }
 
 impl<R: Render> EventBody<R> {
-    /// Shows `events`, then what `answers` yields.
+    /// A body that renders `events` first, and then those of `answers`.
     pub(crate) fn new(answers: AnswerEvents, events: Vec<Event>, render: R) -> Self {
         Self {
             answers: Some(answers),

@@ -1,11 +1,11 @@
-//! What is read from the route table when somebody asks for `GET /metrics`.
+//! Gauges that are read from the route table at each `GET /metrics`.
 
 use muster_proto::v1::ModelStatus;
 use prometheus::{IntGaugeVec, Opts, Registry, proto::MetricFamily};
 
 use crate::fleet::{Contact, table::Table};
 
-/// All gauges, with their values now. `health`: whether the controller answers, and how many troubles it has.
+/// All gauges with their current values. `contact`: whether the controller answers; `troubles`: how many troubles it reports.
 pub(crate) fn read(table: &Table, (contact, troubles): (Contact, usize)) -> Vec<MetricFamily> {
     let registry = Registry::new();
     let gauge = |name: &str, help: &str, labels: &[&str]| gauge(&registry, name, help, labels);

@@ -6,12 +6,12 @@
 //!                 └─ body ◄─ render ◄─ answers    fleet ◄══► controller
 //! ```
 //!
-//! * [`io`](self) threads accept and serve; `web` says who may ask and runs one request, whatever its dialect.
-//! * Each of the `dialects` translates its JSON into one validated request and renders typed events as its answers; what they share is in
-//!   `translate` and `render`. Both are pure.
-//! * `dispatch` finds an instance; `session` is the one stream to each worker; `fleet` follows the controller.
+//! * `io` accepts connections and serves them; `web` checks who may ask and runs a request of any dialect.
+//! * Each of the `dialects` translates JSON into one validated request and renders typed events as its answers; `translate` and `render`
+//!   have what dialects share. Both are pure.
+//! * `dispatch` finds an instance; `session` is the stream to one worker; `fleet` follows the controller.
 //!
-//! Architecture invariant: the controller is not on the way of a request whose model is loaded.
+//! Architecture invariant: a request for a loaded model does not involve the controller.
 #![forbid(unsafe_code)]
 
 mod answer_events;
@@ -44,20 +44,20 @@ use self::{
     web::budget::Budget,
 };
 
-/// Longest wait for the controller before the gateway calls itself ready.
+/// How long the gateway waits for the controller's first routes before it is ready anyway.
 const FIRST_ROUTES: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT, then drains. Runs on the control thread's `current_thread` runtime.
 ///
 /// # Errors
-/// The address cannot be bound or must not be without a key, a key file cannot be read, signals cannot be handled, or a part of the gateway ended
-/// by itself.
+/// The address cannot be bound, or would need an API key; a key file cannot be read; signals cannot be handled; or a part of the gateway
+/// ended by itself.
 pub async fn run(options: Options) -> std::io::Result<()> {
     let stop = CancellationToken::new();
     let credentials = Credentials::from(options.token.read()?.as_ref());
     let fleet = Fleet::new(&options.controller, &credentials, options.load_wait());
     let life = Life::default();
-    // Ends with the runtime, that is, with the process; and the process with it.
+    // This task ends with the runtime. If it ends earlier, the gateway stops.
     tokio::spawn(life.part("routes").run(std::sync::Arc::clone(&fleet).follow()));
     let keys = options.keys()?;
     let settings = Settings {
@@ -81,7 +81,7 @@ pub async fn run(options: Options) -> std::io::Result<()> {
         (&stop, &life),
     )
     .await?;
-    // Ready all the same if the controller is away: its routes come when it does.
+    // Ready even if the controller is away: its routes come later.
     drop(tokio::time::timeout(FIRST_ROUTES, fleet.tried()).await);
     tracing::info!(address = %threads.address(), controller = %options.controller, "listening");
     tokio::spawn(process::show_life(life.clone()));

@@ -1,4 +1,4 @@
-//! `muster-gateway`: see the library.
+//! The binary `muster-gateway`; the library does the work.
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory as _, FromArgMatches as _};

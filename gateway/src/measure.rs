@@ -1,4 +1,4 @@
-//! What the benches measure, from outside the crate.
+//! Access for the benchmarks to what they measure.
 
 use bytes::BytesMut;
 use muster_proto::v1::{Delta, Event, TokenLogprob, TopLogprob, event::Kind};
@@ -9,7 +9,7 @@ use crate::{
     translate::View,
 };
 
-/// A stream that shows the same piece of text again and again.
+/// A stream that renders the same piece of text again and again.
 #[allow(missing_debug_implementations, reason = "only for benches")]
 pub struct Chunks {
     render: Box<dyn Render>,
@@ -18,7 +18,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// A stream of this dialect: `chat`, `completion`, `response`, `message`, `ollama` or `llamacpp`; with `logprobs`, each token has its
+    /// A stream of a dialect: `chat`, `completion`, `response`, `message`, `ollama` or `llamacpp`. With `logprobs`, each token has its
     /// probability and two alternatives, in dialects that show them.
     ///
     /// # Panics
@@ -69,13 +69,13 @@ impl Chunks {
         self.render_this(self.event.clone())
     }
 
-    /// So many events as a worker sends them, to be given to [`render_this`](Self::render_this).
+    /// `count` events as a worker sends them, for [`render_this`](Self::render_this).
     #[must_use]
     pub fn events(&self, count: usize) -> Vec<Event> {
         vec![self.event.clone(); count]
     }
 
-    /// Renders one event and lets its frame go, as a body does; returns the frame's size in bytes.
+    /// Renders one event, drops its frame as a body does, and returns the frame's size in bytes.
     pub fn render_this(&mut self, event: Event) -> usize {
         self.render.event(event, &mut self.out);
         self.out.split().freeze().len()

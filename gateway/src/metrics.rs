@@ -1,6 +1,6 @@
-//! What this gateway counts, in Prometheus' text form (`GET /metrics`). No name carries a request's id.
+//! The gateway's counters, in Prometheus' text form (`GET /metrics`). No label has a request's id.
 //!
-//! Counters belong to the process: its I/O threads share them. What is read from the route table when somebody asks is in `gauges.rs`.
+//! The counters belong to the process: its I/O threads share them. `gauges.rs` reads gauges from the route table at each request.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -11,7 +11,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-/// Seconds; from a stub's first token to a load from a slow disk.
+/// Bucket limits in seconds, from a stub's first token to a load from a slow disk.
 const BUCKETS: [f64; 15] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0,
 ];
@@ -108,18 +108,18 @@ fn register<T: Collector + Clone + 'static>(registry: &Registry, collector: T) -
     collector
 }
 
-/// Whether something ended well.
+/// The label for success or failure.
 fn outcome(ok: bool) -> &'static str {
     if ok { "ok" } else { "failed" }
 }
 
-/// The controller told of something without what it must have.
+/// Counts a message of the controller that lacks a required field.
 pub(crate) fn malformed(about: &'static str, missing: Missing) {
     tracing::error!(about, %missing, "what the controller sent is left out");
     METRICS.malformed.with_label_values(&[about]).inc();
 }
 
-/// An HTTP request was answered. `route` is its pattern, not its path.
+/// Counts an answered HTTP request. `route` is the route's pattern, not its path.
 pub(crate) fn answered(method: &str, route: &str, status: u16, took: Duration) {
     let status = status.to_string();
     METRICS
@@ -132,7 +132,7 @@ pub(crate) fn answered(method: &str, route: &str, status: u16, took: Duration) {
         .observe(took.as_secs_f64());
 }
 
-/// The first piece of an answer's output came.
+/// Records the time to the first output of an answer.
 pub(crate) fn first_token(model: &str, took: Duration) {
     METRICS
         .first_token
@@ -140,7 +140,7 @@ pub(crate) fn first_token(model: &str, took: Duration) {
         .observe(took.as_secs_f64());
 }
 
-/// An answer ended; none = it failed.
+/// Counts the tokens of an answer that ended; none = it failed.
 pub(crate) fn ended(model: &str, usage: Option<&Usage>) {
     METRICS
         .answers
@@ -156,7 +156,7 @@ pub(crate) fn ended(model: &str, usage: Option<&Usage>) {
     }
 }
 
-/// A request waited for its model.
+/// Records how long a request waited for its model.
 pub(crate) fn waited(model: &str, ok: bool, took: Duration) {
     METRICS
         .waits
@@ -164,7 +164,7 @@ pub(crate) fn waited(model: &str, ok: bool, took: Duration) {
         .observe(took.as_secs_f64());
 }
 
-/// Everything, as text: the counters, and the gauges that were just read.
+/// The counters and the given gauges as text.
 pub(crate) fn text(gauges: &[MetricFamily]) -> String {
     let mut out = Vec::new();
     for families in [&METRICS.registry.gather()[..], gauges] {

@@ -1,4 +1,4 @@
-//! The command line.
+//! The gateway's command line.
 
 use std::{io, num::NonZeroUsize, thread, time::Duration};
 
@@ -17,22 +17,22 @@ use crate::{
     web::host::Hosts,
 };
 
-/// Below the limit of one internal message, since an encoded request is hardly larger than its JSON.
+/// Less than the limit of an internal message, because an encoded request is hardly larger than its JSON.
 const MAX_BODY_BYTES: i64 = 60 << 20;
 
-/// HTTP in front of Muster's workers.
+/// Muster's HTTP gateway: the APIs of OpenAI, Anthropic, Ollama, llama.cpp and Lemonade in front of Muster's workers.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-gateway", version, max_term_width = 100)]
 pub struct Options {
-    /// Where the controller listens for our own processes: unix:PATH, or HOST:PORT with --token-file.
+    /// Address of the controller: unix:PATH, or HOST:PORT with --token-file.
     #[arg(long, env = "MUSTER_GATEWAY_CONTROLLER", default_value_t = place::controller())]
     pub controller: Address,
 
-    /// Where to listen for HTTP: HOST:PORT (port 0 = any free one) or unix:PATH.
+    /// Address to listen on for HTTP: HOST:PORT (port 0 = any free port) or unix:PATH.
     #[arg(long, env = "MUSTER_GATEWAY_LISTEN", default_value = "127.0.0.1:8000")]
     pub listen: Address,
 
-    /// I/O threads, each with its own listener and sessions [default: the machine's cores].
+    /// Number of I/O threads, each with its own listener and sessions [default: number of cores].
     #[arg(long, env = "MUSTER_GATEWAY_IO_THREADS")]
     pub io_threads: Option<NonZeroUsize>,
 
@@ -41,45 +41,46 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(1..=MAX_BODY_BYTES))]
     pub max_body_bytes: u32,
 
-    /// Most bytes of request bodies held at once; what comes on top is refused with 429. Bodies up to 64 KiB do not count.
+    /// Largest total size in bytes of request bodies held at the same time; more are refused with 429. Bodies up to 64 KiB do not count.
     #[arg(long, env = "MUSTER_GATEWAY_MAX_BODIES_BYTES", default_value_t = 256 << 20)]
     pub max_bodies_bytes: u64,
 
-    /// Most connections at once, and never more than half of the files that the process may open; others wait.
+    /// Largest number of connections; more wait. Never more than half of the files that the process may open.
     #[arg(long, env = "MUSTER_GATEWAY_MAX_CONNECTIONS", default_value_t = 16_384, value_parser = connections)]
     pub max_connections: usize,
 
-    /// Who may ask.
+    /// API keys.
     #[command(flatten)]
     pub keys: KeyOptions,
 
-    /// Between our processes on several machines.
+    /// Token between Muster's own processes on different machines.
     #[command(flatten)]
     pub token: TokenOptions,
 
-    /// Whether a request loads its model when it is not loaded: on or off. A model's own `autoload` wins over this, and a request's
-    /// `?autoload=` over both.
+    /// Whether a request loads its model when it is not loaded: on or off. A model's own `autoload` overrides this, and a request's
+    /// `?autoload=` overrides both.
     #[arg(long, env = "MUSTER_AUTOLOAD", default_value = "on", value_parser = switch, action = clap::ArgAction::Set)]
     pub autoload: bool,
 
-    /// Requests may not say `?autoload=`.
+    /// Ignore `?autoload=` in requests.
     #[arg(long, env = "MUSTER_LOCK_AUTOLOAD")]
     pub lock_autoload: bool,
 
-    /// Listen beyond this machine although nobody needs a key.
+    /// Allow listening beyond this machine without an API key.
     #[arg(long, env = "MUSTER_ALLOW_NO_API_KEY")]
     pub allow_no_api_key: bool,
 
-    /// Further names by which requests may come where nobody needs a key; loopback addresses and localhost always may.
+    /// Further host names under which requests may come if no API key is required. Loopback addresses and localhost are always allowed.
     #[arg(long, env = "MUSTER_ALLOWED_HOST", value_delimiter = ',', value_name = "NAME")]
     pub allowed_host: Vec<String>,
 
-    /// Whether what is cached of one key's prompts serves other keys too, on or off: it makes beginnings that they share faster, and lets each tell what
-    /// others asked [default: on, but off with several keys].
+    /// Whether the prompt cache is shared between API keys: on or off. Sharing makes common beginnings faster, but lets each key's users
+    /// find out what others asked [default: on, but off with several keys].
     #[arg(long, env = "MUSTER_SHARE_PREFIXES", value_parser = switch, value_name = "on|off")]
     pub share_prefixes: Option<bool>,
 
-    /// Hosts whose images and sounds engines may fetch when a request names their address; they follow redirects. Without it only `data:` URLs pass.
+    /// Hosts from which engines may fetch images and audio by URL; engines follow their redirects. By default only `data:` URLs are
+    /// allowed.
     #[arg(
         long,
         env = "MUSTER_ALLOWED_MEDIA_HOST",
@@ -88,15 +89,15 @@ pub struct Options {
     )]
     pub allowed_media_host: Vec<String>,
 
-    /// Longest time in seconds that a request waits for its model to be loaded [default: as long as its client does].
+    /// Longest time in seconds that a request waits for its model to load [default: no limit].
     #[arg(long, env = "MUSTER_GATEWAY_LOAD_WAIT_SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub load_wait_seconds: Option<u32>,
 
-    /// Seconds that running streams get to end after SIGTERM.
+    /// Time in seconds for running streams to finish after SIGTERM.
     #[arg(long, env = "MUSTER_GATEWAY_DRAIN_SECONDS", default_value_t = 30)]
     pub drain_seconds: u64,
 
-    /// critical, error, warning, info, debug or trace; RUST_LOG wins.
+    /// Log level: critical, error, warning, info, debug or trace. RUST_LOG overrides it.
     #[arg(long, env = "MUSTER_LOG_LEVEL", default_value_t)]
     pub log_level: LogLevel,
 }
@@ -107,31 +108,31 @@ impl Options {
         usize::try_from(self.max_body_bytes).unwrap_or(usize::MAX)
     }
 
-    /// Most bytes of request bodies at once, at least one body's.
+    /// Largest total size of request bodies in bytes, at least that of one body.
     pub(crate) fn max_bodies(&self) -> usize {
         usize::try_from(self.max_bodies_bytes)
             .unwrap_or(usize::MAX)
             .max(self.max_body())
     }
 
-    /// Longest wait for a load.
+    /// How long a request waits for a load; none = no limit.
     pub(crate) fn load_wait(&self) -> Option<Duration> {
         self.load_wait_seconds
             .map(|seconds| Duration::from_secs(seconds.into()))
     }
 
-    /// Threads to start.
+    /// Number of I/O threads to start.
     pub(crate) fn threads(&self) -> usize {
         let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.io_threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// Longest drain.
+    /// How long running streams may go on after SIGTERM.
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_seconds)
     }
 
-    /// When requests load models.
+    /// Whether requests load models.
     pub(crate) fn autoload(&self) -> Autoload {
         Autoload {
             on: self.autoload,
@@ -139,12 +140,12 @@ impl Options {
         }
     }
 
-    /// Whether each key's prompts are cached for itself.
+    /// Whether cached prompts serve only requests with the same API key.
     pub(crate) fn private_prefixes(&self, keys: &Keys) -> bool {
         !self.share_prefixes.unwrap_or(!keys.are_several())
     }
 
-    /// By which names requests may come.
+    /// Host names under which requests may come.
     ///
     /// # Errors
     /// As [`keys`](Self::keys).
@@ -153,15 +154,15 @@ impl Options {
         Ok(Hosts::new(&self.listen, local, guarded, &self.allowed_host))
     }
 
-    /// Whose images and sounds engines may fetch.
+    /// The hosts from which engines may fetch images and audio.
     pub(crate) fn media(&self) -> MediaHosts {
         MediaHosts::new(&self.allowed_media_host)
     }
 
-    /// Who may ask.
+    /// The API keys.
     ///
     /// # Errors
-    /// A key file cannot be read or holds no key, or nobody needs a key although others than this machine can ask.
+    /// A key file cannot be read or has no key, or no key is required although other machines can connect.
     pub(crate) fn keys(&self) -> io::Result<Keys> {
         let keys = self.keys.read()?;
         if keys.guard_users() || self.allow_no_api_key || net::is_local(&self.listen)? {
@@ -213,7 +214,7 @@ mod tests {
         }
     }
 
-    /// proto/README.md, Trust; issue 10, 3.13.
+    /// Regression (issue 10, 3.13): see proto/README.md, Trust.
     #[test]
     fn prompts_are_shared_between_several_keys_only_where_the_operator_says_so() {
         let private = |args: &[&str]| {

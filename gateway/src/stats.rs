@@ -1,4 +1,4 @@
-//! How the last request of this gateway performed (seed 000, `GET /api/v1/stats`).
+//! Figures about the last request of this gateway (seed 000, `GET /api/v1/stats`).
 
 use std::{
     collections::HashMap,
@@ -12,47 +12,47 @@ use utoipa::ToSchema;
 
 use crate::metrics;
 
-/// Most token times that are kept: an answer may be longer than anybody wants to read its times.
+/// Largest number of token times that are kept per request.
 const MOST_TIMES: usize = 16_384;
 
-/// The last request's figures; zeros before the first one.
+/// Figures about the last request; zeros before the first one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 #[schema(as = LemonadeStats)]
 pub(crate) struct Last {
     /// Seconds from the request to its first token.
     pub(crate) time_to_first_token: f64,
-    /// Tokens per second, while generating.
+    /// Tokens generated per second.
     pub(crate) tokens_per_second: f64,
     /// Prompt tokens that were evaluated.
     pub(crate) input_tokens: u32,
     /// Tokens that were generated.
     pub(crate) output_tokens: u32,
-    /// Seconds that each generated token took; of a long answer the first 16384.
+    /// Seconds for each generated token; at most the first 16384.
     pub(crate) decode_token_times: Vec<f64>,
-    /// Prompt tokens, cached ones included.
+    /// Prompt tokens, those from the cache included.
     pub(crate) prompt_tokens: u32,
     /// Prompt tokens that came from the cache.
     pub(crate) cache_tokens: u32,
 }
 
-/// Shared by all threads; written once per request.
+/// The figures, shared by all threads and written once per request.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    /// Held for a copy, never across an await: a std mutex is enough.
+    /// Held only for a copy, never across an await: a std mutex is enough.
     last: Mutex<Lasts>,
 }
 
-/// The last requests.
+/// The figures of the last requests.
 #[derive(Debug, Default)]
 struct Lasts {
-    /// Of the last request of any model.
+    /// Of the last request with any key.
     overall: Last,
-    /// Of each key, of which there are as many as are configured; the empty one is nobody's in particular.
+    /// Of the last request with each key. The empty key stands for requests without a key.
     by_key: HashMap<String, Last>,
 }
 
 impl Stats {
-    /// The figures of the last request of all, or of a caller's key; where it has had none, of the last that was nobody's in particular.
+    /// The figures of the last request: of all, or of a caller's key. If that key had none, those of the last request without a key.
     pub(crate) fn last(&self, of_key: Option<&str>) -> Last {
         let lasts = self.lock();
         let Some(key) = of_key else {
@@ -81,7 +81,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Of a request of a key to `model` that began at `began`.
+    /// Measures a request with this key to `model` that began at `began`.
     pub(crate) fn new(stats: Arc<Stats>, key: String, model: String, began: Instant) -> Self {
         Self {
             stats,
@@ -95,13 +95,13 @@ impl Meter {
         }
     }
 
-    /// Takes an event that came at `now`.
+    /// Records an event that came at `now`.
     pub(crate) fn event(&mut self, event: &Event, now: Instant) {
         match &event.kind {
             Some(Kind::Delta(delta)) => self.delta(delta, now),
             Some(Kind::Finished(finished)) => {
                 metrics::ended(&self.model, Some(&finished.usage.unwrap_or_default()));
-                // Only what generates has figures; tokens without visible text are generated as well.
+                // Only requests that generate have figures. Tokens without visible text count as generated.
                 let generated = finished.usage.is_some_and(|usage| usage.completion_tokens > 0);
                 if generated || self.first.is_some() {
                     self.finish(finished, now);
@@ -119,7 +119,7 @@ impl Meter {
         }
     }
 
-    /// Tokens that come together share the time since the last ones.
+    /// Tokens that come together share the time since the previous ones.
     fn delta(&mut self, delta: &Delta, now: Instant) {
         if self.first.is_none() {
             self.first = Some(now);
@@ -137,7 +137,7 @@ impl Meter {
     fn finish(&mut self, finished: &Finished, now: Instant) {
         let usage = finished.usage.unwrap_or_default();
         if self.first.is_none() {
-            // None of its tokens came as an event: all of them came with the end.
+            // No token came as an event of its own: all came with the end.
             self.first = Some(now);
             let each = now.duration_since(self.latest).as_secs_f64() / f64::from(usage.completion_tokens);
             self.latest = now;
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Issue 10, 3.13: `/stats` showed each user the timings of others.
+    /// Regression (issue 10, 3.13): `/stats` showed each user the timings of others.
     #[test]
     fn a_user_is_shown_his_own_figures_or_nobodys() {
         let stats = Arc::new(Stats::default());

@@ -1,7 +1,7 @@
-//! What the gateway answers for itself: whether it takes requests, its counters, and the description of all routes.
+//! The gateway's own routes: whether it takes requests, its counters, and the OpenAPI document.
 //!
-//! With `?model=` health and counters are a model's, as llama.cpp's clients expect them at these paths (seed 004; gateway/README.md,
-//! llama.cpp's routes); errors are in llama.cpp's form for the same reason.
+//! With `?model=`, health and counters are those of a model, which llama.cpp's clients expect at these paths (seed 004; gateway/README.md,
+//! llama.cpp's routes). For the same reason errors have llama.cpp's form.
 
 use std::sync::{Arc, LazyLock};
 
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// The gateway itself.
+/// The gateway's own routes.
 pub(super) static DIALECT: Dialect = Dialect {
     name: "Muster",
     errors: &error::FORM,
@@ -65,16 +65,16 @@ fn routes() -> Vec<Route> {
     ]
 }
 
-/// It takes requests.
+/// The gateway takes requests.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = GatewayHealth)]
 struct Health {
-    /// `ok`.
+    /// The word `ok`.
     status: &'static str,
-    /// Whether the controller speaks; loaded models are served without it. Not on `/live`.
+    /// Whether the gateway hears from the controller. Loaded models are served without it. Absent on `/live`.
     #[serde(skip_serializing_if = "Option::is_none")]
     controller: Option<Contact>,
-    /// What the controller cannot do at the moment, in words: state that it could not write, for example. Not on `/live`.
+    /// What the controller cannot do at the moment, in sentences; for example state that it could not write. Absent on `/live`.
     #[serde(skip_serializing_if = "Option::is_none")]
     troubles: Option<Vec<String>>,
 }
@@ -112,7 +112,7 @@ async fn live() -> Response {
     reply::value(StatusCode::OK, &health)
 }
 
-/// The gateway's own counters, or with `?model=` an engine's.
+/// The gateway's counters; with `?model=` those of the model's engine.
 async fn counters(
     State(app): State<Arc<App>>,
     Query(query): Query<EngineQuery>,
@@ -131,7 +131,7 @@ async fn counters(
     if !response.status().is_success() {
         return Ok(response);
     }
-    // What today's llama.cpp no longer counts follows its own.
+    // Append the counters of seed 004 that current versions of llama.cpp no longer have.
     let (parts, body) = response.into_parts();
     let more = Bytes::from(cache_usage(&description));
     let more = futures::stream::once(async move { Ok::<_, axum::Error>(more) });
@@ -141,7 +141,7 @@ async fn counters(
     ))
 }
 
-/// The document of all routes, made once.
+/// The OpenAPI document, made at first use.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| match openapi::document(super::routes()).to_json() {
     Ok(text) => text.into(),
     Err(error) => {

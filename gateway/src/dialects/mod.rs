@@ -1,7 +1,7 @@
-//! The dialects: each has its routes, reads its requests (`translate`) and writes its answers (`render`) and errors (`error`). What several share is
-//! in [`crate::translate`] and [`crate::render`].
+//! The dialects. Each has its routes, reads its requests (`translate`) and writes its answers (`render`) and errors (`error`). What several
+//! share is in [`crate::translate`] and [`crate::render`].
 //!
-//! Architecture invariant: dialects know each other's readers at most, never each other's routes.
+//! Architecture invariant: a dialect may use another's readers, never its routes.
 
 mod admin;
 pub(crate) mod anthropic;
@@ -16,7 +16,7 @@ use crate::{
     web::route::{Dialect, PREFIXES, Route},
 };
 
-/// Whose routes are served, in the order in which they are shown.
+/// All dialects, in the order in which the document shows them.
 const DIALECTS: [&Dialect; 7] = [
     &openai::DIALECT,
     &anthropic::DIALECT,
@@ -27,13 +27,13 @@ const DIALECTS: [&Dialect; 7] = [
     &gateway::DIALECT,
 ];
 
-/// All routes.
+/// All routes with their dialects.
 pub(crate) fn routes() -> impl Iterator<Item = (&'static Dialect, Route)> {
     let of = |dialect: &'static Dialect| (dialect.routes)().into_iter().map(move |route| (dialect, route));
     DIALECTS.into_iter().flat_map(of)
 }
 
-/// The form of errors at a path without a route: Ollama's clients ask below `/api`, all others know OpenAI's.
+/// The form of errors at a path without a route: Ollama's below `/api`, else OpenAI's.
 pub(crate) fn form_at(path: &str) -> &'static ErrorForm {
     let under = |prefix: &str| {
         path.strip_prefix(prefix)

@@ -1,14 +1,14 @@
-//! What makes requests belong to one conversation: the model and the prompt's beginning.
+//! A key for requests of the same conversation: a hash of the model and the beginning of the prompt.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use muster_proto::v1::{Prompt, content_part, generate_request::Input, prompt_piece, start::Work};
 
-/// Bytes of a prompt that count.
+/// Number of bytes at a prompt's beginning that are hashed.
 const BYTES: usize = 512;
 
-/// A hash of the model and the prompt's beginning; none where no cache would serve the next request better. The same in all gateways:
-/// `DefaultHasher::new` has fixed keys.
+/// The key of a request; none if no cache would help the next request. It is the same in all gateways, because `DefaultHasher::new` has
+/// fixed keys.
 pub(super) fn key(model: &str, work: &Work) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     model.hash(&mut hasher);
@@ -16,7 +16,7 @@ pub(super) fn key(model: &str, work: &Work) -> Option<u64> {
     match work {
         Work::Generate(generate) => match &generate.input {
             Some(Input::Chat(chat)) => {
-                // Up to the first thing the user said: that stays the same when the conversation goes on.
+                // Up to the first turn of the user: this part stays the same as the conversation goes on.
                 let first = chat.messages.iter().position(|message| message.role == "user");
                 let turns = first.map_or(chat.messages.len(), |index| index + 1);
                 let said = chat.messages.iter().take(turns);
@@ -35,7 +35,7 @@ pub(super) fn key(model: &str, work: &Work) -> Option<u64> {
     Some(feed.hasher.finish())
 }
 
-/// Hashes until enough has been seen.
+/// Hashes text until enough bytes were seen.
 struct Feed {
     hasher: DefaultHasher,
     left: usize,

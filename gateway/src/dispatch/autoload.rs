@@ -1,17 +1,18 @@
-//! Whether a request may load its model (gateway/README.md, Autoload): its own word, else the model's, else the gateway's; the operator may lock
-//! requests out. Off is the strict behaviour of seed 001: a model that is not loaded rejects, with a code that says how it stands.
+//! Whether a request may load its model (gateway/README.md, Autoload). The request's `autoload` decides, else the model's, else the
+//! gateway's; the operator may ignore the request's. If it is off, a model that is not loaded rejects requests with a code for its state,
+//! as seed 001 requires.
 
 use muster_core::{Code, Error};
 use muster_proto::v1::ModelSummary;
 
 use crate::fleet::table::state_error;
 
-/// What the gateway was told.
+/// The gateway's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Autoload {
-    /// Where neither the request nor the model says.
+    /// The default if neither the request nor the model says anything.
     pub(crate) on: bool,
-    /// Requests may not say.
+    /// Ignore the request's own `autoload`.
     pub(crate) locked: bool,
 }
 
@@ -25,10 +26,11 @@ impl Default for Autoload {
 }
 
 impl Autoload {
-    /// Decides for a model that takes no requests now. `asked`: the request's own word. Without a `summary` nothing is known of it.
+    /// Decides for a model that does not take requests now. `asked`: the request's own `autoload`. Without a `summary` the model is
+    /// unknown.
     ///
     /// # Errors
-    /// Why it takes none, if it is not to be loaded.
+    /// Why the model takes no requests, if it may not be loaded.
     pub(super) fn check(self, asked: Option<bool>, summary: Option<&ModelSummary>) -> Result<(), Error> {
         let model = summary.and_then(|summary| summary.autoload);
         let asked = asked.filter(|_| !self.locked);
@@ -42,7 +44,7 @@ impl Autoload {
     }
 }
 
-/// A switch, as people write it.
+/// Parses a switch: `on`, `off` and their usual synonyms.
 pub(crate) fn on_off(text: &str) -> Option<bool> {
     match text {
         "on" | "true" | "1" => Some(true),
@@ -77,7 +79,7 @@ mod tests {
         assert!(!loads(true, false, None, Some(false)));
         assert!(loads(false, false, Some(true), Some(false)));
         assert!(!loads(true, false, Some(false), Some(true)));
-        // Locked: the request's word does not count.
+        // Locked: the request's `autoload` is ignored.
         assert!(loads(true, true, Some(false), None));
         assert!(!loads(false, true, Some(true), None));
         assert!(Autoload::default().check(None, None).is_ok());

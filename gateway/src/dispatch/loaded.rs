@@ -1,5 +1,5 @@
-//! Short questions to an instance that is there: tokens, templates, an engine's own HTTP. They load nothing (gateway/README.md, Autoload) and touch
-//! nothing.
+//! Short calls to a loaded instance: tokens, templates, an engine's own HTTP. They load nothing (gateway/README.md, Autoload) and do not
+//! count as a use.
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use tonic::{Response, Status};
 use super::{Dispatcher, media::MediaHosts, pick, unknown_model};
 use crate::fleet::{route::Route, table::state_error};
 
-/// A way to ask one loaded instance.
+/// A client for one loaded instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
-    /// To be named in each call.
+    /// The instance to name in each call.
     pub(crate) instance: Option<InstanceRef>,
     client: InferenceClient<Channel>,
     media: Arc<MediaHosts>,
 }
 
 impl Dispatcher {
-    /// An instance of `model` that is loaded.
+    /// A loaded instance of `model`.
     ///
     /// # Errors
     /// `unknown_model`, or why it is not loaded.
@@ -37,10 +37,10 @@ impl Dispatcher {
         self.reach(model, |_| true)
     }
 
-    /// The only instance of `model` that is loaded, or the one of that id: for what differs between replicas.
+    /// The loaded instance of `model` with this id, or its only one; for calls whose answer differs between replicas.
     ///
     /// # Errors
-    /// As [`loaded`](Self::loaded); `ambiguous_instance` names them if there are several and none was chosen.
+    /// As [`loaded`](Self::loaded); `ambiguous_instance`, with their ids, if there are several and none was chosen.
     pub(crate) fn loaded_instance(&self, model: &str, instance: Option<&str>) -> Result<Loaded, Error> {
         if let Some(instance) = instance {
             return self.reach(model, |id| id == instance);
@@ -75,7 +75,7 @@ impl Dispatcher {
         Ok(self.at(&target.route))
     }
 
-    /// The instance at a route.
+    /// A client for the instance of a route.
     pub(super) fn at(&self, route: &Route) -> Loaded {
         Loaded {
             instance: Some(route.instance()),
@@ -86,10 +86,10 @@ impl Dispatcher {
 }
 
 impl Loaded {
-    /// Renders a conversation into the prompt the model would see: a server's own reads its images for that.
+    /// Renders a conversation into the prompt that the model would get. `llama-server` reads the conversation's images for that.
     ///
     /// # Errors
-    /// `media_url_refused`, or what the worker says.
+    /// `media_url_refused`, or the worker's error.
     pub(crate) async fn apply_template(
         &mut self,
         call: ApplyTemplateCall,
@@ -103,7 +103,7 @@ impl Loaded {
     /// Turns text into tokens.
     ///
     /// # Errors
-    /// What the worker says.
+    /// The worker's error.
     pub(crate) async fn tokenize(&mut self, call: TokenizeCall) -> Result<TokenizeResult, Error> {
         answer(self.client.tokenize(call).await)
     }
@@ -113,15 +113,15 @@ impl Loaded {
     /// Turns tokens into text.
     ///
     /// # Errors
-    /// What the worker says.
+    /// The worker's error.
     pub(crate) async fn detokenize(&mut self, call: DetokenizeCall) -> Result<DetokenizeResult, Error> {
         answer(self.client.detokenize(call).await)
     }
 
-    /// The engine's own view.
+    /// The engine's description of the instance.
     ///
     /// # Errors
-    /// What the worker says.
+    /// The worker's error.
     pub(crate) async fn describe(&mut self, model: String) -> Result<EngineDescription, Error> {
         let call = DescribeCall {
             instance: self.instance.clone(),
@@ -130,10 +130,10 @@ impl Loaded {
         answer(self.client.describe(call).await)
     }
 
-    /// Passes an HTTP request to the engine; its answer comes in pieces.
+    /// Forwards an HTTP request to the engine. The answer comes in pieces.
     ///
     /// # Errors
-    /// What the worker says.
+    /// The worker's error.
     pub(crate) async fn engine_http(
         &mut self,
         call: EngineHttpCall,
@@ -146,7 +146,7 @@ impl Loaded {
 fn answer<T>(result: Result<Response<T>, Status>) -> Result<T, Error> {
     match result {
         Ok(response) => Ok(response.into_inner()),
-        // An error without typed details is the connection's.
+        // An error without typed details comes from the connection.
         Err(status) if status.details().is_empty() => {
             Err(Code::WorkerLost.error(format!("the worker did not answer: {}", status.message())))
         }

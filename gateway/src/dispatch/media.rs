@@ -1,27 +1,26 @@
-//! What content parts may point to: data that they carry themselves. An engine that was given an address would fetch it, from where it stands:
-//! inside the network, with its rights. Only hosts that the operator lists are passed on, and what fetches is then the engine, which also follows
-//! where those hosts send it.
+//! Checks the addresses in content parts. An engine would fetch an address from inside the network, with its own rights. So only `data:`
+//! URLs and hosts that the operator lists are passed on. The engine fetches from those hosts and follows their redirects.
 
 use muster_core::{Code, Error};
 use muster_proto::v1::{Chat, content_part, generate_request::Input, start::Work};
 use serde_json::Value;
 
-/// The hosts whose images and sounds engines may fetch.
+/// The hosts from which engines may fetch images and audio.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MediaHosts {
-    /// Lower case, without a port.
+    /// Host names in lower case, without a port.
     listed: Vec<String>,
 }
 
 impl MediaHosts {
-    /// These hosts; usually none.
+    /// The hosts that the operator listed; usually none.
     pub(crate) fn new(listed: &[String]) -> Self {
         Self {
             listed: listed.iter().map(|host| host.to_ascii_lowercase()).collect(),
         }
     }
 
-    /// Checks what a request wants done, before anything is loaded for it.
+    /// Checks a request before anything is loaded for it.
     ///
     /// # Errors
     /// `media_url_refused`, naming the message.
@@ -38,13 +37,13 @@ impl MediaHosts {
     /// As [`check`](Self::check), for a conversation.
     ///
     /// # Errors
-    /// As there.
+    /// `media_url_refused`, naming the message.
     pub(crate) fn check_chat(&self, chat: &Chat) -> Result<(), Error> {
         for (index, message) in chat.messages.iter().enumerate() {
             for part in &message.parts {
                 let checked = match &part.kind {
                     Some(content_part::Kind::ImageUrl(url)) => self.check_url(url),
-                    // Base64 has no colon, so what has one is an address.
+                    // Base64 has no colon, so data with a colon is an address.
                     Some(content_part::Kind::InputAudio(audio)) if audio.data.contains(':') => {
                         self.check_url(&audio.data)
                     }
@@ -57,7 +56,7 @@ impl MediaHosts {
         Ok(())
     }
 
-    /// Checks every address in a JSON text; text that is no JSON has none that anybody would find.
+    /// Checks every address in a JSON text. Text that is not JSON passes: no engine would find an address in it.
     ///
     /// # Errors
     /// `media_url_refused`.
@@ -84,7 +83,7 @@ impl MediaHosts {
     /// Checks one address.
     ///
     /// # Errors
-    /// `media_url_refused`. The address itself is not repeated: a data URL may be megabytes.
+    /// `media_url_refused`. The message does not repeat the address, since a data URL may have megabytes.
     pub(crate) fn check_url(&self, url: &str) -> Result<(), Error> {
         let data = url
             .get(..5)
@@ -97,13 +96,13 @@ impl MediaHosts {
     }
 }
 
-/// Whether a field of that name holds an address of something.
+/// Whether a field with this name holds an address.
 fn points(key: &str) -> bool {
     matches!(key, "url" | "uri" | "path" | "file" | "href" | "src")
         || ["_url", "_uri", "_path"].iter().any(|end| key.ends_with(end))
 }
 
-/// The host of a web address, if it is written so plainly that nobody reads another out of it.
+/// The host of a web address; none unless the address is so plain that no engine can read another host out of it.
 fn host(url: &str) -> Option<String> {
     let rest = ["https://", "http://"]
         .iter()
@@ -156,7 +155,7 @@ mod tests {
         "gopher://127.0.0.1:6379/_x",
     ];
 
-    /// Issue 10, 3.4: addresses in content parts were fetched by the engine.
+    /// Regression (issue 10, 3.4): the engine fetched addresses in content parts.
     #[test]
     fn only_data_is_passed_to_an_engine() {
         let none = MediaHosts::default();

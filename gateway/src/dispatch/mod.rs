@@ -39,65 +39,65 @@ use crate::{
     translate::{Common, gemma},
 };
 
-/// Longest silence before a worker counts as suspect.
+/// Time without an answer after which a worker counts as suspect.
 const ADMISSION: Duration = Duration::from_secs(2);
-/// Times a request may be sent again.
+/// Number of times a request may be sent again.
 const MAX_AGAIN: u32 = 3;
 
-/// What a request carries beside its work.
+/// Everything about a request except its work.
 #[derive(Clone, Debug)]
 pub(crate) struct Envelope {
     pub(crate) common: Common,
-    /// Constant over retries.
+    /// Id of the request, the same for all retries.
     pub(crate) request_id: String,
-    /// W3C trace context.
+    /// W3C trace context headers.
     pub(crate) trace: HashMap<String, String>,
-    /// Tells its sender from others, by the key; empty if that is not known.
+    /// The API key's name, by which callers take turns; empty if there is none.
     pub(crate) key: String,
-    /// Urgency among what waits, -4 to 4.
+    /// Urgency among waiting requests, -4 to 4.
     pub(crate) priority: i32,
-    /// Whether it may load its model, if it said so (`?autoload=`).
+    /// The request's own `?autoload=`; none if it has none.
     pub(crate) autoload: Option<bool>,
 }
 
-/// A request that a worker has admitted, with the events that came so far.
+/// A request that a worker has admitted, with the events received so far.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) request: Request<InFlight>,
     pub(crate) events: Vec<Event>,
-    /// It waited until its model was loaded.
+    /// The request waited until its model was loaded.
     pub(crate) waited: bool,
 }
 
-/// Sends requests of one I/O thread to workers.
+/// Sends the requests of one I/O thread to workers.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) pool: Arc<Pool>,
-    /// When requests load models.
+    /// Whether requests load models.
     pub(crate) autoload: Autoload,
-    /// Whose images and sounds engines may fetch.
+    /// The hosts from which engines may fetch images and audio.
     pub(crate) media: Arc<MediaHosts>,
-    /// Each key's prompts are cached for itself.
+    /// Whether cached prompts serve only requests with the same API key.
     pub(crate) private_prefixes: bool,
 }
 
 enum Refusal {
-    /// Try another instance; its worker may well host it.
+    /// Try another instance, perhaps on the same worker.
     Stale(Error),
-    /// Try another instance on another worker.
+    /// Try an instance on another worker.
     Away(Error),
-    /// Try another instance if one is ready; loading one more would not help.
+    /// Try another instance if one is ready. Loading one more would not help.
     Full(Error),
-    /// The answer is no.
+    /// Answer with this error.
     Final(Error),
 }
 
 impl Dispatcher {
-    /// Finds an instance for `work` and waits until it has admitted it, loading the model if need be.
+    /// Finds an instance for `work` and waits until the instance has admitted it. Loads the model if necessary.
     ///
     /// # Errors
-    /// What the worker or the controller said last; the catalogue's codes.
+    /// The last error of a worker or the controller, with a code of the catalogue.
     pub(crate) async fn dispatch(&self, envelope: &Envelope, work: &Work) -> Result<Admitted, Error> {
         self.media.check(work)?;
         let shaped = match self.fleet.table().model(&envelope.common.model) {
@@ -153,7 +153,7 @@ impl Dispatcher {
         }
     }
 
-    /// Waits until a model is loaded; nothing is sent to it. `autoload` is the request's own word.
+    /// Waits until a model is loaded, and sends it nothing. `autoload` is the request's own.
     ///
     /// # Errors
     /// Why it cannot be loaded.
@@ -161,11 +161,11 @@ impl Dispatcher {
         self.loaded_for(model, autoload).await.map(drop)
     }
 
-    /// A way to an instance for a call beside the sessions, loading the model if need be; `autoload` is the request's own word. The instance stays
-    /// while the waiter, if there is one, is kept.
+    /// A client for an instance, for calls beside the sessions. Loads the model if necessary; `autoload` is the request's own. If a waiter
+    /// is returned, it protects the instance until it is dropped.
     ///
     /// # Errors
-    /// Why it cannot be loaded.
+    /// Why the model cannot be loaded.
     pub(crate) async fn loaded_for(
         &self,
         model: &str,
@@ -216,7 +216,7 @@ impl Dispatcher {
                     check_thinking(envelope, summary.thinking)?;
                 }
                 None if table.known() => return Err(unknown_model(model)),
-                // Nothing was ever heard of the catalogue: the controller decides.
+                // The catalogue is not known yet: the controller decides.
                 None => {}
             }
             table.model(model).map_or(0, |summary| summary.queue_limit)
@@ -234,7 +234,7 @@ impl Dispatcher {
         Ok((Arc::new(Target::new(route, gauge, 0)), Some(waiter)))
     }
 
-    /// Whether this request may load its model.
+    /// Checks whether this request may load its model.
     fn may_load(&self, envelope: &Envelope) -> Result<(), Error> {
         let table = self.fleet.table();
         let summary = table.model(&envelope.common.model).map(Arc::as_ref);
@@ -255,7 +255,7 @@ impl Dispatcher {
         )
     }
 
-    /// Sends a request to one instance and waits until it is admitted. `silent` says that a worker has already kept silent about it.
+    /// Sends a request to one instance and waits until it is admitted. `silent`: a worker has already left it unanswered once.
     async fn attempt(
         &self,
         start: Start,
@@ -312,7 +312,7 @@ fn start(envelope: &Envelope, work: &Work, target: &Target, waiter: Option<&Wait
     Start {
         request_id: envelope.request_id.clone(),
         instance: Some(target.route.instance()),
-        // callers take turns by their keys, and within a key by the `user` they name
+        // Callers take turns by key, and within a key by the `user` that they name.
         fairness_key: envelope.key.clone(),
         fairness_user: envelope.common.user.clone(),
         priority: envelope.priority,
@@ -325,7 +325,7 @@ fn start(envelope: &Envelope, work: &Work, target: &Target, waiter: Option<&Wait
     }
 }
 
-/// The seed's text (seed 000, `GET /models/{id}`).
+/// The error with seed 000's text (`GET /models/{id}`).
 pub(crate) fn unknown_model(model: &str) -> Error {
     let error = Code::UnknownModel.error(format!("Model {model} has not been found"));
     error.with_param("model")
@@ -339,7 +339,7 @@ fn check_type(summary: &ModelSummary, work: &Work) -> Result<(), Error> {
     }
 }
 
-/// The wrong kind of model is refused before any load (gateway/README.md, Autoload); `does` says in words what was wanted of it.
+/// Refuses a model of the wrong type before any load (gateway/README.md, Autoload). `does` is what the request wanted, for the message.
 pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) -> Result<(), Error> {
     let is = match ModelType::try_from(summary.r#type) {
         Ok(ModelType::Unspecified) | Err(_) => ModelType::Llm,
@@ -359,7 +359,7 @@ pub(crate) fn check_kind(summary: &ModelSummary, want: ModelType, does: &str) ->
     Err(Code::UnsupportedByRuntime.error(message).with_param("model"))
 }
 
-/// Seed 001: switching is accepted only where the model advertises it; refused before any load where that is known.
+/// Refuses a request that switches thinking if the model cannot (seed 001). Checked before a load if it is known.
 fn check_thinking(envelope: &Envelope, can: Option<bool>) -> Result<(), Error> {
     if envelope.common.thinking && can == Some(false) {
         let message = format!(

@@ -1,7 +1,7 @@
-//! Which instance gets a request: two choices by load. The first is the rendezvous hash's winner of all ready replicas, so that a conversation
-//! returns to the instance that still has its beginning in its cache, and gateways agree on which that is without a table (proto/README.md, Life
-//! of a streaming chat); the second is random. The first is left only if it is clearly busier: a beginning computed again costs less than a long queue, but
-//! more than a neighbour in the batch.
+//! Which instance gets a request: the less busy of two. The first is the winner of a rendezvous hash over all ready replicas. So a
+//! conversation returns to the instance that has its beginning in the cache, and all gateways agree on that instance without sharing a
+//! table (proto/README.md, Life of a streaming chat). The second is random. It is used only if the first is clearly busier: reading a
+//! beginning again costs less than a long queue, but more than one more request in the batch.
 //!
 //! Architecture invariant: pure; randomness and suspicion are arguments.
 
@@ -14,11 +14,11 @@ use muster_proto::v1::RouteState;
 
 use crate::fleet::table::Target;
 
-/// How good a target is; only the best class present is used.
+/// How good a target is. Only targets of the best class present are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Ready,
-    /// The controller lost its worker, or it did not answer here: only if nothing else is there.
+    /// The controller lost its worker, or the worker left a request of this gateway unanswered.
     Suspect,
 }
 
@@ -31,8 +31,8 @@ fn class(target: &Target, suspect: &impl Fn(&Target) -> bool) -> Option<Class> {
     }
 }
 
-/// Picks among `targets`, leaving out those that `tried` names. Without an `affinity` both choices are random. `random(n)` returns a number
-/// below `n`.
+/// Picks one of `targets`, except those named in `tried`. Without an `affinity` both choices are random. `random(n)` returns a number below
+/// `n`.
 pub(super) fn pick(
     targets: &[Arc<Target>],
     affinity: Option<u64>,
@@ -64,7 +64,7 @@ pub(super) fn pick(
     Some(Arc::clone(if leave { two } else { one }))
 }
 
-/// Whether `one` has no sequence free and more to do than `two`, or more by a quarter of its sequences at least.
+/// Whether `one` has no free sequence and exceeds the load of `two` by a quarter of its sequences or more.
 fn clearly_busier(one: &Target, two: &Target) -> bool {
     let target = u64::from(one.route.target_inflight.max(1));
     let (load, other) = (one.gauge.load(), two.gauge.load());
@@ -72,14 +72,14 @@ fn clearly_busier(one: &Target, two: &Target) -> bool {
     load > other + slack
 }
 
-/// Index of the target that this key ranks highest.
+/// Index of the target that the key ranks highest.
 fn winner(affinity: u64, candidates: &[(Class, &Arc<Target>)]) -> usize {
     let ranked = candidates.iter().enumerate();
     let best = ranked.max_by_key(|(_, (_, target))| weight(affinity, target));
     best.map_or(0, |(index, _)| index)
 }
 
-/// Rendezvous hashing: each key ranks the instances its own way.
+/// Rendezvous hashing: each key orders the instances in its own way.
 fn weight(affinity: u64, target: &Target) -> u64 {
     let mut hasher = DefaultHasher::new();
     affinity.hash(&mut hasher);

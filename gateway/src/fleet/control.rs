@@ -1,6 +1,6 @@
-//! Questions and orders to the controller, for the operators behind the gateway.
+//! Calls to the controller for operators: questions and orders.
 //!
-//! Loads and unloads survive their caller: dropping a call here stops neither (gateway/README.md, Runtime Admin API).
+//! A load or an unload goes on if its call is dropped here (gateway/README.md, Runtime Admin API).
 
 use muster_core::{Code, Error};
 use muster_proto::{
@@ -16,15 +16,15 @@ use tonic::{Response, Status, Streaming};
 
 use crate::translate::LONGEST_NAME;
 
-/// A client of the controller.
+/// A client of the controller's Control service.
 #[derive(Clone, Debug)]
 pub(crate) struct Control(ControlClient<Channel>);
 
-/// A load that ended well.
+/// The result of a successful load.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadDone {
     pub(crate) model: Model,
-    /// Models that were unloaded to make room for it, as far as this call saw.
+    /// Models that were unloaded to make room, as far as this call saw.
     pub(crate) evicted: Vec<String>,
 }
 
@@ -39,13 +39,13 @@ impl Control {
     /// All models.
     ///
     /// # Errors
-    /// What the controller says, or `controller_unavailable`; so do all calls.
+    /// The controller's error, or `controller_unavailable`. This holds for all calls.
     pub(crate) async fn models(mut self) -> Result<Vec<Model>, Error> {
         let answer = self.0.list_models(ListModelsRequest::default()).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().models)
     }
 
-    /// One model.
+    /// The model with this id.
     ///
     /// # Errors
     /// `unknown_model`.
@@ -59,28 +59,28 @@ impl Control {
     /// Loads a model and waits until it is loaded.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Why it was not loaded.
     pub(crate) async fn load(mut self, request: LoadModelRequest) -> Result<LoadDone, Error> {
         nameable(&request.model)?;
         done(self.0.load_model(request).await).await
     }
 
-    /// Loads a model, in place of what is loaded of it with other settings, and waits until it is loaded.
+    /// Loads a model in place of an instance with other settings, and waits until it is loaded.
     ///
     /// # Errors
-    /// Why it is not. What was loaded is loaded still, or again, unless the error's detail `restored` is `false`.
+    /// Why it was not loaded. The former instance is still loaded, or loaded again, unless the error's detail `restored` is `false`.
     pub(crate) async fn replace(mut self, request: LoadModelRequest) -> Result<LoadDone, Error> {
         nameable(&request.model)?;
         done(self.0.replace_load(request).await).await
     }
 
-    /// Begins to load a model; its end is not waited for.
+    /// Begins to load a model and does not wait for the end.
     ///
     /// # Errors
-    /// Why it is not to be loaded.
+    /// Why the load was refused.
     pub(crate) async fn begin_load(mut self, request: LoadModelRequest) -> Result<(), Error> {
         nameable(&request.model)?;
-        // What is refused at once fails the call itself.
+        // An immediate refusal fails the call itself.
         let answer = self.0.load_model(request).await;
         answer.map(drop).map_err(|status| error(&status))
     }
@@ -131,7 +131,7 @@ impl Control {
     }
 }
 
-/// What a load comes to.
+/// Reads the events of a load to its end.
 async fn done(answer: Result<Response<Streaming<LoadModelEvent>>, Status>) -> Result<LoadDone, Error> {
     let mut events = answer.map_err(|status| error(&status))?.into_inner();
     let mut evicted = Vec::new();
@@ -149,7 +149,8 @@ async fn done(answer: Result<Response<Streaming<LoadModelEvent>>, Status>) -> Re
     Err(away("its stream ended before the load did"))
 }
 
-/// A name that is too long is nobody's; the controller's refusal, which repeats it, would not fit the headers that carry it.
+/// Refuses a name that is too long for any model. The controller's error repeats the name, which would not fit the headers that carry
+/// errors.
 fn nameable(model: &str) -> Result<(), Error> {
     if model.len() <= LONGEST_NAME {
         return Ok(());
@@ -162,7 +163,7 @@ pub(super) fn shown(model: Option<Model>) -> Result<Model, Error> {
     model.ok_or_else(|| Code::Internal.error("the controller showed no model"))
 }
 
-/// An error with typed details is the controller's own word; anything else is the connection's.
+/// The controller's own error if the status has typed details; otherwise the connection failed.
 pub(super) fn error(status: &Status) -> Error {
     if status.details().is_empty() {
         return away(status.message());

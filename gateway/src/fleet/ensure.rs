@@ -8,11 +8,11 @@
 //!                           failed            replaced by a new wish that avoids what refused
 //! ```
 //!
-//! A waiter counts until its request is admitted or gone: then its [`Waiter`] is dropped. The open stream is the hold.
+//! A waiter counts until its request is admitted or dropped; then its [`Waiter`] is dropped. The open stream is the hold.
 //! While the controller is away the same `ensure_id` is tried again for [`PATIENCE`].
-//! How long a request waits is counted for each by itself, not for the stream that they share: who came last would have the least time.
+//! The time limit counts for each request by itself, not for the shared stream: otherwise the last one to come would have the least time.
 //!
-//! Invariant: waiters are counted under the lock of all wishes, those of replaced ones too, so exactly one of them is the last.
+//! Invariant: waiters are counted under the lock of all wishes, those of replaced wishes too, so exactly one of them is the last.
 
 use std::{
     collections::HashMap,
@@ -35,34 +35,34 @@ use tonic::Status;
 use super::{Controller, route::Route};
 use crate::metrics;
 
-/// How long a wish outlives the controller (PROTOCOL.md 23).
+/// How long a wish is kept while the controller is away (PROTOCOL.md 23).
 const PATIENCE: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(250);
-/// Waiters of a cold model if the catalogue sets no limit.
+/// Number of requests that may wait for a model if the catalogue sets no limit.
 const DEFAULT_LIMIT: u32 = 128;
 
 #[derive(Clone, Debug)]
 enum State {
-    /// With the error of who waits no longer, by what is waited for.
+    /// Not decided yet. The code is the error of a request that stops waiting now.
     Waiting(Code),
     Ready(Box<Route>),
     Failed(Box<Error>),
 }
 
-/// One stream and those who wait for it.
+/// A stream and the requests that wait for it.
 #[derive(Debug)]
 struct Wish {
     request: EnsureLoadedRequest,
     state: watch::Sender<State>,
-    /// All waiters are gone.
+    /// Cancelled when all waiters are gone.
     unwanted: CancellationToken,
-    /// Those who wait. Changed under [`Wishes`]' lock only, which orders it.
+    /// Number of waiters. Changed only under the lock of [`Wishes`], which orders the changes.
     waiters: AtomicU32,
 }
 
 impl Wish {
-    /// Notes what is waited for, unless the wait is over.
+    /// Records what the wish waits for, unless it is decided.
     fn waits_for(&self, code: Code) {
         self.state.send_if_modified(|state| match state {
             State::Waiting(known) => std::mem::replace(known, code) != code,
@@ -71,18 +71,18 @@ impl Wish {
     }
 }
 
-/// Instances and workers that refused a request or never answered.
+/// Instances and workers that refused a request or did not answer it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Avoid {
     pub(crate) instances: Vec<InstanceId>,
     pub(crate) workers: Vec<WorkerId>,
 }
 
-/// All open wishes by model.
+/// All open wishes, by model.
 #[derive(Debug)]
 pub(crate) struct Wishes {
     controller: Controller,
-    /// How long a request waits for its model; none = as long as it takes.
+    /// How long a request may wait for its model; none = without limit.
     longest: Option<Duration>,
     runtime: Handle,
     /// Held for a few instructions, never across an await: a std mutex is enough.
@@ -103,7 +103,7 @@ impl Wishes {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for `model` with all others who do; at most `limit` may (0 = the default).
+    /// Adds a request to those that wait for `model`. At most `limit` may wait (0 = the default).
     ///
     /// # Errors
     /// `queue_full`.
@@ -139,7 +139,7 @@ impl Wishes {
             unwanted: CancellationToken::new(),
             waiters: AtomicU32::new(0),
         });
-        // The other waiters of a wish that is replaced keep it open until they are gone; nobody joins it any more.
+        // The other waiters of the replaced wish keep it open until they are gone. Nobody joins it any more.
         open.insert(model.to_owned(), Arc::clone(&wish));
         let waiter = Waiter::new(self, &wish, &open);
         self.runtime.spawn(pursue(self.controller.clone(), wish));
@@ -153,19 +153,19 @@ impl Wishes {
             return;
         }
         wish.unwanted.cancel();
-        // A replaced wish is not in the table any more; its successor stays.
+        // A replaced wish is no longer in the table; its successor stays.
         if open.get(model).is_some_and(|current| Arc::ptr_eq(current, wish)) {
             open.remove(model);
         }
     }
 }
 
-/// Whether `route` is one of those that refused.
+/// Whether `route` leads to an instance or worker that refused.
 fn refused(route: &Route, avoid: &Avoid) -> bool {
     avoid.instances.contains(&route.to.instance)
 }
 
-/// A place among those who wait for a model; dropping it gives it up.
+/// A place among the requests that wait for a model. Dropping it gives the place up.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     wishes: Arc<Wishes>,
@@ -175,7 +175,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Counts one more waiter; the guard shows that the lock is held.
+    /// Counts one more waiter. The guard proves that the lock is held.
     fn new(wishes: &Arc<Wishes>, wish: &Arc<Wish>, _: &MutexGuard<'_, HashMap<String, Arc<Wish>>>) -> Self {
         wish.waiters.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -186,7 +186,7 @@ impl Waiter {
         }
     }
 
-    /// The wish's id, which names the hold at the worker.
+    /// The id of the hold, which is the wish's `ensure_id`.
     pub(crate) fn hold_id(&self) -> &str {
         &self.wish.request.ensure_id
     }
@@ -194,7 +194,7 @@ impl Waiter {
     /// Waits for the route.
     ///
     /// # Errors
-    /// What the controller says, or `controller_unavailable`; after the longest wait `eviction_timeout`, `model_loading` or `no_worker`.
+    /// The controller's error, or `controller_unavailable`; after the longest wait `eviction_timeout`, `model_loading` or `no_worker`.
     pub(crate) async fn route(&mut self) -> Result<Route, Error> {
         let over = self.state.wait_for(|state| !matches!(state, State::Waiting(_)));
         let Some(longest) = self.wishes.longest else {
@@ -225,7 +225,7 @@ impl Drop for Waiter {
     }
 }
 
-/// What became of a wish; none if it was dropped.
+/// The result of a wish. A dropped wish has failed.
 fn settled(state: Option<&State>) -> Result<Route, Error> {
     match state {
         Some(State::Ready(route)) => Ok((**route).clone()),
@@ -234,18 +234,17 @@ fn settled(state: Option<&State>) -> Result<Route, Error> {
     }
 }
 
-/// Why one attempt ended.
+/// Why an attempt ended.
 enum Ended {
-    /// The controller said no.
+    /// The controller refused.
     Failed(Error),
-    /// The controller went away, or never was there.
+    /// The controller could not be reached, or the stream broke.
     Away { status: Status, heard: bool },
-    /// It went away after `ready`: the hold's time limit at the worker takes over.
+    /// The stream broke after `ready`: now the hold ends by its time limit at the worker.
     Held,
 }
 
-/// Runs a wish until all its waiters are gone. If the task were dropped, its waiters would see the state's sender go.
-/// Fails a wish whose task panics: nobody else would tell those who wait.
+/// Fails a wish whose task panics: nobody else would tell its waiters.
 struct Pursued<'a>(&'a Wish);
 
 impl Drop for Pursued<'_> {
@@ -257,6 +256,7 @@ impl Drop for Pursued<'_> {
     }
 }
 
+/// Runs a wish until all its waiters are gone. If the task is dropped, the waiters see that the sender is gone.
 async fn pursue(controller: Controller, wish: Arc<Wish>) {
     let _pursued = Pursued(&wish);
     tokio::select! {
@@ -297,7 +297,7 @@ async fn insist(controller: &Controller, wish: &Wish) {
     }
 }
 
-/// The route of an answer.
+/// Reads the route in an event.
 fn read(route: Option<v1::Route>) -> Result<Route, Error> {
     let read = route.ok_or(Missing("route")).and_then(Route::try_from);
     read.map_err(|missing| {
@@ -350,7 +350,7 @@ async fn attempt(controller: &Controller, wish: &Wish) -> Ended {
     if ready {
         return Ended::Held;
     }
-    // An error with typed details is the controller's own word; anything else is the connection's.
+    // An error with typed details is the controller's own; any other comes from the connection.
     let error = Error::from_status(&status);
     let gone = matches!(error.code, Code::ControllerUnavailable | Code::ShuttingDown);
     if status.details().is_empty() || gone {
@@ -436,7 +436,7 @@ mod tests {
         let old = Arc::clone(&waiters[0].wish);
         fail(&old);
         let _new = join();
-        // What another thread's waiter has between leaving and its end.
+        // Another thread's waiter still has this between leaving and its end.
         let _lingering = old.state.subscribe();
         drop(waiters);
         assert!(old.unwanted.is_cancelled());

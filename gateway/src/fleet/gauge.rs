@@ -1,11 +1,11 @@
-//! How busy instances are.
+//! How busy each instance is.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
-/// How busy an instance is, as this gateway knows: its own requests there and the queue that the worker reported last. Survives route updates.
+/// How busy an instance is, as this gateway knows: its own requests and the queue that the worker reported last. It survives route updates.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge {
     inflight: AtomicU32,
@@ -13,23 +13,23 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// Requests there, running and waiting.
+    /// Number of requests that run or wait there.
     pub(crate) fn load(&self) -> u64 {
-        // Relaxed: a heuristic, nothing else is ordered by it.
+        // Relaxed: the value is a heuristic, and nothing else is ordered by it.
         u64::from(self.inflight.load(Ordering::Relaxed)) + u64::from(self.queued.load(Ordering::Relaxed))
     }
 
-    /// Requests of this gateway there.
+    /// Number of this gateway's requests there.
     pub(crate) fn inflight(&self) -> u32 {
         self.inflight.load(Ordering::Relaxed)
     }
 
-    /// Requests that wait there, as the worker said last.
+    /// Number of requests that wait there, as the worker reported last.
     pub(crate) fn queued(&self) -> u32 {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// The worker said how many wait before a request.
+    /// Records how many requests wait there.
     pub(crate) fn report(&self, queued: u32) {
         self.queued.store(queued, Ordering::Relaxed);
     }
@@ -47,7 +47,7 @@ pub(crate) struct InFlight(Arc<Gauge>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // The last one out forgets the report, so that an old figure never keeps requests away.
+        // The last request to leave clears the report, so that an outdated number does not keep requests away.
         if self.0.inflight.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.queued.store(0, Ordering::Relaxed);
         }

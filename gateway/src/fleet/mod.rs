@@ -1,4 +1,4 @@
-//! What the gateway knows of the fleet: the route table that the controller streams, and wishes for models that are not loaded.
+//! What the gateway knows about the fleet: the route table that the controller streams, and wishes for models that are not loaded.
 //!
 //! ```text
 //!  controller ══ WatchRoutes ══► watch ─► tracker ─► table (ArcSwap) ◄── read by every request, no lock
@@ -38,37 +38,37 @@ use tokio::sync::watch as signal;
 
 use self::{control::Control, ensure::Wishes, models::Models, table::Table};
 
-/// The table follows the controller's answers by less than this.
+/// The table lags behind the controller's answers by less than this.
 const TABLE_LAG: Duration = Duration::from_secs(1);
 
-/// The highest epoch of any controller heard so far; lower ones are refused (PROTOCOL.md 5).
+/// The highest controller epoch seen so far; lower ones are refused (PROTOCOL.md 5).
 #[derive(Debug, Default)]
 pub(crate) struct Epochs(AtomicU64);
 
 impl Epochs {
-    /// Whether `epoch` may speak; remembers it if so.
+    /// Whether `epoch` is accepted; if so, it is remembered.
     fn admit(&self, epoch: u64) -> bool {
         self.0.fetch_max(epoch, Ordering::AcqRel) <= epoch
     }
 }
 
-/// Whether the controller speaks. Loaded models are served all the same (proto/README.md, idea 1); nothing new is loaded without it.
+/// Whether the gateway hears from the controller. Loaded models are served without it (proto/README.md, idea 1), but none can be loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ControllerContact)]
 pub(crate) enum Contact {
-    /// It has not spoken yet.
+    /// It has not answered yet.
     #[default]
     Connecting,
-    /// It speaks.
+    /// It answers.
     Ok,
-    /// It cannot be reached, or it refuses.
+    /// It cannot be reached, or it refuses the gateway.
     Unreachable,
-    /// It can be reached and says nothing: it hangs, or is stopped.
+    /// It can be reached but does not answer: it hangs, or is stopped.
     NotAnswering,
 }
 
-/// A client of the controller.
+/// A connection to the controller.
 #[derive(Clone, Debug)]
 struct Controller {
     channel: Channel,
@@ -84,23 +84,23 @@ impl Controller {
     }
 }
 
-/// The fleet, shared by all threads.
+/// What the gateway knows about the fleet, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     table: ArcSwap<Table>,
-    /// Whether the controller speaks.
+    /// Whether the gateway hears from the controller.
     contact: ArcSwap<Contact>,
-    /// What the controller said it cannot do.
+    /// What the controller cannot do, as it reported last.
     troubles: ArcSwap<Vec<String>>,
-    /// Counts changes of the table; 0 until the controller was first tried.
+    /// Number of changes of the table; 0 until the first attempt to reach the controller.
     changes: signal::Sender<u64>,
     wishes: Arc<Wishes>,
     controller: Controller,
 }
 
 impl Fleet {
-    /// Connects to the controller when first needed. Must be called on the control thread's runtime, which runs all its tasks.
-    /// `load_wait`: how long a request waits for a model that is not loaded; none = as long as it takes.
+    /// Makes a fleet that connects to the controller when first needed. Must be called on the control thread's runtime, which runs all its
+    /// tasks. `load_wait`: how long a request waits for a model that is not loaded; none = without limit.
     pub(crate) fn new(
         controller: &Address,
         credentials: &Credentials,
@@ -126,17 +126,17 @@ impl Fleet {
         watch::follow(&self).await;
     }
 
-    /// The table as it is now.
+    /// The current table.
     pub(crate) fn table(&self) -> Guard<Arc<Table>> {
         self.table.load()
     }
 
-    /// Whether the controller speaks, as of now.
+    /// Whether the gateway hears from the controller now.
     pub(crate) fn contact(&self) -> Contact {
         **self.contact.load()
     }
 
-    /// What the controller last said it cannot do, in words.
+    /// What the controller cannot do, in sentences, as it reported last.
     pub(crate) fn troubles(&self) -> Arc<Vec<String>> {
         self.troubles.load_full()
     }
@@ -146,30 +146,30 @@ impl Fleet {
         &self.wishes
     }
 
-    /// The controller, for what operators ask and order.
+    /// A client of the controller for operators' calls.
     pub(crate) fn control(&self) -> Control {
         Control::new(self.controller.channel.clone())
     }
 
-    /// The controller, for what changes the catalogue and files.
+    /// A client of the controller for changes of the catalogue and files.
     pub(crate) fn models(&self) -> Models {
         Models::new(self.controller.channel.clone())
     }
 
-    /// Wakes at each change of the table.
+    /// A receiver that is notified of each change of the table.
     pub(crate) fn changes(&self) -> signal::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Waits until a first snapshot has come or the controller turned out to be away.
+    /// Waits until the first snapshot has come or the first attempt has failed.
     pub(crate) async fn tried(&self) {
         let mut changes = self.changes();
-        // An error means that the fleet is gone, and with it the wish to know.
+        // An error means that the fleet is gone; nobody needs to know any more.
         drop(changes.wait_for(|count| *count > 0).await);
     }
 
-    /// Waits until the table has a model that the controller just called loaded: who ordered the load finds it so. It may be gone again already,
-    /// so the wait has an end.
+    /// Waits until the table shows a model as loaded that the controller has just called loaded, so that whoever ordered the load finds it
+    /// loaded. The model may be unloaded again already, so the wait is limited.
     pub(crate) async fn shows_loaded(&self, model: &str) {
         let shown = |_: &u64| {
             self.table()

@@ -1,6 +1,6 @@
-//! Orders to the controller that change the catalogue or the files of its models.
+//! Calls to the controller that change the catalogue or the files of its models.
 //!
-//! Downloads and deletes survive their caller: dropping a call here stops neither (gateway/README.md, Runtime Admin API).
+//! A download or a deletion goes on if its call is dropped here (gateway/README.md, Runtime Admin API).
 
 use muster_core::Error;
 use muster_proto::{
@@ -16,19 +16,19 @@ use tonic::Streaming;
 
 use super::control::{away, error, shown};
 
-/// A client of the controller.
+/// A client of the controller's Models service.
 #[derive(Clone, Debug)]
 pub(crate) struct Models(ModelsClient<Channel>);
 
-/// A download under way.
+/// A download in progress.
 #[derive(Debug)]
 pub(crate) struct Pull(Streaming<PullModelEvent>);
 
 impl Pull {
-    /// What comes next; the last event is [`Kind::Done`].
+    /// The next event; the last one is [`Kind::Done`].
     ///
     /// # Errors
-    /// Why the files are not there.
+    /// Why the download failed.
     pub(crate) async fn next(&mut self) -> Result<Kind, Error> {
         let event = self.0.message().await.map_err(|status| error(&status))?;
         event
@@ -36,7 +36,7 @@ impl Pull {
             .ok_or_else(|| away("its stream ended before the download did"))
     }
 
-    /// The model, once its files are there.
+    /// Waits for the end and returns the model.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -60,7 +60,7 @@ impl Models {
     /// Begins to download a model's files.
     ///
     /// # Errors
-    /// What is refused at once; so do all calls.
+    /// An immediate refusal. This holds for all calls.
     pub(crate) async fn pull(mut self, request: PullModelRequest) -> Result<Pull, Error> {
         let answer = self.0.pull_model(request).await;
         Ok(Pull(answer.map_err(|status| error(&status))?.into_inner()))
@@ -80,7 +80,7 @@ impl Models {
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
     }
 
-    /// Saves options for a model's loads, in the place of those saved before.
+    /// Saves options for a model's loads, in place of those saved before.
     pub(crate) async fn set_options(mut self, model: &str, options_json: String) -> Result<Model, Error> {
         let request = SetModelOptionsRequest {
             model: model.to_owned(),
@@ -90,7 +90,7 @@ impl Models {
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
     }
 
-    /// What a repository of the hub has.
+    /// The variants of a repository on the hub.
     pub(crate) async fn variants(mut self, repo: &str) -> Result<HubListing, Error> {
         let repo = repo.to_owned();
         let answer = self.0.list_variants(ListVariantsRequest { repo }).await;
@@ -104,14 +104,14 @@ impl Models {
         Ok(answer.map_err(|status| error(&status))?.into_inner().aliases)
     }
 
-    /// Gives a model another name.
+    /// Gives a model a further name.
     pub(crate) async fn set_alias(mut self, alias: Alias) -> Result<(), Error> {
         let alias = Some(alias);
         let answer = self.0.set_alias(SetAliasRequest { alias }).await;
         answer.map(drop).map_err(|status| error(&status))
     }
 
-    /// Takes such a name away.
+    /// Removes a further name.
     pub(crate) async fn delete_alias(mut self, alias: &str) -> Result<(), Error> {
         let alias = alias.to_owned();
         let answer = self.0.delete_alias(DeleteAliasRequest { alias }).await;

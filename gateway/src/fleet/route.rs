@@ -1,25 +1,24 @@
-//! Routes as the controller tells them, read once where they arrive.
+//! The controller's routes, parsed once when they arrive.
 
 use muster_core::{BootId, InstanceAddress, InstanceId, Missing, ModelId, WorkerAddress, WorkerId};
 use muster_proto::v1::{self, Capabilities, InstanceRef, RouteState};
 
-/// A way to an instance.
+/// A route to an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// Its model.
     pub(crate) model: ModelId,
-    /// Where it is.
+    /// The instance and its worker.
     pub(crate) to: InstanceAddress,
-    /// Whether it takes requests; none of a newer controller's states does.
+    /// Whether the instance takes requests. States of newer controllers count as not.
     pub(crate) state: RouteState,
-    /// Requests that it works on at once; 0 if unknown.
+    /// Number of requests that it works on at the same time; 0 if unknown.
     pub(crate) target_inflight: u32,
-    /// What it can do, once it is known.
+    /// What the loaded model can do; none until known.
     pub(crate) capabilities: Option<Capabilities>,
 }
 
 impl Route {
-    /// The instance as requests name it.
+    /// The instance in the form that requests name it.
     pub(crate) fn instance(&self) -> InstanceRef {
         InstanceRef {
             instance_id: (&self.to.instance).into(),

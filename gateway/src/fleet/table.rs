@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A table is immutable and shared by all threads; [`Tracker`] makes the next one.
-//! What lacks what it must have is left out, told of and counted.
+//! A route or model that lacks a required field is left out, logged and counted.
 //! Architecture invariant: pure; no clock, no connection.
 
 use std::{
@@ -26,7 +26,7 @@ use crate::{
     translate::{LONGEST_NAME, object::invalid},
 };
 
-/// A way to an instance.
+/// A route with the gauge of its instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) route: Route,
@@ -35,7 +35,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// A route outside the table, as `EnsureLoaded` returns it.
+    /// A target outside the table, for a route from `EnsureLoaded`.
     pub(crate) fn new(route: Route, gauge: Arc<Gauge>, epoch: u64) -> Self {
         Self { route, gauge, epoch }
     }
@@ -45,7 +45,7 @@ impl Target {
         &self.route.to.instance
     }
 
-    /// Where its worker is reached.
+    /// The address of its worker.
     pub(crate) fn at(&self) -> &WorkerAddress {
         &self.route.to.at
     }
@@ -56,7 +56,7 @@ pub(crate) fn is_loaded(summary: &ModelSummary) -> bool {
     summary.status == i32::from(ModelStatus::Loaded)
 }
 
-/// Why a model does not take requests now (seed 001, request behaviour by runtime state).
+/// Why a model does not take requests now, as an error (seed 001, request behaviour by runtime state).
 pub(crate) fn state_error(summary: &ModelSummary) -> Error {
     let id = &summary.id;
     match ModelStatus::try_from(summary.status).unwrap_or_default() {
@@ -78,7 +78,7 @@ struct Entry {
     epoch: u64,
 }
 
-/// All models and all ways to them.
+/// All models and their targets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     models: BTreeMap<ModelId, Entry>,
@@ -89,15 +89,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Whether a snapshot has ever come: before that, an unknown model may exist.
+    /// Whether a snapshot has come. Before that an unknown model may exist.
     pub(crate) fn known(&self) -> bool {
         self.known
     }
 
-    /// A model of the catalogue, by its id or another name of it.
+    /// The model with this id or alias.
     pub(crate) fn model(&self, name: &str) -> Option<&Arc<ModelSummary>> {
         let by_id = self.models.get(name);
-        // A name that is no id is rare, and so are aliases: nothing is kept for them.
+        // Names that are not ids are rare, so no index of aliases is kept.
         let named = |entry: &&Entry| entry.summary.aliases.iter().any(|alias| alias == name);
         by_id
             .or_else(|| self.models.values().find(named))
@@ -147,7 +147,7 @@ impl Table {
         self.models.values().map(|entry| &entry.summary)
     }
 
-    /// Ways to a model, by its id or another name of it.
+    /// The targets of the model with this id or alias.
     pub(crate) fn targets(&self, name: &str) -> &[Arc<Target>] {
         let by_id = self.targets.get(name);
         let found = by_id.or_else(|| {
@@ -157,12 +157,12 @@ impl Table {
         found.map_or(&[], Vec::as_slice)
     }
 
-    /// Ways to all models.
+    /// The targets of all models.
     pub(crate) fn all_targets(&self) -> impl Iterator<Item = &Arc<Target>> {
         self.targets.values().flatten()
     }
 
-    /// The gauge of an instance, kept while its route is known.
+    /// The gauge of an instance. It is the same one as long as the instance's route is known.
     pub(crate) fn gauge(&self, instance_id: &str) -> Arc<Gauge> {
         let found = self
             .all_targets()
@@ -170,7 +170,7 @@ impl Table {
         found.map(|target| Arc::clone(&target.gauge)).unwrap_or_default()
     }
 
-    /// Adds a route or replaces it; its gauge comes from the table `before`.
+    /// Adds or replaces a route. Its gauge comes from the table `before`.
     fn upsert(&mut self, route: v1::Route, epoch: u64, before: &Self) {
         let route = match Route::try_from(route) {
             Ok(route) => route,
@@ -210,11 +210,11 @@ impl Table {
     }
 }
 
-/// An update of an older controller, or one that was overtaken.
+/// The error for an update of an earlier controller, or of an earlier version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
 
-/// Applies one stream's updates; begin a new one ([`Tracker::resume`]) for each stream.
+/// Applies the updates of one stream. Each stream needs a new tracker ([`Tracker::resume`]).
 #[derive(Debug, Default)]
 pub(crate) struct Tracker {
     table: Table,
@@ -222,7 +222,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Goes on from a table after a reconnect: parts of an unfinished snapshot are forgotten.
+    /// Starts from a table after a reconnect; an unfinished snapshot is discarded.
     pub(crate) fn resume(table: &Table) -> Self {
         Self {
             table: table.clone(),
@@ -230,12 +230,12 @@ impl Tracker {
         }
     }
 
-    /// The table as it is now.
+    /// The current table.
     pub(crate) fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Applies an update; true if the table changed.
+    /// Applies an update. Returns whether the table changed.
     pub(crate) fn apply(&mut self, update: RouteUpdate) -> Result<bool, Stale> {
         if update.epoch < self.table.epoch {
             return Err(Stale);
@@ -253,7 +253,7 @@ impl Tracker {
             }
             Some(route_update::Kind::Delta(delta)) => {
                 if !newer && update.version < self.table.version {
-                    // Overtaken by a snapshot that already holds it.
+                    // A snapshot already includes this update.
                     return Ok(false);
                 }
                 self.delta(delta, update.epoch);
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(tracker.table().gauge("a").load(), 0);
     }
 
-    /// Such a route was one to the instance "" of the worker "", and the next such one took its place.
+    /// Regression: such a route became one to the instance "" of the worker "", and each further one replaced it.
     #[test]
     fn what_lacks_what_it_must_have_is_left_out() {
         let mut tracker = Tracker::default();

@@ -1,4 +1,4 @@
-//! Follows `WatchRoutes`: a stream as long as the controller is there, with a backoff in between.
+//! Follows `WatchRoutes`: opens the stream again, after a pause, whenever it ends.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use tonic::Status;
 
 use super::{Contact, Fleet, table::Tracker};
 
-/// Shortest and longest pause between attempts, without their random part.
+/// Shortest and longest pause between attempts, without the random part.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// How long a controller may say nothing: its driver sends a heartbeat each second.
+/// Longest silence of a controller; its driver sends a heartbeat each second.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Runs until the runtime ends.
@@ -40,18 +40,18 @@ pub(super) async fn follow(fleet: &Fleet) {
             away = true;
         }
         if !heard {
-            // Whoever waits for the first attempt need not wait longer.
+            // Whoever waits for the first attempt can go on.
             fleet.publish(None);
         }
         tokio::time::sleep(retry.next().unwrap_or(RETRY.1)).await;
     }
 }
 
-/// Why a stream is over.
+/// Why a stream ended.
 enum Away {
-    /// It broke, or was refused.
+    /// It broke or was refused, with this status.
     Said(Status),
-    /// Nothing was said for too long.
+    /// The controller was silent for too long.
     Silent,
 }
 
@@ -61,7 +61,7 @@ impl From<Status> for Away {
     }
 }
 
-/// One stream; `heard` says that the controller sent something acceptable.
+/// Reads one stream to its end. `heard` is set once the controller sent something acceptable.
 async fn stream(fleet: &Fleet, heard: &mut bool) -> Result<(), Away> {
     let request = WatchRoutesRequest {
         gateway_id: (&fleet.controller.gateway_id).into(),
@@ -95,7 +95,7 @@ async fn stream(fleet: &Fleet, heard: &mut bool) -> Result<(), Away> {
     Ok(())
 }
 
-/// What the controller says next, if it says anything.
+/// The next answer of the controller, if it comes in time.
 async fn spoken<T>(words: impl Future<Output = Result<T, Status>>) -> Result<T, Away> {
     match timeout(SILENCE, words).await {
         Ok(said) => Ok(said?),

@@ -6,11 +6,11 @@
 //!       └                        ▲───bytes──────┘
 //! ```
 //!
-//! Hyper keeps two buffers of 8 KiB for each HTTP/1 connection, whatever it does. Most connections do nothing most of the time: after
-//! [`PARK_AFTER`] such a one is taken from hyper, and only its socket is kept until more comes.
+//! Hyper keeps two buffers of 8 KiB for each HTTP/1 connection. Most connections are idle most of the time. After [`PARK_AFTER`] an idle
+//! one is taken from hyper, and only its socket is kept until more bytes come.
 //!
-//! On shutdown nothing that a client has begun is cut: who is being served is served to the end, what has just been sent is still answered
-//! (with `Connection: close`), and whoever is idle is closed a moment later ([`LINGER`]).
+//! On shutdown no started request is cut: running answers are completed, requests just sent are still answered (with `Connection: close`),
+//! and idle connections are closed after [`LINGER`].
 
 use std::{
     convert::Infallible,
@@ -47,21 +47,21 @@ use tower::ServiceExt as _;
 use super::stall::{Patient, Speaks};
 use crate::web::{Surface, access::Peer};
 
-/// Longest wait for a request's headers, against clients that hold connections open by sending slowly.
+/// Longest time for a request's headers to arrive, against clients that hold connections open by sending slowly.
 const HEADERS: Duration = Duration::from_secs(30);
-/// An HTTP/1 connection without a request for this long gives its buffers back.
+/// Idle time after which an HTTP/1 connection gives its buffers back.
 const PARK_AFTER: Duration = Duration::from_millis(250);
-/// A connection without a request for this long is closed.
+/// Idle time after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(75);
-/// And after this long where places are scarce.
+/// The same while few connection slots are left.
 const IDLE_IN_A_CROWD: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most requests at a time on one HTTP/2 connection; a client's next ones wait.
+/// Number of requests at a time on one HTTP/2 connection; further ones wait.
 const STREAMS: u32 = 256;
-/// How long after the beginning of the shutdown a request is still awaited on a connection that has none.
+/// Time after the begin of the shutdown for which an idle connection may still send a request.
 const LINGER: Duration = Duration::from_millis(250);
-/// Connections that the kernel has taken before the listener closes are taken over; without a new one for this long there is none.
+/// Before the listener closes, connections in the kernel's queue are accepted; the queue counts as empty after this long without one.
 const LAST_ACCEPT: Duration = Duration::from_millis(5);
 
 /// What all connections of a thread share.
@@ -72,7 +72,7 @@ pub(super) struct Shared {
     pub(super) stop: CancellationToken,
 }
 
-/// Accepts until `stop`; the listener is closed before this returns.
+/// Accepts connections until `stop`. The listener is closed when this returns.
 pub(super) async fn accept(mut listener: Listener, connections: &TaskTracker, shared: &Shared) {
     loop {
         let (socket, place) = tokio::select! {
@@ -81,7 +81,7 @@ pub(super) async fn accept(mut listener: Listener, connections: &TaskTracker, sh
         };
         connections.spawn(serve(socket, place, shared.clone()));
     }
-    // Closing the listener resets whoever is in its queue.
+    // Closing the listener resets the connections in its queue.
     let last = async {
         while let Ok((socket, place)) = timeout(LAST_ACCEPT, listener.accept()).await {
             connections.spawn(serve(socket, place, shared.clone()));
@@ -90,7 +90,7 @@ pub(super) async fn accept(mut listener: Listener, connections: &TaskTracker, sh
     drop(timeout(LINGER, last).await);
 }
 
-/// Who speaks on a connection.
+/// The peer of a connection.
 fn peer(socket: &Socket) -> Peer {
     match socket {
         Socket::Unix(_) => Peer::Here,
@@ -111,7 +111,7 @@ async fn serve(socket: Socket, _place: Place, shared: Shared) {
     match speaks {
         Some(Speaks::Http2) => Box::pin(http2(socket, peer, &shared)).await,
         Some(Speaks::Http1) => loop {
-            // Boxed, since it is large and mostly not there.
+            // Boxed because it is large and usually not needed.
             match Box::pin(http1(socket, peer, &shared)).await {
                 Some(idle) => socket = idle,
                 None => return,
@@ -124,13 +124,13 @@ async fn serve(socket: Socket, _place: Place, shared: Shared) {
     }
 }
 
-/// Resolves a moment after the beginning of the shutdown.
+/// Resolves [`LINGER`] after the begin of the shutdown.
 async fn lingered(stop: &CancellationToken) {
     stop.cancelled().await;
     sleep(LINGER).await;
 }
 
-/// Waits on a parked connection; whether the client has sent something, perhaps its end.
+/// Waits on a parked connection. Returns whether the client has sent something, perhaps its end.
 async fn more(socket: &Patient, shared: &Shared) -> bool {
     let begin = Instant::now();
     loop {
@@ -146,10 +146,10 @@ async fn more(socket: &Patient, shared: &Shared) -> bool {
     }
 }
 
-/// Serves HTTP/1 until the connection has ended, or is idle: then it is given back.
+/// Serves HTTP/1 until the connection has ended or is idle. An idle connection is returned.
 async fn http1(socket: Patient, peer: Peer, shared: &Shared) -> Option<Patient> {
     let requests = Arc::new(Requests::default());
-    // Of a request that has begun to come the headers are awaited by hyper, for its time, not for ours again and again.
+    // If a request has begun to arrive, hyper's own time limit for headers applies; ours must not restart it.
     let fresh = !socket.has_more();
     let mut leaving = shared.stop.is_cancelled();
     let mut connection = http1::Builder::new()
@@ -168,7 +168,7 @@ async fn http1(socket: Patient, peer: Peer, shared: &Shared) -> Option<Patient> 
             () = shared.stop.cancelled(), if !leaving => {}
         }
         leaving = true;
-        // Hyper leaves off at once if it is between two requests, and after the present answer otherwise.
+        // Hyper stops at once between two requests, otherwise after the current answer.
         Pin::new(&mut connection).graceful_shutdown();
         if let Poll::Ready(Ok(())) =
             futures::poll!(std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)))
@@ -184,7 +184,7 @@ async fn http1(socket: Patient, peer: Peer, shared: &Shared) -> Option<Patient> 
     match ended {
         Ok(()) => {
             let mut socket = connection.into_parts().io.into_inner();
-            // Clients go as they please.
+            // The client may be gone already.
             drop(socket.shutdown().await);
         }
         Err(error) => tracing::trace!(%error, "a connection broke"),
@@ -192,7 +192,7 @@ async fn http1(socket: Patient, peer: Peer, shared: &Shared) -> Option<Patient> 
     None
 }
 
-/// Serves HTTP/2 until the connection has ended. On shutdown, or after a long time without a request, the client is told to send no more.
+/// Serves HTTP/2 until the connection has ended. On shutdown or after a long idle time the client is told to send no more requests.
 async fn http2(socket: Patient, peer: Peer, shared: &Shared) {
     let requests = Arc::new(Requests::default());
     let connection = http2::Builder::new(TokioExecutor::new())
@@ -235,7 +235,7 @@ async fn idle_for_long(requests: &Requests, places: &Places) {
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Sent>, Infallible>> + Send>>;
 
-/// The routes, as hyper calls them for one connection.
+/// The service that hyper calls for each request of a connection.
 fn service(
     peer: Peer,
     surface: Surface,
@@ -261,14 +261,14 @@ fn service(
     })
 }
 
-/// The requests of one connection.
+/// Counts the requests of one connection.
 #[derive(Debug)]
 struct Requests {
     running: AtomicUsize,
     any: AtomicBool,
-    /// A body was not read to its end: what comes next on the connection may be the rest of it.
+    /// A request's body was not read to its end: the next bytes may be the rest of it.
     unread: AtomicBool,
-    /// When the last one ended. A std mutex, held for a copy.
+    /// When the last request ended. A std mutex, held only to copy the value.
     since: Mutex<Instant>,
 }
 
@@ -290,7 +290,7 @@ impl Requests {
         Running(Arc::clone(self))
     }
 
-    /// How long there has been none.
+    /// Time since the last request ended; zero while one runs.
     fn idle(&self) -> Duration {
         if self.running.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
@@ -301,12 +301,12 @@ impl Requests {
             .elapsed()
     }
 
-    /// Whether none runs, and whatever was sent was read.
+    /// Whether no request runs and everything sent was read.
     fn are_over(&self) -> bool {
         self.running.load(Ordering::Relaxed) == 0 && !self.unread.load(Ordering::Relaxed)
     }
 
-    /// Waits until there has been none for this long. A connection that is not `fresh` has to have had one.
+    /// Waits until the connection was idle for `time`. If it is not `fresh`, it must have had a request first.
     async fn idle_for(&self, time: Duration, fresh: bool) {
         loop {
             let idle = if fresh || self.any.load(Ordering::Relaxed) {
@@ -322,7 +322,7 @@ impl Requests {
     }
 }
 
-/// A request that is being served, until its answer has been taken.
+/// A request in progress, until its answer was taken.
 #[derive(Debug)]
 struct Running(Arc<Requests>);
 
@@ -333,7 +333,7 @@ impl Drop for Running {
     }
 }
 
-/// An answer's body.
+/// The body of an answer.
 #[derive(Debug)]
 struct Sent {
     body: Body,
@@ -360,7 +360,7 @@ impl http_body::Body for Sent {
     }
 }
 
-/// A request's body.
+/// The body of a request.
 #[derive(Debug)]
 struct Received {
     body: Incoming,

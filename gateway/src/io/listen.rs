@@ -13,30 +13,30 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 const BACKLOG: i32 = 4096;
 
-/// A listener that no runtime has taken yet.
+/// A listener that is not registered with a runtime yet.
 #[derive(Debug)]
 pub(super) enum Unbound {
     /// Bound and listening.
     Tcp(TcpListener),
-    /// Bound when its thread takes it.
+    /// To be bound by the thread that takes it.
     Unix(Address),
 }
 
 impl Unbound {
-    /// Hands the listener to the runtime of the calling thread.
+    /// Registers the listener with the runtime of the calling thread.
     pub(super) async fn bind(self, places: Places) -> io::Result<Listener> {
         match self {
             Self::Tcp(listener) => Listener::from_std(listener, Care::PUBLIC, places),
-            // The public door: keys say who may ask, and the file's directory who may connect.
+            // Anyone may connect who can reach the file; the API keys decide who may ask.
             Self::Unix(address) => Listener::bind_with(&address, Callers::Anyone, Care::PUBLIC, places).await,
         }
     }
 }
 
-/// `count` listeners on one address (one, if it is a unix socket), and the address with its real port.
+/// `count` listeners on one address (a single one for a unix socket), and the address with the actual port.
 ///
 /// # Errors
-/// The address is taken, unknown or not permitted.
+/// The address is in use, unknown or not permitted.
 pub(super) fn listeners(address: &Address, count: usize) -> io::Result<(Vec<Unbound>, Address)> {
     let text = match address {
         Address::Unix(_) => return Ok((vec![Unbound::Unix(address.clone())], address.clone())),
@@ -53,7 +53,8 @@ pub(super) fn listeners(address: &Address, count: usize) -> io::Result<(Vec<Unbo
 }
 
 fn shared(wanted: SocketAddr, count: usize) -> io::Result<(Vec<Unbound>, SocketAddr)> {
-    // SO_REUSEPORT would silently share the port with another gateway of the same user: a plain bind first tells whether it is free.
+    // With SO_REUSEPORT the port would be shared silently with another gateway of the same user; so first bind without it to see whether
+    // the port is free.
     let bound = listener(wanted, false)?.local_addr()?;
     let listeners = (0..count)
         .map(|_| listener(bound, true).map(Unbound::Tcp))

@@ -33,47 +33,47 @@ use crate::{
     web::{self, App, budget::Budget, host::Hosts},
 };
 
-/// Longest wait for a gateway that is leaving to let go of the address.
+/// Longest wait for a gateway that is shutting down to release the address.
 const TAKING_OVER: Duration = Duration::from_secs(1);
-/// For clients to take the error that ends their streams.
+/// Time for clients to read the error that ends their streams.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(10);
 
-/// What all threads are told.
+/// What all I/O threads need to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) max_body: usize,
     pub(crate) bodies: Arc<Budget>,
-    /// For the connections of all threads together.
+    /// Connection slots of all threads together.
     pub(crate) places: Places,
-    /// How long streams may go on after the end was asked for.
+    /// How long running streams may go on after the shutdown began.
     pub(crate) drain: Duration,
     pub(crate) keys: Arc<Keys>,
-    /// What workers are shown.
+    /// Credentials for workers.
     pub(crate) credentials: Credentials,
-    /// By which names requests may come.
+    /// Host names under which requests may come.
     pub(crate) hosts: Arc<Hosts>,
-    /// Whose images and sounds engines may fetch.
+    /// The hosts from which engines may fetch images and audio.
     pub(crate) media: Arc<MediaHosts>,
     pub(crate) autoload: Autoload,
-    /// Each key's prompts are cached for itself.
+    /// Whether cached prompts serve only requests with the same API key.
     pub(crate) private_prefixes: bool,
     pub(crate) stats: Arc<Stats>,
 }
 
-/// The running threads.
+/// The running I/O threads.
 #[derive(Debug)]
 pub(crate) struct Threads {
     address: Address,
-    /// Each ends when its thread does.
+    /// One receiver per thread; it fails when the thread ends.
     ends: Vec<oneshot::Receiver<()>>,
 }
 
 impl Threads {
-    /// Starts `count` threads that listen on `address` until `stop`, then drain. Each is a part of the gateway's life.
+    /// Starts `count` threads that listen on `address` until `stop` and then drain. Each is a part of the gateway's life.
     ///
     /// # Errors
-    /// The address is taken or not permitted, or a thread cannot be started.
+    /// The address is in use or not permitted, or a thread cannot be started.
     pub(crate) async fn start(
         address: &Address,
         count: usize,
@@ -96,7 +96,7 @@ impl Threads {
             thread::Builder::new()
                 .name(format!("io-{index}"))
                 .spawn(move || {
-                    // Dropped at the end of the thread, however that comes about: this is the signal.
+                    // Dropped when the thread ends for whatever reason; that is the signal.
                     let _ended = ended;
                     thread.run(listener, listening, part);
                 })?;
@@ -108,7 +108,7 @@ impl Threads {
         Ok(Self { address, ends })
     }
 
-    /// The address really bound.
+    /// The address that was bound.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
@@ -116,13 +116,13 @@ impl Threads {
     /// Waits until all threads have drained.
     pub(crate) async fn ended(self) {
         for end in self.ends {
-            // Nothing is ever sent: the sender's end is the thread's.
+            // Nothing is ever sent: the sender is dropped when the thread ends.
             drop(end.await);
         }
     }
 }
 
-/// Binds the address, for which a gateway that is leaving may need a moment more: it still answers whoever had reached it.
+/// Binds the address. A gateway that is shutting down may hold it for a moment more, to answer requests that reached it.
 async fn taking_over(address: &Address, count: usize) -> io::Result<(Vec<listen::Unbound>, Address)> {
     let begin = tokio::time::Instant::now();
     loop {
@@ -139,7 +139,7 @@ struct Thread {
     fleet: Arc<Fleet>,
     settings: Settings,
     stop: CancellationToken,
-    /// Of the task that keeps sessions open.
+    /// The task that keeps sessions open.
     sessions: Part,
 }
 
@@ -161,7 +161,7 @@ impl Thread {
 
     async fn serve(self, listener: muster_proto::net::Listener) {
         let pool = Arc::new(Pool::new(self.settings.credentials.clone()));
-        // Ends with the runtime.
+        // This task ends with the runtime.
         tokio::spawn(
             self.sessions
                 .run(warm(Arc::clone(&self.fleet), Arc::clone(&pool))),
@@ -198,14 +198,14 @@ impl Thread {
                 connections = connections.len(),
                 "streams did not end in time; cutting them"
             );
-            // Their clients are told, rather than cut without a word.
+            // Clients get an error instead of a cut stream.
             pool.close();
             drop(tokio::time::timeout(LAST_WORDS, connections.wait()).await);
         }
     }
 }
 
-/// Keeps a session open to every worker in the table, so that no request waits for a connection.
+/// Keeps a session open to every worker in the table, so that no request has to wait for a connection.
 async fn warm(fleet: Arc<Fleet>, pool: Arc<Pool>) {
     let mut changes = fleet.changes();
     loop {

@@ -1,8 +1,8 @@
-//! A socket that gives up on a client which says nothing at first, or later takes nothing.
+//! A socket that closes if its client sends nothing at the beginning, or later stops reading.
 //!
-//! The worker ends such a client's request after 60 s (PROTOCOL.md 18), and the error waits here to be read; this ends the connection itself,
-//! or it would stay for as long as the client likes. Hyper's own limits begin once it knows which HTTP a client speaks; until then a
-//! connection without a word is ours to end.
+//! The worker ends the request of a client that does not read after 60 s (PROTOCOL.md 18), and the error waits here to be read. Without a
+//! limit here the connection would stay open for as long as the client likes. Hyper's own limits apply once it knows which HTTP version a
+//! client speaks; until then this module limits the connection.
 
 use std::{
     io,
@@ -18,28 +18,28 @@ use tokio::{
     time::{Sleep, sleep, timeout},
 };
 
-/// Longest time in which nothing can be written; longer than the worker's, so that a late reader still sees its error.
+/// Longest time without a successful write. Longer than the worker's limit, so that a late reader still gets its error.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Longest time until it is clear which HTTP the client speaks.
+/// Longest time until the client's HTTP version is known.
 const GREETING: Duration = Duration::from_secs(30);
-/// How HTTP/2 begins (RFC 9113, 3.4); anything else is HTTP/1.
+/// The bytes with which HTTP/2 begins (RFC 9113, 3.4); anything else is HTTP/1.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a client speaks.
+/// The HTTP version that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaks {
     Http1,
     Http2,
 }
 
-/// A connection with patience.
+/// A connection with time limits.
 #[derive(Debug)]
 pub(super) struct Patient<S = Socket> {
     socket: S,
-    /// Read, but by nobody yet.
+    /// Bytes read from the socket that nobody has consumed yet.
     ahead: Bytes,
-    /// Runs while a write waits.
+    /// Runs while a write is blocked.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -47,7 +47,7 @@ impl Patient {
     /// Waits until there is something to read, perhaps the end.
     pub(super) async fn readable(&self) {
         if !self.has_more() {
-            // An error is seen by whoever reads.
+            // The next read returns the error.
             drop(self.socket.readable().await);
         }
     }
@@ -62,12 +62,12 @@ impl<S> Patient<S> {
         }
     }
 
-    /// Whether something was read that nobody has taken yet.
+    /// Whether there are bytes that nobody has consumed yet.
     pub(super) fn has_more(&self) -> bool {
         !self.ahead.is_empty()
     }
 
-    /// Takes back what was read too much: a copy, since even an empty piece of a buffer holds all of it.
+    /// Puts back bytes that were read too far. Copied, since even an empty slice would keep the whole buffer alive.
     pub(super) fn put_back(&mut self, bytes: &[u8]) {
         self.ahead = [bytes, &self.ahead].concat().into();
     }
@@ -87,7 +87,7 @@ impl<S> Patient<S> {
 }
 
 impl<S: AsyncRead + Unpin> Patient<S> {
-    /// Reads what the client begins with, which stays to be read; `None` if it goes or says nothing for long.
+    /// Reads the first bytes, which stay available, and returns the HTTP version; `None` if the client leaves or is silent for too long.
     pub(super) async fn greeting(&mut self) -> Option<Speaks> {
         let mut bytes = [0; PREFACE.len()];
         let mut filled = 0;

@@ -1,4 +1,4 @@
-//! A whole answer, gathered from its events: what a dialect writes a body from.
+//! A complete answer, collected from its events. A dialect writes the body from it.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use muster_proto::v1::{
 };
 use prost::Message as _;
 
-/// Most that is gathered of one answer, in bytes of messages: a hundred thousand tokens with a dozen alternatives each. In memory, and again as
-/// JSON, it is several times as much.
+/// Largest answer that is collected, in bytes of messages: a hundred thousand tokens with a dozen alternatives each. In memory, and again
+/// as JSON, it takes several times as much.
 const MOST_BYTES: usize = 32 << 20;
 
 /// A tool call.
@@ -17,23 +17,23 @@ const MOST_BYTES: usize = 32 << 20;
 pub(crate) struct FunctionCall {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// JSON text.
+    /// The arguments as JSON text.
     pub(crate) arguments: String,
 }
 
-/// Whether a piece's tokens belong to the text: not those of reasoning. Tokens without any output yet are on their way to the text.
+/// Whether the tokens of a piece belong to the text and not to the reasoning. Tokens without output yet belong to the text.
 pub(crate) fn is_text(delta: &Delta) -> bool {
     !delta.content.is_empty() || delta.reasoning.is_empty()
 }
 
-/// One choice.
+/// One choice of an answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
     pub(crate) content: String,
     pub(crate) reasoning: String,
     pub(crate) calls: BTreeMap<u32, FunctionCall>,
     pub(crate) logprobs: Vec<TokenLogprob>,
-    /// How many of these belong to the reasoning: the first so many.
+    /// Number of tokens, from the first on, that belong to the reasoning.
     pub(crate) of_reasoning: usize,
     pub(crate) tokens: Vec<i32>,
     pub(crate) end: ChoiceFinished,
@@ -46,17 +46,17 @@ pub(crate) struct Answer {
     pub(crate) embedded: Option<EmbedResult>,
     pub(crate) reranked: Option<RerankResult>,
     pub(crate) finished: Finished,
-    /// The engine's further fields: a JSON object, or empty.
+    /// Fields that the engine added: a JSON object, or empty.
     pub(crate) extra: String,
-    /// Size of the pieces so far.
+    /// Size in bytes of the events so far.
     pub(crate) bytes: usize,
 }
 
 impl Answer {
-    /// Takes an event; true if it was the last one.
+    /// Adds an event. Returns whether it was the last one.
     ///
     /// # Errors
-    /// The request failed, or its answer is larger than one may be that is not streamed.
+    /// The request failed, or the answer is too large for a body that is not streamed.
     pub(crate) fn event(&mut self, event: Event) -> Result<bool, Error> {
         match event.kind {
             Some(Kind::Delta(delta)) => {
@@ -83,12 +83,12 @@ impl Answer {
         Ok(false)
     }
 
-    /// Token counts of the whole.
+    /// Token counts of the whole answer.
     pub(crate) fn usage(&self) -> Usage {
         self.finished.usage.unwrap_or_default()
     }
 
-    /// The only choice of a dialect that has no others.
+    /// The only choice, for dialects without `n`.
     pub(crate) fn into_only(mut self) -> Choice {
         self.choices.remove(&0).unwrap_or_default()
     }

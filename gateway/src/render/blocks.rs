@@ -1,4 +1,5 @@
-//! An answer as blocks one after the other: reasoning, text and calls, each opened, filled and closed (OpenAI's Responses, Anthropic's Messages).
+//! An answer as a sequence of blocks (reasoning, text, tool calls), each opened, filled and closed, for OpenAI's Responses and Anthropic's
+//! Messages.
 //!
 //! ```text
 //!  begin ─► ( open ─► piece* ─► close )* ─► finish | fail
@@ -17,31 +18,31 @@ use super::{
     stream::Frames,
 };
 
-/// What the model said, with the probabilities of its tokens as far as they were asked for.
+/// Text with the probabilities of its tokens, if they were requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Said {
     pub(crate) text: String,
     pub(crate) logprobs: Vec<TokenLogprob>,
 }
 
-/// One block with what it holds so far.
+/// A block and its contents so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Block {
-    /// What the model thought.
+    /// The model's reasoning.
     Reasoning(String),
-    /// What it said.
+    /// The model's text.
     Text(Said),
-    /// What it wants called.
+    /// A tool call.
     Call(FunctionCall),
 }
 
-/// How a dialect shows blocks; `index` counts them.
+/// How a dialect writes blocks; `index` counts the blocks.
 pub(crate) trait BlockFrames {
-    /// Before everything else.
+    /// Writes the beginning of the answer.
     fn begin(&mut self, out: &mut BytesMut);
-    /// An empty block; of a call, id and name are there.
+    /// Writes the beginning of a block. The id and name of a tool call are set already.
     fn open(&mut self, index: usize, block: &Block, out: &mut BytesMut);
-    /// More text in the open block.
+    /// Writes more text of the open block.
     fn piece(
         &mut self,
         index: usize,
@@ -50,19 +51,19 @@ pub(crate) trait BlockFrames {
         logprobs: &[TokenLogprob],
         out: &mut BytesMut,
     );
-    /// The block is complete, or as complete as it gets: `cut` says that the answer ended in it, by a limit.
+    /// Writes the end of a block. `cut`: a limit ended the answer within this block.
     fn close(&mut self, index: usize, block: &Block, cut: bool, out: &mut BytesMut);
-    /// The answer is complete.
+    /// Writes the end of a complete answer.
     fn finish(&mut self, blocks: &[Block], end: &ChoiceFinished, finished: &Finished, out: &mut BytesMut);
-    /// Whether probabilities are shown again where a block ends, and so are to be kept.
+    /// Whether the end of a block shows its probabilities again, so that they must be kept.
     fn keeps_logprobs(&self) -> bool {
         false
     }
-    /// The answer failed.
+    /// Writes the end of a failed answer.
     fn fail(&mut self, blocks: &[Block], error: &Error, out: &mut BytesMut);
 }
 
-/// The blocks of a whole answer.
+/// The blocks of a complete answer.
 pub(crate) fn blocks(mut choice: Choice) -> Vec<Block> {
     let mut blocks = Vec::new();
     if !choice.reasoning.is_empty() {
@@ -79,7 +80,7 @@ pub(crate) fn blocks(mut choice: Choice) -> Vec<Block> {
     blocks
 }
 
-/// Whether an answer ended by a limit, in the middle of its last block.
+/// Whether a limit ended the answer, in the middle of its last block.
 pub(crate) fn is_cut(number: i32) -> bool {
     match reason(number) {
         FinishReason::Length | FinishReason::ContentFilter => true,
@@ -87,7 +88,7 @@ pub(crate) fn is_cut(number: i32) -> bool {
     }
 }
 
-/// Which block a piece belongs to.
+/// The kind of block that a piece belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Reasoning,
@@ -95,12 +96,12 @@ enum Place {
     Call(u32),
 }
 
-/// A stream's blocks.
+/// The blocks of a streamed answer.
 #[derive(Debug)]
 pub(crate) struct Blocks<B> {
     frames: B,
     open: Option<Place>,
-    /// Those that were opened; the last may still be open.
+    /// All blocks opened so far. The last one may still be open.
     blocks: Vec<Block>,
     end: ChoiceFinished,
 }
@@ -115,7 +116,7 @@ impl<B: BlockFrames> Blocks<B> {
         }
     }
 
-    /// Writes a piece into the block of its kind, which is opened if another one is open.
+    /// Writes a piece into a block of its kind, which is opened first if another one is open.
     fn write(&mut self, place: Place, text: &str, logprobs: &[TokenLogprob], out: &mut BytesMut) {
         if self.open != Some(place) {
             let block = match place {
@@ -179,7 +180,7 @@ impl<B: BlockFrames> Frames for Blocks<B> {
         if !delta.reasoning.is_empty() {
             self.write(Place::Reasoning, &delta.reasoning, &[], out);
         }
-        // Bytes that are no character yet come without text, their tokens' figures with them.
+        // Bytes that are not a whole character yet come without text, but with their tokens' probabilities.
         let held_back = !delta.logprobs.is_empty() && is_text(delta) && delta.tool_calls.is_empty();
         if !delta.content.is_empty() || held_back {
             self.write(Place::Text, &delta.content, &delta.logprobs, out);

@@ -1,4 +1,5 @@
-//! Errors in each dialect's form, out of the one catalogue. What the forms have in common is here; each dialect has its own (`error.rs` in its folder).
+//! Errors in the form of each dialect, made from the error catalogue. This module has what the forms share; each dialect has its own in
+//! `error.rs`.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +11,17 @@ use utoipa::ToSchema;
 
 use super::json::value;
 
-/// How a dialect writes an error.
+/// The form of a dialect's errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ErrorForm {
     /// Writes the error's object.
     pub(crate) object: fn(&mut BytesMut, &Error),
-    /// The HTTP status.
+    /// The HTTP status of a code.
     pub(crate) status: fn(Code) -> StatusCode,
 }
 
 impl ErrorForm {
-    /// The error as a body.
+    /// The error as a complete body.
     pub(crate) fn body(&self, error: &Error) -> Bytes {
         let mut out = BytesMut::with_capacity(192);
         self.write(&mut out, error);
@@ -33,7 +34,7 @@ impl ErrorForm {
     }
 }
 
-/// OpenAI's form, and that of all that no dialect answers.
+/// OpenAI's form; also used at paths that belong to no dialect.
 pub(crate) static OPENAI: ErrorForm = ErrorForm {
     object: |out, error| value(out, &OpenAiError::of(error, error.code.openai_type())),
     status: http_status,
@@ -44,16 +45,16 @@ pub(crate) fn http_status(code: Code) -> StatusCode {
     StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// OpenAI's form of an error.
+/// An error in OpenAI's form.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct OpenAiError<'a> {
-    /// What is wrong.
+    /// Message, class and code.
     error: OpenAiErrorBody<'a>,
 }
 
 impl<'a> OpenAiError<'a> {
-    /// The error under OpenAI's class `kind`.
+    /// The error with OpenAI's class `kind`.
     pub(crate) fn of(error: &'a Error, kind: &'a str) -> Self {
         Self {
             error: OpenAiErrorBody::of(error, kind),
@@ -61,25 +62,25 @@ impl<'a> OpenAiError<'a> {
     }
 }
 
-/// What is wrong.
+/// Message, class and code of an error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ErrorBody)]
 pub(crate) struct OpenAiErrorBody<'a> {
-    /// One sentence for a person.
+    /// One sentence for people.
     message: &'a str,
-    /// OpenAI's class of errors.
+    /// OpenAI's class of the error, for example `invalid_request_error`.
     r#type: &'a str,
-    /// The field at fault.
+    /// Path of the field at fault; null if none.
     param: Option<&'a str>,
-    /// Key of the error catalogue, for example `unknown_model`.
+    /// Code of the error catalogue, for example `unknown_model`.
     code: &'a str,
-    /// Numbers and names that belong to the code.
+    /// More facts by name, for example `wanted_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<BTreeMap<&'a str, &'a str>>,
 }
 
 impl<'a> OpenAiErrorBody<'a> {
-    /// The error under OpenAI's class `kind`.
+    /// The error with OpenAI's class `kind`.
     pub(crate) fn of(error: &'a Error, kind: &'a str) -> Self {
         let details = error
             .details

@@ -1,4 +1,4 @@
-//! Writing JSON straight into a body's buffer: no value tree per token.
+//! Writes JSON directly into a body's buffer, without a tree of values for each token.
 
 use bytes::{BufMut as _, BytesMut};
 use serde::Serialize;
@@ -8,15 +8,15 @@ pub(crate) fn raw(out: &mut BytesMut, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Writes a string literal, a number or any other value.
+/// Writes any value as JSON.
 pub(crate) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
     if let Err(error) = serde_json::to_writer(out.writer(), value) {
-        // Memory takes every write, and the values here are strings and numbers: it does not fail.
+        // Writing strings and numbers to memory does not fail.
         tracing::error!(%error, "could not write JSON");
     }
 }
 
-/// Writes a whole number; most are small.
+/// Writes a whole number. Small ones, which are most, take a short path.
 pub(crate) fn number(out: &mut BytesMut, number: u32) {
     match u8::try_from(number) {
         Ok(digit) if digit < 10 => out.put_u8(b'0' + digit),
@@ -24,7 +24,7 @@ pub(crate) fn number(out: &mut BytesMut, number: u32) {
     }
 }
 
-/// Writes `,"key":` and a value.
+/// Writes `,"key":` and the value.
 pub(crate) fn member<T: Serialize + ?Sized>(out: &mut BytesMut, key: &str, content: &T) {
     raw(out, ",");
     value(out, key);
@@ -32,7 +32,7 @@ pub(crate) fn member<T: Serialize + ?Sized>(out: &mut BytesMut, key: &str, conte
     value(out, content);
 }
 
-/// Writes the members of an engine's `extra_json`, each after a comma. What would break the frame is left out.
+/// Writes the fields of an engine's `extra_json`, each after a comma. Invalid JSON is left out.
 pub(crate) fn extra(out: &mut BytesMut, json: &str) {
     let inner = json
         .trim()
@@ -47,7 +47,7 @@ pub(crate) fn extra(out: &mut BytesMut, json: &str) {
     }
 }
 
-/// Writes an array of what `item` writes of each.
+/// Writes an array; `item` writes each element.
 pub(crate) fn list<I: IntoIterator>(
     out: &mut BytesMut,
     items: I,

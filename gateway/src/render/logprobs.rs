@@ -1,4 +1,4 @@
-//! Token probabilities: the form of chat completions and the older one of completions.
+//! Writes token probabilities in the form of chat completions and in the older form of completions.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use muster_proto::v1::{TokenLogprob, TopLogprob};
 
 use super::json::{list, member, raw, value};
 
-/// OpenAI's stand-in for minus infinity.
+/// OpenAI's number for minus infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
 fn text(bytes: &[u8]) -> Cow<'_, str> {
@@ -18,7 +18,8 @@ fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { IMPOSSIBLE }
 }
 
-/// Writes the entries of `logprobs.content`, separated by commas. With `post_sampling`, probabilities under llama.cpp's names (seed 004).
+/// Writes the elements of `logprobs.content`, separated by commas. With `post_sampling`: probabilities instead of logarithms, under
+/// llama.cpp's names (seed 004).
 pub(crate) fn chat(out: &mut BytesMut, tokens: &[TokenLogprob], post_sampling: bool) {
     for (index, token) in tokens.iter().enumerate() {
         if index > 0 {
@@ -41,7 +42,7 @@ pub(crate) fn chat(out: &mut BytesMut, tokens: &[TokenLogprob], post_sampling: b
     }
 }
 
-/// Writes one token's object, left open.
+/// Writes one token's object and leaves it open.
 fn entry(out: &mut BytesMut, id: i32, bytes: &[u8], logprob: f32, post_sampling: bool) {
     raw(out, "{\"token\":");
     value(out, &*text(bytes));
@@ -56,7 +57,7 @@ fn entry(out: &mut BytesMut, id: i32, bytes: &[u8], logprob: f32, post_sampling:
     }
 }
 
-/// Writes the older form: parallel lists. `offset` counts the characters before these tokens and moves on.
+/// Writes the older form: lists of the same length. `offset` is the number of characters before these tokens, and is moved past them.
 pub(crate) fn legacy(out: &mut BytesMut, tokens: &[TokenLogprob], post_sampling: bool, offset: &mut usize) {
     let log = |value: f32| finite(if post_sampling { value.ln() } else { value });
     raw(out, "{\"tokens\":");
@@ -73,7 +74,7 @@ pub(crate) fn legacy(out: &mut BytesMut, tokens: &[TokenLogprob], post_sampling:
     raw(out, "}");
 }
 
-/// Writes the alternatives by their text. Of several with the same text, which are parts of characters, the likeliest counts.
+/// Writes the alternatives by their text. Parts of different characters can have the same text; then the most probable counts.
 fn top(out: &mut BytesMut, top: &[TopLogprob], log: impl Fn(f32) -> f32) {
     if top.is_empty() {
         return raw(out, "null");
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use crate::render::recorded::logprob;
 
-    /// Two halves of characters look the same; a JSON object has each key once.
+    /// Regression: two parts of characters have the same text, and a JSON object may have each key only once.
     #[test]
     fn alternatives_with_the_same_text_are_one() {
         let mut token = logprob(5, b"a", -0.25, &[("a", -0.25), ("?", -1.0), ("?", -2.0)]);

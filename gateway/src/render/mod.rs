@@ -6,10 +6,11 @@
 //!          └─► Answer            ─► gathered; a dialect writes its body from it
 //! ```
 //!
-//! Dialects write text straight into a buffer: a pre-rendered prefix and suffix around JSON-escaped content costs half of building JSON per
-//! chunk (proto/README.md, Life of a streaming chat). State machines over the events live here, once; a dialect says only how each thing looks.
+//! Dialects write text directly into a buffer: a pre-rendered prefix and suffix around JSON-escaped content cost half as much as building
+//! JSON per chunk (proto/README.md, Life of a streaming chat). The state machines over events are here; a dialect only says what each step
+//! looks like.
 //!
-//! Rules of all dialects: no frame is empty; a stream that began ends as its dialect ends streams or with one error, never silently.
+//! Rules for all dialects: no frame is empty; a stream that began ends with its dialect's end or with one error, never silently.
 //!
 //! Architecture invariant: this module knows no connection, no fleet and no clock.
 
@@ -26,24 +27,24 @@ pub(crate) mod usage;
 use bytes::BytesMut;
 use muster_proto::v1::{Event, FinishReason};
 
-/// What all chunks of an answer have in common.
+/// What all chunks of an answer repeat.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     /// The answer's id with its dialect's prefix, for example `chatcmpl-…`.
     pub(crate) id: String,
-    /// The model, as the client named it.
+    /// Name of the model as the client gave it.
     pub(crate) model: String,
     /// Unix time in seconds.
     pub(crate) created: u64,
 }
 
-/// Shows events as they come.
+/// Renders events as they come.
 pub(crate) trait Render {
-    /// Writes what an event shows; true if it was the last one.
+    /// Writes an event. Returns whether it was the last one.
     fn event(&mut self, event: Event, out: &mut BytesMut) -> bool;
 }
 
-/// A finish reason off the wire; unknown ones are unspecified.
+/// A finish reason from the wire. An unknown one is unspecified.
 pub(crate) fn reason(reason: i32) -> FinishReason {
     FinishReason::try_from(reason).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Recorded sequences of events, and how tests look at what a dialect makes of them.
+//! Recorded sequences of events, and helpers for tests to check what a dialect renders.
 
 use bytes::{Bytes, BytesMut};
 use muster_proto::v1::{
@@ -9,7 +9,7 @@ use muster_proto::v1::{
 use super::{Head, Render, answer::Answer};
 use crate::translate::View;
 
-/// What the answers of all recordings have in common.
+/// The head of the answers of all recordings.
 pub(crate) fn head() -> Head {
     Head {
         id: "chatcmpl-1".into(),
@@ -115,7 +115,7 @@ pub(crate) fn shown(mut render: impl Render, events: Vec<Event>) -> String {
     String::from_utf8(out.to_vec()).unwrap()
 }
 
-/// The whole answer that these events make.
+/// The complete answer of these events.
 pub(crate) fn gathered(events: Vec<Event>) -> Answer {
     let mut answer = Answer::default();
     let mut ended = false;

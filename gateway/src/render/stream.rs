@@ -12,36 +12,36 @@ use muster_proto::v1::{ChoiceFinished, Delta, Event, Finished, PromptProgress, e
 
 use super::Render;
 
-/// How a dialect shows the things that happen in a stream. `first` marks a choice's first frame.
+/// How a dialect writes the events of a stream. `first` marks the first frame of a choice.
 pub(crate) trait Frames {
-    /// New output; at least one of its parts is not empty.
+    /// Writes new output. At least one of its fields is not empty.
     fn delta(&mut self, delta: &Delta, first: bool, extra: &str, out: &mut BytesMut);
 
-    /// Prompt progress, of dialects that can ask for it.
+    /// Writes how much of the prompt was read, in dialects that have a field for it.
     fn progress(&mut self, _progress: &PromptProgress, _first: bool, _out: &mut BytesMut) {}
 
-    /// Whether [`progress`](Self::progress) shows anything.
+    /// Whether [`progress`](Self::progress) writes anything.
     fn shows_progress(&self) -> bool {
         false
     }
 
-    /// The end of a choice; `last` if nothing but the end of the stream follows.
+    /// Writes the end of a choice. `last` is set if only the end of the stream follows.
     fn end(&mut self, end: &ChoiceFinished, first: bool, last: Option<&Finished>, out: &mut BytesMut);
 
-    /// The end of a stream that went well.
+    /// Writes the end of a successful stream.
     fn finish(&mut self, finished: &Finished, extra: &str, out: &mut BytesMut);
 
-    /// The end of a stream that failed.
+    /// Writes the end of a failed stream.
     fn fail(&mut self, error: &Error, out: &mut BytesMut);
 }
 
-/// One stream's state.
+/// The state of one stream.
 #[derive(Debug)]
 pub(crate) struct Stream<F> {
     frames: F,
-    /// Token ids were asked for, and count as output.
+    /// Token ids were requested, so a delta with only ids is not empty.
     tokens: bool,
-    /// Choices that have shown something.
+    /// For each choice, whether it has shown anything.
     begun: Vec<bool>,
     ended: Option<ChoiceFinished>,
 }
@@ -56,7 +56,7 @@ impl<F: Frames> Stream<F> {
         }
     }
 
-    /// Whether this is a choice's first frame; remembers it.
+    /// Whether this is the first frame of a choice; from now on it is not.
     fn first(&mut self, choice: u32) -> bool {
         let index = choice as usize;
         if self.begun.len() <= index {
@@ -79,7 +79,7 @@ impl<F: Frames> Stream<F> {
         self.frames.delta(delta, first, extra, out);
     }
 
-    /// Shows the end of a choice that was held back.
+    /// Writes the end of a choice that was held back.
     fn flush(&mut self, last: Option<&Finished>, out: &mut BytesMut) {
         if let Some(end) = self.ended.take() {
             let first = self.first(end.choice);

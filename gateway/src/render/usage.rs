@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::json::{member, raw, value};
 
-/// Writes `usage`'s value.
+/// Writes the value of `usage`.
 pub(crate) fn usage(out: &mut BytesMut, usage: &Usage) {
     let total = u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens);
     let mut object = json!({
@@ -21,7 +21,7 @@ pub(crate) fn usage(out: &mut BytesMut, usage: &Usage) {
     value(out, &object);
 }
 
-/// Writes `,"timings":{…}` if the engine measured.
+/// Writes `,"timings":{…}` if the engine measured the times.
 pub(crate) fn timings(out: &mut BytesMut, finished: &Finished) {
     let Some(timings) = &finished.timings else { return };
     raw(out, ",\"timings\":");
@@ -56,7 +56,7 @@ fn draft(out: &mut BytesMut, usage: &Usage, timings: &Timings) {
     }
 }
 
-/// Zero instead of infinity: JSON has no such number.
+/// The quotient; zero instead of infinity, which JSON does not have.
 fn ratio(over: f64, under: f64) -> f64 {
     if under > 0.0 { over / under } else { 0.0 }
 }

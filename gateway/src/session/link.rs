@@ -1,4 +1,4 @@
-//! The connection below a session: dials the worker, then reads ticks until it breaks.
+//! The connection of a session: connects to the worker and reads ticks until the connection breaks.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::{Outbox, Session};
 
-/// Closes the session when its task ends, however that comes about: a session that nobody serves must not look open.
+/// Closes the session when its task ends for whatever reason: a session without a task must not look open.
 struct Closing(Arc<Session>);
 
 impl Drop for Closing {
@@ -29,7 +29,8 @@ impl Drop for Closing {
     }
 }
 
-/// Runs a session to its end. The task ends with the session's connection or its runtime; either way all its requests see that they are lost.
+/// Runs a session to its end. The task ends with the connection or the runtime; in both cases the session's requests see that they are
+/// lost.
 pub(super) async fn run(session: Arc<Session>, credentials: Credentials) {
     let _closing = Closing(Arc::clone(&session));
     let status = match serve(&session, &credentials).await {
@@ -62,7 +63,7 @@ async fn serve(session: &Arc<Session>, credentials: &Credentials) -> Result<(), 
     Ok(())
 }
 
-/// An error with what is behind it.
+/// The text of an error and of all its causes.
 fn whole(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -73,7 +74,7 @@ fn whole(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Connects to the first address that answers; they are sorted best first.
+/// Connects to the first address that answers. The addresses are sorted, the best first.
 async fn dial(worker: &WorkerAddress, credentials: &Credentials) -> Result<Channel, Status> {
     let mut last = Status::unavailable("the worker has no address");
     for address in worker.all() {

@@ -1,4 +1,4 @@
-//! Where a session's reader leaves the events of one request, and the body that shows them picks them up.
+//! The events of one request, between the session's reader and the body that renders them.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -7,21 +7,21 @@ use std::{
 
 use muster_proto::v1::Event;
 
-/// How a request's events end.
+/// How the events of a request end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The worker said that nothing more will come.
+    /// The worker ended the request.
     Finished,
     /// The session broke.
     Lost,
 }
 
-/// One step of reading a request.
+/// The result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Batch {
     /// Events were appended.
     More,
-    /// Nothing more will come.
+    /// No more events will come.
     End(End),
 }
 
@@ -32,9 +32,10 @@ struct Slot {
     waker: Option<Waker>,
 }
 
-/// Bounded by credits: a worker sends no more `delta` and `progress` events than were granted, and few others.
+/// The events of a request that are not read yet. Credits limit their number: a worker sends no more `delta` and `progress` events than
+/// were granted, and few others.
 ///
-/// A std mutex is enough: reader and body live on one thread, so nobody ever waits for it, and no guard is held across an await.
+/// A std mutex is enough: reader and body run on the same thread, so nobody ever waits for it, and no guard is held across an await.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox(Mutex<Slot>);
 
@@ -43,7 +44,7 @@ impl Mailbox {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves events, and wakes the reader once.
+    /// Adds events and wakes the reader.
     pub(super) fn deliver(&self, events: Vec<Event>, finished: bool) {
         let mut slot = self.slot();
         if slot.events.is_empty() {
@@ -59,7 +60,7 @@ impl Mailbox {
         }
     }
 
-    /// Says that the session broke.
+    /// Records that the session broke.
     pub(super) fn lose(&self) {
         let mut slot = self.slot();
         slot.end.get_or_insert(End::Lost);
@@ -68,7 +69,7 @@ impl Mailbox {
         }
     }
 
-    /// Appends to `out` what is there; what is ready together is taken together.
+    /// Appends all events that are there to `out`.
     pub(super) fn poll(&self, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<Batch> {
         let mut slot = self.slot();
         if !slot.events.is_empty() {

@@ -7,11 +7,11 @@
 //!  connecting ─► open ─► closed      (a closed session is replaced at the next use; its requests see `End::Lost`)
 //! ```
 //!
-//! The reader task takes a tick apart and leaves each request's events in its mailbox: one wake per request and tick, no task or channel in
-//! between. Commands may be queued while the session still connects.
+//! The reader task splits a tick and puts each request's events into its mailbox: one wake-up per request and tick, without another task or
+//! channel. Commands may be queued while the session is still connecting.
 //!
-//! Invariants: a handle is never reused; a dropped [`Request`] that has not finished sends exactly one Cancel, or nothing at all if its Start
-//! has not been sent.
+//! Invariants: a handle is never used twice; dropping an unfinished [`Request`] sends exactly one Cancel, or nothing if its Start was not
+//! sent yet.
 //! Architecture invariant: this module knows no model, no HTTP and no rendering.
 
 mod link;
@@ -39,16 +39,16 @@ pub(crate) use self::{
     request::Request,
 };
 
-/// Events granted to a request at once; half of it is granted again as soon as it was shown (PROTOCOL.md 18).
+/// Number of events that a request may have outstanding. Half of it is granted again once that many were rendered (PROTOCOL.md 18).
 pub(crate) const CREDIT: u32 = 256;
-/// How long an address that did not answer is avoided, unless it speaks before.
+/// How long a worker that did not answer is avoided, unless it answers earlier.
 const SUSPICION: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 struct Inner {
     last_handle: u64,
     requests: FxHashMap<u64, Arc<Mailbox>>,
-    /// Bounded by the requests: at most one Start, one Cancel and two Credits of each are ever waiting.
+    /// Commands to send. Its length is bounded: each request has at most one Start, one Cancel and two Credits in it.
     outbox: VecDeque<SessionCommand>,
     sender: Option<Waker>,
     closed: bool,
@@ -56,15 +56,15 @@ struct Inner {
     last_tick: u64,
 }
 
-/// A session; all its users live on one thread.
+/// A session with one worker. All its users run on one thread.
 #[derive(Debug)]
 pub(crate) struct Session {
     address: WorkerAddress,
-    /// Never contended (one thread), never held across an await: a std mutex is enough.
+    /// One thread uses it, and no guard is held across an await: a std mutex is enough.
     inner: Mutex<Inner>,
 }
 
-/// Ticks were lost between the worker and here.
+/// The error for ticks that were lost on the way from the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gap {
     expected: u64,
@@ -90,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Sends `start` under a fresh handle. On a closed session the request is lost at once.
+    /// Sends `start` with a new handle. On a closed session the request is lost at once.
     fn start(&self, mut start: Start) -> (u64, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox::default());
         let mut inner = self.inner();
@@ -116,13 +116,13 @@ impl Session {
         }
     }
 
-    /// Forgets a request; tells the worker if it knows it and has not finished it.
+    /// Removes a request, and sends Cancel if the worker knows the request and has not finished it.
     fn forget(&self, handle: u64) {
         let mut inner = self.inner();
         if inner.requests.remove(&handle).is_none() {
             return;
         }
-        // It has no credits behind its Start: those return for events, and there are none before it is sent.
+        // No credits follow an unsent Start: they are granted for events, which come only after it was sent.
         let is_start = |command: &SessionCommand| matches!(&command.kind, Some(session_command::Kind::Start(start)) if start.handle == handle);
         if let Some(unsent) = inner.outbox.iter().rposition(is_start) {
             inner.outbox.remove(unsent);
@@ -131,12 +131,12 @@ impl Session {
         }
     }
 
-    /// The worker did not answer in time: others are preferred for a while.
+    /// Marks the worker as suspect because it did not answer in time: others are preferred for a while.
     pub(crate) fn suspect(&self) {
         self.inner().suspect_until = Some(Instant::now() + SUSPICION);
     }
 
-    /// Whether others should be preferred at `now`.
+    /// Whether other workers are preferred at `now`.
     pub(crate) fn is_suspect(&self, now: Instant) -> bool {
         self.inner().suspect_until.is_some_and(|until| now < until)
     }
@@ -145,7 +145,7 @@ impl Session {
         self.inner().closed
     }
 
-    /// Hands a tick's events to their requests.
+    /// Puts a tick's events into the mailboxes of their requests.
     fn deliver(&self, tick: Tick) -> Result<(), Gap> {
         let mut inner = self.inner();
         let expected = inner.last_tick + 1;
@@ -158,7 +158,7 @@ impl Session {
         inner.last_tick = tick.seq;
         inner.suspect_until = None;
         for sequence in tick.sequences {
-            // An unknown handle is one whose client has gone.
+            // An unknown handle belongs to a request that was dropped.
             if sequence.finished {
                 if let Some(mailbox) = inner.requests.remove(&sequence.handle) {
                     mailbox.deliver(sequence.events, true);
@@ -170,7 +170,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session; all its requests are lost. Returns how many.
+    /// Closes the session and loses all its requests. Returns their number.
     fn close(&self) -> usize {
         let mut inner = self.inner();
         inner.closed = true;
@@ -186,7 +186,7 @@ impl Session {
     }
 }
 
-/// The commands of a session as tonic sends them.
+/// The stream of commands for tonic.
 #[derive(Debug)]
 struct Outbox(Arc<Session>);
 

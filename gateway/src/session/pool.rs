@@ -15,19 +15,19 @@ use muster_proto::{
 
 use super::{Session, link};
 
-/// Opens sessions on demand and keeps them; beside each a channel for calls that are not part of a session.
+/// Opens and keeps sessions, and clients for calls outside sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// Clients for unary calls, by worker, as in `sessions`.
+    /// Clients for unary calls, by worker.
     clients: Mutex<HashMap<WorkerAddress, InferenceClient<Channel>>>,
-    /// Touched by one thread only and never held across an await: a std mutex is enough.
+    /// One thread uses them, and no guard is held across an await: a std mutex is enough.
     sessions: Mutex<HashMap<WorkerAddress, Arc<Session>>>,
-    /// What workers are shown.
+    /// Credentials for workers.
     credentials: Credentials,
 }
 
 impl Pool {
-    /// No session is open yet.
+    /// A pool without sessions.
     pub(crate) fn new(credentials: Credentials) -> Self {
         Self {
             credentials,
@@ -43,7 +43,7 @@ impl Pool {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session to the worker at `address`, opened if there is none. Must be called on the pool's own runtime.
+    /// The session with the worker at `address`; opens one if there is none. Must be called on the pool's own runtime.
     pub(crate) fn session(&self, address: &WorkerAddress) -> Arc<Session> {
         let mut sessions = self.sessions();
         match sessions.get(address) {
@@ -57,12 +57,12 @@ impl Pool {
         }
     }
 
-    /// The open session to the worker at `address`, if there is one.
+    /// The session with the worker at `address`, if there is one.
     pub(crate) fn existing(&self, address: &WorkerAddress) -> Option<Arc<Session>> {
         self.sessions().get(address).cloned()
     }
 
-    /// A client for short calls to the worker at `address`; it connects when first used and again when it broke.
+    /// A client for short calls to the worker at `address`. It connects at the first call and again after a break.
     pub(crate) fn client(&self, address: &WorkerAddress) -> InferenceClient<Channel> {
         let mut clients = self.clients();
         let client = clients.entry(address.clone()).or_insert_with(|| {
@@ -73,19 +73,19 @@ impl Pool {
         client.clone()
     }
 
-    /// Forgets the clients of workers that have gone.
+    /// Removes the clients of workers that are not `known`.
     pub(crate) fn keep_clients(&self, known: &HashSet<WorkerAddress>) {
         self.clients().retain(|address, _| known.contains(address));
     }
 
-    /// Ends all sessions: their requests are told so, and tell their clients.
+    /// Closes all sessions. Their requests end with an error that their clients get.
     pub(crate) fn close(&self) {
         for session in self.sessions().values() {
             session.close();
         }
     }
 
-    /// Forgets sessions that broke and that nobody reopened.
+    /// Removes closed sessions.
     pub(crate) fn prune(&self) {
         self.sessions().retain(|_, session| !session.is_closed());
     }

@@ -1,4 +1,4 @@
-//! One request on a session, as its owner holds it: dropping it cancels the work.
+//! A request on a session, as its owner holds it. Dropping it cancels the work.
 
 use std::{
     sync::Arc,
@@ -15,14 +15,14 @@ pub(crate) struct Request<G> {
     session: Arc<Session>,
     handle: u64,
     mailbox: Arc<Mailbox>,
-    /// Events shown since credit was granted last.
+    /// Number of events rendered since credit was last granted.
     taken: u32,
-    /// Whatever must live as long as the request, for example its place in a gauge.
+    /// What must live as long as the request, for example its place in a gauge.
     _guard: G,
 }
 
 impl<G> Request<G> {
-    /// Sends `start` with fresh credit.
+    /// Sends `start` with the initial credit.
     pub(crate) fn start(session: Arc<Session>, start: Start, guard: G) -> Self {
         let (handle, mailbox) = session.start(Start {
             credit: CREDIT,
@@ -37,7 +37,7 @@ impl<G> Request<G> {
         }
     }
 
-    /// Appends to `out` the events that are there, and grants credit for them.
+    /// Appends the events that are there to `out`, and grants credit for them.
     pub(crate) fn poll(&mut self, cx: &Context<'_>, out: &mut Vec<Event>) -> Poll<Batch> {
         let before = out.len();
         let batch = std::task::ready!(self.mailbox.poll(cx, out));
@@ -53,7 +53,7 @@ impl<G> Request<G> {
         Poll::Ready(batch)
     }
 
-    /// The session it runs on.
+    /// The session that it runs on.
     pub(crate) fn session(&self) -> &Session {
         &self.session
     }

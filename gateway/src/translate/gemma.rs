@@ -1,5 +1,5 @@
-//! TranslateGemma's structured requests (seed 001, TranslateGemma Request Notes): one turn with the codes of both languages, which its template
-//! wants as names. They stand in the body, or in the one content part as in the model's own request shape.
+//! TranslateGemma's structured requests (seed 001, TranslateGemma Request Notes): one turn with the codes of both languages. The model's
+//! template wants the languages' names. The codes are fields of the body, or of the one content part as in the model's own request form.
 //!
 //! ```text
 //!  source_lang_code   de          ─► "German", "de"
@@ -15,24 +15,24 @@ use serde_json::{Map, Value};
 
 use super::languages;
 
-/// `prompt_format` of the models this is about.
+/// The `prompt_format` of these models.
 const FORMAT: &str = "translategemma_template";
 const SOURCE: &str = "source_lang_code";
 const TARGET: &str = "target_lang_code";
-/// Stands for a source that is not named: the template needs one it knows.
+/// Language code for a source that is not named: the template needs one that it knows.
 const FALLBACK: &str = "en";
 const MIXED: &str =
     "The text may hold several languages. Detect the language of each segment and translate all of them.";
 
-/// Whether a model takes one turn only.
+/// Whether a model takes only a single turn.
 pub(crate) fn is_single_turn(prompt_format: &str) -> bool {
     prompt_format == FORMAT
 }
 
-/// The work as the model wants it; none if it may stay as it is.
+/// The request in the form that the model needs; none if it needs no change.
 ///
 /// # Errors
-/// `invalid_request`: a language that is missing or unknown, more than one turn.
+/// `invalid_request`: a language is missing or unknown, or there is more than one turn.
 pub(crate) fn structured(summary: &ModelSummary, work: &Work) -> Result<Option<Work>, Error> {
     let Work::Generate(work) = work else {
         return Ok(None);
@@ -89,7 +89,7 @@ pub(crate) fn structured(summary: &ModelSummary, work: &Work) -> Result<Option<W
     Ok(Some(Work::Generate(work)))
 }
 
-/// The one message with its text; what its part says of languages goes over what the body says.
+/// The only message and its text. Languages in its part override those in the body.
 fn turn<'a>(
     model: &str,
     chat: &'a Chat,
@@ -129,7 +129,7 @@ struct Language {
     name: &'static str,
 }
 
-/// A language by its code; none if any is meant.
+/// The language with this code; none if the code stands for any language.
 fn language(key: &str, code: &Value) -> Result<Option<Language>, Error> {
     match code.as_str() {
         None => Err(wrong(key, "must be a string")),
@@ -178,7 +178,7 @@ mod tests {
         Work::Generate(call)
     }
 
-    /// What the template gets, and the text.
+    /// The arguments for the template, and the text.
     fn shaped(body: &Value) -> Result<(Value, String, String), Error> {
         let shaped = structured(&summary(FORMAT), &work(body))?.expect("it is a conversation");
         let Work::Generate(shaped) = shaped else {

@@ -1,4 +1,4 @@
-//! Languages that TranslateGemma knows, by their code.
+//! The languages that TranslateGemma knows, by code.
 
 /// ISO 639 codes with the names that the model was trained with (its chat template).
 #[rustfmt::skip]
@@ -30,7 +30,7 @@ const LANGUAGES: [(&str, &str); 160] = [
     ("zu", "Zulu"),
 ];
 
-/// The name of a language; a region or script after `-` or `_` changes nothing.
+/// The name of a language. A region or script after `-` or `_` is ignored.
 pub(super) fn name(code: &str) -> Option<&'static str> {
     let language = code.split(['-', '_']).next()?;
     let found = LANGUAGES.binary_search_by_key(&language, |(code, _)| code).ok()?;

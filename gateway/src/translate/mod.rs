@@ -26,7 +26,7 @@ use utoipa::openapi::{RefOr, Schema};
 
 use self::{object::Field, read::Read};
 
-/// What every inference request says beside the work.
+/// What every request has beside its work.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Asked {
     /// The name that it gives a model, if it gives one. Whom that means is the route table's to know ([`App::common`](crate::web::App::common)).
@@ -42,30 +42,31 @@ pub(crate) struct Asked {
 pub(crate) struct Common {
     /// Catalogue id, another name of the model, or a name that nobody has.
     pub(crate) model: String,
-    /// Who asks, for fairness between callers; empty = nobody said.
+    /// The end user, for fairness between users; empty if not given.
     pub(crate) user: String,
-    /// Thinking was switched explicitly with seed 001's `thinking`, so the model must be able to.
+    /// The request switches thinking with seed 001's `thinking`, so the model must be able to.
     pub(crate) thinking: bool,
 }
 
 /// How the answer is to be shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
-    /// Events as they come instead of one body.
+    /// Send events as they come, instead of one body.
     pub(crate) stream: bool,
-    /// A last chunk with token counts (`stream_options.include_usage`).
+    /// Send a last chunk with token counts (`stream_options.include_usage`).
     pub(crate) include_usage: bool,
-    /// Token probabilities were asked for.
+    /// Report token probabilities.
     pub(crate) logprobs: bool,
-    /// They are probabilities after sampling, not logarithms (seed 004, `post_sampling_probs`).
+    /// Report probabilities after sampling instead of logarithms (seed 004, `post_sampling_probs`).
     pub(crate) post_sampling: bool,
-    /// Token ids were asked for.
+    /// Report token ids.
     pub(crate) tokens: bool,
-    /// Choices per prompt.
+    /// Number of choices per prompt.
     pub(crate) choices: u32,
 }
 
-/// Bytes of a model's name. A longer one is nobody's, and would not fit the headers that carry errors between our processes.
+/// Largest length of a model's name in bytes. No model has a longer name, and it would not fit the headers that carry errors between
+/// Muster's processes.
 pub(crate) const LONGEST_NAME: usize = 1024;
 
 /// The name of a model.

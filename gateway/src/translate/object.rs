@@ -1,9 +1,9 @@
 //! A reader of JSON objects that names the field at fault.
 //!
-//! [`Object`] borrows from the request body: each field stays raw text until somebody [`take`](Object::take)s it with a type, and what nobody
-//! took goes on untouched as `extra_json`. Keeping raw text keeps the order of keys in schemas and the exact digits of numbers, both of which
-//! engines care about. `null` is the same as absent, as in OpenAI's API. Ours, not serde's derive: that would name the first fault by line and
-//! column, copy what nobody models, and lose the order and the digits.
+//! [`Object`] borrows from the request body. Each field stays raw text until somebody [`take`](Object::take)s it with a type; fields that
+//! nobody took are passed on unchanged as `extra_json`. Raw text keeps the order of keys in schemas and the exact digits of numbers, which
+//! matter to engines. `null` means absent, as in OpenAI's API. It is not serde's derive, which would name the first error by line and
+//! column, copy unknown fields, and lose order and digits.
 
 use std::{borrow::Cow, fmt};
 
@@ -23,7 +23,7 @@ pub(crate) fn invalid(param: &str, message: impl fmt::Display) -> Error {
     error.with_param(param)
 }
 
-/// Checks that `body` is UTF-8 and not nested deeper than [`MAX_DEPTH`], before any parser recurses into it.
+/// Checks that `body` is UTF-8 and not nested deeper than [`MAX_DEPTH`], before a parser recurses into it.
 pub(crate) fn text(body: &[u8]) -> Result<&str, Error> {
     let text = std::str::from_utf8(body).map_err(|_| malformed("the body is not UTF-8"))?;
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
@@ -56,7 +56,7 @@ fn malformed(message: impl Into<String>) -> Error {
     Code::InvalidJson.error(message)
 }
 
-/// The fields of a JSON object that have not been taken yet, in their order.
+/// The fields of a JSON object that were not taken yet, in their order.
 #[derive(Debug)]
 pub(crate) struct Object<'a> {
     path: String,
@@ -65,7 +65,7 @@ pub(crate) struct Object<'a> {
 
 struct Pairs<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-/// A key, borrowed where it has no escapes.
+/// A key; borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Pairs<'de> {
 impl<'a> Object<'a> {
     /// Parses the whole request body.
     pub(crate) fn body(text: &'a str) -> Result<Self, Error> {
-        // First the syntax of the whole, so that a wrong type deep inside is never taken for malformed JSON.
+        // Check the syntax of the whole body first, so that a wrong type deep inside is not reported as malformed JSON.
         let raw: &RawValue = serde_json::from_str(text)
             .map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
         if kind(raw) != Kind::Object {
@@ -111,7 +111,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The path of a field of this object.
+    /// The path of a field of this object, for messages.
     pub(crate) fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() {
             key.to_owned()
@@ -120,12 +120,12 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Takes a field; `None` if it is absent or null. Of duplicates the last counts.
+    /// Takes a field; `None` if it is absent or null. Of duplicates the last one counts.
     pub(crate) fn take(&mut self, key: &str) -> Option<Field<'a>> {
         self.remove(key).filter(|field| field.kind() != Kind::Null)
     }
 
-    /// As [`Self::take`], but null is not absent.
+    /// As [`Self::take`], but returns a null field.
     pub(crate) fn remove(&mut self, key: &str) -> Option<Field<'a>> {
         let mut found = None;
         self.fields.retain(|(name, value)| {
@@ -141,7 +141,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Looks at a field and leaves it; `None` if it is absent or null.
+    /// Returns a field without taking it; `None` if it is absent or null.
     pub(crate) fn peek(&self, key: &str) -> Option<Field<'a>> {
         let (_, raw) = self.fields.iter().rfind(|(name, _)| name == key)?;
         (kind(raw) != Kind::Null).then(|| Field {
@@ -150,7 +150,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Takes the first field present among `keys`, its name and its synonyms.
+    /// Takes the first field that is present among `keys`: a name and its synonyms.
     pub(crate) fn take_any(&mut self, keys: &[&str]) -> Option<Field<'a>> {
         let mut found = None;
         for key in keys {
@@ -160,23 +160,23 @@ impl<'a> Object<'a> {
         found
     }
 
-    /// Takes a field that must be there.
+    /// Takes a required field.
     pub(crate) fn need(&mut self, key: &str) -> Result<Field<'a>, Error> {
         self.take(key)
             .ok_or_else(|| invalid(&self.path_of(key), "is required"))
     }
 
-    /// Drops fields that mean nothing to an engine.
+    /// Drops fields that engines do not need.
     pub(crate) fn discard(&mut self, keys: &[&str]) {
         self.fields.retain(|(name, _)| !keys.contains(&name.as_ref()));
     }
 
-    /// The first field that nobody took, null or not.
+    /// The name of the first field that was not taken, null or not.
     pub(crate) fn first(&self) -> Option<&str> {
         self.fields.first().map(|(key, _)| key.as_ref())
     }
 
-    /// What nobody took, as the text of a JSON object; empty if nothing is left.
+    /// The fields that were not taken, as the text of a JSON object; empty if there are none.
     pub(crate) fn rest(self) -> String {
         if self.fields.is_empty() {
             return String::new();
@@ -200,7 +200,7 @@ pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What a JSON value is, told by its first byte.
+/// The type of a JSON value, told by its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Null,
@@ -235,7 +235,7 @@ fn kind(raw: &RawValue) -> Kind {
     }
 }
 
-/// One value with its path.
+/// A value and its path.
 #[derive(Clone, Debug)]
 pub(crate) struct Field<'a> {
     path: String,
@@ -346,7 +346,7 @@ impl<'a> Field<'a> {
         Object::parse(self.path.clone(), self.raw)
     }
 
-    /// The fields of an object with their keys, in order.
+    /// The fields of an object with their keys, in their order.
     pub(crate) fn entries(&self) -> Result<Vec<(String, Self)>, Error> {
         let object = self.object()?;
         let entry = |(key, raw): &(Cow<'a, str>, &'a RawValue)| {
@@ -359,7 +359,7 @@ impl<'a> Field<'a> {
         Ok(object.fields.iter().map(entry).collect())
     }
 
-    /// A list of strings, or one string for a list of one.
+    /// A list of strings; a single string is a list of one.
     pub(crate) fn strings(&self) -> Result<Vec<String>, Error> {
         match self.kind() {
             Kind::String => Ok(vec![self.string()?]),
@@ -371,7 +371,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// A float that is a whole number a double holds exactly.
+/// The number, if it is whole and a double holds it exactly.
 #[allow(clippy::cast_possible_truncation, reason = "the range is checked")]
 fn whole(value: Option<f64>) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;

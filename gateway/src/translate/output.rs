@@ -1,4 +1,4 @@
-//! What the output must look like, where it ends, and what is reported about it: parts shared by chat and completions.
+//! What the output must look like, where it ends, and what is reported about it. Chats and completions share these fields.
 
 use muster_core::{Code, Error};
 use muster_proto::v1::{GenerateRequest, generate_request::Constraint};
@@ -13,7 +13,7 @@ use super::{
 };
 
 body! {
-    /// How the answer is shown.
+    /// Fields that decide how the answer is shown.
     pub(crate) struct Viewing as Viewing {
         /// Answer with server-sent events instead of one body.
         stream: Option<bool>,
@@ -33,56 +33,56 @@ body! {
     pub(crate) struct Switches as Switches {
         /// Strings that end the output.
         stop: Option<Stop>,
-        /// llama.cpp's: reuse what is cached of the prompt.
+        /// Reuse cached parts of the prompt (llama.cpp).
         cache_prompt: Option<bool>,
-        /// llama.cpp's: show probabilities after sampling instead of logarithms before.
+        /// Report probabilities after sampling instead of logarithms before it (llama.cpp).
         post_sampling_probs: Option<bool>,
-        /// llama.cpp's: show the tokens' ids.
+        /// Report token ids (llama.cpp).
         return_tokens: Option<bool>,
-        /// llama.cpp's: tell how much of the prompt is read.
+        /// Report how much of the prompt was read (llama.cpp).
         return_progress: Option<bool>,
-        /// llama.cpp's: the slot to use; -1 = any.
+        /// Index of the slot to use; -1 = any (llama.cpp).
         id_slot: Option<Int<-1>>,
-        /// llama.cpp's: most milliseconds to generate for; 0 and -1 = no limit.
+        /// Largest number of milliseconds to generate; 0 and -1 = no limit (llama.cpp).
         t_max_predict_ms: Option<Int<-1>>,
-        /// llama.cpp's: fewest spaces that a line must begin with.
+        /// Smallest number of spaces that a line must begin with (llama.cpp).
         n_indent: Option<Uint<0>>,
     }
 
-    /// Where the output ends at the latest.
+    /// Limits on the number of tokens.
     pub(crate) struct Limits as TokenLimits {
-        /// Most tokens to generate, -1 = until the context is full; excludes `max_completion_tokens`.
+        /// Largest number of tokens to generate; -1 = until the context is full. Not together with `max_completion_tokens`.
         max_tokens: Option<Int<-1>>,
-        /// Most tokens to generate, -1 = until the context is full; excludes `max_tokens`.
+        /// Largest number of tokens to generate; -1 = until the context is full. Not together with `max_tokens`.
         max_completion_tokens: Option<Int<-1>>,
-        /// llama.cpp's name for `max_tokens`.
+        /// The same as `max_tokens`, by llama.cpp's name.
         n_predict: Option<Int<-1>>,
     }
 
-    /// What the output must look like.
+    /// A form that the output must have.
     pub(crate) struct Constraints as Constraints {
-        /// llama.cpp's: a grammar that the output must follow.
+        /// A grammar that the output must follow (llama.cpp).
         grammar: Option<String>,
-        /// llama.cpp's: a JSON schema that the output must follow.
+        /// A JSON schema that the output must follow (llama.cpp).
         json_schema: Option<JsonSchema>,
-        /// A JSON schema that the output must follow, or its text, as with vLLM.
+        /// A JSON schema that the output must follow, as an object or as text (vLLM).
         guided_json: Option<Guided>,
-        /// Format of the output.
+        /// Form of the output.
         response_format: Option<ResponseFormat>,
     }
 
-    /// Format of the output.
+    /// Form of the output.
     struct FormatBody<'a> as ResponseFormat {
         /// `text`, `json_object` or `json_schema`.
         r#type: At<'a, String>,
-        /// A JSON schema; llama.cpp's and Responses' place for it.
+        /// The JSON schema, in llama.cpp's and Responses' place.
         schema: Option<Field<'a>>,
-        /// Object with `name` and `schema`; for `json_schema`.
+        /// An object with `name` and `schema`; only with `json_schema`.
         json_schema: Option<Field<'a>>,
     }
 }
 
-/// `stream`, `stream_options` and `n`.
+/// Reads `stream`, `stream_options` and `n`.
 pub(crate) fn view(asked: Viewing) -> View {
     let options = asked.stream_options;
     View {
@@ -95,7 +95,7 @@ pub(crate) fn view(asked: Viewing) -> View {
     }
 }
 
-/// llama.cpp's switches of a request, into `work` and `view`.
+/// Copies llama.cpp's switches into `work` and `view`.
 pub(crate) fn switches(asked: Switches, work: &mut GenerateRequest, view: &mut View) {
     work.cache_prompt = asked.cache_prompt;
     work.post_sampling_probs = asked.post_sampling_probs.unwrap_or_default();
@@ -111,7 +111,7 @@ pub(crate) fn switches(asked: Switches, work: &mut GenerateRequest, view: &mut V
     work.stream = view.stream;
 }
 
-/// Strings that end the output, or one.
+/// Strings that end the output: a list or a single string.
 #[derive(Debug, Default)]
 pub(crate) struct Stop(pub(crate) Vec<String>);
 
@@ -133,7 +133,7 @@ pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, Error> {
     Ok(stop)
 }
 
-/// One limit of tokens.
+/// The limit on tokens.
 ///
 /// # Errors
 /// There are two.
@@ -146,12 +146,12 @@ pub(crate) fn max_tokens(asked: &Limits) -> Result<Option<u32>, Error> {
     Ok(given.or(asked.n_predict).and_then(limit))
 }
 
-/// -1 is none.
+/// The limit; -1 means none.
 pub(crate) fn limit(Int(most): Int<-1>) -> Option<u32> {
     u32::try_from(most).ok()
 }
 
-/// OpenAI's completions and vLLM's chats had `best_of`: more are generated than shown. Only where that changes nothing.
+/// Checks `best_of` (OpenAI's completions, vLLM's chats), which generates more choices than it shows. Accepted only where it has no effect.
 pub(crate) fn best_of(body: &mut Object<'_>, choices: u32) -> Result<(), Error> {
     match body.take("best_of") {
         Some(field) if ![1, i64::from(choices)].contains(&field.integer(1, i64::MAX)?) => {
@@ -162,7 +162,7 @@ pub(crate) fn best_of(body: &mut Object<'_>, choices: u32) -> Result<(), Error> 
     }
 }
 
-/// At most one constraint.
+/// The one constraint on the output, if any.
 ///
 /// # Errors
 /// There are two.
@@ -190,7 +190,7 @@ pub(crate) fn constraint(asked: Constraints) -> Result<Option<Constraint>, Error
     Ok(found)
 }
 
-/// OpenAI's `{"type": …}`, and llama.cpp's form with the schema directly in it (seed 004, chat completions).
+/// Reads OpenAI's `{"type": …}` and llama.cpp's form, which has the schema directly in it (seed 004, chat completions).
 #[derive(Debug)]
 pub(crate) struct ResponseFormat(pub(crate) Option<Constraint>);
 
@@ -230,7 +230,7 @@ impl Read<'_> for ResponseFormat {
     }
 }
 
-/// A JSON schema, as text.
+/// The text of a JSON schema.
 #[derive(Debug)]
 pub(crate) struct JsonSchema(String);
 
@@ -244,7 +244,7 @@ impl Read<'_> for JsonSchema {
     }
 }
 
-/// A JSON schema or its text, as text.
+/// The text of a JSON schema that was given as an object or as text.
 #[derive(Debug)]
 pub(crate) struct Guided(String);
 
@@ -258,7 +258,7 @@ impl Read<'_> for Guided {
     }
 }
 
-/// A schema, or its text.
+/// Reads a schema given as an object or as text.
 fn guided(field: &Field<'_>) -> Result<String, Error> {
     if field.kind() != Kind::String {
         return schema(field);

@@ -1,4 +1,4 @@
-//! Parameters of requests in the document, from their tables (`muster_proto::parameters`).
+//! Request parameters in the OpenAPI document, from their tables (`muster_proto::parameters`).
 //!
 //! A body that is defined (`translate::read`) has them by [`describe`]. An answer's type has one field of the type below; [`spread`] puts the
 //! parameters in its place.
@@ -15,7 +15,7 @@ use utoipa::{
 
 use super::{read::Shape, sampling::Ranges};
 
-/// How tokens are chosen.
+/// The sampling parameters that an answer shows.
 #[derive(Serialize)]
 pub(crate) struct SamplingShown;
 

@@ -1,11 +1,11 @@
-//! Plain input: text, tokens, or both.
+//! Reads plain input: text, tokens, or both.
 
 use muster_core::Error;
 use muster_proto::v1::{Prompt, PromptPiece, TokenIds, prompt_piece};
 
 use super::object::{Field, Kind};
 
-/// A string, strings, tokens, several of these, or a mixture (seed 004, `prompt`); at most `most` of them.
+/// Reads a string, a list of strings, tokens, lists of tokens, or a mixture (seed 004, `prompt`); at most `most` prompts.
 pub(crate) fn prompts(field: &Field<'_>, most: usize) -> Result<Vec<Prompt>, Error> {
     if field.kind() != Kind::Array {
         return Ok(vec![one(std::slice::from_ref(field))?]);
@@ -30,7 +30,7 @@ pub(crate) fn prompts(field: &Field<'_>, most: usize) -> Result<Vec<Prompt>, Err
     list.iter().map(prompt).collect()
 }
 
-/// One prompt of text and tokens.
+/// Reads one prompt of text and tokens.
 pub(crate) fn one(items: &[Field<'_>]) -> Result<Prompt, Error> {
     let mut pieces: Vec<PromptPiece> = Vec::new();
     for item in items {

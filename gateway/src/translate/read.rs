@@ -1,4 +1,4 @@
-//! Bodies of requests, each defined once: a struct whose fields give its reader with every error, and its schema in the document.
+//! Definitions of request bodies: a struct whose fields make both the reader, with all its errors, and the schema in the OpenAPI document.
 //!
 //! ```text
 //!                                            ┌─► Fields::take_from  reads an object, names the field at fault
@@ -6,7 +6,7 @@
 //!                                            └─► ToSchema       what the document says of it
 //! ```
 //!
-//! What a field may hold is its type's to know ([`Read`]): how it is read, and how it is shown. What it means is the translation's.
+//! The type of a field ([`Read`]) decides how its value is read and how the document shows it. The translation decides what it means.
 
 mod values;
 
@@ -26,19 +26,21 @@ use super::object::{self, Field, Object, invalid};
 /// Types of the document, by name.
 pub(crate) type Schemas = Vec<(String, RefOr<Schema>)>;
 
-/// What a field may hold.
+/// A type of a field's value.
 pub(crate) trait Read<'a>: Sized {
-    /// Whether the document says that it must be there.
+    /// Whether the document marks the field as required.
     const REQUIRED: bool = true;
 
+    /// Reads a value.
+    ///
     /// # Errors
     /// What is wrong with it.
     fn read(field: &Field<'a>) -> Result<Self, Error>;
 
-    /// Takes it out of `object`, by the first of its names that is there.
+    /// Takes the field out of `object` by the first of its names that is present.
     ///
     /// # Errors
-    /// As [`Self::read`]; or it is missing.
+    /// As [`Self::read`]; or the field is missing.
     fn find(object: &mut Object<'a>, names: &[&str]) -> Result<Self, Error> {
         match object.take_any(names) {
             Some(field) => Self::read(&field),
@@ -46,23 +48,25 @@ pub(crate) trait Read<'a>: Sized {
         }
     }
 
-    /// As the document shows it.
+    /// The schema of the value in the document.
     fn schema() -> RefOr<Schema>;
 
-    /// The types that its schema refers to.
+    /// Collects the types that the schema refers to.
     fn referred(_: &mut Schemas) {}
 }
 
-/// Fields that stand together in an object: a body, or a group that several bodies have.
+/// A set of fields of an object: a whole body, or a group that several bodies share.
 pub(crate) trait Fields<'a>: Sized {
+    /// Takes the fields out of `object`.
+    ///
     /// # Errors
     /// What is wrong with one of them.
     fn take_from(object: &mut Object<'a>) -> Result<Self, Error>;
 
-    /// Adds them to what the document says.
+    /// Adds the fields to a schema.
     fn describe(shape: &mut Shape);
 
-    /// Reads a request that has no other fields, or whose other fields mean nothing.
+    /// Reads a request that has no other fields, or whose other fields are ignored.
     ///
     /// # Errors
     /// `invalid_json`, or `invalid_request` naming the field.
@@ -71,7 +75,7 @@ pub(crate) trait Fields<'a>: Sized {
     }
 }
 
-/// A schema of an object as it grows.
+/// The schema of an object while it is built.
 #[derive(Default)]
 pub(crate) struct Shape {
     object: ObjectBuilder,
@@ -101,7 +105,7 @@ impl Shape {
     }
 }
 
-/// The text of a comment.
+/// The text of a comment without its indentation.
 fn lines(about: &str) -> String {
     let lines: Vec<_> = about.trim().lines().map(str::trim).collect();
     lines.join("\n")
@@ -129,7 +133,7 @@ pub(crate) fn described(schema: RefOr<Schema>, about: &str) -> RefOr<Schema> {
     }
 }
 
-/// A body as one of several that its `type` tells apart.
+/// The schema of a body that its field `tag` tells from others.
 pub(crate) fn tagged<T: Fields<'static>>(tag: &str, referred: &mut Schemas) -> RefOr<Schema> {
     let mut shape = Shape::default();
     let word = ObjectBuilder::new()
@@ -141,12 +145,13 @@ pub(crate) fn tagged<T: Fields<'static>>(tag: &str, referred: &mut Schemas) -> R
     shape.object.schema_type(Type::Object).required("type").into()
 }
 
-/// The name of a field as JSON has it.
+/// The name of a field in JSON.
 pub(crate) fn name(identifier: &str) -> &str {
     identifier.strip_prefix("r#").unwrap_or(identifier)
 }
 
-/// Defines bodies, or groups of fields: a comment is what the document says, `..` a group that stands here, `a | b` a field with a further name.
+/// Defines bodies and groups of fields. A comment is the sentence in the document, `..` includes a group, `a | b` gives a field a further
+/// name.
 macro_rules! body {
     ($(
         $(#[doc = $doc:literal])*
@@ -229,7 +234,7 @@ macro_rules! body {
 
 pub(crate) use body;
 
-/// Adds a type and what it refers to.
+/// Adds a type and the types it refers to.
 pub(crate) fn refer<T: ToSchema>(out: &mut Schemas) {
     out.push((T::name().into_owned(), T::schema()));
     T::schemas(out);

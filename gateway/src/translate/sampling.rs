@@ -1,6 +1,6 @@
-//! How tokens are chosen: the parameters of `muster_proto::parameters`, read alike in every dialect (seed 004, `POST /completion`).
+//! The sampling parameters of `muster_proto::parameters`, read in the same way in every dialect (seed 004, `POST /completion`).
 //!
-//! OpenAI's own fields have OpenAI's ranges; llama.cpp's have those within which its samplers are defined.
+//! On OpenAI's routes OpenAI's fields have OpenAI's ranges; llama.cpp's have the ranges for which its samplers are defined.
 
 use muster_core::Error;
 use muster_proto::{
@@ -19,11 +19,11 @@ use super::{
 const MAX: f64 = f32::MAX as f64;
 const MIN: f64 = f32::MIN as f64;
 
-/// Whose ranges hold.
+/// Which ranges apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ranges {
     OpenAi,
-    /// Those of the samplers themselves.
+    /// The ranges for which the samplers are defined.
     LlamaCpp,
 }
 
@@ -75,7 +75,7 @@ fn read(body: &mut Object<'_>, ranges: Ranges) -> Result<Sampling, Error> {
             (parameter.set)(&mut sampling, value(&field, parameter.kind, ranges)?);
         }
     }
-    // Both are all tokens.
+    // 0 and negative numbers both mean all tokens.
     sampling.top_k = sampling.top_k.map(|k| k.max(0));
     if let Some(Biases(biases)) = Option::find(body, &["logit_bias"])? {
         sampling.logit_bias = biases;
@@ -109,7 +109,7 @@ impl Read<'_> for Biases {
     }
 }
 
-/// OpenAI's `{"123": -1}` or llama.cpp's `[[123, -1], ["text", false]]`.
+/// Reads OpenAI's `{"123": -1}` or llama.cpp's `[[123, -1], ["text", false]]`.
 fn biases(field: &Field<'_>) -> Result<Vec<LogitBias>, Error> {
     match field.kind() {
         Kind::Object => {
@@ -123,7 +123,7 @@ fn biases(field: &Field<'_>) -> Result<Vec<LogitBias>, Error> {
     }
 }
 
-/// A key that is a number names a token, any other stands for all tokens of its text.
+/// A key that is a number names a token; any other key stands for all tokens of its text.
 fn target(key: String) -> logit_bias::Target {
     match key.parse() {
         Ok(token) => logit_bias::Target::Token(token),

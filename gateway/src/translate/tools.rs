@@ -1,4 +1,4 @@
-//! Tools and tool choice in OpenAI's form.
+//! Reads tools and tool choice in OpenAI's form.
 
 use muster_core::{Code, Error};
 use muster_proto::v1::{Tool, ToolChoice, ToolChoiceMode, tool_choice};
@@ -11,11 +11,11 @@ use super::{
 };
 
 body! {
-    /// A tool that the model may use.
+    /// A tool that the model may call.
     struct ToolBody as ChatTool {
-        /// `function`, which may be left out.
+        /// The word `function`; may be omitted.
         r#type: Option<FunctionKind>,
-        /// The function.
+        /// The function to call.
         function: Function,
     }
 
@@ -23,34 +23,34 @@ body! {
     struct Function as ChatFunction {
         /// Name by which the model calls the function.
         name: FunctionName,
-        /// What the function does, told to the model.
+        /// What the function does, for the model.
         description: Option<String>,
         /// JSON schema of the arguments.
         parameters: Option<Parameters>,
-        /// The arguments must follow `parameters` exactly.
+        /// Whether the arguments must follow `parameters` exactly.
         strict: Option<bool>,
     }
 
-    /// How tools are to be used.
+    /// The tools of a request, and how to use them.
     pub(crate) struct ToolUse<'a> as ToolUse {
         ..tools: Tools,
         /// Whether the model may, must or must not call functions: `auto`, `none`, `required`, or one function.
         tool_choice: Option<Choice<'a>>,
-        /// Let the model make several calls in one answer.
+        /// Whether one answer may have several calls.
         parallel_tool_calls: Option<bool>,
     }
 
-    /// One function that is to be called.
+    /// The function to call.
     struct NamedChoice<'a> as ChatNamedTool {
-        /// `function`, which may be left out.
+        /// The word `function`; may be omitted.
         r#type: Option<FunctionKind>,
         /// The function to call.
         function: Option<Named<'a>>,
-        /// Its name, in Responses' form.
+        /// Name of the function, in the form of Responses.
         name: Option<At<'a, String>>,
     }
 
-    /// A function's name.
+    /// The name of a function.
     struct Named<'a> as ChatNamed {
         /// Name of a function in `tools`.
         name: At<'a, String>,
@@ -58,7 +58,7 @@ body! {
 }
 
 words! {
-    /// The only kind of tools.
+    /// The `type` of a tool; only functions exist.
     struct FunctionKind: "function" => "`function`"
 }
 
@@ -89,7 +89,7 @@ struct OneTool(Tool);
 impl Read<'_> for OneTool {
     fn read(field: &Field<'_>) -> Result<Self, Error> {
         let mut object = field.object()?;
-        // Responses has the function's fields beside the type.
+        // Responses has the function's fields beside `type`.
         let beside = object.peek("function").is_none() && object.peek("name").is_some();
         let function = if beside {
             Option::<FunctionKind>::find(&mut object, &["type"])?;
@@ -134,7 +134,7 @@ impl Read<'_> for FunctionName {
     }
 }
 
-/// A JSON schema that is an object, as text.
+/// The text of a JSON schema for an object.
 #[derive(Debug)]
 struct Parameters(String);
 
@@ -153,11 +153,11 @@ impl Read<'_> for Parameters {
     }
 }
 
-/// Whether and what the model is to call.
+/// Whether the model must call a function, and which.
 #[derive(Debug)]
 pub(crate) enum Choice<'a> {
     Mode(ToolChoiceMode),
-    /// A function, by its name.
+    /// The function with this name.
     Named(At<'a, String>),
 }
 
@@ -193,7 +193,7 @@ impl<'x: 'a, 'a> Read<'x> for Choice<'a> {
     }
 }
 
-/// Checks a choice against the tools there are.
+/// Checks a choice against the tools of the request.
 pub(crate) fn tool_choice(choice: Option<Choice<'_>>, tools: &[Tool]) -> Result<Option<ToolChoice>, Error> {
     let kind = match choice {
         None => return Ok(None),

@@ -1,9 +1,9 @@
-//! Who may ask: a user key and an admin key, or nobody needs one.
+//! Who may send which request: users, administrators, or everybody if no key is configured.
 //!
-//! What keys are and which opens what is the same for HTTP and gRPC: [`muster_proto::trust`].
+//! [`muster_proto::trust`] says what keys are and what each opens, for HTTP and gRPC alike.
 //!
-//! Where nobody needs a key, a browser on this machine would lend its rights to every page it shows: any of them can send a simple POST here. So
-//! what changes something is then refused to pages of other origins, which browsers name truthfully.
+//! Without keys, any page in a browser on this machine could send simple POST requests here. So requests that change something are then
+//! refused if they come from pages of other origins, which browsers name truthfully.
 
 use std::sync::Arc;
 
@@ -19,21 +19,21 @@ use sha2::{Digest as _, Sha256};
 
 use super::reply::Refusal;
 
-/// Who may ask a route.
+/// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Anybody: whether there is a gateway, and what a seed says is public.
+    /// Everybody: whether the gateway is up, and what a seed makes public.
     Open,
-    /// Inference and what goes with it.
+    /// Users: inference and questions about models.
     User,
-    /// Changes what is loaded, stored or configured.
+    /// Administrators: changes of what is loaded, stored or configured.
     Admin,
-    /// Changes how the gateway itself runs: as `Admin`, and without any key only from this machine.
+    /// Administrators: changes of the gateway itself. Without keys only from this machine.
     Internal,
 }
 
 impl Access {
-    /// Its word in the document.
+    /// The access in the OpenAPI document.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -44,33 +44,33 @@ impl Access {
     }
 }
 
-/// Where a request comes from; unknown counts as elsewhere.
+/// Where a request comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// This machine.
+    /// From this machine.
     Here,
-    /// Anywhere else.
+    /// From another machine, or unknown.
     #[default]
     Elsewhere,
 }
 
-/// Who sent a request that was let in.
+/// The sender of a request that passed the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// Tells callers apart by their keys, without telling the key; empty where keys are not asked for, and so not known to be anybody's.
+    /// Derived from the caller's key without revealing it, to tell callers apart; empty if no key is required.
     pub(crate) key: String,
-    /// It may ask to be served before others.
+    /// It may send requests of higher priority.
     pub(crate) may_hurry: bool,
-    /// It may change what is loaded, as on surfaces for administrators.
+    /// It may change what is loaded, like an administrator.
     pub(crate) administers: bool,
-    /// It may see what others ask: it is the operator's, or there is nobody else.
+    /// It may see the requests of others: it is the operator, or the only user.
     pub(crate) oversees: bool,
 }
 
 /// Decides on a request.
 ///
 /// # Errors
-/// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted, or if nobody needs a key and the caller is too far away.
+/// `unauthenticated`; `forbidden` if an administrator's key is required, or if no key is configured and the caller is on another machine.
 fn admit(
     keys: &Keys,
     access: Access,
@@ -93,7 +93,7 @@ fn admit(
     }
 }
 
-/// The sender of a request that was let in. Where there is an admin key, only who has it goes before others.
+/// The sender of a request that passed the check. If there is an admin key, only its holder may send requests of higher priority.
 fn caller(keys: &Keys, headers: &HeaderMap, authority: Option<&str>) -> Caller {
     let key = sent(headers);
     let Holder { user, admin } = keys.holder(key);
@@ -107,7 +107,8 @@ fn caller(keys: &Keys, headers: &HeaderMap, authority: Option<&str>) -> Caller {
     }
 }
 
-/// Whether a page of another origin sent this; `authority` is what HTTP/2 has in place of `Host`. Origins without a host (`null`) are foreign.
+/// Whether a page of another origin sent the request. `authority` is HTTP/2's form of `Host`. An origin without a host (`null`) counts as
+/// another.
 fn is_foreign(headers: &HeaderMap, authority: Option<&str>) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return false;
@@ -120,7 +121,7 @@ fn is_foreign(headers: &HeaderMap, authority: Option<&str>) -> bool {
     }
 }
 
-/// Lets a request pass or answers it.
+/// Lets a request pass, or answers it with an error.
 pub(super) async fn check(access: Access, keys: Arc<Keys>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
     let authority = request.uri().authority().map(Authority::as_str);
@@ -226,11 +227,11 @@ mod tests {
         let [u, v, a] = ["u", "v", "a"].map(|key| caller(&keys, key));
         assert!(u.key.len() == 16 && u.key != v.key && v.key != a.key);
         assert_eq!((u.may_hurry, v.may_hurry, a.may_hurry), (false, false, true));
-        // Who says anything where no key is wanted is nobody in particular.
+        // If no key is required, a key in a request identifies nobody.
         let nobody = caller(&Keys::new(NONE, NONE), "made-up");
         assert_eq!((nobody.key.as_str(), nobody.may_hurry), ("", true));
         assert!(caller(&Keys::new(["u"], NONE), "u").may_hurry);
-        // Among several only the operator sees what others ask; without an admin key nobody does.
+        // With several keys only the operator sees the requests of others; without an admin key nobody does.
         assert_eq!((u.oversees, a.oversees), (false, true));
         assert!(nobody.oversees && caller(&Keys::new(["u"], NONE), "u").oversees);
         assert!(!caller(&Keys::new(["u", "v"], NONE), "u").oversees);
@@ -259,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Any page could send a simple POST to `/internal/set` or `/load` through a browser on this machine.
+    /// Regression: any page could send a simple POST to `/internal/set` or `/load` through a browser on this machine.
     #[test]
     fn without_keys_pages_of_other_origins_change_nothing() {
         let admit = |keys: &Keys, access, origin: &str, authority: Option<&str>| {
@@ -293,13 +294,13 @@ mod tests {
             for own in ["", "http://localhost:8000", "https://LOCALHOST:8000"] {
                 assert_eq!(admit(&open, access, own, None), None, "{own}");
             }
-            // HTTP/2 has no Host.
+            // HTTP/2 has no `Host` header.
             assert_eq!(admit(&open, access, "http://box:1", Some("box:1")), None);
             assert_eq!(
                 admit(&open, access, "http://box:2", Some("box:1")),
                 Some(Code::Forbidden)
             );
-            // Who must show a key cannot be lent to a page that has none.
+            // If a key is required, a page without it can do nothing.
             let keys = Keys::new(["u"], NONE);
             assert_eq!(
                 admit(&keys, access, "http://evil.example", None),

@@ -1,18 +1,18 @@
-//! How many bytes of request bodies the process holds at once, over all I/O threads.
+//! A limit on the bytes of request bodies that the process holds, over all I/O threads.
 //!
-//! A limit for each body bounds nothing while anybody may open connections. Bytes are taken as they arrive, not as they are announced, and given
-//! back when the handler is through with the body. The first [`FREE`] of each body do not count: while others send images by the hundred, or hold
-//! bodies open, chats still get in.
+//! A limit per body is not enough, since anybody may open connections. Bytes count when they arrive, not when they are announced, and are
+//! given back when the handler has finished with the body. The first [`FREE`] bytes of each body do not count: so chats still get in while
+//! others send large images or hold bodies open.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// What a body may have without counting, in bytes: as much as a connection's own buffers take anyway.
+/// Bytes of each body that do not count, about the size of a connection's own buffers.
 const FREE: usize = 64 << 10;
 
-/// The bytes that are left.
+/// The number of bytes that may still be taken.
 #[derive(Debug)]
 pub(crate) struct Budget {
     all: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// A budget of this many bytes.
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             all: bytes,
@@ -28,12 +28,12 @@ impl Budget {
         })
     }
 
-    /// What there is in all, in bytes.
+    /// The whole budget in bytes.
     pub(crate) fn all(&self) -> usize {
         self.all
     }
 
-    /// For a body of which nothing has come yet.
+    /// An account for a body of which nothing has arrived yet.
     pub(crate) fn begin(self: &Arc<Self>) -> Held {
         Held {
             budget: Arc::clone(self),
@@ -42,19 +42,19 @@ impl Budget {
     }
 }
 
-/// What one body has taken; given back when dropped.
+/// The bytes that one body has taken. Dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct Held {
     budget: Arc<Budget>,
-    /// Of the body, the free ones included.
+    /// Bytes of the body, the free ones included.
     bytes: usize,
 }
 
 impl Held {
-    /// Takes further bytes; false if there are not so many left, and then nothing is taken.
+    /// Takes more bytes. Returns false, and takes nothing, if not enough are left.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         let more = (self.bytes + bytes).saturating_sub(FREE) - self.counted();
-        // Nothing else is published with the number: relaxed is enough.
+        // Nothing else is ordered by this number, so relaxed is enough.
         let order = Ordering::Relaxed;
         let taken = self
             .budget

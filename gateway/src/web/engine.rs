@@ -1,6 +1,6 @@
-//! One loaded engine, as routes about engines want it: which one is meant, what it says of itself, and its own HTTP answer as ours.
+//! Routes about a loaded engine: which engine is meant, how it describes itself, and its own HTTP answers.
 //!
-//! These routes load nothing (gateway/README.md, Autoload). With several replicas one must be named: `?instance=`.
+//! These routes load nothing (gateway/README.md, Autoload). If a model has several replicas, one must be named: `?instance=`.
 
 use std::sync::Arc;
 
@@ -40,10 +40,10 @@ pub(crate) struct EngineQuery {
 }
 
 impl EngineQuery {
-    /// The instance that is meant.
+    /// The loaded instance that the query names.
     ///
     /// # Errors
-    /// None is named and not exactly one is loaded; the one that is named is not.
+    /// None is named and not exactly one is loaded, or the named one is not loaded.
     pub(crate) fn engine(self, app: &App) -> Result<Engine, Error> {
         let table = app.dispatcher.fleet.table();
         let model = table.meant(self.model.as_deref())?;
@@ -56,7 +56,7 @@ impl EngineQuery {
 }
 
 impl Route {
-    /// The parameters of an [`EngineQuery`] in the document.
+    /// Adds the parameters of an [`EngineQuery`] to the document.
     pub(crate) fn names_engine(self) -> Self {
         self.query::<String>(
             "model",
@@ -66,7 +66,7 @@ impl Route {
     }
 }
 
-/// One loaded instance.
+/// A loaded instance.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) summary: Arc<ModelSummary>,
@@ -74,17 +74,18 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Whether it answers llama.cpp's routes itself.
+    /// Whether the engine itself answers llama.cpp's routes.
     pub(crate) fn speaks_http(&self) -> bool {
         Family::of(&self.summary.runtime) == Family::LlamaServer
     }
 
-    /// The engine's own view.
+    /// The engine's description of itself.
     pub(crate) async fn describe(&mut self) -> Result<EngineDescription, Error> {
         self.loaded.describe(self.summary.id.clone()).await
     }
 
-    /// Its own view, if its model was loaded with this flag of llama.cpp's; else the route is off (seed 004; gateway/README.md, llama.cpp's routes).
+    /// The engine's description, if its model was loaded with this flag of llama.cpp's. Otherwise the route is off (seed 004;
+    /// gateway/README.md, llama.cpp's routes).
     pub(crate) async fn switched_on(&mut self, flag: &str) -> Result<EngineDescription, Error> {
         let description = self.describe().await?;
         let settings = description.settings.as_ref();
@@ -96,7 +97,7 @@ impl Engine {
         Err(Code::UnsupportedByRuntime.error(message))
     }
 
-    /// Its own answer to an HTTP request; `path` with query.
+    /// Forwards an HTTP request to the engine; `path` includes the query.
     pub(crate) async fn forward(
         mut self,
         method: Method,
@@ -123,7 +124,7 @@ impl Engine {
     }
 }
 
-/// llama.cpp's words for what a server does not have (seed 004, API errors).
+/// llama.cpp's error for a route that the server does not have (seed 004, API errors).
 fn unsupported(path: &str) -> Error {
     let what = path
         .trim_start_matches('/')
@@ -133,7 +134,7 @@ fn unsupported(path: &str) -> Error {
     Code::UnsupportedByRuntime.error(format!("This server does not support {what} endpoint."))
 }
 
-/// An engine's HTTP answer: its head, then its body as it comes.
+/// The engine's HTTP answer as a response whose body is streamed.
 ///
 /// # Errors
 /// The engine did not answer.

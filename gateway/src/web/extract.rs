@@ -1,5 +1,4 @@
-//! Parts of a request's address, read as axum reads them but refused as errors of the catalogue: axum's own refusals are plain text, which no client
-//! of any dialect expects.
+//! Extractors for the path and the query. Their errors are those of the catalogue; axum's own are plain text, which no client expects.
 //!
 //! Architecture invariant: handlers use these, never axum's `Path` and `Query` with their own rejections.
 
@@ -10,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::reply::Refusal;
 use crate::translate::object;
 
-/// What the path names.
+/// Values from the path.
 #[derive(Clone, Debug)]
 pub(crate) struct Path<T>(pub(crate) T);
 
@@ -25,7 +24,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     }
 }
 
-/// What the query says.
+/// Values from the query.
 #[derive(Clone, Debug)]
 pub(crate) struct Query<T>(pub(crate) T);
 

@@ -1,8 +1,8 @@
-//! By which name a request came: without keys only by this machine's own.
+//! Checks the host name of a request. Without keys only names of this machine are allowed.
 //!
-//! A web page's name can be made to lead to this machine after the page was loaded (DNS rebinding). What the page then asks is no foreign origin to
-//! its browser: `Host` and `Origin` agree, and nothing but the name tells it from an operator. So where nobody needs a key the name must be one
-//! that nobody else can own: loopback, `localhost`, or one that the operator lists (proto/README.md, Trust).
+//! A web page can make its own name resolve to this machine after it was loaded (DNS rebinding). To its browser, requests to that name have
+//! the same origin: `Host` and `Origin` agree, and only the name tells the request from an operator's. So if no key is required, the name
+//! must be one that nobody else can own: a loopback address, `localhost`, or a name that the operator lists (proto/README.md, Trust).
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,27 +13,27 @@ use muster_proto::{net::Address, trust::guard::is_this_machine};
 
 use super::FormAt;
 
-/// The names that requests may come by.
+/// The host names that requests may have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts {
     names: Names,
-    /// Lower case, without a port.
+    /// Names in lower case, without a port.
     listed: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Names {
-    /// This machine's own and those listed.
+    /// Names of this machine and listed names.
     #[default]
     Own,
-    /// Addresses too: they are no names, and cannot be made to lead elsewhere. For a listener that others can reach.
+    /// IP addresses as well: they cannot be made to resolve elsewhere. For a listener that other machines can reach.
     OwnAndAddresses,
-    /// Any: a key is needed, which no page has; or it is a socket file, which no browser opens.
+    /// Any name: a key is required, which no page has, or the listener is a socket file, which no browser opens.
     Any,
 }
 
 impl Hosts {
-    /// The names for a gateway that listens on `listen`; `guarded` if inference needs a key.
+    /// The names for a gateway that listens on `listen`. `guarded`: inference requires a key.
     pub(crate) fn new(listen: &Address, local: bool, guarded: bool, listed: &[String]) -> Self {
         let names = match listen {
             Address::Tcp(_) if guarded => Names::Any,
@@ -45,7 +45,7 @@ impl Hosts {
         Self { names, listed }
     }
 
-    /// Decides on a request: by all its names, should it have several. Without any it is no browser's.
+    /// Checks all names of a request. A request without any is not a browser's.
     ///
     /// # Errors
     /// `forbidden`.
@@ -75,12 +75,12 @@ impl Hosts {
     }
 }
 
-/// A name as it is compared: lower case, without the dot of the root.
+/// A name in the form in which names are compared: lower case, without the dot of the root.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Lets a request pass or answers it, whatever route it wants.
+/// Lets a request pass to any route, or answers it with an error.
 pub(super) async fn check(hosts: Arc<Hosts>, form_at: FormAt, request: Request, next: Next) -> Response {
     match hosts.check(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
@@ -105,7 +105,7 @@ mod tests {
         hosts.check(&uri.parse().unwrap(), &headers).is_ok()
     }
 
-    /// Issue 10, 3.3: with `Host` and `Origin` both `evil.test:PORT`, loads, unloads and configuration answered 200.
+    /// Regression (issue 10, 3.3): with `Host` and `Origin` both `evil.test:PORT`, loads, unloads and configuration answered 200.
     #[test]
     fn without_keys_a_request_comes_by_a_name_of_this_machine() {
         let own = hosts("127.0.0.1:8000", true, false);
@@ -146,7 +146,7 @@ mod tests {
         let own = hosts("127.0.0.1:8000", true, false);
         assert!(passes(&own, "/x", &[]), "HTTP/1.0 may leave it out");
         assert!(!passes(&own, "/x", &["localhost", "evil.test"]));
-        // The absolute form, and HTTP/2's `:authority`.
+        // The absolute form of the URI, and HTTP/2's `:authority`.
         assert!(!passes(&own, "http://evil.test/x", &["localhost"]));
         assert!(!passes(&own, "http://localhost/x", &["evil.test"]));
         assert!(passes(&own, "http://localhost:8000/x", &["localhost:8000"]));

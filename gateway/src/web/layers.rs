@@ -1,4 +1,4 @@
-//! Around all routes: request ids, cross-origin access, and panics as errors.
+//! Layers around all routes: request ids, cross-origin access, and errors for panics.
 
 use std::{
     any::Any,
@@ -27,18 +27,18 @@ use super::{
 use crate::{metrics, render::error};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Anthropic's name of it.
+/// Anthropic's name of the request id's header.
 const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 const LONGEST_ID: usize = 128;
-/// How long browsers may remember what a preflight said; Chrome caps it at two hours.
+/// How long browsers may cache the answer to a preflight request; Chrome caps it at two hours.
 const PREFLIGHT: Duration = Duration::from_secs(7200);
 
-/// A fresh id of ours for a request: never the client's own, since a worker cancels the older of two requests with the same id.
+/// A new id for a request. The client's own is not used, because a worker cancels the older of two requests with the same id.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(pub(super) String);
 
 pub(super) fn wrap(router: Router, hosts: Arc<Hosts>, form_at: FormAt) -> Router {
-    // Local web applications of any origin use the API, as with Lemonade and llama.cpp's server. `*` would not cover `Authorization`.
+    // Local web applications of any origin use the API, as with Lemonade and llama.cpp's server. `*` would exclude `Authorization`.
     let cors = CorsLayer::new()
         .allow_origin(AnyOrigin)
         .allow_methods(AnyOrigin)
@@ -47,7 +47,7 @@ pub(super) fn wrap(router: Router, hosts: Arc<Hosts>, form_at: FormAt) -> Router
         .max_age(PREFLIGHT);
     router
         .layer(CatchPanicLayer::custom(panicked))
-        // What no dialect wrote, such as an unknown path, is in OpenAI's form.
+        // An error outside any dialect, such as an unknown path, has OpenAI's form.
         .layer(middleware::map_response(|response| async {
             reply::write_error(&error::OPENAI, response)
         }))
@@ -59,7 +59,7 @@ pub(super) fn wrap(router: Router, hosts: Arc<Hosts>, form_at: FormAt) -> Router
         .layer(middleware::from_fn(count))
 }
 
-/// Counts requests by route; what has none is counted together, so that nobody can invent routes.
+/// Counts requests by route. Paths without a route are counted together, so that clients cannot create labels.
 async fn count(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = request.method().clone();
@@ -75,7 +75,7 @@ async fn count(request: Request, next: Next) -> Response {
     response
 }
 
-/// The answer carries the client's `x-request-id`, or ours if it sent none.
+/// Adds the client's `x-request-id` to the answer, or a new one if it sent none.
 async fn request_id(mut request: Request, next: Next) -> Response {
     let ours = id::fresh();
     let theirs = request

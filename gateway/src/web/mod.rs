@@ -5,9 +5,9 @@
 //!                                                                  │ ClientRequest ─► translate ─► run ─► render
 //! ```
 //!
-//! Architecture invariant: knows no dialect; it is given their routes.
+//! Architecture invariant: this module knows no dialect; it gets their routes as values.
 //!
-//! Everything that is not an answer is an error of the catalogue ([`reply::Refusal`]) in its dialect's form.
+//! Every failure is an error of the catalogue ([`reply::Refusal`]) in the form of its dialect.
 
 pub(crate) mod access;
 pub(crate) mod budget;
@@ -52,21 +52,21 @@ use crate::{
     translate::{Asked, Common},
 };
 
-/// What handlers of one I/O thread work with.
+/// What handlers of one I/O thread share.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) dispatcher: Dispatcher,
     /// Largest request body in bytes.
     pub(crate) max_body: usize,
-    /// Bytes of request bodies that the process may hold.
+    /// The limit on bytes of request bodies in the process.
     pub(crate) bodies: Arc<Budget>,
-    /// Who may ask.
+    /// The API keys.
     pub(crate) keys: Arc<Keys>,
-    /// By which names requests may come.
+    /// The host names that requests may have.
     pub(crate) hosts: Arc<Hosts>,
-    /// How the last request performed.
+    /// Figures about the last request.
     pub(crate) stats: Arc<Stats>,
-    /// The gateway is shutting down: it finishes what it has and is not ready for more.
+    /// Cancelled when the gateway shuts down: it finishes running requests and is not ready for more.
     pub(crate) stopping: CancellationToken,
 }
 
@@ -93,7 +93,7 @@ impl App {
 /// How errors look at a path.
 pub(crate) type FormAt = fn(&str) -> &'static ErrorForm;
 
-/// All routes, behind what a router cannot do: it sees a path only once that is settled.
+/// All routes, with checks that need the path before a router sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Surface {
     slashes: Arc<Slashes>,
@@ -122,7 +122,7 @@ impl Service<Request> for Surface {
     }
 }
 
-/// These routes; `form_at` says how errors look at a path that has none.
+/// A surface of these routes. `form_at` gives the form of errors at a path without a route.
 pub(crate) fn surface(
     app: Arc<App>,
     routes: impl Iterator<Item = (&'static Dialect, Route)>,
@@ -148,7 +148,7 @@ pub(crate) fn surface(
     }
 }
 
-/// A route's handler behind the check of who asks; its errors look as its dialect has them.
+/// A route's handler behind the access check, with errors in its dialect's form.
 fn guard(app: &App, dialect: &'static Dialect, route: &Route) -> MethodRouter<Arc<App>> {
     let (access, keys) = (route.access, Arc::clone(&app.keys));
     let handler = route.handler.clone();
@@ -173,7 +173,7 @@ fn method_not_allowed(form_at: FormAt, request: &Request) -> Response {
     refused(form_at(path), Code::MethodNotAllowed.error(message))
 }
 
-/// No dialect has the route: in the form of the one whose clients ask there.
+/// The error for a path or method that no dialect has.
 fn refused(form: &ErrorForm, error: Error) -> Response {
     reply::write_error(form, Refusal(error).into_response())
 }

@@ -1,4 +1,4 @@
-//! What all routes share: reading a bounded body, and answering with an error of the catalogue.
+//! Reads request bodies up to a limit, and writes answers and errors.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -17,15 +17,15 @@ use muster_core::{Code, Error};
 use super::budget::{Budget, Held};
 use crate::render::error::{ErrorForm, http_status};
 
-/// Longest time for a body to come whole: what a client with 1 MB/s needs for the largest, twice.
+/// Longest time for a body to arrive: twice what the largest body needs at 1 MB/s.
 const BODY_TIME: Duration = Duration::from_secs(120);
-/// How much of a body that is too large is still read, so that its sender gets to see the answer.
+/// Number of bytes of a body that is too large that are read anyway, so that its sender gets the answer.
 const DISCARD_BYTES: usize = 64 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
-/// `Retry-After` where the catalogue knows nothing better.
+/// `Retry-After` if the error has none of its own.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// An error as an answer.
+/// An error as a response.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) Error);
 
@@ -36,7 +36,7 @@ impl From<Error> for Refusal {
 }
 
 impl IntoResponse for Refusal {
-    /// Status and headers; the body is written by [`write_error`], which knows the dialect.
+    /// Status and headers. [`write_error`], which knows the dialect, writes the body.
     fn into_response(self) -> Response {
         let error = self.0;
         let code = error.code;
@@ -54,11 +54,11 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// An error whose body has not been written yet.
+/// An error whose body is not written yet.
 #[derive(Clone, Debug)]
 struct Unwritten(Error);
 
-/// Writes the body of a [`Refusal`] in a dialect's form; leaves all other answers as they are.
+/// Writes the body of a [`Refusal`] in a dialect's form. Other responses stay as they are.
 pub(crate) fn write_error(form: &ErrorForm, mut response: Response) -> Response {
     if let Some(Unwritten(error)) = response.extensions_mut().remove::<Unwritten>() {
         *response.status_mut() = (form.status)(error.code);
@@ -67,7 +67,7 @@ pub(crate) fn write_error(form: &ErrorForm, mut response: Response) -> Response 
     response
 }
 
-/// Whole seconds, rounded up; for errors that a retry can heal.
+/// Whole seconds, rounded up, for errors that a retry can resolve.
 fn retry_after(error: &Error) -> Option<HeaderValue> {
     let after = error.retry_after.or_else(|| {
         let busy = matches!(
@@ -90,7 +90,7 @@ pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
     response
 }
 
-/// A JSON body that says that all is well.
+/// A JSON body with status 200.
 pub(crate) fn ok(body: Bytes) -> Response {
     json(StatusCode::OK, body)
 }
@@ -130,16 +130,16 @@ where
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // nginx would gather events otherwise.
+    // nginx would otherwise buffer events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// Reads a request's body of at most `limit` bytes. What comes with it is to be kept as long as the body is.
+/// Reads a request's body of at most `limit` bytes. Keep the returned account as long as the body.
 ///
 /// # Errors
-/// `body_too_large`; `queue_full` if too many bytes of bodies are held already; `slow_request` if it takes too long; `invalid_request` if the client
-/// breaks off.
+/// `body_too_large`; `queue_full` if the process holds too many bytes of bodies; `slow_request` if the body takes too long;
+/// `invalid_request` if the client stops sending.
 pub(crate) async fn body(mut body: Body, limit: usize, budget: &Arc<Budget>) -> Result<(Bytes, Held), Error> {
     let mut held = budget.begin();
     let read = tokio::time::timeout(BODY_TIME, gather(&mut body, limit, &mut held)).await;
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// A byte every ten seconds, for ever.
+    /// A body that sends one byte every ten seconds.
     struct Slow(Pin<Box<tokio::time::Sleep>>);
 
     impl http_body::Body for Slow {

@@ -1,4 +1,4 @@
-//! One registration for each route: where it is, who may ask, what it takes and answers, and who does it.
+//! The registration of a route: its paths, who may use it, its bodies and answers, and its handler.
 //!
 //! ```text
 //!                ┌─► the router          (web)
@@ -7,7 +7,7 @@
 //!                └─► the test of who may ask what
 //! ```
 //!
-//! Nothing is served that is not described, and nothing described that is not served, since both are made of the same value.
+//! A route is served exactly if it is described, since both come from the same value.
 
 mod slashes;
 
@@ -33,21 +33,22 @@ pub(crate) use self::slashes::{Path, Slashes};
 use super::{App, access::Access};
 use crate::{render::error::ErrorForm, translate::read::Schemas};
 
-/// Where the routes whose path begins with `/v1` stand (seeds 000 and 004; Lemonade's clients know `v0` as well). The document shows the first.
+/// The prefixes under which routes that begin with `/v1` are served (seeds 000 and 004; Lemonade's clients also know `v0`). The document
+/// shows the first.
 pub(crate) const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
 
 const JSON: &str = "application/json";
 const EVENT_STREAM: &str = "text/event-stream";
-/// A stream of lines of JSON.
+/// The media type of a stream of JSON lines.
 pub(crate) const JSON_LINES: &str = "application/x-ndjson";
 
-/// What the routes of one API have in common.
+/// What the routes of one API share.
 #[derive(Debug)]
 pub(crate) struct Dialect {
-    /// Their heading in the document.
+    /// Heading of the routes in the document.
     pub(crate) name: &'static str,
     pub(crate) errors: &'static ErrorForm,
-    /// What its errors look like.
+    /// The type of its errors.
     pub(crate) error: Named,
     pub(crate) routes: fn() -> Vec<Route>,
 }
@@ -79,7 +80,7 @@ impl Named {
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// As axum has it, but that `{*name}` may have more behind it: what it stands for may hold slashes.
+    /// The path in axum's syntax, except that text may follow `{*name}`, whose value may contain slashes.
     path: &'static str,
     aliases: Vec<&'static str>,
     pub(crate) access: Access,
@@ -87,7 +88,7 @@ pub(crate) struct Route {
     pub(crate) shown_method: HttpMethod,
     operation: Operation,
     answer: Response,
-    /// Statuses with what they mean; the dialect says in what form.
+    /// Statuses of errors and their meaning. The dialect gives their form.
     errors: Vec<(&'static str, &'static str)>,
     types: Vec<Named>,
 }
@@ -142,35 +143,35 @@ impl Route {
         }
     }
 
-    /// Another path of the same route.
+    /// Adds another path for the route.
     pub(crate) fn also(mut self, path: &'static str) -> Self {
         self.aliases.push(path);
         self
     }
 
-    /// What it does, in a line.
+    /// Sets what the route does, in one line.
     pub(crate) fn summary(mut self, text: &str) -> Self {
         self.operation.summary = Some(text.to_owned());
         self
     }
 
-    /// What else is to be said.
+    /// Sets further description.
     pub(crate) fn description(mut self, text: &str) -> Self {
         self.operation.description = Some(text.to_owned());
         self
     }
 
-    /// What a part of the path stands for.
+    /// Describes a part of the path.
     pub(crate) fn part<T: PartialSchema>(self, name: &str, text: &str) -> Self {
         self.parameter::<T>(ParameterIn::Path, Required::True, name, text)
     }
 
-    /// A parameter of the query that may be left out.
+    /// Describes an optional parameter of the query.
     pub(crate) fn query<T: PartialSchema>(self, name: &str, text: &str) -> Self {
         self.parameter::<T>(ParameterIn::Query, Required::False, name, text)
     }
 
-    /// A parameter of the query that must be there.
+    /// Describes a required parameter of the query.
     pub(crate) fn needs_query<T: PartialSchema>(self, name: &str, text: &str) -> Self {
         self.parameter::<T>(ParameterIn::Query, Required::True, name, text)
     }
@@ -194,37 +195,37 @@ impl Route {
         self
     }
 
-    /// The body, in JSON.
+    /// The route takes a JSON body of type `T`.
     pub(crate) fn takes<T: ToSchema>(self) -> Self {
         self.takes_as::<T>(JSON)
     }
 
-    /// The body in another form.
+    /// The route takes a body of type `T` in another media type.
     pub(crate) fn takes_as<T: ToSchema>(mut self, kind: &str) -> Self {
         let content = Content::new(Some(self.of::<T>()));
         self.body(kind, content, Some(Required::True))
     }
 
-    /// The body: a list.
+    /// The route takes a JSON list of `T`.
     pub(crate) fn takes_list<T: ToSchema>(mut self) -> Self {
         let content = Content::new(Some(ArrayBuilder::new().items(self.of::<T>())));
         self.body(JSON, content, Some(Required::True))
     }
 
-    /// A body that may be absent.
+    /// The route takes a JSON body of type `T`, which may be absent.
     pub(crate) fn may_take<T: ToSchema>(mut self, text: &str) -> Self {
         let nothing = ObjectBuilder::new().schema_type(Type::Null);
         let either = OneOfBuilder::new().item(self.of::<T>()).item(nothing);
         self.body(JSON, Content::new(Some(either)), None).body_text(text)
     }
 
-    /// Any body or none.
+    /// The route takes any body or none.
     pub(crate) fn takes_anything(self, text: &str) -> Self {
         let anything = Content::new(Some(anything()));
         self.body(JSON, anything, None).body_text(text)
     }
 
-    /// What is to be said about the body.
+    /// Describes the body.
     pub(crate) fn body_text(mut self, text: &str) -> Self {
         if let Some(RefOr::T(body)) = &mut self.operation.request_body {
             body.description = Some(text.to_owned());
@@ -244,41 +245,41 @@ impl Route {
         self
     }
 
-    /// The answer where all is well, in JSON.
+    /// The route answers with JSON of type `T`.
     pub(crate) fn answers<T: ToSchema>(self, text: &str) -> Self {
         self.answers_as::<T>(JSON).answer_text(text)
     }
 
-    /// The answer in another form; a second one beside JSON.
+    /// The route answers with type `T` in another media type, beside JSON.
     pub(crate) fn answers_as<T: ToSchema>(mut self, kind: &str) -> Self {
         let content = Content::new(Some(self.of::<T>()));
         self.answer_content(kind, content)
     }
 
-    /// The answer as server-sent events.
+    /// The route can answer with server-sent events.
     pub(crate) fn streams(self) -> Self {
         self.answers_as::<StreamEvent>(EVENT_STREAM)
     }
 
-    /// The answer: a list.
+    /// The route answers with a JSON list of `T`.
     pub(crate) fn answers_list<T: ToSchema>(mut self, text: &str) -> Self {
         let content = Content::new(Some(ArrayBuilder::new().items(self.of::<T>())));
         self.answer_content(JSON, content).answer_text(text)
     }
 
-    /// The answer: text of this kind.
+    /// The route answers with text of this media type.
     pub(crate) fn answers_text(self, kind: &str, text: &str) -> Self {
         self.answer_content(kind, Content::new(Some(String::schema())))
             .answer_text(text)
     }
 
-    /// The answer: JSON of whatever kind.
+    /// The route answers with any JSON.
     pub(crate) fn answers_anything(self, text: &str) -> Self {
         let anything = Content::new(Some(anything()));
         self.answer_content(JSON, anything).answer_text(text)
     }
 
-    /// What is to be said about the answer.
+    /// Describes the answer.
     pub(crate) fn answer_text(mut self, text: &str) -> Self {
         text.clone_into(&mut self.answer.description);
         self
@@ -289,42 +290,42 @@ impl Route {
         self
     }
 
-    /// An error, by its status or class of statuses.
+    /// Adds an error for a status or a class of statuses.
     pub(crate) fn error(mut self, status: &'static str, text: &'static str) -> Self {
         self.errors.push((status, text));
         self
     }
 
-    /// Errors that the caller makes.
+    /// Describes the errors that the caller causes.
     pub(crate) fn refuses(self, text: &'static str) -> Self {
         self.error("4XX", text)
     }
 
-    /// Errors that it does not.
+    /// Describes the errors that the caller does not cause.
     pub(crate) fn fails(self, text: &'static str) -> Self {
         self.error("5XX", text)
     }
 
-    /// The errors of what runs on a model.
+    /// Adds the errors of routes that run a model.
     pub(crate) fn inference_errors(self) -> Self {
         self.refuses("The request is wrong, refused, or cannot be served now.")
             .fails("The model cannot be loaded or failed.")
     }
 
-    /// The errors of what changes something.
+    /// Adds the errors of routes that change something.
     pub(crate) fn change_errors(self) -> Self {
         self.refuses("The request is wrong or refused.")
             .fails("It could not be done.")
     }
 
-    /// A type of the document, by its name there.
+    /// Refers to a type of the document.
     fn of<T: ToSchema>(&mut self) -> RefOr<Schema> {
         let named = Named::of::<T>();
         self.types.push(named);
         named.reference().into()
     }
 
-    /// All paths that it is served at.
+    /// All paths that the route is served at.
     pub(crate) fn paths(&self) -> Vec<Path> {
         let paths = std::iter::once(&self.path).chain(&self.aliases);
         let everywhere = |path: &&'static str| match path.strip_prefix("/v1/") {
@@ -337,13 +338,13 @@ impl Route {
         paths.flat_map(everywhere).collect()
     }
 
-    /// The paths that are shown for it, the first one being its own.
+    /// The paths that the document shows, the route's own first.
     pub(crate) fn shown_paths(&self) -> impl Iterator<Item = String> {
         let paths = std::iter::once(&self.path).chain(&self.aliases);
         paths.map(|path| path.replace("{*", "{"))
     }
 
-    /// What the document says of it.
+    /// The route in the document.
     pub(crate) fn operation(&self, dialect: &Dialect) -> Operation {
         let mut operation = self.operation.clone();
         operation.tags = Some(vec![dialect.name.to_owned()]);
@@ -360,7 +361,7 @@ impl Route {
         operation
     }
 
-    /// The types that the document says of it needs.
+    /// Collects the types that its description needs.
     pub(crate) fn schemas(&self, dialect: &Dialect, out: &mut Schemas) {
         self.types.iter().for_each(|named| (named.collect)(out));
         if !self.errors.is_empty() {
@@ -373,13 +374,13 @@ impl Route {
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "read by the derive only")]
 struct StreamEvent {
-    /// What kind it is, in dialects that name their events.
+    /// Kind of the event, in dialects that name their events.
     event: Option<String>,
-    /// Its JSON, or `[DONE]`.
+    /// The event as JSON, or `[DONE]`.
     data: String,
 }
 
-/// JSON of whatever kind.
+/// A schema of any JSON.
 fn anything() -> Object {
     ObjectBuilder::new().schema_type(SchemaType::AnyValue).build()
 }

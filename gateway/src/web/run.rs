@@ -1,4 +1,4 @@
-//! How one request runs, whatever its dialect: read, dispatched, then shown as it comes or gathered.
+//! The course of a request in any dialect: it is read and dispatched, and its answer is streamed or collected.
 
 use std::{
     collections::HashMap,
@@ -32,24 +32,24 @@ use crate::{
     translate::Common,
 };
 
-/// A request as its handler gets it: the whole body, within bounds, and what came with it.
+/// A request as its handler gets it: the whole body and what came with it.
 #[derive(Debug)]
 pub(crate) struct ClientRequest {
     pub(crate) body: Bytes,
-    /// The body's share of what the process may hold.
+    /// The body's part of the process's budget.
     _held: Held,
-    /// The request's id, made up by this gateway.
+    /// The request's id, made by this gateway.
     pub(crate) id: String,
     trace: HashMap<String, String>,
-    /// Tells its sender from others, by the key; empty if that is not known.
+    /// Tells callers apart by their keys; empty without a key.
     key: String,
-    /// `x-muster-priority`.
+    /// The value of `x-muster-priority`.
     priority: i32,
-    /// Whether it may load its model, if it says so.
+    /// The request's own `?autoload=`; none if it has none.
     pub(crate) autoload: Option<bool>,
-    /// Its sender may change what is loaded.
+    /// Whether its sender may change what is loaded.
     pub(crate) administers: bool,
-    /// When it was there as a whole.
+    /// When the whole request had arrived.
     began: Instant,
 }
 
@@ -83,7 +83,7 @@ impl FromRequest<Arc<App>> for ClientRequest {
 }
 
 impl ClientRequest {
-    /// What the answer's parts have in common; `prefix` begins its id.
+    /// The head of the answer; its id begins with `prefix`.
     pub(crate) fn head(&self, prefix: &str, common: &Common) -> Head {
         Head {
             id: format!("{prefix}{}", self.id),
@@ -92,10 +92,10 @@ impl ClientRequest {
         }
     }
 
-    /// Dispatches one piece of work of `choices` choices.
+    /// Dispatches a piece of work with `choices` choices.
     ///
     /// # Errors
-    /// What the worker or the controller said.
+    /// The worker's or the controller's error.
     pub(crate) async fn dispatch(
         &self,
         app: &App,
@@ -109,10 +109,10 @@ impl ClientRequest {
         Ok(AnswerEvents::new(vec![admitted], choices, meter))
     }
 
-    /// Dispatches all pieces of work at once; one refusal is everyone's.
+    /// Dispatches all pieces of work at once. One refusal fails them all.
     ///
     /// # Errors
-    /// What a worker or the controller said first.
+    /// The first error of a worker or the controller.
     pub(crate) async fn dispatch_together(
         &self,
         app: &App,
@@ -128,10 +128,10 @@ impl ClientRequest {
         Ok(AnswerEvents::new(parts, choices, self.meter(app, common.model)))
     }
 
-    /// As [`dispatch_together`](Self::dispatch_together), where each piece of work is an answer of its own, of one choice.
+    /// As [`dispatch_together`](Self::dispatch_together), where each piece of work is an answer of its own with one choice.
     ///
     /// # Errors
-    /// What a worker or the controller said first.
+    /// The first error of a worker or the controller.
     pub(crate) async fn dispatch_each(
         &self,
         app: &App,
@@ -176,7 +176,7 @@ pub(crate) fn unix_now() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
-/// `x-muster-priority`: how urgent a request is among those that wait, -4 to 4; 0 = as any other.
+/// Reads `x-muster-priority`: the urgency among waiting requests, -4 to 4; 0 = normal.
 fn priority(headers: &HeaderMap) -> Result<i32, Error> {
     const NAME: &str = "x-muster-priority";
     let Some(value) = headers.get(NAME) else {
@@ -189,7 +189,7 @@ fn priority(headers: &HeaderMap) -> Result<i32, Error> {
     })
 }
 
-/// `?autoload=` (gateway/README.md, Autoload).
+/// Reads `?autoload=` (gateway/README.md, Autoload).
 fn autoload(query: &str) -> Result<Option<bool>, Error> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix("autoload="));
     let wrong = |value| {
@@ -201,7 +201,7 @@ fn autoload(query: &str) -> Result<Option<bool>, Error> {
         .transpose()
 }
 
-/// Shows an answer as server-sent events. Headers wait for the first event, so that an error before it is a plain status.
+/// Streams an answer as server-sent events. The headers wait for the first event, so that an error before it has a plain status.
 ///
 /// # Errors
 /// The first event is an error.
@@ -213,7 +213,7 @@ where
     Ok(reply::events(EventBody::new(answers, events, render)))
 }
 
-/// Shows an answer as lines of JSON, in the same way.
+/// Streams an answer as lines of JSON, in the same way.
 ///
 /// # Errors
 /// The first event is an error.
@@ -225,7 +225,7 @@ where
     Ok(reply::lines(EventBody::new(answers, events, render)))
 }
 
-/// Gathers a whole answer.
+/// Collects a whole answer.
 ///
 /// # Errors
 /// Any event is an error.

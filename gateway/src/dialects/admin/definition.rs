@@ -1,4 +1,5 @@
-//! `definition`: what was configured, under the seed's names, and only what matters to the backend (seed 001, `GET /v1/admin/models`).
+//! `definition`: the configured settings of a model under seed 001's names, only those that its backend has (seed 001, `GET
+//! /v1/admin/models`).
 
 use std::collections::BTreeMap;
 
@@ -10,10 +11,10 @@ use muster_proto::{
 };
 use serde_json::{Map, Value, json};
 
-/// Shown instead of a secret.
+/// Shown in place of a secret.
 const REDACTED: &str = "***";
 
-/// The definition of a model, without anything that one load set.
+/// A model's definition, without settings of a single load.
 pub(super) fn definition(model: &Model) -> Map<String, Value> {
     let settings = model.settings.clone().unwrap_or_default();
     let mut shown = common(model, &settings);
@@ -37,7 +38,7 @@ pub(super) fn definition(model: &Model) -> Map<String, Value> {
         Family::Other => json!({}),
     };
     extend(&mut shown, own);
-    // Settings that only the runtime knows have the seed's names already.
+    // Settings that only the runtime knows have seed 001's names already.
     extend(
         &mut shown,
         serde_json::from_str(&settings.runtime_json).unwrap_or_default(),
@@ -74,10 +75,11 @@ fn common(model: &Model, settings: &ModelSettings) -> Map<String, Value> {
     shown
 }
 
-/// Sequences of llama.cpp's engines where nothing is said (`muster-llama`, and what `llama-server` is started with).
+/// Number of sequences of llama.cpp's engines (`muster-llama`, and `llama-server` as Muster starts it) if none is configured.
 const LLAMA_SEQUENCES: u32 = 4;
 
-/// Requests that may run at once per replica, as configured; where nothing is said, the runtime's default, which the engine may have to lower.
+/// Number of requests that may run at once per replica, as configured. If nothing is configured: the runtime's default, which the engine
+/// may have to lower.
 pub(super) fn target_inflight(runtime: &str, settings: &ModelSettings) -> u32 {
     let llama = Family::of(runtime).is_llama_cpp();
     let flags = setting("parallel").map_or(&[][..], |setting| setting.flags);
@@ -91,7 +93,7 @@ pub(super) fn target_inflight(runtime: &str, settings: &ModelSettings) -> u32 {
     }
 }
 
-/// Settings with fields of their own, under the names of a backend.
+/// Settings that have fields of their own, under a backend's names.
 fn named(settings: &ModelSettings, prefix: &str) -> Map<String, Value> {
     let mut shown = Map::new();
     for setting in SETTINGS {
@@ -128,7 +130,7 @@ fn flag(words: &[String], names: &[&str]) -> Option<String> {
     }
 }
 
-/// A command line without the values of flags that are secrets.
+/// A command line in which the values of secret flags are replaced.
 fn redacted(words: &[String]) -> Vec<String> {
     let mut hide = false;
     let show = |word: &String| {
@@ -150,10 +152,10 @@ fn redacted(words: &[String]) -> Vec<String> {
     words.iter().map(show).collect()
 }
 
-/// Whether a name is that of a key or a password (gateway/README.md, Runtime Admin API: keys and secret environment values are redacted).
+/// Whether a name is that of a key or password, whose value is not shown (gateway/README.md, Runtime Admin API).
 fn is_secret(name: &str) -> bool {
     const WORDS: [&str; 6] = ["api_key", "apikey", "token", "secret", "password", "credential"];
-    // Settings that count tokens.
+    // Names of settings that count tokens.
     const HARMLESS: [&str; 2] = ["tokens", "tokenizer"];
     let name = name.trim_start_matches('-').replace('-', "_").to_lowercase();
     let ends = name.ends_with("_key") || name == "key";
@@ -199,7 +201,7 @@ mod tests {
             let shown = model(runtime, ModelSettings::default());
             let own: Vec<_> = shown.keys().filter(|key| !common.contains(key)).collect();
             assert!(own.iter().all(|key| key.starts_with(prefix)), "{own:?}");
-            // Effective values are merged from both (seed 001, Effective Loaded Values). Bits come back as `exllama_cache_quant`.
+            // Effective values are merged from both (seed 001, Effective Loaded Values). Bits are shown as `exllama_cache_quant`.
             let table: Map<String, Value> =
                 serde_json::from_str(tables::constraints(Family::of(runtime)).get()).unwrap();
             for key in table.keys().filter(|key| !key.ends_with("_bits")) {

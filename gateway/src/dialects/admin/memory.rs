@@ -1,4 +1,4 @@
-//! `GET /v1/admin/gpu-memory`: all GPUs of all workers, and what each model takes (seed 001).
+//! `GET /v1/admin/gpu-memory`: all GPUs of all workers, and the memory of each model (seed 001).
 
 use std::collections::BTreeSet;
 
@@ -8,33 +8,33 @@ use utoipa::ToSchema;
 
 use super::row::{self, Row};
 
-/// The answer.
+/// All GPUs, and the memory of each model.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct GpuMemory {
     /// All GPUs of all workers, each once.
     gpus: Vec<Gpu>,
-    /// All models, in the order of their names, with what each takes or would take.
+    /// All models in the order of their names, with the memory that each takes or would take.
     models: Vec<row::Memory>,
-    /// Why there are no GPUs.
+    /// Why no GPU is listed; null if there are some.
     error: Option<&'static str>,
 }
 
-/// One GPU.
+/// A GPU and its memory.
 #[derive(Debug, Serialize, ToSchema)]
 struct Gpu {
-    /// The driver's number of it; its place among all GPUs if the driver gave none.
+    /// The driver's index of the GPU; its place in this list if the driver gave none.
     index: u32,
-    /// As its driver names it.
+    /// Name of the GPU as its driver reports it.
     name: String,
-    /// Memory in use by whomever, in MiB.
+    /// Memory in use by all programs, in MiB.
     used_mib: u64,
-    /// All of its memory, in MiB.
+    /// Total memory in MiB.
     total_mib: u64,
-    /// Both in one text, for people.
+    /// Used and total memory as one text, for people.
     used_over_total: String,
-    /// Beyond the seed, where there are several hosts.
+    /// UUID of the GPU. Not in seed 001.
     uuid: String,
-    /// The id of its host; beyond the seed.
+    /// Id of its host. Not in seed 001.
     host: String,
 }
 
@@ -59,7 +59,7 @@ impl GpuMemory {
     }
 }
 
-/// Several workers may list the same GPU, and hosts may share one: its UUID tells.
+/// The GPUs of all workers, each once: several workers may list the same GPU, which its UUID tells.
 fn gpus(devices: &[DeviceStatus]) -> Vec<Gpu> {
     let mut seen = BTreeSet::new();
     let mut gpus = Vec::new();

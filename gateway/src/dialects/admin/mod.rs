@@ -43,7 +43,7 @@ use crate::{
     },
 };
 
-/// The Runtime Admin API.
+/// The routes of the Runtime Admin API.
 pub(super) static DIALECT: Dialect = Dialect {
     name: "Admin",
     errors: &error::OPENAI,
@@ -55,11 +55,10 @@ pub(super) static DIALECT: Dialect = Dialect {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminModels)]
 struct List {
-    /// In the order of their names.
+    /// Models in the order of their names.
     models: Vec<Row>,
 }
 
-/// The routes.
 fn routes() -> Vec<Route> {
     vec![
         Route::get("/v1/admin/models", Access::Admin, list)
@@ -129,7 +128,7 @@ async fn load(
     Ok(reply::value(StatusCode::OK, &Row::new(&done.model, done.evicted)))
 }
 
-/// Any body is as good as none: there is nothing to say about an unload.
+/// Unloads a model. The body is ignored.
 async fn unload(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,

@@ -1,4 +1,4 @@
-//! A row of the admin API: one model, its definition and its live state (seed 001). Listing, load and unload answer with the same type.
+//! A row of the Runtime Admin API: a model, its definition and its live state (seed 001). Listing, load and unload answer with this type.
 
 use muster_core::{Runtime, runtime::Family};
 use muster_proto::v1::{
@@ -14,90 +14,90 @@ use super::{
 };
 use crate::translate::gemma::is_single_turn;
 
-/// One model: its definition and its live state.
+/// A model with its definition and its live state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminModel)]
 pub(super) struct Row {
     /// Id in the catalogue.
     pub(super) name: String,
-    /// The runtime that hosts it.
+    /// Name of the runtime that hosts it.
     resolved_backend: String,
-    /// Loaded at start, as configured.
+    /// Whether it is loaded at start, as configured.
     configured_enabled: bool,
-    /// `unloaded` (may be loaded), `loading`, `loaded` (takes requests), `unloading` (takes none, finishes what runs) or `failed` (the last load
-    /// failed, see `last_error`; may be loaded again).
+    /// `unloaded` (may be loaded), `loading`, `loaded` (takes requests), `unloading` (takes no new requests, finishes running ones) or
+    /// `failed` (see `last_error`; may be loaded again).
     pub(super) runtime_state: &'static str,
-    /// It takes requests.
+    /// Whether it takes requests.
     pub(super) is_loaded: bool,
-    /// Replicas there are or are coming; while there are none, as configured.
+    /// Number of replicas loaded or loading; if there are none, as configured.
     replicas: u32,
-    /// Most replicas that a load may ask for.
+    /// Largest number of replicas that a load may ask for.
     replica_max: u32,
-    /// Replicas that take requests.
+    /// Number of replicas that take requests.
     loaded_replicas: u32,
-    /// Accepted and unfinished.
+    /// Number of requests accepted and not finished.
     inflight_requests: u32,
-    /// Of those, the ones that wait.
+    /// Number of accepted requests that wait.
     queue_depth: u32,
-    /// Of those, the ones that run.
+    /// Number of accepted requests that run.
     runtime_inflight: u32,
-    /// Requests that may run at once per replica, as configured.
+    /// Number of requests that may run at once per replica, as configured.
     configured_target_inflight: u32,
-    /// Requests that do run at once per replica at most.
+    /// Number of requests that can really run at once per replica.
     effective_target_inflight: u32,
-    /// Why the last load failed; gone when the next one begins.
+    /// Why the last load failed; null once another load begins.
     last_error: Option<String>,
-    /// The code of the last error; beyond the seed.
+    /// Code of the last error. Not in seed 001.
     last_error_code: Option<String>,
     #[serde(flatten)]
     pub(super) vram: Vram,
-    /// What one load may set, for controls of a UI; by backend.
+    /// The settings that one load may set, with their bounds, for a user interface; the same for all models of a backend.
     #[schema(value_type = Object)]
     load_constraints: &'static RawValue,
-    /// Presets to offer first; by backend.
+    /// Presets for a user interface to offer first; the same for all models of a backend.
     #[schema(value_type = Object)]
     load_recommendations: &'static RawValue,
-    /// What this load set over the definition; a key with null is set as well.
+    /// Settings that the current load set over the definition. A null value is a setting too.
     #[schema(value_type = Object)]
     load_override: Map<String, Value>,
-    /// What it accepts.
+    /// What requests may contain.
     capabilities: Capabilities,
-    /// What is configured, with the keys of the backend.
+    /// The configured settings under the backend's names.
     #[schema(value_type = Object)]
     definition: Map<String, Value>,
-    /// Models that this load unloaded to make room; beyond the seed.
+    /// Models that this load unloaded to make room. Not in seed 001.
     evicted: Vec<String>,
-    /// Its files are here; beyond the seed.
+    /// Whether its files are present. Not in seed 001.
     downloaded: bool,
-    /// Never evicted by policy; beyond the seed.
+    /// Whether policy never evicts it. Not in seed 001.
     pinned: bool,
 }
 
-/// What a model takes, or would take.
+/// Memory that a model takes or would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Vram {
-    /// For all replicas together, in MiB; null if nothing is known.
+    /// Memory of all replicas together, in MiB; null if unknown.
     vram_estimate_mib: Option<u64>,
-    /// Replicas that the estimate is for.
+    /// Number of replicas that the estimate is for.
     vram_estimate_replica_count: u32,
     /// `observed_load_delta`, `model_artifact_size` or `unavailable`.
     vram_estimate_source: &'static str,
-    /// How the figure was really found; beyond the seed.
+    /// How the figure was found: `observed`, `computed`, `artifact`, `configured` or `unavailable`. Not in seed 001.
     vram_estimate_method: &'static str,
 }
 
-/// What a model accepts.
+/// What requests to a model may contain.
 #[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 struct Capabilities {
     /// Kinds of input: `text`, `image`.
     modalities: Vec<&'static str>,
-    /// Conversations of several turns.
+    /// Whether conversations may have several turns.
     multi_turn: bool,
-    /// Values of a request's `thinking`.
+    /// Allowed values of a request's `thinking`.
     thinking_modes: Vec<&'static str>,
 }
 
-/// The columns that `gpu-memory` shows of a row.
+/// A model and its memory, as `gpu-memory` lists it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminModelMemory)]
 pub(super) struct Memory {
@@ -105,11 +105,11 @@ pub(super) struct Memory {
     name: String,
     /// As in the listing: `unloaded`, `loading`, `loaded`, `unloading` or `failed`.
     runtime_state: &'static str,
-    /// It takes requests.
+    /// Whether it takes requests.
     is_loaded: bool,
-    /// Requests that may run at once per replica, as configured.
+    /// Number of requests that may run at once per replica, as configured.
     configured_target_inflight: u32,
-    /// Requests that do run at once per replica at most.
+    /// Number of requests that can really run at once per replica.
     effective_target_inflight: u32,
     #[serde(flatten)]
     vram: Vram,
@@ -129,7 +129,7 @@ impl From<Row> for Memory {
 }
 
 impl Row {
-    /// A model as it is now; `evicted` made room for it.
+    /// The row of a model in its current state; `evicted` are models unloaded to make room for it.
     pub(super) fn new(model: &Model, evicted: Vec<String>) -> Self {
         let status = model.status();
         let live = live(model);
@@ -176,12 +176,12 @@ impl Row {
     }
 }
 
-/// Most replicas a load may ask for.
+/// The largest number of replicas that a load may ask for.
 pub(super) fn replica_max(model: &Model) -> u32 {
     model.replica_max.max(1)
 }
 
-/// The instances that are there or coming.
+/// The instances that are loaded or loading.
 fn live(model: &Model) -> Vec<&InstanceStatus> {
     let statuses = model
         .instances
@@ -191,7 +191,7 @@ fn live(model: &Model) -> Vec<&InstanceStatus> {
     statuses.filter(|one| !over(one)).collect()
 }
 
-/// What the load of the live instances set; nothing once it is unloaded.
+/// The settings that the load of the live instances set over the definition; empty if none is live.
 fn load_override(live: &[&InstanceStatus]) -> Map<String, Value> {
     let mut settings = live.iter().filter_map(|one| one.spec.as_ref()?.settings.as_ref());
     let json = settings
@@ -200,7 +200,7 @@ fn load_override(live: &[&InstanceStatus]) -> Map<String, Value> {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// The seed's five states.
+/// Seed 001's word for a state.
 pub(super) const fn state(status: ModelStatus) -> &'static str {
     match status {
         ModelStatus::Unloaded | ModelStatus::Unspecified => "unloaded",
@@ -212,8 +212,8 @@ pub(super) const fn state(status: ModelStatus) -> &'static str {
 }
 
 impl Vram {
-    /// What the live instances take, else what a load would. The list of sources is closed (gateway/README.md, Runtime Admin API): what is neither
-    /// observed nor derived from files is unavailable.
+    /// The memory of the live instances, or what a load would take. The list of sources is closed (gateway/README.md, Runtime Admin API): a
+    /// figure that was neither observed nor derived from files counts as `unavailable`.
     fn new(model: &Model, live: &[&InstanceStatus], replicas: u32) -> Self {
         let (bytes, source) = taken(live).unwrap_or_else(|| {
             let all = model.estimate_bytes.saturating_mul(replicas.into());
@@ -235,7 +235,7 @@ impl Vram {
     }
 }
 
-/// Bytes that instances take over all devices: as observed, else as reserved for them; none unless that is known of each.
+/// Bytes of all instances on all devices: measured, else reserved. None unless one of the two is known for each instance.
 fn taken(live: &[&InstanceStatus]) -> Option<(u64, EstimateSource)> {
     let sum = |parts: &[Reservation]| -> Option<u64> {
         (!parts.is_empty()).then(|| parts.iter().map(|part| part.bytes).sum())
@@ -250,7 +250,8 @@ fn taken(live: &[&InstanceStatus]) -> Option<(u64, EstimateSource)> {
 }
 
 impl Capabilities {
-    /// From a live instance, else from what is known without one (gateway/README.md, Runtime Admin API: rows of unloaded models have them too).
+    /// Abilities of a live instance, or else what is known without one (gateway/README.md, Runtime Admin API: rows of unloaded models have
+    /// them too).
     fn new(model: &Model, settings: &ModelSettings, live: &[&InstanceStatus]) -> Self {
         let loaded = live.iter().find_map(|one| one.capabilities.as_ref());
         let vision = match loaded {

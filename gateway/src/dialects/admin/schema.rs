@@ -1,4 +1,4 @@
-//! The body of a load in the document, out of its table: it is read by [`muster_proto::overrides`].
+//! The schema of a load's body, made from the table of settings. [`muster_proto::overrides`] reads the body.
 
 use muster_core::runtime::Family;
 use muster_proto::overrides::{Holds, KEYS, Key};
@@ -11,7 +11,7 @@ use utoipa::{
     },
 };
 
-/// Settings for one load.
+/// Settings for a single load.
 pub(super) struct LoadBody;
 
 impl ToSchema for LoadBody {
@@ -43,7 +43,7 @@ fn field(key: &Key) -> Object {
         Holds::Count { most, step } => {
             let least = u32::try_from(step).unwrap_or(u32::MAX);
             let steps = (least > 1).then_some(f64::from(least));
-            // What cells are counted in is no bound worth showing.
+            // A bound as large as the type allows is not shown.
             let bound = i32::try_from(most).ok().filter(|most| *most < i32::MAX);
             let object = integer(least, most).multiple_of(steps);
             (Type::Integer, object.maximum(bound.map(f64::from)))
@@ -54,7 +54,7 @@ fn field(key: &Key) -> Object {
             ObjectBuilder::new().minimum(Some(0.0)).maximum(Some(1.0)),
         ),
         Holds::Word(words) => {
-            // JSON schema wants null among the words where it may be.
+            // In JSON schema, null must be among the enumerated values if it is allowed.
             let words = words.iter().map(|word| json!(word));
             let null = key.nullable.then_some(serde_json::Value::Null);
             (
@@ -76,7 +76,7 @@ fn field(key: &Key) -> Object {
         .build()
 }
 
-/// An integer from `least` on.
+/// The schema of an integer from `least` to `most`.
 fn integer(least: u32, most: u64) -> ObjectBuilder {
     let wide = most > u64::from(u32::MAX);
     let format = if wide {

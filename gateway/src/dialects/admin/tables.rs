@@ -1,5 +1,5 @@
-//! `load_constraints` and `load_recommendations` of each backend, word for word as the seed prints them (seed 001, UI-Facing
-//! `load_constraints`). They depend on the backend alone, so rows of unloaded models have them too.
+//! `load_constraints` and `load_recommendations` of each backend, exactly as seed 001 prints them (UI-Facing `load_constraints`). They
+//! depend only on the backend, so rows of unloaded models have them too.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ macro_rules! table {
     }};
 }
 
-/// What a UI may offer for one load.
+/// The settings that a user interface may offer for one load, with their bounds.
 pub(super) fn constraints(family: Family) -> &'static RawValue {
     match family {
         Family::LlamaCpp => table!("tables/llama_cpp.constraints.json"),
@@ -24,7 +24,7 @@ pub(super) fn constraints(family: Family) -> &'static RawValue {
     }
 }
 
-/// What a UI should offer first.
+/// The settings that a user interface should offer first.
 pub(super) fn recommendations(family: Family) -> &'static RawValue {
     match family {
         Family::LlamaCpp => table!("tables/llama_cpp.recommendations.json"),
@@ -38,7 +38,7 @@ fn none() -> &'static RawValue {
     &NONE
 }
 
-/// Parses a table that is compiled in; the tests read each of them.
+/// Parses a table that is compiled in. Tests parse each of them.
 fn parse(text: &str) -> Box<RawValue> {
     serde_json::from_str(text.trim()).unwrap_or_else(|error| {
         tracing::error!(%error, "a table of load constraints is broken");
@@ -59,7 +59,7 @@ mod tests {
         serde_json::from_str(constraints(Family::of(runtime)).get()).unwrap()
     }
 
-    /// The HTTP status of a load with this body.
+    /// The HTTP status that a load with this body gets.
     fn verdict(runtime: &str, body: &Value) -> u16 {
         let draft = Draft::parse(body.to_string().as_bytes());
         match draft.and_then(|draft| draft.check(Family::of(runtime), 1)) {
@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    /// A body with one key; `exllama_cache_k_bits` and its sister come together.
+    /// A body with one key; `exllama_cache_k_bits` and `exllama_cache_v_bits` must come together.
     fn body(key: &str, value: &Value) -> Value {
         match key {
             "exllama_cache_k_bits" | "exllama_cache_v_bits" => {

@@ -1,4 +1,4 @@
-//! What Lemonade's routes answer. Answers are written from these types, so the document cannot say anything else.
+//! Lemonade's answers. They are serialised from these types, which are also the schemas of the OpenAPI document.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// Status of every answer to a request that succeeded.
+/// `status` of every successful answer.
 pub(super) const SUCCESS: &str = "success";
 
-/// The request was carried out.
+/// A request was carried out.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeDone, example = json!({"status": "success", "message": "Loaded model: Qwen2.5-0.5B-Instruct-CPU"}))]
 pub(super) struct Done<'a> {
-    /// `success`.
+    /// The word `success`.
     pub(super) status: &'static str,
-    /// What was done, in a sentence.
+    /// What was done, as a sentence.
     pub(super) message: &'a str,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Done<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeAliases)]
 pub(super) struct Aliases {
-    /// Ids in the catalogue, by alias.
+    /// Ids of models by alias.
     pub(super) aliases: BTreeMap<String, String>,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Aliases {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeAliasSet)]
 pub(super) struct AliasSet {
-    /// `success`.
+    /// The word `success`.
     pub(super) status: &'static str,
-    /// The name.
+    /// The alias.
     pub(super) alias: String,
     /// Id in the catalogue.
     pub(super) model_name: String,
@@ -43,27 +43,27 @@ pub(super) struct AliasSet {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeAliasGone)]
 pub(super) struct AliasGone {
-    /// `success`.
+    /// The word `success`.
     pub(super) status: &'static str,
-    /// The name.
+    /// The alias.
     pub(super) alias: String,
 }
 
-/// A user's model is in the catalogue.
+/// A user's model was registered.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeRegistered)]
 pub(super) struct Registered {
-    /// `success`.
+    /// The word `success`.
     pub(super) status: &'static str,
     /// Id in the catalogue.
     pub(super) model_name: String,
-    /// As `model_name`: every model has one id here.
+    /// The same as `model_name`: a model has a single id here.
     pub(super) canonical_model_name: String,
     /// The model as it was registered.
     pub(super) model: RegisteredModel,
 }
 
-/// A model as it stands in the catalogue.
+/// A model of the catalogue.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeRegisteredModel)]
 pub(super) struct RegisteredModel {
@@ -71,17 +71,17 @@ pub(super) struct RegisteredModel {
     pub(super) id: String,
     /// Software and kind of device, for example `llamacpp`.
     pub(super) recipe: String,
-    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` on the hub, or an absolute path.
     pub(super) checkpoint: String,
-    /// The model's files are on a host of the fleet.
+    /// Whether the model's files are on a host of the fleet.
     pub(super) downloaded: bool,
 }
 
-/// The log level is changed, until this gateway ends.
+/// The log level was changed. It stays until this gateway ends.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeLogLevelSet)]
 pub(super) struct LevelSet {
-    /// `success`.
+    /// The word `success`.
     pub(super) status: &'static str,
     /// `critical`, `error`, `warning`, `info`, `debug` or `trace`.
     pub(super) level: &'static str,
@@ -89,31 +89,31 @@ pub(super) struct LevelSet {
     pub(super) message: String,
 }
 
-/// Settings of this gateway as they are now, without secrets.
+/// The current settings of this gateway, without secrets.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeConfig)]
 pub(super) struct Config {
     /// `critical`, `error`, `warning`, `info`, `debug` or `trace`.
     pub(super) log_level: &'static str,
-    /// A request loads its model if it is not loaded.
+    /// Whether a request loads its model if it is not loaded.
     pub(super) autoload: bool,
-    /// No request can say otherwise than `autoload`.
+    /// Whether requests may not override `autoload`.
     pub(super) lock_autoload: bool,
     /// Longest body of a request, in bytes; a longer one is refused with 413.
     pub(super) max_body_bytes: usize,
 }
 
-/// Settings were changed, until this gateway ends.
+/// Settings were changed. They stay until this gateway ends.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeSettingsSet)]
 pub(super) struct SettingsSet {
-    /// `success`.
+    /// The word `success`.
     pub(super) status: &'static str,
     /// The settings that were changed.
     pub(super) updated: Updated,
 }
 
-/// Settings that were changed; what was not given is not here.
+/// The changed settings; unchanged ones are absent.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeSettings)]
 pub(super) struct Updated {
@@ -122,19 +122,19 @@ pub(super) struct Updated {
     pub(super) log_level: Option<&'static str>,
 }
 
-/// A model is pinned, or no longer.
+/// A model was pinned or unpinned.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadePinned)]
 pub(super) struct Pinned {
-    /// `success`.
+    /// The word `success`.
     pub(super) status: &'static str,
     /// Id in the catalogue.
     pub(super) model_name: String,
-    /// The policy never evicts the model.
+    /// Whether policy never evicts the model.
     pub(super) pinned: bool,
 }
 
-/// Options saved for a model's loads, and what they make of it.
+/// The options saved for a model's loads, and the settings that result.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeModelOptions)]
 pub(super) struct ModelOptions {
@@ -145,15 +145,15 @@ pub(super) struct ModelOptions {
     /// The saved options; with `dry_run`, as they were before.
     #[schema(value_type = SavedOptions)]
     pub(super) saved: Map<String, Value>,
-    /// Body of a load that has the same effect as a load without settings.
+    /// Body of a load with the same effect as a load without settings.
     pub(super) effective: LoadOptions,
-    /// Body of a load that has the effect of a load without settings, if no options were saved.
+    /// Body of a load with the effect that a load without settings would have if no options were saved.
     pub(super) defaults: LoadOptions,
-    /// Context in tokens after such a load; null if the size is automatic and the model is not loaded.
+    /// Context size in tokens after such a load; null if the size is automatic and the model is not loaded.
     pub(super) resolved_ctx_size: Option<u32>,
 }
 
-/// Options that are saved; what is not saved is not here.
+/// Saved options; those that are not saved are absent.
 #[derive(ToSchema)]
 #[schema(as = LemonadeSavedOptions)]
 #[allow(
@@ -163,13 +163,13 @@ pub(super) struct ModelOptions {
 pub(super) struct SavedOptions {
     /// Context size in tokens.
     ctx_size: Option<u32>,
-    /// llama.cpp's own arguments.
+    /// Arguments for llama.cpp.
     llamacpp_args: Option<String>,
     /// `vulkan`, `rocm`, `metal`, `cuda` or `cpu`.
     llamacpp_backend: Option<String>,
 }
 
-/// A load's body.
+/// The body of a load.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeLoadOptions)]
 pub(super) struct LoadOptions {
@@ -177,42 +177,42 @@ pub(super) struct LoadOptions {
     pub(super) model_name: String,
     /// Context size in tokens; -1 = automatic.
     pub(super) ctx_size: i64,
-    /// llama.cpp's own arguments, quoted as for a shell; empty = none.
+    /// Arguments for llama.cpp, quoted as for a shell; empty = none.
     pub(super) llamacpp_args: String,
-    /// `vulkan`, `rocm`, `metal`, `cuda` or `cpu`; empty = as defined.
+    /// `vulkan`, `rocm`, `metal`, `cuda` or `cpu`; empty = the definition's.
     pub(super) llamacpp_backend: String,
 }
 
-/// Variants of a hub's repository that can be pulled.
+/// The variants of a repository on the hub that can be pulled.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeVariants)]
 pub(super) struct Variants {
     /// The repository, as the client named it.
     pub(super) checkpoint: String,
-    /// The recipe to register it with: `llamacpp`.
+    /// The recipe to register the model with: `llamacpp`.
     pub(super) recipe: &'static str,
-    /// A name to register it under, after `user.`.
+    /// A name to register the model under, after `user.`.
     pub(super) suggested_name: String,
-    /// Labels to register it with: `vision`, `embeddings`, `reranking`.
+    /// Labels to register the model with: `vision`, `embeddings`, `reranking`.
     pub(super) suggested_labels: Vec<&'static str>,
-    /// Files with a multimodal projector, by path in the repository.
+    /// Files that hold multimodal projectors, as paths in the repository.
     pub(super) mmproj_files: Vec<String>,
-    /// The variants, common ones first; five at most.
+    /// The variants, common ones first, at most five.
     pub(super) variants: Vec<Variant>,
 }
 
-/// One quantization of a repository's model.
+/// A quantisation of a repository's model.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeVariant)]
 pub(super) struct Variant {
-    /// What stands after the colon of a checkpoint, for example `Q4_K_M`.
+    /// The part of a checkpoint after the colon, for example `Q4_K_M`.
     pub(super) name: String,
-    /// The file that an engine is given; of several the first.
+    /// The file to give to an engine; the first one if there are several.
     pub(super) primary_file: Option<String>,
     /// Whether the model is split into several files.
     pub(super) sharded: bool,
-    /// All files, by path in the repository.
+    /// All files, as paths in the repository.
     pub(super) files: Vec<String>,
-    /// All files together, in bytes; 0 if the hub does not say.
+    /// Size of all files in bytes; 0 if the hub does not tell.
     pub(super) size_bytes: u64,
 }

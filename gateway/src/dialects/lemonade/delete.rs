@@ -1,4 +1,4 @@
-//! `POST delete` (seed 000): unloaded, its files off the hosts' caches; a user's model leaves the catalogue.
+//! `POST delete` (seed 000): unloads a model, removes its files from the hosts' caches, and removes a user's model from the catalogue.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use crate::{
     web::{App, access::Access, reply::Refusal, route::Route, run::ClientRequest},
 };
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/delete", Access::Admin, delete)

@@ -20,14 +20,14 @@ pub(super) static FORM: ErrorForm = ErrorForm {
     status: http_status,
 };
 
-/// Lemonade's form of an error, and OpenAI's in it.
+/// An error in Lemonade's form, which includes OpenAI's.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct LemonadeError<'a> {
-    /// `error`.
+    /// The word `error`.
     status: &'static str,
-    /// One sentence for a person, as in `error`.
+    /// One sentence for people; the same as in `error`.
     message: &'a str,
-    /// The whole of it, as OpenAI's routes have it.
+    /// The error in OpenAI's form.
     error: OpenAiErrorBody<'a>,
 }
 

@@ -13,41 +13,41 @@ use crate::{
     web::{App, access::Access, reply, route::Route},
 };
 
-/// What is loaded.
+/// The loaded models, and whether the controller is reachable.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeHealth)]
 struct Health<'a> {
-    /// `ok`.
+    /// The word `ok`.
     status: &'static str,
-    /// Muster's.
+    /// Version of Muster.
     version: &'static str,
-    /// Whether the controller speaks; loaded models are served without it.
+    /// Whether the gateway hears from the controller. Loaded models are served without it.
     controller: Contact,
-    /// What the controller cannot do at the moment, in words: state that it could not write, for example.
+    /// What the controller cannot do at the moment, in sentences; for example state that it could not write.
     troubles: Vec<String>,
-    /// Of the model used last.
+    /// Checkpoint of the model used last; null if none is loaded.
     checkpoint_loaded: Option<&'a str>,
-    /// The model used last.
+    /// Id of the model used last; null if none is loaded.
     model_loaded: Option<&'a str>,
-    /// Every model that is loaded.
+    /// All loaded models.
     all_models_loaded: Vec<Loaded<'a>>,
 }
 
-/// A model that is loaded.
+/// A loaded model.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeLoaded)]
 struct Loaded<'a> {
     /// Id in the catalogue.
     model_name: &'a str,
-    /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub, or an absolute path.
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` on the hub, or an absolute path.
     checkpoint: &'a str,
-    /// Unix time in seconds; null before its first request.
+    /// Unix time in seconds of its last use; null before its first request.
     last_use: Option<f64>,
     /// `llm`, `embedding`, `reranking`, `audio` or `image`.
     r#type: &'static str,
-    /// Kinds of device, with spaces between them: `cpu`, `gpu`, `npu`.
+    /// Kinds of its devices, separated by spaces: `cpu`, `gpu`, `npu`.
     device: String,
-    /// Where its engine listens, for people; `unix:PATH` as well.
+    /// Address of its engine, for people: `unix:PATH` or an HTTP address.
     backend_url: Option<&'a str>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// Always 200 (gateway/README.md, Lemonade).
+/// Answers with status 200 in all cases (gateway/README.md, Lemonade).
 async fn health(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded: Vec<_> = table.models().filter(|summary| is_loaded(summary)).collect();

@@ -1,4 +1,4 @@
-//! What `system-info` answers (seed 000): the seed's keys, `hosts` and what `verbose` adds beside them.
+//! The answer of `system-info`: seed 000's keys, and in addition `hosts` and what `verbose` adds.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -7,38 +7,38 @@ use utoipa::ToSchema;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeSystemInfo)]
 pub(super) struct Info<'a> {
-    /// Name and release of the gateway's kernel.
+    /// Name and release of the kernel that the gateway runs on.
     #[serde(rename = "OS Version")]
     pub(super) os: &'a str,
-    /// Of the gateway's machine: the model's name, else its architecture.
+    /// Processor of the gateway's machine: its model name, else its architecture.
     #[serde(rename = "Processor")]
     pub(super) processor: &'a str,
-    /// Of the gateway's machine, in GiB with the seed's unit, for example `32.0 GB`.
+    /// Memory of the gateway's machine in GiB, with seed 000's unit, for example `32.0 GB`.
     #[serde(rename = "Physical Memory")]
     pub(super) memory: String,
-    /// Of the gateway's machine (`cpu`) and of the whole fleet (the others).
+    /// Devices: `cpu` of the gateway's machine, the others of the whole fleet.
     pub(super) devices: Devices<'a>,
-    /// Every host of the fleet, by name.
+    /// All hosts of the fleet in the order of their names.
     pub(super) hosts: Vec<Host<'a>>,
-    /// With `verbose`: the version of this gateway.
+    /// Version of this gateway; only with `verbose`.
     #[serde(rename = "Muster Version", skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<&'static str>,
-    /// With `verbose`: every worker that the controller knows.
+    /// All workers that the controller knows; only with `verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) workers: Option<Vec<Worker<'a>>>,
 }
 
-/// Devices by the seed's kinds.
+/// Devices by seed 000's kinds.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeDevices)]
 pub(super) struct Devices<'a> {
-    /// The gateway's processor.
+    /// Processor of the gateway's machine.
     pub(super) cpu: Cpu<'a>,
-    /// Never found: AMD's integrated GPUs stand under `amd_dgpu`.
+    /// Always unavailable: integrated GPUs of AMD's are listed under `amd_dgpu`.
     pub(super) amd_igpu: Integrated,
     /// AMD's GPUs.
     pub(super) amd_dgpu: Vec<Gpu<'a>>,
-    /// All other GPUs.
+    /// GPUs of all other makers.
     pub(super) nvidia_dgpu: Vec<Gpu<'a>>,
     /// The first NPU.
     pub(super) npu: Npu<'a>,
@@ -48,27 +48,27 @@ pub(super) struct Devices<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeCpu)]
 pub(super) struct Cpu<'a> {
-    /// The model's name, else its architecture.
+    /// Model name of the processor, else its architecture.
     pub(super) name: &'a str,
-    /// Of all sockets.
+    /// Number of cores in all sockets.
     pub(super) cores: usize,
-    /// Of all cores.
+    /// Number of threads of all cores.
     pub(super) threads: usize,
-    /// True.
+    /// Always true.
     pub(super) available: bool,
 }
 
-/// An integrated GPU, of which none is ever told.
+/// An integrated GPU. Muster reports none.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = LemonadeIntegratedGpu)]
 pub(super) struct Integrated {
-    /// Null.
+    /// Always null.
     pub(super) name: Option<String>,
-    /// Null.
+    /// Always null.
     pub(super) memory_mb: Option<u64>,
-    /// Null.
+    /// Always null.
     pub(super) driver_version: Option<String>,
-    /// False.
+    /// Always false.
     pub(super) available: bool,
 }
 
@@ -76,13 +76,13 @@ pub(super) struct Integrated {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeGpu)]
 pub(super) struct Gpu<'a> {
-    /// As its driver names it.
+    /// Name of the GPU as its driver reports it.
     pub(super) name: &'a str,
-    /// All of its memory, in MiB.
+    /// Total memory in MiB.
     pub(super) memory_mb: u64,
-    /// Null where its worker does not know it.
+    /// Version of its driver; null if its worker does not know it.
     pub(super) driver_version: Option<&'a str>,
-    /// True.
+    /// Always true.
     pub(super) available: bool,
 }
 
@@ -90,13 +90,13 @@ pub(super) struct Gpu<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeNpu)]
 pub(super) struct Npu<'a> {
-    /// As its driver names it; null where there is none.
+    /// Name of the NPU as its driver reports it; null if there is none.
     pub(super) name: Option<&'a str>,
-    /// Null where there is none, or its worker does not know it.
+    /// Version of its driver; null if there is no NPU or its worker does not know it.
     pub(super) driver_version: Option<&'a str>,
-    /// Null: no driver of ours tells it.
+    /// Always null: no driver tells it.
     pub(super) power_mode: Option<String>,
-    /// There is one.
+    /// Whether there is an NPU.
     pub(super) available: bool,
 }
 
@@ -104,9 +104,9 @@ pub(super) struct Npu<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeHost)]
 pub(super) struct Host<'a> {
-    /// Its id.
+    /// Id of the host.
     pub(super) host: &'a str,
-    /// What its workers manage.
+    /// Devices that its workers manage.
     pub(super) devices: Vec<HostDevice<'a>>,
 }
 
@@ -114,13 +114,13 @@ pub(super) struct Host<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeHostDevice)]
 pub(super) struct HostDevice<'a> {
-    /// Unique on its host, for example `cpu` or a GPU's UUID.
+    /// Id of the device, unique on its host, for example `cpu` or a GPU's UUID.
     pub(super) id: &'a str,
     /// `cpu`, `gpu`, `npu`, `sim` or `unknown`.
     pub(super) kind: &'static str,
-    /// As its driver names it.
+    /// Name of the device as its driver reports it.
     pub(super) name: &'a str,
-    /// All of its memory, in MiB.
+    /// Total memory in MiB.
     pub(super) memory_mb: u64,
 }
 
@@ -128,15 +128,15 @@ pub(super) struct HostDevice<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeWorker)]
 pub(super) struct Worker<'a> {
-    /// Its id.
+    /// Id of the worker.
     pub(super) id: &'a str,
-    /// Its host's id.
+    /// Id of its host.
     pub(super) host: &'a str,
-    /// The controller hears from it.
+    /// Whether the controller hears from it.
     pub(super) connected: bool,
-    /// Muster's, that the worker is built from.
+    /// Version of Muster that the worker was built from.
     pub(super) version: &'a str,
-    /// What can host models there.
+    /// Runtimes that can host models there.
     pub(super) runtimes: Vec<Runtime<'a>>,
 }
 
@@ -144,8 +144,8 @@ pub(super) struct Worker<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeRuntime)]
 pub(super) struct Runtime<'a> {
-    /// For example `llama_cpp`.
+    /// Name of the runtime, for example `llama_cpp`.
     pub(super) name: &'a str,
-    /// Its own version; empty if it tells none.
+    /// Version of the runtime; empty if unknown.
     pub(super) version: &'a str,
 }

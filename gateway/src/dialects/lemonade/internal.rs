@@ -1,7 +1,7 @@
-//! Lemonade's settings at runtime: `POST log-level`, `GET /internal/config`, `POST /internal/set`, `POST /internal/pin` (Lemonade's public
-//! documentation of today). Callers are on this machine or have a key that allows it.
+//! Lemonade's settings that can change while the gateway runs: `POST log-level`, `GET /internal/config`, `POST /internal/set`, `POST
+//! /internal/pin` (Lemonade's public documentation). Callers must be on this machine or have a key that allows it.
 //!
-//! Settings are those of the gateway itself; what the fleet does is the controller's configuration.
+//! They are settings of the gateway itself. The fleet follows the controller's configuration.
 
 use std::sync::Arc;
 
@@ -27,7 +27,6 @@ use crate::{
     },
 };
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/log-level", Access::Admin, log_level)
@@ -63,7 +62,7 @@ async fn log_level(request: ClientRequest) -> Result<Response, Refusal> {
     Ok(reply::value(StatusCode::OK, &answer))
 }
 
-/// What this gateway was started with, secrets left out.
+/// Shows the settings that this gateway was started with, without secrets.
 async fn config(State(app): State<Arc<App>>) -> Response {
     let autoload = app.dispatcher.autoload;
     let config = Config {
@@ -75,7 +74,7 @@ async fn config(State(app): State<Arc<App>>) -> Response {
     reply::value(StatusCode::OK, &config)
 }
 
-/// Changes settings; all or none of them.
+/// Changes settings. If one is refused, none is changed.
 async fn set(request: ClientRequest) -> Result<Response, Refusal> {
     let mut body = Object::body(object::text(&request.body)?)?;
     let SetBody { log_level: level } = SetBody::take_from(&mut body)?;

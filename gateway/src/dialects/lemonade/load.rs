@@ -1,6 +1,6 @@
 //! `POST load` and `POST unload` (seed 000).
 //!
-//! What a load sets dies at its unload. A key that is none of Lemonade's is refused: a typo in `ctx_size` must not load with the defaults.
+//! The settings of a load end with its unload. An unknown key is refused: a typo in `ctx_size` must not load the model with the defaults.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// Keys of Lemonade's `load` that are for recipes which are not served here, or for a configuration that is not ours: they change nothing.
+/// Keys of Lemonade's `load` for recipes that Muster does not have, or for Lemonade's own configuration. They are ignored.
 const OTHERS: [&str; 7] = [
     "whispercpp_backend",
     "whispercpp_args",
@@ -43,16 +43,16 @@ const OTHERS: [&str; 7] = [
     "merge_args",
 ];
 
-/// What a load asks for.
+/// The contents of a load's body.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct LoadCall {
     model: String,
-    /// In the words of `LoadModelRequest.override_json`.
+    /// Settings with the names of `LoadModelRequest.override_json`.
     options: Map<String, Value>,
-    /// A kind of device; empty = as defined.
+    /// Kind of device to load on; empty = as defined.
     device: &'static str,
     pinned: Option<bool>,
-    /// What is to be saved for later loads as well (`save_options`), if that was asked for.
+    /// Options to save for later loads too (`save_options`); none if that was not asked for.
     save: Option<Map<String, Value>>,
 }
 
@@ -67,7 +67,7 @@ impl LoadCall {
         let mut options = Map::new();
         match load.ctx_size {
             Some(Int(0)) => return Err(object::invalid("ctx_size", "must be positive, or -1")),
-            // -1 is the automatic size, as if nothing was said.
+            // -1 is the automatic size, the same as no size.
             Some(Int(-1)) | None => {}
             Some(Int(size)) => drop(options.insert("ctx_size".to_owned(), size.into())),
         }
@@ -89,7 +89,7 @@ impl LoadCall {
         })
     }
 
-    /// The options as settings for one load of a model.
+    /// The settings for one load of a model.
     fn overrides(&self, model: &Model) -> Result<Overrides, Error> {
         if !self.device.is_empty() && !Family::of(&model.runtime).is_llama_cpp() {
             let error = Code::InvalidLoadRequest.error("`llamacpp_backend` is for llama.cpp's runtimes only");
@@ -120,7 +120,7 @@ pub(super) fn routes() -> Vec<Route> {
 async fn load(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let wanted = LoadCall::parse(&request.body)?;
     let done = success(&format!("Loaded model: {}", wanted.model));
-    // A caller that goes away ends neither the load nor what follows it; the task ends with the gateway's thread.
+    // The load and what follows go on if the caller leaves. The task ends with the gateway's thread.
     let task = tokio::spawn(async move { wanted.load(&app).await });
     let ended = task.await;
     ended.map_err(|error| Code::Internal.error(format!("the load was cut short: {error}")))??;
@@ -128,7 +128,7 @@ async fn load(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
 }
 
 impl LoadCall {
-    /// Loads the model; what is to be kept beyond the load is kept once that has gone well.
+    /// Loads the model, and saves options and pin if the load succeeded.
     async fn load(self, app: &App) -> Result<(), Error> {
         let fleet = &app.dispatcher.fleet;
         let model = fleet.control().model(&self.model).await.map_err(not_found)?;
@@ -161,7 +161,8 @@ impl LoadCall {
     }
 }
 
-/// Unloads one model, or all if none is named: pinned ones too, and loads that wait or run are ended (gateway/README.md, Lemonade).
+/// Unloads one model, or all of them if none is named: pinned ones as well, and loads that wait or run are cancelled (gateway/README.md,
+/// Lemonade).
 async fn unload(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let control = || app.dispatcher.fleet.control();
     match unload_name(&request.body)? {
@@ -194,12 +195,12 @@ async fn unload_one(app: &App, id: &str) -> Result<(), Error> {
         cancel_load: true,
     };
     let mut model = fleet.control().unload(request).await?;
-    // The controller answers at once to who joins an unload.
+    // A call that joins an unload in progress is answered at once.
     while model.status() == ModelStatus::Unloading {
         changes.mark_unchanged();
         model = fleet.control().model(id).await?;
         if model.status() == ModelStatus::Unloading {
-            // The controller tells of its states here, so their end is a change. An error means that the fleet is gone.
+            // The watch channel changes when the unload ends. An error means that the fleet task has ended.
             drop(changes.changed().await);
         }
     }
@@ -214,7 +215,7 @@ fn unload_name(body: &[u8]) -> Result<Option<String>, Error> {
     Ok(model_name.filter(|name| !name.is_empty()))
 }
 
-/// The seed's text (seed 000, `POST /unload`).
+/// The error with seed 000's text (`POST /unload`).
 pub(super) fn not_found(error: Error) -> Error {
     if error.code != Code::UnknownModel {
         return error;
@@ -226,7 +227,7 @@ pub(super) fn not_found(error: Error) -> Error {
     }
 }
 
-/// The seed's answer to all that went well.
+/// Seed 000's answer to a request that succeeded.
 pub(super) fn success(message: &str) -> Response {
     reply::value(
         StatusCode::OK,

@@ -1,4 +1,4 @@
-//! Lemonade's own routes (seed 000). Errors carry its shape and OpenAI's in one body (gateway/README.md, Lemonade).
+//! Lemonade's own routes (seed 000). An error's body has Lemonade's form and OpenAI's together (gateway/README.md, Lemonade).
 
 mod aliases;
 mod answers;
@@ -17,7 +17,7 @@ mod system;
 
 use crate::web::route::{Dialect, Named};
 
-/// Lemonade's API.
+/// The routes of Lemonade's API.
 pub(super) static DIALECT: Dialect = Dialect {
     name: "Lemonade",
     errors: &error::FORM,

@@ -1,5 +1,5 @@
-//! `models/{id}/options`: options saved for all later loads of a model (Lemonade's public documentation). Between a load's own settings and the
-//! definition (controller/README.md, Settings).
+//! `models/{id}/options`: options saved for all later loads of a model (Lemonade's public documentation). They override the model's
+//! definition, and a load's own settings override them (controller/README.md, Settings).
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// What a request changes: null takes an option away, and so does the automatic context size.
+/// Reads the changes and `dry_run`. Null removes an option, and so does the automatic context size.
 fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), Error> {
     let mut body = Object::body(object::text(body)?)?;
     let OptionsBody {
@@ -58,7 +58,7 @@ fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), Error> {
     Ok((given.collect(), dry_run.unwrap_or_default()))
 }
 
-/// What is saved after `changes`.
+/// The saved options after `changes`.
 pub(super) fn merged(model: &Model, changes: Map<String, Value>) -> Map<String, Value> {
     let mut saved = saved(model);
     saved.extend(changes);
@@ -70,7 +70,7 @@ fn saved(model: &Model) -> Map<String, Value> {
     serde_json::from_str(&model.options_json).unwrap_or_default()
 }
 
-/// A load's body that makes of a model what `settings` say.
+/// The body of a load that gives the model these `settings`.
 fn load_body(model: &Model, settings: &ModelSettings, backend: &str) -> LoadOptions {
     LoadOptions {
         model_name: model.id.clone(),
@@ -78,13 +78,13 @@ fn load_body(model: &Model, settings: &ModelSettings, backend: &str) -> LoadOpti
             0 => -1,
             size => size.into(),
         },
-        // The configuration's own stay whatever a load says, and are not for everybody's eyes.
+        // The configuration's own arguments apply to every load and may be secret.
         llamacpp_args: shell_words::join(llamacpp::split(&settings.args).0),
         llamacpp_backend: backend.to_owned(),
     }
 }
 
-/// A model without what is saved for it.
+/// The settings of a model without its saved options.
 fn defaults(model: &Model) -> ModelSettings {
     let settings = model.definition.as_ref().or(model.settings.as_ref());
     settings.cloned().unwrap_or_default()
@@ -95,10 +95,10 @@ fn shown(model: &Model) -> ModelOptions {
     view(model, saved(model), &effective)
 }
 
-/// As [`shown`], if `options` were saved.
+/// As [`shown`], with these options in place of the saved ones.
 ///
 /// # Errors
-/// As saving them: `invalid_load_request`.
+/// `invalid_load_request`, as for saving them.
 fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, Error> {
     let mut settings = options.clone();
     if let Some(backend) = settings.remove("llamacpp_backend") {
@@ -115,7 +115,7 @@ fn preview(model: &Model, options: Map<String, Value>) -> Result<ModelOptions, E
     let text = Value::Object(settings).to_string();
     Overrides::from_json(Family::of(&model.runtime), &text)?.apply(&mut effective)?;
     let mut view = view(model, options, &effective);
-    // What is saved is still what was.
+    // The saved options have not changed.
     view.saved = saved(model);
     Ok(view)
 }
@@ -132,7 +132,7 @@ fn view(model: &Model, options: Map<String, Value>, effective: &ModelSettings) -
     }
 }
 
-/// The context a load would have; none where its size is automatic and nothing that is loaded tells it.
+/// The context size after a load; none if it is automatic and no loaded instance tells it.
 fn resolved(model: &Model, effective: &ModelSettings) -> Option<u32> {
     if effective.ctx_size > 0 {
         return Some(effective.ctx_size);
@@ -193,7 +193,7 @@ async fn set(
     let fleet = &app.dispatcher.fleet;
     let model = fleet.control().model(&id).await.map_err(not_found)?;
     if dry {
-        // Checked as when it is saved; nothing is kept.
+        // Check as for saving, but save nothing.
         let preview = preview(&model, merged(&model, changes))?;
         return Ok(reply::value(StatusCode::OK, &preview));
     }

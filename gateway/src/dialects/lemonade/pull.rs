@@ -33,10 +33,10 @@ use crate::{
     },
 };
 
-/// Variants that are shown, as Lemonade does.
+/// Largest number of variants shown, as in Lemonade.
 const SHOWN: usize = 5;
 
-/// What a pull asks for.
+/// The contents of a pull's body.
 #[derive(Debug, PartialEq)]
 struct PullCall {
     request: PullModelRequest,
@@ -98,7 +98,7 @@ async fn pull(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
     Ok(success(&format!("Installed model: {name}")))
 }
 
-/// A download as the seed's events.
+/// Streams a download as seed 000's events.
 fn events(pull: Pull) -> Response {
     let frames = stream::unfold(Some((pull, FetchProgress::default())), |state| async {
         let (mut pull, mut last) = state?;
@@ -113,7 +113,7 @@ fn events(pull: Pull) -> Response {
                 (event("complete", &complete), None)
             }
             Err(error) => {
-                // The message alone, as the seed has it; the rest of what is known beside it.
+                // Seed 000 has only the message; the other fields are added beside it.
                 let mut whole: Value = serde_json::from_slice(&FORM.body(&error)).unwrap_or_default();
                 let details = whole["error"].take();
                 let body = json!({"error": error.message, "details": details});
@@ -154,7 +154,7 @@ fn shown(progress: &FetchProgress) -> Value {
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct VariantsQuery {
-    /// `ORG/NAME`.
+    /// Repository on the hub, `ORG/NAME`.
     #[serde(default)]
     checkpoint: String,
 }

@@ -1,4 +1,5 @@
-//! `POST models/register`: a user's model without its files (Lemonade's public documentation); and the definition in a `pull` (seed 000).
+//! `POST models/register`: registers a user's model without downloading its files (Lemonade's public documentation). Also reads the
+//! definition in a `pull` (seed 000).
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::{
 /// The definition of `model`.
 ///
 /// # Errors
-/// `invalid_request`: a checkpoint of no known kind, or two that disagree.
+/// `invalid_request`: the checkpoint is of no known kind, or two checkpoints disagree.
 pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelDefinition, Error> {
     let mut checkpoint = definition.checkpoint.unwrap_or_default();
     let mut mmproj = definition.mmproj.unwrap_or_default();
@@ -51,7 +52,7 @@ pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelD
     let flags = flags.into_iter().filter(|(on, _)| *on == Some(true));
     let mut labels = definition.labels.unwrap_or_default().0;
     labels.extend(flags.map(|(_, label)| label.to_owned()));
-    // `embedding` and `embeddings` are one label (gateway/README.md, Lemonade).
+    // `embedding` and `embeddings` are the same label (gateway/README.md, Lemonade).
     for label in &mut labels {
         if label == "embedding" {
             "embeddings".clone_into(label);

@@ -1,4 +1,4 @@
-//! Lemonade's requests.
+//! The bodies of Lemonade's requests.
 
 use muster_core::Error;
 use muster_proto::process::LogLevel;
@@ -10,31 +10,32 @@ use crate::translate::{
 };
 
 body! {
-    /// A model to load, and with what. What is not given is as saved for the model, else as defined, else as the command line says. Keys of Lemonade's
-    /// other recipes change nothing; any other key is refused.
+    /// A model to load, and the settings to load it with. Settings that are not given come from the options saved for the model, then from
+    /// its definition, then from the command line. Keys for Lemonade's other recipes are ignored; any other key is refused.
     #[example {"model_name": "llama-3.2-3b-instruct-GGUF", "ctx_size": 8192, "llamacpp_backend": "rocm", "llamacpp_args": "--flash-attn on --no-mmap"}]
     pub(super) struct LoadBody as LemonadeLoad {
         /// Id in the catalogue.
         model_name | model: ModelName,
-        /// Context size in tokens; -1 = as if not given.
+        /// Context size in tokens; -1 = not given.
         ctx_size: Option<Int<-1>>,
-        /// llama.cpp's models: `vulkan`, `rocm`, `metal`, `cuda` or `cpu`.
+        /// Backend of llama.cpp: `vulkan`, `rocm`, `metal`, `cuda` or `cpu`. Only for llama.cpp's models.
         llamacpp_backend: Option<Backend>,
-        /// llama.cpp's models: its own arguments, but for those that Muster sets itself (`-m`, `--port`, `--ctx-size`, `-ngl`, …).
+        /// Arguments for llama.cpp, except those that Muster sets itself (`-m`, `--port`, `--ctx-size`, `-ngl`, …). Only for llama.cpp's
+        /// models.
         llamacpp_args: Option<String>,
-        /// true = the policy never evicts the model; false = it may again. Stays so after the model is unloaded.
+        /// true = policy never evicts the model; false = it may. This stays after the model is unloaded.
         pinned: Option<bool>,
-        /// Save these settings for later loads too, as `models/{id}/options` does.
+        /// Save these settings for later loads as well, as `models/{id}/options` does.
         save_options: Option<bool>,
     }
 
-    /// A model to download; with `checkpoint` and `recipe` it is registered first, and its name begins with `user.`.
+    /// A model to download. With `checkpoint` and `recipe` it is registered first, and its name must begin with `user.`.
     #[example {"model_name": "user.Phi-4-Mini-GGUF", "checkpoint": "unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M", "recipe": "llamacpp"}]
     pub(super) struct PullBody<'a> as LemonadePull {
         ..definition: Option<Definition<'a>>,
         /// Id in the catalogue.
         model_name | model: ModelName,
-        /// Answer with server-sent events `progress`, then `complete` or `error`.
+        /// Answer with server-sent events: `progress`, then `complete` or `error`.
         stream: Option<bool>,
     }
 
@@ -46,25 +47,25 @@ body! {
         model_name | model: ModelName,
     }
 
-    /// What a model of a user is.
+    /// The definition of a user's model.
     pub(super) struct Definition<'a> as LemonadeDefinition {
-        /// `ORG/NAME:VARIANT` or `ORG/NAME` of the hub; only the configuration names files.
+        /// `ORG/NAME:VARIANT` or `ORG/NAME` on the hub. Only the configuration may name local files.
         checkpoint: Option<String>,
-        /// The same by what each is for: an object with `main` and `mmproj`.
+        /// The checkpoints by purpose: an object with `main` and `mmproj`.
         checkpoints: Option<Field<'a>>,
         /// Software and kind of device, for example `llamacpp`.
         recipe: Option<String>,
-        /// Label `reasoning`.
+        /// Add the label `reasoning`.
         reasoning: Option<bool>,
-        /// Label `vision`.
+        /// Add the label `vision`.
         vision: Option<bool>,
-        /// Label `embeddings`.
+        /// Add the label `embeddings`.
         embedding: Option<bool>,
-        /// Label `reranking`.
+        /// Add the label `reranking`.
         reranking: Option<bool>,
-        /// File of the same repository with the multimodal projector.
+        /// File with the multimodal projector in the same repository.
         mmproj: Option<String>,
-        /// Further labels.
+        /// More labels.
         labels: Option<Strings>,
     }
 
@@ -75,31 +76,31 @@ body! {
         model_name | model: ModelName,
     }
 
-    /// Options to save for a model's loads; null takes one away.
+    /// Options to save for a model's loads; null removes one.
     #[example {"ctx_size": 8192, "llamacpp_backend": "vulkan"}]
     pub(super) struct OptionsBody as LemonadeOptions {
-        /// Context size in tokens; -1 = none saved.
+        /// Context size in tokens; -1 = save none.
         ctx_size: Kept<Int<-1>>,
-        /// llama.cpp's backend, as in `load`.
+        /// Backend of llama.cpp, as in `load`.
         llamacpp_backend: Kept<String>,
-        /// llama.cpp's own arguments, as in `load`.
+        /// Arguments for llama.cpp, as in `load`.
         llamacpp_args: Kept<String>,
-        /// Check only, save nothing.
+        /// Only check the options, save nothing.
         dry_run: Option<bool>,
     }
 
     /// An alias for a model.
     #[example {"alias": "gpt-4o", "model_name": "Qwen3-0.6B-GGUF"}]
     pub(super) struct AliasBody as LemonadeAlias {
-        /// The name.
+        /// The alias.
         alias: String,
         /// Id in the catalogue.
         model_name | model: Option<ModelName>,
-        /// The same, which counts if both are given.
+        /// Id in the catalogue. If both are given, this one counts.
         target: Option<String>,
     }
 
-    /// A model to unload; without one, all.
+    /// A model to unload; all models if none is named.
     #[example {"model_name": "Llama-3.2-1B-Instruct-Hybrid"}]
     pub(super) struct UnloadBody as LemonadeUnload {
         /// Id in the catalogue.
@@ -125,12 +126,12 @@ body! {
     pub(super) struct PinBody as LemonadePin {
         /// Id in the catalogue.
         model_name | model: String,
-        /// true = the policy never evicts the model; false = it may again.
+        /// true = policy never evicts the model; false = it may.
         pinned: bool,
     }
 }
 
-/// A model's name; an empty one is none.
+/// The name of a model; an empty one is refused.
 #[derive(Debug)]
 pub(super) struct ModelName(pub(super) String);
 
@@ -148,11 +149,11 @@ impl Read<'_> for ModelName {
     }
 }
 
-/// A backend of llama.cpp's (seed 000, `llamacpp_backend`).
+/// A backend of llama.cpp (seed 000, `llamacpp_backend`).
 #[derive(Debug)]
 pub(super) struct Backend {
     pub(super) name: String,
-    /// The kind of device that it needs.
+    /// The kind of device that the backend needs.
     pub(super) device: &'static str,
 }
 
@@ -198,7 +199,7 @@ impl Read<'_> for LogLevel {
     }
 }
 
-/// A pull defines its model if it says where that comes from or what runs it.
+/// A pull defines its model if it names a checkpoint or a recipe.
 impl<'x: 'a, 'a> Fields<'x> for Option<Definition<'a>> {
     fn take_from(object: &mut Object<'x>) -> Result<Self, Error> {
         let defines = ["checkpoint", "checkpoints", "recipe"];

@@ -1,4 +1,5 @@
-//! `GET stats` (seed 000): the last request of this gateway, whatever its dialect; among several keys the last one of the caller's own.
+//! `GET stats` (seed 000): the last request of this gateway in any dialect. If there are several keys, the last request of the caller's
+//! key.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `GET system-info` (seed 000): the machine the gateway runs on, and every host of the fleet.
+//! `GET system-info` (seed 000): the machine that the gateway runs on, and every host of the fleet.
 
 use std::{collections::BTreeMap, collections::BTreeSet, fs, sync::Arc};
 
@@ -23,7 +23,6 @@ pub(super) struct Show {
     verbose: Option<String>,
 }
 
-/// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/v1/system-info", Access::User, info)
@@ -49,7 +48,7 @@ async fn info(
     ))
 }
 
-/// What the operating system says of this machine.
+/// What the operating system tells about this machine.
 #[derive(Clone, Debug, Default)]
 struct Machine {
     os: String,
@@ -60,13 +59,13 @@ struct Machine {
 }
 
 impl Machine {
-    /// What cannot be read stays empty.
+    /// Reads it from `/proc` and `/sys`. What cannot be read stays empty.
     fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let mut machine = Self::parse(&text("/proc/cpuinfo"), &text("/proc/meminfo"));
         machine.os = format!("Linux-{}", text("/proc/sys/kernel/osrelease").trim());
         if machine.processor.is_empty() {
-            // Not every architecture names its processors there.
+            // Some architectures do not name their processors there.
             std::env::consts::ARCH.clone_into(&mut machine.processor);
         }
         machine
@@ -82,7 +81,7 @@ impl Machine {
                 found.map(|(_, value)| value.trim().to_owned())
             };
             machine.threads += usize::from(field("processor").is_some());
-            // Machines without a topology have a core per thread.
+            // Machines without a topology count one core per thread.
             let core = field("core id").unwrap_or_else(|| field("processor").unwrap_or_default());
             cores.insert((field("physical id").unwrap_or_default(), core));
             if let Some(name) = field("model name") {
@@ -150,7 +149,7 @@ fn body<'a>(
     }
 }
 
-/// The version of a device's driver, where its worker knows it.
+/// Version of a device's driver; none if its worker does not know it.
 fn driver(device: &Device) -> Option<&str> {
     Some(device.driver_version.as_str()).filter(|version| !version.is_empty())
 }
@@ -159,7 +158,7 @@ fn is_amd(name: &str) -> bool {
     name.contains("AMD") || name.contains("Radeon")
 }
 
-/// Devices by host.
+/// All devices, grouped by host.
 fn hosts<'a>(devices: &'a [DeviceStatus], workers: &'a [WorkerStatus]) -> Vec<Host<'a>> {
     let mut hosts: BTreeMap<&str, Vec<HostDevice<'a>>> = BTreeMap::new();
     for worker in workers {

@@ -1,4 +1,4 @@
-//! Which models there are and which are loaded, in Ollama's terms.
+//! The models of the catalogue and the loaded ones, in Ollama's form.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// `GET /api/tags`: what is here.
+/// `GET /api/tags`: lists the models whose files are present.
 async fn tags(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let here = table
@@ -53,7 +53,7 @@ async fn tags(State(app): State<Arc<App>>) -> Response {
     reply::value(StatusCode::OK, &OllamaTags { models })
 }
 
-/// `GET /api/ps`: what is loaded. Nothing here unloads by a clock unless configured, so nothing expires soon.
+/// `GET /api/ps`: lists the loaded models. Models are not unloaded after a time unless that is configured, so `expires_at` is far away.
 async fn ps(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
     let loaded = table.models().filter(|summary| is_loaded(summary));
@@ -70,7 +70,7 @@ async fn ps(State(app): State<Arc<App>>) -> Response {
     reply::value(StatusCode::OK, &OllamaLoaded { models })
 }
 
-/// `POST /api/show`: one model.
+/// `POST /api/show`: describes one model.
 async fn show(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let ModelName(name) = ShowBody::body(&request.body)?.model;
     let id = app.dispatcher.fleet.table().meant(Some(&name))?;
@@ -97,7 +97,7 @@ async fn show(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
     Ok(reply::value(StatusCode::OK, &shown))
 }
 
-/// What the model's engine says of it; nothing while none is loaded, or it does not answer.
+/// The engine's description of a model; empty if the model is not loaded or the engine does not answer.
 async fn described(app: &App, id: &str) -> EngineDescription {
     let Ok(mut loaded) = app.dispatcher.loaded(id) else {
         return EngineDescription::default();
@@ -105,9 +105,9 @@ async fn described(app: &App, id: &str) -> EngineDescription {
     loaded.describe(id.to_owned()).await.unwrap_or_default()
 }
 
-/// The file's own facts under their GGUF names, and what Ollama has beside them. What is not known is left out.
+/// The model file's metadata under GGUF names, and Ollama's additions. Unknown values are left out.
 fn model_info(summary: &ModelSummary, can: &Capabilities, engine: &EngineDescription) -> Map<String, Value> {
-    // The template has its own place; what is ours is no fact of the file.
+    // The template has its own field, and keys that Muster adds are not from the file.
     let of_file = engine
         .metadata
         .iter()
@@ -126,7 +126,7 @@ fn model_info(summary: &ModelSummary, can: &Capabilities, engine: &EngineDescrip
     info
 }
 
-/// A value of GGUF's metadata, whose type is lost on the way here.
+/// A metadata value as JSON. Its type was lost on the way, so it is guessed from the text.
 fn typed(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value @ (Value::Bool(_) | Value::Number(_))) => value,
@@ -157,90 +157,90 @@ fn capabilities(summary: &ModelSummary, can: &Capabilities) -> Vec<&'static str>
     .collect()
 }
 
-/// Models that are here.
+/// The models whose files are present.
 #[derive(Debug, Serialize, ToSchema)]
 struct OllamaTags<'a> {
-    /// In the order of their ids.
+    /// Models in the order of their ids.
     models: Vec<OllamaModel<'a>>,
 }
 
-/// A model that is here.
+/// A model whose files are present.
 #[derive(Debug, Serialize, ToSchema)]
 struct OllamaModel<'a> {
     /// Id in the catalogue.
     name: &'a str,
-    /// The same.
+    /// The same as `name`.
     model: &'a str,
-    /// When it came into the catalogue, RFC 3339.
+    /// When it came into the catalogue, as RFC 3339.
     modified_at: String,
-    /// Bytes of its files.
+    /// Size of its files in bytes.
     size: u64,
-    /// Names the entry and changes with it; no hash of the files.
+    /// Identifies the catalogue entry and changes with it. Not a hash of the files.
     digest: String,
-    /// What kind of model it is.
+    /// Architecture and size.
     details: OllamaDetails<'a>,
 }
 
-/// What kind of model.
+/// Architecture and size of a model.
 #[derive(Debug, Serialize, ToSchema)]
 struct OllamaDetails<'a> {
     /// Always empty.
     parent_model: &'static str,
-    /// `gguf`.
+    /// The word `gguf`.
     format: &'static str,
-    /// The architecture where it is known, else the runtime.
+    /// The architecture; the runtime if it is unknown.
     family: &'a str,
-    /// The same, in a list.
+    /// A list with `family`.
     families: [&'a str; 1],
-    /// For example `4.3B`; empty while it is not loaded.
+    /// Number of parameters, for example `4.3B`; empty while the model is not loaded.
     parameter_size: String,
     /// Always empty.
     quantization_level: &'static str,
 }
 
-/// Models that are loaded.
+/// The loaded models.
 #[derive(Debug, Serialize, ToSchema)]
 struct OllamaLoaded<'a> {
-    /// In the order of their ids.
+    /// Models in the order of their ids.
     models: Vec<OllamaLoadedModel<'a>>,
 }
 
-/// A model that is loaded.
+/// A loaded model.
 #[derive(Debug, Serialize, ToSchema)]
 struct OllamaLoadedModel<'a> {
     #[serde(flatten)]
     model: OllamaModel<'a>,
-    /// Bytes on GPUs.
+    /// Memory on GPUs in bytes.
     size_vram: u64,
-    /// Always in the year 9999: when it will be unloaded is not known.
+    /// Always in the year 9999: it is unknown when the model will be unloaded.
     expires_at: &'static str,
-    /// Tokens that one request may use.
+    /// Largest number of tokens of one request.
     context_length: u32,
 }
 
-/// What is known of a model.
+/// The description of a model.
 #[derive(Debug, Serialize, ToSchema)]
 struct OllamaShown<'a> {
     /// Always empty.
     modelfile: &'static str,
     /// Always empty.
     parameters: &'static str,
-    /// In Jinja.
+    /// The chat template in Jinja.
     template: &'a str,
-    /// As its file says; empty if it does not.
+    /// The license in the model's file; empty if it has none.
     license: &'a str,
-    /// When it came into the catalogue, RFC 3339.
+    /// When it came into the catalogue, as RFC 3339.
     modified_at: String,
-    /// What kind of model it is.
+    /// Architecture and size.
     details: OllamaDetails<'a>,
     /// `completion`, `tools`, `vision`, `thinking`, `embedding`.
     capabilities: Vec<&'static str>,
-    /// Under names of GGUF's.
+    /// Metadata of the model's file, by GGUF names.
     model_info: Map<String, Value>,
 }
 
 impl<'a> OllamaModel<'a> {
-    /// `family` = the architecture, where it is known.
+    /// A model; `family` is its architecture, none if unknown.
     fn of(table: &Table, summary: &'a ModelSummary, family: Option<&'a str>) -> Self {
         let parameters = can(table, summary).map_or(0, |can| can.parameters);
         let family = family.unwrap_or(&summary.runtime);
@@ -249,7 +249,7 @@ impl<'a> OllamaModel<'a> {
             model: &summary.id,
             modified_at: summary.created.unwrap_or_default().to_string(),
             size: summary.size_bytes,
-            // Nothing hashes whole files here: this names the entry, and changes with it.
+            // Whole files are not hashed: this identifies the entry and changes with it.
             digest: digest(summary),
             details: OllamaDetails {
                 parent_model: "",
@@ -279,7 +279,7 @@ fn digest(summary: &ModelSummary) -> String {
         .collect()
 }
 
-/// Parameters as people write them, for example `4.3B`.
+/// A number of parameters for people, for example `4.3B`.
 #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
 fn size(parameters: u64) -> String {
     let count = parameters as f64;

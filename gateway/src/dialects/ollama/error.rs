@@ -16,10 +16,10 @@ pub(super) static FORM: ErrorForm = ErrorForm {
     status: http_status,
 };
 
-/// Ollama's form of an error.
+/// An error in Ollama's form.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct OllamaError<'a> {
-    /// One sentence for a person.
+    /// One sentence for people.
     error: &'a str,
 }
 

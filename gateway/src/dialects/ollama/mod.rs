@@ -1,8 +1,8 @@
 //! Ollama's API, at the paths its clients know (Ollama API reference).
 //!
-//! Streams are the default here, and they are lines of JSON. A request without a prompt loads its model, or unloads it if its `keep_alive` is 0.
-//! Any other `keep_alive` and load-time options (`num_ctx`, `num_gpu`, …) are accepted and have no effect: how models are loaded and how long they
-//! stay is the configuration's business.
+//! Answers are streamed by default, as lines of JSON. A request without a prompt loads its model, or unloads it if `keep_alive` is 0. Any
+//! other `keep_alive` and options of a load (`num_ctx`, `num_gpu`, …) are accepted and ignored: the configuration decides how models are
+//! loaded and how long they stay.
 
 mod catalogue;
 mod error;
@@ -34,10 +34,10 @@ use crate::web::{
     run::{self, ClientRequest},
 };
 
-/// The version of Ollama's API that is spoken here: clients ask for it before they use tools, thinking or schemas.
+/// The version of Ollama's API that Muster speaks. Clients ask for it before they use tools, thinking or schemas.
 const API_VERSION: &str = "0.12.6";
 
-/// Ollama's API.
+/// The routes of Ollama's API.
 pub(super) static DIALECT: Dialect = Dialect {
     name: "Ollama",
     errors: &error::FORM,
@@ -78,7 +78,7 @@ fn routes() -> Vec<Route> {
     ]
 }
 
-/// What Ollama's clients look for before anything else.
+/// Clients of Ollama ask for this first, to see whether the server is up.
 async fn probe() -> &'static str {
     concat!("Ollama is running (Muster ", env!("CARGO_PKG_VERSION"), ")")
 }
@@ -86,7 +86,7 @@ async fn probe() -> &'static str {
 /// The version of Ollama's API.
 #[derive(Debug, Serialize, ToSchema)]
 struct OllamaVersion {
-    /// Of the API that is answered, not of Muster.
+    /// The version of Ollama's API, not of Muster.
     version: &'static str,
 }
 
@@ -128,7 +128,7 @@ async fn answer(
     };
     let lap = render::Lap::start();
     let answers = request.dispatch(app, common, Work::Generate(work), 1).await?;
-    // What a worker admits it has an instance for: until then it was loaded, if it was not.
+    // A worker admits a request only once the instance is loaded, so the time until then was the load, if it had to wait.
     let load = if answers.waited() { lap.nanos() } else { 0 };
     if call.stream {
         return run::lines(answers, render::stream(name, kind, load)).await;
@@ -141,7 +141,7 @@ async fn answer(
     )))
 }
 
-/// Unloads a model once what runs on it has finished. What is loaded is the administrators' to change where there are any.
+/// Unloads a model once its running requests have finished. If there are administrators, only they may do this.
 async fn unload(app: &App, request: &ClientRequest, model: String) -> Result<(), Error> {
     if !request.administers {
         return Err(Code::Forbidden.error("unloading a model needs the admin key"));

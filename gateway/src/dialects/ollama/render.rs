@@ -1,6 +1,6 @@
-//! Ollama's answers: one body, or a line of JSON per piece. Durations are nanoseconds.
+//! Renders answers as Ollama's: one body, or a line of JSON per piece. Durations are in nanoseconds.
 //!
-//! A tool call is shown whole, since its arguments are an object here: when the next one begins, or at the end.
+//! A tool call is shown whole, because its arguments are an object: once the next call begins, or at the end.
 
 use std::{
     fmt::Write as _,
@@ -20,38 +20,38 @@ use crate::render::{
     stream::{Frames, Stream},
 };
 
-/// Which route answers.
+/// The route that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chat,
     Generate,
 }
 
-/// When a request began.
+/// The moment when a request began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lap(Instant);
 
 impl Lap {
-    /// Begins now.
+    /// Starts measuring now.
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// Nanoseconds since then.
+    /// Nanoseconds since the start.
     pub(crate) fn nanos(self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
-/// How long a request for vectors takes.
+/// Durations of a request for embeddings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laps {
     pub(crate) whole: Lap,
-    /// Nanoseconds until the model was loaded; 0 if it was.
+    /// Nanoseconds until the model was loaded; 0 if it was loaded already.
     pub(crate) load: u64,
 }
 
-/// The whole answer; `load` nanoseconds went by until the model was loaded.
+/// Renders a complete answer. `load`: nanoseconds until the model was loaded.
 pub(crate) fn body(model: &str, kind: Kind, load: u64, answer: Answer) -> Bytes {
     let finished = answer.finished;
     let choice = answer.into_only();
@@ -62,7 +62,7 @@ pub(crate) fn body(model: &str, kind: Kind, load: u64, answer: Answer) -> Bytes 
     out.freeze()
 }
 
-/// What a request that says nothing gets: `load` or `unload`, which is done.
+/// Renders the answer to a request without a prompt. `done` is what was done: `load` or `unload`.
 pub(crate) fn silent(model: &str, kind: Kind, done: &str) -> Bytes {
     let mut out = BytesMut::with_capacity(192);
     open(&mut out, model);
@@ -73,7 +73,7 @@ pub(crate) fn silent(model: &str, kind: Kind, done: &str) -> Bytes {
     out.freeze()
 }
 
-/// The answer as it comes; `load` as in [`body`].
+/// Renders an answer as a stream; `load` as in [`body`].
 pub(crate) fn stream(model: String, kind: Kind, load: u64) -> Stream<Lines> {
     let lines = Lines {
         model,
@@ -85,10 +85,10 @@ pub(crate) fn stream(model: String, kind: Kind, load: u64) -> Stream<Lines> {
     Stream::new(lines, false)
 }
 
-/// Vectors of `POST /api/embed`.
+/// Renders the embeddings of `POST /api/embed`.
 ///
 /// # Errors
-/// The model has a vector per token instead of one per input.
+/// The model gives one vector per token instead of one per input.
 pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(512);
     raw(&mut out, "{\"model\":");
@@ -109,7 +109,7 @@ pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, E
     Ok(out.freeze())
 }
 
-/// The vector of `POST /api/embeddings`.
+/// Renders the embedding of `POST /api/embeddings`.
 ///
 /// # Errors
 /// As for [`embed`].
@@ -142,12 +142,12 @@ fn vectors(answer: &Answer) -> Result<Vec<&Vector>, Error> {
     only.collect()
 }
 
-/// Writes `{"model":…,"created_at":…`, left open.
+/// Writes `{"model":…,"created_at":…` and leaves the object open.
 fn open(out: &mut BytesMut, model: &str) {
     raw(out, "{\"model\":");
     value(out, model);
     raw(out, ",\"created_at\":\"");
-    // Memory takes every write: it does not fail.
+    // Writing to memory does not fail.
     let _ = write!(out, "{}", Timestamp::from(SystemTime::now()));
     raw(out, "\"");
 }
@@ -219,13 +219,13 @@ fn nanos(ms: f64) -> u64 {
     (ms * 1e6).round() as u64
 }
 
-/// The lines of a stream.
+/// The state of a streamed answer.
 #[derive(Debug)]
 pub(crate) struct Lines {
     model: String,
     kind: Kind,
     load: u64,
-    /// The call whose pieces are coming, with its number.
+    /// The tool call whose pieces are arriving, with its index.
     call: Option<(u32, FunctionCall)>,
     end: ChoiceFinished,
 }
@@ -237,7 +237,7 @@ impl Lines {
         raw(out, ",\"done\":false}\n");
     }
 
-    /// Shows the call that has come whole.
+    /// Writes the tool call that is complete.
     fn flush(&mut self, out: &mut BytesMut) {
         if let Some((index, call)) = self.call.take() {
             let choice = Choice {
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
     use crate::render::recorded::{done, end, event, gathered, reasoning_and_text, shown, text, tools};
 
-    /// Everything but the time.
+    /// The text without its times.
     fn timeless(text: &str) -> String {
         let line = |line: &str| {
             let mut line: serde_json::Value = serde_json::from_str(line).unwrap();

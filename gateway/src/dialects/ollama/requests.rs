@@ -1,4 +1,4 @@
-//! Ollama's requests.
+//! The bodies of Ollama's requests.
 
 use muster_core::Error;
 use muster_proto::v1::generate_request::Constraint;
@@ -14,7 +14,7 @@ use crate::translate::{
 };
 
 body! {
-    /// What chats and generation have in common.
+    /// The fields that chats and generation share.
     pub(super) struct Generation<'a> as OllamaGeneration {
         /// Id in the catalogue; `:latest` may be added.
         model: ModelName,
@@ -22,11 +22,11 @@ body! {
         stream: Option<bool>,
         /// `json` or a JSON schema.
         format: Option<Format>,
-        /// Whether the model reasons first: true, false, or how much: `low`, `medium`, `high`.
+        /// Whether the model reasons before it answers: true, false, or how much: `low`, `medium`, `high`.
         think: Option<Field<'a>>,
-        /// Options of the generation; those of a load are left out.
+        /// Options of the generation. Options of a load are ignored.
         options: Option<Options>,
-        /// 0 unloads the model if nothing else is asked for; anything else changes nothing.
+        /// 0 unloads the model if the request has no prompt; other values are ignored.
         keep_alive: Option<Field<'a>>,
     }
 
@@ -45,21 +45,21 @@ body! {
         role: Role,
         /// The text.
         content: Option<String>,
-        /// Reasoning of an assistant's turn.
+        /// Reasoning; only in an assistant's turn.
         thinking: Option<String>,
-        /// The call that a tool's turn answers.
+        /// Id of the call that this turn answers; only in a tool's turn.
         tool_call_id: Option<String>,
-        /// The function whose answer a tool's turn is.
+        /// Name of the function whose result this is; only in a tool's turn.
         tool_name: Option<String>,
-        /// Images, in Base64.
+        /// Images as base64.
         images: Option<Strings>,
-        /// Function calls of an assistant's turn.
+        /// Function calls; only in an assistant's turn.
         tool_calls: Option<Vec<Call<'a>>>,
     }
 
     /// A function call of an assistant's turn.
     pub(super) struct Call<'a> as OllamaAskedCall {
-        /// Identifies the call; the tool's answer names it.
+        /// Id of the call; the tool's answer names it.
         id: Option<String>,
         /// The function and its arguments.
         function: Called<'a>,
@@ -69,48 +69,48 @@ body! {
     pub(super) struct Called<'a> as OllamaAskedFunction {
         /// Name of the function.
         name: String,
-        /// The arguments, as an object.
+        /// The arguments as an object.
         arguments: Option<Field<'a>>,
     }
 
     /// Options of a generation.
     pub(super) struct Options as OllamaOptions {
         ..sampling: Samplers,
-        /// Most tokens to generate; -1 = until the context is full.
+        /// Largest number of tokens to generate; -1 = until the context is full.
         num_predict: Option<Int<-2>>,
         /// Strings that end the output.
         stop: Option<Stop>,
     }
 
-    /// Ollama's request for text.
+    /// Ollama's request to continue a text.
     #[example {"model": "tiny", "prompt": "Hello!", "stream": false}]
     pub(super) struct GenerateBody<'a> as OllamaGenerateRequest {
         ..common: Generation<'a>,
         /// The user's text; none = only load the model.
         prompt: Option<String>,
-        /// Text after a gap that is to be filled.
+        /// Text after the gap to fill.
         suffix: Option<String>,
-        /// System prompt; comes before the user's text.
+        /// System prompt; it comes before the user's text.
         system: Option<String>,
-        /// Chat template, instead of the model's own.
+        /// Chat template for this request, instead of the model's own.
         template: Option<String>,
-        /// Use the prompt as it is, without the chat template.
+        /// Use the prompt as it is, without a chat template.
         raw: Option<bool>,
-        /// Images, in Base64.
+        /// Images as base64.
         images: Option<Strings>,
     }
 
-    /// Ollama's request for vectors.
+    /// Ollama's request for embeddings.
     pub(super) struct EmbedBody<'a> as OllamaEmbedRequest {
         /// Id in the catalogue; `:latest` may be added.
         model: ModelName,
-        /// Text or several.
+        /// A text, or a list of texts.
         input: Field<'a>,
-        /// Shorten vectors to this length.
+        /// Length to which vectors are cut.
         dimensions: Option<Uint<0>>,
     }
 
-    /// Ollama's older request for one vector.
+    /// Ollama's older request for one embedding.
     pub(super) struct EmbeddingsBody<'a> as OllamaEmbeddingsRequest {
         /// Id in the catalogue; `:latest` may be added.
         model: ModelName,
@@ -128,11 +128,11 @@ body! {
 }
 
 words! {
-    /// Whose turn it is.
+    /// Who speaks in a turn.
     pub(super) struct Role: "system", "user", "assistant", "tool" => "`system`, `user`, `assistant` or `tool`"
 }
 
-/// `"json"`, or a schema; an empty string is no format.
+/// The word `json`, or a schema; an empty string counts as absent.
 #[derive(Debug)]
 pub(super) struct Format(pub(super) Option<Constraint>);
 

@@ -1,16 +1,16 @@
-//! What Ollama's answers look like, for the document only: they are written by hand, and tests hold them against it.
+//! Schemas of Ollama's answers, only for the OpenAPI document. `render` writes the answers; tests compare both.
 
 #![allow(dead_code, reason = "read by the derive only")]
 
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// A chat's answer, and each line of a streamed one.
+/// An answer to a chat; also each line of a streamed one.
 #[derive(ToSchema)]
 pub(super) struct OllamaChatAnswer {
-    /// The model's name, as the client gave it.
+    /// Name of the model as the client gave it.
     model: String,
-    /// Time of the answer, as RFC 3339 has it.
+    /// Time of the answer, as RFC 3339.
     created_at: String,
     /// The model's answer; in a stream, the next piece of it.
     message: OllamaMessage,
@@ -37,7 +37,7 @@ pub(super) struct OllamaChatAnswer {
 pub(super) struct OllamaMessage {
     /// `assistant`.
     role: String,
-    /// Text; empty if it only calls.
+    /// The text; empty if there are only tool calls.
     content: String,
     /// The model's reasoning.
     thinking: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct OllamaMessage {
 /// A function call that the model asks for.
 #[derive(ToSchema)]
 pub(super) struct OllamaCall {
-    /// Identifies the call; the tool's answer names it.
+    /// Id of the call; the tool's answer names it.
     id: String,
     /// The function and its arguments.
     function: OllamaCalled,
@@ -59,16 +59,16 @@ pub(super) struct OllamaCall {
 pub(super) struct OllamaCalled {
     /// Name of the function.
     name: String,
-    /// The arguments, as an object.
+    /// The arguments as an object.
     arguments: Value,
 }
 
-/// A text's continuation, and each line of a streamed one.
+/// The continuation of a text; also each line of a streamed one.
 #[derive(ToSchema)]
 pub(super) struct OllamaGenerateAnswer {
-    /// The model's name, as the client gave it.
+    /// Name of the model as the client gave it.
     model: String,
-    /// Time of the answer, as RFC 3339 has it.
+    /// Time of the answer, as RFC 3339.
     created_at: String,
     /// The generated text; in a stream, the next piece of it.
     response: String,
@@ -92,12 +92,12 @@ pub(super) struct OllamaGenerateAnswer {
     eval_duration: Option<u64>,
 }
 
-/// Vectors.
+/// Embeddings.
 #[derive(ToSchema)]
 pub(super) struct OllamaEmbedAnswer {
-    /// The model's name, as the client gave it.
+    /// Name of the model as the client gave it.
     model: String,
-    /// The vectors, in input order.
+    /// The vectors, in the order of the inputs.
     embeddings: Vec<Vec<f64>>,
     /// Nanoseconds for the whole request.
     total_duration: u64,
@@ -107,7 +107,7 @@ pub(super) struct OllamaEmbedAnswer {
     prompt_eval_count: u32,
 }
 
-/// One vector.
+/// One embedding.
 #[derive(ToSchema)]
 pub(super) struct OllamaEmbeddingsAnswer {
     /// The vector of the prompt.

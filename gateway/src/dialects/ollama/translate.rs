@@ -1,4 +1,4 @@
-//! Ollama's requests, read.
+//! Reads Ollama's requests.
 
 use muster_core::Error;
 use muster_proto::v1::{
@@ -16,24 +16,24 @@ use crate::translate::{
     read::{Fields as _, Int, Strings, Uint},
 };
 
-/// Inputs in one request for vectors.
+/// Largest number of inputs in one request for embeddings.
 const MAX_INPUTS: usize = 2048;
 
-/// A request for an answer.
+/// A request to generate, to load or to unload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GenerationCall {
     pub(crate) asked: Asked,
     /// The model as the client named it.
     pub(crate) name: String,
-    /// Nothing if the model is only to be loaded, or unloaded.
+    /// What to generate; none if the model is only to be loaded or unloaded.
     pub(crate) work: Option<GenerateRequest>,
-    /// Which of the two: `keep_alive` is 0.
+    /// Unload the model (`keep_alive` is 0) instead of loading it, if there is no work.
     pub(crate) unload: bool,
-    /// Lines as they come; the default.
+    /// Answer with lines as they are generated; the default.
     pub(crate) stream: bool,
 }
 
-/// A request for vectors.
+/// A request for embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EmbeddingCall {
     pub(crate) asked: Asked,
@@ -63,7 +63,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<GenerationCall, Error> {
     Ok(call(request.common, (!empty).then_some(Input::Chat(chat))))
 }
 
-/// Reads `POST /api/generate`: through the model's template, unless `raw`.
+/// Reads `POST /api/generate`. The prompt goes through the model's template unless `raw` is set.
 ///
 /// # Errors
 /// As for [`chat`].
@@ -150,7 +150,7 @@ fn vectors(
     Ok(EmbeddingCall { asked, work })
 }
 
-/// What chats and generation have in common.
+/// Reads the fields that chats and generation share.
 fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
     let ModelName(model) = asked.model;
     let stream = asked.stream.unwrap_or(true);
@@ -161,7 +161,7 @@ fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
         ..GenerateRequest::default()
     };
     if let Some(options) = asked.options {
-        // -1 and -2: as far as the context goes.
+        // -1 and -2: until the context is full.
         work.max_tokens = options.num_predict.and_then(|Int(most)| u32::try_from(most).ok());
         work.stop = options.stop.unwrap_or_default().0;
         work.sampling = Some(options.sampling.0);
@@ -181,7 +181,7 @@ fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
     }
 }
 
-/// A number of seconds, or a duration in Go's words: `0`, `"0"`, `"0s"`, `"0m0s"`.
+/// Reads a duration: a number of seconds, or text in Go's form: `0`, `"0"`, `"0s"`, `"0m0s"`.
 fn is_zero(keep_alive: &Field<'_>) -> bool {
     match keep_alive.kind() {
         Kind::Number => keep_alive.json().parse() == Ok(0.0),
@@ -193,7 +193,7 @@ fn is_zero(keep_alive: &Field<'_>) -> bool {
     }
 }
 
-/// A switch, or how hard.
+/// Reads `think`: a boolean, or how much to reason.
 fn think(field: Option<&Field<'_>>, chat: &mut Chat) -> Result<(), Error> {
     let Some(field) = field else {
         return Ok(());
@@ -225,7 +225,7 @@ fn turn(role: &str, parts: Vec<ContentPart>) -> ChatMessage {
     }
 }
 
-/// Base64 of files, whose kind their first bytes tell.
+/// Reads base64 images. Their first bytes tell the format.
 fn images(given: Option<Strings>) -> Vec<ContentPart> {
     let image = |data: String| {
         let media = match data.as_bytes() {

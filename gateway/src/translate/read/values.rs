@@ -1,4 +1,4 @@
-//! What fields of bodies may hold, of kinds that many bodies have.
+//! Value types that many request bodies use.
 
 use std::marker::PhantomData;
 
@@ -36,7 +36,7 @@ impl Read<'_> for bool {
     }
 }
 
-/// A whole number between two others, both included.
+/// A whole number from `LOW` to `HIGH`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Int<const LOW: i32, const HIGH: i32 = { i32::MAX }>(pub(crate) i32);
 
@@ -137,7 +137,7 @@ impl<'a, T: Read<'a>> Read<'a> for Vec<T> {
     }
 }
 
-/// Strings, or one.
+/// A list of strings, or a single string.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Strings(pub(crate) Vec<String>);
 
@@ -151,7 +151,7 @@ impl Read<'_> for Strings {
     }
 }
 
-/// Whatever it is: the translation decides.
+/// Any value: the translation reads it.
 impl<'x: 'a, 'a> Read<'x> for Field<'a> {
     fn read(field: &Field<'x>) -> Result<Self, Error> {
         Ok(field.clone())
@@ -163,7 +163,7 @@ impl<'x: 'a, 'a> Read<'x> for Field<'a> {
     }
 }
 
-/// A value with its place, for a fault that shows later.
+/// A value and its path, for an error that is found later.
 #[derive(Debug)]
 pub(crate) struct At<'a, T> {
     pub(crate) value: T,
@@ -187,7 +187,7 @@ impl<'x: 'a, 'a, T: Read<'x>> Read<'x> for At<'a, T> {
     }
 }
 
-/// A value as it is written, null too, which says that something is to go; in the document a `T`.
+/// A value as the client wrote it. Null is kept and means removal; the document shows a `T`.
 #[derive(Debug)]
 pub(crate) struct Kept<T>(pub(crate) Option<Value>, PhantomData<T>);
 
@@ -216,7 +216,7 @@ impl<'a, T: Read<'a>> Read<'a> for Kept<T> {
     }
 }
 
-/// Defines words one of which a field holds.
+/// Defines a type whose value is one of several words.
 macro_rules! words {
     ($(#[doc = $doc:literal])* $vis:vis struct $name:ident: $($word:literal),+ => $wanted:literal) => {
         $(#[doc = $doc])*

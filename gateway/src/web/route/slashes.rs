@@ -1,33 +1,33 @@
-//! Paths with names that may hold slashes.
+//! Paths with names that may contain slashes.
 
 use http::{Method, Request, Uri};
 
 use super::Route;
 
-/// A path that is served.
+/// A path at which a route is served.
 #[derive(Clone, Debug)]
 pub(crate) struct Path(pub(super) String);
 
 impl Path {
-    /// As the router has it.
+    /// The path in the router's syntax.
     pub(crate) fn pattern(&self) -> String {
         self.0.replace("{*", "{")
     }
 
-    /// What stands before and after a name that may hold slashes.
+    /// The parts before and after a name that may contain slashes; none if there is no such name.
     fn around(&self) -> Option<(&str, &str)> {
         let (before, name) = self.0.split_once("{*")?;
         Some((before, name.split_once('}')?.1))
     }
 }
 
-/// Paths with names that may hold slashes (`models/ORG/NAME/options`). Routers take a name for one part of a path, so its slashes are encoded
-/// before they see it.
+/// All paths with names that may contain slashes (`models/ORG/NAME/options`). A router takes a name as one part of a path, so the name's
+/// slashes are encoded before the router sees them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slashes(Vec<(Method, Path)>);
 
 impl Slashes {
-    /// Adds a route's paths, if they have such names.
+    /// Adds those paths of a route that have such names.
     pub(crate) fn learn(&mut self, route: &Route) {
         let named = route.paths().into_iter().filter(|path| path.around().is_some());
         self.0.extend(named.map(|path| (route.method.clone(), path)));
@@ -49,7 +49,7 @@ impl Slashes {
         }
     }
 
-    /// The path with the name's slashes encoded; none if there are none.
+    /// The path with the name's slashes encoded; none if nothing has to be encoded.
     fn encoded(&self, method: &Method, path: &str) -> Option<String> {
         let method = if method == Method::HEAD {
             &Method::GET
@@ -65,7 +65,7 @@ impl Slashes {
                 let name = path.strip_prefix(before)?.strip_suffix(after)?;
                 (!name.is_empty()).then_some((before, name, after))
             });
-        // `NAME/options` is meant before a model whose name ends so.
+        // `NAME/options` wins over a model whose name ends in `/options`.
         let (before, name, after) = found.max_by_key(|(_, _, after)| after.len())?;
         name.contains('/')
             .then(|| format!("{before}{}{after}", name.replace('/', "%2F")))
@@ -96,7 +96,7 @@ mod tests {
                 Some("/api/v0/models/org%2Fname/options"),
             ),
             ("/v1/models//a/", Some("/v1/models/%2Fa%2F")),
-            // One part is one part already.
+            // A name without slashes stays as it is.
             ("/v1/models/name", None),
             ("/v1/models/name/options", None),
             ("/v1/models/", None),
