@@ -5,6 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use muster_tests::{Hub, Stack, StackBuilder, engines, eventually};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 
 const REPO: &str = "muster/tiny-GGUF";
 const LIMIT: Duration = Duration::from_secs(30);
@@ -457,6 +458,51 @@ async fn the_command_pulls_and_deletes() {
     assert_eq!(response["freed_bytes"], 100_000, "{out}");
     let (code, _, err) = muster(&["pull", "nobody"]).await;
     assert_eq!(code, 4, "{err}");
+}
+
+/// Runs the command behind it on a terminal of its own.
+const ON_A_TERMINAL: &str =
+    "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+
+/// A terminal showed the percentage only.
+#[tokio::test]
+async fn a_pull_on_a_terminal_shows_a_bar_with_its_speed() {
+    let hub = hub().await;
+    let stack = stack(&hub, "").start().await;
+    hub.hold(true);
+    let mut child = tokio::process::Command::new(engines::required("MUSTER_TEST_PYTHON"))
+        .args(["-c", ON_A_TERMINAL])
+        .arg(muster_tests::binaries::find("muster"))
+        .args(["--controller", &stack.socket().to_string(), "pull", "built-in"])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut terminal = child.stdout.take().unwrap();
+    let mut seen = String::new();
+    let bar = async {
+        while !seen.contains("B/s") {
+            let mut some = [0; 4096];
+            let length = terminal.read(&mut some).await.unwrap();
+            assert_ne!(length, 0, "{seen}");
+            seen.push_str(&String::from_utf8_lossy(&some[..length]));
+        }
+    };
+    tokio::time::timeout(LIMIT, bar).await.expect("a bar");
+    assert!(
+        seen.contains("file 1 of 1: tiny-Q8_0.gguf") && seen.contains('░'),
+        "{seen}"
+    );
+    hub.hold(false);
+    let mut rest = String::new();
+    terminal.read_to_string(&mut rest).await.unwrap();
+    assert!(child.wait().await.unwrap().success(), "{rest}");
+    let (_, result) = rest.rsplit_once('\x1b').unwrap_or(("", &rest));
+    assert!(
+        result.contains("built-in is here"),
+        "the bar is gone from the last line: {rest:?}"
+    );
 }
 
 #[tokio::test]

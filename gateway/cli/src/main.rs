@@ -14,6 +14,7 @@ mod client;
 mod commands;
 mod failure;
 mod output;
+mod progress;
 mod up;
 
 use std::{io::Write as _, process::ExitCode};

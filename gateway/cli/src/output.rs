@@ -3,11 +3,12 @@
 
 use std::{
     fmt,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     time::Duration,
 };
 
 use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::BinaryBytes;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
@@ -90,66 +91,11 @@ fn to_json(name: &str, message: &impl Message) -> Result<String, Failure> {
     String::from_utf8(json.into_inner()).map_err(|error| wrong(&error))
 }
 
-/// A line on standard error that shows how far something is: redrawn on a terminal, one line per change elsewhere.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    last: String,
-}
-
-impl Progress {
-    /// Shows `text` if it changed.
-    pub(crate) fn show(&mut self, text: String) {
-        if text == self.last {
-            return;
-        }
-        let mut err = io::stderr().lock();
-        // Progress that cannot be shown is no reason to fail.
-        drop(if err.is_terminal() {
-            write!(err, "\r\x1b[2K{text}").and_then(|()| err.flush())
-        } else {
-            writeln!(err, "{text}")
-        });
-        self.last = text;
-    }
-
-    /// Leaves the line where it is.
-    pub(crate) fn keep(&mut self) {
-        let mut err = io::stderr().lock();
-        if !self.last.is_empty() && err.is_terminal() {
-            drop(writeln!(err));
-        }
-        self.last.clear();
-    }
-
-    /// Removes the line from a terminal.
-    pub(crate) fn clear(&mut self) {
-        let mut err = io::stderr().lock();
-        if !self.last.is_empty() && err.is_terminal() {
-            drop(write!(err, "\r\x1b[2K").and_then(|()| err.flush()));
-        }
-        self.last.clear();
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
 /// Bytes for people, in the largest unit that fits; a dash for none.
-#[allow(clippy::cast_precision_loss, reason = "two decimals of a figure for people")]
 pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [
-        ("TiB", 1 << 40),
-        ("GiB", 1 << 30),
-        ("MiB", 1 << 20),
-        ("KiB", 1 << 10),
-    ];
-    match UNITS.iter().find(|(_, size)| bytes >= *size) {
-        Some((unit, size)) => format!("{:.2} {unit}", bytes as f64 / *size as f64),
-        None if bytes == 0 => "-".to_owned(),
-        None => format!("{bytes} B"),
+    match bytes {
+        0 => "-".to_owned(),
+        bytes => BinaryBytes(bytes).to_string(),
     }
 }
 
@@ -218,6 +164,14 @@ mod tests {
         assert_eq!(json["models"][0]["size_bytes"], 7);
         assert_eq!(json["models"][0]["pinned"], false);
         assert_eq!(json["settled"], true);
+    }
+
+    #[test]
+    fn bytes_are_in_the_largest_unit_that_fits() {
+        assert_eq!(
+            [0, 1023, 100_000, 3 << 40].map(bytes),
+            ["-", "1023 B", "97.66 KiB", "3.00 TiB"]
+        );
     }
 
     #[test]

@@ -223,12 +223,10 @@ impl Conversation {
                 format!(", prompt {:.0} ms, {rate:.1} tokens/s", timings.prompt_ms)
             })
             .unwrap_or_default();
-        let mut progress = crate::output::Progress::default();
-        progress.show(format!(
+        crate::progress::note(format_args!(
             "({} prompt tokens, {} from the cache, {} generated{speed})",
             usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
         ));
-        progress.keep();
     }
 }
 

@@ -16,7 +16,8 @@ use crate::{
     client::{self, CONTROLLER, Controller, answer},
     commands::load,
     failure::Failure,
-    output::{Output, Progress},
+    output::Output,
+    progress::Progress,
 };
 
 const ATTEMPTS: usize = 3;
@@ -60,7 +61,7 @@ async fn route(
         ..Default::default()
     };
     let mut events = answer(client.ensure_loaded(request).await)?;
-    let mut progress = Progress::default();
+    let mut progress = Progress::new();
     loop {
         let event = events
             .message()
@@ -75,7 +76,7 @@ async fn route(
             Some(ensure_loaded_event::Kind::Queued(state)) => progress.show(load::queued(&state)),
             Some(ensure_loaded_event::Kind::Evicting(state)) => progress.show(load::evicting(&state)),
             Some(ensure_loaded_event::Kind::Loading(state)) => {
-                progress.show(load::loading(state.progress.as_ref()));
+                load::loading(&mut progress, state.progress.as_ref());
             }
             None => {}
         }

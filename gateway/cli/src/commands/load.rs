@@ -9,7 +9,8 @@ use muster_proto::v1::{
 use crate::{
     client::{CONTROLLER, Controller, answer},
     failure::Failure,
-    output::{Output, Progress, word},
+    output::{Output, word},
+    progress::Progress,
 };
 
 /// Loads a model and shows how far it is. `replace`: what is loaded of it otherwise goes first.
@@ -27,7 +28,7 @@ pub(crate) async fn load(
         client.load_model(request).await
     };
     let mut events = answer(begun)?;
-    let mut progress = Progress::default();
+    let mut progress = Progress::new();
     let mut loaded: Option<Model> = None;
     while let Some(event) = events
         .message()
@@ -42,11 +43,11 @@ pub(crate) async fn load(
             Some(_) if output.is_json() => {}
             Some(Kind::Queued(state)) => progress.show(queued(&state)),
             Some(Kind::Evicting(state)) => progress.show(evicting(&state)),
-            Some(Kind::Loading(state)) => progress.show(loading(state.progress.as_ref())),
+            Some(Kind::Loading(state)) => loading(&mut progress, state.progress.as_ref()),
             None => {}
         }
     }
-    progress.clear();
+    drop(progress);
     let Some(model) = loaded else {
         return Err(Failure::remote(
             Code::Internal.error("the load ended without a result"),
@@ -70,9 +71,9 @@ pub(crate) async fn unload(
     force: bool,
 ) -> Result<(), Failure> {
     let mut client = controller.connect().await?;
-    let mut progress = Progress::default();
+    let mut progress = Progress::new();
     if !output.is_json() {
-        progress.show(format!("unloading {model}: what runs finishes first"));
+        progress.show(format_args!("unloading {model}: what runs finishes first"));
     }
     let response = answer(
         client
@@ -83,7 +84,7 @@ pub(crate) async fn unload(
             })
             .await,
     )?;
-    progress.clear();
+    drop(progress);
     if output.is_json() {
         return output.message("UnloadModelResponse", &response);
     }
@@ -117,11 +118,9 @@ pub(crate) fn evicting(state: &Evicting) -> String {
     format!("unloading {}: {}", state.models.join(", "), state.reason)
 }
 
-/// How far a load is, for people.
-pub(crate) fn loading(progress: Option<&LoadProgress>) -> String {
-    let Some(progress) = progress else {
-        return "loading".to_owned();
-    };
+/// Shows how far a load is.
+pub(crate) fn loading(shown: &mut Progress, progress: Option<&LoadProgress>) {
+    let progress = progress.copied().unwrap_or_default();
     let phase = match progress.phase() {
         LoadPhase::Unspecified => "loading",
         LoadPhase::Downloading => "downloading",
@@ -130,8 +129,8 @@ pub(crate) fn loading(progress: Option<&LoadProgress>) -> String {
         LoadPhase::Warmup => "warming up",
     };
     if progress.fraction > 0.0 {
-        format!("{phase} {:.0} %", progress.fraction * 100.0)
+        shown.share(phase, progress.fraction);
     } else {
-        phase.to_owned()
+        shown.show(phase);
     }
 }

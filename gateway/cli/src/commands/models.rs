@@ -7,9 +7,9 @@ use muster_proto::v1::{
 
 use crate::{
     client::{Controller, answer},
-    commands::pull::percent,
     failure::Failure,
     output::{Output, bytes, or_dash, span, word},
+    progress::percent,
 };
 
 /// Lists the catalogue.
@@ -138,7 +138,10 @@ fn status(model: &Model) -> String {
         return format!("{text} {:.0} %", progress.fraction * 100.0);
     }
     match &model.download {
-        Some(told) => format!("{text} (downloading, {} %)", percent(told)),
+        Some(told) => format!(
+            "{text} (downloading, {} %)",
+            percent(told.all_downloaded, told.all_total)
+        ),
         None if model.hub.is_some() && !model.downloaded => format!("{text} (not downloaded)"),
         None => text,
     }

@@ -9,7 +9,8 @@ use crate::{
     args::PullOptions,
     client::{CONTROLLER, Controller, answer},
     failure::Failure,
-    output::{Output, Progress, bytes},
+    output::{Output, bytes},
+    progress::Progress,
 };
 
 /// What a model is registered with unless said otherwise.
@@ -23,9 +24,9 @@ pub(crate) async fn pull(
 ) -> Result<(), Failure> {
     let started = std::time::Instant::now();
     let mut client = controller.models().await?;
-    let mut progress = Progress::default();
+    let mut progress = Progress::new();
     if !output.is_json() {
-        progress.show(format!("asking for {}", options.model));
+        progress.show(format_args!("asking for {}", options.model));
     }
     let mut events = answer(client.pull_model(request(options)).await)?;
     while let Some(event) = events
@@ -38,7 +39,7 @@ pub(crate) async fn pull(
         }
         match event.kind {
             Some(Kind::Done(model)) => {
-                progress.clear();
+                drop(progress);
                 if output.is_json() {
                     return Ok(());
                 }
@@ -49,7 +50,7 @@ pub(crate) async fn pull(
                     started.elapsed().as_secs_f64()
                 ));
             }
-            Some(Kind::Progress(told)) if !output.is_json() => progress.show(shown(&told)),
+            Some(Kind::Progress(told)) if !output.is_json() => show(&mut progress, &told),
             Some(Kind::Progress(_)) | None => {}
         }
     }
@@ -76,42 +77,27 @@ fn request(options: PullOptions) -> PullModelRequest {
     PullModelRequest { model, definition }
 }
 
-/// Share of all bytes that are there.
-pub(crate) fn percent(told: &FetchProgress) -> u64 {
-    match told.all_total {
-        0 => 0,
-        total => told.all_downloaded.saturating_mul(100) / total,
-    }
-}
-
-/// How far a download is, for people.
-fn shown(told: &FetchProgress) -> String {
+fn show(progress: &mut Progress, told: &FetchProgress) {
     let FetchProgress {
         file,
         file_index,
         total_files,
-        all_downloaded,
-        all_total,
         ..
     } = told;
-    let percent = percent(told);
-    format!(
-        "{percent:3} %  {} of {}  file {file_index} of {total_files}: {file}",
-        bytes(*all_downloaded),
-        bytes(*all_total)
-    )
+    let what = format!("file {file_index} of {total_files}: {file}");
+    progress.bytes(&what, told.all_downloaded, told.all_total);
 }
 
 /// Deletes a model.
 pub(crate) async fn delete(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
     let mut client = controller.models().await?;
-    let mut progress = Progress::default();
+    let mut progress = Progress::new();
     if !output.is_json() {
-        progress.show(format!("deleting {model}: what runs finishes first"));
+        progress.show(format_args!("deleting {model}: what runs finishes first"));
     }
     let request = DeleteModelRequest { model: model.clone() };
     let response = answer(client.delete_model(request).await)?;
-    progress.clear();
+    drop(progress);
     if output.is_json() {
         return output.message("DeleteModelResponse", &response);
     }
@@ -142,19 +128,5 @@ mod tests {
         assert_eq!(request(options("")).definition, None);
         let definition = request(options("o/n:Q4_0")).definition.unwrap();
         assert_eq!((definition.recipe.as_str(), definition.labels.len()), (RECIPE, 1));
-    }
-
-    #[test]
-    fn progress_is_of_all_files() {
-        let told = FetchProgress {
-            file: "b.gguf".to_owned(),
-            file_index: 2,
-            total_files: 2,
-            all_downloaded: 3 << 20,
-            all_total: 4 << 20,
-            ..FetchProgress::default()
-        };
-        assert_eq!(shown(&told), " 75 %  3.00 MiB of 4.00 MiB  file 2 of 2: b.gguf");
-        assert!(shown(&FetchProgress::default()).starts_with("  0 %"));
     }
 }
