@@ -1,10 +1,10 @@
-//! Work that may block, away from the threads that serve.
+//! Runs blocking work on threads other than the serving one.
 
 use tokio::task::JoinHandle;
 
-/// Has it done by a thread that may wait for a disk.
+/// Runs `work` on a thread that may wait for a disk.
 pub(crate) fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    // A simulated history is one thread's doing: when another would be ready is no part of its seed.
+    // In a simulation everything runs on one thread, because the order of other threads would not follow from the seed.
     #[cfg(test)]
     if crate::driver::simulated() {
         return tokio::spawn(async { work() });

@@ -1,96 +1,93 @@
-//! Why a file is not believed.
+//! Errors about files that cannot be read or contradict themselves.
 
 use std::path::PathBuf;
 
-/// A file that cannot be read, or is not what it says.
+/// A file cannot be read, or its contents are wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The disk said no.
+    /// Reading from the disk failed.
     #[error("{what} cannot be read")]
     Io {
-        /// What was being read.
+        /// The file or part that was being read.
         what: String,
-        /// Why not.
         source: std::io::Error,
     },
-    /// It does not begin with `GGUF`.
+    /// The file does not begin with `GGUF`.
     #[error("no GGUF file")]
     Magic,
-    /// A version other than 2 and 3, the ones llama.cpp reads.
+    /// The version is not 2 or 3, the ones that llama.cpp reads.
     #[error("GGUF version {0} is not supported")]
     Version(u32),
-    /// Written on a machine of the other byte order.
+    /// The file was written with the other byte order.
     #[error("a big-endian GGUF file")]
     BigEndian,
-    /// It ends before what it announces.
+    /// The file ends too early for what its header announces.
     #[error("the file ends at byte {len}, {what} needs {wanted} more at byte {at}")]
     Truncated {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
-        /// Where.
+        /// Where that part begins, in bytes.
         at: u64,
-        /// Bytes it needs.
+        /// Size of the part in bytes.
         wanted: u64,
-        /// Bytes there are in all.
+        /// Size of the file in bytes.
         len: u64,
     },
-    /// A number beyond what any model has.
+    /// A number in the file is larger than any real model has.
     #[error("{what}: {value} is more than {limit}")]
     Absurd {
-        /// What is counted.
+        /// What the number counts.
         what: &'static str,
-        /// What the file says.
+        /// The number in the file.
         value: u64,
-        /// Our limit.
+        /// The largest number that is accepted.
         limit: u64,
     },
-    /// A type of value that GGUF does not have, or an array of arrays.
+    /// A value has a type that GGUF does not have, or is an array of arrays.
     #[error("`{key}` has the unknown value type {kind}")]
     ValueType {
         key: String,
-        /// The type's number.
+        /// Number of the type.
         kind: u32,
     },
-    /// Text that is not UTF-8 where it must be.
+    /// A text that must be UTF-8 is not.
     #[error("{0} is not UTF-8")]
     NotText(&'static str),
-    /// A key or a tensor twice.
+    /// A key or a tensor occurs twice.
     #[error("{what} `{name}` is there twice")]
     Twice {
-        /// Key or tensor.
+        /// `key` or `tensor`.
         what: &'static str,
         name: String,
     },
-    /// `general.alignment` is no power of two.
+    /// `general.alignment` is not a power of two.
     #[error("alignment {0} is no power of two")]
     Alignment(u64),
-    /// A tensor whose shape, type or place makes no sense.
+    /// The shape, type or offset of a tensor is wrong.
     #[error("tensor `{name}` {why}")]
     Tensor {
         name: String,
-        /// What is wrong with it.
+        /// What is wrong, to follow the tensor's name.
         why: &'static str,
     },
-    /// A split file that does not belong to the others.
+    /// A file of a split model does not belong to the others.
     #[error("{} is not part {wanted} of {count}", path.display())]
     Part {
-        /// The file.
         path: PathBuf,
-        /// The place it should have, from 1.
+        /// Number of the part that it should be; the first is 1.
         wanted: u64,
-        /// Parts in all.
+        /// Number of parts.
         count: u64,
     },
-    /// A key that a model needs is missing or of the wrong type.
+    /// A key that a model needs is missing or has the wrong type.
     #[error("`{0}` is missing or not what it should be")]
     Key(String),
-    /// JSON of a checkpoint folder that is not what it should be.
+    /// A JSON file of a checkpoint folder has the wrong contents.
     #[error("{what} is not usable: {why}")]
     Json {
-        /// The file.
         what: String,
-        /// Why not.
+        /// What is wrong with it.
         why: String,
     },
 }

@@ -1,58 +1,57 @@
-//! What a catalogue can say about a model without loading it.
+//! What a catalogue can show about a model before it is loaded.
 
 use crate::{Error, Gguf};
 
-/// The kind of work a model was made for.
+/// What a model was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Generates text.
     Text,
-    /// Gives vectors.
+    /// Computes embeddings.
     Embedding,
     /// Scores documents against a query.
     Reranking,
-    /// Sees or hears for another model (`mmproj`), adapts one (LoRA): nothing to load by itself.
+    /// Only a part of a model: a multimodal projector (`mmproj`) or a LoRA adapter. It cannot be loaded by itself.
     Part,
 }
 
-/// What a model's file says about it.
+/// What a model's file says about the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// llama.cpp's name of its architecture.
+    /// Name of its architecture, as llama.cpp calls it.
     pub architecture: String,
-    /// Its name; empty if it has none.
+    /// Name of the model; empty if the file has none.
     pub name: String,
-    /// What it was made for.
     pub kind: Kind,
-    /// Context it was trained with, in tokens; 0 if unknown.
+    /// Context length in tokens that it was trained with; 0 if unknown.
     pub context: u64,
-    /// Length of a vector it gives, for embedding models; else 0.
+    /// Length of its embeddings; 0 if it is no embedding model.
     pub vector: u64,
-    /// Tokens of its vocabulary.
+    /// Number of tokens in its vocabulary.
     pub vocabulary: u64,
-    /// Elements of all its tensors.
+    /// Number of elements in all its tensors.
     pub parameters: u64,
-    /// It has a chat template.
+    /// Whether it has a chat template.
     pub chat: bool,
-    /// Its template takes tools.
+    /// Whether its template takes tools.
     pub tools: bool,
-    /// Its template lets a request switch thinking on and off (`enable_thinking`).
+    /// Whether a request can switch thinking on and off in its template (`enable_thinking`).
     pub thinking: bool,
-    /// Tokens for filling in the middle are known.
+    /// Whether the file names the tokens for filling in the middle.
     pub infill: bool,
 }
 
-/// Values of `pooling_type` (llama.h): mean, CLS and last token give vectors, rank a score.
+/// Values of `pooling_type` (llama.h) that give embeddings: mean, CLS and last token. `rank` gives a score.
 const POOLING_VECTORS: std::ops::RangeInclusive<u64> = 1..=3;
 const POOLING_RANK: u64 = 4;
-/// They see the whole text at once, and yet write.
+/// Architectures that generate text although their attention is not causal.
 const DENOISERS: [&str; 4] = ["dream", "llada", "llada-moe", "rnd1"];
 
 impl Facts {
-    /// Reads them from the headers.
+    /// Reads the facts from the headers.
     ///
     /// # Errors
-    /// [`Error::Key`] if the file does not even say its architecture.
+    /// [`Error::Key`] if the file does not name its architecture.
     pub fn read(gguf: &Gguf) -> Result<Self, Error> {
         const KEY: &str = "general.architecture";
         let metadata = gguf.metadata();
@@ -114,7 +113,7 @@ fn kind(gguf: &Gguf, architecture: &str) -> Kind {
     }
 }
 
-/// A Jinja template uses a variable: its name stands as a word inside `{{ }}` or `{% %}`.
+/// Whether a Jinja template uses a variable: its name occurs as a word inside `{{ }}` or `{% %}`.
 fn mentions(template: &str, variable: &str) -> bool {
     let word = |character: char| character.is_alphanumeric() || character == '_';
     let mut rest = template;
@@ -125,7 +124,7 @@ fn mentions(template: &str, variable: &str) -> bool {
         let end = match tag.chars().next() {
             Some('%') => tag.find("%}"),
             Some('{') => tag.find("}}"),
-            // A comment mentions nothing.
+            // Comments do not count.
             Some('#') => {
                 rest = tag.find("#}").and_then(|end| tag.get(end..)).unwrap_or_default();
                 continue;

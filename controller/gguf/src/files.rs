@@ -1,4 +1,4 @@
-//! A model's file, or its files: `NAME-00001-of-00003.gguf` and so on.
+//! The file of a model, or its files: `NAME-00001-of-00003.gguf` and so on.
 
 use std::{
     collections::BTreeSet,
@@ -7,23 +7,23 @@ use std::{
 
 use crate::{Error, Header, Metadata, Tensor};
 
-/// Parts of one model; llama.cpp counts them with 16 bits, people have some dozens.
+/// Largest number of files of one model. llama.cpp counts them with 16 bits; real models have some dozens.
 const PART_LIMIT: u64 = 4096;
 const SUFFIX: &str = ".gguf";
 
-/// A model's headers.
+/// The headers of all files of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gguf {
-    /// The first has the metadata.
+    /// The header of the first file, which has the metadata.
     first: Header,
     others: Vec<Header>,
 }
 
 impl Gguf {
-    /// Reads the header of `path`, and those of the other parts if it is the first of several.
+    /// Reads the header of `path`, and those of the other files if it is the first of several.
     ///
     /// # Errors
-    /// See [`Error`]; a part that is missing is an [`Error::Io`] naming it.
+    /// See [`Error`]; a missing file is an [`Error::Io`] with its name.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let first = Header::open(path)?;
         let count = first.metadata.number("split.count").unwrap_or(0);
@@ -56,13 +56,12 @@ impl Gguf {
         Ok(whole)
     }
 
-    /// The metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.first.metadata
     }
 
-    /// The tensors of all parts.
+    /// The tensors of all files.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.headers().flat_map(|header| &header.tensors)
     }
@@ -74,7 +73,7 @@ impl Gguf {
             .fold(0, |sum, header| sum.saturating_add(header.len))
     }
 
-    /// Nothing in it.
+    /// Whether all files are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -84,7 +83,7 @@ impl Gguf {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// A tensor that two parts have, or parts that are not complete, would be counted wrongly.
+    /// Refuses a model with a tensor in two files or with missing files: its sizes would be wrong.
     fn check_names(&self) -> Result<(), Error> {
         let mut names = BTreeSet::new();
         if let Some(tensor) = self.tensors().find(|tensor| !names.insert(&tensor.name)) {
@@ -123,7 +122,7 @@ fn is_part(path: &Path, header: &Header, place: u64, count: u64) -> Result<(), E
     })
 }
 
-/// The paths of all parts of a model, by the name of its first; a file that is no first part is alone.
+/// The paths of all files of a model, by the name of the first. Any other file stands alone.
 #[must_use]
 pub fn parts(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().and_then(|name| name.to_str());

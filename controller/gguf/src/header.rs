@@ -1,9 +1,9 @@
-//! One file's header.
+//! The header of a GGUF file.
 //!
 //! ```text
 //! "GGUF" version:u32 tensors:u64 entries:u64 │ metadata │ tensor descriptions │ padding │ data
 //! ```
-//! Source: the GGUF specification (ggml, docs/gguf.md) and llama.cpp's `gguf.cpp`, whose limits are ours where it has some.
+//! Source: the GGUF specification (ggml, docs/gguf.md) and llama.cpp's `gguf.cpp`, whose limits apply here as well.
 
 use std::{
     collections::BTreeSet,
@@ -19,20 +19,20 @@ use crate::{
     value::Metadata,
 };
 
-/// Entries of metadata; models have some dozens.
+/// Largest number of metadata entries; models have some dozens.
 const ENTRY_LIMIT: u64 = 65_536;
 const DEFAULT_ALIGNMENT: u64 = 32;
 const ALIGNMENT_LIMIT: u64 = 1 << 20;
 
-/// What is before a file's data.
+/// Everything before a file's data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
-    /// The format's version: 2 or 3.
+    /// Version of the format: 2 or 3.
     pub version: u32,
     pub metadata: Metadata,
-    /// Tensors, in the order of the file.
+    /// Tensors in the order of the file.
     pub tensors: Vec<Tensor>,
-    /// Where the data begins, in bytes.
+    /// Offset of the data in bytes.
     pub data: u64,
     /// Size of the file in bytes.
     pub len: u64,
@@ -53,7 +53,7 @@ impl Header {
         Self::read(file, len)
     }
 
-    /// Reads a header from the beginning of `reader`; `len` is the size of the whole file in bytes, which need not be there.
+    /// Reads a header from the beginning of `reader`. `len` is the size of the whole file in bytes; `reader` may end after the header.
     ///
     /// # Errors
     /// See [`Error`].
@@ -65,7 +65,7 @@ impl Header {
         let version = input.u32("the version")?;
         match version {
             2 | 3 => {}
-            // Seen from the wrong end.
+            // The version in the other byte order.
             _ if version.swap_bytes() <= 3 => return Err(Error::BigEndian),
             _ => return Err(Error::Version(version)),
         }
@@ -83,7 +83,7 @@ impl Header {
         let alignment = alignment(&metadata)?;
         let mut tensors = descriptions(&mut input, tensors, alignment)?;
         let data = input.at().next_multiple_of(alignment);
-        // The padding may be missing where no data follows.
+        // The padding may be missing if no data follows.
         tensor::place(&mut tensors, input.len().saturating_sub(data))?;
         Ok(Self {
             version,

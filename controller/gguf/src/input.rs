@@ -1,15 +1,15 @@
-//! Reading forward through a file, with every length held against what is left.
+//! Reads a file from front to back and checks every length against the bytes that are left.
 
 use std::io::{BufReader, Read, Seek};
 
 use crate::Error;
 
-/// Headers end before this: the largest known ones (vocabularies of 262,144 tokens with merges) have 20 MiB.
+/// Largest header in bytes. The largest known ones (vocabularies of 262,144 tokens with merges) have 20 MiB.
 const HEADER_LIMIT: u64 = 512 * 1024 * 1024;
-/// What is read from the disk at once.
+/// Bytes to read from the disk at a time.
 const BUFFER: usize = 256 * 1024;
 
-/// A file being read.
+/// A file that is being read.
 #[derive(Debug)]
 pub(crate) struct Input<R> {
     inner: BufReader<R>,
@@ -27,17 +27,17 @@ impl<R: Read + Seek> Input<R> {
         }
     }
 
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     pub(crate) const fn at(&self) -> u64 {
         self.at
     }
 
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub(crate) const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Checks that `count` things of at least `each` bytes can still follow.
+    /// Checks that `count` items of at least `each` bytes can follow. Returns their smallest size together.
     pub(crate) fn room_for(&self, what: &'static str, count: u64, each: u64) -> Result<u64, Error> {
         let left = self.len.min(HEADER_LIMIT).saturating_sub(self.at);
         match count.checked_mul(each) {
@@ -51,7 +51,7 @@ impl<R: Read + Seek> Input<R> {
         }
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     pub(crate) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Error> {
         let mut bytes = [0; N];
         self.fill(what, &mut bytes)?;
@@ -66,7 +66,7 @@ impl<R: Read + Seek> Input<R> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// The next `count` bytes; the caller has checked that they are few.
+    /// Reads the next `count` bytes. The caller has checked that `count` is small.
     pub(crate) fn bytes(&mut self, what: &'static str, count: u64) -> Result<Vec<u8>, Error> {
         self.room_for(what, count, 1)?;
         let size = usize::try_from(count).map_err(|_| Error::Absurd {
@@ -79,7 +79,7 @@ impl<R: Read + Seek> Input<R> {
         Ok(bytes)
     }
 
-    /// Goes on after the next `count` bytes.
+    /// Skips the next `count` bytes.
     pub(crate) fn skip(&mut self, what: &'static str, count: u64) -> Result<(), Error> {
         self.room_for(what, count, 1)?;
         let offset = i64::try_from(count).map_err(|_| Error::Absurd {

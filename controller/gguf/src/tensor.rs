@@ -4,21 +4,21 @@ use std::io::{Read, Seek};
 
 use crate::{Error, input::Input};
 
-/// llama.cpp refuses longer names (`GGML_MAX_NAME`).
+/// Longest name; llama.cpp refuses longer ones (`GGML_MAX_NAME`).
 const NAME_LIMIT: u64 = 63;
-/// Dimensions of a tensor (`GGML_MAX_DIMS`).
+/// Largest number of dimensions (`GGML_MAX_DIMS`).
 const DIMENSIONS: u32 = 4;
-/// Most tensors of one file; the deepest known models have some 2,000, split or not.
+/// Largest number of tensors in a file; the deepest known models have about 2,000.
 pub(crate) const TENSOR_LIMIT: u64 = 1 << 20;
-/// The smallest description: length of the name, dimensions, type, offset.
+/// Size in bytes of the smallest description: length of the name, dimensions, type, offset.
 pub(crate) const SMALLEST: u64 = 8 + 4 + 4 + 8;
 
-/// An element type of ggml: its number in the file.
+/// An element type of ggml, by its number in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TensorType(pub u32);
 
-/// Bytes and elements of one block, by type number; from ggml's `type_traits` (ggml.c) and `ggml-common.h`. Numbers that are missing were
-/// given up by ggml; of types newer than this table the size comes from the places of the tensors.
+/// Type number, bytes and elements of one block, from ggml's `type_traits` (ggml.c) and `ggml-common.h`. Missing numbers are no longer used
+/// by ggml. The size of tensors of newer types follows from their offsets.
 const BLOCKS: [(u32, u64, u64); 35] = [
     (0, 4, 1),      // f32
     (1, 2, 1),      // f16
@@ -58,7 +58,7 @@ const BLOCKS: [(u32, u64, u64); 35] = [
 ];
 
 impl TensorType {
-    /// Bytes and elements of one block; none for a type newer than this crate.
+    /// Bytes and elements of one block; none for a type that this crate does not know.
     #[must_use]
     pub fn block(self) -> Option<(u64, u64)> {
         BLOCKS
@@ -77,14 +77,14 @@ pub struct CacheType {
 }
 
 impl CacheType {
-    /// The default.
+    /// f16, the default.
     pub const F16: Self = Self {
         bytes: 2,
         elements: 1,
         quantized: false,
     };
 
-    /// By llama.cpp's name; empty is f16.
+    /// The type with llama.cpp's name; an empty name is f16.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let (bytes, elements) = match name {
@@ -104,34 +104,34 @@ impl CacheType {
         })
     }
 
-    /// Bytes of so many elements.
+    /// Bytes of this many elements.
     #[must_use]
     pub const fn size(self, elements: u64) -> u64 {
         elements.div_ceil(self.elements).saturating_mul(self.bytes)
     }
 
-    /// Stored in blocks.
+    /// Whether it is stored in blocks.
     #[must_use]
     pub const fn quantized(self) -> bool {
         self.quantized
     }
 }
 
-/// One tensor of a file.
+/// A tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     pub name: String,
     pub kind: TensorType,
-    /// Elements per dimension, the fastest first; 1 to 4.
+    /// Number of elements per dimension, the fastest first; 1 to 4 dimensions.
     pub shape: Vec<u64>,
-    /// Where it begins, in bytes from the beginning of the file's data.
+    /// Offset in bytes from the beginning of the file's data.
     pub offset: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
 impl Tensor {
-    /// Reads a description; the size of a type this crate does not know stays 0.
+    /// Reads a description. The size of an unknown type is 0 at first.
     pub(crate) fn read<R: Read + Seek>(input: &mut Input<R>, alignment: u64) -> Result<Self, Error> {
         const WHAT: &str = "a tensor";
         let length = input.u64(WHAT)?;
@@ -189,7 +189,7 @@ fn size(kind: TensorType, shape: &[u64]) -> Result<u64, &'static str> {
         .ok_or("has more bytes than can be counted")
 }
 
-/// Gives tensors of unknown types the bytes up to the next tensor, and refuses those that overlap or leave the file.
+/// Sets the size of tensors of unknown types: up to the next tensor. Refuses tensors that overlap or leave the file.
 ///
 /// `data` is the size of the file's data in bytes.
 pub(crate) fn place(tensors: &mut [Tensor], data: u64) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Metadata: the key-value part of a header.
 //!
-//! What a catalogue or an estimate can use is kept; token lists, scores and merges are counted and skipped.
+//! Values that a catalogue or an estimate can use are kept. Of token lists, scores and merges only the length is kept.
 
 use std::{
     collections::BTreeMap,
@@ -9,35 +9,35 @@ use std::{
 
 use crate::{Error, input::Input};
 
-/// Keys are shorter (GGUF specification).
+/// Longest key (GGUF specification).
 const KEY_LIMIT: u64 = 65_535;
-/// Longer texts are skipped; chat templates stay below 100 KiB.
+/// Longest text that is kept; chat templates have less than 100 KiB.
 const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
-/// Longer lists of numbers are skipped; those per layer are no longer than models are deep (llama.cpp: 512).
+/// Longest list of numbers that is kept. Lists per layer are no longer than models are deep (llama.cpp: 512).
 const LIST_LIMIT: u64 = 4096;
-/// All that is kept of one header.
+/// Largest size in bytes of everything kept of one header.
 const KEPT_LIMIT: u64 = 64 * 1024 * 1024;
-/// The smallest entry: length of the key, type, one byte.
+/// Size in bytes of the smallest entry: length of the key, type, one byte.
 const SMALLEST: u64 = 8 + 4 + 1;
-/// What one element of the list of short strings takes at least.
+/// Smallest size in bytes of an element of a list of texts.
 const SMALLEST_TEXT: u64 = 8;
 
-/// A value, narrowed to what readers ask for.
+/// A metadata value, in one of the few forms that readers need.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Any unsigned or non-negative integer.
+    /// A non-negative integer of any width.
     Unsigned(u64),
     /// A negative integer.
     Negative(i64),
-    /// A float.
+    /// A floating-point number.
     Float(f64),
-    /// A flag.
+    /// A boolean.
     Flag(bool),
-    /// Text; what is not UTF-8 is replaced.
+    /// Text; invalid UTF-8 is replaced.
     Text(String),
-    /// A short list of integers or flags; negative ones are 0.
+    /// A short list of integers or booleans; negative numbers become 0.
     List(Vec<u64>),
-    /// Something long, or a list of texts or floats: only its length is known.
+    /// The length of a long value, or of a list of texts or floats, whose contents are not kept.
     Long(u64),
 }
 
@@ -45,7 +45,7 @@ pub enum Value {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata(BTreeMap<String, Value>);
 
-/// Types of values, by their numbers in the file.
+/// Types of values, with their numbers in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     U8,
@@ -90,7 +90,7 @@ impl Kind {
             })
     }
 
-    /// Bytes of one, at least.
+    /// Smallest size of a value in bytes.
     const fn size(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -136,13 +136,13 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// One value.
+    /// The value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key)
     }
 
-    /// A non-negative integer.
+    /// The value of a key if it is a non-negative integer.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
@@ -156,7 +156,7 @@ impl Metadata {
         }
     }
 
-    /// A text.
+    /// The value of a key if it is text.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
@@ -170,7 +170,7 @@ impl Metadata {
         }
     }
 
-    /// A flag.
+    /// The value of a key if it is a boolean.
     #[must_use]
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key)? {
@@ -184,7 +184,7 @@ impl Metadata {
         }
     }
 
-    /// A list of numbers.
+    /// The value of a key if it is a short list of numbers.
     #[must_use]
     pub fn list(&self, key: &str) -> Option<&[u64]> {
         match self.get(key)? {
@@ -198,7 +198,7 @@ impl Metadata {
         }
     }
 
-    /// Elements of a list of any kind.
+    /// The number of elements of a list of any kind.
     #[must_use]
     pub fn length(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
@@ -210,7 +210,7 @@ impl Metadata {
         }
     }
 
-    /// A number for each of `layers` layers: one that holds for all, or a list (llama.cpp's `get_key_or_arr`).
+    /// A number for each of `layers` layers: a list, or one number for all (llama.cpp's `get_key_or_arr`).
     #[must_use]
     pub fn per_layer(&self, key: &str, layers: usize) -> Option<Vec<u64>> {
         if let Some(one) = self.number(key) {
@@ -284,7 +284,7 @@ fn array<R: Read + Seek>(input: &mut Input<R>, key: &str) -> Result<Value, Error
     let kind = Kind::of(number, key)?;
     let count = input.u64("an array's length")?;
     match kind {
-        // llama.cpp knows no arrays of arrays either; refusing them here is what keeps this reader from recursing.
+        // llama.cpp knows no arrays of arrays either. Refusing them here keeps this reader from recursing.
         Kind::Array => Err(Error::ValueType {
             key: key.to_owned(),
             kind: number,

@@ -1,8 +1,8 @@
 //! Checkpoint folders as vLLM loads them: `config.json` beside safetensors files.
 //!
-//! vLLM takes what it is given: with `kv_cache_memory_bytes` its weights, that cache and what a step computes; else a share of the whole
-//! device (`gpu_memory_utilization`), whatever the model needs of it: here is what it needs at least. Sources: vLLM's engine arguments,
-//! seed 001 (vLLM settings), the safetensors format.
+//! With `kv_cache_memory_bytes` vLLM takes its weights, that cache and the memory of one step. Without it, vLLM takes a share of the whole
+//! device (`gpu_memory_utilization`), however much the model needs; then this module computes the least that it needs. Sources: vLLM's
+//! engine arguments, seed 001 (vLLM settings), the safetensors format.
 
 use std::{
     fs::File,
@@ -15,50 +15,52 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// Longest header of a safetensors file (the format's own limit).
+/// Longest header of a safetensors file (a limit of the format).
 const HEADER_LIMIT: u64 = 100_000_000;
-/// Longest `config.json`; real ones have some KiB.
+/// Largest `config.json` in bytes; real ones have some KiB.
 const CONFIG_LIMIT: u64 = 16 * MIB;
-/// Files of one checkpoint.
+/// Largest number of files of a checkpoint.
 const FILE_LIMIT: usize = 4096;
 const MIB: u64 = 1024 * 1024;
-/// Context of the driver, PyTorch's allocator, captured graphs.
+/// Memory of the driver's context, PyTorch's allocator and captured graphs.
 const OVERHEAD: u64 = 1536 * MIB;
-/// Tokens of one step where nothing else is said (`max_num_batched_tokens` of a server).
+/// Number of tokens per step if nothing is set (`max_num_batched_tokens` of a server).
 const STEP: u64 = 8192;
 
 /// A checkpoint folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub weights: u64,
-    /// Tokens the model was made for; 0 if unknown.
+    /// Context length in tokens that the model was made for; 0 if unknown.
     pub context: u64,
-    /// Bytes that one token takes in the cache, over all layers.
+    /// Bytes that a token takes in the cache, over all layers.
     pub token: u64,
     /// Width of the residual stream.
     pub width: u64,
     /// Width of the feed-forward part.
     pub feed_forward: u64,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
 }
 
-/// What decides how much vLLM takes.
+/// Settings that decide how much memory vLLM takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// `kv_cache_memory_bytes`, on each device; none = what is left of a share of the device.
+    /// `kv_cache_memory_bytes`, on each device; none = the rest of a share of the device.
     pub cache: Option<u64>,
-    /// `max_model_len`; none = the model's.
+    /// `max_model_len`; none = the model's context length.
     pub context: Option<u64>,
-    /// Devices that the model is spread over (`tensor_parallel_size` × `pipeline_parallel_size`); none = one.
+    /// Number of devices that the model is spread over (`tensor_parallel_size` × `pipeline_parallel_size`); none = one.
     pub devices: Option<NonZeroU64>,
 }
 
-/// Bytes vLLM takes of each of its devices if it is given a cache, else the least it can start with: room for one sequence of full length.
+/// Bytes that vLLM takes on each of its devices with a given cache size; without one, the least it can start with: room for one sequence of
+/// full length.
 #[must_use]
 pub fn demand(checkpoint: &Checkpoint, settings: &Settings) -> u64 {
-    // In half precision: the feed-forward part's two factors and the stream for each token, logits in full precision for one per request.
+    // In half precision: the feed-forward part's two factors and the stream for each token; in full precision: logits for one token per
+    // request.
     let step = STEP
         .saturating_mul(
             checkpoint
@@ -91,7 +93,7 @@ impl Checkpoint {
         if weights == 0 {
             return Err(json(folder, "there are no safetensors"));
         }
-        // Models that also see keep their language part apart.
+        // Models with vision have the settings of their language part in an object of their own.
         let text = config.get("text_config").unwrap_or(&config);
         let number = |key: &str| text.get(key).and_then(Value::as_u64);
         let needed =
@@ -110,7 +112,7 @@ impl Checkpoint {
             Some("float32") => 4,
             Some(_) | None => 2,
         };
-        // Latent attention keeps one narrow row per token; all others a key and a value per head.
+        // Latent attention keeps one narrow row per token; other models a key and a value per head.
         let row = match number("kv_lora_rank") {
             Some(rank) => rank.saturating_add(number("qk_rope_head_dim").unwrap_or(0)),
             None => kv_heads.saturating_mul(head).saturating_mul(2),
@@ -153,7 +155,7 @@ fn config(path: &Path) -> Result<Value, Error> {
     serde_json::from_slice(&bytes).map_err(|error| json(path, &error.to_string()))
 }
 
-/// The safetensors files of a folder, `consolidated` duplicates left out, in a fixed order.
+/// The safetensors files of a folder in a fixed order, without `consolidated` duplicates.
 fn safetensors(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io(folder))? {
@@ -173,7 +175,7 @@ fn safetensors(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// Bytes of the tensors of one file: those of its header, held against the file's size.
+/// Bytes of the tensors of one file: those in its header, checked against the file's size.
 fn tensors(path: &Path) -> Result<u64, Error> {
     let mut file = File::open(path).map_err(io(path))?;
     let len = file.metadata().map_err(io(path))?.len();

@@ -1,4 +1,4 @@
-//! The command line.
+//! The controller's command line.
 
 use std::path::PathBuf;
 
@@ -12,43 +12,43 @@ use muster_proto::{
 
 use super::{Defaults, policy::limits_of};
 
-/// Where operators look for the controller.
+/// Default address for operators.
 const OPERATORS: &str = "127.0.0.1:8100";
 
-/// Muster's control plane: catalogue, policy, worker sessions.
+/// Muster's controller: the catalogue, the policy and the sessions of workers.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "muster-controller", version)]
 pub struct Options {
-    /// Configuration file (TOML); several are merged, later ones win.
+    /// Configuration file (TOML); several are merged, later ones override.
     #[arg(long = "config", value_name = "FILE", env = "MUSTER_CONTROLLER_CONFIG")]
     pub config: Vec<PathBuf>,
-    /// Where workers and gateways come in: unix:PATH, or HOST:PORT with --token-file; there operators come in too.
+    /// Address for workers and gateways: unix:PATH, or HOST:PORT with --token-file. Operators can use it as well.
     #[arg(long, value_name = "ADDR", default_value_t = place::controller(), env = "MUSTER_CONTROLLER_LISTEN")]
     pub listen: Address,
-    /// Where operators come in, with `muster` or grpcurl: HOST:PORT, unix:PATH or none. With keys they need the admin key.
+    /// Address for operators (`muster`, grpcurl): HOST:PORT, unix:PATH or none. If keys are configured, operators need the admin key.
     /// [default: 127.0.0.1:8100 beside a unix socket, else none]
     #[arg(long, value_name = "ADDR", env = "MUSTER_CONTROLLER_OPERATORS", value_parser = operators)]
     pub operators: Option<Operators>,
-    /// Whose orders are obeyed.
+    /// API keys.
     #[command(flatten)]
     pub keys: KeyOptions,
-    /// Between our processes on several machines.
+    /// Token between Muster's own processes on different machines.
     #[command(flatten)]
     pub token: TokenOptions,
-    /// Directory for the epoch, the roster and what was learned about memory.
+    /// Directory for state: epoch, known workers, measured memory, models of users.
     #[arg(long, value_name = "DIR", env = "MUSTER_CONTROLLER_STATE_DIR")]
     pub state_dir: PathBuf,
-    /// Models that may be loaded at once: one number for every type, or up to five (llm, embedding, reranking, audio, image); -1 = unlimited.
+    /// Largest number of loaded models: one number for all types, or up to five (llm, embedding, reranking, audio, image); -1 = no limit.
     #[arg(long, value_name = "N", num_args = 1..=5, allow_negative_numbers = true,
           env = "MUSTER_CONTROLLER_MAX_LOADED_MODELS", value_delimiter = ',')]
     pub max_loaded_models: Vec<i64>,
-    /// Context size of models that set none, in tokens.
+    /// Context size in tokens of models that set none.
     #[arg(long, value_name = "N", env = "MUSTER_CTX_SIZE")]
     pub ctx_size: Option<u32>,
-    /// llama.cpp backend of models that name no device: cpu, cuda, vulkan, rocm or metal.
+    /// llama.cpp backend of models that set no device: cpu, cuda, vulkan, rocm or metal.
     #[arg(long, value_name = "BACKEND", env = "MUSTER_LLAMACPP")]
     pub llamacpp: Option<String>,
-    /// llama.cpp arguments of models that give none.
+    /// llama.cpp arguments of models that set none.
     #[arg(
         long,
         value_name = "ARGS",
@@ -56,17 +56,17 @@ pub struct Options {
         allow_hyphen_values = true
     )]
     pub llamacpp_args: Option<String>,
-    /// critical, error, warning, info, debug or trace; RUST_LOG wins.
+    /// Log level: critical, error, warning, info, debug or trace. RUST_LOG overrides it.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "MUSTER_LOG_LEVEL")]
     pub log_level: LogLevel,
 }
 
-/// The operators' door, as the command line has it.
+/// The value of --operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operators {
-    /// There is none.
+    /// No separate address for operators.
     None,
-    /// It is here.
+    /// This address.
     At(Address),
 }
 
@@ -80,12 +80,12 @@ fn operators(text: &str) -> Result<Operators, String> {
     }
 }
 
-/// Limits of the command line.
+/// Limits given on the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitsArg(pub(super) Limits);
 
 impl Options {
-    /// Where operators come in beside the parts' door.
+    /// The separate address for operators, if there is one.
     #[must_use]
     pub fn operators(&self) -> Option<Address> {
         match (&self.operators, &self.listen) {
@@ -95,10 +95,10 @@ impl Options {
         }
     }
 
-    /// What models fall back to.
+    /// Settings for models that set none themselves.
     ///
     /// # Errors
-    /// A flag's value that makes no sense.
+    /// A flag has an invalid value.
     pub fn defaults(&self) -> Result<Defaults, String> {
         Defaults::new(
             self.ctx_size,
@@ -110,7 +110,7 @@ impl Options {
     /// `--max-loaded-models`, if given.
     ///
     /// # Errors
-    /// A number that is no limit.
+    /// A number is not a valid limit.
     pub fn limits(&self) -> Result<Option<LimitsArg>, String> {
         match self.max_loaded_models.as_slice() {
             [] => Ok(None),

@@ -1,4 +1,4 @@
-//! `[policy.models_per_device]`: how many models a device of a kind takes at once (I3), where its worker does not know better.
+//! `[policy.models_per_device]`: how many models a device of a kind may host at once (I3), for devices whose workers do not tell.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use muster_policy::Exclusivity;
 
 use super::section::Section;
 
-/// Reads the section. `1` = one model whatever its type, `-1` = as many as fit, an array = so many of each type in the order llm, embedding,
-/// reranking, audio, image; missing ones are 0, -1 = as many as fit.
+/// Reads the section. `1` = one model of any type, `-1` = as many as fit, an array = a number per type in the order llm, embedding,
+/// reranking, audio, image; missing entries are 0, -1 = as many as fit.
 pub(super) fn classes(section: Section<'_>) -> BTreeMap<DeviceKind, Exclusivity> {
     let mut classes = BTreeMap::new();
     for kind in DeviceKind::ALL {

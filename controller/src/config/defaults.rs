@@ -1,20 +1,20 @@
-//! `--ctx-size`, `--llamacpp` and `--llamacpp-args`: what holds for models that say nothing themselves. A model's own definition wins
+//! `--ctx-size`, `--llamacpp` and `--llamacpp-args`: settings for models that set none themselves. A model's own definition overrides them
 //! (controller/README.md, Settings).
 
 use muster_core::DeviceKind;
 
-/// Settings of the command line that models fall back to.
+/// Settings of the command line for models that set none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defaults {
-    /// `--ctx-size`; 0 = none given.
+    /// `--ctx-size`; 0 = not given.
     pub(super) ctx_size: u32,
-    /// `--llamacpp`: the kind of device that llama.cpp's models run on.
+    /// `--llamacpp`: the kind of device for llama.cpp's models.
     pub(super) llamacpp_device: Option<DeviceKind>,
     /// `--llamacpp-args`, one word each.
     pub(super) llamacpp_args: Vec<String>,
 }
 
-/// Backends of llama.cpp that `--llamacpp` takes (seed 000).
+/// Backends of llama.cpp that `--llamacpp` accepts (seed 000).
 const BACKENDS: [(&str, DeviceKind); 5] = [
     ("cpu", DeviceKind::Cpu),
     ("cuda", DeviceKind::Gpu),
@@ -24,10 +24,10 @@ const BACKENDS: [(&str, DeviceKind); 5] = [
 ];
 
 impl Defaults {
-    /// Reads the flags' values.
+    /// Reads the values of the flags.
     ///
     /// # Errors
-    /// An unknown backend, or arguments with an open quote.
+    /// An unknown backend, or arguments with an unclosed quote.
     pub fn new(
         ctx_size: Option<u32>,
         llamacpp: Option<&str>,
@@ -44,7 +44,7 @@ impl Defaults {
     }
 }
 
-/// The kind of device that a backend of llama.cpp runs on.
+/// The kind of device for a backend of llama.cpp.
 pub(crate) fn backend(name: &str) -> Option<DeviceKind> {
     let found = BACKENDS.iter().find(|(known, _)| *known == name);
     found.map(|(_, kind)| *kind)

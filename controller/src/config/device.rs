@@ -1,4 +1,4 @@
-//! `[devices.ID]`: what the operator says of a device, over what its worker says.
+//! `[devices.ID]`: what the operator sets for a device, in place of what its worker reports.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use muster_proto::v1::Device;
 
 use super::section::Section;
 
-/// Rules by device id; they hold on every host that has such a device.
+/// Rules by device id. They apply on every host that has such a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceRules(BTreeMap<String, Rule>);
 
@@ -16,7 +16,7 @@ struct Rule {
 }
 
 impl DeviceRules {
-    /// The device as policy is to see it.
+    /// Changes the device to what policy should see.
     pub(crate) fn apply(&self, device: &mut Device) {
         let rule = self.0.get(&device.device_id);
         if let Some(exclusive) = rule.and_then(|rule| rule.exclusive) {

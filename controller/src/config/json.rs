@@ -1,31 +1,32 @@
-//! Configuration in JSON: `settings.json` and `local.json` of seed 001, with its names for a model's settings. They become the same tables
+//! Configuration in JSON: `settings.json` and `local.json` of seed 001, with the seed's names for a model's settings. They become the same
+//! tables as TOML files.
 //! that TOML makes.
 //!
 //! ```text
 //!  {"models": {"m": {"backend": "llama_cpp", "gguf_n_ctx": 4096}}}  ──►  [models.m]  runtime = "llama_cpp"  ctx_size = 4096
 //! ```
 //!
-//! A key with null takes back what earlier files said: that setting is as if nobody had.
+//! A null value undoes what earlier files set.
 
 use muster_proto::{overrides, settings};
 use serde_json::{Map, Value};
 
-/// The seed's names (seed 001, `definition`) with ours, beside those of settings with fields of their own.
+/// Seed 001's names (`definition`) and ours, beside the names of settings with fields of their own.
 const NAMES: [(&str, &str); 2] = [("backend", "runtime"), ("llama_server_extra_args", ARGS)];
 
 const ARGS: &str = "llamacpp_args";
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Json {
     /// Its values.
     pub(super) table: toml::Table,
-    /// Keys with null, with the tables they stand in.
+    /// Paths of the keys whose value is null.
     pub(super) resets: Vec<Vec<String>>,
 }
 
 impl Json {
-    /// Reads a file's text.
+    /// Reads the text of a file.
     ///
     /// # Errors
     /// What is wrong with it, for people.
@@ -59,7 +60,7 @@ impl Json {
         table
     }
 
-    /// None for null.
+    /// A value; none for null.
     fn value(&mut self, value: Value, path: &[String]) -> Option<toml::Value> {
         Some(match value {
             Value::Null => return None,
@@ -78,7 +79,7 @@ impl Json {
     }
 }
 
-/// A definition in our words.
+/// A definition under our names.
 fn ours(definition: Map<String, Value>) -> Map<String, Value> {
     let mut ours = Map::new();
     let mut flags = Vec::new();
@@ -110,7 +111,7 @@ fn ours(definition: Map<String, Value>) -> Map<String, Value> {
     ours
 }
 
-/// One word of a command line; none for null.
+/// A value as one word of a command line; none for null.
 fn word(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

@@ -1,11 +1,12 @@
-//! Configuration: several files in TOML (or JSON, [`json`]), deep-merged, later ones win; parsed once into values that are valid by construction.
+//! Configuration from several files in TOML (or JSON, [`json`]). They are merged key by key, later files override, and the result is parsed
+//! once into values that are valid by construction.
 //!
 //! ```text
 //! files ──read──► tables ──merge──► Node tree ──Section (typed, asks key by key)──► Config
 //!                                                      └── every problem of every file, at once
 //! ```
 //!
-//! Architecture invariant: nothing after this module meets a raw TOML value, and nothing here looks at the fleet.
+//! Architecture invariant: only this module sees TOML values, and it does not look at the fleet.
 
 mod args;
 mod classes;
@@ -40,35 +41,36 @@ use json::Json;
 use node::Node;
 use section::{Problems, Section};
 
-/// All that configuration says.
+/// The whole configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What policy reads.
+    /// Settings of policy.
     pub policy: muster_policy::Config,
-    /// How sessions with workers are timed.
+    /// Times of sessions with workers.
     pub timing: Timing,
-    /// What the operator says of devices.
+    /// What the operator set for devices.
     pub devices: DeviceRules,
-    /// The catalogue, in the order of the files.
+    /// The models in the order of the files.
     pub models: Vec<ModelEntry>,
-    /// Where there is only one model, any name means it.
+    /// If there is only one model, any name means it.
     pub any_name: bool,
-    /// What holds for models that say nothing themselves.
+    /// Settings for models that set none themselves.
     pub defaults: Defaults,
 }
 
 /// Times of sessions and streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// How often each side of a session sends at least a heartbeat; also the pace of heartbeats to watchers of routes.
+    /// Longest time between two messages of each side of a session; also the interval of heartbeats to watchers of routes.
     pub heartbeat_every: Duration,
-    /// Silence after which a worker is taken for lost.
+    /// Silence after which a worker counts as lost.
     pub lost_after: Duration,
-    /// How long another boot of a worker waits for the old session to show life (PROTOCOL.md 5).
+    /// How long another boot of a worker waits for a sign of life of the old session (PROTOCOL.md 5).
     pub ping_wait: Duration,
-    /// How long a worker that is heard may take to answer a command, which takes no time; after that its outcome is unknown (PROTOCOL.md 3).
+    /// How long a connected worker may take to answer a command; after that the outcome is unknown (PROTOCOL.md 3). Answering needs no time
+    /// of its own.
     pub command_wait: Duration,
-    /// How long a hold outlives both the controller's session and the gateway (PROTOCOL.md 9).
+    /// How long a hold is kept after both the controller's session and the gateway are gone (PROTOCOL.md 9).
     pub hold_ttl: Duration,
     /// How long a lost worker is still waited for when the controller starts.
     pub roster_ttl: Duration,
@@ -87,7 +89,7 @@ impl Default for Timing {
     }
 }
 
-/// Why there is no configuration.
+/// The configuration has problems.
 #[derive(Debug, thiserror::Error)]
 #[error("{} in the configuration:{}", count(.0.len()), list(.0))]
 pub struct ConfigError(pub Vec<Problem>);
@@ -105,7 +107,7 @@ fn list(problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// Reads and merges `files`; the limits of the command line win over all of them, `defaults` over none.
+    /// Reads and merges `files`. The command line's limits override all files; `defaults` override none.
     ///
     /// # Errors
     /// Every problem of every file.
@@ -163,7 +165,8 @@ impl Config {
     }
 }
 
-/// Reads a definition that did not come from a configuration file, with the same words (`checkpoint`, `recipe`, …); `file` is where it is kept.
+/// Reads a definition from elsewhere than a configuration file, with the same keys (`checkpoint`, `recipe`, …). `file` is where it is
+/// stored.
 ///
 /// # Errors
 /// Every problem of it.
@@ -184,7 +187,7 @@ pub(crate) fn definition(
     }
 }
 
-/// A file's values, and what it takes back of those before it.
+/// The values of a file, and the paths that it resets with null.
 fn read(file: &PathBuf) -> Result<(Node, Vec<Vec<String>>), Problem> {
     let problem = |message: String| Problem {
         file: file.clone(),
@@ -202,7 +205,7 @@ fn read(file: &PathBuf) -> Result<(Node, Vec<Vec<String>>), Problem> {
             }
         }
     };
-    // Relative paths inside are relative to the file, wherever the process was started.
+    // Relative paths in the file are relative to the file, wherever the process was started.
     let absolute =
         std::path::absolute(file).map_err(|error| problem(format!("has no absolute path: {error}")))?;
     Ok((Node::parsed(table, &Arc::new(absolute)), resets))

@@ -1,6 +1,6 @@
-//! `[models.ID]`: one catalogue entry each.
+//! `[models.ID]`: one entry of the catalogue each.
 //!
-//! The settings of an entry are kept as the wire's `ModelSettings`: that is the definition which a load freezes and a worker echoes.
+//! An entry's settings are kept as the wire's `ModelSettings`: a load copies that definition, and a worker reports it back.
 
 use std::{
     num::NonZeroU32,
@@ -22,58 +22,57 @@ use muster_proto::{
 
 use super::{defaults::Defaults, own, prompt_format, section::Section};
 
-/// A model as configured.
+/// A configured model.
 #[derive(Debug, Clone)]
 pub struct ModelEntry {
-    /// Its id, the table's key.
+    /// The key of its table.
     pub id: ModelId,
-    /// What kind of work it does, from its labels; without one of these, what its file's header says once that is read, and `llm` until then.
+    /// Type of the model, from its labels. Without such a label: from its file's header once that was read, and `llm` before.
     pub kind: ModelType,
-    /// A label says its kind.
+    /// Whether a label tells the type.
     pub kind_given: bool,
-    /// Lemonade's recipe; empty if the entry names a runtime only.
+    /// Lemonade's recipe; empty if the entry names only a runtime.
     pub recipe: String,
-    /// The runtime that hosts it.
     pub runtime: Runtime,
-    /// The entry names it; else it is the recipe's first.
+    /// Whether the entry names the runtime; otherwise it is the recipe's first.
     pub runtime_given: bool,
     /// The checkpoint as configured; empty for `stub`.
     pub checkpoint: String,
-    /// Its file; none if the checkpoint is a name that only the runtime understands, or there is none.
+    /// Path of its file; none if the checkpoint is a name that only the runtime understands, or if there is none.
     pub file: Option<PathBuf>,
-    /// Where the hub has its files; none if they are local.
+    /// Where the hub has its files; none for local files.
     pub hub: Option<HubCheckpoint>,
-    /// When a user registered it; none if it is configured.
+    /// When a user registered it; none for a configured model.
     pub registered: Option<SystemTime>,
-    /// Labels, as configured, with `embedding` written `embeddings`.
+    /// Labels as configured; `embedding` is stored as `embeddings`.
     pub labels: Vec<String>,
-    /// An explicit device.
+    /// Devices that it may use.
     pub device: DeviceChoice,
-    /// Memory to reserve, if the operator knows better than any estimate.
+    /// Memory to reserve, if the operator sets it.
     pub memory: Option<Bytes>,
-    /// What an engine gets.
+    /// Settings for the engine.
     pub settings: ModelSettings,
-    /// Where it does not fit on a GPU, a part of its layers may go there (`gpu_layers = "auto"`).
+    /// Whether a part of its layers may go to a GPU if not all fit (`gpu_layers = "auto"`).
     pub partial_offload: bool,
-    /// Never evicted by policy.
+    /// Policy never evicts it.
     pub pinned: bool,
-    /// How long it may be idle before it is unloaded.
+    /// Idle time before it is unloaded.
     pub idle_ttl: IdleTtl,
-    /// Instances that are loaded together.
+    /// Number of instances that are loaded together.
     pub replicas: NonZeroU32,
-    /// Most instances that one load may ask for, at least `replicas`.
+    /// Largest number of instances that a load may ask for, at least `replicas`.
     pub replica_max: NonZeroU32,
-    /// The seed's name of its chat template; empty = its own, or `settings.chat_template` (seed 001).
+    /// Seed 001's name of its chat template; empty = its own, or `settings.chat_template`.
     pub prompt_format: String,
-    /// Loaded at start.
+    /// Whether it is loaded at start.
     pub enabled: bool,
-    /// Its device as configured; empty = any.
+    /// The device as configured; empty = any.
     pub wanted_device: String,
-    /// Whether requests load it, if the operator says so; else the gateways decide.
+    /// Whether requests load it; none = as the gateways are configured.
     pub autoload: Option<bool>,
-    /// Whether thinking can be switched per request, if the operator says so.
+    /// Whether thinking can be switched per request; none = not configured.
     pub thinking: Option<bool>,
-    /// The configuration file that first defined it.
+    /// The configuration file that defined it first.
     pub defined_in: PathBuf,
 }
 
@@ -114,7 +113,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
     if runtime.is_some_and(Runtime::is_llama_cpp) {
         fall_back(&section, &mut settings, &mut device, defaults);
     }
-    // In this order: every key is asked for, whatever is wrong.
+    // Every key is read even if another one is wrong, so that all problems are reported.
     let read = || {
         Some(ModelEntry {
             kind: kind(&labels).unwrap_or(ModelType::Llm),
@@ -150,7 +149,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
     };
     let model = read();
     section.finish();
-    // Where something is missing a problem was noted, and there will be no configuration.
+    // If something is missing, a problem was recorded and the configuration is refused.
     model
 }
 
@@ -158,7 +157,7 @@ fn count(section: &Section<'_>, key: &'static str) -> Option<NonZeroU32> {
     section.integer(key, 1).and_then(NonZeroU32::new)
 }
 
-/// Without one, a load may ask for what is configured at most.
+/// The largest number of replicas that a load may ask for; if not set, the configured number.
 fn replica_max(section: &Section<'_>, replicas: NonZeroU32) -> NonZeroU32 {
     const KEY: &str = "replica_max";
     let most = count(section, KEY).unwrap_or(replicas);
@@ -211,7 +210,7 @@ fn runtime(section: &Section<'_>, recipe: &str, checkpoint: &str) -> Option<Runt
     }
 }
 
-/// Labels with one spelling each; `embedding` and `embeddings` are the same (gateway/README.md, Lemonade).
+/// The labels in one spelling each: `embedding` and `embeddings` are the same (gateway/README.md, Lemonade).
 fn labels(section: &Section<'_>) -> Vec<String> {
     let mut labels: Vec<String> = Vec::new();
     for label in section.strings("labels").unwrap_or_default() {
@@ -229,7 +228,8 @@ fn labels(section: &Section<'_>) -> Vec<String> {
     labels
 }
 
-/// Labels that say what kind of work a model does, in this precedence (gateway/README.md, Lemonade): reranking > embedding > audio > image > llm.
+/// Labels that tell a model's type. If there are several, the first one counts (gateway/README.md, Lemonade): reranking > embedding > audio
+/// > image > llm.
 const BY_LABEL: [(&str, ModelType); 4] = [
     ("reranking", ModelType::Reranking),
     ("embeddings", ModelType::Embedding),
@@ -244,7 +244,7 @@ fn kind(labels: &[String]) -> Option<ModelType> {
         .map(|(_, kind)| *kind)
 }
 
-/// The label of a kind of work; none for text.
+/// The label of a model type; none for text.
 pub(crate) fn label_of(kind: ModelType) -> Option<&'static str> {
     BY_LABEL
         .iter()
@@ -252,7 +252,7 @@ pub(crate) fn label_of(kind: ModelType) -> Option<&'static str> {
         .map(|(label, _)| *label)
 }
 
-/// An explicit device: a kind (`cpu`, `gpu`, `npu`, `sim`) or a device id; empty = any.
+/// A device choice: a kind (`cpu`, `gpu`, `npu`, `sim`) or a device id; empty = any.
 #[must_use]
 pub fn device(text: &str) -> DeviceChoice {
     match (DeviceKind::named(text), DeviceId::new(text)) {
@@ -262,8 +262,8 @@ pub fn device(text: &str) -> DeviceChoice {
     }
 }
 
-/// Where the hub has the model, if its checkpoint is a repository's name and no file. A projector is then a file of the same repository, unless
-/// there is such a file here.
+/// Where the hub has the model, if its checkpoint is the name of a repository and no file. A projector is then a file in the same
+/// repository, unless a local file has that name.
 fn hub(
     section: &Section<'_>,
     runtime: Runtime,
@@ -280,7 +280,7 @@ fn hub(
         .string(KEY)
         .filter(|_| !Path::new(&settings.mmproj).exists())
     {
-        // `ORG/NAME:FILE` says the same at more length.
+        // `ORG/NAME:FILE` is the same in long form.
         let own = given
             .strip_prefix(name.repo())
             .and_then(|rest| rest.strip_prefix(':'));
@@ -297,8 +297,8 @@ fn hub(
     Some(name.checkpoint(mmproj, runtime.takes_folders()))
 }
 
-/// The model's file. llama.cpp's runtimes take files, and names of the hub; others also names of their own. A name is left alone unless such a
-/// file exists.
+/// The path of the model's file. llama.cpp's runtimes take files and names of the hub; others also take names of their own. A name stays a
+/// name unless a file with it exists.
 fn file(section: &Section<'_>, runtime: Runtime, checkpoint: &str) -> Option<PathBuf> {
     if runtime.facts().checkpoints == Checkpoints::None {
         return None;
@@ -327,7 +327,7 @@ fn own_settings(section: &Section<'_>) -> ModelSettings {
     settings
 }
 
-/// What a section says of a setting.
+/// The value of a setting in the section.
 fn given(section: &Section<'_>, setting: &Setting) -> Option<serde_json::Value> {
     let key = setting.key;
     match setting.takes {
@@ -342,7 +342,7 @@ fn given(section: &Section<'_>, setting: &Setting) -> Option<serde_json::Value> 
             Some(text(&resolve(section, key, name)).into())
         }
         Takes::Text => section.string(key).map(Into::into),
-        // `gpu_layers`, which may be a word too.
+        // `gpu_layers` may also be a word.
         Takes::Layers | Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) => None,
     }
 }
@@ -354,7 +354,7 @@ fn partial_offload(section: &Section<'_>) -> bool {
     section.leaf(GPU_LAYERS).and_then(toml::Value::as_str) == Some("auto")
 }
 
-/// A number of layers; none = all of them, and `auto` is all unless they do not fit.
+/// The number of layers on the GPU; none = all of them. `auto` means all unless they do not fit.
 fn gpu_layers(section: &Section<'_>) -> Option<i32> {
     if section.leaf(GPU_LAYERS)?.is_str() {
         section.word(GPU_LAYERS, &["auto"]);
@@ -363,7 +363,7 @@ fn gpu_layers(section: &Section<'_>) -> Option<i32> {
     section.integer(GPU_LAYERS, -1).filter(|layers| *layers >= 0)
 }
 
-/// A template's text, or the path of a `.jinja` file with it.
+/// The text of a template, or the contents of the `.jinja` file that the path names.
 fn chat_template(section: &Section<'_>) -> String {
     const KEY: &str = "chat_template";
     let Some(given) = section.string(KEY) else {
@@ -408,7 +408,7 @@ fn lora(section: &Section<'_>) -> Vec<LoraAdapter> {
         .collect()
 }
 
-/// Notes flags among `words` that repeat a key of the model; `origin` says where the words came from.
+/// Records a problem for each flag among `words` that repeats a key of the model. `origin` says where the words came from.
 fn said_twice(section: &Section<'_>, origin: &'static str, words: &[String]) {
     for Setting { key, flags, .. } in SETTINGS {
         if let Some(flag) = flag_of(words, flags).filter(|_| section.has(key)) {
@@ -425,12 +425,12 @@ fn flag_of<'a>(words: &'a [String], flags: &[&str]) -> Option<&'a String> {
         .find(|word| flags.contains(&word.split('=').next().unwrap_or_default()))
 }
 
-/// Whether flags among `words` say a setting.
+/// Whether a flag among `words` sets a setting.
 fn says(words: &[String], key: &str) -> bool {
     settings::named(key).is_some_and(|setting| flag_of(words, setting.flags).is_some())
 }
 
-/// Takes from the command line what the model does not say itself.
+/// Takes settings from the command line that the model does not set itself.
 fn fall_back(
     section: &Section<'_>,
     settings: &mut ModelSettings,
@@ -449,7 +449,7 @@ fn fall_back(
     }
 }
 
-/// Words of `llamacpp_args`; a flag that repeats a key is a problem, since the two could disagree.
+/// The words of `llamacpp_args`. A flag that repeats a key is a problem, since the two could differ.
 fn args(section: &Section<'_>) -> Vec<String> {
     const KEY: &str = "llamacpp_args";
     let Some(given) = section.string(KEY) else {
@@ -504,7 +504,7 @@ fn stub(section: &Section<'_>, runtime: Option<Runtime>) -> Option<StubSettings>
     is_stub.then_some(stub)
 }
 
-/// Relative paths are relative to the file that gives them.
+/// Makes a path absolute; relative ones are relative to the file that has them.
 fn resolve(section: &Section<'_>, key: &str, path: &str) -> PathBuf {
     section
         .file_of(key)

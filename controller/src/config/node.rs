@@ -1,22 +1,22 @@
-//! The merged configuration: a tree whose leaves remember the file they came from.
+//! The merged configuration: a tree whose leaves know the file they came from.
 //!
-//! Files are merged key by key, later files win; a table and a plain value under one key replace each other.
+//! Files are merged key by key, and later files override. A table and a plain value under the same key replace each other.
 
 use std::{path::PathBuf, sync::Arc};
 
-/// One value of the merged configuration.
+/// A value of the merged configuration.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    /// The file that gave it (for a table: the first one that has it).
+    /// The file it came from; for a table the first file that has it.
     pub(super) file: Arc<PathBuf>,
-    /// What it is.
+    /// Table or plain value.
     pub(super) kind: Kind,
 }
 
-/// A table or anything else.
+/// A table or a plain value.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
-    /// Keys in the order in which they first appeared.
+    /// The keys in the order of their first appearance.
     Table(Vec<(String, Node)>),
     /// A plain value; arrays are never merged.
     Leaf(toml::Value),
@@ -31,7 +31,7 @@ impl Node {
         }
     }
 
-    /// A parsed file.
+    /// The tree of one file.
     pub(super) fn parsed(table: toml::Table, file: &Arc<PathBuf>) -> Self {
         let entries = table
             .into_iter()
@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// Takes a value away, wherever it came from.
+    /// Removes a value.
     pub(super) fn remove(&mut self, path: &[String]) {
         let Kind::Table(entries) = &mut self.kind else {
             return;
@@ -69,7 +69,7 @@ impl Node {
         }
     }
 
-    /// Lays `later` over this tree.
+    /// Overrides this tree with `later`.
     pub(super) fn merge(&mut self, later: Self) {
         match (&mut self.kind, later) {
             (

@@ -1,10 +1,10 @@
-//! Settings that only the runtime knows, under the seed's names (seed 001, `load_constraints`): they travel as they are.
+//! Settings that only the runtime knows, under seed 001's names (`load_constraints`). They are passed on unchanged.
 
 use muster_core::{Runtime, runtime::Family};
 
 use super::section::Section;
 
-/// The settings, by families of runtimes.
+/// The settings of each family of runtimes.
 const OWN: [(Family, &[&str]); 2] = [
     (
         Family::Vllm,
@@ -29,7 +29,7 @@ const OWN: [(Family, &[&str]); 2] = [
     ),
 ];
 
-/// Those that are given, as JSON; empty if there are none.
+/// The settings that are given, as a JSON object; empty if there are none.
 pub(super) fn read(section: &Section<'_>, runtime: Option<Runtime>) -> String {
     let keys = OWN
         .iter()

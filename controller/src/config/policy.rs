@@ -87,8 +87,8 @@ pub(super) fn timing(section: Section<'_>) -> Timing {
     timing
 }
 
-/// One number for all types, or up to five by type: llm, embedding, reranking, audio, image; the others are `missing` (of a host: 1,
-/// controller/policy/README.md, Decisions).
+/// Reads one number for all types, or up to five for llm, embedding, reranking, audio, image. Types that are left out get `missing` (for a
+/// host: 1, controller/policy/README.md, Decisions).
 fn limits(section: &Section<'_>, key: &str, value: &toml::Value, missing: Limit) -> Option<Limits> {
     let numbers: Option<Vec<i64>> = match value.as_array() {
         Some(items) => items.iter().map(toml::Value::as_integer).collect(),
@@ -106,7 +106,7 @@ fn limits(section: &Section<'_>, key: &str, value: &toml::Value, missing: Limit)
     }
 }
 
-/// The rule of `--max-loaded-models` (seed 002; controller/policy/README.md, Decisions).
+/// The limits of `--max-loaded-models` (seed 002; controller/policy/README.md, Decisions).
 pub(super) fn limits_of(numbers: &[i64], missing: Limit) -> Result<Limits, String> {
     let limit = |number: i64| match u32::try_from(number).ok().and_then(NonZeroU32::new) {
         Some(limit) => Ok(Limit::AtMost(limit)),

@@ -1,11 +1,11 @@
-//! `prompt_format`: chat templates under the seed's names (seed 001, `definition.prompt_format`). One that is named replaces the model's own
-//! (gateway/README.md, Runtime Admin API). They render text; a model's own template may know more (images, tools).
+//! `prompt_format`: chat templates under seed 001's names (`definition.prompt_format`). A named template replaces the model's own
+//! (gateway/README.md, Runtime Admin API). These templates render only text; a model's own may also support images and tools.
 
 use muster_core::Runtime;
 
 use super::section::Section;
 
-/// The formats with their templates.
+/// The formats and their templates.
 const FORMATS: [(&str, &str); 5] = [
     ("generic", include_str!("prompt_formats/generic.jinja")),
     ("mistral_template", include_str!("prompt_formats/mistral.jinja")),
@@ -17,8 +17,8 @@ const FORMATS: [(&str, &str); 5] = [
     ),
 ];
 
-/// Reads it from a model's section and puts its template into `chat_template`; the name, empty = none is named. One beside a `chat_template`, or
-/// for a runtime that takes none, is a problem.
+/// Reads the name from a model's section and puts its template into `chat_template`. Returns the name; empty = none. A name beside a
+/// `chat_template`, or for a runtime without templates, is a problem.
 pub(super) fn read(section: &Section<'_>, runtime: Option<Runtime>, chat_template: &mut String) -> String {
     const KEY: &str = "prompt_format";
     let names = FORMATS.map(|(name, _)| name);

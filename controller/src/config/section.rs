@@ -1,4 +1,4 @@
-//! Typed reading of one table. Nothing stops at the first mistake: problems are gathered, and every key that nobody asked for is one.
+//! Typed reading of a table. All problems are collected; a key that nobody read is a problem too.
 
 use std::{cell::RefCell, collections::BTreeSet, fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -6,13 +6,13 @@ use jiff::SignedDuration;
 
 use super::node::{Kind, Node};
 
-/// Something wrong in a configuration file.
+/// A problem in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub file: PathBuf,
-    /// The key, dotted; empty for the file as a whole.
+    /// The dotted key; empty if the problem is about the whole file.
     pub key: String,
-    /// What is wrong, for people.
+    /// The problem in words.
     pub message: String,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where problems are gathered.
+/// The problems found so far.
 pub(super) type Problems = RefCell<Vec<Problem>>;
 
 /// A table that is being read.
@@ -40,7 +40,7 @@ pub(super) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Reads `node` as a table; anything else is a problem and reads as empty.
+    /// Reads `node` as a table. Anything else is a problem and reads as an empty table.
     pub(super) fn new(node: &'a Node, path: String, problems: &'a Problems) -> Self {
         let entries: &[(String, Node)] = match &node.kind {
             Kind::Table(entries) => entries,
@@ -62,22 +62,22 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The file that first defined this table.
+    /// The file that defined this table first.
     pub(super) fn file(&self) -> &'a Arc<PathBuf> {
         self.file
     }
 
-    /// The file that gave `key`, or this table's own.
+    /// The file that has `key`, or that of this table.
     pub(super) fn file_of(&self, key: &str) -> &'a Arc<PathBuf> {
         self.entry(key).map_or(self.file, |node| &node.file)
     }
 
-    /// Whether `key` is given.
+    /// Whether the table has `key`.
     pub(super) fn has(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
 
-    /// Notes a problem with `key` (empty: with the table itself).
+    /// Records a problem with `key`; an empty key means the table itself.
     pub(super) fn problem(&self, key: &str, message: impl Into<String>) {
         let full = match (self.path.is_empty(), key.is_empty()) {
             (true, _) => key.to_owned(),
@@ -91,13 +91,13 @@ impl<'a> Section<'a> {
         });
     }
 
-    /// A table below this one.
+    /// The table below `key`.
     pub(super) fn section(&self, key: &'static str) -> Option<Section<'a>> {
         let node = self.node(key)?;
         Some(Section::new(node, self.path_of(key), self.problems))
     }
 
-    /// All entries as tables, each with its key: for tables whose keys are names.
+    /// All entries as tables with their keys, for tables whose keys are names.
     pub(super) fn sections(&self) -> Vec<(&'a str, Section<'a>)> {
         self.entries
             .iter()
@@ -110,7 +110,7 @@ impl<'a> Section<'a> {
         value.as_str().or_else(|| self.wrong(key, "a string", value))
     }
 
-    /// A string that must be one of `words`; with its place in them.
+    /// The index in `words` of the value, which must be one of them.
     pub(super) fn word(&self, key: &'static str, words: &[&str]) -> Option<usize> {
         let text = self.string(key)?;
         let found = words.iter().position(|word| *word == text);
@@ -140,7 +140,7 @@ impl<'a> Section<'a> {
         fitting
     }
 
-    /// A span of time, with its unit: `"250ms"`, `"10m"`, `"1h 30m"`.
+    /// A duration with its unit: `"250ms"`, `"10m"`, `"1h 30m"`.
     pub(super) fn duration(&self, key: &'static str) -> Option<Duration> {
         let value = self.leaf(key)?;
         let text = value
@@ -166,7 +166,7 @@ impl<'a> Section<'a> {
         texts.or_else(|| self.wrong(key, "an array of strings", value))
     }
 
-    /// A plain value as it is; a table is a problem.
+    /// A plain value; a table is a problem.
     pub(super) fn leaf(&self, key: &'static str) -> Option<&'a toml::Value> {
         match &self.node(key)?.kind {
             Kind::Leaf(value) => Some(value),
@@ -177,13 +177,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A value of another type than wanted is a problem.
+    /// Records that a value has the wrong type.
     pub(super) fn wrong<T>(&self, key: &str, wanted: &str, got: &toml::Value) -> Option<T> {
         self.problem(key, format!("want {wanted}, got {}", describe(got)));
         None
     }
 
-    /// Every key that nobody asked for is a problem.
+    /// Records every key that nobody read as a problem.
     pub(super) fn finish(self) {
         let asked = self.asked.borrow();
         for (key, _) in self
@@ -216,7 +216,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A key as TOML writes it.
+/// A key in TOML's notation.
 fn quoted(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !key.is_empty() && key.chars().all(bare) {

@@ -1,4 +1,4 @@
-//! What policy wants done, as commands to a worker.
+//! Policy's commands as messages to workers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use prost::Message as _;
 
 use super::{estimate_source, origin, span};
 
-/// A command for the wire; `gateway` says whose stream a hold is.
+/// A command as a message. `gateway` gives the gateway whose stream a hold belongs to.
 pub(crate) fn command(
     id: String,
     instance: &InstanceId,
@@ -61,7 +61,7 @@ fn unload(mode: UnloadMode) -> v1::Unload {
 }
 
 pub(crate) fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
-    // The bytes are our own encoding, or a worker's that was decoded before; the definition of a model is never empty.
+    // The bytes are our own encoding, or a worker's that was decoded before. The settings of a model are never empty.
     let settings = v1::ModelSettings::decode(spec.settings.0.as_ref()).ok();
     v1::InstanceSpec {
         model_id: spec.model.to_string(),
@@ -84,7 +84,7 @@ pub(crate) fn spec_to_wire(spec: &InstanceSpec) -> v1::InstanceSpec {
     }
 }
 
-/// Memory set aside on one device.
+/// A reservation as a message.
 pub(crate) fn reservation(reservation: &Reservation) -> v1::Reservation {
     v1::Reservation {
         device_id: reservation.device.to_string(),

@@ -1,4 +1,4 @@
-//! What a load would do, for operators.
+//! The explanation of a load as a message for operators.
 
 use muster_core::ModelId;
 use muster_policy::{
@@ -8,7 +8,7 @@ use muster_proto::v1;
 
 use super::{command::reservation, model, stage};
 
-/// The whole answer; `wall` turns moments of the driver's clock into times.
+/// The whole explanation. `wall` turns moments of the driver's clock into timestamps.
 pub(crate) fn explanation(
     answer: &Explanation,
     wall: impl Fn(Moment) -> prost_types::Timestamp,

@@ -1,8 +1,11 @@
 //! Between the wire (`muster.v1`) and policy. The only modules that know both.
 //!
-//! * [`mod@report`]: what workers say, for policy. * [`mod@command`]: what policy wants done, for workers.
-//! * [`mod@explain`]: what a load would do, for operators.
-//! * [`mod@stage`]: how wishes stand, for gateways and operators. * [`mod@wish`]: what gateways wish for. * [`mod@model`]: catalogue entries, for policy and for people.
+//! * [`mod@report`]: workers' reports, for policy.
+//! * [`mod@command`]: policy's commands, for workers.
+//! * [`mod@explain`]: explanations of loads, for operators.
+//! * [`mod@stage`]: stages of loads, for gateways and operators.
+//! * [`mod@wish`]: gateways' wishes, for policy.
+//! * [`mod@model`]: catalogue entries, for policy and for people.
 
 pub(crate) mod command;
 pub(crate) mod explain;
@@ -19,7 +22,7 @@ use muster_proto::{convert, v1};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-/// Where an estimate came from, for the wire.
+/// The source of an estimate as a message's value.
 pub(crate) const fn estimate_source(source: EstimateSource) -> v1::EstimateSource {
     match source {
         EstimateSource::Observed => v1::EstimateSource::Observed,
@@ -57,7 +60,7 @@ const fn origin_from(origin: v1::Origin) -> Option<Origin> {
     }
 }
 
-/// Settings as bytes that are the same for equal settings: protobuf leaves the order of maps open, so the map is appended sorted
+/// Settings as bytes, the same bytes for equal settings. Protobuf leaves the order of maps open, so the map is appended in sorted order
 /// (concatenated messages are one message).
 pub(crate) fn canonical(settings: &v1::ModelSettings) -> Vec<u8> {
     let mut rest = settings.clone();
@@ -74,12 +77,12 @@ pub(crate) fn canonical(settings: &v1::ModelSettings) -> Vec<u8> {
     bytes
 }
 
-/// Settings as policy carries them.
+/// Settings as policy stores them.
 pub(crate) fn settings(settings: &v1::ModelSettings) -> Settings {
     Settings(canonical(settings).into())
 }
 
-/// Hash of a runtime and its settings, in hexadecimal; stable over restarts.
+/// Hash of a runtime and its settings, in hexadecimal. It stays the same over restarts.
 pub(crate) fn spec_hash(runtime: Runtime, settings: &v1::ModelSettings) -> SpecHash {
     let mut hash = Sha256::new();
     hash.update(runtime.name());
@@ -90,15 +93,15 @@ pub(crate) fn spec_hash(runtime: Runtime, settings: &v1::ModelSettings) -> SpecH
     SpecHash::of(first.fold(0, |hash, byte| hash << 8 | u128::from(*byte)))
 }
 
-/// A request that lacks what it must have.
+/// The error for a request without a required field.
 pub(crate) fn missing(missing: Missing) -> Error {
     Code::InvalidRequest.error(missing.to_string())
 }
 
-/// Ids of the wire.
+/// Ids from a message.
 ///
 /// # Errors
-/// One is missing.
+/// One is empty.
 pub(crate) fn ids<'a, Id, All: FromIterator<Id>>(
     texts: &'a [String],
     id: impl Fn(&'a str) -> Result<Id, Missing>,
@@ -108,13 +111,13 @@ pub(crate) fn ids<'a, Id, All: FromIterator<Id>>(
 
 pub(crate) use muster_proto::convert::span;
 
-/// A span of time from the wire; absent or negative is none at all.
+/// A duration from a message; an absent or negative one is zero.
 pub(crate) fn span_from(span: Option<&prost_types::Duration>) -> Duration {
     convert::span_from(span.copied()).unwrap_or_default()
 }
 
-/// A moment of the driver's clock on the wall, for API fields (PROTOCOL.md 19: nothing else reads wall clocks). The same moment is always
-/// the same time, so that telling it twice changes nothing.
+/// A moment of the driver's clock as a timestamp, for API fields (PROTOCOL.md 19: nothing else uses wall clocks). The same moment always
+/// gives the same timestamp.
 pub(crate) fn timestamp(started: SystemTime, moment: Moment) -> prost_types::Timestamp {
     let at = match moment.since_start() {
         Duration::ZERO => started.checked_sub(Moment::START.since(moment)),

@@ -12,12 +12,12 @@ use crate::{
     estimate::{self, Observed, estimate},
 };
 
-/// A catalogue entry as policy needs it.
+/// A catalogue entry in policy's form.
 pub(crate) fn spec(entry: &Entry, observed: &Observed) -> ModelSpec {
     spec_on(entry, entry.model().device.clone(), observed)
 }
 
-/// A catalogue entry on a device of an operator's choice.
+/// A catalogue entry for a device that an operator chose.
 pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) -> ModelSpec {
     let model = entry.model();
     ModelSpec {
@@ -34,7 +34,7 @@ pub(crate) fn spec_on(entry: &Entry, device: DeviceChoice, observed: &Observed) 
     }
 }
 
-/// Kinds of device a model may run on, the preferred one first.
+/// Kinds of device that a model may run on, the preferred one first.
 pub(crate) fn kinds(entry: &Entry, device: &DeviceChoice) -> &'static [DeviceKind] {
     use DeviceKind::{Cpu, Gpu, Npu, Sim};
     if let DeviceChoice::Kind(kind) = device {
@@ -46,14 +46,14 @@ pub(crate) fn kinds(entry: &Entry, device: &DeviceChoice) -> &'static [DeviceKin
         };
     }
     let runtime = entry.runtime().facts();
-    // Nothing offloaded: the GPU would be set aside for nothing.
+    // No layer is offloaded: a GPU would be reserved for nothing.
     if runtime.offloads && entry.settings().gpu_layers == Some(0) {
         return &[Cpu, Sim];
     }
     runtime.devices
 }
 
-/// A model's state for the wire, and why it failed.
+/// A model's status as a message's value, and its error if it failed.
 pub(crate) fn state(state: &ModelState) -> (v1::ModelStatus, Option<Error>) {
     match state {
         ModelState::Unloaded => (v1::ModelStatus::Unloaded, None),
@@ -64,14 +64,14 @@ pub(crate) fn state(state: &ModelState) -> (v1::ModelStatus, Option<Error>) {
     }
 }
 
-/// The kind of device a model would go to: the first that workers have, `present`; without such workers, the preferred one.
+/// The kind of device that a model would go to: the first that some worker has (`present`), or else the preferred one.
 pub(crate) fn preferred(entry: &Entry, present: &BTreeSet<DeviceKind>) -> Option<DeviceKind> {
     let wanted = kinds(entry, &entry.model().device);
     let first = wanted.iter().find(|kind| present.contains(kind));
     first.or(wanted.first()).copied()
 }
 
-/// What the catalogue says about a model, its memory on the kind of device it would go to; state and instances are the driver's to fill in.
+/// A model as the catalogue describes it, with its memory on the kind of device it would go to. The driver adds state and instances.
 pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<DeviceKind>) -> v1::Model {
     let model = entry.model();
     let files = entry.files();
@@ -108,7 +108,7 @@ pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<Devic
     }
 }
 
-/// Whether a loaded engine can switch thinking per request; none while nothing is loaded.
+/// Whether a loaded engine can switch thinking per request; none while no instance is loaded.
 pub(crate) fn engine_thinking(model: &v1::Model) -> Option<bool> {
     let statuses = model
         .instances
@@ -118,7 +118,7 @@ pub(crate) fn engine_thinking(model: &v1::Model) -> Option<bool> {
     capabilities.next().map(|capabilities| capabilities.thinking)
 }
 
-/// What gateways need of a model, out of what operators see of it.
+/// The part of a model's description that gateways need.
 pub(crate) fn summary(
     model: v1::Model,
     device_kinds: Vec<String>,
@@ -169,10 +169,10 @@ pub(crate) fn summary(
     }
 }
 
-/// `ModelSettings.queue_limit` where the configuration says nothing.
+/// `ModelSettings.queue_limit` if it is not configured.
 const DEFAULT_QUEUE_LIMIT: u32 = 128;
 
-/// A device kind of the wire, where it is known.
+/// The device's kind; none if unknown.
 pub(crate) fn kind_of(device: &v1::Device) -> Option<DeviceKind> {
     device.kind().try_into().ok()
 }

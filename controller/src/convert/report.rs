@@ -1,4 +1,4 @@
-//! What workers say, as events of policy.
+//! Workers' reports as events of policy.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,21 +15,21 @@ use muster_proto::{convert::UnknownValue, v1};
 
 use super::{estimate_source_from, ids, origin_from, settings, span_from};
 
-/// What cannot be understood.
+/// A message that cannot be understood.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Malformed {
-    /// A field that must be there is missing.
+    /// A required field is missing.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// An enum has a value that this build does not know, where that cannot be borne.
+    /// An enum has a value that this version does not know and cannot ignore.
     #[error(transparent)]
     UnknownValue(#[from] UnknownValue),
 }
 
-/// A worker's introduction. A runtime that this build does not know is no use to it and left out.
+/// A worker's introduction. Runtimes that this version does not know are left out.
 ///
 /// # Errors
-/// A name is missing, or a device is of no known kind.
+/// A name is missing, or a device is of an unknown kind.
 pub(crate) fn facts(hello: &v1::Hello) -> Result<WorkerFacts, Malformed> {
     let mut runtimes = BTreeMap::new();
     for info in &hello.runtimes {
@@ -64,7 +64,7 @@ fn device(device: &v1::Device) -> Result<DeviceFacts, Malformed> {
     })
 }
 
-/// A worker's report. What cannot be understood is left out and returned beside it, with the instance it is about.
+/// A worker's report. Entries that cannot be understood are left out and returned beside it, with their instance ids.
 pub(crate) fn report(wire: &v1::WorkerReport) -> (Report, Vec<(String, Malformed)>) {
     let mut malformed = Vec::new();
     let mut left_out = |about: &str, why: Malformed| malformed.push((about.to_owned(), why));
@@ -125,7 +125,7 @@ fn instance(status: &v1::InstanceStatus) -> Result<InstanceStatus, Malformed> {
     Ok(InstanceStatus {
         id: InstanceId::new(status.instance_id.as_str())?,
         spec: spec(wire)?,
-        // Of a newer version: what it is cannot be judged, but its room is taken until it ends.
+        // A newer version's instance: its spec cannot be judged, but its memory is taken until it ends.
         state: if understood || ended {
             state(status)
         } else {
@@ -157,7 +157,7 @@ fn state(status: &v1::InstanceStatus) -> ReportedState {
         v1::InstanceState::Unloading => ReportedState::Unloading,
         v1::InstanceState::Gone => ReportedState::Gone,
         v1::InstanceState::Failed => {
-            // Known from `ready` on. The load's time says nothing: a failed load took time, too.
+            // Capabilities are known from `ready` on. The load time does not tell, since a failed load took time as well.
             let was_ready = status.capabilities.is_some();
             let unsaid = || Code::Internal.error("the worker did not say why");
             let why = status.failure.clone().map_or_else(unsaid, Error::from);
@@ -189,12 +189,12 @@ pub(crate) fn spec(spec: &v1::InstanceSpec) -> Result<InstanceSpec, Malformed> {
             id,
             size: spec.group_size,
         }),
-        // It is loaded alone.
+        // It belongs to no group.
         Err(Missing(_)) => None,
     };
     Ok(InstanceSpec {
         model: ModelId::new(spec.model_id.as_str())?,
-        // Of one that this build does not know, what stands here is not acted upon: its state is unknown.
+        // The type of an unknown runtime's instance does not matter: its state is unknown.
         kind: spec.r#type().try_into().unwrap_or(ModelType::Llm),
         runtime: spec.runtime.parse().unwrap_or(Runtime::Stub),
         settings: settings(spec.settings.as_ref().ok_or(Missing("settings"))?),
@@ -220,7 +220,7 @@ fn reservation(reservation: &v1::Reservation) -> Result<Reservation, Missing> {
     })
 }
 
-/// What came of a command. An outcome that says nothing means that nobody knows.
+/// The outcome of a command. An outcome without contents means that nobody knows.
 pub(crate) fn outcome(outcome: &v1::Outcome) -> Outcome {
     use v1::outcome::Kind;
     match &outcome.kind {
@@ -232,7 +232,7 @@ pub(crate) fn outcome(outcome: &v1::Outcome) -> Outcome {
             reason: refusal(refused.reason()),
             touch_seq: refused.touch_seq,
         },
-        // A command fails before there is an engine; what fails later is told by reports.
+        // A command fails only before the engine starts; later failures come in reports.
         Some(Kind::Failed(error)) => Outcome::Failed(failure(error.clone().into(), false)),
         None => Outcome::Unknown,
     }
@@ -262,7 +262,7 @@ const fn refusal(reason: v1::RefusedReason) -> Refusal {
     }
 }
 
-/// A failure, classed by its code and by whether the engine had ever been ready.
+/// A failure, classified by its code and by whether the engine had been ready.
 fn failure(error: Error, was_ready: bool) -> WorkerFailure {
     WorkerFailure {
         class: class(error.code, was_ready),
@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// What had no name was policy's under the empty one.
+    /// Regression: an entry without a name entered policy under the empty name.
     #[test]
     fn what_lacks_its_name_is_left_out_and_told_of() {
         let wire = v1::WorkerReport {

@@ -1,4 +1,4 @@
-//! How wishes stand and why they fail, for gateways and operators.
+//! Stages of loads and errors, for gateways and operators.
 
 use muster_core::{Code, Error, InstanceId, ModelId, WorkerId};
 use muster_policy::{Decision, LoadError, Progress, RouteState, Stage, WaitReason};
@@ -6,7 +6,7 @@ use muster_proto::v1;
 
 use super::span;
 
-/// Why a wish was not fulfilled, with typed details.
+/// The reason why a load or unload failed, with typed details.
 pub(crate) fn error(error: &LoadError) -> Error {
     let base = error.code().error(error.to_string());
     match error {
@@ -81,7 +81,7 @@ pub(crate) fn error(error: &LoadError) -> Error {
     }
 }
 
-/// No such catalogue entry.
+/// The error for a model that is not in the catalogue.
 pub(crate) fn unknown_model(model: &str) -> Error {
     match ModelId::new(model) {
         Ok(model) => error(&LoadError::UnknownModel(model)),
@@ -91,12 +91,12 @@ pub(crate) fn unknown_model(model: &str) -> Error {
     }
 }
 
-/// Ids as the wire has them.
+/// Ids as texts.
 pub(crate) fn names(models: &[ModelId]) -> Vec<String> {
     models.iter().map(ModelId::to_string).collect()
 }
 
-/// That a load waits.
+/// The stage of a load that waits.
 pub(crate) fn queued(position: u32, reason: WaitReason, blocked_by: &[ModelId]) -> v1::Queued {
     let reason = match reason {
         WaitReason::Settling => v1::QueuedReason::Settling,
@@ -111,7 +111,7 @@ pub(crate) fn queued(position: u32, reason: WaitReason, blocked_by: &[ModelId]) 
     }
 }
 
-/// That others make room.
+/// The stage of a load for which others make room.
 pub(crate) fn evicting(models: &[ModelId]) -> v1::Evicting {
     v1::Evicting {
         models: names(models),
@@ -128,7 +128,7 @@ pub(crate) fn progress(progress: Progress) -> v1::LoadProgress {
     }
 }
 
-/// How a wish stands, with what only the driver knows (instances, routes) looked up by `find`.
+/// The stage of a gateway's wish. `find` looks up what only the driver knows (instances, routes).
 pub(crate) fn ensure(stage: &Stage, find: &impl Places) -> v1::ensure_loaded_event::Kind {
     use v1::ensure_loaded_event::Kind;
     match stage {
@@ -154,7 +154,7 @@ pub(crate) fn ensure(stage: &Stage, find: &impl Places) -> v1::ensure_loaded_eve
     }
 }
 
-/// How an operator's load stands, while it is under way.
+/// The stage of an operator's load; none at its end.
 pub(crate) fn load(stage: &Stage, find: &impl Places) -> Option<v1::load_model_event::Kind> {
     use v1::load_model_event::Kind;
     match stage {
@@ -172,20 +172,20 @@ pub(crate) fn load(stage: &Stage, find: &impl Places) -> Option<v1::load_model_e
             instance: Some(find.instance(instance, worker)),
             progress: Some(progress(*far)),
         })),
-        // The last word is policy's reply to the call.
+        // The end is told by policy's reply to the call.
         Stage::Ready { .. } | Stage::Failed(_) => None,
     }
 }
 
-/// Looks up what stages name.
+/// Looks up the instances and routes that stages name.
 pub(crate) trait Places {
-    /// Where an instance runs.
+    /// The reference of an instance.
     fn instance(&self, id: &InstanceId, worker: &WorkerId) -> v1::InstanceRef;
-    /// The route to a ready one; none if its worker never reported it.
+    /// The route to a ready instance; none if its worker never reported the instance.
     fn route(&self, id: &InstanceId, worker: &WorkerId) -> Option<v1::Route>;
 }
 
-/// How good a route is, for the wire.
+/// The state of a route as a message's value.
 pub(crate) const fn route_state(state: RouteState) -> v1::RouteState {
     match state {
         RouteState::Ready => v1::RouteState::Ready,
@@ -194,7 +194,7 @@ pub(crate) const fn route_state(state: RouteState) -> v1::RouteState {
     }
 }
 
-/// A decision, for `WatchEvents`.
+/// A decision as an event of `WatchEvents`.
 pub(crate) fn event(decision: &Decision, at: prost_types::Timestamp) -> v1::FleetEvent {
     let text = |id: Option<String>| id.unwrap_or_default();
     v1::FleetEvent {

@@ -1,22 +1,21 @@
-//! What gateways wish for, as policy hears of it.
+//! Gateways' wishes for models, for policy.
 
 use muster_core::{GatewayId, HoldId, InstanceId, Missing, ModelId, WorkerId};
 use muster_proto::v1;
 
 use super::ids;
 
-/// A gateway wants a model: an `EnsureLoaded` stream that it opened.
+/// A gateway's wish for a model: an open `EnsureLoaded` stream.
 #[derive(Debug)]
 pub(crate) struct Wish {
-    /// The stream, and the hold that it is.
+    /// Identifies the stream and is the id of its hold.
     pub(crate) hold: HoldId,
-    /// Whose it is; none if it did not say.
+    /// The gateway that opened it; none if it did not say.
     pub(crate) gateway: Option<GatewayId>,
-    /// The model.
     pub(crate) model: ModelId,
-    /// Instances and workers that just refused the gateway or never answered it.
+    /// Instances that just refused the gateway or did not answer it.
     pub(crate) avoid_instances: Vec<InstanceId>,
-    /// As `avoid_instances`.
+    /// Workers that just refused the gateway or did not answer it.
     pub(crate) avoid_workers: Vec<WorkerId>,
 }
 

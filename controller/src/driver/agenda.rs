@@ -5,24 +5,24 @@
 //!                                       └ after ROUNDS: put off for a while ─► taken up again, between other inputs
 //! ```
 //!
-//! Invariant: no chain of events and their effects, however it comes about, keeps the driver from its next input.
+//! Invariant: no chain of events and effects keeps the driver from its next input.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Rounds of follow-up events within one input. What cannot be sent is told to policy, whose answer to that may concern somebody else: two or
-/// three rounds are ever needed, so more are a mistake.
+/// Largest number of rounds of follow-up events for one input. An effect that cannot be carried out causes an event, whose effects may
+/// cause more; two or three rounds are normal, so more are a bug.
 const ROUNDS: usize = 8;
-/// How long what is left after that is put off.
+/// How long the remaining events are postponed after that.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The agenda; `E` is an event.
+/// The agenda; `E` is the type of events.
 #[derive(Debug)]
 pub(super) struct Agenda<E> {
     next: Vec<E>,
     rounds: usize,
-    /// A round is at work: what is added now belongs to the next.
+    /// A round is being worked on: new events belong to the next.
     working: bool,
     put_off: Vec<E>,
     due: Option<Instant>,
@@ -40,19 +40,19 @@ impl<E> Default for Agenda<E> {
     }
 }
 
-/// What is to be done now.
+/// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Round<E> {
-    /// These, in this order.
+    /// Handle these events in this order.
     Events(Vec<E>),
-    /// Nothing is left.
+    /// Nothing is left to do.
     Done,
-    /// Too much follows from one input: this many events were put off.
+    /// One input caused too many rounds; this many events were postponed.
     PutOff(usize),
 }
 
 impl<E> Agenda<E> {
-    /// Adds an event. Whoever finds nobody at work takes the rounds, until there are none.
+    /// Adds an event. Returns whether no round is being worked on; then the caller must work on the rounds.
     pub(super) fn add(&mut self, event: E) -> bool {
         self.next.push(event);
         !std::mem::replace(&mut self.working, true)
@@ -76,12 +76,12 @@ impl<E> Agenda<E> {
         Round::PutOff(count)
     }
 
-    /// When to take up what was put off.
+    /// When the postponed events are due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// What was put off.
+    /// Takes the postponed events.
     pub(super) fn take_up(&mut self) -> Vec<E> {
         self.due = None;
         std::mem::take(&mut self.put_off)

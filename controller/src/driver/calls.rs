@@ -1,5 +1,5 @@
-//! Who waits for what: `EnsureLoaded` streams and operators' calls. Each has a `watch` channel that keeps the newest word, so a slow
-//! reader holds up nobody and misses only what is overtaken.
+//! Open `EnsureLoaded` streams and operators' calls. Each has a `watch` channel that keeps the newest message, so a slow reader delays
+//! nobody and misses only outdated messages.
 
 use std::{collections::HashMap, num::NonZeroU32};
 
@@ -32,20 +32,20 @@ struct Open {
 }
 
 impl Ensures {
-    /// Tells a stream how it stands.
+    /// Sends a stream its newest event.
     pub(super) fn tell(&self, hold: &HoldId, event: v1::EnsureLoadedEvent) {
         if let Some(open) = self.open.get(hold) {
             open.sender.send_replace(Some(event));
         }
     }
 
-    /// The gateway whose stream this is; none once the stream has ended.
+    /// The gateway that opened the stream; none once the stream has ended.
     pub(super) fn gateway(&self, hold: &HoldId) -> Option<GatewayId> {
         self.open.get(hold)?.gateway.clone()
     }
 }
 
-/// Operators' calls without an answer.
+/// Operators' calls that are not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     open: HashMap<RequestId, OpenCall>,
@@ -64,7 +64,7 @@ enum About {
 }
 
 impl Calls {
-    /// Tells a call how it stands.
+    /// Sends a call its progress.
     pub(super) fn progress(&self, request: &RequestId, kind: v1::load_model_event::Kind) {
         if let Some(call) = self.open.get(request) {
             call.sender.send_replace(CallState::Progress(Box::new(kind)));
@@ -73,14 +73,14 @@ impl Calls {
 }
 
 impl Driver {
-    /// A gateway opened a stream. A known hold id re-attaches: the older stream ends.
+    /// Handles a new stream of a gateway. A known hold id re-attaches: the older stream ends.
     pub(super) fn ensure(
         &mut self,
         wish: Wish,
         serial: u64,
         sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
     ) {
-        // Its end may have been seen before its beginning: closings have their own lane.
+        // The stream's end may come before its beginning, since closings have a lane of their own.
         if sender.is_closed() {
             return;
         }
@@ -106,7 +106,7 @@ impl Driver {
         });
     }
 
-    /// A stream ended; only the newest one with its hold id counts.
+    /// Handles the end of a stream. Only the newest stream of a hold counts.
     pub(super) fn closed(&mut self, closing: &Closing) {
         if self
             .ensures
@@ -121,10 +121,10 @@ impl Driver {
         }
     }
 
-    /// An operator wants something done.
+    /// Handles an operator's call.
     pub(super) fn call(&mut self, request: RequestId, order: Order, sender: &watch::Sender<CallState>) {
         if let Err(error) = self.take_order(request, order, sender) {
-            // Nobody listening is fine: nothing was begun.
+            // If nobody listens, that is fine: nothing was begun.
             sender.send_replace(CallState::Done(Err(error)));
         }
     }
@@ -196,7 +196,7 @@ impl Driver {
     /// Pins or unpins a model. Policy reads pins from the catalogue.
     pub(super) fn pin(&mut self, pin: Pin) {
         if !self.catalogue.pin(&pin.model, pin.pinned) {
-            // An asker that has gone is no failure, here and below.
+            // A caller that has left is no failure, here and below.
             drop(pin.reply.send(None));
             return;
         }
@@ -209,7 +209,7 @@ impl Driver {
         );
     }
 
-    /// Policy's last word on a call.
+    /// Answers a call with policy's reply.
     pub(super) fn reply(&mut self, request: &RequestId, result: Result<ModelState, LoadError>) {
         let Some(OpenCall { about, sender }) = self.calls.open.remove(request) else {
             return;
@@ -217,7 +217,7 @@ impl Driver {
         let answer = match (result, about) {
             (Err(why), _) => Err(stage::error(&why)),
             (Ok(state), About::Model(id)) => {
-                // One that had left the catalogue is gone with its last instance.
+                // A model that had left the catalogue is gone with its last instance.
                 let gone = || v1::Model {
                     status: convert::model::state(&state).0.into(),
                     id: id.clone(),
@@ -227,17 +227,17 @@ impl Driver {
             }
             (Ok(_), About::Worker { instances }) => Ok(Answer::Forgotten(instances)),
         };
-        // Nobody listening is fine: the call has done its work.
+        // If nobody listens, that is fine: the call has done its work.
         sender.send_replace(CallState::Done(answer));
     }
 
-    /// The catalogue's entry on the device and with the settings an operator chose; none if he chose none or the model is unknown.
+    /// The catalogue's entry with the device and settings that an operator chose; none if nothing was chosen or the model is unknown.
     pub(super) fn overrides(&self, load: &v1::LoadModelRequest) -> Result<Option<ModelSpec>, Error> {
         let Some(entry) = self.catalogue.get(&load.model) else {
             return Ok(None);
         };
         let changed = entry.overridden(&load.override_json)?;
-        // Before that a worker may still come whose server takes them.
+        // Before that, a worker may still join whose server accepts the arguments.
         if self.fleet.settled() {
             changed.check_args()?;
         }
@@ -254,7 +254,7 @@ impl Driver {
     }
 }
 
-/// Instances that a load is to make: as it says, else as configured.
+/// Number of instances that a load makes: the request's, else the configured one.
 fn replicas(load: &v1::LoadModelRequest, entry: &Entry) -> Result<NonZeroU32, Error> {
     let most = entry.model().replica_max;
     let wanted = NonZeroU32::new(load.replicas).unwrap_or(entry.model().replicas);

@@ -1,4 +1,4 @@
-//! Connections: to the controller, and to workers when `chat` talks to a model.
+//! Connections to the controller, and for `chat` to workers.
 
 use std::{os::unix::fs::MetadataExt as _, path::PathBuf};
 
@@ -15,15 +15,15 @@ use crate::{
     up,
 };
 
-/// Whom a broken connection is blamed on.
+/// Name of the controller in messages about a broken connection.
 pub(crate) const CONTROLLER: &str = "the controller";
 
-/// Holds the key that operators show on a network.
+/// Environment variable with the key for a controller on a network.
 const KEY: &str = "MUSTER_KEY";
-/// Where operators reach a controller whose socket they may not or cannot use.
+/// Address for operators, used if no socket can be used.
 const OPERATORS: &str = "127.0.0.1:8100";
 
-/// Where the controller is, and what it is shown.
+/// Address of the controller, and the key file.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
     told: Option<Address>,
@@ -31,7 +31,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Nothing is dialled yet.
+    /// Makes a client; it connects later.
     pub(crate) const fn new(told: Option<Address>, key_file: Option<PathBuf>) -> Self {
         Self { told, key_file }
     }
@@ -47,7 +47,7 @@ impl Controller {
             None => sockets(),
         };
         for place in places {
-            // Of a user who may not enter, or of a controller that is gone: there is another place.
+            // A socket of another user, or of a controller that is gone: try the next place.
             if let Ok(channel) = net::channel(&place, &credentials).await {
                 return Ok(channel);
             }
@@ -59,7 +59,7 @@ impl Controller {
         })
     }
 
-    /// What is shown on a network.
+    /// The key to send over a network.
     pub(crate) fn credentials(&self) -> Result<Credentials, Failure> {
         let wrong = |error: std::io::Error| Failure::Usage(format!("no key to show: {error}"));
         let key = match &self.key_file {
@@ -72,14 +72,14 @@ impl Controller {
         }
     }
 
-    /// Connects.
+    /// Connects to the Control service.
     pub(crate) async fn connect(&self) -> Result<ControlClient<Channel>, Failure> {
         Ok(ControlClient::new(self.channel().await?)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES))
     }
 
-    /// Connects, for what changes the catalogue.
+    /// Connects to the Models service, for changes of the catalogue.
     pub(crate) async fn models(&self) -> Result<ModelsClient<Channel>, Failure> {
         Ok(ModelsClient::new(self.channel().await?)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -87,10 +87,10 @@ impl Controller {
     }
 }
 
-/// Sockets of controllers on this machine, nearest first: this user's `muster up`, this user's processes started one by one, a service's.
+/// Sockets of controllers on this machine, in the order to try: this user's `muster up`, this user's single processes, a system service.
 fn sockets() -> Vec<Address> {
     let own = up::run_dir().into_iter().chain([place::runtime_dir()]);
-    // In /tmp anybody may have made one of that name.
+    // In /tmp anybody may have created a socket with that name.
     let own = own
         .map(|dir| dir.join(place::CONTROLLER_SOCKET))
         .filter(|path| std::fs::symlink_metadata(path).is_ok_and(|file| file.uid() == geteuid().as_raw()));
@@ -124,7 +124,7 @@ pub(crate) async fn worker(
     Err(Failure::Lost(format!("worker {worker_id}"), why))
 }
 
-/// The answer of a call to the controller, or why there is none.
+/// The answer of a call to the controller, or its failure.
 pub(crate) fn answer<T>(result: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Failure> {
     result
         .map(tonic::Response::into_inner)

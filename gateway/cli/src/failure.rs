@@ -1,4 +1,4 @@
-//! What can go wrong, said so that a person knows what to do next. Exit codes are part of the interface.
+//! Failures of commands, with messages that tell what to do next. Exit codes are part of the interface.
 
 use muster_core::{Code, Error};
 use muster_proto::{StatusExt as _, net::Address};
@@ -6,44 +6,44 @@ use muster_proto::{StatusExt as _, net::Address};
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Nobody listens where the controller should be.
+    /// No controller listens at the address.
     #[error("no controller at {address}: {why}")]
     NoController {
-        /// Where it should be.
+        /// Address of the controller.
         address: Address,
-        /// What the network said.
+        /// Error of the connection.
         why: String,
     },
-    /// The connection broke in the middle of a call.
+    /// The connection broke during a call.
     #[error("the connection to {0} broke: {1}")]
     Lost(String, String),
-    /// What answers does not speak our protocol.
+    /// The server at the address is not Muster's.
     #[error("what answered is not {0}: {1}")]
     NoMuster(String, String),
-    /// The other side said no.
+    /// The controller or a worker answered with an error.
     #[error("{0}")]
     Remote(Box<Error>),
-    /// The command makes no sense as given.
+    /// The command's arguments make no sense.
     #[error("{0}")]
     Usage(String),
-    /// `muster up` cannot run, or had to end.
+    /// `muster up` cannot start, or had to stop.
     #[error(transparent)]
     Up(#[from] crate::up::UpError),
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
     /// Reading or writing failed.
     #[error("input or output failed: {0}")]
     Io(#[from] std::io::Error),
-    /// A bug of ours.
+    /// A message could not be written as JSON; a bug in Muster.
     #[error("cannot write JSON: {0}")]
     Json(String),
 }
 
 impl Failure {
-    /// From a gRPC status of `peer` (`the controller`, `worker …`).
+    /// The failure for a gRPC status from `peer` (`the controller`, `worker …`).
     pub(crate) fn from_status(peer: &str, status: &tonic::Status) -> Self {
-        // A status without details did not come from a process of ours: the connection broke.
+        // Muster's processes send typed details with every error. Without them, the connection broke.
         let broken = matches!(
             status.code(),
             tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::Cancelled
@@ -58,12 +58,12 @@ impl Failure {
         }
     }
 
-    /// An error in its catalogue form.
+    /// The failure for an error of the catalogue.
     pub(crate) fn remote(error: Error) -> Self {
         Self::Remote(Box::new(error))
     }
 
-    /// The process's exit code; documented in `muster --help`.
+    /// The exit code of the process, as documented in `muster --help`.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
@@ -79,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// Everything a person should see: what happened, details, and what to do.
+    /// The text for people: what happened, details, and what to do.
     pub(crate) fn report(&self) -> String {
         let mut text = format!("muster: {self}");
         if let Self::Remote(error) = self {
@@ -115,7 +115,7 @@ impl Failure {
     }
 }
 
-/// What to do about a code, where the message does not say it all.
+/// What to do about a code, if the message does not say it.
 const ADVICE: &[(&[Code], &str)] = &[
     (&[Code::UnknownModel], "`muster models` lists what there is"),
     (&[Code::ModelNotLoaded], "load it first: `muster load MODEL`"),
@@ -186,7 +186,7 @@ fn advice(code: Code) -> Option<&'static str> {
     row.map(|(_, text)| *text)
 }
 
-/// An error's own words and those of its sources, without repetitions.
+/// The text of an error and its causes, without repetitions.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,4 @@
-//! `muster`: operate a fleet over gRPC, or run one on this box (`muster up`).
+//! `muster`: operates a fleet over gRPC, or runs one on this machine (`muster up`).
 //!
 //! ```text
 //!   args ──► commands ──► client (Control on the controller)
@@ -30,21 +30,21 @@ use crate::{
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    // One thread for everything: `up` relies on it, because children die with the thread that started them.
+    // A single thread: `up` relies on it, because child processes die with the thread that started them.
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::from)
         .and_then(|runtime| {
             let result = runtime.block_on(run(cli, &matches));
-            // A thread that still waits in a read from the terminal must not keep the program.
+            // A thread that still reads from the terminal must not keep the process alive.
             runtime.shutdown_background();
             result
         });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nobody is left to be told if this fails.
+            // If this fails, nobody can be told.
             drop(writeln!(std::io::stderr(), "{}", failure.report()));
             ExitCode::from(failure.exit_code())
         }

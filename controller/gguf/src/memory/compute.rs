@@ -1,7 +1,8 @@
-//! Buffers of a graph run: what lives at the same time where most of it does.
+//! Buffers of a graph run.
 //!
-//! llama.cpp lays tensors of a graph out by their lives, so a buffer is as large as the graph's fullest moment: inside a layer's attention,
-//! its feed-forward part, its recurrent part, or at the results. Inputs live through the layers.
+//! llama.cpp lets tensors of a graph share memory if they are not needed at the same time. So a buffer is as large as the tensors at the
+//! fullest moment of the graph: inside a layer's attention, its feed-forward part, its recurrent part, or at the results. Inputs are needed
+//! in all layers.
 
 use super::{MIB, Settings, cells, window_cells};
 use crate::{Model, model::Layer};
@@ -9,18 +10,18 @@ use crate::{Model, model::Layer};
 const FLOAT: u64 = 4;
 const HALF: u64 = 2;
 const LONG: u64 = 8;
-/// Copies of the residual stream that are there at a layer's fullest moment: the stream, its norm, and the gaps that tensors of its size
-/// leave (measured: the same over all architectures tried).
+/// Number of copies of the residual stream at a layer's fullest moment: the stream, its norm, and the gaps that tensors of its size leave.
+/// Measured; the same for all architectures tried.
 const STREAMS: u64 = 5;
 
-/// What a graph run takes.
+/// The memory of a graph run, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Graph {
-    /// Masks, positions, places in the cache; copied to the device.
+    /// Masks, positions and places in the cache, which are copied to the device.
     pub(super) inputs: u64,
-    /// The embedded tokens.
+    /// The embeddings of the prompt's tokens.
     pub(super) embedded: u64,
-    /// The fullest moment beside these.
+    /// The fullest moment, without the fields above.
     peak: u64,
 }
 
@@ -30,7 +31,7 @@ impl Graph {
     }
 }
 
-/// Tokens of the largest graph run: llama.cpp reserves a whole number per sequence (`graph_reserve`).
+/// Number of tokens in the largest graph run: llama.cpp reserves a whole number per sequence (`graph_reserve`).
 fn tokens(settings: &Settings) -> u64 {
     let tokens = settings.ubatch.min(cells(settings)).max(1);
     tokens.next_multiple_of(settings.sequences.clamp(1, 1 << 16))
@@ -92,12 +93,12 @@ fn inputs(model: &Model, settings: &Settings, tokens: u64) -> u64 {
     ])
 }
 
-/// The fullest moment of one layer.
+/// Bytes at the fullest moment of one layer.
 fn moment(model: &Model, settings: &Settings, layer: &Layer, tokens: u64) -> u64 {
     let stream = product(&[tokens, model.width, FLOAT]);
     let parts = [
         attention(model, settings, layer, tokens),
-        // Both factors of a gated unit and their product; without a gate all is done in place.
+        // Both factors of a gated unit and their product. Without a gate everything is done in place.
         product(&[tokens, layer.feed_forward, if layer.gated { 3 } else { 1 }, FLOAT]),
         experts(model, layer, tokens),
         recurrent(settings, layer, tokens),
@@ -109,7 +110,7 @@ fn moment(model: &Model, settings: &Settings, layer: &Layer, tokens: u64) -> u64
 fn attention(model: &Model, settings: &Settings, layer: &Layer, tokens: u64) -> u64 {
     let queries = product(&[tokens, layer.heads, layer.key_head, FLOAT]);
     let mixed = product(&[tokens, layer.heads, layer.value_head, FLOAT]);
-    // Latent attention: the queries before they are brought to the width of the keys.
+    // Latent attention: the queries before they have the width of the keys.
     let narrow = product(&[tokens, layer.heads, layer.latent_head, FLOAT]);
     if settings.flash {
         return sum(&[queries, mixed, narrow]);
@@ -141,7 +142,7 @@ fn recurrent(settings: &Settings, layer: &Layer, tokens: u64) -> u64 {
     sum(&[product(&[tokens, layer.inner, 7, FLOAT]), states])
 }
 
-/// The last moment: outputs over the whole vocabulary, where a model has such.
+/// Bytes at the end of the graph: outputs over the whole vocabulary, if the model has them.
 fn results(model: &Model, settings: &Settings, tokens: u64) -> u64 {
     let outputs = settings.outputs.min(tokens);
     let stream = product(&[outputs, model.width, 2, FLOAT]);
@@ -149,13 +150,13 @@ fn results(model: &Model, settings: &Settings, tokens: u64) -> u64 {
     sum(&[stream, product(&[outputs, logits, FLOAT])])
 }
 
-/// The buffer that so many results are copied to (`output_reserve`); it has room for logits even where the model gives none.
+/// Size of the buffer for results (`output_reserve`). It has room for logits even if the model computes none.
 pub(super) fn output(model: &Model, settings: &Settings, outputs: u64) -> u64 {
     let vector = if settings.vectors { model.width } else { 0 };
     product(&[outputs, model.vocabulary.saturating_add(vector), FLOAT])
 }
 
-/// What the CPU backend works in: the widest input of a matrix, converted to the type of its weights.
+/// Size of the CPU backend's work buffer: the widest input of a matrix, converted to the type of its weights.
 pub(super) fn scratch(model: &Model, settings: &Settings) -> u64 {
     let widest = model.layers.iter().map(|layer| {
         let experts = product(&[layer.experts_used, layer.expert_width]);

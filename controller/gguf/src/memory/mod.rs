@@ -1,11 +1,12 @@
-//! The memory that llama.cpp takes for a model with given settings, per place (controller/gguf/README.md, VRAM estimate).
+//! The memory that llama.cpp takes for a model with given settings, on the host and on each device (controller/gguf/README.md, VRAM
+//! estimate).
 //!
 //! ```text
-//! device: weights of offloaded layers + their caches + compute buffer                      + what a context of the driver takes
-//! host:   weights of the others       + their caches + compute and output buffers + inputs + what the process itself takes
+//! device: weights of offloaded layers + their caches + compute buffer + context of the driver
+//! host: weights of the other layers + their caches + compute and output buffers + inputs + the process itself
 //! ```
-//! Formulas follow the allocations of the llama.cpp that `muster-llama` builds; `worker/llama/tests/memory.rs` holds them against what
-//! it reports. Sums saturate: an absurd file gives an absurd demand, which fits nowhere.
+//! The formulas follow the allocations of the llama.cpp that `muster-llama` builds; `worker/llama/tests/memory.rs` compares them with what
+//! llama.cpp reports. Sums saturate: a nonsensical file gives a demand that fits nowhere.
 
 mod compute;
 mod offload;
@@ -16,65 +17,65 @@ pub use spread::spread;
 
 use crate::{CacheType, Model, model::Layer};
 
-/// llama.cpp rounds contexts and windows up to so many cells.
+/// llama.cpp rounds contexts and windows up to a multiple of this many cells.
 const CELL_BLOCK: u64 = 256;
-/// What an engine process takes on the host beside what is computed here: code, libraries, threads, allocator, the gRPC service.
+/// Host memory of an engine process beside what is computed here: code, libraries, threads, allocator, the gRPC service.
 const PROCESS: u64 = 48 * MIB;
-/// Strings, hash maps and pieces that llama.cpp keeps per token of the vocabulary.
+/// Bytes per token of the vocabulary for llama.cpp's strings and hash maps.
 const PER_TOKEN: u64 = 256;
-/// A context of CUDA and cuBLAS on one GPU, as `nvidia-smi` shows it for llama.cpp (some 400 to 600 MiB on recent ones).
+/// Memory of a context of CUDA and cuBLAS on one GPU, as `nvidia-smi` shows it for llama.cpp (400 to 600 MiB on recent GPUs).
 const CONTEXT: u64 = 512 * MIB;
 const MIB: u64 = 1024 * 1024;
 const FLOAT: u64 = 4;
-/// States set aside per sequence, on average, where a cache cannot be cut at any place (windows, recurrent states). See [`set_aside`].
+/// Average number of saved states per sequence, for caches that cannot be cut at any place (windows, recurrent states). See [`set_aside`].
 const CHECKPOINTS: u64 = 2;
 
-/// How a model is loaded: llama.cpp's context parameters, every default filled in.
+/// How a model is loaded: llama.cpp's context parameters, with every default filled in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Cells over all sequences (`n_ctx`).
+    /// Number of cells over all sequences (`n_ctx`).
     pub cells: u64,
-    /// Sequences (`n_seq_max`); one cache for all of them.
+    /// Number of sequences (`n_seq_max`); they share one cache.
     pub sequences: u64,
-    /// Tokens per graph run (`n_ubatch`).
+    /// Number of tokens per graph run (`n_ubatch`).
     pub ubatch: u64,
-    /// Most outputs that graphs are laid out for (`n_outputs_max`).
+    /// Largest number of outputs that graphs are planned for (`n_outputs_max`).
     pub outputs: u64,
-    /// Most outputs that a call asks for.
+    /// Largest number of outputs that a call asks for.
     pub results: u64,
-    /// It gives vectors (`embeddings`).
+    /// Whether it computes embeddings (`embeddings`).
     pub vectors: bool,
-    /// Elements of the K cache.
+    /// Element type of the K cache.
     pub keys: CacheType,
-    /// Elements of the V cache.
+    /// Element type of the V cache.
     pub values: CacheType,
-    /// Flash attention is on, or left to llama.cpp, which switches it on wherever it works.
+    /// Whether flash attention is on, or left to llama.cpp, which uses it wherever it works.
     pub flash: bool,
-    /// Layers with a window get caches of full size.
+    /// Whether layers with a window get caches of full size.
     pub full_windows: bool,
 }
 
-/// Bytes in one place.
+/// Memory on one device or on the host, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Weights; on the host mapped from the file.
+    /// Weights; on the host they are mapped from the file.
     pub weights: u64,
     /// Keys, values, recurrent states.
     pub cache: u64,
     /// Buffers for graph runs.
     pub compute: u64,
-    /// Buffer for results as it is after the load (host only).
+    /// Buffer for results after the load; only on the host.
     pub output: u64,
-    /// What that buffer grows by with the largest call (host only).
+    /// Growth of that buffer by the largest call; only on the host.
     pub growth: u64,
-    /// States of sequences set aside, to go back to (host only; see [`set_aside`]).
+    /// Saved states of sequences to return to; only on the host, see [`set_aside`].
     pub kept: u64,
-    /// The process itself, or the driver's context.
+    /// The process itself on the host, the driver's context on a device.
     pub overhead: u64,
 }
 
 impl Place {
-    /// All of it.
+    /// The sum.
     #[must_use]
     pub fn total(&self) -> u64 {
         [
@@ -91,17 +92,15 @@ impl Place {
     }
 }
 
-/// Bytes per place.
+/// Memory on the GPU and on the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// On the GPU.
     pub device: Place,
-    /// In host memory.
     pub host: Place,
 }
 
-/// What a model takes with its last `offloaded` layers on a GPU; llama.cpp counts what comes after the layers as one more, the first to
-/// go there (`--gpu-layers`). 0 = no GPU at all.
+/// What a model takes with its last `offloaded` layers on a GPU; 0 = no GPU. llama.cpp counts everything after the layers as one more
+/// layer, the first to be offloaded (`--gpu-layers`).
 #[must_use]
 pub fn demand(model: &Model, settings: &Settings, offloaded: u64) -> Demand {
     let count = model.layers.len() as u64;
@@ -122,7 +121,7 @@ pub fn demand(model: &Model, settings: &Settings, offloaded: u64) -> Demand {
     }
     demand.host.weights = demand.host.weights.saturating_add(model.input);
     let end = if offloaded > 0 {
-        // On a device of its own the embedding is there a second time.
+        // On a separate device the embedding is stored a second time.
         let copy = model.output.tied.unwrap_or(0);
         demand.device.weights = demand.device.weights.saturating_add(copy);
         &mut demand.device
@@ -132,7 +131,7 @@ pub fn demand(model: &Model, settings: &Settings, offloaded: u64) -> Demand {
     end.weights = end.weights.saturating_add(model.output.weights);
     let graph = compute::graph(model, settings);
     if offloaded > 0 {
-        // Matrices left behind are copied to the device for prompts, one at a time.
+        // Matrices that stay on the host are copied to the device for prompts, one at a time.
         demand.device.compute = graph.total().saturating_add(left_behind);
         demand.host.compute = if offloaded > count {
             graph.inputs.saturating_add(graph.embedded)
@@ -153,12 +152,12 @@ pub fn demand(model: &Model, settings: &Settings, offloaded: u64) -> Demand {
     demand
 }
 
-/// Cells of all layers without a window.
+/// Number of cells of each layer without a window.
 fn cells(settings: &Settings) -> u64 {
     settings.cells.min(1 << 32).next_multiple_of(CELL_BLOCK)
 }
 
-/// Cells of layers with a window: what all sequences see, and one graph run more (llama-kv-cache-iswa.cpp).
+/// Number of cells of each layer with a window: what all sequences see, and one more graph run (llama-kv-cache-iswa.cpp).
 fn window_cells(model: &Model, settings: &Settings) -> u64 {
     let all = cells(settings);
     if settings.full_windows {
@@ -182,7 +181,7 @@ fn cache(model: &Model, settings: &Settings, layer: &Layer) -> u64 {
     } else {
         cells(settings)
     };
-    // Transposed values have one width in all layers (llama-kv-cache.cpp, TAG_V_CACHE_VARIABLE).
+    // Transposed values have the same width in all layers (llama-kv-cache.cpp, TAG_V_CACHE_VARIABLE).
     let value = if settings.flash || layer.value == 0 {
         layer.value
     } else {
@@ -197,8 +196,8 @@ fn cache(model: &Model, settings: &Settings, layer: &Layer) -> u64 {
     keys.saturating_add(values).saturating_add(states)
 }
 
-/// Bytes that the states which an engine sets aside for all sequences may take: what is reserved for them, and the bound that `muster-llama` keeps.
-/// The largest state (a lone sequence's, which may fill the cells of all windows) fits at least [`CHECKPOINTS`] times.
+/// Bytes for the states that an engine saves for all sequences: reserved for them, and the limit that `muster-llama` keeps. The largest
+/// state (that of a single sequence, which may fill the cells of all windows) fits at least [`CHECKPOINTS`] times.
 #[must_use]
 pub fn set_aside(model: &Model, settings: &Settings) -> u64 {
     let one = Settings {

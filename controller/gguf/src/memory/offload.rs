@@ -1,18 +1,18 @@
-//! How much of a model goes on a GPU where not all of it fits (`gpu_layers = "auto"`).
+//! How much of a model goes to a GPU if not all of it fits (`gpu_layers = "auto"`).
 
 use super::{Demand, Settings, demand};
 use crate::Model;
 
-/// A way to split a model.
+/// A way to split a model between GPU and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
-    /// Layers on the GPU, what comes after them counted as one (`--gpu-layers`).
+    /// Number of layers on the GPU, counting everything after the layers as one (`--gpu-layers`).
     pub layers: u64,
-    /// What that takes.
+    /// The memory that this split takes.
     pub demand: Demand,
 }
 
-/// All ways to split a model that put anything on the GPU, the largest first. Each next one takes less of the GPU than the one before.
+/// All ways to split a model with at least one layer on the GPU. Each one takes less of the GPU than the one before.
 #[must_use]
 pub fn splits(model: &Model, settings: &Settings) -> Vec<Split> {
     let most = model.layers.len() as u64 + 1;
@@ -30,7 +30,7 @@ pub fn splits(model: &Model, settings: &Settings) -> Vec<Split> {
 }
 
 impl Split {
-    /// The first of `splits` that fits into so many bytes on the device and on the host.
+    /// The first of `splits` that fits into `device` and `host` bytes.
     #[must_use]
     pub fn largest(splits: &[Self], device: u64, host: u64) -> Option<Self> {
         splits

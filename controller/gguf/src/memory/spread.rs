@@ -1,15 +1,16 @@
-//! A whole model over several GPUs, layers shared out evenly in order: llama.cpp's `--split-mode layer` with an even `--tensor-split`.
+//! A whole model on several GPUs, with the layers shared evenly in order: llama.cpp's `--split-mode layer` with an even `--tensor-split`.
 
 use super::{CONTEXT, Place, Settings, cache, compute};
 use crate::Model;
 
-/// Copies of its inputs that each GPU keeps, so that all work at a time (`GGML_SCHED_MAX_COPIES`).
+/// Number of copies of its inputs that each GPU keeps, so that all can work at the same time (`GGML_SCHED_MAX_COPIES`).
 const COPIES: u64 = 4;
 
-/// What each of `gpus` GPUs takes, in llama.cpp's order of devices; what stays on the host is as with one GPU. None if some would get no layer.
+/// The memory of each of `gpus` GPUs, in llama.cpp's order of devices. The host takes the same as with one GPU. None if some GPU would get
+/// no layer.
 #[must_use]
 pub fn spread(model: &Model, settings: &Settings, gpus: usize) -> Option<Vec<Place>> {
-    // What comes after the layers counts as one more.
+    // Everything after the layers counts as one more layer.
     let units = model.layers.len() + 1;
     if gpus == 0 || gpus > units {
         return None;
@@ -23,7 +24,7 @@ pub fn spread(model: &Model, settings: &Settings, gpus: usize) -> Option<Vec<Pla
         ..Place::default()
     };
     let mut places = vec![empty; gpus];
-    // llama.cpp's `layer_gpu`: the first whose share of the whole ends after this unit.
+    // llama.cpp's `layer_gpu`: the first GPU whose share of the whole ends after this unit.
     let gpu = |unit: usize| unit * gpus / units;
     for (unit, layer) in model.layers.iter().enumerate() {
         let place = places.get_mut(gpu(unit))?;

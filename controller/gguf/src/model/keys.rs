@@ -1,8 +1,8 @@
-//! Metadata of one architecture: `ARCHITECTURE.key`.
+//! Metadata keys of one architecture: `ARCHITECTURE.key`.
 
 use crate::{Error, Metadata};
 
-/// Reads keys below the architecture's name.
+/// Reads the keys of an architecture.
 #[derive(Debug)]
 pub(super) struct Keys<'a> {
     metadata: &'a Metadata,
@@ -42,19 +42,19 @@ impl<'a> Keys<'a> {
         Ok(Some(value))
     }
 
-    /// A number that must be there and not 0.
+    /// A number that must be present and not 0.
     pub(super) fn required(&self, key: &str, limit: u64) -> Result<u64, Error> {
         self.number(key, limit)?
             .filter(|value| *value > 0)
             .ok_or_else(|| Error::Key(self.name(key)))
     }
 
-    /// A list as it is.
+    /// A list as it stands in the file.
     pub(super) fn list(&self, key: &str) -> Option<&'a [u64]> {
         self.metadata.list(&self.name(key))
     }
 
-    /// One number for all layers, or one for each.
+    /// One number per layer. The file has a list, or one number for all layers.
     pub(super) fn per_layer(&self, key: &str, layers: usize, limit: u64) -> Result<Option<Vec<u64>>, Error> {
         let Some(values) = self.metadata.per_layer(&self.name(key), layers) else {
             return Ok(None);

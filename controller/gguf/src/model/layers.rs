@@ -1,35 +1,35 @@
-//! What each layer weighs and caches.
+//! The weights and caches of each layer.
 
 use super::{Layer, WIDTH_LIMIT, keys::Keys, windows::Window};
 use crate::{Error, Gguf};
 
-/// Parts a layer has, by its tensors.
+/// Parts of a layer, recognised by its tensors.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     weights: u64,
     largest: u64,
-    /// Keys of its own, or latent ones.
+    /// It has its own keys, or latent ones.
     keys: bool,
-    /// Queries, keys and values in one matrix; in a recurrent layer its input.
+    /// It has queries, keys and values in one matrix; in a recurrent layer, its input.
     fused: bool,
-    /// An indexer that chooses what sparse attention sees, with keys of its own.
+    /// It has an indexer that selects what sparse attention sees, with keys of its own.
     indexed: bool,
-    /// A recurrent part.
+    /// It has a recurrent part.
     recurrent: bool,
-    /// Rows of the widest dense feed-forward matrix.
+    /// Number of rows of the widest dense feed-forward matrix.
     feed_forward: u64,
     gated: bool,
-    /// Rows of one expert's matrix.
+    /// Number of rows of one expert's matrix.
     expert_width: u64,
 }
 
-/// The layer a tensor belongs to, and its name there.
+/// The index of the layer that a tensor belongs to, and the tensor's name in it.
 pub(super) fn place(name: &str) -> Option<(usize, &str)> {
     let (number, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     Some((number.parse().ok()?, rest))
 }
 
-/// Numbers per layer, by their keys.
+/// Numbers per layer from the metadata.
 #[derive(Debug)]
 struct Numbers {
     heads: Vec<u64>,
@@ -38,20 +38,20 @@ struct Numbers {
     experts_used: Vec<u64>,
     key_head: [Option<u64>; 2],
     value_head: [Option<u64>; 2],
-    /// Keys hold values too: the width of a head before; else 0.
+    /// Width of a head before it becomes latent, if the keys are the values too; else 0.
     latent_head: u64,
-    /// Elements of an indexer's key, of which there is one for all heads.
+    /// Number of elements of the indexer's key, which all heads share.
     index_key: u64,
-    /// Layers from here on use the caches of earlier ones.
+    /// Layers from this index on use the caches of earlier ones.
     shared_from: u64,
-    /// Layers from here on predict further tokens and are not part of what answers.
+    /// Layers from this index on predict further tokens and take no part in the answer.
     trunk: u64,
-    /// Elements of recurrent state per sequence of a recurrent layer.
+    /// Number of elements of recurrent state per sequence in a recurrent layer.
     state: u64,
     inner: u64,
 }
 
-/// All layers.
+/// Reads all layers.
 pub(super) fn read(
     keys: &Keys<'_>,
     gguf: &Gguf,
@@ -111,7 +111,7 @@ fn layer(numbers: &Numbers, index: usize, seen: Seen, windowed: bool, width: u64
         if windowed { in_window.unwrap_or(full) } else { full }
     };
     let (key_head, value_head) = (head(numbers.key_head), head(numbers.value_head));
-    // With a recurrent part, one fused matrix feeds that part (the linear attention of qwen3next and its like).
+    // With a recurrent part, the fused matrix feeds that part (the linear attention of qwen3next and similar models).
     let attends = seen.keys || (seen.fused && !seen.recurrent);
     let number = index as u64;
     let caches = attends && number < numbers.trunk && number < numbers.shared_from;
@@ -162,7 +162,7 @@ fn numbers(keys: &Keys<'_>, count: u64, width: u64) -> Result<Numbers, Error> {
     let nextn = number("nextn_predict_layers")?.unwrap_or(0);
     let shared = number("attention.shared_kv_layers")?.unwrap_or(0);
     let shared_from = match keys.architecture() {
-        // Fixed in gemma3n.cpp.
+        // A constant in gemma3n.cpp.
         "gemma3n" => 20,
         _ => count.saturating_sub(shared),
     };
@@ -191,7 +191,7 @@ fn numbers(keys: &Keys<'_>, count: u64, width: u64) -> Result<Numbers, Error> {
     })
 }
 
-/// Elements of recurrent state per sequence and layer: llama.cpp's `n_embd_r` and `n_embd_s` (llama-hparams.cpp).
+/// Number of elements of recurrent state per sequence and layer: llama.cpp's `n_embd_r` and `n_embd_s` (llama-hparams.cpp).
 fn state(keys: &Keys<'_>, width: u64, heads: u64) -> Result<u64, Error> {
     let number = |key| Ok::<u64, Error>(keys.number(key, WIDTH_LIMIT)?.unwrap_or(0));
     let product = |factors: &[u64]| {

@@ -1,8 +1,8 @@
-//! A model's shape: what each layer weighs, caches and computes.
+//! The shape of a model: what each layer weighs, caches and computes.
 //!
-//! The rules are llama.cpp's (`llama_model_base::load_hparams`, `create_memory`, and `llama-hparams.cpp` of the version that
-//! `muster-llama` builds). Where it decides by architecture but the tensors say the same, the tensors are asked: a layer with `ssm_…`
-//! tensors keeps a recurrent state, one with `attn_k` keys and values. That also holds for architectures younger than this crate.
+//! The rules are llama.cpp's (`llama_model_base::load_hparams`, `create_memory`, and `llama-hparams.cpp` of the version that `muster-llama`
+//! builds). llama.cpp often decides by architecture; if the tensors tell the same, they decide here: a layer with `ssm_…` tensors keeps a
+//! recurrent state, one with `attn_k` keys and values. This also works for architectures that this crate does not know.
 
 mod keys;
 mod layers;
@@ -14,10 +14,10 @@ use crate::{Error, Gguf};
 
 /// llama.cpp's `LLAMA_MAX_LAYERS`.
 const LAYER_LIMIT: u64 = 512;
-/// Widths, heads and tokens beyond this are nonsense; products of four of them and the layers still fit 128 bits, and sums saturate.
+/// Widths, heads and tokens above this are nonsense. Products of four of them and the layers still fit 128 bits, and sums saturate.
 const WIDTH_LIMIT: u64 = 1 << 32;
 
-/// Architectures without any cache between calls (`create_memory` gives none).
+/// Architectures that keep no cache between calls (`create_memory` makes none).
 const STATELESS: [&str; 14] = [
     "bert",
     "jina-bert-v2",
@@ -35,76 +35,77 @@ const STATELESS: [&str; 14] = [
     "clef",
 ];
 
-/// A model's shape.
+/// The shape of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// llama.cpp's name of its architecture.
+    /// Name of its architecture, as llama.cpp calls it.
     pub architecture: String,
-    /// Context it was trained with, in tokens; 0 if unknown.
+    /// Context length in tokens that it was trained with; 0 if unknown.
     pub context: u64,
     /// Width of the residual stream.
     pub width: u64,
-    /// Tokens of its vocabulary.
+    /// Number of tokens in its vocabulary.
     pub vocabulary: u64,
-    /// Cells that layers with a window see; 0 if it has none.
+    /// Number of cells that layers with a window see; 0 = no such layers.
     pub window: u64,
-    /// It keeps keys and values, or states, between calls.
+    /// Whether it keeps keys and values, or states, between calls.
     pub stateful: bool,
-    /// Its layers, the first one first.
+    /// Its layers in order.
     pub layers: Vec<Layer>,
-    /// Bytes of tensors that stay in host memory whatever is offloaded: the token embedding and its like.
+    /// Bytes of tensors that always stay in host memory: the token embedding and similar ones.
     pub input: u64,
-    /// Bytes of the tensors after the layers; offloaded as one more layer.
+    /// The tensors after the layers. They are offloaded as one more layer.
     pub output: Output,
     /// Size of all files in bytes.
     pub files: u64,
 }
 
-/// What comes after the layers.
+/// The tensors after the layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Bytes of its tensors.
+    /// Size of the tensors in bytes.
     pub weights: u64,
-    /// It gives one number per token of the vocabulary.
+    /// Whether it computes one number per token of the vocabulary.
     pub head: bool,
-    /// It has no matrix of its own for that: the token embedding of these many bytes is used again, a second copy of it on another device.
+    /// Size in bytes of the token embedding, if that is used again instead of a matrix of its own. On another device it is stored a second
+    /// time.
     pub tied: Option<u64>,
 }
 
 /// One layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Layer {
-    /// Bytes of its tensors.
+    /// Size of its tensors in bytes.
     pub weights: u64,
-    /// Bytes of its largest tensor.
+    /// Size of its largest tensor in bytes.
     pub largest: u64,
-    /// Elements of the key of one cell; 0 = it caches none.
+    /// Number of elements in the key of one cell; 0 = it caches none.
     pub key: u64,
-    /// Elements of the value of one cell; 0 where the key is both (MLA).
+    /// Number of elements in the value of one cell; 0 if the key is both (MLA).
     pub value: u64,
-    /// It sees a window only.
+    /// Whether it sees only a window.
     pub windowed: bool,
-    /// Elements of recurrent state per sequence.
+    /// Number of elements of recurrent state per sequence.
     pub state: u64,
-    /// Heads of the queries.
+    /// Number of query heads.
     pub heads: u64,
-    /// Elements of one head of the queries.
+    /// Number of elements in one query head.
     pub key_head: u64,
-    /// Elements of one head of what attention gives.
+    /// Number of elements in one head of attention's result.
     pub value_head: u64,
-    /// Elements of one head of the queries before they become latent (MLA); else 0.
+    /// Number of elements in one query head before it becomes latent (MLA); else 0.
     pub latent_head: u64,
-    /// Width of the dense feed-forward part (shared experts too); 0 = none.
+    /// Width of the dense feed-forward part, shared experts included; 0 = none.
     pub feed_forward: u64,
-    /// That part has a gate.
+    /// Whether the feed-forward part has a gate.
     pub gated: bool,
-    /// Experts there are; 0 = none.
+    /// Number of experts; 0 = none.
     pub experts: u64,
-    /// Experts used per token.
+    /// Number of experts used per token.
     pub experts_used: u64,
     /// Width of one expert.
     pub expert_width: u64,
-    /// Width inside a recurrent part; 0 = none.
+    /// Width inside the recurrent part; 0 = none.
     pub inner: u64,
 }
 
@@ -112,8 +113,7 @@ impl Model {
     /// Reads the shape from the headers.
     ///
     /// # Errors
-    /// [`Error::Key`] if a key is missing without which llama.cpp would not load the model either, [`Error::Absurd`] for numbers that
-    /// no model has.
+    /// [`Error::Key`] if a key is missing that llama.cpp needs as well, [`Error::Absurd`] for numbers that no model has.
     pub fn read(gguf: &Gguf) -> Result<Self, Error> {
         let keys = Keys::of(gguf.metadata())?;
         let count = keys.required("block_count", LAYER_LIMIT)?;
@@ -135,7 +135,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Bytes of all weights, each once.
+    /// Size of all weights in bytes, each counted once.
     #[must_use]
     pub fn weights(&self) -> u64 {
         let layers = self.layers.iter().map(|layer| layer.weights);
@@ -145,7 +145,7 @@ impl Model {
         )
     }
 
-    /// Adds up the tensors outside the layers (llama.cpp's `LLM_TENSOR_LAYER_INPUT` and `…_OUTPUT`).
+    /// Adds the tensors outside the layers (llama.cpp's `LLM_TENSOR_LAYER_INPUT` and `…_OUTPUT`).
     fn weigh(&mut self, gguf: &Gguf) {
         let mut embedding = 0;
         let mut own = false;
@@ -172,7 +172,7 @@ impl Model {
     }
 }
 
-/// The tokenizer's list decides; without one, the embedding's rows.
+/// The number of tokens: the length of the tokenizer's list, or else the number of rows of the embedding.
 fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, Error> {
     let listed = gguf.metadata().length("tokenizer.ggml.tokens");
     let rows = || {

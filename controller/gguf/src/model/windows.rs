@@ -1,4 +1,4 @@
-//! Which layers see a window of the context only (sliding-window or chunked attention).
+//! Which layers see only a window of the context (sliding-window or chunked attention).
 //!
 //! Source: `load_arch_hparams` of llama.cpp's architectures, and `set_swa_pattern` (llama-hparams.cpp).
 
@@ -8,20 +8,20 @@ use crate::Error;
 /// The window of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Cells it has; 0 = none.
+    /// Number of cells in the window; 0 = no window.
     pub(super) cells: u64,
-    /// Which layers see it only.
+    /// For each layer, whether it sees only the window.
     pub(super) layers: Vec<bool>,
 }
 
-/// What an architecture does where the file leaves it open.
+/// What an architecture does if the file does not say.
 #[derive(Debug, Clone, Copy)]
 struct Habit {
-    /// Cells without the key; 0 = no window then.
+    /// Number of cells if the key is missing; 0 = then no window.
     cells: u64,
-    /// Every n-th layer is full; 0 = none is.
+    /// Every n-th layer is full; 0 = none.
     period: u64,
-    /// The full one is the first of its period, not the last.
+    /// The full layer is the first of its period instead of the last.
     full_first: bool,
 }
 
@@ -36,7 +36,7 @@ const FIRST_FULL: Habit = Habit {
     ..LAST_FULL
 };
 
-/// Architectures that have a window without saying which layers; others with the pattern in the file need no entry.
+/// The habit of architectures whose files do not say which layers have a window. Architectures with the pattern in the file need no entry.
 fn habit(architecture: &str, layers: u64) -> Option<Habit> {
     Some(match architecture {
         "afmoe" | "cohere2" | "mellum" | "olmo2" | "muse-glimmer" => LAST_FULL,
@@ -44,7 +44,7 @@ fn habit(architecture: &str, layers: u64) -> Option<Habit> {
             cells: 128,
             ..LAST_FULL
         },
-        // The 32B model; its smaller siblings have none.
+        // Only the 32B model; its smaller siblings have no window.
         "exaone4" if layers == 64 => Habit {
             cells: 4096,
             ..LAST_FULL
@@ -79,7 +79,7 @@ fn habit(architecture: &str, layers: u64) -> Option<Habit> {
             period: 3,
             ..FIRST_FULL
         },
-        // All attention layers; those without attention do not care.
+        // All attention layers; it makes no difference for the others.
         "lfm2" | "lfm2moe" | "deepseek4" => Habit {
             period: 0,
             ..LAST_FULL
@@ -88,7 +88,7 @@ fn habit(architecture: &str, layers: u64) -> Option<Habit> {
     })
 }
 
-/// The window of a model with so many layers.
+/// The window of a model with `layers` layers.
 pub(super) fn of(keys: &Keys<'_>, layers: u64) -> Result<Window, Error> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let none = Window {
@@ -121,7 +121,7 @@ pub(super) fn of(keys: &Keys<'_>, layers: u64) -> Result<Window, Error> {
     }
     let period = keys.number(PATTERN, WIDTH_LIMIT)?;
     let Some(period) = period.or(habit.map(|habit| habit.period)) else {
-        // A window nobody told us the layers of: llama.cpp would not use it either.
+        // It is unknown which layers have the window: llama.cpp would not use it either.
         return Ok(none);
     };
     let full_first = habit.is_some_and(|habit| habit.full_first);

@@ -1,4 +1,5 @@
-//! `muster chat`: a conversation with a model. It talks to the worker itself: EnsureLoaded at the controller says where, then `Inference.Generate`.
+//! `muster chat`: a conversation with a model. The CLI talks to the worker directly: EnsureLoaded at the controller returns the route, then
+//! it calls `Inference.Generate`.
 //!
 //! ```text
 //!   read ──line──► say ──► answer streams ──► read …      Ctrl-C: cancels the answer
@@ -20,7 +21,7 @@ use crate::{args::ChatOptions, client::Controller, failure::Failure, output::Out
 
 const HELP: &str = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C cancels an answer";
 
-/// What a model answered.
+/// The answer of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     content: String,
@@ -30,7 +31,7 @@ pub(crate) struct Answer {
     timings: Option<Timings>,
 }
 
-/// Holds a conversation, or asks one question.
+/// Runs a conversation, or asks a single question.
 pub(crate) async fn run(
     controller: &Controller,
     output: Output,
@@ -125,7 +126,7 @@ async fn converse(
                 conversation.push("assistant", answer.content);
             }
             Err(failure) => {
-                // The question is taken back, so that it can be asked again.
+                // Remove the question, so that it can be asked again.
                 conversation.messages.pop();
                 output.line(failure.report())?;
             }
@@ -133,13 +134,13 @@ async fn converse(
     }
 }
 
-/// Reads a line with editing; `None` at the end. Ctrl-C at the prompt only clears the line.
+/// Reads a line with editing; `None` at the end of input. Ctrl-C only clears the line.
 async fn read(mut editor: DefaultEditor) -> Result<(DefaultEditor, Option<String>), Failure> {
     let reading = tokio::task::spawn_blocking(move || {
         loop {
             match editor.readline("› ") {
                 Ok(line) => {
-                    // Only ignored duplicates are not added.
+                    // It fails only for duplicates, which are ignored.
                     drop(editor.add_history_entry(line.as_str()));
                     return Ok((editor, Some(line)));
                 }
@@ -158,7 +159,7 @@ fn terminal(error: ReadlineError) -> Failure {
     Failure::Io(io::Error::other(error))
 }
 
-/// What was said so far, and how answers are wanted.
+/// The turns so far, and the options for answers.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     options: ChatOptions,

@@ -1,7 +1,8 @@
 //! One answer: a route from the controller, then the model's events from its worker.
 //!
-//! The EnsureLoaded stream is the hold on the instance, so it stays open until the worker has admitted the request (PROTOCOL.md 9). What a worker
-//! refused before admission is asked again elsewhere, at most [`ATTEMPTS`] times; what it admitted never (PROTOCOL.md 16).
+//! The EnsureLoaded stream is the hold on the instance, so it stays open until the worker has admitted the request (PROTOCOL.md 9). A
+//! request that was refused before its admission is sent to another instance, at most [`ATTEMPTS`] times; an admitted one is never sent
+//! again (PROTOCOL.md 16).
 
 use std::io::{self, IsTerminal as _};
 
@@ -22,7 +23,7 @@ use crate::{
 
 const ATTEMPTS: usize = 3;
 
-/// Asks the model and prints what it says to `shown` while it says it.
+/// Asks the model and prints the answer to `shown` as it arrives.
 pub(crate) async fn ask(
     controller: &Controller,
     conversation: &Conversation,
@@ -42,7 +43,7 @@ pub(crate) async fn ask(
 
 enum Ended {
     Answered(Answer),
-    /// Nothing was admitted: another instance may be asked.
+    /// The request was not admitted: another instance may be asked.
     Refused(Failure),
 }
 
@@ -131,7 +132,7 @@ async fn generate(
     }
 }
 
-/// Before admission: refusals of this instance may be tried elsewhere, everything else is final.
+/// Before the admission: this instance's refusals may be tried elsewhere, any other failure is final.
 fn refused_or_failed(failure: Failure) -> Result<Ended, Failure> {
     let elsewhere = match &failure {
         Failure::Lost(..) => true,
@@ -178,7 +179,7 @@ fn step(event: Event, answer: &mut Answer, printer: &mut Printer) -> Result<Step
     Ok(Step::More)
 }
 
-/// Prints an answer as it comes: content as it is, reasoning dimmed and only for people.
+/// Prints an answer as it arrives: content unchanged, reasoning dimmed and only on a terminal.
 struct Printer {
     shown: Option<Output>,
     terminal: bool,

@@ -8,7 +8,7 @@ use crate::{
     output::{Output, bytes, or_dash},
 };
 
-/// Says what loading a model would do now, and why.
+/// Explains what loading a model would do now.
 pub(crate) async fn explain(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
     let mut client = controller.connect().await?;
     let request = ExplainLoadRequest {
@@ -51,7 +51,7 @@ fn headline(response: &ExplainLoadResponse) -> String {
     format!("{}: {code}{}{place}", response.model, response.reason)
 }
 
-/// A row for each device of a place; the chosen place has a mark.
+/// One row per device of a place. The chosen place has a mark.
 fn place(place: &PlacePlan) -> Vec<[String; 8]> {
     let row = |(number, part): (usize, &muster_proto::v1::PartPlan)| {
         let first = number == 0;

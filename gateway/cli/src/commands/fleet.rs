@@ -115,7 +115,7 @@ pub(crate) async fn devices(controller: &Controller, output: Output) -> Result<(
 pub(crate) async fn events(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
     let mut client = controller.connect().await?;
     let mut events = answer(client.watch_events(WatchEventsRequest { model }).await)?;
-    // Once for all: a Ctrl-C while a line is written counts too.
+    // One listener for all events: a Ctrl-C while a line is written counts too.
     let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
         let next = tokio::select! {

@@ -13,7 +13,7 @@ use crate::{
     progress::Progress,
 };
 
-/// Loads a model and shows how far it is. `replace`: what is loaded of it otherwise goes first.
+/// Loads a model and shows the progress. `replace`: an instance with other settings is unloaded first.
 pub(crate) async fn load(
     controller: &Controller,
     output: Output,
@@ -96,7 +96,7 @@ pub(crate) async fn unload(
     ))
 }
 
-/// Why a load waits, for people.
+/// The reason why a load waits, for people.
 pub(crate) fn queued(state: &Queued) -> String {
     let why = match QueuedReason::try_from(state.reason).unwrap_or(QueuedReason::Unspecified) {
         QueuedReason::Unspecified => "waiting",
@@ -113,7 +113,7 @@ pub(crate) fn queued(state: &Queued) -> String {
     text
 }
 
-/// Who makes room, for people.
+/// The models that make room, for people.
 pub(crate) fn evicting(state: &Evicting) -> String {
     format!("unloading {}: {}", state.models.join(", "), state.reason)
 }

@@ -1,4 +1,4 @@
-//! Commands that ask the controller something and print the answer.
+//! Commands that call the controller and print the answer.
 
 pub(crate) mod explain;
 pub(crate) mod fleet;

@@ -47,7 +47,7 @@ pub(crate) async fn list(controller: &Controller, output: Output) -> Result<(), 
     failures(output, &response.models)
 }
 
-/// Lists what is loaded or on its way.
+/// Lists models that are loaded, loading or waiting to load.
 pub(crate) async fn running(controller: &Controller, output: Output) -> Result<(), Failure> {
     let response = fetch(controller, true).await?;
     if output.is_json() {
@@ -193,7 +193,7 @@ fn row(model: &Model, instance: &Instance) -> [String; 12] {
     ]
 }
 
-/// The devices of an instance, and how many layers are on the first where policy split the model between it and host memory.
+/// The devices of an instance. If policy split the model between a device and host memory: also how many layers are on the device.
 fn devices(seen: &InstanceStatus) -> String {
     let Some(spec) = &seen.spec else {
         return or_dash("");

@@ -13,10 +13,10 @@ use crate::{
     progress::Progress,
 };
 
-/// What a model is registered with unless said otherwise.
+/// The recipe to register a model with if none is given.
 const RECIPE: &str = "llamacpp";
 
-/// Downloads a model's files and shows how far they are.
+/// Downloads a model's files and shows the progress.
 pub(crate) async fn pull(
     controller: &Controller,
     output: Output,

@@ -1,4 +1,4 @@
-//! `--model PATH`: a generated configuration that puts bare files into the catalogue under their file names.
+//! `--model PATH`: generates a configuration that adds the files to the catalogue under their names.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ struct Generated {
 
 #[derive(Serialize)]
 struct Catalogue {
-    /// Of one file, whatever name a client gives: that is how people run llama.cpp's server.
+    /// With a single file any model name means it, as with llama.cpp's server.
     any_name: bool,
 }
 
@@ -36,7 +36,7 @@ struct Entry {
     recipe: &'static str,
 }
 
-/// Writes the configuration for `models` into the run directory, which needs no disk; `None` if there are no models.
+/// Writes the configuration for `models` into the run directory, which is in memory; `None` if there are no models.
 pub(crate) fn generate(run: &Path, models: &[PathBuf]) -> Result<Option<PathBuf>, UpError> {
     if models.is_empty() {
         return Ok(None);
@@ -64,7 +64,7 @@ fn generated(paths: &[PathBuf]) -> Result<Generated, UpError> {
         };
         check_magic(path).map_err(wrong)?;
         let checkpoint = path.canonicalize().map_err(|error| wrong(error.to_string()))?;
-        // The name as given: a link's own name, not its target's.
+        // The name as given: that of a link, not of its target.
         let name = path
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());

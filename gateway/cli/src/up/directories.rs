@@ -1,5 +1,5 @@
-//! Where `muster up` keeps things: the state directory, locked, and a run directory in memory whose path is short enough for unix sockets. Only the
-//! first is on a disk, and nothing that serves waits for it.
+//! The directories of `muster up`: a locked state directory on disk, and a run directory in memory whose path is short enough for unix
+//! sockets. Serving needs only the run directory.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,29 +18,29 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::UpError;
 
-/// Longest run directory; a unix socket's path has at most 107 bytes, and workers put names of up to 60 below it.
+/// Longest path of the run directory. A unix socket's path has at most 107 bytes, and workers add names of up to 60.
 const RUN_DIR_BYTES: usize = 40;
 
-/// Locks the state directory, and marks it as one.
+/// Name of the lock file; its presence marks a state directory.
 const LOCK: &str = "up.lock";
 
-/// The directories of one `muster up`; dropping them gives the lock up.
+/// The directories of one `muster up`. Dropping them releases the lock.
 #[derive(Debug)]
 pub(crate) struct Directories {
     state: PathBuf,
     run: PathBuf,
-    /// Held for its lock; the operating system frees it when the process ends in any way.
+    /// Kept open for its lock, which the operating system releases when the process ends.
     _lock: File,
 }
 
 impl Directories {
-    /// Makes and locks them.
+    /// Creates the directories and locks the state directory.
     pub(crate) fn open(state_dir: Option<PathBuf>) -> Result<Self, UpError> {
         let state = state_dir.map_or_else(default_state_dir, Ok)?;
         if let Err(error) = private_dir(&state) {
             go_on_without_room(error)?;
         }
-        // One that could not be made is the same by any name.
+        // If the directory could not be created, its path is used as given.
         let state = state.canonicalize().unwrap_or(state);
         let run = run_dir(&state);
         private_dir(&run)?;
@@ -55,18 +55,18 @@ impl Directories {
         })
     }
 
-    /// For what outlives a run.
+    /// The directory for what outlives a run.
     pub(crate) fn state(&self) -> &Path {
         &self.state
     }
 
-    /// For sockets.
+    /// The directory for sockets.
     pub(crate) fn run(&self) -> &Path {
         &self.run
     }
 }
 
-/// The run directory of a `muster up` that uses the state directory of the environment; none if there never was one.
+/// The run directory of a `muster up` with the environment's state directory; none if there never was one.
 pub(crate) fn expected_run_dir() -> Option<PathBuf> {
     let told = std::env::var_os("MUSTER_STATE_DIR").filter(|dir| !dir.is_empty());
     let state = told.map_or_else(default_state_dir, |dir| Ok(dir.into())).ok()?;
@@ -85,14 +85,14 @@ fn default_state_dir() -> Result<PathBuf, UpError> {
         .ok_or(UpError::NoHome)
 }
 
-/// Where sockets go: in memory if that can be, so that serving needs no disk. The name is that of the state directory, and stable, so that workers
-/// find what a killed predecessor left behind.
+/// The directory for sockets, in memory if possible, so that serving needs no disk. Its name is derived from the state directory, so that
+/// workers find what a killed predecessor left.
 fn run_dir(state: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
     let name = format!("muster-{:08x}", hasher.finish() >> 32);
     let mut runs = place::bases().map(|base| base.join(&name));
-    // The last one is short enough.
+    // The last one is always short enough.
     let short = |run: &PathBuf| run.as_os_str().as_bytes().len() <= RUN_DIR_BYTES;
     runs.find(short).unwrap_or_else(|| Path::new("/tmp").join(&name))
 }
@@ -105,7 +105,7 @@ fn private_dir(path: &Path) -> Result<(), UpError> {
     }
 }
 
-/// A disk that has no room costs what would have been kept there, and no more.
+/// A full disk is no reason to stop: only what would be stored there is lost.
 fn go_on_without_room(error: UpError) -> Result<(), UpError> {
     if let UpError::Path { path, source } = &error
         && no_room(source)
@@ -116,7 +116,7 @@ fn go_on_without_room(error: UpError) -> Result<(), UpError> {
     Err(error)
 }
 
-/// Takes the lock of a state directory, which lies there or, without room, in the run directory.
+/// Locks a state directory. The lock file is in that directory, or in the run directory if the disk is full.
 fn lock(place: &Path, state: &Path) -> Result<File, UpError> {
     let path = place.join(LOCK);
     let mut file = OpenOptions::new()
@@ -129,7 +129,7 @@ fn lock(place: &Path, state: &Path) -> Result<File, UpError> {
         .map_err(at(&path))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut holder = String::new();
-        // Who it is only helps the message.
+        // The process id is only for the message.
         drop(file.read_to_string(&mut holder));
         return Err(UpError::Locked {
             path: state.to_owned(),
@@ -141,14 +141,14 @@ fn lock(place: &Path, state: &Path) -> Result<File, UpError> {
         file.rewind()?;
         writeln!(file, "{}", std::process::id())
     };
-    // Without room for it only the message to another one is poorer.
+    // Without it, only another `muster up`'s message has less detail.
     if let Err(error) = write(&mut file) {
         tracing::warn!(path = %path.display(), %error, "cannot write who uses the state directory");
     }
     Ok(file)
 }
 
-/// Says which path an I/O error is about.
+/// Adds the path to an I/O error.
 pub(crate) fn at(path: &Path) -> impl FnOnce(std::io::Error) -> UpError + use<> {
     let path = path.to_owned();
     move |source| UpError::Path { path, source }
@@ -171,7 +171,7 @@ mod tests {
         Directories::open(Some(base.path().join("state"))).unwrap();
     }
 
-    /// No model could be loaded with a full state directory, since sockets and the engines' records lay in it.
+    /// Regression: with a full state directory no model could be loaded, since sockets and the engines' records were in it.
     #[test]
     fn run_directories_are_short_and_need_no_disk_of_ours() {
         let long = Path::new("/").join("x".repeat(100));

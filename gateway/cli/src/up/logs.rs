@@ -1,4 +1,4 @@
-//! Children's output, line by line with the child's name before it, on standard error.
+//! Copies the output of child processes to standard error, line by line, each with the child's name.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -7,10 +7,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Longest line that is kept together, in bytes.
+/// Longest line in bytes that is not split.
 const LINE_BYTES: u64 = 64 << 10;
 
-/// Copies `from` to standard error until its end. Ends with the child, since it holds the other end.
+/// Copies `from` to standard error until its end. Ends with the child, which holds the other end.
 pub(crate) fn forward(
     name: &str,
     width: usize,
@@ -20,7 +20,7 @@ pub(crate) fn forward(
     tokio::spawn(async move {
         let mut reader = BufReader::new(from);
         let mut line = prefix.clone().into_bytes();
-        // A child whose output cannot be read has closed it.
+        // A read error means that the child closed its output.
         while (&mut reader)
             .take(LINE_BYTES)
             .read_until(b'\n', &mut line)
@@ -30,7 +30,7 @@ pub(crate) fn forward(
             if line.last() != Some(&b'\n') {
                 line.push(b'\n');
             }
-            // Nobody is left to be told if standard error is gone.
+            // If standard error is gone, nobody can be told.
             drop(io::stderr().lock().write_all(&line));
             line.truncate(prefix.len());
         }

@@ -7,9 +7,10 @@
 //!                                     gateway ─► workers ─► controller, TERM each; KILL at the deadline ◄─────────┘
 //! ```
 //!
-//! The controller goes first because the others dial it: a refused connection costs them a backoff, and its start takes milliseconds.
+//! The controller starts first because the others connect to it: a refused connection costs them a backoff, and the controller starts in
+//! milliseconds.
 //!
-//! Architecture invariant: this module knows command lines and readiness messages of its children, nothing of what they do.
+//! Architecture invariant: this module knows only the command lines and readiness messages of its children.
 
 mod catalogue;
 mod directories;
@@ -43,90 +44,83 @@ use self::{
 };
 use crate::{args::UpOptions, failure::Failure, output::Output};
 
-/// Longest wait for the list of models in the greeting.
+/// Longest wait for the list of models shown at the start.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for a child's first readiness.
+/// Longest wait for a child to become ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// What a child that has drained for as long as it may still has to do: it cuts what is left, and says so.
+/// Time for a child whose drain has timed out to end the remaining requests with an error.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long a child may take to die once it is killed.
+/// Longest time for a killed child to end.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// Why `muster up` cannot run.
+/// Why `muster up` cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpError {
-    /// No place for state.
+    /// There is no directory for state.
     #[error("nowhere to keep state: neither $XDG_STATE_HOME nor $HOME is set")]
     NoHome,
-    /// A directory or file of ours cannot be used.
+    /// A directory or file of `muster up` cannot be used.
     #[error("cannot use {path}: {source}")]
-    Path {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Another `muster up` has the state directory.
+    Path { path: PathBuf, source: std::io::Error },
+    /// Another `muster up` uses the state directory.
     #[error("another `muster up` (process {holder}) uses the state directory {path}")]
     Locked {
-        /// The directory.
+        /// The state directory.
         path: PathBuf,
-        /// The other's process id, as far as it is known.
+        /// Process id of the other one, if known.
         holder: String,
     },
-    /// Somebody else could change what is in a directory of ours.
+    /// Another user could change the contents of a directory of `muster up`.
     #[error(transparent)]
     NotPrivate(#[from] NotPrivate),
-    /// A model or configuration file is not there.
+    /// A model or configuration file cannot be read.
     #[error("{flag} {path}: {why}")]
     NoFile {
-        /// The flag that named it.
+        /// The flag that names the file.
         flag: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: String,
     },
-    /// Two `--model` files have one name.
+    /// Two `--model` files have the same name.
     #[error("two --model files would both be called `{0}`")]
     SameName(String),
     /// The generated configuration cannot be written.
     #[error("cannot write the generated configuration: {0}")]
     Generated(#[from] toml::ser::Error),
-    /// A binary is not beside `muster`.
+    /// A binary is missing in muster's directory.
     #[error("{name} is not in {directory}, where muster itself is")]
     NoBinary {
         name: &'static str,
-        /// Where it should be.
+        /// The directory where it should be.
         directory: PathBuf,
     },
     /// An address is in use.
     #[error("{what} cannot listen on {address}: the port is already in use")]
     PortTaken {
-        /// Which of ours wanted it.
+        /// The process that needs the address.
         what: &'static str,
         address: String,
-        /// The flag that changes it.
+        /// The flag that changes the address.
         flag: &'static str,
     },
-    /// An address cannot be had for another reason.
+    /// An address cannot be used for another reason.
     #[error("{what} cannot listen on {address}: {source}")]
     PortRefused {
-        /// Which of ours wanted it.
+        /// The process that needs the address.
         what: &'static str,
         address: String,
-        /// Why.
         source: std::io::Error,
     },
-    /// A child ended before it was ready.
+    /// A child process ended before it was ready.
     #[error("{name} ended before it was ready: {why}")]
     Died {
-        /// Which one.
+        /// Name of the child.
         name: String,
         /// Its exit status, or why it could not be started.
         why: String,
     },
-    /// A child never became ready.
+    /// A child process did not become ready in time.
     #[error("{0} was not ready after {seconds} s", seconds = START_TIMEOUT.as_secs())]
     NotReady(String),
 }
@@ -157,7 +151,7 @@ impl UpError {
     }
 }
 
-/// Runs everything until Ctrl-C or SIGTERM.
+/// Runs all processes until Ctrl-C or SIGTERM.
 pub(crate) async fn run(options: UpOptions, given: &ArgMatches, output: Output) -> Result<(), Failure> {
     let started = Instant::now();
     init_logging(options.log_level);
@@ -187,18 +181,18 @@ pub(crate) async fn run(options: UpOptions, given: &ArgMatches, output: Output) 
     result
 }
 
-/// Where the running fleet is reached.
+/// The addresses of the running fleet.
 struct Addresses {
     http: Address,
-    /// For operators.
+    /// The controller's address for operators.
     grpc: Address,
-    /// The controller's, for our own processes.
+    /// The controller's address for Muster's own processes.
     socket: Address,
-    /// Whether clients need a key.
+    /// Whether clients need an API key.
     needs_key: bool,
 }
 
-/// The children, in the order in which they are stopped.
+/// The child processes, in the order in which they are stopped.
 #[derive(Default)]
 struct Fleet {
     gateway: Vec<Process>,
@@ -223,8 +217,8 @@ impl Fleet {
         })
     }
 
-    /// Stops everything in order. Each group has its own time, so that a gateway whose streams take long costs no worker its life; another
-    /// signal turns asking into killing, for all that is left.
+    /// Stops everything in order. Each group has its own time limit, so that long streams of the gateway do not cost the workers theirs. A
+    /// second signal kills everything that is left.
     async fn drain(&mut self, signals: &mut Signals, timeout: Duration) {
         let mut urgency = Urgency::Term;
         for group in [&mut self.gateway, &mut self.workers, &mut self.controller] {
@@ -252,7 +246,7 @@ impl Fleet {
     }
 }
 
-/// Waits until all are ready; the first one's address.
+/// Waits until all processes are ready. Returns the address of the first.
 async fn first_ready(processes: &mut [Process]) -> Result<Address, UpError> {
     let mut first = None;
     for process in processes {
@@ -270,10 +264,10 @@ async fn all_ended(processes: &mut [Process]) {
     }
 }
 
-/// Signals so close together are one wish: `timeout` and some supervisors signal a process, and then its group.
+/// Signals within this time count as one: `timeout` and some supervisors signal a process and then its group.
 const ONE_WISH: Duration = Duration::from_millis(300);
 
-/// The signals that end `muster up`.
+/// The signals that stop `muster up`.
 struct Signals {
     term: Signal,
     interrupt: Signal,
@@ -307,7 +301,7 @@ impl Signals {
     }
 }
 
-/// Says where everything is, and what to try.
+/// Prints the addresses and a command to try.
 async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Result<(), Failure> {
     let all = models(&addresses.socket).await;
     let models: Vec<&str> = all.iter().map(|model| model.id.as_str()).collect();
@@ -350,7 +344,7 @@ async fn announce(output: Output, addresses: &Addresses, took: Duration) -> Resu
     ))
 }
 
-/// An address that a client on this box can dial.
+/// The address as a client on this machine can connect to it.
 fn dialable(listen: &str) -> String {
     let port = listen.rsplit_once(':').map_or("", |(_, port)| port);
     if listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:") {
@@ -360,7 +354,7 @@ fn dialable(listen: &str) -> String {
     }
 }
 
-/// The catalogue's ids; empty if the controller does not say, which is no reason to stop.
+/// The models of the catalogue; empty if the controller does not answer, which is no reason to stop.
 async fn models(socket: &Address) -> Vec<Model> {
     let mut client = ControlClient::new(net::channel_lazy(socket, &Credentials::none()))
         .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES);

@@ -1,27 +1,27 @@
-//! The receiving end of sd_notify: a unix datagram socket per child, so that readiness is an event and nothing is polled.
+//! The receiving end of sd_notify: a unix datagram socket per child, so that readiness arrives as an event without polling.
 
 use std::{io, path::Path};
 
 use muster_proto::net::Address;
 use tokio::net::UnixDatagram;
 
-/// A child's socket. Its path goes into the child's `NOTIFY_SOCKET`.
+/// The socket of one child. Its path is the child's `NOTIFY_SOCKET`.
 #[derive(Debug)]
 pub(crate) struct NotifySocket(UnixDatagram);
 
-/// What a child said.
+/// A message of a child.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// It is ready.
+    /// The child is ready.
     pub(crate) ready: bool,
-    /// It lives.
+    /// The child gives a sign of life.
     pub(crate) alive: bool,
-    /// Where it really listens.
+    /// The address that the child listens on.
     pub(crate) address: Option<Address>,
 }
 
 impl NotifySocket {
-    /// Binds `path`, replacing what a predecessor left: the run directory is ours alone, by its lock.
+    /// Binds `path` in place of what a predecessor left: the lock makes the run directory ours.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -30,7 +30,7 @@ impl NotifySocket {
         UnixDatagram::bind(path).map(Self)
     }
 
-    /// The next message.
+    /// Waits for the next message.
     pub(crate) async fn recv(&self) -> io::Result<Message> {
         let mut buffer = [0; 4096];
         let length = self.0.recv(&mut buffer).await?;

@@ -1,4 +1,4 @@
-//! From flags to command lines: what is started, with which arguments.
+//! Makes the command lines of the child processes from the flags.
 
 use std::{
     ffi::OsString,
@@ -26,11 +26,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Checks what can be checked now.
+    /// Checks what can be checked before the start.
     pub(crate) fn new(options: UpOptions) -> Result<Self, UpError> {
         let binaries = binaries()?;
         for path in &options.configs {
-            // Whether it is a good one is the controller's business.
+            // The controller checks the contents.
             std::fs::File::open(path).map_err(|error| UpError::NoFile {
                 flag: "--config",
                 path: path.clone(),
@@ -63,7 +63,7 @@ impl Plan {
         })
     }
 
-    /// The controller; it keeps operators' port over restarts.
+    /// The controller's command line. After a restart it listens on the same port for operators.
     pub(crate) fn controller(&self) -> Spec {
         let mut args = self.common();
         for path in &self.configs {
@@ -85,7 +85,7 @@ impl Plan {
             self.options.ctx_size.map(|size| size.to_string()),
         );
         flag(&mut args, "--llamacpp", self.options.llamacpp.clone());
-        // Joined to its flag, since its value begins with a dash.
+        // Joined to its flag, because its value begins with a dash.
         let llamacpp_args = self.options.llamacpp_args.as_ref();
         args.extend(llamacpp_args.map(|words| format!("--llamacpp-args={words}").into()));
         args.extend(["--listen".into(), self.socket().to_string().into()]);
@@ -97,24 +97,25 @@ impl Plan {
         }
     }
 
-    /// Where the controller listens for the others.
+    /// The controller's address for the other processes.
     pub(crate) fn socket(&self) -> Address {
         Address::Unix(self.directories.run().join(place::CONTROLLER_SOCKET))
     }
 
-    /// Whether clients need a key.
+    /// Whether clients need an API key.
     pub(crate) fn needs_key(&self) -> bool {
         let keys = &self.options.keys;
         !keys.api_key.is_empty() || !keys.api_key_file.is_empty()
     }
 
-    /// What only those get who check keys.
+    /// Environment variables that only processes get that check keys.
     fn secrets(&self) -> Vec<(&'static str, OsString)> {
         let set = |(_, value): &(_, OsString)| !value.is_empty();
         self.options.keys.environment().into_iter().filter(set).collect()
     }
 
-    /// One worker per `--device`, which owns all that it names, `A+B`. Gateways learn its socket from the controller.
+    /// The command lines of the workers: one per `--device`, which has all devices that it names (`A+B`). Gateways learn a worker's socket
+    /// from the controller.
     pub(crate) fn workers(&self, controller: &Address) -> Vec<Spec> {
         self.devices
             .iter()
@@ -127,7 +128,7 @@ impl Plan {
                 }
                 args.extend(["--name".into(), name.clone().into()]);
                 args.extend(["--drain-timeout".into(), self.drain_seconds()]);
-                // One for all: workers of a host share it.
+                // The workers of a host share it.
                 args.extend(["--run-dir".into(), self.directories.run().into()]);
                 if let Some(path) = &self.options.llama_server {
                     args.extend(["--llama-server".into(), path.into()]);
@@ -138,7 +139,7 @@ impl Plan {
             .collect()
     }
 
-    /// The gateway; it keeps its port.
+    /// The gateway's command line. After a restart it listens on the same port.
     pub(crate) fn gateway(&self, controller: &Address) -> Spec {
         let mut args = self.common();
         args.extend(["--controller".into(), controller.to_string().into()]);
@@ -186,12 +187,13 @@ fn flag(args: &mut Vec<OsString>, name: &str, value: Option<String>) {
     }
 }
 
-/// The devices of this box. GPUs and NPUs come with their runtimes.
+/// The devices of this machine. GPUs and NPUs come with their runtimes.
 fn found() -> Vec<String> {
     vec!["cpu".to_owned()]
 }
 
-/// A worker's name over restarts: its device, without a host's name, which containers change at every start.
+/// The name of a worker, the same after restarts. It comes from the device and not from the host name, which changes at each start of a
+/// container.
 fn worker_name(devices: &str) -> String {
     let name = |device: &str| {
         let mut parts = device.splitn(3, ':');

@@ -1,4 +1,4 @@
-//! Finds out that an address is taken before anything is started, so that the error names the port and not a child's exit.
+//! Checks that an address is free before anything is started, so that the error names the port and not a child's exit.
 
 use std::{io::ErrorKind, net::TcpListener};
 
@@ -6,9 +6,9 @@ use muster_proto::net::Address;
 
 use super::UpError;
 
-/// Fails if `what` could not listen on `address` now.
+/// Fails if `what` cannot listen on `address` now.
 pub(crate) fn check(what: &'static str, flag: &'static str, address: &Address) -> Result<(), UpError> {
-    // A unix socket's file is checked by the process that replaces a stale one.
+    // The process that replaces a stale socket checks that file itself.
     let Address::Tcp(text) = address else {
         return Ok(());
     };
