@@ -1,4 +1,4 @@
-//! `muster-controller`: see the library.
+//! The binary `muster-controller`; the library does the work.
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory as _, FromArgMatches as _};
@@ -18,12 +18,12 @@ fn main() -> anyhow::Result<()> {
     process::init_logging(options.log_level);
     process::raise_file_limit();
     KeyOptions::warn_of_command_line(&matches);
-    // One task owns the fleet and the rest only moves messages: one thread is enough, and switches least.
+    // One task owns the fleet and the others only move messages, so one thread is enough and causes the fewest switches.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let ended = runtime.block_on(run(options));
-    // A look at a disk that hangs is not waited for.
+    // Do not wait for a look at a disk that hangs.
     runtime.shutdown_background();
     ended
 }
@@ -34,7 +34,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let config = Config::load(&options.config, limits, &defaults)?;
     let doors = doors(&options).await?;
     let mut controller = Controller::start(config, &options.state_dir, doors).await?;
-    // Ends with the runtime.
+    // This task ends with the runtime.
     tokio::spawn(process::show_life(controller.life().clone()));
     process::notify_ready(controller.operators().unwrap_or_else(|| controller.address()));
     tokio::select! {

@@ -6,11 +6,11 @@
 //!                            └────────────── subscribe: snapshot ◄──────┘
 //! ```
 //!
-//! Invariants: what changed since the last commit is in exactly one delta; versions count up in an epoch; a snapshot and the ring that
-//! continues it are taken in one step of the driver, so nothing falls between them. The ring is bounded: a watcher that is overtaken starts
-//! anew from a snapshot, and nobody waits for it.
+//! Invariants: each change since the last commit is in exactly one delta; versions count up within an epoch; a snapshot and the ring that
+//! continues it are taken in one step of the driver, so nothing is lost between them. The ring is limited: a watcher that lags too far
+//! starts again with a snapshot, and nobody waits for it.
 //!
-//! Architecture invariant: the publisher does not know why a route is there.
+//! Architecture invariant: the publisher does not know why a route exists.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,12 +20,12 @@ use std::{
 use muster_proto::v1::{ModelSummary, Route, RouteDelta, RouteUpdate, SnapshotPart, route_update::Kind};
 use tokio::sync::broadcast;
 
-/// Deltas a watcher may be behind.
+/// Number of deltas that a watcher may lag behind.
 const RING: usize = 1024;
-/// Routes, and models, in one part of a snapshot.
+/// Number of routes, or models, in one part of a snapshot.
 const PART: usize = 256;
 
-/// Owns the table; the driver has it.
+/// The route table and its watchers; owned by the driver.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     epoch: u64,
@@ -38,35 +38,35 @@ pub(crate) struct Publisher {
     sender: broadcast::Sender<Step>,
 }
 
-/// Whether the controller has heard from all its workers.
+/// Whether the controller has heard from all known workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Settled {
     No,
-    /// Yes, and watchers are to hear it with the next commit.
+    /// It has; watchers are told with the next commit.
     Untold,
     Yes,
 }
 
-/// What the ring carries.
+/// An element of the ring.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     /// A change.
     Delta(Arc<RouteUpdate>),
-    /// The epoch changed: subscribe again.
+    /// The epoch changed: watchers must subscribe again.
     Anew,
 }
 
-/// A snapshot and what follows it.
+/// A snapshot and the updates that follow it.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// At least one part.
+    /// The snapshot in one or more parts.
     pub(crate) snapshot: Vec<RouteUpdate>,
-    /// Everything after it.
+    /// The updates after the snapshot.
     pub(crate) steps: broadcast::Receiver<Step>,
 }
 
 impl Publisher {
-    /// An empty, unsettled table.
+    /// An empty table that is not settled.
     pub(crate) fn new(epoch: u64) -> Self {
         Self {
             epoch,
@@ -80,7 +80,7 @@ impl Publisher {
         }
     }
 
-    /// Puts a route; the same one again changes nothing.
+    /// Adds or replaces a route. An equal route changes nothing.
     pub(crate) fn put_route(&mut self, route: Route) {
         let id = route
             .instance
@@ -99,12 +99,12 @@ impl Publisher {
         }
     }
 
-    /// A route, as published or about to be.
+    /// A route, published or about to be.
     pub(crate) fn route(&self, instance: &str) -> Option<&Route> {
         self.routes.get(instance)
     }
 
-    /// Puts a model; the same one again changes nothing.
+    /// Adds or replaces a model. An equal model changes nothing.
     pub(crate) fn put_model(&mut self, model: ModelSummary) {
         if self.models.get(&model.id) != Some(&model) {
             self.changed_models.insert(model.id.clone());
@@ -118,27 +118,27 @@ impl Publisher {
         }
     }
 
-    /// Everything that was not mentioned by now is not there.
+    /// Marks the table as settled: what it does not have does not exist.
     pub(crate) fn settle(&mut self) {
         if self.settled == Settled::No {
             self.settled = Settled::Untold;
         }
     }
 
-    /// Whether [`Self::settle`] was called.
+    /// Whether the table is settled.
     pub(crate) fn settled(&self) -> bool {
         self.settled != Settled::No
     }
 
-    /// A new epoch: every watcher starts anew.
+    /// Begins a new epoch: every watcher starts again.
     pub(crate) fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.version = 0;
-        // Nobody listening is no failure.
+        // If nobody listens, that is no failure.
         drop(self.sender.send(Step::Anew));
     }
 
-    /// Tells watchers what changed since the last time.
+    /// Sends watchers the changes since the last commit.
     pub(crate) fn commit(&mut self) {
         let settling = self.settled == Settled::Untold;
         if self.changed_routes.is_empty() && self.changed_models.is_empty() && !settling {
@@ -152,7 +152,7 @@ impl Publisher {
             .into_iter()
             .partition(|id| self.models.contains_key(id));
         let delta = RouteDelta {
-            // A watcher may have opened its eyes at any time before: what settles the table says all of it.
+            // A watcher may have subscribed at any time before, so the update that settles the table contains all of it.
             upserted: if settling {
                 self.routes.values().cloned().collect()
             } else {
@@ -178,7 +178,7 @@ impl Publisher {
         drop(self.sender.send(Step::Delta(Arc::new(update))));
     }
 
-    /// Everything now, and what follows.
+    /// The whole table, and the updates that follow.
     pub(crate) fn subscribe(&self) -> Subscription {
         let routes: Vec<&Route> = self.routes.values().collect();
         let models: Vec<&ModelSummary> = self.models.values().collect();

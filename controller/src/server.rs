@@ -1,7 +1,7 @@
-//! The process: everything started in order, and ended in order (PROTOCOL.md 23).
+//! The controller's process: starts and ends everything in order (PROTOCOL.md 23).
 //!
-//! Start: configuration → state directory → epoch written → driver → services. End: not serving → the driver stops (nothing is released or
-//! unloaded on the way out: the fleet goes on without us) → streams end → connections close → state is written.
+//! Start: configuration → state directory → epoch written → driver → services. End: not serving → the driver stops (it releases and unloads
+//! nothing, so the fleet goes on) → streams end → connections close → state is written.
 
 use std::{path::Path, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
     state::StateError,
 };
 
-/// What a controller serves, to whom it may.
+/// The services that a controller offers, each to callers that may use it.
 const SERVICES: [&str; 4] = [
     control_server::SERVICE_NAME,
     fleet_server::SERVICE_NAME,
@@ -41,18 +41,18 @@ const SERVICES: [&str; 4] = [
 /// How long connections may take to close at the end.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Where a controller is reached.
+/// The listeners of a controller.
 #[derive(Debug)]
 pub struct Doors {
-    /// By workers and gateways.
+    /// For workers and gateways.
     pub parts: Door,
-    /// By operators, beside that.
+    /// A separate one for operators.
     pub operators: Option<Door>,
 }
 
 type Served = Result<(), tonic::transport::Error>;
 
-/// A controller at work. Dropped without [`Controller::shutdown`], it ends with the runtime.
+/// A running controller. If it is dropped without [`Controller::shutdown`], it ends with the runtime.
 #[derive(Debug)]
 pub struct Controller {
     address: Address,
@@ -62,26 +62,26 @@ pub struct Controller {
     life: Life,
     tasks: TaskTracker,
     driver: JoinHandle<()>,
-    /// One for each door.
+    /// One server per listener.
     servers: JoinSet<Served>,
 }
 
-/// Why a controller does not start or ends badly.
+/// Why a controller does not start, or why it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The state directory is of no use.
+    /// The state directory cannot be used.
     #[error("the state directory cannot be used")]
     State(#[from] StateError),
-    /// Reflection could not be set up.
+    /// gRPC reflection could not be set up.
     #[error("reflection cannot be served")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// Serving failed.
+    /// A server failed.
     #[error("serving failed")]
     Serve(#[from] tonic::transport::Error),
-    /// A part without which the controller is of no use.
+    /// A part that the controller needs has ended.
     #[error("a part of the controller ended by itself: {0}")]
     Ended(String),
-    /// A task of ours panicked.
+    /// A task panicked.
     #[error("a task failed")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -90,7 +90,7 @@ impl Controller {
     /// Starts a controller on bound sockets.
     ///
     /// # Errors
-    /// The state directory is of no use or taken by another controller.
+    /// The state directory cannot be used, or another controller uses it.
     pub async fn start(config: Config, state_dir: &Path, doors: Doors) -> Result<Self, ServerError> {
         let address = doors.parts.address().clone();
         let operators = doors.operators.as_ref().map(|door| door.address().clone());
@@ -123,25 +123,25 @@ impl Controller {
         })
     }
 
-    /// Where workers and gateways really come in.
+    /// The address of the listener for workers and gateways.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Where operators really come in, if they have a door of their own.
+    /// The address of the separate listener for operators, if there is one.
     #[must_use]
     pub fn operators(&self) -> Option<&Address> {
         self.operators.as_ref()
     }
 
-    /// Whether it is alive, for its supervisor.
+    /// The sign of life for its supervisor.
     #[must_use]
     pub fn life(&self) -> &Life {
         &self.life
     }
 
-    /// Resolves when a part of it has ended by itself, which is a failure.
+    /// Waits until a part of the controller ends by itself, which is a failure.
     ///
     /// # Errors
     /// Why it ended.
@@ -153,7 +153,7 @@ impl Controller {
         }
     }
 
-    /// Ends it in order.
+    /// Ends the controller in order.
     ///
     /// # Errors
     /// A task had failed.
@@ -173,14 +173,14 @@ impl Controller {
         self.tasks.wait().await;
         match timeout(CLOSING, all_served(&mut self.servers)).await {
             Ok(served) => served?,
-            // They are aborted with the set.
+            // They are aborted when the set is dropped.
             Err(_) => tracing::warn!("connections did not close in time"),
         }
         driver.map_err(ServerError::from)
     }
 }
 
-/// Health as it really is: while the driver stands still, nothing here serves.
+/// Keeps the health service up to date: while the driver is stuck, the controller is not serving.
 async fn tell_health(health: HealthReporter, life: Life, stop: CancellationToken) {
     let mut told = true;
     while timeout(BEAT_EVERY, stop.cancelled()).await.is_err() {
@@ -202,7 +202,7 @@ async fn set_health(health: &HealthReporter, serving: bool) {
         control_server::SERVICE_NAME,
         models_server::SERVICE_NAME,
         fleet_server::SERVICE_NAME,
-        // The server as a whole.
+        // The empty name is the server as a whole.
         "",
     ] {
         health.set_service_status(service, status).await;
@@ -216,7 +216,7 @@ async fn all_served(servers: &mut JoinSet<Served>) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// A server's future; everything that can fail is set up before it runs. The door says which of the services it offers.
+/// A server's future. Everything that can fail is set up before it runs. The listener decides which services it offers.
 fn serve(
     door: Door,
     handle: Handle,
@@ -228,7 +228,7 @@ fn serve(
         let builder = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-        // What is served here, not all that the files define.
+        // Only services that are served here, not all in the files.
         let offered = SERVICES.into_iter().filter(|service| door.offers(service));
         offered.fold(builder, tonic_reflection::server::Builder::with_service_name)
     };

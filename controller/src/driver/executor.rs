@@ -1,4 +1,4 @@
-//! Carries out what policy wants. It decides nothing: where something cannot be carried out, policy hears that nobody knows.
+//! Carries out policy's effects. It decides nothing: if an effect cannot be carried out, policy hears that its result is unknown.
 
 use muster_core::{InstanceId, ModelId, WorkerId};
 use muster_policy::{Command, CommandId, Decision, DecisionKind, Effect, Event, Outcome, RouteState};
@@ -57,7 +57,7 @@ impl Driver {
             Effect::Settled => {
                 tracing::info!("the fleet has settled");
                 self.routes.settle();
-                // Those that did not come in that time are lost, and will expire.
+                // Workers that did not come in that time are lost and will expire.
                 for worker in self.writer.here() {
                     if self.sessions.of(&worker).is_none() {
                         self.writer.away(&worker, false);
@@ -146,7 +146,7 @@ impl Driver {
             reason = event.reason,
             "decided"
         );
-        // Nobody watching is no failure.
+        // If nobody watches, that is no failure.
         drop(self.events.send(event));
     }
 }

@@ -1,7 +1,7 @@
-//! What a load would do: of a model as it stands, or in place of what is loaded of it.
+//! What a load of a model would do: now, or in place of the model's loaded instances.
 //!
-//! For the latter the policy is asked what it would do with a fleet of the same workers on which everything but that model runs. Such a fleet is
-//! made for the question and thrown away.
+//! For the second question policy is asked about a fleet with the same workers on which everything runs except that model. That fleet is
+//! made for the question and then dropped.
 
 use muster_core::{Code, Error, InstanceId};
 use muster_policy::{Event, Explanation, Fleet, Moment};
@@ -42,7 +42,7 @@ impl Driver {
             && let Some(refusal) = shown.refusal.as_mut()
             && Code::parse(&refusal.code) == Some(Code::NoWorker)
         {
-            // Policy's words are about a load that waited for one.
+            // Policy's message is about a load that waited for a worker.
             refusal.message = match request.device_id.as_str() {
                 "" => format!("no worker that is here can load {}", request.model),
                 device => format!("no worker that is here can load {} on `{device}`", request.model),
@@ -74,7 +74,7 @@ impl Driver {
         models.push(wanted);
 
         let policy = muster_policy::Config {
-            // Who is not here is not waited for.
+            // Absent workers are not waited for.
             worker_wait: std::time::Duration::ZERO,
             ..self.config.policy.clone()
         };
@@ -90,7 +90,7 @@ impl Driver {
                     .collect(),
                 ..v1::WorkerReport::default()
             };
-            // What is malformed has been told of when it came.
+            // Malformed entries were reported when they came.
             let (report, _) = convert::report::report(&wire);
             let joined = Event::WorkerJoined {
                 facts: view.facts,

@@ -1,7 +1,9 @@
-//! Engines of lost workers, watched until they are shown gone (PROTOCOL.md 1): by this process where it can see them itself, else through a
-//! live worker that can.
+//! Watches engines of lost workers until they have ended (PROTOCOL.md 1): by looking at the process if it is visible here, else through a
+//! live worker that can see it.
 //!
-//! A pid means something only inside its pid namespace, and a missing one is no proof: so an engine's end counts only if its process was
+//! A pid means something only inside its pid namespace, and a missing pid proves nothing. So an engine has ended only if its process was
+//! seen here with the right start time while its worker was connected and is gone now; or if a worker of the same host and pid namespace
+//! says so.
 //! seen here, with the right start time, while its worker was connected; or if a worker of the same host and pid namespace says so.
 //!
 //! ```text
@@ -24,16 +26,16 @@ use super::{Driver, sessions::Sent};
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// Engines that were seen, by instance, and when to look at those of lost workers.
+/// Engines that were seen, by instance, and the next look at those of lost workers.
 #[derive(Debug, Default)]
 pub(super) struct Ghosts {
     seen: BTreeMap<String, Vec<ProcessId>>,
-    /// Questions to other workers without an answer, by their id on the wire.
+    /// Unanswered questions to other workers: the instance for each command id.
     asked: BTreeMap<String, InstanceId>,
-    /// The question about each that has no answer.
+    /// The unanswered question about each instance.
     open: BTreeMap<InstanceId, Question>,
     questions: u64,
-    /// Where there are any, as far as is known.
+    /// Hosts that may have such engines.
     hosts: BTreeSet<HostId>,
     next: Option<Look>,
 }
@@ -52,26 +54,26 @@ struct Look {
 }
 
 impl Ghosts {
-    /// Remembers an instance's processes if they can be seen from here.
+    /// Remembers an instance's processes if they are visible here.
     pub(super) fn note(&mut self, status: &InstanceStatus) {
         let known = self.seen.get(&status.instance_id);
         if known.is_some_and(|known| *known == status.engine) {
             return;
         }
-        // The root of the tree is first; helpers may already have ended.
+        // The root of the process tree is first; helper processes may already have ended.
         if status.engine.first().is_some_and(runs) {
             self.seen
                 .insert(status.instance_id.clone(), status.engine.clone());
         }
     }
 
-    /// Forgets an instance that has ended.
+    /// Removes an instance that has ended.
     pub(super) fn remove(&mut self, instance: &InstanceId) {
         self.seen.remove(instance.as_str());
         self.remove_question(instance);
     }
 
-    /// A worker of this host was lost, or one came that may see its engines: looks begin.
+    /// Begins to look at the host's engines: one of its workers was lost, or one joined that may see them.
     pub(super) fn begin(&mut self, host: HostId) {
         self.hosts.insert(host);
         self.next = Some(Look {
@@ -80,14 +82,14 @@ impl Ghosts {
         });
     }
 
-    /// The ghost that a question was about, once.
+    /// The instance that a question was about; each answer counts once.
     pub(super) fn answered(&mut self, wire_id: &str) -> Option<InstanceId> {
         let ghost = self.asked.remove(wire_id)?;
         self.open.remove(&ghost);
         Some(ghost)
     }
 
-    /// Whether a question about a ghost may still be answered; one that was not in time is forgotten.
+    /// Whether the question about a ghost is still unanswered. A question that took too long is dropped.
     fn waits(&mut self, ghost: &InstanceId, patience: Duration) -> bool {
         let Some(question) = self.open.get(ghost) else {
             return false;
@@ -105,14 +107,14 @@ impl Ghosts {
         }
     }
 
-    /// A worker's session is over: it answers nothing any more.
+    /// Drops the questions to a worker whose session has ended.
     pub(super) fn unanswered_by(&mut self, worker: &WorkerId) {
         let asked = self.open.iter().filter(|(_, question)| question.asked == *worker);
         let ghosts: Vec<InstanceId> = asked.map(|(ghost, _)| ghost.clone()).collect();
         ghosts.iter().for_each(|ghost| self.remove_question(ghost));
     }
 
-    /// When to look next.
+    /// When the next look is due.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.next.map(|look| look.at)
     }
@@ -156,7 +158,7 @@ impl Driver {
         self.feed(Event::GhostGone { instance });
     }
 
-    /// Asks a live worker that sees the same processes as the lost one did; false if there is none.
+    /// Asks a live worker that sees the same processes as the lost one. Returns false if there is none.
     fn ask_about(&mut self, ghost: &InstanceId, lost: &WorkerId) -> bool {
         if self.ghosts.waits(ghost, self.config.timing.command_wait) {
             return true;
@@ -184,7 +186,7 @@ impl Driver {
         true
     }
 
-    /// A worker looked at a ghost's processes.
+    /// Handles a worker's answer about a ghost's processes.
     pub(super) fn looked_at(&mut self, ghost: InstanceId, outcome: &v1::Outcome) {
         if let Some(v1::outcome::Kind::Done(_)) = outcome.kind {
             self.ghost_gone(ghost);
@@ -192,12 +194,12 @@ impl Driver {
     }
 }
 
-/// Whether a process runs here: same pid, same start time (field 22 of `/proc/PID/stat`, proc(5)), and no zombie, whose memory is back.
+/// Whether a process runs here: same pid and start time (field 22 of `/proc/PID/stat`, proc(5)), and not a zombie, whose memory is free.
 fn runs(process: &ProcessId) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)) else {
         return false;
     };
-    // The second field is the command in parentheses, and may hold anything.
+    // The second field is the command in parentheses, which may contain anything.
     let Some((_, rest)) = stat.rsplit_once(')') else {
         return false;
     };

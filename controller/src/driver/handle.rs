@@ -1,4 +1,4 @@
-//! The driver as everyone else sees it: a handle that is cheap to clone.
+//! The handle by which all others use the driver. Cheap to clone.
 
 use std::sync::{
     Arc,
@@ -25,7 +25,7 @@ use crate::{
     state::Saving,
 };
 
-/// Sending ends of the driver's lanes.
+/// The sending ends of the driver's lanes.
 #[derive(Debug, Clone)]
 pub(crate) struct Lanes {
     outcomes: mpsc::Sender<SessionId>,
@@ -37,7 +37,7 @@ pub(crate) struct Lanes {
     joining: Arc<AtomicUsize>,
 }
 
-/// The lanes, both ends.
+/// Both ends of the lanes.
 pub(super) fn lanes() -> (Lanes, Inbox) {
     let (outcomes, with_outcomes) = mpsc::channel(WORKERS);
     let (reports, with_reports) = mpsc::channel(WORKERS);
@@ -69,7 +69,7 @@ pub(super) fn lanes() -> (Lanes, Inbox) {
     )
 }
 
-/// Asks the driver.
+/// A handle of the driver.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     lanes: Lanes,
@@ -82,7 +82,7 @@ pub(crate) struct Handle {
     troubles: watch::Receiver<Vec<String>>,
 }
 
-/// A worker that is about to join: from its call until the driver takes its hello, or it is gone.
+/// Counts a worker that is about to join: from its call until the driver has its hello, or the worker is gone.
 #[derive(Debug)]
 pub(crate) struct Joining(Arc<AtomicUsize>);
 
@@ -92,20 +92,20 @@ impl Drop for Joining {
     }
 }
 
-/// Nobody hears what a session says any more.
+/// The driver no longer reads what the session says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unheard;
 
-/// An open `EnsureLoaded` stream: while it lives, the hold does.
+/// An open `EnsureLoaded` stream. The hold lives as long as this value.
 #[derive(Debug)]
 pub(crate) struct Ensure {
-    // Dropped before `_end` is sent, so that a driver that sees the end first finds nobody listening.
+    // Dropped before `_end` is sent, so that a driver that sees the end first finds no listener.
     receiver: watch::Receiver<Option<v1::EnsureLoadedEvent>>,
     _end: OnDrop<Closing>,
 }
 
 impl Ensure {
-    /// The next word; none when another stream took this hold over, or the controller ends.
+    /// The next event; none when another stream has taken over this hold, or the controller ends.
     pub(crate) async fn next(&mut self) -> Option<v1::EnsureLoadedEvent> {
         loop {
             self.receiver.changed().await.ok()?;
@@ -116,23 +116,23 @@ impl Ensure {
     }
 }
 
-/// An operator's call under way; it goes on without a listener.
+/// An operator's call in progress. It goes on if this value is dropped.
 #[derive(Debug)]
 pub(crate) struct RunningCall {
     receiver: watch::Receiver<CallState>,
 }
 
-/// What a call said.
+/// A message about a call.
 #[derive(Debug)]
 pub(crate) enum Word {
-    /// It is under way.
+    /// The call goes on.
     Progress(Box<v1::load_model_event::Kind>),
-    /// It is over.
+    /// The call has ended.
     Done(Answer),
 }
 
 impl RunningCall {
-    /// The next word.
+    /// Waits for the next message.
     ///
     /// # Errors
     /// The call failed, or the controller ends.
@@ -148,7 +148,7 @@ impl RunningCall {
         }
     }
 
-    /// The last word.
+    /// Waits for the call's end.
     ///
     /// # Errors
     /// As [`RunningCall::next`].
@@ -183,12 +183,12 @@ impl Handle {
         }
     }
 
-    /// Whether the driver goes on.
+    /// Whether the driver still makes progress.
     pub(crate) fn alive(&self) -> bool {
         self.life.still().is_none()
     }
 
-    /// What the controller cannot do at the moment, in words.
+    /// What the controller cannot do at the moment, in sentences.
     pub(crate) fn troubles(&self) -> Vec<String> {
         self.troubles.borrow().clone()
     }
@@ -208,7 +208,7 @@ impl Handle {
         *self.epoch.borrow()
     }
 
-    /// What the policy decides, from now on.
+    /// A receiver of the events that policy decides from now on.
     pub(crate) fn events(&self) -> broadcast::Receiver<v1::FleetEvent> {
         self.events.subscribe()
     }
@@ -219,15 +219,15 @@ impl Handle {
         Joining(Arc::clone(&self.lanes.joining))
     }
 
-    /// Asks for a worker's place. Waits while the driver is behind; false if the controller ends.
+    /// Asks for a worker's session. Waits while the driver is behind. Returns false if the controller ends.
     pub(crate) async fn join(&self, join: Join) -> bool {
         self.lanes.joins.send(Box::new(join)).await.is_ok()
     }
 
-    /// Hands over what a session said. Waits while the driver is behind: that is its worker's back-pressure.
+    /// Passes on a message of a session. Waits while the driver is behind, which slows the worker down.
     ///
     /// # Errors
-    /// The session counts no more, or the controller ends.
+    /// The session no longer counts, or the controller ends.
     pub(crate) async fn say(
         &self,
         session: &SessionId,
@@ -241,14 +241,14 @@ impl Handle {
             }
         };
         mailbox.send(Box::new(kind)).await.map_err(|_| Unheard)?;
-        // If this task ends here, the session's end has it heard.
+        // If this task ends here, the session's end makes the driver read it.
         turns.send(session.clone()).await.map_err(|_| Unheard)
     }
 
-    /// A worker session's place; its end is told when that is dropped.
+    /// Reserves a place for a worker's session. Dropping the value tells the driver that the session has ended.
     ///
     /// # Errors
-    /// Too many are open; none if the controller ends.
+    /// Too many sessions are open; none if the controller ends.
     pub(crate) fn session(&self, id: SessionId) -> Result<OnDrop<SessionId>, Option<Error>> {
         match self.lanes.ends.clone().try_reserve_owned() {
             Ok(permit) => Ok(OnDrop::new(permit, id)),
@@ -286,7 +286,7 @@ impl Handle {
         Ok(ensure)
     }
 
-    /// Has something done.
+    /// Begins an operator's call.
     ///
     /// # Errors
     /// The controller is overloaded or ends.
@@ -313,10 +313,10 @@ impl Handle {
         receiver.await.map_err(|_| stopping())
     }
 
-    /// Pins or unpins a model; the answer is on disk.
+    /// Pins or unpins a model and waits until that is on disk.
     ///
     /// # Errors
-    /// There is no such model, it cannot be written, or the controller is overloaded or ends.
+    /// The model is unknown, the pin cannot be written, or the controller is overloaded or ends.
     pub(crate) async fn pin(&self, model: String, pinned: bool) -> Result<v1::Model, Status> {
         let (reply, receiver) = oneshot::channel();
         let unknown = unknown_model(&model);
@@ -329,7 +329,7 @@ impl Handle {
         kept.map(|()| model).map_err(StatusExt::into_status)
     }
 
-    /// Resolves when a change is on disk.
+    /// Waits until a change is on disk.
     ///
     /// # Errors
     /// It cannot be written, or the controller ends.
@@ -382,7 +382,7 @@ fn refused<T>(error: &mpsc::error::TrySendError<T>) -> Status {
 mod tests {
     use super::*;
 
-    /// Each session once held a place of the lane that all of them send on: at as many sessions as places, nothing came through.
+    /// Regression: each session held a place in the lane that all of them send on, so with as many sessions as places nothing came through.
     #[test]
     fn sessions_take_no_place_from_their_messages_and_one_too_many_is_refused() {
         let (lanes, mut inbox) = lanes();

@@ -9,12 +9,13 @@
 //! | closings | ends of `EnsureLoaded` streams        | never: each open stream has reserved its place        |
 //! | asks     | calls from outside                    | the call is refused with `queue_full`                 |
 //!
-//! Ends come first, then outcomes, then closings, then one of each of the others and of what is due by the clock, in turn (PROTOCOL.md 21): none of them
-//! waits for ever behind another.
+//! The order is: ends, then outcomes, then closings, then one of each of the others and of what is due by time, in turn (PROTOCOL.md 21).
+//! No lane waits for ever behind another.
 //!
-//! A session's order counts (PROTOCOL.md 3). So what it says lies in a mailbox of its own, and the lanes of outcomes and reports only carry whose turn it
-//! is: an outcome comes before what *other* sessions say, with all that its own session said before it. One session that says much waits for a place in
-//! its own mailbox, and keeps nobody else waiting. What a session has said is heard before its end.
+//! The order within a session matters (PROTOCOL.md 3). So each session has a mailbox for its messages, and the lanes of outcomes and
+//! reports only say whose mailbox to read. An outcome is read before messages of *other* sessions, together with everything that its own
+//! session said before it. A session that says much waits for a place in its own mailbox and delays nobody else. What a session has said is
+//! read before its end.
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
@@ -26,35 +27,35 @@ use tokio_util::sync::CancellationToken;
 use super::{handle::Joining, pulse::Pulse, replace::Replacement};
 use crate::{convert::wish::Wish, routes::Subscription, state::Saving};
 
-/// Places in the lanes of outcomes, of reports and of joins each.
+/// Number of places in each of the lanes for outcomes, reports and joins.
 pub(crate) const WORKERS: usize = 1024;
-/// Places in the mailbox of one session.
+/// Number of places in a session's mailbox.
 pub(crate) const MAILBOX: usize = 16;
-/// Places in the ends' lane: worker sessions that may be open at once.
+/// Number of worker sessions that may be open, which is the size of the ends' lane.
 pub(crate) const SESSIONS: usize = 1 << 14;
-/// Places in the closings' lane: `EnsureLoaded` streams that may be open at once.
+/// Number of `EnsureLoaded` streams that may be open, which is the size of the closings' lane.
 pub(crate) const CLOSINGS: usize = 1 << 16;
-/// Places in the asks' lane.
+/// Number of places in the lane for calls.
 pub(crate) const ASKS: usize = 4096;
 
-/// What a session said, unread.
+/// A message of a session that was not read yet.
 pub(crate) type Said = Box<v1::worker_message::Kind>;
 
-/// A worker that wants a session.
+/// A worker's request for a session.
 #[derive(Debug)]
 pub(crate) struct Join {
-    /// Its name, minted by its task.
+    /// Id of the session, made by its task.
     pub(crate) session: SessionId,
-    /// It is about to join until the driver takes this.
+    /// Counts the worker as about to join until this is dropped.
     pub(crate) joining: Option<Joining>,
-    /// The introduction.
+    /// The worker's introduction.
     pub(crate) hello: v1::Hello,
-    /// Where the session's commands go, each in a box: a channel sets room aside for many. When full the session is ended: one command per instance can be outstanding, so that never
-    /// happens to a worker that reads.
+    /// The channel for the session's commands; boxed, because a channel reserves room for many. If it is full, the session is ended. A
+    /// worker that reads never fills it, since at most one command per instance is outstanding.
     pub(crate) commands: mpsc::Sender<Box<v1::controller_message::Kind>>,
-    /// Ends the session.
+    /// Ends the session when cancelled.
     pub(crate) end: CancellationToken,
-    /// Shows that it lives.
+    /// The worker's signs of life.
     pub(crate) pulse: Pulse,
     /// A silent session of another boot that may be ended for this one.
     pub(crate) silent: Option<SessionId>,
@@ -66,18 +67,18 @@ pub(crate) struct Join {
 pub(crate) enum JoinAnswer {
     /// The session counts from now on.
     Accepted {
-        /// The epoch, kept current.
+        /// The current epoch.
         epoch: watch::Receiver<u64>,
-        /// Its mailbox; closed once it counts no more.
+        /// The session's mailbox. It closes when the session no longer counts.
         mailbox: mpsc::Sender<Said>,
     },
-    /// Another boot of this worker has a session: see whether it lives (PROTOCOL.md 5).
+    /// Another boot of this worker has a session; check whether it is alive (PROTOCOL.md 5).
     Occupied {
-        /// That session.
+        /// The other boot's session.
         session: SessionId,
         pulse: Pulse,
     },
-    /// Not like this.
+    /// The worker may not join.
     Rejected(Error),
 }
 
@@ -85,94 +86,93 @@ pub(crate) enum JoinAnswer {
 #[derive(Debug)]
 pub(crate) struct Closing {
     pub(crate) hold: HoldId,
-    /// Which of the streams with that hold.
+    /// Tells apart streams with the same hold.
     pub(crate) serial: u64,
 }
 
-/// Calls from outside.
+/// A call from outside.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// A gateway wants a model; ignored if nobody listens any more.
+    /// A gateway wants a model. Ignored if nobody listens any more.
     Ensure {
-        /// What it wants.
         wish: Wish,
-        /// Tells this stream from an earlier one with the same id.
+        /// Tells apart streams with the same hold.
         serial: u64,
-        /// The newest word on it.
+        /// The newest event for the stream.
         sender: watch::Sender<Option<v1::EnsureLoadedEvent>>,
     },
-    /// An operator wants something done.
+    /// An operator's call.
     Call {
-        /// Names the call.
+        /// Id of the call.
         request: RequestId,
         order: Order,
-        /// The newest word on it; the call goes on if nobody listens.
+        /// The newest message about the call, which goes on if nobody listens.
         sender: watch::Sender<CallState>,
     },
-    /// An operator pins or unpins a model.
+    /// Pin or unpin a model.
     Pin(Pin),
-    /// Somebody wants to know something.
+    /// A question.
     Query(Query),
-    /// An operator changes the catalogue, or the files of its models.
+    /// A change of the catalogue, or of the files of its models.
     Models(Models),
 }
 
-/// Changes of the catalogue and of files. A dropped reply means that the controller is ending; an asker that has gone is no failure.
+/// A change of the catalogue or of files. A dropped reply means that the controller is ending; if the caller has left, that is no failure.
 #[derive(Debug)]
 pub(crate) enum Models {
-    /// Download a model's files, maybe those of a new definition; the download goes on if nobody listens.
+    /// Download a model's files, perhaps those of a new definition. The download goes on if nobody listens.
     Pull(v1::PullModelRequest, watch::Sender<PullState>),
-    /// Put a user's model into the catalogue, or change it.
+    /// Add a user's model to the catalogue, or change it.
     Register(v1::ModelDefinition, Reply<(v1::Model, Saving)>),
     /// Remove the files of a model that is unloaded.
     RemoveFiles(String, Reply<Removed>),
-    /// Take a user's model out of the catalogue; any other is shown as it is then.
+    /// Remove a user's model from the catalogue. Any other model stays and is returned.
     Remove(String, Reply<(Option<v1::Model>, Saving)>),
     /// Save options for a model's loads.
     SetOptions(v1::SetModelOptionsRequest, Reply<(v1::Model, Saving)>),
-    /// Ask the hub what a repository has.
+    /// List what a repository on the hub has.
     ListVariants(String, Reply<v1::HubListing>),
-    /// Give a model another name.
+    /// Give a model a further name.
     SetAlias(v1::Alias, Reply<Saving>),
-    /// Take such a name away.
+    /// Remove a further name.
     DeleteAlias(String, Reply<Saving>),
-    /// All such names.
+    /// List all further names.
     ListAliases(Reply<Vec<v1::Alias>>),
 }
 
-/// Where an answer goes.
+/// The sender of an answer.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
-/// How a pull stands.
+/// The state of a pull.
 #[derive(Debug, Clone)]
 pub(crate) enum PullState {
     /// Nothing to tell yet.
     Waiting,
-    /// It goes on.
+    /// The download goes on.
     Progress(v1::FetchProgress),
-    /// The last word.
+    /// The download has ended.
     Done(Result<(), Error>),
 }
 
-/// Files that were removed.
+/// The result of removing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Removed {
     /// Bytes freed on all workers.
     pub(crate) freed: u64,
 }
 
-/// A model to be pinned or unpinned.
+/// A request to pin or unpin a model.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    /// Its id.
+    /// Id of the model.
     pub(crate) model: String,
-    /// Which of the two.
+    /// True to pin, false to unpin.
     pub(crate) pinned: bool,
-    /// The model afterwards, and when that is on disk; none if there is no such model.
+    /// Receives the model afterwards and when that is on disk; none if there is no such model.
     pub(crate) reply: oneshot::Sender<Option<(v1::Model, Saving)>>,
 }
 
-/// What an operator wants done.
+/// An operator's order.
 #[derive(Debug)]
 pub(crate) enum Order {
     Load(v1::LoadModelRequest),
@@ -181,72 +181,72 @@ pub(crate) enum Order {
     Forget(v1::ForgetWorkerRequest),
 }
 
-/// How a call stands.
+/// The state of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum CallState {
     /// Nothing to tell yet.
     Waiting,
-    /// A load is under way.
+    /// The load goes on.
     Progress(Box<v1::load_model_event::Kind>),
-    /// The last word.
+    /// The call has ended.
     Done(Result<Answer, Error>),
 }
 
-/// What a call comes to.
+/// The result of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     /// The model afterwards.
     Model(Box<v1::Model>),
-    /// The instances that were forgotten.
+    /// The ids of the forgotten instances.
     Forgotten(Vec<String>),
 }
 
-/// A question; a dropped sender means that the controller is ending.
+/// A question. A dropped sender means that the controller is ending.
 #[derive(Debug)]
 pub(crate) enum Query {
-    /// The catalogue.
+    /// List the catalogue.
     Models(v1::ListModelsRequest, oneshot::Sender<v1::ListModelsResponse>),
-    /// One model.
+    /// Show one model.
     Model(String, oneshot::Sender<Option<v1::Model>>),
-    /// What a load of a model would do, with at most so many places in detail.
+    /// Explain a load of a model, with at most this many places in detail.
     Explain(v1::ExplainLoadRequest, usize, Reply<v1::ExplainLoadResponse>),
-    /// What a load of a model comes to that may be loaded already.
+    /// Compare a load with the model's loaded instances.
     Replacement(v1::LoadModelRequest, Reply<Replacement>),
     Devices(oneshot::Sender<v1::ListDevicesResponse>),
     Workers(oneshot::Sender<v1::ListWorkersResponse>),
-    /// Counters.
+    /// Return counters.
     Stats(oneshot::Sender<v1::GetStatsResponse>),
-    /// Routes, now and from now on.
+    /// Subscribe to routes.
     Routes(oneshot::Sender<Subscription>),
 }
 
-/// The controller's end of the lanes.
+/// The driver's end of the lanes.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// Sessions with an outcome in their mailbox.
     pub(crate) outcomes: mpsc::Receiver<SessionId>,
-    /// Sessions with something else there.
+    /// Sessions with another message in their mailbox.
     pub(crate) reports: mpsc::Receiver<SessionId>,
     /// Workers that introduce themselves.
     pub(crate) joins: mpsc::Receiver<Box<Join>>,
-    /// Sessions whose tasks ended, for whatever reason.
+    /// Sessions whose tasks have ended.
     pub(crate) ends: mpsc::Receiver<SessionId>,
     /// Ends of streams.
     pub(crate) closings: mpsc::Receiver<Closing>,
     /// Calls.
     pub(crate) asks: mpsc::Receiver<Ask>,
-    /// Workers that are about to join.
+    /// Number of workers that are about to join.
     pub(crate) joining: Arc<AtomicUsize>,
 }
 
-/// Sends the end of a session, or of a stream, when dropped: it has its place in the lane from the start, so this neither waits nor fails.
+/// Sends the end of a session or a stream when dropped. Its place in the lane is reserved, so sending neither waits nor fails.
 #[derive(Debug)]
 pub(crate) struct OnDrop<T> {
     place: Option<(mpsc::OwnedPermit<T>, T)>,
 }
 
 impl<T> OnDrop<T> {
-    /// Sends `message` at the end.
+    /// Sends `message` when dropped.
     pub(crate) fn new(permit: mpsc::OwnedPermit<T>, message: T) -> Self {
         Self {
             place: Some((permit, message)),
@@ -262,7 +262,7 @@ impl<T> Drop for OnDrop<T> {
     }
 }
 
-/// The controller is ending.
+/// The error of a controller that is ending.
 pub(crate) fn stopping() -> tonic::Status {
     Code::ShuttingDown
         .error("the controller is shutting down")

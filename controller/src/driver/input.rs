@@ -4,8 +4,9 @@
 //!   stop ─► ends of sessions ─► outcomes ─► closings ─► one of each in turn: reports, joins, asks, what is due by the clock
 //! ```
 //!
-//! Invariant: as long as a lane or a timer has something, it has its turn at least once in [`LANES`] inputs that come in turn; of the others there are no
-//! more than there are sessions, commands and wishes. Who ends a wish and then asks for something is heard in this order.
+//! Invariant: as long as one of the lanes that take turns, or a timer, has something, it gets a turn at least once in [`LANES`] such
+//! inputs. The number of other inputs is limited by the number of sessions, commands and wishes. If a caller ends a wish and then asks for
+//! something, both are handled in this order.
 
 use futures::FutureExt as _;
 use muster_core::SessionId;
@@ -19,10 +20,10 @@ use super::{
     watchdog::What,
 };
 
-/// Lanes that take turns: those of the inbox, and the clock.
+/// Number of lanes that take turns: those of the inbox, and the timer.
 const LANES: usize = 4;
 
-/// One input.
+/// One input of the driver.
 #[derive(Debug)]
 pub(super) enum Input {
     End(SessionId),
@@ -42,7 +43,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// What it is, for whoever wonders why it takes so long.
+    /// A description of the input, for the watchdog.
     pub(super) fn what(&self) -> What {
         match self {
             Self::End(session) => What::of("the end of a session", session),
@@ -95,7 +96,7 @@ fn name_of(ask: &Ask) -> &'static str {
 }
 
 impl Driver {
-    /// The next input that is there already.
+    /// The next input, if one is there already.
     pub(super) fn ready(&mut self) -> Option<Input> {
         if self.stop.is_cancelled() {
             return Some(Input::Stop);
@@ -122,7 +123,7 @@ impl Driver {
         })
     }
 
-    /// What the clock calls for now.
+    /// The input that is due by time.
     fn due(&mut self) -> Option<Input> {
         let now = Instant::now();
         let over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -150,7 +151,7 @@ impl Driver {
             .map(|at| (self.started + at.since_start()).max(earliest))
     }
 
-    /// The next input. Cancelled while it waits, it has taken none.
+    /// Waits for the next input. If it is cancelled while it waits, no input is lost.
     #[cfg(test)]
     pub(super) async fn next(&mut self) -> Input {
         match self.ready() {
@@ -159,7 +160,7 @@ impl Driver {
         }
     }
 
-    /// Waits for an input; to be called when none is there.
+    /// Waits for an input; call it when none is there.
     pub(super) async fn wait(&mut self) -> Input {
         let clock = [
             self.wake_at(),
@@ -191,7 +192,7 @@ impl Driver {
     }
 }
 
-/// Resolves at a moment, if there is one.
+/// Resolves at `moment`; never if there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -221,7 +222,7 @@ mod tests {
         Driver::new(start.unwrap())
     }
 
-    /// A session of a worker, and its mailbox.
+    /// A worker's session and its mailbox.
     async fn join(
         driver: &mut Driver,
         handle: &Handle,
@@ -262,7 +263,7 @@ mod tests {
         Up::Report(v1::WorkerReport::default())
     }
 
-    /// Calls were once taken only when no worker had anything to say: reports could keep wishes waiting for ever.
+    /// Regression: calls were taken only when no worker had anything to say, so reports could delay wishes for ever.
     #[tokio::test]
     async fn a_wish_has_its_turn_however_much_workers_report() {
         let dir = tempfile::tempdir().unwrap();
@@ -287,7 +288,7 @@ mod tests {
         panic!("reports come first, again and again");
     }
 
-    /// Outcomes once stood in the queue of all reports of all workers. Within a session they still come after what was said before.
+    /// Regression: outcomes waited behind the reports of all workers. Within a session they still come after what was said before.
     #[tokio::test]
     async fn an_outcome_comes_before_what_others_report_and_after_what_its_own_worker_did() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! Looks at the models' files, away from the driver: a disk may be slow, and a network mount may hang.
+//! Looks at the models' files on another thread, because a disk may be slow and a network mount may hang.
 //!
 //! ```text
 //! call that needs files ─► a look begins ─► done ─► files taken over, call answered
 //!                          (one at a time)  └ late ─► call answered with what is known; the look goes on
 //! ```
 //!
-//! Invariants: a call is answered by a look that began after it came, or by what is known when looks take too long; one look is under way at
-//! most, so that a mount that hangs costs one thread; the driver itself never touches a file.
+//! Invariants: a call is answered by a look that began after the call came, or by what is known if the look takes too long. At most one
+//! look runs, so a mount that hangs costs one thread. The driver itself never touches a file.
 
 use std::time::Duration;
 
@@ -31,42 +31,38 @@ use muster_proto::v1;
 /// How long a call waits for a look.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
 
-/// Headers are read before the start for so long; the others follow beside the driver, in the next look.
+/// How long headers are read before the start. The others are read in the next look, while the driver runs.
 const START_BUDGET: Duration = Duration::from_millis(250);
 
-/// The look under way, and who waits.
+/// The look in progress and the calls that wait.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     running: Option<Look>,
-    /// Waiting for the look under way.
+    /// Calls that wait for the look in progress.
     waiting: Vec<Later>,
-    /// Came after it began: waiting for the next.
+    /// Calls that came after it began and wait for the next one.
     next: Vec<Later>,
     /// Files have changed since it began.
     again: bool,
 }
 
-/// What is to be done once the files have been looked at.
+/// What to do once the files were looked at.
 #[derive(Debug)]
 pub(super) enum Later {
     /// Answer a call.
     Ask(Ask),
     /// Show a model that was just registered.
     Registered {
-        /// Its id.
         id: String,
         /// When its registration is on disk.
         saving: Saving,
-        /// Who waits.
         reply: Reply<(v1::Model, Saving)>,
     },
-    /// Tell who wants the files of a model that is no hub's whether they are there.
+    /// Tell whether the files of a model outside the hub are there.
     Local {
-        /// Its id.
         id: String,
-        /// Where it is.
+        /// Path of its files.
         checkpoint: String,
-        /// Who waits.
         listener: watch::Sender<PullState>,
     },
 }
@@ -78,17 +74,17 @@ struct Look {
     late: bool,
 }
 
-/// What became of a look.
+/// The result of a look.
 #[derive(Debug)]
 pub(super) enum Looked {
-    /// It is done; nothing was seen if its thread failed.
+    /// It has ended; none if its thread failed.
     Done(Option<Vec<Seen>>),
     /// It takes too long.
     Late,
 }
 
 impl Looks {
-    /// Resolves when something becomes of the look under way, if there is one.
+    /// Waits for the result of the look in progress, if there is one.
     pub(super) async fn looked(&mut self) -> Looked {
         let Some(look) = &mut self.running else {
             return std::future::pending().await;
@@ -102,7 +98,7 @@ impl Looks {
 }
 
 impl Driver {
-    /// Does something once the files have been looked at.
+    /// Does something once the files were looked at.
     pub(super) fn look_first(&mut self, later: Later) {
         match &self.looks.running {
             Some(look) if look.late => self.go_on(later),
@@ -117,7 +113,7 @@ impl Driver {
     fn go_on(&mut self, later: Later) {
         match later {
             Later::Ask(ask) => self.answer(ask),
-            // Those that have gone meanwhile are no failure.
+            // If the caller has left, that is no failure.
             Later::Registered { id, saving, reply } => {
                 drop(reply.send(self.known(&id).map(|model| (model, saving))));
             }
@@ -142,7 +138,7 @@ impl Driver {
         self.looked(looked);
     }
 
-    /// Looks at the files as they are now, for nobody in particular.
+    /// Begins a look for which no call waits.
     pub(super) fn look_again(&mut self) {
         if self.looks.running.is_some() {
             self.looks.again = true;
@@ -169,7 +165,7 @@ impl Driver {
         });
     }
 
-    /// Takes over what was seen, and answers who waited for it.
+    /// Takes over what was seen, and answers the calls that waited.
     pub(super) fn looked(&mut self, looked: Looked) {
         let mut later = std::mem::take(&mut self.looks.waiting);
         match looked {

@@ -1,4 +1,4 @@
-//! What workers last said, word for word, for everything that policy does not read: addresses, capabilities, queues, versions.
+//! What workers reported last, unchanged, for everything that policy does not read: addresses, capabilities, queues, versions.
 //!
 //! Invariant: an instance is here as long as policy knows it; its status is the newest by revision.
 //!
@@ -22,43 +22,42 @@ use crate::{
 pub(super) struct Mirror {
     workers: BTreeMap<WorkerId, Worker>,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Connected workers by what they see: the processes of a host, in one pid namespace.
+    /// Connected workers by host and pid namespace, that is by the processes they can see.
     seeing: BTreeMap<(String, String), BTreeSet<WorkerId>>,
 }
 
-/// A worker.
+/// What a worker reported.
 #[derive(Debug)]
 pub(super) struct Worker {
-    /// Its process.
+    /// Id of its process.
     boot: BootId,
-    /// Its machine.
+    /// Id of its machine.
     pub(super) host: HostId,
-    /// Its introduction, without the report.
+    /// Its introduction without the report.
     pub(super) hello: v1::Hello,
-    /// When it was last heard.
+    /// Its signs of life.
     pub(super) pulse: Pulse,
-    /// Its session is open.
+    /// Whether its session is open.
     connected: bool,
     samples: BTreeMap<String, (v1::DeviceSample, Instant)>,
-    /// Its instances.
+    /// Ids of its instances.
     hosted: BTreeSet<InstanceId>,
 }
 
-/// An instance.
+/// What a worker reported about an instance.
 #[derive(Debug)]
 pub(super) struct Instance {
-    /// The worker's word.
+    /// The newest status.
     status: v1::InstanceStatus,
-    /// When it was said; ages in it count from there.
+    /// When it was reported; ages in it count from then.
     heard: Instant,
-    /// Its worker.
     worker: WorkerId,
-    /// That worker's process.
+    /// Id of the worker's process.
     boot: BootId,
 }
 
 impl Instance {
-    /// Takes a newer touch; its model, if it was one.
+    /// Takes a newer touch. Returns the model if it was newer.
     fn touched(&mut self, touch: &v1::Touch) -> Option<String> {
         let known = self.status.touch.as_ref().map_or(0, |known| known.touch_seq);
         if touch.touch_seq <= known {
@@ -69,7 +68,7 @@ impl Instance {
         self.status.spec.as_ref().map(|spec| spec.model_id.clone())
     }
 
-    /// Time until it is unloaded for idleness; none if it never is, or not while things are as they are.
+    /// Time until it is unloaded for being idle; none if that never happens, or not in its present state.
     fn ttl_left(&self) -> Option<prost_types::Duration> {
         let status = &self.status;
         let spec = status.spec.as_ref()?;
@@ -83,7 +82,7 @@ impl Instance {
         Some(convert::span(ttl.saturating_sub(idle)))
     }
 
-    /// The worker's word, its touch aged until now.
+    /// The newest status, with its touch's age brought up to date.
     fn status_now(&self) -> v1::InstanceStatus {
         let mut status = self.status.clone();
         if let Some(touch) = &mut status.touch {
@@ -94,7 +93,7 @@ impl Instance {
     }
 }
 
-/// What of an instance shows in routes and summaries.
+/// The part of a status that routes and summaries show.
 fn shown(status: &v1::InstanceStatus) -> impl PartialEq {
     (
         status.state,
@@ -105,7 +104,7 @@ fn shown(status: &v1::InstanceStatus) -> impl PartialEq {
 }
 
 impl Mirror {
-    /// A worker joined with everything it has.
+    /// Takes over everything that a joining worker reports.
     pub(super) fn joined(
         &mut self,
         facts: &WorkerFacts,
@@ -145,7 +144,7 @@ impl Mirror {
         self.reported(&worker, &report, observed)
     }
 
-    /// A worker reported changes.
+    /// Takes over a worker's changes.
     pub(super) fn reported(
         &mut self,
         worker: &WorkerId,
@@ -169,7 +168,7 @@ impl Mirror {
         }
         let boot = known.boot.clone();
         for status in &report.instances {
-            // Who reads the report for policy complains.
+            // The conversion for policy reports the error.
             let Ok(id) = InstanceId::new(status.instance_id.as_str()) else {
                 continue;
             };
@@ -207,7 +206,7 @@ impl Mirror {
         }
     }
 
-    /// An instance has ended.
+    /// Removes an instance that has ended.
     pub(super) fn remove(&mut self, instance: &str) {
         let removed = self.instances.remove(instance);
         let worker = removed.and_then(|removed| self.workers.get_mut(&removed.worker));
@@ -216,7 +215,7 @@ impl Mirror {
         }
     }
 
-    /// A worker was forgotten.
+    /// Removes a worker.
     pub(super) fn forget(&mut self, worker: &str) {
         self.disconnected(worker);
         let hosted = self.workers.remove(worker).map(|worker| worker.hosted);
@@ -229,7 +228,7 @@ impl Mirror {
         self.workers.get(id)
     }
 
-    /// Connected workers that speak a feature.
+    /// Connected workers that have a feature.
     pub(super) fn speaking(&self, feature: &str) -> impl Iterator<Item = WorkerId> {
         let speaking = self
             .workers
@@ -238,7 +237,7 @@ impl Mirror {
         speaking.map(|(id, _)| id.clone())
     }
 
-    /// Where an instance runs.
+    /// The reference of an instance.
     pub(super) fn place(&self, id: &InstanceId, worker: &WorkerId) -> v1::InstanceRef {
         let boot = self
             .workers
@@ -251,7 +250,7 @@ impl Mirror {
         }
     }
 
-    /// The route to an instance; none if its worker never reported it.
+    /// The route to an instance; none if its worker never reported the instance.
     pub(super) fn route(&self, id: &InstanceId, worker: &WorkerId, state: RouteState) -> Option<v1::Route> {
         let instance = self.instances.get(id.as_str())?;
         let hello = &self.workers.get(worker.as_str())?.hello;
@@ -295,7 +294,7 @@ impl Mirror {
         })
     }
 
-    /// What a worker's instances last said.
+    /// The newest statuses of a worker's instances.
     pub(super) fn on_worker(&self, worker: &str) -> impl Iterator<Item = &v1::InstanceStatus> {
         let hosted = self
             .workers
@@ -305,7 +304,7 @@ impl Mirror {
         hosted.filter_map(|id| Some(&self.instances.get(id)?.status))
     }
 
-    /// The instances of a worker.
+    /// Ids of a worker's instances.
     pub(super) fn hosted(&self, worker: &WorkerId) -> impl Iterator<Item = &InstanceId> {
         self.workers
             .get(worker)
@@ -313,20 +312,20 @@ impl Mirror {
             .flat_map(|worker| &worker.hosted)
     }
 
-    /// The processes of an instance's engine, as its worker last said.
+    /// The processes of an instance's engine, as its worker reported them last.
     pub(super) fn engine(&self, id: &str) -> Vec<v1::ProcessId> {
         let instance = self.instances.get(id);
         instance.map_or_else(Vec::new, |instance| instance.status.engine.clone())
     }
 
-    /// A connected worker that sees the same processes as this one did.
+    /// A connected worker that can see the same processes as this one did.
     pub(super) fn peer(&self, of: &str) -> Option<WorkerId> {
         let seeing = self.seeing.get(&sight(&self.workers.get(of)?.hello)?)?;
         let peer = seeing.iter().find(|id| id.as_str() != of)?;
         Some(peer.clone())
     }
 
-    /// A worker's session is over.
+    /// Records that a worker's session has ended.
     pub(super) fn disconnected(&mut self, worker: &str) {
         let Some(known) = self.workers.get_mut(worker) else {
             return;
@@ -342,12 +341,12 @@ impl Mirror {
         }
     }
 
-    /// What an instance was told to be.
+    /// What a worker was told to load.
     pub(super) fn spec(&self, id: &str) -> Option<&v1::InstanceSpec> {
         self.instances.get(id)?.status.spec.as_ref()
     }
 
-    /// Kinds of device an instance has memory on.
+    /// Kinds of device on which an instance has memory.
     pub(super) fn kinds(&self, id: &str) -> BTreeSet<DeviceKind> {
         let Some(instance) = self.instances.get(id) else {
             return BTreeSet::new();
@@ -365,12 +364,12 @@ impl Mirror {
 }
 
 impl Worker {
-    /// Whether it is connected and speaks a feature.
+    /// Whether the worker is connected and has a feature.
     pub(super) fn speaks(&self, feature: &str) -> bool {
         self.connected && self.hello.features.iter().any(|spoken| spoken == feature)
     }
 
-    /// The newest sample of a device, with its age now.
+    /// The newest sample of a device, with its present age.
     pub(super) fn sample(&self, device: &str) -> Option<v1::DeviceSample> {
         let (sample, taken) = self.samples.get(device)?;
         Some(v1::DeviceSample {
@@ -379,26 +378,26 @@ impl Worker {
         })
     }
 
-    /// A device as the worker describes it.
+    /// A device as its worker describes it.
     pub(super) fn device(&self, device: &str) -> Option<&v1::Device> {
         self.hello.devices.iter().find(|known| known.device_id == device)
     }
 }
 
-/// Whose processes a worker sees; none if it does not know.
+/// Host and pid namespace of a worker; none if unknown.
 fn sight(hello: &v1::Hello) -> Option<(String, String)> {
     let known = !hello.pid_namespace.is_empty();
     known.then(|| (hello.host_id.clone(), hello.pid_namespace.clone()))
 }
 
-/// What came of a report.
+/// The result of a report.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
-    /// Hashes of settings for which estimates change.
+    /// Hashes of settings whose estimates changed.
     pub(super) learned: BTreeSet<SpecHash>,
     /// Models whose instances changed.
     pub(super) changed: BTreeSet<String>,
-    /// Models that were only used.
+    /// Models that were used and did not change otherwise.
     pub(super) used: BTreeSet<String>,
 }
 
@@ -410,7 +409,8 @@ fn kind(hello: &v1::Hello, device: &str) -> Option<DeviceKind> {
         .and_then(kind_of)
 }
 
-/// Learns what a loaded engine takes; the hash of its settings if estimates change by that. Loading ones are still growing, ending ones shrink.
+/// Learns the memory of a loaded engine. Returns the hash of its settings if estimates change. Loading engines still grow and ending ones
+/// shrink, so they do not count.
 fn learn(hello: &v1::Hello, status: &v1::InstanceStatus, observed: &mut Observed) -> Option<SpecHash> {
     let spec = status
         .spec

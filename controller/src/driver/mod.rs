@@ -7,11 +7,11 @@
 //!  gRPC calls      ──► asks ───────────────────────────┘     └──────── follow-up events ──────────┘
 //! ```
 //!
-//! Invariants: the driver never awaits a send; every effect is carried out before the next event; one input is bounded work ([`agenda`]), and one that
-//! is not is said ([`watchdog`]); nothing waits for ever behind others ([`input`]). What changed for watchers is published, and other tasks have their
-//! turn, when nothing is left to do or a slot of half a millisecond is over ([`run`]).
+//! Invariants: the driver never awaits a send. Every effect is carried out before the next event. One input is limited work ([`agenda`]),
+//! and one that takes too long is logged ([`watchdog`]). No input waits for ever behind others ([`input`]). Changes for watchers are
+//! published, and other tasks run, when nothing is left to do or half a millisecond has passed ([`run`]).
 //!
-//! Architecture invariant: no decision about the fleet is made here or in the executor; whoever wants one changes policy.
+//! Architecture invariant: neither the driver nor the executor decides anything about the fleet; policy does.
 
 mod agenda;
 mod calls;
@@ -77,48 +77,47 @@ use crate::{
     state::{Expiry, Own, Pins, StateDir, StateError, Writer},
 };
 
-/// Events that a watcher of `WatchEvents` may be behind.
+/// Number of events that a watcher of `WatchEvents` may lag behind.
 const EVENT_RING: usize = 1024;
 
-/// The least time between two looks at the clock, whatever policy asks for: timers come before calls.
+/// Shortest time between two timer events, whatever policy asks for, because timers come before calls.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How often watchers of routes hear that a model was used.
+/// How often watchers of routes are told that models were used.
 const TELL_USE: Duration = Duration::from_secs(1);
 
-/// Of how many models at a time.
+/// Number of models that are told each time.
 const MOST_USED: usize = 64;
 
-/// What the driver starts from.
+/// What the driver starts with.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// Configuration.
     pub(crate) config: Config,
-    /// The epoch, already written.
+    /// The epoch, which is written already.
     pub(crate) epoch: u64,
-    /// Workers whose engines may run.
+    /// Workers whose engines may still run.
     pub(crate) expected: Vec<WorkerFacts>,
-    /// Workers that left in order lately.
+    /// Workers that shut down in order a short time ago.
     pub(crate) leavers: Vec<WorkerFacts>,
-    /// Memory seen before.
+    /// Memory measured before.
     pub(crate) observed: Observed,
-    /// What operators pinned and unpinned.
+    /// The pins that operators set.
     pub(crate) pins: Pins,
-    /// What users registered and saved.
+    /// Models that users registered and options they saved.
     pub(crate) own: Own,
-    /// Keeps all of it.
+    /// Writes changes to disk.
     pub(crate) writer: Writer,
-    /// Ends the driver.
+    /// Ends the driver when cancelled.
     pub(crate) stop: CancellationToken,
-    /// Whether the process is alive: not without the driver.
+    /// The process's sign of life, which depends on the driver.
     pub(crate) life: Life,
 }
 
 impl Start {
-    /// With what is on disk; the epoch is raised, and written if it can be.
+    /// Reads the start from disk. The epoch is raised, and written if possible.
     ///
     /// # Errors
-    /// The state directory is of no use or taken by another controller.
+    /// The state directory cannot be used, or another controller uses it.
     pub(crate) fn read(
         config: Config,
         state_dir: &Path,
@@ -153,15 +152,15 @@ impl Start {
     }
 }
 
-/// The task's state.
+/// The state of the driver's task.
 #[derive(Debug)]
 pub(crate) struct Driver {
     fleet: Fleet,
     config: Config,
     started: Instant,
-    /// The same instant on the wall.
+    /// The wall clock's time at the same instant.
     started_wall: SystemTime,
-    /// Names this run in command ids, so that a worker that remembers commands never takes ours for another controller's.
+    /// Begins all command ids of this run, so that a worker never takes a command for one of an earlier controller.
     run: std::sync::Arc<str>,
     epoch: watch::Sender<u64>,
     catalogue: Catalogue,
@@ -180,23 +179,23 @@ pub(crate) struct Driver {
     writer: Writer,
     stats: Stats,
     wake: Option<Moment>,
-    /// When the last timer went off.
+    /// When the timer went off last.
     woken: Instant,
     agenda: Agenda<Event>,
-    /// Models whose summaries are to be looked at again.
+    /// Models whose summaries must be made again.
     changed_models: BTreeSet<String>,
-    /// Models that were only used: told every now and then, use is too frequent for watchers.
+    /// Models that were used and did not change otherwise. Watchers are told only from time to time, since models are used often.
     used_models: BTreeSet<String>,
-    /// The last of them that was told.
+    /// The last of them that watchers were told about.
     used_last: String,
     used_told: Moment,
-    /// Instances that policy may not know any more.
+    /// Instances that policy may have forgotten.
     ended: BTreeSet<InstanceId>,
-    /// Kinds of device that there are, as of when they last changed.
+    /// Kinds of device that exist, updated when they change.
     present: BTreeSet<DeviceKind>,
     devices_changed: bool,
     inbox: Inbox,
-    /// Whether policy has been told that workers are about to join.
+    /// Whether policy knows that workers are about to join.
     joins_told: bool,
     /// The lane that had its turn last.
     turn: usize,
@@ -218,7 +217,7 @@ struct Stats {
 }
 
 impl Driver {
-    /// A driver and the handle to it; nothing happens until it runs.
+    /// A driver and its handle. Nothing happens before it runs.
     pub(crate) fn new(start: Start) -> (Self, Handle) {
         let Start {
             mut config,
@@ -235,7 +234,7 @@ impl Driver {
         let mut catalogue = Catalogue::new(std::mem::take(&mut config.models), config.any_name);
         models::restore(&mut catalogue, &own, &config, writer.path());
         for (model, pinned) in &pins {
-            // One that left the catalogue may come back.
+            // A model that left the catalogue may come back.
             catalogue.pin(model, *pinned);
         }
         let sessions = Sessions::new(config.timing.command_wait);
@@ -295,7 +294,7 @@ impl Driver {
         (driver, handle)
     }
 
-    /// Tells policy the catalogue, and what to load at start, in the order of the configuration.
+    /// Tells policy the catalogue and which models to load at start, in the order of the configuration.
     fn begin(&mut self) {
         self.catalogue_changed();
         if self.catalogue.unread() {
@@ -312,14 +311,14 @@ impl Driver {
         for model in preload {
             self.feed(Event::PreloadRequested { model });
         }
-        // With nobody to wait for, the fleet is settled from the start.
+        // If no worker is expected, the fleet is settled from the start.
         if self.fleet.settled() {
             self.routes.settle();
         }
         self.publish();
     }
 
-    /// Files come and go behind our back: they are looked at when somebody asks for them.
+    /// Handles a call. The files are looked at first if the call needs them, because they may change at any time.
     fn ask(&mut self, mut ask: Ask) {
         self.by_id(&mut ask);
         match &ask {
@@ -368,8 +367,8 @@ impl Driver {
         convert::timestamp(self.started_wall, moment)
     }
 
-    /// Gives policy an event, carries out what it wants, and does the same for what follows from that. While effects are carried out it only
-    /// notes the event.
+    /// Gives policy an event and carries out the effects, and the same for events that follow. While effects are carried out, an event is
+    /// only added to the agenda.
     fn feed(&mut self, event: Event) {
         if !self.agenda.add(event) {
             return;
@@ -395,7 +394,7 @@ impl Driver {
         let effects = self.fleet.step(now, event, &mut || InstanceId::fresh());
         #[cfg(test)]
         self.spy.decides(&effects);
-        // Far too slow for a large fleet; the tests run such a build.
+        // Too slow for a large fleet in a release build; tests use debug builds.
         if cfg!(debug_assertions)
             && let Err(broken) = muster_policy::invariants::check(&self.fleet, &effects)
         {
@@ -410,7 +409,7 @@ impl Driver {
         }
     }
 
-    /// Tells the use of some models: in a large fleet all are used all the time, and each has its turn.
+    /// Tells watchers about the use of some models. In a large fleet all models are used all the time, so each has its turn.
     fn tell_use(&mut self) {
         for _ in 0..MOST_USED {
             let mut later = self
@@ -425,7 +424,7 @@ impl Driver {
         }
     }
 
-    /// Publishes what changed for watchers since the last input.
+    /// Publishes changes for watchers since the last input.
     fn publish(&mut self) {
         for instance in std::mem::take(&mut self.ended) {
             if self.fleet.instance(&instance).is_none() {

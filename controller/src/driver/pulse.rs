@@ -1,4 +1,4 @@
-//! Whether a session lives: when its worker was last heard, and a way to ask it for a sign of life.
+//! When a worker was last heard, and a way to ask for a sign of life.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Cheap to clone; shared by the session's task, the driver and whoever wants the worker's place.
+/// Cheap to clone. The session's task, the driver and whoever wants the worker's place share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Pulse {
     heard: Arc<watch::Sender<Instant>>,
@@ -15,7 +15,7 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// Heard just now.
+    /// A pulse that counts as heard now.
     pub(crate) fn new() -> Self {
         Self {
             heard: Arc::new(watch::channel(Instant::now()).0),
@@ -23,7 +23,7 @@ impl Pulse {
         }
     }
 
-    /// Notes a sign of life.
+    /// Records a sign of life.
     pub(crate) fn beat(&self) {
         self.heard.send_replace(Instant::now());
     }
@@ -33,9 +33,9 @@ impl Pulse {
         *self.heard.borrow()
     }
 
-    /// Resolves with the next sign of life.
+    /// Waits for the next sign of life.
     pub(crate) async fn next_beat(&self) {
-        // The sender is held here, so this fails only with `self` gone.
+        // The sender is held here, so this cannot fail.
         drop(self.heard.subscribe().changed().await);
     }
 
@@ -44,7 +44,7 @@ impl Pulse {
         self.ping.notify_one();
     }
 
-    /// Resolves when somebody asked.
+    /// Waits until somebody asks for a sign of life.
     pub(crate) async fn pinged(&self) {
         self.ping.notified().await;
     }

@@ -1,4 +1,4 @@
-//! Answers to questions: the catalogue with its state, devices, workers, counters.
+//! Answers to questions about the catalogue, devices, workers and counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Driver {
-    /// Answers a question; an asker that has gone is no failure.
+    /// Answers a question. If the caller has left, that is no failure.
     pub(super) fn query(&mut self, query: Query) {
         match query {
             Query::Models(request, reply) => {
@@ -58,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// A model that left the catalogue (over a restart) and still has instances: what their specs say of it.
+    /// A model that left the catalogue (over a restart) and still has instances, as their specs describe it.
     fn unlisted(&self, view: &ModelView) -> Option<v1::Model> {
         if self.catalogue.get(view.id.as_str()).is_some() {
             return None;
@@ -84,7 +84,7 @@ impl Driver {
         Some(model)
     }
 
-    /// Brings the summaries of changed models up to date.
+    /// Makes the summaries of changed models again.
     pub(super) fn refresh_summaries(&mut self) {
         if self.changed_models.is_empty() {
             return;
@@ -94,7 +94,7 @@ impl Driver {
             self.present = self.fleet.device_kinds();
         }
         for id in changed {
-            // One that left the catalogue is nothing that clients may ask for, loaded or not.
+            // Clients may not ask for a model that left the catalogue, even if it is loaded.
             let Some(entry) = self.catalogue.get(&id) else {
                 self.routes.remove_model(&id);
                 continue;
@@ -112,7 +112,7 @@ impl Driver {
         }
     }
 
-    /// Kinds of device a model runs on now, or would.
+    /// Kinds of device that a model runs on, or would run on.
     fn kinds_of(&self, entry: &Entry, view: Option<&ModelView>) -> Vec<String> {
         let hosted = view.map(|view| view.instances.as_slice()).unwrap_or_default();
         let mut kinds: Vec<_> = hosted
@@ -140,7 +140,7 @@ impl Driver {
         model
     }
 
-    /// Adds state and instances.
+    /// Adds state and instances to a model.
     fn fill(&self, model: &mut v1::Model, view: &ModelView) {
         let (status, last_error) = convert::model::state(&view.state);
         model.set_status(status);
@@ -177,7 +177,7 @@ impl Driver {
         };
         let described = workers().find_map(|worker| worker.device(id)).cloned();
         let device = described.unwrap_or_else(|| v1::Device {
-            // Of an absent worker only the roster's facts are known.
+            // Of an absent worker only the facts in the roster are known.
             device_id: id.to_owned(),
             kind: v1::DeviceKind::from(view.kind).into(),
             name: String::new(),

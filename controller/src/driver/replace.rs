@@ -1,4 +1,4 @@
-//! A load of a model that may be loaded with other settings already: what is to be done for it.
+//! What a load has to do for a model that may be loaded with other settings already.
 
 use muster_core::{DeviceKind, Error, InstanceId};
 use muster_policy::{DeviceChoice, ModelState};
@@ -7,22 +7,23 @@ use muster_proto::v1::{self};
 use super::Driver;
 use crate::{config, convert::stage::unknown_model};
 
-/// What a load comes to where the model may be loaded already.
+/// What a load has to do for a model that may be loaded already.
 #[derive(Debug)]
 pub(crate) enum Replacement {
-    /// The model is not loaded: a load is all there is to do.
+    /// The model is not loaded: just load it.
     Load,
-    /// It is loaded as the load would make it.
+    /// The model is loaded as the load wants it.
     AsWanted(Box<v1::Model>),
-    /// It is loaded otherwise, and could be loaded as wanted if it were unloaded; the load that would make it again what it is.
+    /// The model is loaded otherwise, and could be loaded as wanted after it is unloaded. Contains the load that would restore its present
+    /// state.
     Otherwise(Box<v1::LoadModelRequest>),
 }
 
 impl Driver {
-    /// Compares what is loaded of a model with what a load of it would make.
+    /// Compares the loaded instances of a model with what a load would make.
     ///
     /// # Errors
-    /// `unknown_model`; why the model could not be loaded so, even if it were unloaded first.
+    /// `unknown_model`; or why the model could not be loaded as wanted even after it is unloaded.
     pub(super) fn replacement(&mut self, request: &v1::LoadModelRequest) -> Result<Replacement, Error> {
         let unknown = || unknown_model(&request.model);
         let view = self.fleet.model(&request.model).ok_or_else(unknown)?;
@@ -48,13 +49,13 @@ impl Driver {
             let model = self.model(&request.model).ok_or_else(unknown)?;
             return Ok(Replacement::AsWanted(Box::new(model)));
         }
-        // What a load would be refused for is refused before anything is unloaded.
+        // A load that would be refused is refused before anything is unloaded.
         self.overrides(request)?;
         let settings = spec.settings.as_ref();
         let former = v1::LoadModelRequest {
             model: request.model.clone(),
             device_id: match loaded.as_slice() {
-                // Its main device; where its other parts go follows from that.
+                // The main device; the other devices follow from it.
                 [(_, only)] => main_device(only).unwrap_or_default().to_owned(),
                 _ => String::new(),
             },
@@ -78,7 +79,7 @@ impl Driver {
     fn runs_on(&self, id: &InstanceId, spec: &v1::InstanceSpec, device: &DeviceChoice) -> bool {
         match device {
             DeviceChoice::Any => true,
-            // A model on a GPU has a part of it in the host's memory, too.
+            // A model on a GPU also has a part of it in host memory.
             DeviceChoice::Kind(DeviceKind::Cpu) => self.mirror.kinds(id.as_str()) == [DeviceKind::Cpu].into(),
             DeviceChoice::Kind(kind) => self.mirror.kinds(id.as_str()).contains(kind),
             DeviceChoice::Device(device) => main_device(spec) == Some(device.as_str()),

@@ -6,7 +6,7 @@
 //!   └────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Invariant: what changed for watchers is published before the driver waits, and within a slot and one input otherwise.
+//! Invariant: changes for watchers are published before the driver waits, and otherwise after a slot and at most one more input.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use tokio::{task::yield_now, time::Instant};
 
 use super::{Driver, input::Input, watchdog::Watchdog};
 
-/// How long inputs are taken one after the other. Other tasks of the thread have their turn then: it is theirs that inputs come from.
+/// How long inputs are handled without a break. Then other tasks of the thread run, which produce the inputs.
 const SLOT: Duration = Duration::from_micros(500);
 
 impl Driver {
-    /// Runs until stopped, then writes what is unwritten.
+    /// Runs until stopped, then writes what is not on disk.
     pub(crate) async fn run(mut self) {
         self.first_look().await;
         self.begin();
@@ -53,14 +53,14 @@ impl Driver {
         self.writer.finish().await;
     }
 
-    /// Takes an input, with all that follows from it; false at the end.
+    /// Handles an input and everything that follows from it. Returns false at the end.
     pub(super) fn take(&mut self, input: Input) -> bool {
         self.tell_joins();
         match input {
             Input::End(session) => self.session_ended(&session),
             Input::Outcome(session) => self.session_answered(&session),
             Input::Report(session) => {
-                // It may have been heard before, with an outcome.
+                // An outcome may have made the driver read it already.
                 let _heard = self.session_said(&session);
             }
             Input::Join(join) => self.join(*join),

@@ -1,4 +1,4 @@
-//! The sessions that count, one per worker, and the commands that wait for an answer in them (PROTOCOL.md 3, 5).
+//! The sessions in force, one per worker, and the commands that wait for an answer in them (PROTOCOL.md 3, 5).
 //!
 //! ```text
 //!   join, no session of this worker ──────────────► open
@@ -7,9 +7,9 @@
 //!   open ── task ended · goodbye · fenced ────────► closed: policy hears of it before anything else
 //! ```
 //!
-//! Invariants: a message of a session that is not in this table does not exist; policy commands only workers that are in this table. So what a
-//! closed session had outstanding needs no outcome: policy forgets it with the session. In a session that goes on every command has a deadline: a
-//! worker answers at once, whatever it sets in motion by it (a load's own time is told by reports), so an answer that does not come was lost.
+//! Invariants: a message of a session that is not in this table is ignored; policy sends commands only to workers in this table. A closed
+//! session's outstanding commands need no outcome, since policy forgets them with the session. In an open session every command has a
+//! deadline: a worker answers at once, whatever it starts (reports tell the time of a load), so a missing answer was lost.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -24,32 +24,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::{inbox::Said, pulse::Pulse};
 
-/// A session that counts.
+/// A session in force.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Its name.
     pub(super) id: SessionId,
-    /// The worker's process.
+    /// Id of the worker's process.
     pub(super) boot: String,
-    /// Where commands and orders go.
+    /// The channel for commands and orders.
     pub(super) commands: mpsc::Sender<Box<Down>>,
     pub(super) end: CancellationToken,
-    /// Shows that it lives.
+    /// The worker's signs of life.
     pub(super) pulse: Pulse,
-    /// What it said and nobody has read.
+    /// Messages of the worker that were not read yet.
     pub(super) said: mpsc::Receiver<Said>,
     /// Commands without an answer, by their id on the wire.
     pub(super) outstanding: BTreeMap<String, CommandId>,
 }
 
-/// All sessions that count.
+/// All sessions in force.
 #[derive(Debug)]
 pub(super) struct Sessions {
     by_worker: HashMap<WorkerId, Session>,
     workers: HashMap<SessionId, WorkerId>,
     /// How long an answer may take.
     patience: Duration,
-    /// Of commands, in the order in which they were sent; some have been answered.
+    /// Deadlines of commands in the order in which they were sent; some commands have been answered.
     deadlines: VecDeque<Deadline>,
 }
 
@@ -60,12 +59,12 @@ struct Deadline {
     wire_id: String,
 }
 
-/// Whether a command is on its way.
+/// Whether a command was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It is; an outcome will follow, if only because the session ends.
+    /// It was; an outcome will follow, at the latest when the session ends.
     Yes,
-    /// It is not, and nobody will answer.
+    /// It was not; no outcome will follow.
     No,
 }
 
@@ -88,12 +87,12 @@ impl Sessions {
         self.by_worker.get(worker)
     }
 
-    /// The worker of a session, if that session counts.
+    /// The worker of a session, if the session is in force.
     pub(super) fn worker(&self, session: &SessionId) -> Option<WorkerId> {
         self.workers.get(session).cloned()
     }
 
-    /// The next thing that a session said, and its worker; none if there is nothing or the session does not count.
+    /// The next message of a session and its worker; none if there is none or the session is not in force.
     pub(super) fn said(&mut self, session: &SessionId) -> Option<(WorkerId, Said)> {
         let worker = self.workers.get(session)?;
         let said = self.by_worker.get_mut(worker)?.said.try_recv().ok()?;
@@ -104,8 +103,8 @@ impl Sessions {
         self.by_worker.len()
     }
 
-    /// Ends a session; what comes of it now does not count any more. Policy must hear that the worker is lost, has left or has joined anew
-    /// before it is asked anything else.
+    /// Ends a session; its messages no longer count. The caller must tell policy that the worker is lost, has left or has joined again
+    /// before policy is asked anything else.
     pub(super) fn close(&mut self, worker: &WorkerId) {
         let Some(session) = self.by_worker.remove(worker) else {
             return;
@@ -114,7 +113,7 @@ impl Sessions {
         session.end.cancel();
     }
 
-    /// Sends a command of policy, without ever waiting.
+    /// Sends a command of policy, without waiting.
     pub(super) fn send(&mut self, worker: &WorkerId, id: CommandId, command: v1::Command) -> Sent {
         if self.of(worker).is_none() {
             tracing::error!(%worker, "policy commands a worker without a session");
@@ -132,12 +131,12 @@ impl Sessions {
         sent
     }
 
-    /// When to look for commands without an answer.
+    /// When the next deadline of a command is.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
         self.deadlines.front().map(|deadline| deadline.at)
     }
 
-    /// Commands whose deadlines are over and whose sessions go on, each once, with their workers.
+    /// Commands whose deadlines have passed in open sessions, each once, with their workers.
     pub(super) fn overdue(&mut self) -> Vec<(WorkerId, CommandId)> {
         let now = Instant::now();
         let due = self
@@ -153,13 +152,13 @@ impl Sessions {
             .collect()
     }
 
-    /// Sends a command whose answer policy does not wait for. A session that takes none although its channel is large has stopped reading:
-    /// it is ended.
+    /// Sends a command whose answer policy does not wait for. A session that takes none although its channel is large has stopped reading,
+    /// so it is ended.
     pub(super) fn ask(&mut self, worker: &WorkerId, command: v1::Command) -> Sent {
         self.push(worker, Down::Command(command))
     }
 
-    /// Sends an order about files, in the same way; whether the worker understands it is the caller's to know.
+    /// Sends an order about files in the same way. The caller knows whether the worker understands it.
     pub(super) fn order(&mut self, worker: &WorkerId, order: v1::FilesOrder) -> Sent {
         self.push(worker, Down::Files(order))
     }
@@ -178,10 +177,10 @@ impl Sessions {
         }
     }
 
-    /// The command that an outcome answers, once.
+    /// The command that an outcome answers; each outcome counts once.
     pub(super) fn answered(&mut self, worker: &WorkerId, wire_id: &str) -> Option<CommandId> {
         let id = self.by_worker.get_mut(worker)?.outstanding.remove(wire_id);
-        // Nobody is to be woken for what was answered.
+        // Remove deadlines of answered commands, so that they cause no timer.
         while self
             .deadlines
             .front()

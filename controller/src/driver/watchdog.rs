@@ -1,5 +1,5 @@
-//! Says what the driver is at when one input takes too long. From a thread of its own: a driver that stands still says nothing itself, and nor does
-//! anything else on its thread.
+//! Logs what the driver is doing if one input takes too long. It has a thread of its own, because a driver that is stuck cannot log
+//! anything, and neither can another task on its thread.
 
 use std::{
     fmt,
@@ -9,10 +9,10 @@ use std::{
 
 use muster_core::SessionId;
 
-/// An input that takes longer is said. Bounded work takes milliseconds, on a busy machine tens of them.
+/// Time after which an input is logged. Limited work takes milliseconds, on a busy machine tens of them.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// What an input is about.
+/// A description of an input.
 #[derive(Debug, Clone)]
 pub(super) struct What {
     kind: &'static str,
@@ -41,15 +41,15 @@ impl fmt::Display for What {
     }
 }
 
-/// Watches one loop.
+/// The watchdog of one loop.
 #[derive(Debug)]
 pub(super) struct Watchdog(Arc<Shared>);
 
-/// The mutex is held for a few moves and never across an await: a std one is enough.
+/// The mutex is held only for assignments and never across an await: a std one is enough.
 #[derive(Debug, Default)]
 struct Shared {
     now: Mutex<Option<Begun>>,
-    /// Told when the loop has ended.
+    /// Notified when the loop has ended.
     ended: Condvar,
 }
 
@@ -67,7 +67,7 @@ impl Shared {
 }
 
 impl Watchdog {
-    /// One that writes to the log.
+    /// A watchdog that writes to the log.
     pub(super) fn start() -> Self {
         Self::with(LIMIT, |what, taken| {
             tracing::error!(input = %what, ?taken, "an input of the driver takes long; nothing else is decided meanwhile");
@@ -87,7 +87,7 @@ impl Watchdog {
         Self(shared)
     }
 
-    /// An input begins.
+    /// Records that an input begins.
     pub(super) fn begin(&self, what: What) {
         *self.0.now() = Some(Begun {
             what,
@@ -96,7 +96,7 @@ impl Watchdog {
         });
     }
 
-    /// It is done.
+    /// Records that the input is done.
     pub(super) fn done(&self) {
         let begun = self.0.now().take();
         if let Some(begun) = begun.filter(|begun| begun.said || begun.at.elapsed() > LIMIT) {

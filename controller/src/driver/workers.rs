@@ -1,4 +1,4 @@
-//! What worker sessions bring: joins with their fencing, reports, outcomes, ends (PROTOCOL.md 3, 5).
+//! Handles what worker sessions bring: joins and their fencing, reports, outcomes, ends (PROTOCOL.md 3, 5).
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Driver {
-    /// Hears the next thing that a session said; false if there is nothing, or if the session counts no more.
+    /// Handles the next message of a session. Returns false if there is none, or if the session is not in force.
     pub(super) fn session_said(&mut self, session: &SessionId) -> bool {
         let Some((worker, kind)) = self.sessions.said(session) else {
             return false;
@@ -28,7 +28,7 @@ impl Driver {
         true
     }
 
-    /// A session has answered a command: everything is heard that it said up to then.
+    /// Handles all messages of a session up to an outcome.
     pub(super) fn session_answered(&mut self, session: &SessionId) {
         while let Some((worker, kind)) = self.sessions.said(session) {
             let answer = matches!(*kind, v1::worker_message::Kind::Outcome(_));
@@ -39,7 +39,7 @@ impl Driver {
         }
     }
 
-    /// A session's task is over. What it had said before is heard first: a goodbye must not pass for a loss.
+    /// Handles the end of a session's task. Earlier messages are read first: a goodbye must not count as a loss.
     pub(super) fn session_ended(&mut self, session: &SessionId) {
         while self.session_said(session) {}
         if let Some(worker) = self.sessions.worker(session) {
@@ -48,12 +48,12 @@ impl Driver {
         }
     }
 
-    /// While the fleet settles, policy is to know whether workers are about to join: they are taken before time is up (PROTOCOL.md 2).
+    /// Tells policy, while the fleet settles, whether workers are about to join; they are taken before the time is up (PROTOCOL.md 2).
     pub(super) fn tell_joins(&mut self) {
         if self.fleet.settled() {
             return;
         }
-        // One that comes again and again, and is refused each time, is not waited for for ever.
+        // A worker that is refused again and again is not waited for without limit.
         let longest = self.config.policy.settle + self.config.policy.worker_wait;
         let any = self.inbox.joining.load(Ordering::Relaxed) > 0 && self.started.elapsed() < longest;
         if self.joins_told != any {
@@ -75,7 +75,7 @@ impl Driver {
         } = join;
         drop(joining);
         self.tell_joins();
-        // Its task has ended meanwhile.
+        // The session's task has ended meanwhile.
         if reply.is_closed() {
             return;
         }
@@ -88,9 +88,9 @@ impl Driver {
             return;
         }
         let epoch = self.epoch.subscribe();
-        // A task that ends now will report so: its session opens and closes at once.
+        // If the task ends now, it reports that: its session opens and closes at once.
         drop(reply.send(JoinAnswer::Accepted { epoch, mailbox }));
-        // `admit` has checked it.
+        // `admit` has checked the facts.
         let Ok(facts) = facts(&hello) else { return };
         let worker = facts.id.clone();
         let (boot, host) = (hello.boot_id.clone(), facts.host.clone());
@@ -112,24 +112,24 @@ impl Driver {
         complain(&worker, &malformed);
         let hosted = hello.full.iter().flat_map(|full| &full.instances);
         hosted.for_each(|status| self.ghosts.note(status));
-        // What it does not report is over.
+        // An instance that it does not report has ended.
         self.may_have_ended(&worker);
         let noted = self.mirror.joined(&facts, hello, pulse, &mut self.observed);
         if facts.runtimes.contains_key(&Runtime::LlamaServer) && self.catalogue.server_found() {
             self.catalogue_changed();
         }
         self.feed(Event::WorkerJoined { facts, report });
-        // Orders of a session that this one fenced.
+        // Drop the orders of the session that this one replaced.
         self.files_lost(&worker);
         self.take_note(noted);
-        // It may see engines of workers that are lost.
+        // It may see engines of lost workers.
         if !self.fleet.ghosts_of_host(&host).is_empty() {
             self.ghosts.begin(host);
         }
         self.files_joined(&worker);
     }
 
-    /// Whether a worker may have its session; if so, any older one is ended, else this is the answer.
+    /// Decides whether a worker may have its session, and ends an older one if so. Otherwise returns the answer.
     fn admit(
         &mut self,
         session: &SessionId,
@@ -165,7 +165,7 @@ impl Driver {
             }
             tracing::info!(worker = %facts.id, old = %old.id, new = %session, same_boot, "session replaced");
             if same_boot {
-                // It joins at once: what its instances are is not in doubt for a moment.
+                // It joins again at once, so the states of its instances are not in doubt.
                 self.close_session(&facts.id);
             } else {
                 self.lost(&facts.id);
@@ -174,8 +174,8 @@ impl Driver {
         Ok(())
     }
 
-    /// A worker that has seen a higher epoch than ours would refuse us: raise it (PROTOCOL.md 5). One that no controller can have had is
-    /// refused: believed once, it would leave nothing to count on from.
+    /// Raises our epoch above the one that a worker has seen, since the worker would refuse a lower one (PROTOCOL.md 5). An absurdly high
+    /// epoch, which no controller can have had, is refused: accepting it once would leave no higher numbers.
     fn outbid(&mut self, worker: &WorkerId, seen: u64) -> Result<(), Error> {
         let mine = *self.epoch.borrow();
         let Some(epoch) = state::outbid(mine, seen) else {
@@ -234,12 +234,13 @@ impl Driver {
                 self.files_gone(worker);
                 self.writer.away(worker, true);
             }
-            // Signs of life are the session's own business, and a second introduction is none.
+            // The session itself handles signs of life, and ignores a second introduction.
             Kind::Heartbeat(_) | Kind::Hello(_) => {}
         }
     }
 
-    /// Answers that do not come: nobody knows what became of those commands (PROTOCOL.md 3). Policy has the session begun anew unless a report tells.
+    /// Handles commands whose answer did not come: their outcome is unknown (PROTOCOL.md 3). Policy asks for a new session unless a report
+    /// tells the state.
     pub(super) fn commands_overdue(&mut self) {
         for (worker, id) in self.sessions.overdue() {
             tracing::warn!(%worker, command = id.0, "a command was not answered in time, by a worker that goes on");
@@ -290,13 +291,13 @@ impl Driver {
         }
     }
 
-    /// What this worker hosted is looked for once policy has heard the news: what it does not know any more is forgotten here too.
+    /// Marks the worker's instances to be checked once policy has handled the news: those that policy no longer knows are removed here too.
     pub(super) fn may_have_ended(&mut self, worker: &WorkerId) {
         let hosted = self.mirror.hosted(worker);
         self.ended.extend(hosted.cloned());
     }
 
-    /// Closes a session; policy is told by the caller, at once.
+    /// Closes a session. The caller tells policy at once.
     fn close_session(&mut self, worker: &WorkerId) {
         self.mirror.disconnected(worker.as_str());
         self.ghosts.unanswered_by(worker);

@@ -1,12 +1,12 @@
-//! A guess by the size of the files, where nothing better is known.
+//! A guess from the size of the files, if nothing better is known.
 
 use muster_core::Bytes;
 
-/// What an engine needs beside its model.
+/// Memory of an engine without its model.
 const ENGINE: Bytes = Bytes::mib(64);
 
-/// Files × 1.2 for weights and compute buffers, and a KV cache that grows with the model: of today's models, one cell takes about 1/65536
-/// of the weights (an 8B model at f16: 128 KiB of 16 GiB with grouped-query attention, 2:1 more without).
+/// Files × 1.2 for weights and compute buffers, and a KV cache in proportion to the model. In today's models one cell takes about 1/65536
+/// of the weights (an 8B model at f16: 128 KiB of 16 GiB with grouped-query attention, twice as much without).
 pub(super) fn from_size(size: u64, ctx_size: u32) -> Bytes {
     const DEFAULT_CELLS: u64 = 4096;
     const CELLS_PER_SIZE: u64 = 65536;

@@ -1,4 +1,4 @@
-//! What a model's files say about it, read once per version of the files.
+//! What a model's files say about the model, read once per version of the files.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,16 +10,16 @@ use muster_core::{Runtime, runtime::Family};
 use muster_gguf::{Error, Facts, Gguf, Model, vllm::Checkpoint};
 use muster_proto::v1::ModelSettings;
 
-/// What was read from a model's files.
+/// The contents of a model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Details {
-    /// GGUF files of llama.cpp.
+    /// The headers of GGUF files, for llama.cpp.
     Gguf(Box<Headers>),
-    /// A checkpoint folder of vLLM.
+    /// A checkpoint folder, for vLLM.
     Folder(Checkpoint),
 }
 
-/// What the headers of a model, and of what is loaded with it, say.
+/// The headers of a model and of the files loaded with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Headers {
     model: Model,
@@ -29,15 +29,15 @@ pub(crate) struct Headers {
     extra: u64,
 }
 
-/// Reads details, and again only after files changed.
+/// Reads a model's files, and reads them again only after they have changed.
 #[derive(Debug)]
 pub(crate) struct Reader {
     file: PathBuf,
-    /// It is a checkpoint folder.
+    /// Whether it is a checkpoint folder.
     folder: bool,
     draft: Option<PathBuf>,
     extra: Vec<PathBuf>,
-    /// Held by the one look that is under way; never across a wait for anything but the disk.
+    /// Held by the look in progress, and never across a wait for anything but the disk.
     last: Mutex<Option<Read>>,
 }
 
@@ -48,7 +48,7 @@ struct Read {
     details: Option<Arc<Details>>,
 }
 
-/// A file's version.
+/// The version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -56,7 +56,7 @@ struct Stamp {
 }
 
 impl Details {
-    /// What a catalogue can say about it, where its format says so.
+    /// What the catalogue can show about the model; none if the format does not tell.
     pub(crate) fn facts(&self) -> Option<&Facts> {
         match self {
             Self::Gguf(headers) => Some(&headers.facts),
@@ -83,7 +83,7 @@ impl Headers {
         self.draft.as_ref()
     }
 
-    /// Bytes of projector and adapters, with room for what a projector computes.
+    /// Bytes of projector and adapters, with the memory in which a projector computes.
     pub(super) fn extra(&self) -> u64 {
         self.extra
     }
@@ -99,7 +99,7 @@ impl Headers {
             let weights = Gguf::open(path)?
                 .tensors()
                 .fold(0, |sum: u64, tensor| sum.saturating_add(tensor.bytes));
-            // Images are computed in parts: buffers are a share of the weights in all common projectors.
+            // Images are computed in parts: in all common projectors the buffers are a share of the weights.
             extra = extra.saturating_add(weights).saturating_add(weights / 4);
         }
         Ok(Self {
@@ -127,7 +127,7 @@ impl Reader {
         })
     }
 
-    /// What the files say now; none if they are missing or make no sense. Blocks while the disk does.
+    /// The present contents of the files; none if they are missing or invalid. Blocks as long as the disk does.
     pub(crate) fn read(&self) -> Option<Arc<Details>> {
         let stamps = self.stamps();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +151,7 @@ impl Reader {
         details
     }
 
-    /// Versions of all files, parts included.
+    /// The versions of all files of the model.
     fn stamps(&self) -> Vec<Option<Stamp>> {
         let parts = muster_gguf::parts(&self.file);
         let files = parts.iter().chain(&self.draft).chain(&self.extra);

@@ -1,4 +1,4 @@
-//! How much memory a load will take, and the ways to host a model that follow from it (controller/gguf/README.md, VRAM estimate).
+//! How much memory a load takes, and the ways to host a model that follow from it (controller/gguf/README.md, VRAM estimate).
 //!
 //! ```text
 //! configured (memory_mib) > observed (engines, kept on disk) > computed (headers of the files) > artifact (size of the files) > unavailable
@@ -22,16 +22,16 @@ pub(crate) use observed::{Observed, Way};
 
 use crate::{catalogue::Entry, convert};
 
-/// What an engine may take beyond twice its estimate.
+/// Memory that an engine may take in addition to twice its estimate.
 const MORE: Bytes = Bytes::mib(1024);
-/// What the `stub` runtime needs by itself.
+/// Memory of the `stub` runtime itself.
 const STUB: Bytes = Bytes::mib(16);
 
-/// Most devices that share one model.
+/// Largest number of devices that share a model.
 const MOST_DEVICES: usize = 8;
 
-/// The ways to host `entry`, the preferred one first: for each kind of device it may run on, whole on one, shared evenly by several, as few
-/// as possible, and split between one and host memory where the configuration allows it.
+/// The ways to host `entry`, the preferred one first. For each kind of device that it may run on: whole on one device, shared evenly by as
+/// few as possible, and split between one device and host memory if the configuration allows it.
 pub(crate) fn needs(entry: &Entry, device: &DeviceChoice, observed: &Observed) -> Vec<Need> {
     let mut needs = Vec::new();
     for kind in convert::model::kinds(entry, device) {
@@ -43,8 +43,8 @@ pub(crate) fn needs(entry: &Entry, device: &DeviceChoice, observed: &Observed) -
     needs
 }
 
-/// Memory for the whole of `entry` on a device of `kind`, or on all it wants of them, and where the figure came from. Of an engine that takes
-/// a share of its device, the least it can start with.
+/// Memory for the whole of `entry` on a device of `kind`, or on all the devices it wants of them, and where the figure came from. For an
+/// engine that takes a share of its device: the least it can start with.
 pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> (Bytes, EstimateSource) {
     if let Some(bytes) = entry.memory() {
         return (bytes, EstimateSource::Configured);
@@ -67,7 +67,7 @@ pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> 
         },
     };
     let Greed { share: None, devices } = greed(entry, kind) else {
-        // It takes what there is: what it took of a large device says nothing of a small one.
+        // Such an engine takes what there is: its use of a large device tells nothing about a small one.
         return guess;
     };
     let way = Way {
@@ -80,7 +80,7 @@ pub(crate) fn estimate(entry: &Entry, kind: DeviceKind, observed: &Observed) -> 
     }
 }
 
-/// How many devices an engine wants, and what it takes of each beyond what it needs.
+/// How many devices an engine wants, and what share of each it takes beyond its need.
 #[derive(Debug, Clone, Copy)]
 struct Greed {
     share: Option<Share>,
@@ -95,7 +95,7 @@ fn greed(entry: &Entry, kind: DeviceKind) -> Greed {
     let vllm = vllm::read(entry.runtime(), entry.settings()).filter(|_| device);
     let share = vllm.and_then(|vllm| vllm.share).map(Share::thousandths);
     Greed {
-        // What the operator says, counts.
+        // The operator's figure decides.
         share: share.filter(|_| entry.memory().is_none()),
         devices: vllm.map_or(1, |vllm| vllm.devices()),
     }
@@ -106,8 +106,8 @@ fn times(bytes: Bytes, devices: usize) -> Bytes {
     Bytes::new(bytes.get().saturating_mul(devices))
 }
 
-/// What was seen, but no more than twice what was to be expected and a GiB, where anything was: no estimate of ours is so wrong, and a figure
-/// that is would keep a model out that can never be seen to take less again.
+/// The measured memory, but at most twice the expected plus 1 GiB, if a figure was expected. Our estimates are never wronger than that, and
+/// a wrong measurement would keep a model out for good, since it could never be measured again.
 fn believed(seen: Bytes, expected: Bytes) -> Bytes {
     if expected == Bytes::ZERO {
         return seen;
@@ -118,7 +118,7 @@ fn believed(seen: Bytes, expected: Bytes) -> Bytes {
 fn whole(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Need {
     let (bytes, source) = estimate(entry, kind, observed);
     let Greed { share, devices } = greed(entry, kind);
-    // More than any host has cannot be had, and is not listed one by one.
+    // More devices than any host has are not listed one by one.
     let devices = devices.min(MOST_DEVICES + 1);
     let each = bytes.get().div_ceil(u64::try_from(devices).unwrap_or(u64::MAX));
     let bytes = Bytes::new(each);
@@ -129,7 +129,7 @@ fn whole(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Need {
     }
 }
 
-/// `entry` over several devices of a kind; none where its runtime cannot, or where it was said what goes where.
+/// `entry` on several devices of a kind; none if its runtime cannot, or if the configuration says what goes where.
 fn shared(
     entry: &Entry,
     kind: DeviceKind,
@@ -138,7 +138,7 @@ fn shared(
     observed: &Observed,
 ) -> Option<Need> {
     let can = entry.runtime().facts().spreads;
-    // Layers that somebody counted are counted for one device.
+    // A configured number of layers is meant for one device.
     let counted = entry.runtime().facts().offloads && entry.settings().gpu_layers.is_some();
     let several = match kind {
         DeviceKind::Gpu | DeviceKind::Sim => true,
@@ -180,14 +180,14 @@ fn shared(
     })
 }
 
-/// What each of several GPUs takes, where that can be computed.
+/// The memory on each of several GPUs, if it can be computed.
 fn computed_shares(entry: &Entry, kind: DeviceKind, devices: usize) -> Option<Vec<Bytes>> {
     let possible = kind == DeviceKind::Gpu && entry.memory().is_none();
     let Some(Details::Gguf(details)) = entry.details().filter(|_| possible) else {
         return None;
     };
     let settings = settings::read(entry.runtime(), entry.settings(), details.model())?;
-    // A draft is shared too, but small; projector and adapters go where the first layers are.
+    // A draft is shared too, but is small; projector and adapters go where the first layers are.
     let draft = details.draft().map_or(0, |draft| {
         memory::demand(draft, &settings::of_draft(&settings.memory), u64::MAX)
             .device
@@ -215,14 +215,14 @@ fn computed(entry: &Entry, kind: DeviceKind) -> Option<Bytes> {
     let layers = settings.gpu_layers.unwrap_or(u64::MAX);
     let demand = match kind {
         DeviceKind::Gpu => whole_demand(details, &settings.memory, layers).device,
-        // Without a GPU everything is on the host; a declared device stands for one.
+        // Without a GPU everything is on the host; a declared device counts as one.
         DeviceKind::Cpu | DeviceKind::Sim => whole_demand(details, &settings.memory, 0).host,
         DeviceKind::Npu => return None,
     };
     Some(Bytes::new(demand.total()))
 }
 
-/// The model with its draft, projector and adapters, `layers` of it on a GPU.
+/// The model with its draft, projector and adapters, with `layers` of it on a GPU.
 fn whole_demand(details: &Headers, settings: &memory::Settings, layers: u64) -> Demand {
     let mut demand = memory::demand(details.model(), settings, layers);
     let extra = if layers > 0 {
@@ -239,7 +239,7 @@ fn whole_demand(details: &Headers, settings: &memory::Settings, layers: u64) -> 
     demand
 }
 
-/// The draft shares the process with its model.
+/// Adds the draft, which shares the process with its model.
 fn add(place: &mut Place, draft: &Place) {
     place.weights = place.weights.saturating_add(draft.weights);
     place.cache = place.cache.saturating_add(draft.cache);
@@ -248,7 +248,8 @@ fn add(place: &mut Place, draft: &Place) {
     place.growth = place.growth.saturating_add(draft.growth);
 }
 
-/// All ways to split `entry` between a device of `kind` and host memory, the largest part on the device first; none unless allowed.
+/// All ways to split `entry` between a device of `kind` and host memory, the largest part on the device first; none unless the
+/// configuration allows it.
 fn split(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Vec<Need> {
     let possible = entry.model().partial_offload && entry.memory().is_none();
     let device = match kind {
@@ -262,7 +263,7 @@ fn split(entry: &Entry, kind: DeviceKind, observed: &Observed) -> Vec<Need> {
         return Vec::new();
     };
     let splits = memory::splits(details.model(), &settings.memory);
-    // The first is the whole model, which is a way of its own.
+    // The first one is the whole model, which is a way of its own.
     let parts = splits.iter().skip(1).map(|split| {
         let demand = whole_demand(details, &settings.memory, split.layers);
         part(entry, device, split.layers, &demand, observed)

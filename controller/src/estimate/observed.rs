@@ -1,30 +1,29 @@
-//! Memory that engines were seen to use, per model settings, way to host them and kind of device; kept on disk.
+//! Memory that engines were measured to use, by model settings, way to host them and kind of device. Kept on disk.
 //!
-//! The largest figure of the last runs counts: engines grow while they work, and a reservation that is too small is worse than one that is too
-//! large; but one moment in which an engine took much must not keep its model out for good. What was learned longest ago goes first when
-//! there is too much of it.
+//! The largest figure of the last runs counts: engines grow while they work, and a reservation that is too small is worse than one that is
+//! too large. But a single peak must not keep a model out for good. If there are too many entries, the oldest is dropped.
 
 use std::collections::BTreeMap;
 
 use muster_core::{Bytes, DeviceKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Memory seen in use.
+/// Measured memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Observed {
     known: BTreeMap<String, Seen>,
-    /// Counts what was learned.
+    /// Counts the measurements.
     clock: u64,
 }
 
-/// What engines with the same settings used.
+/// The measured memory of engines with the same settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
-    /// When it was last learned, by [`Observed::clock`].
+    /// Value of [`Observed::clock`] at the last measurement.
     at: u64,
-    /// Bytes by kind of device: what counts.
+    /// Bytes by kind of device: the figure that counts.
     bytes: BTreeMap<String, u64>,
-    /// The largest figures of the last runs by kind of device, the newest last. Files of before have none.
+    /// The largest figure of each of the last runs by kind of device, the newest last. Files of earlier versions have none.
     #[serde(default)]
     runs: BTreeMap<String, Vec<Run>>,
 }
@@ -36,19 +35,19 @@ struct Run {
     bytes: u64,
 }
 
-/// What is in the file. A version that is not ours is refused, as for every file of the state directory.
+/// The contents of the file. Another version is refused, as for every file of the state directory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Document {
     version: u32,
     memory: BTreeMap<String, Seen>,
 }
 
-/// How a model was hosted: split in another way, it takes other memory.
+/// How a model was hosted; its memory depends on that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// Layers on the GPU, if that was said.
+    /// Number of layers on the GPU, if it was set.
     pub(crate) layers: Option<i32>,
-    /// Devices of one kind that shared it evenly; figures are the largest of them.
+    /// Number of devices of a kind that shared it evenly; figures are the largest of them.
     pub(crate) devices: usize,
 }
 
@@ -60,15 +59,15 @@ impl Way {
 }
 
 const VERSION: u32 = 1;
-/// Runs that count.
+/// Number of runs that count.
 const RUNS: usize = 8;
-/// A change below this share of what is known is not worth telling: 1/16.
+/// A change by less than 1/16 of the known figure is ignored.
 const WORTH_TELLING: u64 = 16;
-/// Settings remembered.
+/// Number of settings that are remembered.
 const LIMIT: usize = 4096;
 
 impl Observed {
-    /// Notes what an instance that is hosted in this way uses on a device; true if estimates change by it.
+    /// Records what an instance hosted in this way uses on a device. Returns whether estimates change.
     pub(crate) fn learn(
         &mut self,
         instance: &str,
@@ -109,7 +108,7 @@ impl Seen {
     fn learn(&mut self, instance: &str, kind: &str, bytes: u64) -> bool {
         let known = self.bytes.entry(kind.to_owned()).or_default();
         let runs = self.runs.entry(kind.to_owned()).or_insert_with(|| {
-            // What a file of before says is one run's.
+            // A figure of an earlier version's file counts as one run.
             let instance = String::new();
             Vec::from_iter((*known > 0).then_some(Run {
                 instance,
@@ -188,7 +187,7 @@ mod tests {
         observed.get("h", Way::on_one(None), DeviceKind::Cpu)
     }
 
-    /// One moment in which an engine took much used to keep its model out for good.
+    /// Regression: a single peak of an engine kept its model out for good.
     #[test]
     fn what_one_run_took_is_forgotten_after_others_took_less() {
         let mut observed = Observed::default();
@@ -262,7 +261,7 @@ mod tests {
                 DeviceKind::Cpu,
                 Bytes::mib(1),
             );
-            // Said again all the time.
+            // Reported again and again.
             observed.learn("i", "0", Way::on_one(None), DeviceKind::Cpu, Bytes::mib(1));
         }
         assert_eq!(observed.known.len(), LIMIT);

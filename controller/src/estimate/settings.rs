@@ -1,8 +1,7 @@
-//! Settings as the engines read them: llama.cpp's own flags folded in, defaults filled, as far as memory is concerned.
+//! Settings as the engines read them, as far as they concern memory: with llama.cpp's flags included and defaults filled in.
 //!
-//! Sources: `muster-llama`'s reading of settings (worker/llama/src/grpc/settings.rs) and the command line made for `llama-server`
-//! (worker/src/engine/llama_server/args.rs). A flag that is not known here changes nothing: the engine refuses it, or it does not
-//! matter.
+//! Sources: `muster-llama`'s reading of settings (worker/llama/src/grpc/settings.rs) and the command line for `llama-server`
+//! (worker/src/engine/llama_server/args.rs). An unknown flag changes nothing here: the engine refuses it, or it does not concern memory.
 
 use muster_core::{Runtime, runtime::Family};
 use muster_gguf::{CacheType, Model, memory};
@@ -16,16 +15,16 @@ const SEQUENCES: u64 = 4;
 const BATCH: u64 = 2048;
 const UBATCH: u64 = 512;
 
-/// What decides the memory of a load.
+/// The settings that decide a load's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Effective {
     /// Context and buffers.
     pub(super) memory: memory::Settings,
-    /// Layers on the GPU; none = all.
+    /// Number of layers on the GPU; none = all.
     pub(super) gpu_layers: Option<u64>,
 }
 
-/// Settings of a load by one of llama.cpp's runtimes; none for other runtimes, and for cache types llama.cpp does not have.
+/// The settings of a load by one of llama.cpp's runtimes; none for other runtimes and for unknown cache types.
 pub(super) fn read(runtime: Runtime, settings: &ModelSettings, model: &Model) -> Option<Effective> {
     let server = match runtime.family() {
         Family::LlamaCpp => false,
@@ -58,7 +57,7 @@ pub(super) fn read(runtime: Runtime, settings: &ModelSettings, model: &Model) ->
             cells,
             sequences,
             ubatch,
-            // Our engine says how many results there can be; a server makes room for all tokens of a batch.
+            // Our engine tells how many results there can be; a server makes room for all tokens of a batch.
             outputs: if generates && !server { sequences } else { batch },
             results: if generates { sequences } else { batch },
             vectors: !generates,
@@ -71,7 +70,7 @@ pub(super) fn read(runtime: Runtime, settings: &ModelSettings, model: &Model) ->
     })
 }
 
-/// The context of a draft model: as large as its model's, with plain caches.
+/// The context of a draft model: as large as its model's, with default caches.
 pub(super) fn of_draft(settings: &memory::Settings) -> memory::Settings {
     memory::Settings {
         keys: CacheType::F16,
@@ -83,7 +82,7 @@ pub(super) fn of_draft(settings: &memory::Settings) -> memory::Settings {
     }
 }
 
-/// The settings with what `args` says about memory.
+/// The settings with the flags in `args` that concern memory.
 fn folded(settings: &ModelSettings) -> ModelSettings {
     let mut folded = settings.clone();
     llamacpp::fold(&settings.args, &mut folded);

@@ -1,4 +1,4 @@
-//! Settings of vLLM as far as memory is concerned: its own flags, and seed 001's keys for one load.
+//! vLLM's settings as far as they concern memory: its own flags, and seed 001's keys for one load.
 
 use std::num::NonZeroU64;
 
@@ -7,27 +7,27 @@ use muster_gguf::vllm;
 use muster_proto::v1::ModelSettings;
 use serde_json::Value;
 
-/// vLLM's own default share of a device (`gpu_memory_utilization` of its engine arguments), in thousandths.
+/// vLLM's default share of a device (`gpu_memory_utilization` of its engine arguments), in thousandths.
 const SHARE: u64 = 900;
 
-/// What decides the memory of a load.
+/// The settings that decide a load's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Effective {
-    /// What it needs, on each of its devices.
+    /// What it needs on each of its devices.
     pub(super) memory: vllm::Settings,
-    /// What it takes of each of them, in thousandths; none if it is given a cache of a certain size.
+    /// The share it takes of each device, in thousandths; none if its cache has a given size.
     pub(super) share: Option<u64>,
 }
 
 impl Effective {
-    /// GPUs it wants.
+    /// Number of GPUs that it wants.
     pub(super) fn devices(&self) -> usize {
         let devices = self.memory.devices.map_or(1, NonZeroU64::get);
         usize::try_from(devices).unwrap_or(usize::MAX)
     }
 }
 
-/// Settings of a load by vLLM; none for other runtimes.
+/// The settings of a load by vLLM; none for other runtimes.
 pub(super) fn read(runtime: Runtime, settings: &ModelSettings) -> Option<Effective> {
     if runtime.family() != Family::Vllm {
         return None;
@@ -55,7 +55,7 @@ pub(super) fn read(runtime: Runtime, settings: &ModelSettings) -> Option<Effecti
             _ => {}
         }
     }
-    // What one load sets wins over the definition's words.
+    // A setting of this load overrides the definition's flags.
     let own: Value = serde_json::from_str(&settings.runtime_json).unwrap_or_default();
     let number = |key: &str| own.get(key).and_then(Value::as_u64);
     memory.context = number("vllm_max_model_len").or(memory.context);

@@ -1,4 +1,4 @@
-//! `muster.v1.Control`: operators, gateways and the CLI.
+//! The service `muster.v1.Control`, for operators, gateways and the CLI.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     routes::{Step, Subscription},
 };
 
-/// Places that an explanation describes unless the caller says otherwise.
+/// Largest number of places in an explanation if the caller sets none.
 const EXPLAINED_PLACES: usize = 16;
 
 /// The service.
@@ -77,7 +77,7 @@ impl Control for ControlService {
         let request = request.into_inner();
         named(request.model.clone(), "model")?;
         let mut call = self.handle.call(Order::Load(request))?;
-        // What is refused at once fails the call itself.
+        // An immediate refusal fails the call itself.
         let first = call.next().await?;
         let words = stream::unfold(Some((call, Some(first))), |state| async {
             let (mut call, waiting) = state?;
@@ -104,7 +104,7 @@ impl Control for ControlService {
         let request = request.into_inner();
         named(request.model.clone(), "model")?;
         let mut heard = replace::begin(self.handle.clone(), request);
-        // What is refused at once fails the call itself.
+        // An immediate refusal fails the call itself.
         let first = heard.recv().await.ok_or_else(confused)??;
         let others = stream::poll_fn(move |context| heard.poll_recv(context));
         let words = stream::iter([Ok(first)]).chain(others);
@@ -272,7 +272,7 @@ fn confused() -> Status {
         .into_status()
 }
 
-/// An open `EnsureLoaded` stream with its patience.
+/// An open `EnsureLoaded` stream with its time limit.
 #[derive(Debug)]
 struct Wait {
     ensure: Ensure,
@@ -299,7 +299,7 @@ impl Wait {
         match &event.kind {
             Some(ensure_loaded_event::Kind::Failed(_)) => Some((Ok(event), None)),
             Some(ensure_loaded_event::Kind::Ready(_)) => {
-                // The budget is for waiting; what is ready stays so as long as the stream is open.
+                // The time limit is only for waiting. A ready model stays ready as long as the stream is open.
                 self.deadline = None;
                 Some((Ok(event), Some(self)))
             }
@@ -312,7 +312,7 @@ impl Wait {
         }
     }
 
-    /// The budget is spent: says what was still waited for.
+    /// The time limit has passed: the error tells what the stream waited for last.
     fn gave_up(&self) -> v1::EnsureLoadedEvent {
         let no_worker = i32::from(v1::QueuedReason::NoWorker);
         let code = match &self.last {
@@ -341,7 +341,7 @@ struct Watch {
     snapshot: VecDeque<v1::RouteUpdate>,
     steps: broadcast::Receiver<Step>,
     at: (u64, u64),
-    /// A heartbeat comes however much else is said: it tells what nothing else does.
+    /// Heartbeats are sent however much else is sent, since only they carry troubles.
     heartbeat_due: Instant,
 }
 
@@ -368,7 +368,7 @@ impl Watch {
                     self.at = (update.epoch, update.version);
                     return Ok(v1::RouteUpdate::clone(&update));
                 }
-                // Overtaken, or a new epoch: everything anew.
+                // The watcher lagged, or the epoch changed: start again with a snapshot.
                 Ok(Ok(Step::Anew) | Err(RecvError::Lagged(_))) => {
                     *self = Self::open(self.handle.clone()).await?
                 }

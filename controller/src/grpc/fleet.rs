@@ -1,4 +1,4 @@
-//! `muster.v1.Fleet`: workers join here.
+//! The service `muster.v1.Fleet`, where workers join.
 
 use muster_proto::v1::{ControllerMessage, WorkerMessage, fleet_server::Fleet};
 use tokio::sync::mpsc;
@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Boxed, session::Session};
 use crate::driver::handle::Handle;
 
-/// Messages to a worker that are not yet on the wire. When full, its session waits, and is lost if that takes too long.
+/// Number of messages to a worker that wait to be sent. If it is reached, the session waits, and is lost if that takes too long.
 const OUT: usize = 64;
 
 /// The service.
@@ -19,7 +19,7 @@ pub(crate) struct FleetService {
 }
 
 impl FleetService {
-    /// Sessions run on `tasks`.
+    /// Makes the service. Its sessions run on `tasks`.
     pub(crate) fn new(handle: Handle, tasks: TaskTracker) -> Self {
         Self { handle, tasks }
     }

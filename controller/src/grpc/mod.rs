@@ -1,4 +1,4 @@
-//! The gRPC services: thin, they translate between streams and the driver's handle.
+//! The gRPC services. They only translate between streams and the driver's handle.
 //!
 //! Architecture invariant: nothing here knows policy.
 

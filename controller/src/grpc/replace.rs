@@ -9,10 +9,10 @@
 //!                     drained and unloaded ──► load ── failed ──► loaded again as it was; the answer says why, and that
 //! ```
 //!
-//! Whether it could is known before anything is unloaded, as far as it depends on the model's runtime, its settings, the workers' devices, and what else
-//! is loaded. An engine may still fail for a reason that nobody knew before.
+//! The answer is known before anything is unloaded, as far as it depends on the model's runtime and settings, the workers' devices and the
+//! other loaded models. An engine may still fail for another reason.
 //!
-//! It is a task of the controller's: a caller that goes away, or dies, leaves nothing unloaded.
+//! It runs in a task of the controller: if the caller leaves or dies, nothing stays unloaded.
 
 use muster_core::{Code, Error};
 use muster_proto::{
@@ -34,10 +34,10 @@ use crate::{
     },
 };
 
-/// Progress that waits for a slow reader; what is more is left out.
+/// Number of progress messages kept for a slow reader; further ones are left out.
 const PROGRESS: usize = 16;
 
-/// Begins; what is said ends with the loaded model, or with an error.
+/// Begins the replacement. The messages end with the loaded model or an error.
 pub(super) fn begin(
     handle: Handle,
     request: v1::LoadModelRequest,
@@ -58,7 +58,7 @@ pub(super) fn begin(
         let last = ended
             .map(|model| event(Kind::Loaded(model)))
             .map_err(|error| error.into_status());
-        // A caller that has gone is no failure.
+        // If the caller has left, that is no failure.
         drop(said.send(last).await);
     });
     heard
@@ -70,7 +70,7 @@ fn event(kind: Kind) -> v1::LoadModelEvent {
 
 struct Task {
     handle: Handle,
-    /// Subscribed to before anything is asked, so that no change is missed.
+    /// Subscribed to before any question, so that no change is missed.
     events: broadcast::Receiver<v1::FleetEvent>,
     said: mpsc::Sender<Result<v1::LoadModelEvent, Status>>,
 }
@@ -111,11 +111,11 @@ impl Task {
         }
     }
 
-    /// Loads a model as it was; the error that made this necessary, with what came of it.
+    /// Loads a model as it was before. Returns the error that made this necessary, with the result added.
     async fn restore(&mut self, former: v1::LoadModelRequest, error: Error) -> Error {
         let id = former.model.clone();
         let now = self.model(&id).await;
-        // Somebody who ended the load, or loads it himself, gets what he wants.
+        // Somebody has cancelled the load, or loads the model himself; then nothing is restored.
         let ours = |now: v1::Model| matches!(now.status(), ModelStatus::Unloaded | ModelStatus::Failed);
         if error.code == Code::LoadCancelled || !now.is_ok_and(ours) {
             return error;
@@ -131,7 +131,7 @@ impl Task {
         Error { message, ..error }.with_detail("restored", restored.is_ok().to_string())
     }
 
-    /// Has something done to the model; its state afterwards.
+    /// Carries out an order and returns the model afterwards.
     async fn done(&self, order: Order) -> Result<v1::Model, Error> {
         let from_status = |status: Status| Error::from_status(&status);
         let mut call = self.handle.call(order).map_err(from_status)?;
@@ -146,7 +146,7 @@ impl Task {
         }
     }
 
-    /// Waits until the model leaves a state that somebody else brought it to: who joins a load or an unload is answered at once.
+    /// Waits until the model leaves a state that somebody else caused: a call that joins a load or an unload is answered at once.
     async fn left(&mut self, state: ModelStatus, mut model: v1::Model) -> Result<v1::Model, Error> {
         while model.status() == state {
             self.changed(&model.id).await?;
@@ -155,11 +155,11 @@ impl Task {
         Ok(model)
     }
 
-    /// Resolves when something has been decided that may concern the model.
+    /// Waits for the next event that may concern the model.
     async fn changed(&mut self, model: &str) -> Result<(), Error> {
         loop {
             match self.events.recv().await {
-                // Events of a worker concern all models there, and name none.
+                // Events about a worker name no model and may concern all of its models.
                 Ok(event) if event.model == model || event.model.is_empty() => return Ok(()),
                 Ok(_) => {}
                 Err(RecvError::Lagged(_)) => return Ok(()),

@@ -1,4 +1,4 @@
-//! One worker's session, from its hello to its end (PROTOCOL.md 3, 5). A task per session; the driver only sees what counts.
+//! A worker's session from its hello to its end (PROTOCOL.md 3, 5). Each session has a task; the driver only sees sessions in force.
 //!
 //! ```text
 //! hello ─► join ─► accepted ─► running ─► ended (stream closed · silence · ended by the driver · controller ends)
@@ -7,7 +7,7 @@
 //!          waiting ─► rejected: the other process lives
 //! ```
 //!
-//! Invariant: the driver hears of the end of every session it was asked to open, whatever happens to this task.
+//! Invariant: the driver learns of the end of every session that it was asked to open, whatever happens to this task.
 
 use std::time::Duration;
 
@@ -36,12 +36,12 @@ use crate::{
     },
 };
 
-/// Commands that the driver may be ahead of this task. It never waits: when full, it ends the session.
+/// Number of commands that the driver may be ahead of this task. The driver never waits: if it is reached, the driver ends the session.
 const COMMANDS: usize = 1024;
 /// How long a stream may be open without a hello.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
 
-/// A session at work.
+/// A session of a worker.
 #[derive(Debug)]
 pub(crate) struct Session<S> {
     handle: Handle,
@@ -56,7 +56,7 @@ pub(crate) struct Session<S> {
     received: u64,
 }
 
-/// Why a session ended; told to the log only.
+/// Why a session ended; only for the log.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("the stream was closed")]
@@ -143,7 +143,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         let features = hello.features.iter().filter(spoken).cloned().collect();
         let (epoch, mailbox) = self.admitted(hello, commands).await?;
         self.epoch = Some(epoch);
-        // A driver that was busy is not the worker's silence.
+        // The driver's delay is not the worker's silence.
         self.pulse.beat();
         let timing = self.handle.timing();
         let welcome = Welcome {
@@ -157,7 +157,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         self.talk(&mut orders, &mailbox).await
     }
 
-    /// Asks the driver for the worker's place, until it is free or shows to be taken.
+    /// Asks the driver for the worker's place until it is free, or is found to be in use.
     async fn admitted(
         &mut self,
         hello: Hello,
@@ -253,7 +253,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
         let sent = timeout(self.handle.timing().lost_after, self.out.send(Box::new(message)));
         tokio::select! {
             biased;
-            // Whoever ended it waits for no worker that does not read.
+            // Whoever ended the session does not wait for a worker that does not read.
             () = self.end.cancelled() => Err(Ended::Replaced),
             sent = sent => match sent {
                 Ok(Ok(())) => Ok(()),
@@ -264,12 +264,12 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
     }
 
     async fn refuse(&mut self, error: Error) {
-        // A worker that has gone need not hear it.
+        // A worker that has left need not hear it.
         drop(self.send(Down::Rejected(error.into())).await);
     }
 }
 
-/// Whether a session shows life within `wait` (PROTOCOL.md 5).
+/// Whether a session gives a sign of life within `wait` (PROTOCOL.md 5).
 async fn lives(pulse: &Pulse, wait: Duration) -> bool {
     pulse.ping();
     tokio::select! {

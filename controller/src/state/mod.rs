@@ -1,4 +1,5 @@
-//! What survives a restart: the epoch, the roster of known workers, memory seen in use, and pins. Nothing else of the fleet (PROTOCOL.md 2, 7).
+//! What survives a restart: the epoch, the known workers, measured memory, pins and users' models. Nothing else about the fleet is stored
+//! (PROTOCOL.md 2, 7).
 //!
 //! ```text
 //! DIR                mode 0700, its files 0600
@@ -10,10 +11,10 @@
 //! DIR/user_models.json, model_options.json, aliases.json    see `own`
 //! ```
 //!
-//! Every file is replaced as a whole and atomically. Serving needs none of them: what cannot be written is kept in memory, said in health, and
-//! written when there is room (`writer`). What the controller made for itself and cannot be understood any more is set aside as `NAME.damaged`;
-//! only what an operator or a user wrote stops the start. An epoch that cannot be read or written is replaced by the time, which is higher than
-//! any that was counted, and rises over restarts.
+//! Every file is replaced as a whole and atomically. Serving needs none of them: what cannot be written is kept in memory, reported in
+//! health, and written when there is room (`writer`). A file that the controller made for itself and cannot read any more is renamed to
+//! `NAME.damaged`; only a damaged file that an operator or a user wrote stops the start. An epoch that cannot be read or written is
+//! replaced by the time in seconds, which is higher than any counted epoch and rises over restarts.
 
 mod own;
 mod roster;
@@ -38,25 +39,25 @@ pub(crate) use writer::{Saving, Writer};
 
 use crate::estimate::Observed;
 
-/// What operators pinned and unpinned, by model id.
+/// Operators' pins (true) and unpins (false), by model id.
 pub(crate) type Pins = BTreeMap<String, bool>;
 
-/// The state directory, locked.
+/// The locked state directory.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
-    /// None if there was no room for it.
+    /// None if there was no room for the lock file.
     _lock: Option<File>,
 }
 
-/// How far a worker's word may raise the epoch: more than the time that stands in for one can be ahead of a counted one, and so little that
-/// 2^31 lies and not one would use the numbers up.
+/// How far a worker's claim may raise the epoch. It is more than a time used as an epoch can be ahead of a counted one, and so little that
+/// 2^31 false claims would not use up the numbers.
 const FURTHEST_JUMP: u64 = 1 << 32;
 
-/// An epoch of which nothing is left to count on from: only a lie can have brought it about.
+/// An epoch that leaves no room to count on; only a false claim can lead to it.
 const ABSURD: u64 = 1 << 62;
 
-/// The epoch after those of this controller and those that a worker has seen; none if what it says it saw is absurd.
+/// An epoch above ours and the one that a worker has seen; none if the worker's is absurd.
 pub(crate) fn outbid(mine: u64, seen: u64) -> Option<u64> {
     if seen <= mine {
         return Some(mine);
@@ -64,29 +65,22 @@ pub(crate) fn outbid(mine: u64, seen: u64) -> Option<u64> {
     (seen - mine <= FURTHEST_JUMP && seen < ABSURD).then(|| seen + 1)
 }
 
-/// Why the state directory is of no use.
+/// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The operating system refused.
     #[error("{} cannot be used", path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
-    /// Another process holds it.
+    Io { path: PathBuf, source: io::Error },
+    /// Another process has locked it.
     #[error("{} is in use by another controller", .0.display())]
     InUse(PathBuf),
-    /// A file that somebody wrote is not what this version writes.
+    /// A file cannot be read by this version.
     #[error(
         "{0} cannot be understood: repair it, or start without what it holds: mv {0} {0}.damaged",
         path.display()
     )]
     Malformed {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: serde_json::Error,
     },
 }
@@ -101,14 +95,14 @@ const OPTIONS: &str = "model_options.json";
 const ALIASES: &str = "aliases.json";
 
 impl StateDir {
-    /// Creates the directory if it is missing, and locks it. Without room for that it is of no use, and all is kept in memory.
+    /// Creates the directory if it is missing, and locks it. If the disk is full, everything is kept in memory.
     ///
     /// # Errors
-    /// Another controller has it, others could change what is in it, or the operating system refuses.
+    /// Another controller uses it, other users could change its contents, or the operating system refuses.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
         let lock_path = path.join(LOCK);
         let create = || PrivateDir::open(path, LOCK)?.file(LOCK);
-        // A file system that takes no writes takes locks all the same.
+        // A full file system still allows locks on existing files.
         let lock = create().or_else(|error| match File::open(&lock_path) {
             Ok(lock) if no_room(&error) => Ok(lock),
             Ok(_) | Err(_) => Err(error),
@@ -142,7 +136,7 @@ impl StateDir {
         }
     }
 
-    /// The epoch of this start, written unless there is no room, which the second value says.
+    /// The epoch of this start. It is written unless the disk is full, which the second value tells.
     pub(crate) fn begin_epoch(&self) -> (u64, bool) {
         let counted: Option<u64> = self.cache(EPOCH, |epoch| *epoch < ABSURD);
         let next = counted.map_or_else(now_in_seconds, |counted| counted + 1);
@@ -164,13 +158,13 @@ impl StateDir {
         self.write(EPOCH, &epoch)
     }
 
-    /// The workers known.
+    /// The known workers.
     pub(crate) fn roster(&self) -> Roster {
         let entries: Option<Vec<roster::Entry>> = self.cache(ROSTER, |_| true);
         entries.into_iter().flatten().collect()
     }
 
-    /// Writes the workers known.
+    /// Writes the known workers.
     ///
     /// # Errors
     /// The roster cannot be written.
@@ -178,12 +172,12 @@ impl StateDir {
         self.write(ROSTER, &roster.entries())
     }
 
-    /// Memory seen in use.
+    /// Memory measured before.
     pub(crate) fn observed(&self) -> Observed {
         self.cache(OBSERVED, |_| true).unwrap_or_default()
     }
 
-    /// Writes memory seen in use.
+    /// Writes measured memory.
     ///
     /// # Errors
     /// It cannot be written.
@@ -191,26 +185,26 @@ impl StateDir {
         self.write(OBSERVED, observed)
     }
 
-    /// What operators pinned and unpinned.
+    /// Operators' pins.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// They cannot be read.
     pub(crate) fn pins(&self) -> Result<Pins, StateError> {
         self.read(PINS)
     }
 
-    /// Writes what operators pinned and unpinned.
+    /// Writes operators' pins.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// They cannot be written.
     pub(crate) fn save_pins(&self, pins: &Pins) -> Result<(), StateError> {
         self.write(PINS, pins)
     }
 
-    /// What users registered and saved.
+    /// Models that users registered and options they saved.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// They cannot be read.
     pub(crate) fn own(&self) -> Result<Own, StateError> {
         Ok(Own {
             models: self.read(MODELS)?,
@@ -219,7 +213,7 @@ impl StateDir {
         })
     }
 
-    /// Writes what differs from `old` of what users registered and saved.
+    /// Writes those of users' models and options that differ from `old`.
     ///
     /// # Errors
     /// It cannot be written.
@@ -236,12 +230,11 @@ impl StateDir {
         Ok(())
     }
 
-    /// The directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the controller can do without: none if it is of no use; then it is set aside.
+    /// Reads a file that the controller can do without. None if it cannot be used; then it is renamed.
     fn cache<T: DeserializeOwned + Default>(&self, name: &str, sane: impl FnOnce(&T) -> bool) -> Option<T> {
         let why = match self.read::<T>(name) {
             Ok(value) if sane(&value) => return Some(value),
@@ -289,12 +282,12 @@ impl StateDir {
     }
 }
 
-/// Where a damaged file goes.
+/// The name that a damaged file gets.
 fn damaged(name: &str) -> String {
     format!("{name}.damaged")
 }
 
-/// The time as an epoch: above any that was counted from 0, and below the next start's.
+/// The time in seconds as an epoch: above any that was counted from 0, and below that of the next start.
 fn now_in_seconds() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
@@ -334,15 +327,15 @@ mod tests {
         assert_eq!(outbid(12, 7), Some(12));
     }
 
-    /// One hello with 2^64 - 1 once ended all fencing, over restarts too.
+    /// Regression: a single hello with 2^64 - 1 disabled all fencing, even after restarts.
     #[test]
     fn an_absurd_epoch_raises_nothing_and_is_set_aside_where_it_was_kept() {
         for absurd in [u64::MAX, u64::MAX - 1, 12 + FURTHEST_JUMP + 1] {
             assert_eq!(outbid(12, absurd), None, "{absurd}");
         }
-        // No lie by steps of what is allowed gets to where nothing is left.
+        // False claims in allowed steps cannot use up the numbers.
         assert_eq!(outbid(ABSURD - 10, ABSURD + 10), None);
-        // A controller that lost its state is told the time that stood in for an epoch.
+        // A controller that lost its state is told the time that was used as an epoch.
         assert_eq!(outbid(1, now_in_seconds()), Some(now_in_seconds() + 1));
 
         let dir = tempfile::tempdir().unwrap();

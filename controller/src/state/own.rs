@@ -1,4 +1,4 @@
-//! What users made of the catalogue: models they registered, options they saved, names they gave.
+//! Users' part of the catalogue: models they registered, options they saved, aliases they gave.
 //!
 //! ```text
 //! DIR/user_models.json     {"Phi-4-Mini-GGUF": {"checkpoint": "ORG/NAME:VARIANT", "recipe": "llamacpp", …}}   ids without `user.` (seed 000)
@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// All of it.
+/// Everything that users registered and saved.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Own {
-    /// Models by id without `user.`.
+    /// Registered models by id without `user.`.
     pub(crate) models: BTreeMap<String, Registration>,
-    /// Saved options by id.
+    /// Saved options by model id.
     pub(crate) options: BTreeMap<String, Map<String, Value>>,
-    /// Ids by alias.
+    /// Model ids by alias.
     pub(crate) aliases: BTreeMap<String, String>,
 }
 
@@ -29,13 +29,12 @@ pub(crate) struct Registration {
     pub(crate) checkpoint: String,
     /// Lemonade's recipe.
     pub(crate) recipe: String,
-    /// File of the same repository with the projector.
+    /// File with the multimodal projector in the same repository.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) mmproj: String,
-    /// Labels.
     #[serde(default)]
     pub(crate) labels: Vec<String>,
-    /// When it was first registered, as Unix time in seconds; 0 if somebody else wrote the file.
+    /// Unix time in seconds of the first registration; 0 if somebody else wrote the file.
     #[serde(default)]
     pub(crate) registered: u64,
 }

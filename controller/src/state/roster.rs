@@ -1,4 +1,4 @@
-//! The roster: workers that ever joined, until they are forgotten; and its shape on disk.
+//! The roster: workers that have joined and were not forgotten since; and its form on disk.
 //!
 //! ```text
 //!   joined ──► here ──session lost──► lost ──roster_ttl──► expired
@@ -6,7 +6,8 @@
 //!               └──── joined ─────────┘ (from either)
 //! ```
 //!
-//! Those here and lost are waited for at a start: their engines may run. Those that left in order are not (PROTOCOL.md 2).
+//! At a start, workers that were present or lost are waited for, because their engines may run. Those that left in order are not
+//! (PROTOCOL.md 2).
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::convert::ids;
 
-/// All known workers. A copy shares what has not changed.
+/// All known workers. A copy shares the unchanged entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Roster(BTreeMap<WorkerId, Arc<Known>>);
 
@@ -30,38 +31,38 @@ struct Known {
     away: Option<Away>,
 }
 
-/// A worker that is not here.
+/// The absence of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Away {
-    /// Since when, in seconds of Unix time: a wall clock is all that there is over restarts.
+    /// Begin of the absence as Unix time in seconds; only a wall clock goes on over restarts.
     since: u64,
-    /// It said goodbye; nothing of it runs.
+    /// The worker said goodbye: none of its engines runs.
     in_order: bool,
 }
 
-/// When absent workers expire.
+/// When absent workers are dropped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expiry {
-    /// Those that left in order.
+    /// Time for workers that left in order.
     pub(crate) left: Duration,
-    /// Those that were lost.
+    /// Time for lost workers.
     pub(crate) lost: Duration,
 }
 
 impl Roster {
-    /// A worker is here.
+    /// Records that a worker is present.
     pub(crate) fn put(&mut self, facts: WorkerFacts) {
         let known = Known { facts, away: None };
         self.0.insert(known.facts.id.clone(), Arc::new(known));
     }
 
-    /// Whether a worker is known to be here, as it is.
+    /// Whether the roster has the worker as present with the same facts.
     pub(crate) fn has(&self, facts: &WorkerFacts) -> bool {
         let known = self.0.get(&facts.id);
         known.is_some_and(|known| known.away.is_none() && known.facts == *facts)
     }
 
-    /// A worker went away; false if that is nothing new.
+    /// Records that a worker is absent. Returns false if it was known.
     pub(crate) fn away(&mut self, worker: &WorkerId, in_order: bool, now: SystemTime) -> bool {
         let since = seconds(now);
         match self.0.get_mut(worker) {
@@ -73,12 +74,12 @@ impl Roster {
         }
     }
 
-    /// Drops a worker; false if it is not known.
+    /// Drops a worker. Returns false if it was unknown.
     pub(crate) fn remove(&mut self, worker: &WorkerId) -> bool {
         self.0.remove(worker).is_some()
     }
 
-    /// Workers to wait for at a start, and those that had left in order; what is expired is dropped.
+    /// Workers to wait for at a start, and those that had left in order. Expired ones are dropped.
     pub(crate) fn at_start(
         &mut self,
         now: SystemTime,
@@ -97,7 +98,7 @@ impl Roster {
         (facts(expected), facts(left))
     }
 
-    /// Workers that are taken to be here.
+    /// Workers recorded as present.
     pub(crate) fn here(&self) -> impl Iterator<Item = &WorkerId> {
         let here = self.0.iter().filter(|(_, known)| known.away.is_none());
         here.map(|(id, _)| id)
@@ -133,10 +134,10 @@ fn seconds(at: SystemTime) -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// A known worker.
+/// A known worker on disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// Absent while it is here, as far as was known.
+    /// None if the worker was present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     away: Option<Away>,
     worker: String,
@@ -188,7 +189,7 @@ impl TryFrom<Entry> for WorkerFacts {
     fn try_from(entry: Entry) -> Result<Self, Missing> {
         let mut runtimes = BTreeMap::new();
         for (name, devices) in entry.runtimes {
-            // One that this build does not know is no use to it.
+            // A runtime that this version does not know is left out.
             if let Ok(runtime) = name.parse::<Runtime>() {
                 runtimes.insert(runtime, ids(&devices, DeviceId::new)?);
             }

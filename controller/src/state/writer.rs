@@ -1,8 +1,8 @@
-//! Writes roster, observations, pins and what users made in the background, so that the driver never waits for a disk.
+//! Writes roster, measured memory, pins and users' models in the background, so that the driver never waits for a disk.
 //!
-//! Only the newest value counts: a `watch` channel holds one, and what was overtaken is never written. When the handle is dropped, what is
-//! still unwritten is written and the task ends. What cannot be written is said in health ([`Writer::troubles`]) and tried again now and then, until
-//! there is room. Who must know whether it is on disk ([`Writer::pins`]) waits for its turn to be over.
+//! Only the newest value is written: a `watch` channel holds one, and older ones are skipped. When the handle is dropped, what is not on
+//! disk is written and the task ends. A failed write is reported in health ([`Writer::troubles`]) and tried again until there is room. A
+//! caller that must know when a change is on disk ([`Writer::pins`]) can wait for it.
 
 use std::{
     path::Path,
@@ -22,13 +22,13 @@ use tokio::{
 use super::{Own, Pins, Roster, StateDir, StateError};
 use crate::{aside::aside, estimate::Observed};
 
-/// Pause before what could not be written is tried again.
+/// Pause before a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Pause after something was written that nobody waits for: when thousands of workers come at once, the roster changes as often.
+/// Pause after a write that nobody waits for. When thousands of workers join together, the roster changes as often.
 const PACE: Duration = Duration::from_millis(100);
 
-/// Handle of the task.
+/// The handle of the task.
 #[derive(Debug)]
 pub(crate) struct Writer {
     state: Arc<StateDir>,
@@ -46,20 +46,20 @@ struct Pending {
     observed: Option<Observed>,
     pins: Option<Pins>,
     own: Option<Own>,
-    /// Counts changes of both.
+    /// Counts changes.
     turn: u64,
 }
 
-/// How far the task is.
+/// The progress of the task.
 #[derive(Debug, Clone)]
 struct Written {
-    /// [`Pending::turn`] of what it wrote last.
+    /// The [`Pending::turn`] that was written last.
     turn: u64,
-    /// Why it could not.
+    /// Why it could not be written.
     failed: Option<Arc<StateError>>,
 }
 
-/// A change on its way to the disk.
+/// A change that is being written.
 #[derive(Debug)]
 pub(crate) struct Saving {
     turn: u64,
@@ -67,10 +67,10 @@ pub(crate) struct Saving {
 }
 
 impl Saving {
-    /// Resolves when the change is on disk.
+    /// Waits until the change is on disk.
     ///
     /// # Errors
-    /// It could not be written; none if the task ended before its turn.
+    /// It could not be written; none if the task ended before.
     pub(crate) async fn done(mut self) -> Result<(), Option<Arc<StateError>>> {
         let turn = self.turn;
         let written = self.written.wait_for(|written| written.turn >= turn).await;
@@ -83,7 +83,7 @@ impl Saving {
 }
 
 impl Writer {
-    /// Starts the task; `roster` is what is on disk.
+    /// Starts the task; `roster` is the one on disk.
     pub(crate) fn spawn(state: StateDir, roster: Roster, life: &Life) -> Self {
         let state = Arc::new(state);
         let (sender, receiver) = watch::channel(Pending::default());
@@ -104,21 +104,21 @@ impl Writer {
         }
     }
 
-    /// Keeps a worker.
+    /// Records that a worker is present.
     pub(crate) fn put(&mut self, facts: WorkerFacts) {
         if !self.roster.has(&facts) {
             self.change_roster(|roster| roster.put(facts));
         }
     }
 
-    /// Notes that a worker went away, in order or not.
+    /// Records that a worker is absent, and whether it left in order.
     pub(crate) fn away(&mut self, worker: &WorkerId, in_order: bool) {
         self.change_roster(|roster| {
             roster.away(worker, in_order, SystemTime::now());
         });
     }
 
-    /// Workers that are taken to be here.
+    /// Workers recorded as present.
     pub(crate) fn here(&self) -> Vec<WorkerId> {
         self.roster.here().cloned().collect()
     }
@@ -130,23 +130,23 @@ impl Writer {
         });
     }
 
-    /// Writes what was learned about memory.
+    /// Writes measured memory.
     pub(crate) fn observed(&self, observed: &Observed) {
         self.sender
             .send_modify(|pending| pending.observed = Some(observed.clone()));
     }
 
-    /// Where it all is.
+    /// Path of the state directory.
     pub(crate) fn path(&self) -> &Path {
         self.state.path()
     }
 
-    /// Writes what operators pinned and unpinned; the answer tells when it is on disk.
+    /// Writes operators' pins. The result tells when they are on disk.
     pub(crate) fn pins(&self, pins: &Pins) -> Saving {
         self.save(|pending| pending.pins = Some(pins.clone()))
     }
 
-    /// Writes what users registered and saved; the answer tells when it is on disk.
+    /// Writes users' models and options. The result tells when they are on disk.
     pub(crate) fn own(&self, own: &Own) -> Saving {
         self.save(|pending| pending.own = Some(own.clone()))
     }
@@ -164,17 +164,17 @@ impl Writer {
         }
     }
 
-    /// Writes the epoch. A restart that comes before that is outbid anew by whoever heard it.
+    /// Writes the epoch. If the controller restarts before that, workers that have seen the epoch raise it again.
     pub(crate) fn epoch(&self, epoch: u64) {
         self.sender.send_modify(|pending| pending.epoch = Some(epoch));
     }
 
-    /// What could not be written so far, in words.
+    /// What could not be written, in sentences.
     pub(crate) fn troubles(&self) -> watch::Receiver<Vec<String>> {
         self.troubles.clone()
     }
 
-    /// Writes what is unwritten and ends the task.
+    /// Writes what is not on disk and ends the task.
     pub(crate) async fn finish(self) {
         drop(self.sender);
         if let Err(error) = self.task.await {
@@ -182,7 +182,7 @@ impl Writer {
         }
     }
 
-    /// Copies the roster only if the task has it, so at most a few times for each time that it is written, however often it changes.
+    /// Changes the roster. It is copied only if the task holds it, so at most a few times for each write.
     fn change_roster(&mut self, change: impl FnOnce(&mut Roster)) {
         let roster = &mut self.roster;
         self.sender.send_modify(|pending| {
@@ -232,7 +232,7 @@ async fn write(
                 std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
             format!("state is kept in memory only, since {error}{cause}")
         });
-        // Nobody waiting is no failure, here and below.
+        // If nobody waits, that is no failure, here and below.
         say.send_if_modified(|said| {
             let new: Vec<String> = trouble.into_iter().collect();
             let news = *said != new;
@@ -240,13 +240,13 @@ async fn write(
             news
         });
         done.send_replace(Written { turn, failed });
-        // What somebody waits for has its turn at once, and so has the end.
+        // A change that somebody waits for is written at once, and so is the last one.
         let mut ahead = receiver.clone();
         drop(timeout(PACE, ahead.wait_for(|pending| pending.turn != turn)).await);
     }
 }
 
-/// Writes what differs from what is on disk; what is there then, and the first of what could not be written.
+/// Writes what differs from the disk. Returns what is on disk then, and the first error.
 fn save(state: &StateDir, mut disk: Pending, new: &Pending) -> (Pending, Option<StateError>) {
     fn put<T: PartialEq + Clone>(
         disk: &mut Option<T>,
