@@ -23,6 +23,7 @@ mod demo_tools;
 mod directories;
 mod disconnect;
 mod disk;
+mod downloads;
 mod errors;
 mod flood;
 mod frozen;

@@ -21,14 +21,14 @@
 pub mod binaries;
 pub mod engines;
 pub mod http;
-pub mod hub;
+
 pub mod processes;
 pub mod stack;
 pub mod wait;
 
 pub use engines::Engine;
 pub use http::{Chat, Http, Reply, Sse};
-pub use hub::Hub;
+pub use muster_fakes::hub::{self, Hub};
 pub use processes::Running;
 pub use stack::{Role, Stack, StackBuilder};
 pub use wait::{eventually, within};

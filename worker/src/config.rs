@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
+use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
 use muster_core::Bytes;
 use muster_proto::{
@@ -92,6 +93,10 @@ pub(crate) struct WorkerArgs {
         value_name = "PATH"
     )]
     pub(crate) llama_server: PathBuf,
+
+    /// Most bytes per second of all downloads together, such as 20MB [default: no limit]
+    #[arg(long, env = "MUSTER_DOWNLOAD_LIMIT", value_name = "SIZE")]
+    pub(crate) download_limit: Option<ByteSize>,
 
     /// Threads for network traffic
     #[arg(long, env = "MUSTER_WORKER_IO_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..), value_name = "N")]
@@ -237,7 +242,7 @@ impl FromStr for DeviceChoice {
                 if name.is_empty() || !name.bytes().all(plain) {
                     return Err(wrong());
                 }
-                let capacity: bytesize::ByteSize = capacity.parse().map_err(|_| wrong())?;
+                let capacity: ByteSize = capacity.parse().map_err(|_| wrong())?;
                 Ok(Self::Sim {
                     name: name.to_owned(),
                     capacity: Bytes::new(capacity.as_u64()),

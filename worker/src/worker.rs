@@ -75,7 +75,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         devices,
         runtimes: engine::runtimes(&engine_config(&args, &shared_dir, own_dir.clone())?),
         patience: args.patience(),
-        files: Desk::new(HubConfig::read(|name| std::env::var(name).ok())),
+        files: Desk::new(HubConfig::read(|name| std::env::var(name).ok()).limited(args.download_limit)),
         around: watch::Sender::new(Surroundings::default()),
     });
     let identity = Identity {

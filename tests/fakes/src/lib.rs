@@ -4,6 +4,7 @@
 //! * [`controller`]: for [gateways](controller::gateways) to follow, for [workers](controller::workers) to join.
 //! * [`worker`]: for [gateways](worker::gateways) to send work to, for [controllers](worker::controllers) to command.
 //! * [`gateway`]: sends work to workers.
+//! * [`hub`]: has files of models, and faults.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -24,6 +25,7 @@ pub mod controller {
     pub mod workers;
 }
 pub mod gateway;
+pub mod hub;
 pub mod worker {
     //! Scripted workers.
 

@@ -1,16 +1,18 @@
 //! The cache on disk, in the layout of hf-hub and `huggingface_hub`, which other programs of the host read and write too.
 //!
 //! ```text
-//! CACHE/models--ORG--NAME/blobs/ETAG                 content; ETAG.incomplete while it comes, ETAG.lock held by who fetches it
+//! CACHE/models--ORG--NAME/blobs/ETAG                 content; ETAG.muster-part while it comes (partial.rs)
 //!                        /snapshots/COMMIT/PATH      symbolic links into blobs
 //!                        /refs/main                  the newest COMMIT
+//!      /.locks/models--ORG--NAME/ETAG.lock           held by who fetches it
 //! ```
 //!
 //! Everything here blocks while the disk does.
 
 use std::{
     collections::HashSet,
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::fs::symlink,
     path::{Component, Path, PathBuf},
 };
@@ -21,7 +23,10 @@ use muster_proto::{
     v1::{CachedFiles, HubCheckpoint},
 };
 
-use super::select::{RepoFile, Selection, is_named, select};
+use super::{
+    partial::{self, Partial},
+    select::{RepoFile, Selection, is_named, is_of, select},
+};
 
 /// A cache of a hub's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +38,7 @@ pub(crate) struct Cache {
 #[derive(Clone, Debug)]
 pub(super) struct Repo {
     path: PathBuf,
+    locks: PathBuf,
 }
 
 /// Files of one snapshot that make up a checkpoint.
@@ -55,8 +61,10 @@ impl Cache {
 
     /// One repository; `name` is checked (`hub::is_repo`).
     pub(super) fn repo(&self, name: &str) -> Repo {
+        let folder = format!("models--{}", name.replace('/', "--"));
         Repo {
-            path: self.root.join(format!("models--{}", name.replace('/', "--"))),
+            locks: self.root.join(".locks").join(&folder),
+            path: self.root.join(folder),
         }
     }
 
@@ -145,6 +153,20 @@ impl Cache {
                 fs::remove_file(&link)?;
             }
         }
+        let shared = |path: &str| kept.iter().any(|other| is_of(path, other));
+        for (etag, _) in repo
+            .coming(checkpoint)
+            .into_iter()
+            .filter(|(_, path)| !shared(path))
+        {
+            // What somebody fetches now stays theirs.
+            let lock = repo.lock_file(&etag)?;
+            if lock.try_lock().is_ok() {
+                let part = repo.part(&etag);
+                freed += partial::taken(&part);
+                fs::remove_file(&part)?;
+            }
+        }
         let used: HashSet<PathBuf> = repo
             .snapshots()
             .iter()
@@ -198,6 +220,32 @@ impl Repo {
     /// Where the content with this etag is, or will be; the etag is checked ([`is_etag`]).
     pub(super) fn blob(&self, etag: &str) -> PathBuf {
         self.blobs().join(etag)
+    }
+
+    /// Where content with this etag is while it comes.
+    pub(super) fn part(&self, etag: &str) -> PathBuf {
+        self.blobs().join(format!("{etag}{}", partial::SUFFIX))
+    }
+
+    /// The lock on content with this etag, where all hf-hub clients of the host look for it.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub(super) fn lock_file(&self, etag: &str) -> io::Result<File> {
+        fs::create_dir_all(&self.locks)?;
+        File::create(self.locks.join(format!("{etag}.lock")))
+    }
+
+    /// What began to come of a checkpoint: etags, and paths in the repository.
+    pub(super) fn coming(&self, checkpoint: &HubCheckpoint) -> Vec<(String, String)> {
+        let entries = fs::read_dir(self.blobs()).into_iter().flatten().flatten();
+        let of = |entry: fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            let etag = name.strip_suffix(partial::SUFFIX)?;
+            let head = Partial::head(&entry.path())?;
+            is_of(&head.path, checkpoint).then(|| (etag.to_owned(), head.path))
+        };
+        entries.filter_map(of).collect()
     }
 
     /// Names a blob in a snapshot.

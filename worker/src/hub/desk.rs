@@ -6,6 +6,8 @@
 //!                     └ no ─► begins one ──────────────────────────┴► progress… ─► cached | failed, to every order of the job
 //! ```
 //!
+//! A cancelled job's part of a file is removed, a paused one's kept: whoever fetches it next goes on from there.
+//!
 //! Invariants: of each order only the newest news waits, so that nothing grows while a session is slow; a job outlives the session that
 //! began it, its orders do not.
 
@@ -19,12 +21,12 @@ use muster_core::{Code, Error};
 use muster_proto::{
     hub,
     v1::{
-        CachedFiles, FetchProgress, FilesNews, FilesOrder, HubCheckpoint, HubListing,
+        CachedFiles, CancelFetch, FetchProgress, FilesNews, FilesOrder, HubCheckpoint, HubListing,
         files_news::Kind as News, files_order::Kind as Order,
     },
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::Notify,
     task::spawn_blocking,
     time::{Instant, sleep_until},
 };
@@ -33,7 +35,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     HubConfig,
     cache::Cache,
-    fetch::fetch,
+    fetch::{discard, fetch},
+    meter::{Meter, Speed},
     remote::Remote,
     select::{projectors, variants},
 };
@@ -122,11 +125,17 @@ impl Desk {
         }
         match kind {
             Some(Order::Fetch(_)) => self.fetch(order_id, checkpoint),
-            Some(Order::Cancel(_)) => {
+            Some(Order::Cancel(CancelFetch { keep })) => {
                 if let Some(job) = self.lock().jobs.get(&checkpoint) {
                     job.cancel.cancel();
                 }
-                self.tell_cached(order_id, checkpoint);
+                let desk = self.clone();
+                self.0.tasks.spawn(async move {
+                    if !keep {
+                        discard(desk.cache(), &checkpoint).await;
+                    }
+                    desk.tell_cached(order_id, checkpoint);
+                });
             }
             Some(Order::Look(_)) => self.tell_cached(order_id, checkpoint),
             Some(Order::Remove(remove)) => {
@@ -224,10 +233,11 @@ impl Desk {
 
     /// Runs a job to its end.
     async fn work(&self, checkpoint: HubCheckpoint, number: u64, cancel: CancellationToken) {
-        let (sender, mut progress) = watch::channel(FetchProgress::default());
+        let (meter, mut speed) = (Meter::default(), Speed::default());
+        let mut progress = meter.subscribe();
         let work = async {
             let remote = Remote::new(self.0.hub.clone())?;
-            fetch(self.cache(), &remote, &checkpoint, &sender).await
+            fetch(self.cache(), &remote, &checkpoint, &meter).await
         };
         tokio::pin!(work);
         tracing::info!(repo = checkpoint.repo, variant = checkpoint.variant, "fetching");
@@ -242,9 +252,13 @@ impl Desk {
                 () = cancel.cancelled() => break Err(cancelled()),
                 result = &mut work => break result,
                 Ok(()) = paced => {
-                    let told = progress.borrow_and_update().clone();
+                    let now = Instant::now();
+                    let told = FetchProgress {
+                        bytes_per_second: speed.look(now, meter.received()),
+                        ..progress.borrow_and_update().clone()
+                    };
                     self.tell_job(&checkpoint, &News::Progress(told));
-                    quiet_until = Instant::now() + PACE;
+                    quiet_until = now + PACE;
                 }
             }
         };
@@ -307,7 +321,7 @@ fn failed(why: &str) -> News {
 }
 
 fn cancelled() -> Error {
-    Code::DownloadCancelled.error("the download was cancelled: its model is being deleted")
+    Code::DownloadCancelled.error("the download was ended by an operator")
 }
 
 #[cfg(test)]

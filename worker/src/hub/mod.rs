@@ -7,7 +7,11 @@
 //! ```
 //!
 //! * [`select`]: which files of a repository a checkpoint means. Pure.
-//! * [`cache`]: the layout on disk. * [`remote`]: the hub's HTTP. * [`fetch`]: one download. * [`desk`]: orders of the controller.
+//! * [`cache`]: the layout on disk. * [`partial`]: a file that is coming.
+//! * [`remote`]: the hub's HTTP. * [`tries`]: how often it is asked. * [`limit`]: how fast it may answer. * [`meter`]: how far it is.
+//! * [`fetch`]: one download. * [`transfer`]: one file of it. * [`desk`]: orders of the controller.
+//!
+//! The crate hf-hub does none of what this is about: without xet it fetches a file by one request from its beginning, and checks no sum.
 //!
 //! Invariants: a file is in the cache under its name only once all of it is there and is what the hub announced; nothing is ever written
 //! outside the cache, whatever names a repository has.
@@ -17,12 +21,20 @@
 pub(crate) mod cache;
 pub(crate) mod desk;
 mod fetch;
+mod limit;
+mod meter;
+mod partial;
 mod remote;
 mod select;
+mod transfer;
+mod tries;
 
 use std::{fmt, path::PathBuf};
 
+use bytesize::ByteSize;
 use cache::Cache;
+use limit::Limit;
+use tries::Patience;
 
 /// Where huggingface.co is.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -38,6 +50,10 @@ pub(crate) struct HubConfig {
     token: Option<String>,
     /// The network is not to be used (`HF_HUB_OFFLINE`).
     pub(crate) offline: bool,
+    /// How fast downloads may be, all together.
+    pub(crate) limit: Limit,
+    /// How often the hub is asked again.
+    patience: Patience,
 }
 
 impl fmt::Debug for HubConfig {
@@ -47,17 +63,27 @@ impl fmt::Debug for HubConfig {
             cache,
             token,
             offline,
+            limit,
+            patience,
         } = self;
         f.debug_struct("HubConfig")
             .field("endpoint", endpoint)
             .field("cache", cache)
             .field("token", &token.as_ref().map(|_| "…"))
             .field("offline", offline)
+            .field("limit", limit)
+            .field("patience", patience)
             .finish()
     }
 }
 
 impl HubConfig {
+    /// Downloads together bring so many bytes per second at most.
+    pub(crate) fn limited(self, bytes_per_second: Option<ByteSize>) -> Self {
+        let limit = Limit::new(bytes_per_second.map(|limit| limit.as_u64()));
+        Self { limit, ..self }
+    }
+
     /// Reads the variables that hf-hub and `huggingface_hub` read, through `get`.
     pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Self {
         let get = |name| get(name).filter(|value| !value.is_empty());
@@ -89,6 +115,8 @@ impl HubConfig {
             offline: get("HF_HUB_OFFLINE").is_some_and(|value| {
                 matches!(value.to_ascii_lowercase().as_str(), "1" | "on" | "yes" | "true")
             }),
+            limit: Limit::default(),
+            patience: Patience::default(),
         }
     }
 }

@@ -3,20 +3,26 @@
 //! ```text
 //! GET  /api/models/ORG/NAME/revision/main?blobs=true    commit, files
 //! HEAD /ORG/NAME/resolve/COMMIT/FILE                    etag, size (not redirected: the content's server knows neither)
-//! GET  /ORG/NAME/resolve/COMMIT/FILE                    content, maybe from elsewhere
+//! GET  /ORG/NAME/resolve/COMMIT/FILE                    content or a range of it, maybe from elsewhere
 //! ```
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use muster_core::{Code, Error};
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode,
-    header::{ACCEPT_ENCODING, CONTENT_LENGTH, ETAG},
+    header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, LOCATION, RANGE, RETRY_AFTER},
     redirect::Policy,
 };
 use serde::Deserialize;
 
-use super::{HubConfig, cache::is_etag, select::RepoFile};
+use super::{
+    HubConfig,
+    cache::is_etag,
+    limit::Limit,
+    select::RepoFile,
+    tries::{Again, Patience, Tries, Trouble},
+};
 use crate::tls;
 
 /// Longest wait for a connection.
@@ -25,6 +31,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(60);
 /// Content that goes in the way of errors: pages in HTML may be long.
 const SHOWN: usize = 200;
+/// Redirects that are followed.
+const REDIRECTS: usize = 10;
 
 /// A client of a hub; cheap to clone.
 #[derive(Clone, Debug)]
@@ -49,6 +57,15 @@ pub(super) struct FileInfo {
     pub(super) etag: String,
     /// Bytes.
     pub(super) size: u64,
+}
+
+/// Content on its way.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// The range that was asked for.
+    Part(Response),
+    /// All of it, from its beginning.
+    Whole(Response),
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,10 +99,20 @@ impl Remote {
             })
         };
         Ok(Self {
-            client: build(Policy::limited(10))?,
+            client: build(Policy::limited(REDIRECTS))?,
             direct: build(Policy::none())?,
             config,
         })
+    }
+
+    /// How fast content may come.
+    pub(super) fn limit(&self) -> &Limit {
+        &self.config.limit
+    }
+
+    /// How often to ask again.
+    pub(super) fn patience(&self) -> Patience {
+        self.config.patience
     }
 
     /// What a repository has now.
@@ -93,11 +120,75 @@ impl Remote {
     /// # Errors
     /// `checkpoint_not_found`, `checkpoint_forbidden`, `hub_unavailable`.
     pub(super) async fn list(&self, repo: &str) -> Result<Listing, Error> {
+        let mut tries = self.questions();
+        loop {
+            match self.listing(repo).await {
+                Ok(listing) => return Ok(listing),
+                Err(trouble) => tries.again(trouble).await?,
+            }
+        }
+    }
+
+    /// What a file is.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub(super) async fn info(&self, repo: &str, commit: &str, path: &str) -> Result<FileInfo, Error> {
+        let mut tries = self.questions();
+        loop {
+            match self.about(repo, commit, path).await {
+                Ok(info) => return Ok(info),
+                Err(trouble) => tries.again(trouble).await?,
+            }
+        }
+    }
+
+    /// The content of a file of `size` bytes: all of it, or a range.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list), and `download_corrupt` for another size or range.
+    pub(super) async fn content(
+        &self,
+        repo: &str,
+        (commit, path, size): (&str, &str, u64),
+        range: Option<&Range<u64>>,
+    ) -> Result<Content, Trouble> {
+        let mut request = self.request(&self.client, Method::GET, &resolve(repo, commit, path));
+        if let Some(range) = range {
+            request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
+        }
+        let response = self.send(request, repo).await?;
+        if response.status() != StatusCode::PARTIAL_CONTENT {
+            // What is encoded has another length.
+            return match response.content_length() {
+                Some(length) if length != size => Err(Trouble::never(other_size(path, size, length))),
+                Some(_) | None => Ok(Content::Whole(response)),
+            };
+        }
+        let said = text(response.headers(), CONTENT_RANGE.as_str()).unwrap_or_default();
+        match range {
+            Some(range) if is_range(&said, range, size) => Ok(Content::Part(response)),
+            Some(_) | None => {
+                let error = format!("of `{path}` another part came than was asked for: `{said}`");
+                Err(Trouble::never(Code::DownloadCorrupt.error(error)))
+            }
+        }
+    }
+
+    fn questions(&self) -> Tries {
+        let patience = self.config.patience;
+        Tries::new(patience.questions, patience.pauses)
+    }
+
+    async fn listing(&self, repo: &str) -> Result<Listing, Trouble> {
         let path = format!("/api/models/{repo}/revision/main?blobs=true");
-        let response = self.send(&self.client, Method::GET, &path, repo).await?;
-        let info: ModelInfo = response.json().await.map_err(|error| broken(&error, repo))?;
+        let request = self.request(&self.client, Method::GET, &path);
+        let response = self.send(request, repo).await?;
+        let body = response.bytes().await.map_err(|error| broken(&error, repo))?;
+        let info: ModelInfo = serde_json::from_slice(&body)
+            .map_err(|error| Trouble::never(strange(repo, &format!("what is no listing: {error}"))))?;
         if !is_etag(&info.sha) {
-            return Err(strange(repo, "a commit without a name"));
+            return Err(Trouble::never(strange(repo, "a commit without a name")));
         }
         let file = |sibling: Sibling| RepoFile {
             path: sibling.rfilename,
@@ -109,57 +200,63 @@ impl Remote {
         })
     }
 
-    /// What a file is.
-    ///
-    /// # Errors
-    /// As [`list`](Self::list).
-    pub(super) async fn info(&self, repo: &str, commit: &str, path: &str) -> Result<FileInfo, Error> {
-        let url = resolve(repo, commit, path);
-        let response = self.send(&self.direct, Method::HEAD, &url, repo).await?;
-        let header = |name: &str| {
-            let value = response.headers().get(name)?.to_str().ok()?;
-            Some(value.trim_start_matches("W/").trim_matches('"').to_owned())
-        };
-        // Of large files the hub says what it links to, and answers with a redirect of its own size.
-        let etag = header("x-linked-etag").or_else(|| header(ETAG.as_str()));
-        let size = header("x-linked-size").or_else(|| header(CONTENT_LENGTH.as_str()));
-        let size = size.and_then(|size| size.parse().ok());
-        match (etag, size) {
-            (Some(etag), Some(size)) if is_etag(&etag) => Ok(FileInfo { etag, size }),
-            (Some(_) | None, _) => Err(strange(repo, &format!("no usable etag or size for `{path}`"))),
+    async fn about(&self, repo: &str, commit: &str, path: &str) -> Result<FileInfo, Trouble> {
+        let mut url = resolve(repo, commit, path);
+        for _ in 0..REDIRECTS {
+            let request = self.request(&self.direct, Method::HEAD, &url);
+            let response = self.send(request, repo).await?;
+            let header = |name: &str| {
+                let value = text(response.headers(), name)?;
+                Some(value.trim_start_matches("W/").trim_matches('"').to_owned())
+            };
+            let linked = header("x-linked-etag");
+            // A repository that was renamed: the hub says where it is now.
+            if let Some(moved) = header(LOCATION.as_str())
+                .filter(|to| linked.is_none() && response.status().is_redirection() && to.starts_with('/'))
+            {
+                url = moved;
+                continue;
+            }
+            // Of large files the hub says what it links to, and answers with a redirect of its own size.
+            let etag = linked.or_else(|| header(ETAG.as_str()));
+            let size = header("x-linked-size").or_else(|| header(CONTENT_LENGTH.as_str()));
+            let size = size.and_then(|size| size.parse().ok());
+            return match (etag, size) {
+                (Some(etag), Some(size)) if is_etag(&etag) => Ok(FileInfo { etag, size }),
+                (Some(_) | None, _) => {
+                    let what = format!("no usable etag or size for `{path}`");
+                    Err(Trouble::never(strange(repo, &what)))
+                }
+            };
         }
+        Err(Trouble::never(strange(
+            repo,
+            &format!("`{path}` is ever elsewhere"),
+        )))
     }
 
-    /// The content of a file, from its beginning.
-    ///
-    /// # Errors
-    /// As [`list`](Self::list).
-    pub(super) async fn content(&self, repo: &str, commit: &str, path: &str) -> Result<Response, Error> {
-        let url = resolve(repo, commit, path);
-        self.send(&self.client, Method::GET, &url, repo).await
+    fn request(&self, client: &Client, method: Method, path: &str) -> RequestBuilder {
+        let request = client.request(method, format!("{}{path}", self.config.endpoint));
+        self.signed(request.header(ACCEPT_ENCODING, "identity"))
     }
 
-    async fn send(&self, client: &Client, method: Method, path: &str, repo: &str) -> Result<Response, Error> {
+    async fn send(&self, request: RequestBuilder, repo: &str) -> Result<Response, Trouble> {
         if self.config.offline {
             let message = format!("{repo} is not in the cache, and HF_HUB_OFFLINE forbids to ask the hub");
-            return Err(Code::HubUnavailable.error(message));
+            return Err(Trouble::never(Code::HubUnavailable.error(message)));
         }
-        let request = client
-            .request(method, format!("{}{path}", self.config.endpoint))
-            .header(ACCEPT_ENCODING, "identity");
-        let response = self
-            .signed(request)
-            .send()
-            .await
-            .map_err(|error| broken(&error, repo))?;
+        let response = request.send().await.map_err(|error| broken(&error, repo))?;
         let status = response.status();
         if status.is_success() || status.is_redirection() {
             return Ok(response);
         }
-        let code = response.headers().get("x-error-code").cloned();
-        let gated = code.is_some_and(|code| code.as_bytes() == b"GatedRepo");
+        let gated = text(response.headers(), "x-error-code").is_some_and(|code| code == "GatedRepo");
+        let again = again(status, text(response.headers(), RETRY_AFTER.as_str()).as_deref());
         let said = response.text().await.unwrap_or_default();
-        Err(refused(status, gated, repo, &said))
+        Err(Trouble {
+            error: refused(status, gated, repo, &said),
+            again,
+        })
     }
 
     fn signed(&self, request: RequestBuilder) -> RequestBuilder {
@@ -184,6 +281,47 @@ fn resolve(repo: &str, commit: &str, path: &str) -> String {
     format!("/{repo}/resolve/{commit}/{escaped}")
 }
 
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// Whether `said` (`bytes FIRST-LAST/SIZE`) is the range that was asked for, or its beginning.
+fn is_range(said: &str, range: &Range<u64>, size: u64) -> bool {
+    let read = || {
+        let (part, all) = said.strip_prefix("bytes ")?.split_once('/')?;
+        let (first, last) = part.split_once('-')?;
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        let same = all == "*" || all.parse() == Ok(size);
+        Some(same && first == range.start && last < range.end)
+    };
+    read() == Some(true)
+}
+
+/// Whether a refusal may be another answer later.
+fn again(status: StatusCode, retry_after: Option<&str>) -> Again {
+    let later = matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
+    );
+    if !later && !status.is_server_error() {
+        return Again::Never;
+    }
+    match retry_after.and_then(|seconds| seconds.trim().parse().ok()) {
+        Some(seconds) => Again::After(Duration::from_secs(seconds)),
+        None => Again::Soon,
+    }
+}
+
+/// What came has another size than was announced.
+pub(super) fn other_size(path: &str, announced: u64, received: u64) -> Error {
+    Code::DownloadCorrupt
+        .error(format!(
+            "`{path}` should have {announced} bytes, but {received} came"
+        ))
+        .with_detail("announced_bytes", announced)
+        .with_detail("received_bytes", received)
+}
+
 fn refused(status: StatusCode, gated: bool, repo: &str, said: &str) -> Error {
     let said: String = said.chars().take(SHOWN).collect();
     let (code, message) = match status {
@@ -200,6 +338,10 @@ fn refused(status: StatusCode, gated: bool, repo: &str, said: &str) -> Error {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => (
             Code::CheckpointForbidden,
             format!("the hub does not show {repo}: it does not exist, or wants another HF_TOKEN"),
+        ),
+        StatusCode::TOO_MANY_REQUESTS => (
+            Code::HubUnavailable,
+            format!("the hub lets nobody ask so often ({repo}): an HF_TOKEN may ask more often"),
         ),
         _ => (
             Code::HubUnavailable,
@@ -219,14 +361,22 @@ fn strange(repo: &str, what: &str) -> Error {
 }
 
 /// A connection that failed, with all causes.
-pub(super) fn broken(error: &reqwest::Error, repo: &str) -> Error {
+pub(super) fn broken(error: &reqwest::Error, repo: &str) -> Trouble {
     let mut text = format!("the hub cannot be read for {repo}: {error}");
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
         text.push_str(&format!(": {inner}"));
         cause = inner.source();
     }
-    Code::HubUnavailable.error(text)
+    Trouble {
+        error: Code::HubUnavailable.error(text),
+        // One that leads in circles does so tomorrow.
+        again: if error.is_redirect() {
+            Again::Never
+        } else {
+            Again::Soon
+        },
+    }
 }
 
 #[cfg(test)]
@@ -249,5 +399,42 @@ mod tests {
         assert_eq!(kind(StatusCode::FORBIDDEN, true), Code::CheckpointForbidden);
         assert_eq!(kind(StatusCode::BAD_GATEWAY, false), Code::HubUnavailable);
         assert_eq!(kind(StatusCode::TOO_MANY_REQUESTS, false), Code::HubUnavailable);
+    }
+
+    #[test]
+    fn what_may_come_later_is_asked_for_again() {
+        let later = |status, after| again(status, after);
+        assert_eq!(
+            later(StatusCode::TOO_MANY_REQUESTS, Some("7")),
+            Again::After(Duration::from_secs(7))
+        );
+        assert_eq!(later(StatusCode::BAD_GATEWAY, None), Again::Soon);
+        assert_eq!(
+            later(StatusCode::SERVICE_UNAVAILABLE, Some("Fri, 1 Jan")),
+            Again::Soon
+        );
+        for status in [
+            StatusCode::NOT_FOUND,
+            StatusCode::FORBIDDEN,
+            StatusCode::RANGE_NOT_SATISFIABLE,
+        ] {
+            assert_eq!(later(status, Some("1")), Again::Never, "{status}");
+        }
+    }
+
+    #[test]
+    fn another_range_is_not_taken() {
+        let asked = 10..20;
+        assert!(is_range("bytes 10-19/100", &asked, 100));
+        assert!(is_range("bytes 10-15/*", &asked, 100));
+        for said in [
+            "bytes 0-19/100",
+            "bytes 10-20/100",
+            "bytes 10-19/99",
+            "10-19/100",
+            "",
+        ] {
+            assert!(!is_range(said, &asked, 100), "{said}");
+        }
     }
 }

@@ -103,6 +103,26 @@ pub(crate) fn projectors(files: &[RepoFile]) -> Vec<String> {
     found.map(|file| file.path.clone()).collect()
 }
 
+/// Whether a file may be one of a checkpoint's, judged by its path alone.
+pub(super) fn is_of(path: &str, checkpoint: &HubCheckpoint) -> bool {
+    if !checkpoint.mmproj.is_empty() && is_named(path, &checkpoint.mmproj) {
+        return true;
+    }
+    let file = RepoFile {
+        path: path.to_owned(),
+        size: 0,
+    };
+    let model = HubCheckpoint {
+        mmproj: String::new(),
+        ..checkpoint.clone()
+    };
+    match select(&[file], &model) {
+        Ok(selection) => !selection.model.is_empty(),
+        Err(NoSuchFile::Parts(..)) => true,
+        Err(NoSuchFile::NoGguf | NoSuchFile::Variant(..) | NoSuchFile::File(_)) => false,
+    }
+}
+
 /// Whether a file is meant by a path or by its name alone.
 pub(super) fn is_named(path: &str, name: &str) -> bool {
     path == name || base(path) == name

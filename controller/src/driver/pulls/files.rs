@@ -188,7 +188,7 @@ impl Driver {
         self.pulled(checkpoint, &Err(cancelled));
         self.pulls.failed.remove(checkpoint);
         if let Some(worker) = fetching {
-            let kind = OrderKind::Cancel(v1::CancelFetch {});
+            let kind = OrderKind::Cancel(v1::CancelFetch { keep: false });
             let _ = self.order_files(&worker, checkpoint, About::Look(checkpoint.clone()), kind);
         }
         self.pulls.removals_begun += 1;

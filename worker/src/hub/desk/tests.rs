@@ -1,112 +1,41 @@
 //! Downloads from a hub in this process.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::fs;
 
-use axum::{
-    Router,
-    body::Body,
-    extract::{Path, State as Shared},
-    http::{Method, StatusCode, header},
-    response::{IntoResponse as _, Response},
-    routing::get,
-};
 use muster_core::Code;
+use muster_fakes::hub::{COMMIT, Fault, Hub};
 use muster_proto::v1::{CancelFetch, FetchFiles, ListFiles, LookForFiles, RemoveFiles};
-use serde_json::json;
-use sha2::{Digest as _, Sha256};
-use tokio::{net::TcpListener, sync::watch, time::timeout};
+use tokio::time::timeout;
 
 use super::*;
+use crate::hub::{Limit, Patience};
 
-/// A hub with one repository `o/n`; what it does wrong is the test's to say.
-#[derive(Debug, Default)]
-struct Hub {
-    files: Vec<(&'static str, Vec<u8>)>,
-    /// Content of this file is not what it was announced as.
-    corrupt: Option<&'static str>,
-    /// Content of this file ends early.
-    short: Option<&'static str>,
-    /// Content waits until this is true.
-    gate: Option<watch::Receiver<bool>>,
-    downloads: AtomicU32,
-}
+mod faults;
 
-async fn listing(Shared(hub): Shared<Arc<Hub>>, Path((org, name)): Path<(String, String)>) -> Response {
-    if (org.as_str(), name.as_str()) != ("o", "n") {
-        return StatusCode::NOT_FOUND.into_response();
-    }
-    let siblings: Vec<_> = hub
-        .files
-        .iter()
-        .map(|(path, content)| json!({"rfilename": path, "size": content.len()}))
-        .collect();
-    json!({"sha": "c0ffee", "siblings": siblings})
-        .to_string()
-        .into_response()
-}
-
-async fn resolve(
-    Shared(hub): Shared<Arc<Hub>>,
-    method: Method,
-    Path((.., path)): Path<(String, String, String, String)>,
-) -> Response {
-    let Some((name, content)) = hub.files.iter().find(|(name, _)| *name == path) else {
-        return StatusCode::NOT_FOUND.into_response();
-    };
-    let sum: String = Sha256::digest(content)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let head = [
-        (header::ETAG, format!("\"{sum}\"")),
-        (header::CONTENT_LENGTH, content.len().to_string()),
-    ];
-    if method == Method::HEAD {
-        return (head, Body::empty()).into_response();
-    }
-    hub.downloads.fetch_add(1, Ordering::Relaxed);
-    if let Some(mut gate) = hub.gate.clone() {
-        gate.wait_for(|open| *open).await.unwrap();
-    }
-    let mut content = content.clone();
-    if hub.corrupt == Some(*name) {
-        content[0] ^= 1;
-    }
-    if hub.short == Some(*name) {
-        content.pop();
-        return content.into_response();
-    }
-    content.into_response()
-}
-
+/// A repository `o/n`, and who fetches from it.
 struct Rig {
-    hub: Arc<Hub>,
+    hub: Hub,
     desk: Desk,
     dir: tempfile::TempDir,
 }
 
 impl Rig {
-    async fn new(hub: Hub) -> Self {
-        let hub = Arc::new(hub);
-        let app = Router::new()
-            .route("/api/models/{org}/{name}/revision/main", get(listing))
-            .route("/{org}/{name}/resolve/{commit}/{*path}", get(resolve))
-            .with_state(Arc::clone(&hub));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address: SocketAddr = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    async fn new() -> Self {
+        let hub = Hub::start().await;
+        hub.put("o/n", "m-Q8_0-00001-of-00002.gguf", vec![1; 300_000]);
+        hub.put("o/n", "m-Q8_0-00002-of-00002.gguf", vec![2; 200_000]);
+        hub.put("o/n", "m-Q4_0.gguf", vec![3; 1000]);
+        hub.put("o/n", "README.md", vec![4; 10]);
         let dir = tempfile::tempdir().unwrap();
-        let desk = Desk::new(HubConfig {
-            endpoint: format!("http://{address}"),
-            cache: Cache::new(dir.path().join("hub")),
-            token: None,
-            offline: false,
-        });
+        let desk = Desk::new(config(hub.endpoint(), dir.path()));
         Self { hub, desk, dir }
+    }
+
+    /// Another process takes over what this one leaves.
+    fn restart(&mut self) {
+        let config = self.desk.0.hub.clone();
+        let old = std::mem::replace(&mut self.desk, Desk::new(config));
+        old.lock().jobs.values().for_each(|job| job.cancel.cancel());
     }
 
     fn order(&self, id: &str, variant: &str, kind: Order) {
@@ -136,6 +65,18 @@ impl Rig {
             .await
             .expect("an answer in time");
         (last, progress)
+    }
+
+    /// Waits until so many bytes of content have come.
+    async fn came(&self, bytes: u64) {
+        let come = async {
+            while self.hub.sent() < bytes {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), come)
+            .await
+            .expect("bytes in time");
     }
 
     async fn fails(&self, variant: &str) -> Error {
@@ -175,21 +116,25 @@ fn checkpoint(variant: &str) -> HubCheckpoint {
     }
 }
 
-fn two_models() -> Hub {
-    Hub {
-        files: vec![
-            ("m-Q8_0-00001-of-00002.gguf", vec![1; 300_000]),
-            ("m-Q8_0-00002-of-00002.gguf", vec![2; 200_000]),
-            ("m-Q4_0.gguf", vec![3; 1000]),
-            ("README.md", vec![4; 10]),
-        ],
-        ..Hub::default()
+fn config(endpoint: String, dir: &std::path::Path) -> HubConfig {
+    let pause = Duration::from_millis(1);
+    HubConfig {
+        endpoint,
+        cache: Cache::new(dir.join("hub")),
+        token: None,
+        offline: false,
+        limit: Limit::default(),
+        patience: Patience {
+            questions: 3,
+            content: 4,
+            pauses: (pause, pause),
+        },
     }
 }
 
 #[tokio::test]
 async fn what_is_missing_is_fetched_and_what_is_there_is_not() {
-    let rig = Rig::new(two_models()).await;
+    let rig = Rig::new().await;
     rig.order("1", "Q8_0", Order::Look(LookForFiles {}));
     assert!(!rig.cached("1").await.complete);
     rig.order("2", "Q8_0", Order::Fetch(FetchFiles {}));
@@ -201,13 +146,13 @@ async fn what_is_missing_is_fetched_and_what_is_there_is_not() {
     assert!(
         found
             .path
-            .ends_with("snapshots/c0ffee/m-Q8_0-00001-of-00002.gguf")
+            .ends_with(&format!("snapshots/{COMMIT}/m-Q8_0-00001-of-00002.gguf"))
     );
     assert_eq!(fs::read(&found.path).unwrap(), vec![1; 300_000]);
     assert_eq!(rig.blobs(), 2);
     rig.order("3", "Q8_0", Order::Fetch(FetchFiles {}));
     assert!(rig.cached("3").await.complete);
-    assert_eq!(rig.hub.downloads.load(Ordering::Relaxed), 2);
+    assert_eq!(rig.hub.downloads(), 2);
     rig.order("4", "Q8_0", Order::Remove(RemoveFiles { keep: Vec::new() }));
     let left = rig.cached("4").await;
     assert_eq!((left.complete, left.freed_bytes), (false, 500_000));
@@ -216,12 +161,8 @@ async fn what_is_missing_is_fetched_and_what_is_there_is_not() {
 
 #[tokio::test]
 async fn orders_for_the_same_files_are_one_download() {
-    let (open, gate) = watch::channel(false);
-    let rig = Rig::new(Hub {
-        gate: Some(gate),
-        ..two_models()
-    })
-    .await;
+    let rig = Rig::new().await;
+    rig.hub.hold(true);
     rig.order("1", "Q4_0", Order::Fetch(FetchFiles {}));
     rig.order("2", "Q4_0", Order::Fetch(FetchFiles {}));
     // Each hears how far it is, also before the content comes.
@@ -245,62 +186,36 @@ async fn orders_for_the_same_files_are_one_download() {
             (1, 1, 1000)
         );
     }
-    open.send_replace(true);
+    rig.hub.hold(false);
     let mut done = Vec::new();
     while done.len() < 2 {
         rig.desk.changed().await;
         let news = rig.desk.news().into_iter();
         done.extend(news.filter(|news| matches!(news.kind, Some(News::Cached(_)))));
     }
-    assert_eq!(rig.hub.downloads.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.hub.downloads(), 1);
 }
 
 #[tokio::test]
 async fn a_cancelled_download_leaves_nothing_and_may_begin_anew() {
-    let (open, gate) = watch::channel(false);
-    let rig = Rig::new(Hub {
-        gate: Some(gate),
-        ..two_models()
-    })
-    .await;
+    let rig = Rig::new().await;
+    rig.hub.hold(true);
     rig.order("1", "Q4_0", Order::Fetch(FetchFiles {}));
-    rig.order("2", "Q4_0", Order::Cancel(CancelFetch {}));
+    rig.order("2", "Q4_0", Order::Cancel(CancelFetch { keep: false }));
     let (last, _) = rig.last("1").await;
     let News::Failed(error) = last else {
         panic!("{last:?}")
     };
     assert_eq!(error.code, "download_cancelled");
-    open.send_replace(true);
+    rig.hub.hold(false);
     rig.order("3", "Q4_0", Order::Fetch(FetchFiles {}));
     assert!(rig.cached("3").await.complete);
     assert_eq!(rig.blobs(), 1);
 }
 
 #[tokio::test]
-async fn what_is_not_what_was_announced_is_not_kept() {
-    let rig = Rig::new(Hub {
-        corrupt: Some("m-Q4_0.gguf"),
-        ..two_models()
-    })
-    .await;
-    assert_eq!(rig.fails("Q4_0").await.code, Code::DownloadCorrupt);
-    assert_eq!(rig.blobs(), 0);
-    let rig = Rig::new(Hub {
-        short: Some("m-Q4_0.gguf"),
-        ..two_models()
-    })
-    .await;
-    let error = rig.fails("Q4_0").await;
-    assert_eq!(
-        (error.code.as_str(), error.details["received_bytes"].as_str()),
-        ("download_corrupt", "999")
-    );
-    assert_eq!(rig.blobs(), 0);
-}
-
-#[tokio::test]
 async fn errors_say_what_is_wrong() {
-    let rig = Rig::new(two_models()).await;
+    let rig = Rig::new().await;
     let error = rig.fails("Q5_K_M").await;
     assert_eq!(error.code, Code::CheckpointNotFound);
     assert!(
@@ -319,19 +234,16 @@ async fn errors_say_what_is_wrong() {
     let News::Failed(error) = last else {
         panic!("{last:?}")
     };
-    assert_eq!(error.code, "checkpoint_not_found");
-    let away = Rig::new(Hub::default()).await;
-    let desk = Desk::new(HubConfig {
-        endpoint: "http://127.0.0.1:1".to_owned(),
-        ..away.desk.0.hub.clone()
-    });
+    assert_eq!(error.code, "checkpoint_forbidden");
+    let away = Rig::new().await;
+    let desk = Desk::new(config("http://127.0.0.1:1".to_owned(), away.dir.path()));
     let away = Rig { desk, ..away };
     assert_eq!(away.fails("Q4_0").await.code, Code::HubUnavailable);
 }
 
 #[tokio::test]
 async fn a_repository_is_listed() {
-    let rig = Rig::new(two_models()).await;
+    let rig = Rig::new().await;
     rig.order("1", "", Order::List(ListFiles {}));
     let (last, _) = rig.last("1").await;
     let News::Listing(listing) = last else {
