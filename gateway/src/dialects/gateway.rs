@@ -8,7 +8,8 @@ use std::sync::{Arc, LazyLock};
 use axum::{body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
+use muster_core::Code;
 use muster_proto::v1::{EngineDescription, ModelStatus, ModelSummary};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -16,7 +17,8 @@ use utoipa::ToSchema;
 use super::llamacpp::error::{self, LlamaCppError, unavailable};
 use crate::{
     fleet::{Contact, table::is_loaded},
-    gauges, metrics, openapi,
+    gauges, metrics,
+    openapi::{self, page},
     web::{
         App,
         access::Access,
@@ -60,8 +62,14 @@ fn routes() -> Vec<Route> {
             .summary("This document")
             .answers_anything("OpenAPI 3.1."),
         Route::get("/docs", Access::Open, page)
-            .summary("A page that shows this document")
+            .also("/docs/")
+            .summary("A page that shows this document and sends requests: Swagger UI")
             .answers_text("text/html", "It needs nothing from outside."),
+        Route::get("/docs/{file}", Access::Open, page)
+            .summary("What that page is made of")
+            .part::<String>("file", "As the page names it.")
+            .answers_text("text/javascript", "A script, style sheet or image.")
+            .error("404", "The page has no such file."),
     ]
 }
 
@@ -154,15 +162,15 @@ async fn document() -> Response {
     reply::ok(DOCUMENT.clone())
 }
 
-async fn page() -> Response {
-    let mut response = reply::json(StatusCode::OK, openapi::PAGE);
-    let html = HeaderValue::from_static("text/html; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, html);
-    let strict =
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'";
-    let policy = HeaderValue::from_static(strict);
-    response.headers_mut().insert("content-security-policy", policy);
-    response
+/// The page, once its path ends as a directory's does, and its files.
+async fn page(uri: Uri) -> Result<Response, Refusal> {
+    match uri.path().strip_prefix("/docs/") {
+        None => Ok(page::place()),
+        Some(name) => {
+            let missing = || Code::RouteNotFound.error(format!("the page has no file {name}"));
+            page::file(name).ok_or_else(|| missing().into())
+        }
+    }
 }
 
 /// Seed 004's counters of the KV cache.

@@ -245,7 +245,7 @@ async fn without_keys_no_route_answers_a_name_that_others_can_own() {
         ("GET", "/"),
         ("GET", "/health"),
         ("GET", "/metrics"),
-        ("GET", "/docs"),
+        ("GET", "/docs/"),
         ("GET", "/nowhere"),
         ("OPTIONS", "/v1/chat/completions"),
         ("POST", "/v1/load"),
@@ -265,6 +265,48 @@ async fn without_keys_no_route_answers_a_name_that_others_can_own() {
         let text = String::from_utf8_lossy(&text);
         assert!(text.contains("--allowed-host"), "{method} {path}: {text}");
     }
+}
+
+/// Whatever the page of the document names is the gateway's own, and is there.
+#[tokio::test]
+async fn the_page_of_the_document_needs_nothing_from_outside() {
+    let surface = alone(&CancellationToken::new());
+    let get = async |path: &str| {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = surface.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        (parts, body.collect().await.unwrap().to_bytes())
+    };
+    let (moved, _) = get("/docs").await;
+    assert_eq!(
+        (moved.status.as_u16(), &moved.headers["location"]),
+        (308, &"docs/".parse().unwrap())
+    );
+    let (page, text) = get("/docs/").await;
+    assert_eq!(page.headers["content-type"], "text/html");
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let named = text
+        .split(['"', '\''])
+        .filter(|word| word.ends_with(".js") || word.ends_with(".css"));
+    let named: Vec<&str> = named.map(|name| name.trim_start_matches("./")).collect();
+    assert!(named.len() >= 4 && !text.contains("//"), "{text}");
+    for name in named {
+        let (parts, body) = get(&format!("/docs/{name}")).await;
+        assert_eq!(parts.status, StatusCode::OK, "{name}");
+        let policy = parts.headers["content-security-policy"].to_str().unwrap();
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self';"),
+            "{policy}"
+        );
+        if name == "swagger-initializer.js" {
+            let text = String::from_utf8(body.to_vec()).unwrap();
+            assert!(
+                text.contains(r#""url": "../openapi.json""#) && !text.contains("https:"),
+                "{text}"
+            );
+        }
+    }
+    assert_eq!(get("/docs/../main.rs").await.0.status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
