@@ -1,15 +1,16 @@
-//! The board: the latest word on every instance and device, and what of it the controller has not heard yet.
+//! The board: the newest status of every instance and the newest sample of every device, and which of them the controller does not know
+//! yet.
 //!
 //! ```text
 //!   instances, devices ──update──► board ──changes──► session with the controller (coalesced: the newest state wins)
 //!                                    └────snapshot──► Hello, Host.Describe
 //! ```
 //!
-//! Invariants: nothing queues here, so a slow controller costs no memory; terminal instances stay as tombstones until acknowledged
-//! (PROTOCOL.md 3); a status and the device samples put up together travel together; requests that came and went since the last report cost a
-//! touch, not a whole status.
+//! Invariants: nothing queues here, so a slow controller costs no memory. Ended instances stay as tombstones until acknowledged
+//! (PROTOCOL.md 3). A status and device samples added together are reported together. Requests that came and went since the last report
+//! cost a touch, not a whole status.
 //!
-//! A std Mutex is enough: every critical section is a few moves, and none awaits.
+//! A std Mutex is enough: every critical section is a few assignments, and none awaits.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,20 +24,20 @@ use tokio::sync::Notify;
 
 use crate::{convert, devices::Sample};
 
-/// How soon a change should be told.
+/// How soon a change should be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {
-    /// Nothing to tell.
+    /// Nothing to report.
     None,
-    /// A touch, a count: within 100 ms (PROTOCOL.md 19).
+    /// A touch or a count: within 100 ms (PROTOCOL.md 19).
     Lazy,
-    /// An instance became idle, which a waiting load may need: within a few milliseconds.
+    /// An instance became idle, which a waiting load may need to know: within a few milliseconds.
     Soon,
-    /// A state changed: at once.
+    /// A state changed: immediately.
     Now,
 }
 
-/// The latest word on everything. Cheap to share by reference.
+/// The newest status of everything. Shared by reference.
 #[derive(Debug)]
 pub(crate) struct Board {
     inner: Mutex<Inner>,
@@ -48,7 +49,7 @@ struct Inner {
     instances: BTreeMap<InstanceId, Entry>,
     samples: HashMap<String, Sampled>,
     urgency: Urgency,
-    /// The worker takes no loads any more, and the controller does not know yet.
+    /// The worker takes no loads any more, and this was not reported yet.
     draining: Option<bool>,
 }
 
@@ -57,18 +58,18 @@ struct Entry {
     status: InstanceStatus,
     touched: Instant,
     untold: Untold,
-    /// Running and queued requests as of the last report.
+    /// Numbers of running and queued requests in the last report.
     told_counts: (u32, u32),
 }
 
-/// What of an instance the controller has not heard.
+/// What about an instance was not reported yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Untold {
     #[default]
     Nothing,
-    /// A touch, and maybe its counts.
+    /// A touch, perhaps with changed counts.
     Touch,
-    /// More than that.
+    /// The whole status.
     Status,
 }
 
@@ -104,7 +105,7 @@ impl Board {
         }
     }
 
-    /// Puts up a new instance. `touched` is its first touch, the start of the load.
+    /// Adds an instance. `touched` is its first touch, the start of the load.
     pub(crate) fn add(&self, id: &InstanceId, status: InstanceStatus, touched: Instant) {
         let mut inner = self.lock();
         inner.instances.insert(
@@ -119,12 +120,12 @@ impl Board {
         self.raise(&mut inner, Urgency::Now);
     }
 
-    /// Changes the word on one instance.
+    /// Changes the status of an instance.
     pub(crate) fn update(&self, id: &InstanceId, urgency: Urgency, change: impl FnOnce(&mut InstanceStatus)) {
         self.update_with(id, urgency, Vec::new(), change);
     }
 
-    /// Changes the word on one instance, with device samples that must travel with it.
+    /// Changes the status of an instance, with device samples to be reported together.
     pub(crate) fn update_with(
         &self,
         id: &InstanceId,
@@ -141,7 +142,7 @@ impl Board {
         self.raise(&mut inner, urgency);
     }
 
-    /// A touch with the counts that go with it (I9).
+    /// Records a touch and the counts that go with it (I9).
     pub(crate) fn touch(
         &self,
         id: &InstanceId,
@@ -160,7 +161,7 @@ impl Board {
         self.raise(&mut inner, urgency);
     }
 
-    /// Puts up what was seen of memory, all of it from one look. Small changes wait for company.
+    /// Records memory figures that were measured together. Small changes wait for other ones.
     pub(crate) fn observed(&self, samples: Vec<Sample>, seen: Vec<(InstanceId, Vec<Reservation>)>) {
         let mut inner = self.lock();
         let mut news = samples.iter().any(|(sample, _)| inner.is_news(sample));
@@ -180,14 +181,14 @@ impl Board {
         }
     }
 
-    /// The worker takes no loads any more.
+    /// Records that the worker takes no loads any more.
     pub(crate) fn draining(&self) {
         let mut inner = self.lock();
         inner.draining = Some(true);
         self.raise(&mut inner, Urgency::Now);
     }
 
-    /// Forgets a terminal instance; any other stays. True if it is not on the board any more.
+    /// Removes an ended instance; any other stays. Returns whether it is not on the board any more.
     pub(crate) fn acknowledge(&self, id: &InstanceId) -> bool {
         let mut inner = self.lock();
         let terminal = inner
@@ -206,12 +207,12 @@ impl Board {
         self.lock().instances.get(id).map(|entry| entry.status_at(now))
     }
 
-    /// Everything; counts as told if `told`.
+    /// All statuses. They count as reported if `told`.
     pub(crate) fn snapshot(&self, now: Instant, told: bool) -> WorkerReport {
         let mut inner = self.lock();
         if told {
             inner.urgency = Urgency::None;
-            // Hello says it in its own way.
+            // Hello has its own field for this.
             inner.draining = None;
         }
         let mut report = WorkerReport::default();
@@ -228,7 +229,7 @@ impl Board {
         report
     }
 
-    /// What has not been told yet, which then counts as told.
+    /// What was not reported yet. It then counts as reported.
     pub(crate) fn changes(&self, now: Instant) -> WorkerReport {
         let mut inner = self.lock();
         inner.urgency = Urgency::None;
@@ -250,7 +251,7 @@ impl Board {
         report
     }
 
-    /// How soon [`Self::changes`] should be asked for.
+    /// How soon [`Self::changes`] should be called.
     pub(crate) fn urgency(&self) -> Urgency {
         self.lock().urgency
     }
@@ -261,7 +262,7 @@ impl Board {
     }
 }
 
-/// A change of memory below this is no news by itself, in bytes.
+/// A smaller change of memory, in bytes, causes no report by itself.
 const NEWS: u64 = 8 << 20;
 
 fn differ(old: &[Reservation], new: &[Reservation]) -> bool {
@@ -290,7 +291,7 @@ impl Inner {
 }
 
 impl Entry {
-    /// What must be told now, which then counts as told.
+    /// What must be reported now. It then counts as reported.
     fn tell(&mut self) -> Untold {
         let counts = (self.status.running, self.status.queued);
         let mut untold = std::mem::take(&mut self.untold);
@@ -325,12 +326,12 @@ impl Sampled {
     }
 }
 
-/// The instance has ended, and only its tombstone is left.
+/// Whether the instance has ended, so that only its tombstone is left.
 pub(crate) fn is_terminal(status: &InstanceStatus) -> bool {
     matches!(status.state(), InstanceState::Gone | InstanceState::Failed)
 }
 
-/// The first word on an instance.
+/// The first status of an instance.
 pub(crate) fn first_status(id: &InstanceId, state: InstanceState) -> InstanceStatus {
     InstanceStatus {
         instance_id: id.into(),
@@ -379,7 +380,7 @@ mod tests {
         board.touch(&id, Urgency::Soon, 8, now, (0, 0));
         assert_eq!(board.urgency(), Urgency::Soon);
         let report = board.changes(now + Duration::from_millis(30));
-        // Both came and went between two reports: the counts are as they were.
+        // Both came and went between two reports, so the counts have not changed.
         assert!(report.instances.is_empty());
         let [touch] = report.touches.as_slice() else {
             panic!("{report:?}")

@@ -1,6 +1,6 @@
-//! Orders of the controller and of operators: one handler for `Fleet.Join` and `Host` (PROTOCOL.md 3).
+//! Carries out commands of the controller and of operators, for `Fleet.Join` and `Host` (PROTOCOL.md 3).
 //!
-//! Invariant: a command id is obeyed once; asked again, the answer comes from memory.
+//! Invariant: a command id is carried out once. A repeated id gets the stored outcome.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,10 +18,10 @@ use crate::{
     procfs,
 };
 
-/// Answers kept for repeated commands.
+/// Number of outcomes stored for repeated commands.
 const REMEMBERED: usize = 1024;
 
-/// Obeys commands, each once.
+/// Carries out commands, each once.
 #[derive(Debug)]
 pub(crate) struct Handler {
     registry: Arc<Registry>,
@@ -38,7 +38,7 @@ impl Handler {
         }
     }
 
-    /// Obeys a command. Never takes long: what an order sets in motion is told by reports.
+    /// Carries out a command. Returns quickly: reports tell how a started operation goes on.
     pub(crate) async fn obey(&mut self, command: Command) -> Outcome {
         let Command {
             command_id,
@@ -81,7 +81,8 @@ impl Handler {
     }
 }
 
-/// Gives one instance an order, or looks at one of a lost worker. An instance that is unknown or has ended: nothing can be kept there or cancelled, and the rest is done.
+/// Carries out an order for an instance, or looks at a lost worker's instance. Holds cannot be placed on an unknown or ended instance, and
+/// it cannot be cancelled; all other orders for it count as done.
 pub(crate) async fn order_instance(registry: &Arc<Registry>, id: &InstanceId, order: Order) -> Verdict {
     match order {
         Order::Load(load) => registry.load(id, load).await,

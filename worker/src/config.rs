@@ -1,4 +1,4 @@
-//! The command line, parsed once into valid values.
+//! The worker's command line, parsed once into valid values.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -21,21 +21,21 @@ use crate::{engine::stub::StubArgs, keeper::KeeperArgs, procfs};
     subcommand_negates_reqs = true
 )]
 pub(crate) struct Cli {
-    /// What to be, if not a worker.
+    /// A hidden subcommand instead of a worker.
     #[command(subcommand)]
     pub(crate) command: Option<Other>,
-    /// How to be a worker.
+    /// Flags of a worker.
     #[command(flatten)]
     pub(crate) worker: WorkerArgs,
 }
 
-/// What this binary also is, for itself.
+/// Hidden subcommands that the worker starts itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Other {
-    /// Keeps one engine's process tree
+    /// Keeps the process tree of one engine
     #[command(hide = true)]
     Keeper(KeeperArgs),
-    /// A deterministic engine for tests and benchmarks; it answers no real question
+    /// A deterministic engine for tests and benchmarks; loads no real model
     #[command(hide = true)]
     StubEngine(StubArgs),
 }
@@ -43,19 +43,19 @@ pub(crate) enum Other {
 /// Flags of a worker.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkerArgs {
-    /// Controller to join: unix:PATH, or HOST:PORT with --token-file
+    /// Address of the controller: unix:PATH, or HOST:PORT with --token-file
     #[arg(long, env = "MUSTER_CONTROLLER", default_value_t = place::controller(), value_name = "ADDR")]
     pub(crate) controller: Address,
 
-    /// Where to serve gateways: unix:PATH, or HOST:PORT (port 0 = any) with --token-file [default: a socket in its run directory]
+    /// Address to serve gateways on: unix:PATH, or HOST:PORT (port 0 = any) with --token-file [default: a socket in the run directory]
     #[arg(long, env = "MUSTER_WORKER_LISTEN", value_name = "ADDR")]
     pub(crate) listen: Option<Address>,
 
-    /// Between our processes on several machines
+    /// Token between Muster's own processes on different machines
     #[command(flatten)]
     pub(crate) token: TokenOptions,
 
-    /// Where gateways reach this worker, if not at the address it listens on; may be repeated
+    /// Address at which gateways reach this worker, if it differs from --listen; may be given several times
     #[arg(
         long,
         env = "MUSTER_WORKER_ADVERTISE",
@@ -64,7 +64,7 @@ pub(crate) struct WorkerArgs {
     )]
     pub(crate) advertise: Vec<Address>,
 
-    /// Device to own: cpu, cuda:UUID, cuda:INDEX, cuda:all or sim:NAME:CAPACITY; may be repeated [default: cpu]
+    /// Device to use: cpu, cuda:UUID, cuda:INDEX, cuda:all or sim:NAME:CAPACITY; may be given several times [default: cpu]
     #[arg(
         long = "device",
         env = "MUSTER_WORKER_DEVICE",
@@ -73,19 +73,19 @@ pub(crate) struct WorkerArgs {
     )]
     pub(crate) devices: Vec<DeviceChoice>,
 
-    /// Stable name of this worker, unique in the fleet [default: the host's name and the first device]
+    /// Stable name of this worker, unique in the fleet [default: host name and first device]
     #[arg(long, env = "MUSTER_WORKER_NAME", value_name = "WORKER_ID")]
     pub(crate) name: Option<String>,
 
-    /// Directory for sockets and records, shared by the workers of a host [default: muster in $XDG_RUNTIME_DIR, root's in /run]
+    /// Directory for sockets and records, shared by the workers of a host [default: muster in $XDG_RUNTIME_DIR, for root in /run]
     #[arg(long, env = "MUSTER_WORKER_RUN_DIR", value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// The embedded engine's binary [default: muster-llama beside this one]
+    /// Path of the embedded engine [default: muster-llama beside this binary]
     #[arg(long, env = "MUSTER_WORKER_ENGINE_LLAMA", value_name = "PATH")]
     pub(crate) engine_llama: Option<PathBuf>,
 
-    /// llama.cpp's own server
+    /// Path of llama.cpp's own server
     #[arg(
         long,
         env = "MUSTER_LLAMA_SERVER",
@@ -102,33 +102,33 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "MUSTER_WORKER_IO_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..), value_name = "N")]
     pub(crate) io_threads: u8,
 
-    /// Longest wait for running requests at shutdown, in seconds
+    /// Longest wait in seconds for running requests at shutdown
     #[arg(long, env = "MUSTER_WORKER_DRAIN_TIMEOUT", default_value = "60", value_parser = seconds, value_name = "SECONDS")]
     pub(crate) drain_timeout: Duration,
 
-    /// A load without a sign of progress for this long is ended, in seconds
+    /// Time in seconds without progress after which a load is ended
     #[arg(long, env = "MUSTER_WORKER_LOAD_STALL", default_value = "60", value_parser = seconds, value_name = "SECONDS")]
     pub(crate) load_stall: Duration,
 
-    /// A client that takes nothing for this long is cancelled, in seconds
+    /// Time in seconds after which the request of a client that does not read is cancelled
     #[arg(long, env = "MUSTER_WORKER_SLOW_READER", default_value = "60", value_parser = seconds, value_name = "SECONDS")]
     pub(crate) slow_reader: Duration,
 
-    /// An engine that gives no sign of life for this long is ended, in seconds
+    /// Time in seconds without a sign of life after which an engine is ended
     #[arg(long, env = "MUSTER_WORKER_ENGINE_SILENT", default_value = "10", value_parser = seconds, value_name = "SECONDS")]
     pub(crate) engine_silent: Duration,
 
-    /// An engine that is busy without progress for this long is ended, in seconds
+    /// Time in seconds without progress after which a busy engine is ended
     #[arg(long, env = "MUSTER_WORKER_ENGINE_STUCK", default_value = "120", value_parser = seconds, value_name = "SECONDS")]
     pub(crate) engine_stuck: Duration,
 
-    /// Least severe level that is logged: critical, error, warning, info, debug or trace
+    /// Log level: critical, error, warning, info, debug or trace
     #[arg(long, env = "MUSTER_LOG_LEVEL", default_value_t, value_name = "LEVEL")]
     pub(crate) log_level: LogLevel,
 }
 
 impl WorkerArgs {
-    /// The devices to own; at least one.
+    /// The devices to use, at least one.
     pub(crate) fn devices(&self) -> Vec<DeviceChoice> {
         if self.devices.is_empty() {
             vec![DeviceChoice::Cpu]
@@ -153,7 +153,7 @@ impl WorkerArgs {
         self.run_dir.clone().unwrap_or_else(place::runtime_dir)
     }
 
-    /// The times after which something counts as stuck.
+    /// Times after which an operation counts as stuck.
     pub(crate) fn patience(&self) -> Patience {
         Patience {
             load_stall: self.load_stall,
@@ -164,16 +164,16 @@ impl WorkerArgs {
     }
 }
 
-/// Times after which something counts as stuck (PROTOCOL.md 12, 18).
+/// Times after which an operation counts as stuck (PROTOCOL.md 12, 18).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// A load without a sign of progress.
+    /// For a load without progress.
     pub(crate) load_stall: Duration,
-    /// A client that takes nothing.
+    /// For a client that does not read.
     pub(crate) slow_reader: Duration,
-    /// An engine without a sign of life.
+    /// For an engine without a sign of life.
     pub(crate) engine_silent: Duration,
-    /// An engine that is busy without progress.
+    /// For a busy engine without progress.
     pub(crate) engine_stuck: Duration,
 }
 
@@ -182,25 +182,25 @@ pub(crate) struct Patience {
 pub(crate) enum DeviceChoice {
     /// The processor and the host's memory.
     Cpu,
-    /// A declared device of this much memory.
+    /// A declared device for tests, without hardware.
     Sim {
-        /// Its name on this host.
+        /// Name of the device, unique on its host.
         name: String,
-        /// Its memory.
+        /// Its total memory.
         capacity: Bytes,
     },
     /// NVIDIA GPUs.
     Cuda(CudaChoice),
 }
 
-/// Which NVIDIA GPUs.
+/// A choice of NVIDIA GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CudaChoice {
-    /// All there are.
+    /// All GPUs.
     All,
-    /// By the driver's order.
+    /// The GPU with this index in the driver's order.
     Index(u32),
-    /// By UUID.
+    /// The GPU with this UUID.
     Uuid(String),
 }
 
@@ -216,7 +216,7 @@ impl DeviceChoice {
     }
 }
 
-/// Why a text names no device.
+/// The text names no device.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no device: want cpu, cuda:UUID, cuda:INDEX, cuda:all or sim:NAME:CAPACITY (for example sim:gpu0:8GiB)"

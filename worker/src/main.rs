@@ -1,4 +1,4 @@
-//! `muster-worker`: one process per device; hosts engines and streams their tokens.
+//! `muster-worker`: one process per device. It hosts engines and streams their tokens.
 //!
 //! ```text
 //!   controller ◄──Join──► fleet ──orders──► instances ──► engine processes (keeper, engine)
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! * [`config`]: the command line. [`worker`]: start and shutdown.
-//! * [`fleet`]: the session with the controller. [`command`]: its orders. [`board`]: what it hears.
-//! * [`instance`]: one task per load attempt. [`session`]: gateways. [`grpc`]: the services.
-//! * [`hub`]: files of models, from the hub into the cache of the host.
-//! * [`devices`], [`procfs`], [`monitor`]: memory. [`engine`], [`keeper`]: what hosts models.
+//! * [`fleet`]: the session with the controller. [`command`]: its orders. [`board`]: what it is told.
+//! * [`instance`]: one task per load. [`session`]: gateways. [`grpc`]: the services.
+//! * [`hub`]: downloads of model files into the host's cache.
+//! * [`devices`], [`procfs`], [`monitor`]: memory. [`engine`], [`keeper`]: engine processes.
 //!
-//! Architecture invariant: the worker decides nothing about which model runs where; it is the truth about what runs.
+//! Architecture invariant: the worker does not decide which model runs where; it knows what runs.
 
 mod board;
 mod command;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn work(args: WorkerArgs) -> anyhow::Result<()> {
-    // One thread for all traffic costs less per event than work stealing does (proto/README.md, Life of a streaming chat).
+    // A single thread for all traffic costs less per event than work stealing (proto/README.md, Life of a streaming chat).
     let mut builder = match args.io_threads {
         1 => Builder::new_current_thread(),
         threads => {
@@ -70,7 +70,7 @@ fn work(args: WorkerArgs) -> anyhow::Result<()> {
     };
     let runtime = builder.enable_all().build()?;
     let ended = runtime.block_on(worker::run(args));
-    // A look at a disk that hangs is not waited for.
+    // Do not wait for a look at a disk that hangs.
     runtime.shutdown_background();
     ended
 }

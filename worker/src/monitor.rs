@@ -1,6 +1,6 @@
-//! Looks at memory now and then: devices, and what each engine has of them.
+//! Measures memory periodically: that of devices, and each engine's part.
 //!
-//! A device's sample and the engines' figures are taken in one go and put up together: a fresh sample beside stale figures would count an
+//! A device's sample and the engines' figures are measured together and reported together: a new sample beside old figures would count an
 //! engine's memory twice.
 
 use std::{
@@ -14,14 +14,14 @@ use tokio::time::sleep;
 
 use crate::{board::is_terminal, devices::Sample, instance::actor::Ground};
 
-/// Between looks while something loads, and otherwise.
+/// Interval while a model loads; the other one applies otherwise.
 const LOADING: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(5);
 
-/// What an engine was seen to use.
+/// The memory of an engine, per device.
 type Seen = (InstanceId, Vec<Reservation>);
 
-/// Takes samples until it is dropped.
+/// Measures until it is dropped.
 pub(crate) async fn run(ground: Arc<Ground>) {
     loop {
         let loading = sample(&ground).await;
@@ -29,7 +29,7 @@ pub(crate) async fn run(ground: Arc<Ground>) {
     }
 }
 
-/// Takes one sample of all engines; true if something loads.
+/// Measures all devices and engines once. Returns whether a model loads.
 async fn sample(ground: &Arc<Ground>) -> bool {
     let instances = ground.board.snapshot(Instant::now(), false).instances;
     let loading = instances

@@ -1,8 +1,8 @@
-//! TLS of the worker's HTTP clients: one implementation, `ring`, which reqwest doesn't choose by itself.
+//! TLS for the worker's HTTP clients with `ring`, which reqwest does not choose by itself.
 
-/// Where every client begins: one that is built without it would panic for want of an implementation.
+/// A builder for clients. A client made in another way panics, because no TLS implementation is installed.
 pub(crate) fn client() -> reqwest::ClientBuilder {
-    // Only the first counts; it is the same each time.
+    // Only the first call installs it; all calls install the same.
     rustls::crypto::ring::default_provider().install_default().ok();
     reqwest::Client::builder()
 }

@@ -1,4 +1,4 @@
-//! The worker process: puts the parts together, and takes them apart in order.
+//! The worker process: starts its parts and ends them in order.
 //!
 //! ```text
 //!   leftovers ended ─► devices, runtimes ─► listening ─► first attempt to join ─► ready
@@ -48,9 +48,9 @@ use crate::{
 
 /// File name of a worker's socket in its own directory.
 const SOCKET: &str = "worker.sock";
-/// Time an engine has between TERM and KILL.
+/// Time between TERM and KILL when an engine is ended.
 const ENGINE_GRACE: Duration = Duration::from_secs(5);
-/// Longest wait for engines that were killed, for the goodbye, and for sessions to be read to their end.
+/// Longest wait for killed engines, for the goodbye, and for sessions to be read to their end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
 type Health = HealthReporter;
@@ -58,11 +58,11 @@ type Health = HealthReporter;
 /// Runs a worker until it is asked to end.
 ///
 /// # Errors
-/// It cannot start: the run directory, a device or the address is not available; or its server failed.
+/// It cannot start because the run directory, a device or the address is not available; or its server failed.
 pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let name = args.name();
     let shared_dir = args.run_dir();
-    // Sockets live in here, and their paths must be short.
+    // Sockets are in this directory, and their paths must be short.
     let own_dir = shared_dir.join(name.replace('/', "_"));
     let sweep_dir = own_dir.clone();
     let _lock = tokio::task::spawn_blocking(move || keeper::sweep(&sweep_dir))
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         .listen
         .clone()
         .unwrap_or_else(|| Address::Unix(own_dir.join(SOCKET)));
-    // Operators talk to the controller: no key opens this door.
+    // Operators use the controller: no key opens this listener.
     let door = Door::parts(&wanted, token.as_ref(), &Keys::default()).await?;
     let address = door.address().clone();
     let addresses = if args.advertise.is_empty() {
@@ -112,7 +112,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
         tried: tried.clone(),
         leave: leave.clone(),
     };
-    // Both end with the runtime; neither holds anything that must be put away.
+    // Both end with the runtime, and neither has anything to clean up.
     let life = Life::default();
     let monitor = tokio::spawn(life.part("monitor").run(monitor::run(Arc::clone(&ground))));
     let fleet = tokio::spawn(life.part("fleet").run(fleet.run()));
@@ -179,7 +179,7 @@ async fn serve(
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(muster_proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            // What is served here, not all that the files define.
+            // Only services that are served here, not all in the files.
             .with_service_name(host_server::SERVICE_NAME)
             .with_service_name(inference_server::SERVICE_NAME)
             .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
@@ -203,7 +203,7 @@ async fn serve(
     Ok((health, tokio::spawn(serving)))
 }
 
-/// Lets everything finish, cancels what takes too long, and returns when no engine is left.
+/// Lets requests finish, cancels them after the time limit, and returns when no engine is left.
 async fn drain(registry: &Arc<Registry>, instances: &TaskTracker, limit: Duration) {
     registry
         .ground()
@@ -223,7 +223,7 @@ async fn drain(registry: &Arc<Registry>, instances: &TaskTracker, limit: Duratio
         instance.order(Order::Unload(unload)).await;
     }
     if timeout(ENGINE_GRACE, instances.wait()).await.is_err() {
-        // The keepers end them when this process has gone.
+        // Their keepers end them when this process has ended.
         tracing::error!("engines are left behind for their keepers");
     }
 }

@@ -1,8 +1,8 @@
-//! The processor: its memory is the host's, or the cgroup's where that is less.
+//! The processor. Its memory is the host's, or that of a cgroup with a lower limit.
 //!
-//! Workers whose memory is limited together share a device, all others have one each: `cpu` is the host's memory, `cpu:NUMBER` a cgroup's
-//! (proto/README.md, idea 6). What is reserved on one is not on the other, but what is free takes all that is around it into account. A limit that is
-//! first set while a worker runs counts when it starts again.
+//! Workers whose memory is limited together share a device; otherwise each limit has its own: `cpu` is the host's memory, `cpu:NUMBER` that
+//! of a cgroup (proto/README.md, idea 6). A reservation counts on one of them only, but the free memory takes all limits around it into
+//! account. A limit that is first set while a worker runs counts after its restart.
 
 use std::{fs, io};
 

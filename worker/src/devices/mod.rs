@@ -1,11 +1,11 @@
-//! Devices: what they are, how much memory is free on them, and how much of it an engine has.
+//! Devices: their description, their free memory, and how much of it an engine has.
 //!
 //! * [`cpu`]: the host's memory. [`sim`]: a declared device with a ledger. [`nvml`]: NVIDIA GPUs.
 //!
-//! A sample says which engine start or exit it already shows (`lifecycle_seq`): a load is judged only on a sample newer than the last one
-//! (I4). So the count is raised first and the sample taken afterwards.
+//! A sample tells which engine start or exit it includes (`lifecycle_seq`), since a load is judged only by a sample newer than the last one
+//! (I4). So the count is raised first and the sample is taken after that.
 //!
-//! Architecture invariant: knows no instance beyond its id, and no policy.
+//! Architecture invariant: knows of an instance only its id, and no policy.
 
 mod cpu;
 mod nvml;
@@ -26,26 +26,26 @@ use muster_proto::v1::{Device, DeviceSample, ProcessId, Reservation};
 
 use crate::{config::DeviceChoice, procfs::Memory};
 
-/// A look at a device, and when it was taken.
+/// A sample of a device and when it was taken.
 pub(crate) type Sample = (DeviceSample, Instant);
 
-/// One kind of device.
+/// The driver of a kind of device.
 trait Driver: Send + Sync + fmt::Debug {
-    /// What it is.
+    /// The device's description.
     fn device(&self) -> Device;
 
-    /// Its memory now. Blocks for as long as the driver takes.
+    /// The device's memory now. Blocks as long as the driver does.
     fn sample(&self) -> io::Result<Memory>;
 
-    /// Memory of this device in use by a process tree; `None` if the driver cannot tell.
+    /// Memory of the device that a process tree uses; `None` if the driver cannot tell.
     fn used_by(&self, tree: &[ProcessId], instance: &InstanceId) -> Option<Bytes>;
 
-    /// An engine with this reservation is about to start.
+    /// Records that an engine with this reservation will start.
     fn enter(&self, _instance: &InstanceId, _bytes: Bytes) -> io::Result<()> {
         Ok(())
     }
 
-    /// The engine is gone.
+    /// Records that the engine has ended.
     fn leave(&self, _instance: &InstanceId) -> io::Result<()> {
         Ok(())
     }
@@ -55,7 +55,7 @@ trait Driver: Send + Sync + fmt::Debug {
 struct Owned {
     id: String,
     driver: Box<dyn Driver>,
-    /// Engine starts and exits so far.
+    /// Number of engine starts and exits so far.
     lifecycle: AtomicU64,
 }
 
@@ -64,10 +64,10 @@ struct Owned {
 pub(crate) struct Devices(Arc<Vec<Owned>>);
 
 impl Devices {
-    /// Finds the chosen devices. `sim_dir` keeps the ledgers that the workers of a host share.
+    /// Finds the chosen devices. `sim_dir` has the ledgers that the workers of a host share.
     ///
     /// # Errors
-    /// A device that was asked for by name is not there.
+    /// A device that was named does not exist.
     pub(crate) fn open(choices: &[DeviceChoice], sim_dir: &Path) -> io::Result<Self> {
         let mut owned = Vec::new();
         for choice in choices {
@@ -87,7 +87,7 @@ impl Devices {
         Ok(Self(Arc::new(owned)))
     }
 
-    /// What they are.
+    /// The devices' descriptions.
     pub(crate) fn list(&self) -> Vec<Device> {
         self.0.iter().map(|owned| owned.driver.device()).collect()
     }
@@ -96,7 +96,7 @@ impl Devices {
         self.0.iter().find(|owned| owned.id == id)
     }
 
-    /// The devices of a reservation, in its order; the first unknown id otherwise.
+    /// The devices of a reservation in its order; or the first unknown id.
     pub(crate) fn resolve(&self, reservations: &[Reservation]) -> Result<Vec<Device>, String> {
         reservations
             .iter()
@@ -109,7 +109,7 @@ impl Devices {
             .collect()
     }
 
-    /// An engine with these reservations is about to start.
+    /// Records that an engine with these reservations will start.
     pub(crate) fn enter(&self, instance: &InstanceId, reservations: &[Reservation]) -> io::Result<()> {
         for reservation in reservations {
             if let Some(owned) = self.get(&reservation.device_id) {
@@ -119,18 +119,18 @@ impl Devices {
         Ok(())
     }
 
-    /// The engine is gone, or never came: takes it off the ledgers and looks at its devices afterwards.
+    /// Records that an engine has ended or never started. Returns samples taken after that.
     pub(crate) async fn ended(&self, instance: &InstanceId, reservations: &[Reservation]) -> Vec<Sample> {
         let (devices, instance, reservations) = (self.clone(), instance.clone(), reservations.to_vec());
         let look = move || {
             devices.leave(&instance, &reservations);
             devices.lifecycle(&reservations)
         };
-        // An error here is a panic in a driver: the next look at all devices will say more.
+        // An error means that a driver panicked; the next look at all devices tells more.
         tokio::task::spawn_blocking(look).await.unwrap_or_default()
     }
 
-    /// An engine has started on these devices: counts it and looks at them afterwards.
+    /// Records that an engine has started on these devices. Returns samples taken after that.
     pub(crate) async fn started(&self, reservations: &[Reservation]) -> Vec<Sample> {
         let (devices, reservations) = (self.clone(), reservations.to_vec());
         tokio::task::spawn_blocking(move || devices.lifecycle(&reservations))
@@ -138,7 +138,7 @@ impl Devices {
             .unwrap_or_default()
     }
 
-    /// A model is loaded: a look at its devices and at what its engine has of them.
+    /// Samples the devices of a loaded model, and the memory that its engine has on them.
     pub(crate) async fn loaded(
         &self,
         instance: &InstanceId,
@@ -179,12 +179,12 @@ impl Devices {
         touched.into_iter().filter_map(Owned::sample).collect()
     }
 
-    /// A look at all devices. Blocks a little.
+    /// Samples all devices. Blocks for a short time.
     pub(crate) fn sample(&self) -> Vec<Sample> {
         self.0.iter().filter_map(Owned::sample).collect()
     }
 
-    /// Memory an engine's tree has on the devices it reserved. Blocks a little.
+    /// Memory that an engine's processes have on the devices they reserved. Blocks for a short time.
     pub(crate) fn observe(
         &self,
         instance: &InstanceId,
@@ -206,7 +206,7 @@ impl Devices {
 
 impl Owned {
     fn sample(&self) -> Option<Sample> {
-        // Read first: a start or exit while the driver looks may or may not be in the figures.
+        // Read first: the sample may or may not include a start or exit that happens meanwhile.
         let lifecycle_seq = self.lifecycle.load(Ordering::Relaxed);
         match self.driver.sample() {
             Ok(memory) => {

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, through the driver's own library. No library, or no GPU, is no error unless a GPU was asked for by name.
+//! NVIDIA GPUs, through the driver's library. Without library or GPU there is no error, unless a GPU was named.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
@@ -11,7 +11,7 @@ use nvml_wrapper::{
 use super::Driver;
 use crate::{config::CudaChoice, procfs::Memory};
 
-/// One GPU. Devices are looked up by UUID each time: an index may move when a GPU falls off the bus.
+/// A GPU. It is looked up by UUID each time, since the indexes change when a GPU falls off the bus.
 #[derive(Debug)]
 struct Gpu {
     nvml: Arc<Nvml>,
@@ -22,7 +22,7 @@ struct Gpu {
 /// Finds the chosen GPUs.
 ///
 /// # Errors
-/// A GPU that was named is not there; `all` may be none.
+/// A named GPU does not exist; `all` may find none.
 pub(super) fn find(choice: &CudaChoice) -> io::Result<Vec<Box<dyn Driver>>> {
     let nvml = match Nvml::init() {
         Ok(nvml) => Arc::new(nvml),
@@ -67,7 +67,7 @@ impl Gpu {
             capacity_bytes: found.memory_info()?.total,
             exclusive: false,
             index: Some(found.index()?),
-            // For people only: a driver that does not say is no reason to do without the GPU.
+            // Only for people: a missing version is no reason to do without the GPU.
             driver_version: nvml.sys_driver_version().unwrap_or_default(),
         };
         let nvml = Arc::clone(nvml);
@@ -94,14 +94,14 @@ impl Driver for Gpu {
 
     fn used_by(&self, tree: &[ProcessId], _instance: &InstanceId) -> Option<Bytes> {
         let gpu = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
-        // Vulkan engines are listed as graphics, and a process that does both is in both lists; what one list cannot say, the other may.
+        // Vulkan engines are listed as graphics, and a process that does both is in both lists. If one list fails, the other may work.
         let lists = [gpu.running_compute_processes(), gpu.running_graphics_processes()];
         used_by(tree, lists.into_iter().flatten().flatten())
     }
 }
 
-/// What the processes of `tree` use, each pid counted once: either list gives all memory of a process. In a container the driver may speak of
-/// other pids: then nothing is known, rather than nothing used.
+/// Memory that the processes of `tree` use. Each pid counts once, since either list gives all of a process's memory. In a container the
+/// driver may use other pids; then the result is unknown, not zero.
 fn used_by(tree: &[ProcessId], processes: impl Iterator<Item = ProcessInfo>) -> Option<Bytes> {
     let mut used: BTreeMap<u32, u64> = BTreeMap::new();
     for process in processes.filter(|process| tree.iter().any(|own| own.pid == process.pid)) {

@@ -1,7 +1,7 @@
 //! A declared device without hardware, for tests: one file-locked ledger that the workers of a host share (PROTOCOL.md 1).
 //!
 //! Each line of the ledger is `INSTANCE BYTES PID START_TIME`: an instance, its reservation and the worker that entered it. A line whose
-//! worker is dead counts nothing and goes with the next change.
+//! worker is dead does not count and is removed by the next change.
 
 use std::{
     fs::File,
@@ -48,10 +48,10 @@ impl Sim {
         })
     }
 
-    /// Reads the living lines and lets `change` have them; what it returns true for is written back.
+    /// Passes the lines of living workers to `change`, and writes them back if it returns true.
     fn with<T>(&self, change: impl FnOnce(&mut Vec<Line>) -> (T, bool)) -> io::Result<T> {
         let mut file = self.dir.file(&self.ledger)?;
-        // Held for a few microseconds; closing the file lets go of it.
+        // Held for a few microseconds; closing the file releases it.
         flock(&file, FlockOperation::LockExclusive)?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(one.used_by(&[], &b), Some(Bytes::new(50)));
         other.leave(&b).unwrap();
         assert_eq!(one.sample().unwrap().free, Bytes::new(70));
-        // A worker that is no more: this pid with another start time.
+        // A dead worker: this pid with another start time.
         let mut file = one.dir.file(&one.ledger).unwrap();
         file.seek(io::SeekFrom::End(0)).unwrap();
         writeln!(file, "ghost 60 {} 1", process::id()).unwrap();

@@ -1,4 +1,4 @@
-//! Looks at files before an engine is started, so that "file not found" and "not a model" are known without reading an engine's log.
+//! Checks files before an engine is started, so that "file not found" and "not a model" are known without reading an engine's log.
 
 use std::{
     env,
@@ -11,10 +11,10 @@ use std::{
 use muster_core::{Code, Error};
 use muster_proto::v1::ModelSettings;
 
-/// As [`check_now`], on another thread: a file system may take its time, and the thread that moves events has none.
+/// As [`check_now`], on another thread, because a file system may be slow and this thread moves events.
 ///
 /// # Errors
-/// As there.
+/// As for [`check_now`].
 pub(super) async fn check(settings: &ModelSettings) -> Result<(), Error> {
     let settings = settings.clone();
     let checked = tokio::task::spawn_blocking(move || check_now(&settings)).await;
@@ -23,10 +23,10 @@ pub(super) async fn check(settings: &ModelSettings) -> Result<(), Error> {
 
 const GGUF: &[u8; 4] = b"GGUF";
 
-/// Checks every file the settings name for a llama.cpp engine.
+/// Checks every file that the settings name for a llama.cpp engine.
 ///
 /// # Errors
-/// `file_not_found` with the setting as `param`, or `invalid_load_request` for a file that is unreadable or no GGUF.
+/// `file_not_found` with the setting as `param`, or `invalid_load_request` for a file that cannot be read or is no GGUF file.
 fn check_now(settings: &ModelSettings) -> Result<(), Error> {
     gguf("checkpoint", &settings.checkpoint)?;
     for (param, path) in [("mmproj", &settings.mmproj), ("draft", &settings.draft)] {
@@ -59,7 +59,7 @@ fn gguf(param: &str, path: &str) -> Result<(), Error> {
     }
 }
 
-/// Finds a program as `execvp` would; `None` if there is none that may be executed.
+/// Finds a program as `execvp` does; `None` if no executable one exists.
 pub(super) fn program(name: &Path) -> Option<PathBuf> {
     let runs = |path: &Path| {
         fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)

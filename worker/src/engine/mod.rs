@@ -5,8 +5,8 @@
 //!            ◄──SessionMessage──             └─► foreign: an adapter task that speaks HTTP+SSE (llama-server, …)
 //! ```
 //!
-//! Architecture invariant: nothing in here knows sessions of gateways, the controller or policy. A [`Runtime`] starts an engine, says what it
-//! can do, and yields typed events; queues, holds and touches are the instance's business.
+//! Architecture invariant: nothing in here knows gateways' sessions, the controller or policy. A [`Runtime`] starts an engine, describes
+//! what it can do, and returns typed events; the instance manages queues, holds and touches.
 
 mod files;
 mod grpc;
@@ -27,24 +27,24 @@ use muster_proto::v1::{
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Where engines are found and kept.
+/// Paths of engines and their directories.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineConfig {
-    /// Directory for the engines' private directories; swept and locked by [`crate::keeper::sweep`].
+    /// Directory for the engines' private directories. [`crate::keeper::sweep`] cleans and locks it.
     pub(crate) run_dir: PathBuf,
-    /// File in which the engines of this host meet to share its cores, whichever worker started them.
+    /// File through which all engines of this host share its cores.
     pub(crate) cores: PathBuf,
-    /// `muster-worker` itself, whose hidden subcommands are the keeper and the stub engine.
+    /// Path of `muster-worker` itself, whose hidden subcommands are the keeper and the stub engine.
     pub(crate) worker: PathBuf,
-    /// The embedded engine, `muster-llama`.
+    /// Path of the embedded engine, `muster-llama`.
     pub(crate) muster_llama: PathBuf,
-    /// llama.cpp's `llama-server`: a path, or a bare name that is looked up in `PATH`.
+    /// Path of llama.cpp's `llama-server`, or a name to look up in `PATH`.
     pub(crate) llama_server: PathBuf,
-    /// Time an engine has between TERM and KILL.
+    /// Time between TERM and KILL when an engine is ended.
     pub(crate) grace: Duration,
 }
 
-/// All runtimes of this build; [`Runtime::info`] says which are installed.
+/// All runtimes of this build. [`Runtime::info`] tells which are installed.
 pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
     let llama = vec!["--cores".into(), config.cores.clone().into(), "--listen".into()];
     let stub = vec!["stub-engine".into(), "--listen".into()];
@@ -65,58 +65,58 @@ pub(crate) fn runtimes(config: &EngineConfig) -> Vec<Arc<dyn Runtime>> {
     ]
 }
 
-/// What hosts models of one kind.
+/// Starts engines of one kind.
 pub(crate) trait Runtime: Send + Sync + fmt::Debug {
-    /// Which it is.
+    /// The kind of the runtime.
     fn kind(&self) -> Kind;
 
-    /// What it offers on these devices; `None` if it is not installed here.
+    /// What the runtime offers on these devices; `None` if it is not installed.
     fn info(&self, devices: &[Device]) -> Option<RuntimeInfo>;
 
-    /// Starts an engine and loads the model. Cancelling, or dropping the future, ends the engine tree.
+    /// Starts an engine and loads the model. Cancelling or dropping the future ends the engine's processes.
     fn launch(&self, launch: Launch) -> BoxFuture<'static, Result<RunningEngine, LaunchError>>;
 }
 
-/// One load attempt.
+/// A load attempt.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// The instance the engine is for; also names its private files.
+    /// The instance that the engine is for. It also names the engine's private files.
     pub(crate) instance: InstanceId,
     /// The model, for logs and messages.
     pub(crate) model: ModelId,
     /// Everything the engine needs.
     pub(crate) settings: ModelSettings,
-    /// Devices it may use, with the bytes reserved on each.
+    /// Devices that the engine may use, with the bytes reserved on each.
     pub(crate) devices: Vec<Device>,
-    /// Where progress is written; any change counts as a sign of life (PROTOCOL.md 12).
+    /// Receives progress. Any change counts as progress (PROTOCOL.md 12).
     pub(crate) progress: watch::Sender<LoadProgress>,
-    /// Where the process is announced as soon as it runs, so that its memory and CPU can be watched while it loads.
+    /// Receives the process as soon as it runs, so that its memory and CPU time can be measured while it loads.
     pub(crate) process: watch::Sender<Option<Arc<dyn EngineProcess>>>,
-    /// Fires when the load is not wanted any more.
+    /// Cancelled when the load is no longer wanted.
     pub(crate) cancel: CancellationToken,
 }
 
-/// Why no engine runs. An engine that was started has been ended, and its processes are gone.
+/// Why no engine runs. If one was started, all its processes have ended.
 #[derive(Debug, thiserror::Error)]
 #[error("{info}")]
 pub(crate) struct LaunchError {
-    /// The reason, as the controller and the user see it; the engine's last log lines in `details.log`.
+    /// The reason for the controller and the user, with the engine's last log lines in `details.log`.
     pub(crate) info: Error,
 }
 
 /// An engine that has loaded its model.
 pub(crate) struct RunningEngine {
-    /// Requests and events.
+    /// The channel for requests and events.
     pub(crate) link: EngineLink,
-    /// What is loaded and what it can do.
+    /// The engine's description of the loaded model.
     pub(crate) description: EngineDescription,
-    /// The process tree.
+    /// The engine's processes.
     pub(crate) process: Arc<dyn EngineProcess>,
-    /// Calls beside the link.
+    /// Calls outside the link.
     pub(crate) calls: Arc<dyn EngineCalls>,
-    /// Where the engine listens, for people.
+    /// Address of the engine, for people.
     pub(crate) backend_url: String,
-    /// The engine sends `Alive` (ours do); foreign engines are judged by bytes and CPU.
+    /// The engine sends `Alive`, as ours do. Others are judged by their output and CPU time.
     pub(crate) sends_alive: bool,
 }
 
@@ -128,48 +128,48 @@ impl fmt::Debug for RunningEngine {
     }
 }
 
-/// The session with one engine. Handles are the worker's own. When `messages` ends, the engine is lost.
-/// Dropping the link cancels everything that runs in the engine.
+/// The session with an engine. The worker chooses the handles. When `messages` ends, the engine is lost. Dropping the link cancels
+/// everything that runs in the engine.
 #[derive(Debug)]
 pub(crate) struct EngineLink {
-    /// Commands; bounded: when it is full the instance waits, which only delays starts and credits.
+    /// The channel for commands. When it is full the instance waits, which only delays starts and credits.
     pub(crate) commands: mpsc::Sender<SessionCommand>,
-    /// Ticks and signs of life; bounded: when it is full the engine waits, after its sequences ran out of credits.
+    /// The channel for ticks and signs of life. When it is full the engine waits, after its sequences have used up their credits.
     pub(crate) messages: mpsc::Receiver<SessionMessage>,
 }
 
-/// The process tree of one engine, started by the keeper (PROTOCOL.md 22).
+/// The processes of an engine, started by the keeper (PROTOCOL.md 22).
 pub(crate) trait EngineProcess: Send + Sync + fmt::Debug {
-    /// All processes of the tree, root first; empty once it is gone.
+    /// All processes of the tree, the root first; empty once they have ended.
     fn tree(&self) -> Vec<ProcessId>;
 
-    /// Resolves when no process of the tree is left. May be called often.
+    /// Resolves when no process of the tree is left. May be called several times.
     fn gone(&self) -> BoxFuture<'static, ()>;
 
-    /// Asks the tree to end: TERM, and KILL after a grace. Idempotent, does not block.
+    /// Asks the processes to end: TERM, and KILL after a time. Idempotent, does not block.
     fn stop(&self);
 
-    /// Ends the tree now. Idempotent, does not block.
+    /// Kills the processes. Idempotent, does not block.
     fn kill(&self);
 
-    /// The last lines the engine wrote, oldest first.
+    /// The last lines that the engine wrote, oldest first.
     fn log(&self) -> Vec<String>;
 }
 
-/// What an engine answers beside its link. An engine that cannot answers `unsupported_by_runtime`.
+/// Calls to an engine outside its link. An engine that cannot answer one returns `unsupported_by_runtime`.
 pub(crate) trait EngineCalls: Send + Sync {
-    /// Text to tokens.
+    /// Turns text into tokens.
     fn tokenize(&self, call: TokenizeCall) -> BoxFuture<'static, Result<TokenizeResult, Error>>;
-    /// Tokens to text.
+    /// Turns tokens into text.
     fn detokenize(&self, call: DetokenizeCall) -> BoxFuture<'static, Result<DetokenizeResult, Error>>;
-    /// Chat to prompt.
+    /// Turns a chat into a prompt.
     fn apply_template(
         &self,
         call: ApplyTemplateCall,
     ) -> BoxFuture<'static, Result<ApplyTemplateResult, Error>>;
-    /// The engine's own view, sequences included.
+    /// The engine's description of itself, with its sequences.
     fn describe(&self) -> BoxFuture<'static, Result<EngineDescription, Error>>;
-    /// The engine's own HTTP.
+    /// Forwards an HTTP request to the engine.
     fn engine_http(
         &self,
         call: EngineHttpCall,

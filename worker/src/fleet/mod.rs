@@ -5,10 +5,11 @@
 //!                           └──Rejected──► away          └── all drained ──► Goodbye
 //! ```
 //!
-//! Invariants: losing a session cancels nothing; it only reverts quiesces and lets the TTLs of holds run. A controller of a lower epoch than
-//! any seen is refused (PROTOCOL.md 5).
+//! Invariants: the end of a session cancels nothing. It only undoes quiesces and lets the time limits of holds run. A controller with a
+//! lower epoch than one seen before is refused (PROTOCOL.md 5).
 //!
-//! Architecture invariant: decides nothing about instances; orders go to the [`Handler`], reports come from the board.
+//! Architecture invariant: this module decides nothing about instances. The [`Handler`] carries out orders, and reports come from the
+//! board.
 
 mod session;
 
@@ -26,25 +27,24 @@ use session::{Session, SessionError};
 
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Keeps a session with the controller.
+/// Keeps a session with the controller open.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    /// Where the controller is.
+    /// Address of the controller.
     pub(crate) controller: Address,
-    /// What it is shown.
+    /// Credentials for the controller.
     pub(crate) credentials: Credentials,
-    /// Where gateways reach this worker.
+    /// Addresses at which gateways reach this worker.
     pub(crate) addresses: Vec<Address>,
-    /// The instances.
     pub(crate) registry: Arc<Registry>,
-    /// Fires when the first attempt to join has ended, either way.
+    /// Cancelled when the first attempt to join has ended, successfully or not.
     pub(crate) tried: CancellationToken,
-    /// Fires when everything has drained: say goodbye and end.
+    /// Cancelled when everything has drained: then the worker says goodbye and ends.
     pub(crate) leave: CancellationToken,
 }
 
 impl Fleet {
-    /// Joins, and joins again, until told to leave.
+    /// Joins the controller, again and again, until told to leave.
     pub(crate) async fn run(self) {
         let mut handler = Handler::new(Arc::clone(&self.registry));
         let mut highest_epoch = 0;
@@ -60,7 +60,7 @@ impl Fleet {
                 match result {
                     Ok(()) => return,
                     Err(error) if joined => tracing::warn!(%error, "the controller's session ended"),
-                    // Trying again helps as soon as somebody has put it right.
+                    // The next attempt succeeds as soon as somebody has corrected this.
                     Err(error) if error.is_refusal() && !said => {
                         said = true;
                         tracing::error!(%error, controller = %self.controller, "the controller does not let this worker join");
@@ -83,5 +83,5 @@ impl Fleet {
     }
 }
 
-/// The controller and this worker do not agree on who speaks.
+/// The result of a step of a session.
 pub(crate) type Result<T> = std::result::Result<T, SessionError>;

@@ -1,4 +1,4 @@
-//! One session with the controller, from its Hello to its end.
+//! A session with the controller, from its Hello to its end.
 
 use std::{
     sync::Arc,
@@ -24,19 +24,20 @@ use tonic::{Status, Streaming, transport};
 use super::{Fleet, Result};
 use crate::{board::Urgency, command::Handler, convert, instance::actor::Service, procfs};
 
-/// Messages on their way up. When it is full the controller does not read: changes wait on the board, and so do further commands.
+/// Number of messages in the channel to the controller. If it is full because the controller does not read, changes wait on the board and
+/// commands are not read.
 const UP: usize = 64;
 /// Longest wait for the controller's Welcome, and for it to take a message.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Touches wait this long for company (PROTOCOL.md 19).
+/// How long touches wait to be reported together (PROTOCOL.md 19).
 const LAZY: Duration = Duration::from_millis(100);
-/// Least time between reports of instances that became idle.
+/// Shortest time between reports of instances that became idle.
 const SOON: Duration = Duration::from_millis(5);
-/// What holds when Welcome does not say.
+/// Interval of heartbeats if Welcome sets none.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const LOST: Duration = Duration::from_secs(3);
 
-/// Why a session ended, or never began.
+/// Why a session ended or did not begin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     #[error("the controller cannot be reached: {0}")]
@@ -58,14 +59,14 @@ pub(crate) enum SessionError {
 }
 
 impl SessionError {
-    /// Whether this was the wrong door, or the wrong token.
+    /// Whether the controller refused the credentials, or this is the wrong listener.
     pub(super) fn is_refusal(&self) -> bool {
         use tonic::Code::{PermissionDenied, Unauthenticated};
         matches!(self, Self::Broken(status) if matches!(status.code(), PermissionDenied | Unauthenticated))
     }
 }
 
-/// One attempt at a session.
+/// An attempt at a session.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     fleet: &'a Fleet,
@@ -106,7 +107,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs to the end; answers whether it was ever joined. `Ok` means that Goodbye was said.
+    /// Runs the session to its end. Returns whether it ever joined, and the error; `Ok` means that Goodbye was sent.
     pub(super) async fn run(self) -> (bool, Result<()>) {
         let fleet = self.fleet;
         let number = self.number;
@@ -136,7 +137,7 @@ impl<'a> Session<'a> {
             acked_controller_seq: 0,
             kind: Some(Up::Hello(self.hello())),
         };
-        // The channel is new, so there is room.
+        // The channel is new, so it has room.
         drop(up.try_send(hello));
         let first = async {
             let mut down = client.join(ReceiverStream::new(up_stream)).await?.into_inner();
@@ -253,7 +254,7 @@ impl Joined<'_> {
         match message.kind {
             Some(Down::Command(command)) => {
                 let outcome = self.handler.obey(command).await;
-                // What the command changed is told before its outcome.
+                // Report what the command changed before its outcome.
                 self.report().await?;
                 self.say(Up::Outcome(outcome)).await
             }
@@ -306,7 +307,7 @@ impl Joined<'_> {
         self.report().await?;
         let reason = "the worker was asked to end".to_owned();
         self.say(Up::Goodbye(Goodbye { reason })).await?;
-        // Wait until the controller has read it: it ends the stream.
+        // Wait until the controller has read it: it then ends the stream.
         let ended = async { while let Ok(Some(_)) = self.down.message().await {} };
         drop(timeout(Duration::from_secs(1), ended).await);
         Ok(())

@@ -1,4 +1,4 @@
-//! `Host`: the worker as an operator sees it, over the same handler as the controller's commands.
+//! The service `Host` for operators, with the handler that also serves the controller's commands.
 
 use std::{
     sync::Arc,
@@ -25,7 +25,7 @@ use crate::{
     instance::{actor::Service, registry::Registry},
 };
 
-/// Longest wait for an engine's own description.
+/// Longest wait for an engine's description of itself.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The service.
@@ -35,7 +35,7 @@ pub(crate) struct HostService {
     addresses: Vec<String>,
 }
 
-/// The service as tonic wants it.
+/// Makes the service for tonic.
 pub(crate) fn server(registry: Arc<Registry>, addresses: Vec<String>) -> HostServer<HostService> {
     HostServer::new(HostService { registry, addresses })
         .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES)
@@ -56,7 +56,7 @@ impl HostService {
         };
         description.log = engine.process.log();
         if engines {
-            // An engine that does not answer is shown without its own view.
+            // An engine that does not answer is shown without its own description.
             description.engine = timeout(ENGINE_PATIENCE, engine.calls.describe())
                 .await
                 .ok()
@@ -73,13 +73,13 @@ impl HostService {
             .instances
     }
 
-    /// Waits until no instance that `wanted` picks is alive.
+    /// Waits until all instances in `wanted` have ended.
     async fn ended(&self, wanted: &[InstanceId]) {
         poll(|| wanted.iter().all(|id| self.registry.get(id).is_none())).await;
     }
 }
 
-/// Waits for a condition that an operator asked for, looking ever less often.
+/// Waits for a condition that an operator asked for, checking less and less often.
 async fn poll(met: impl Fn() -> bool) {
     let mut wait = Duration::from_millis(1);
     while !met() {
@@ -150,7 +150,7 @@ impl Host for HostService {
         };
         let drained = poll(|| left() == 0);
         match limit {
-            // Running out of time is an answer: what is left.
+            // If the time is over, the answer tells what is left.
             Some(limit) => drop(timeout(limit, drained).await),
             None => drained.await,
         }

@@ -1,4 +1,4 @@
-//! `Inference`: sessions of gateways, and single calls for `grpcurl` and other clients.
+//! The service `Inference`: sessions of gateways, and single calls for `grpcurl` and other clients.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -31,7 +31,7 @@ pub(crate) struct Service {
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// The service as tonic wants it. `tasks` tracks sessions.
+/// Makes the service for tonic. `tasks` tracks its sessions.
 pub(crate) fn server(registry: Arc<Registry>, tasks: Sessions) -> InferenceServer<Service> {
     InferenceServer::new(Service { registry, tasks })
         .max_decoding_message_size(muster_proto::MAX_MESSAGE_BYTES)
@@ -105,7 +105,7 @@ impl Inference for Service {
         let mut single = self
             .single(instance.as_ref(), &model, request.map(Work::Generate))
             .await?;
-        // A refusal before admission is a plain status.
+        // A refusal before the admission is a plain status.
         let first = match single.next().await {
             Some(Event {
                 kind: Some(Kind::Failed(error)),

@@ -1,4 +1,4 @@
-//! The gRPC services of a worker: wire types end here.
+//! The worker's gRPC services. Wire types are not used beyond this module.
 
 pub(crate) mod host;
 pub(crate) mod inference;

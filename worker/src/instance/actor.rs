@@ -1,4 +1,4 @@
-//! The task of one instance, and what all its stages share.
+//! The task of an instance, and what its stages share.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -22,40 +22,40 @@ use crate::{
     hub::desk::Desk,
 };
 
-/// How open the worker is for work.
+/// What the worker accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// Everything is taken.
+    /// It accepts everything.
     #[default]
     Open,
-    /// An operator drained it: nothing new is taken, what is loaded stays.
+    /// An operator drained it: it accepts nothing new, and loaded models stay.
     Closed,
-    /// It is on its way out: nothing new is taken, and what is idle is unloaded.
+    /// It is shutting down: it accepts nothing new, and idle models are unloaded.
     Leaving,
 }
 
-/// What instances must know of the world around them.
+/// What instances must know about the worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Surroundings {
     /// Number of the controller's session, if there is one.
     pub(crate) session: Option<u64>,
-    /// Gateways with a session.
+    /// Gateways with an open session.
     pub(crate) gateways: Gateways,
-    /// How open the worker is.
+    /// What the worker accepts.
     pub(crate) service: Service,
 }
 
-/// Which gateways have sessions, and how many each; those that did not say their name count as one.
+/// The gateways that have sessions, and how many. Gateways that did not give their id count as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gateways(BTreeMap<Option<GatewayId>, usize>);
 
 impl Gateways {
-    /// One more session.
+    /// Counts one more session.
     pub(crate) fn came(&mut self, gateway: Option<GatewayId>) {
         *self.0.entry(gateway).or_default() += 1;
     }
 
-    /// One session less.
+    /// Counts one session less.
     pub(crate) fn left(&mut self, gateway: &Option<GatewayId>) {
         if let Some(sessions) = self.0.get_mut(gateway) {
             *sessions -= 1;
@@ -65,7 +65,7 @@ impl Gateways {
         }
     }
 
-    /// Whether `gateway` may be there: it is, or one without a name; if its name is unknown, any may be it.
+    /// Whether `gateway` may have a session: it has one, or a gateway without an id has. If `gateway` is none, any session counts.
     pub(crate) fn has(&self, gateway: &Option<GatewayId>) -> bool {
         if gateway.is_none() {
             return !self.0.is_empty();
@@ -82,31 +82,31 @@ pub(crate) struct Ground {
     pub(crate) runtimes: Vec<Arc<dyn Runtime>>,
     pub(crate) patience: Patience,
     pub(crate) around: watch::Sender<Surroundings>,
-    /// Files of models in the hub's cache.
+    /// Access to model files in the hub's cache.
     pub(crate) files: Desk,
 }
 
-/// What a load has brought.
+/// The result of a load.
 #[derive(Debug)]
 pub(super) struct Loaded {
     /// The engine's processes.
     pub(super) tree: Vec<ProcessId>,
-    /// What it can do.
+    /// What the loaded model can do.
     pub(super) capabilities: Option<Capabilities>,
-    /// Where the engine listens, for people.
+    /// Address of the engine, for people.
     pub(super) url: String,
-    /// Requests that may run and wait.
+    /// Numbers of requests that may run and that may wait.
     pub(super) limits: (u32, u32),
 }
 
 /// How an instance ends.
 #[derive(Debug)]
 pub(super) struct End {
-    /// The engine, if one is left to be ended.
+    /// The engine's processes, if they must be ended.
     pub(super) process: Option<Arc<dyn EngineProcess>>,
-    /// Do not ask it to end, end it.
+    /// Kill them instead of asking them to end.
     pub(super) force: bool,
-    /// Why it failed; `None` if it ended as asked.
+    /// The failure; `None` if it ended on request.
     pub(super) failure: Option<Box<Error>>,
 }
 
@@ -125,7 +125,7 @@ pub(super) struct Core {
     registry: Arc<Registry>,
     state: InstanceState,
     revision: u64,
-    /// The terminal state is on the board.
+    /// The board has its terminal state.
     over: bool,
 }
 
@@ -156,7 +156,7 @@ impl Core {
         }
     }
 
-    /// How open the worker is.
+    /// What the worker accepts.
     pub(super) fn service(&self) -> Service {
         self.around.borrow().service
     }
@@ -166,12 +166,12 @@ impl Core {
         self.around.borrow().session
     }
 
-    /// Changes the word on this instance that is on the board.
+    /// Changes the instance's status on the board.
     pub(super) fn publish(&self, urgency: Urgency, change: impl FnOnce(&mut InstanceStatus)) {
         self.ground.board.update(self.handle.id(), urgency, change);
     }
 
-    /// Enters a state and says so at once; staying in one says nothing.
+    /// Enters a state and reports it at once. Does nothing if it is in that state already.
     pub(super) fn enter(&mut self, state: InstanceState, change: impl FnOnce(&mut InstanceStatus)) {
         self.enter_with(state, Vec::new(), change);
     }
@@ -199,7 +199,7 @@ impl Core {
             });
     }
 
-    /// One or more touches (I9).
+    /// Records one or more touches (I9).
     pub(super) fn touch(&mut self, touches: u64, urgency: Urgency, counts: (usize, usize)) {
         self.touch_seq += touches;
         let counts = (convert::count(counts.0), convert::count(counts.1));
@@ -208,7 +208,7 @@ impl Core {
             .touch(self.handle.id(), urgency, self.touch_seq, Instant::now(), counts);
     }
 
-    /// The answer to an order that was done.
+    /// The verdict on an order that was carried out.
     pub(super) fn done(&self) -> Verdict {
         Ok(Done {
             state: self.state.into(),
@@ -216,7 +216,7 @@ impl Core {
         })
     }
 
-    /// The answer to an order that was not.
+    /// The verdict on an order that was refused.
     pub(super) fn refuse(&self, reason: RefusedReason, why: &str) -> Verdict {
         Err(refused(reason, self.touch_seq, why))
     }
@@ -228,10 +228,10 @@ impl Core {
         Ok(())
     }
 
-    /// Orders that mean the same in all stages; gives back those that do not.
+    /// Carries out an order that means the same in all stages. Returns any other order.
     pub(super) fn obey(&mut self, order: Order) -> Result<Verdict, Box<Order>> {
         match order {
-            // A known instance: attach, and add the holds of this caller.
+            // The instance exists: attach to it and add the caller's holds.
             Order::Load(load) => {
                 if let Err(refused) = self.hold(load.holds) {
                     return Ok(Err(refused));
@@ -273,12 +273,12 @@ impl Core {
         self.publish(Urgency::Now, |status| status.hold_ids = ids);
     }
 
-    /// Somebody who could release holds came or went.
+    /// Updates the holds after a session of the controller or a gateway began or ended.
     pub(super) fn look_around(&mut self, now: Instant) {
         self.holds.look_around(&self.around.borrow(), now);
     }
 
-    /// Drops holds that have run out.
+    /// Drops holds whose time has run out.
     pub(super) fn expire_holds(&mut self, now: Instant) {
         if self.holds.expire(now) {
             tracing::warn!(instance = %self.handle.id(), "holds ran out");
@@ -295,7 +295,7 @@ impl Core {
         }
     }
 
-    /// The model is loaded: says so, together with samples and figures taken since (policy takes samples in the same report for fresh).
+    /// Reports that the model is loaded, together with samples and figures taken since: policy counts samples in the same report as fresh.
     pub(super) async fn loaded(&mut self, engine: Loaded) {
         let Loaded {
             tree,
@@ -319,7 +319,7 @@ impl Core {
         });
     }
 
-    /// Puts the terminal state up, with samples taken after the processes left.
+    /// Puts the terminal state on the board, with samples taken after the processes had ended.
     async fn finish(&mut self, failure: Option<Error>) {
         let samples = self
             .ground
@@ -364,7 +364,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.over {
-            // A bug ended the task in the middle; its engine ended with the handles it held.
+            // A bug ended the task early; its engine ended with the handles that the task held.
             self.registry.remove(self.handle.id());
             self.tombstone(
                 Some(Code::Internal.error("the instance's task ended unexpectedly")),
@@ -374,7 +374,7 @@ impl Drop for Core {
     }
 }
 
-/// Runs one instance from its load to its end.
+/// Runs an instance from its load to its end.
 pub(super) async fn run(mut core: Core, runtime: Arc<dyn Runtime>) {
     core.look_around(Instant::now());
     let end = match load::load(&mut core, runtime.as_ref()).await {

@@ -6,17 +6,18 @@
 //!              └──────────── put_back: the engine had no room ────────┘
 //! ```
 //!
-//! Weighted fair queueing in two levels ([`Turns`]): keys take turns, and within a key's turns its users do. Each request that starts moves its
-//! key and its user on by 1 / weight; so a key has one share of the engine, however many users it names. While only one key waits it gets
-//! everything: no place stays empty while anything waits. Of one user the higher priority goes first, then who came first; a step up in
-//! priority also doubles a request's weight, so urgent work costs its key less of its share, but never starves another key.
+//! Weighted fair queueing in two levels ([`Turns`]): keys take turns, and within a key's turns its users do. Each request that starts
+//! advances its key and its user by 1 / weight, so a key has one share of the engine, however many users it names. While only one key waits
+//! it gets everything: no place stays empty while a request waits. Within a user, the higher priority goes first, then the older request.
+//! Each step of priority also doubles a request's weight, so urgent work costs its key less of its share but never starves another key.
 //!
-//! Ours, not a crate's: none has turns in two levels, gives a refused request its place back, and bounds a key's share of a filling queue.
+//! No crate is used, because none has turns in two levels, gives a refused request its place back, and limits a key's share of a filling
+//! queue.
 //!
-//! Invariants: never more than `limit` wait and never more than `target` run; once half the queue is taken, one key holds at most
-//! `max(1, limit / active keys)` places, and once half of those are taken, one of its users at most `max(1, that / active users)`; what the
-//! engine had no room for goes before all others; a waiting key is passed over at most as often as the weights of the others allow; what is
-//! kept is bounded by what waits, not by how many keys were ever seen.
+//! Invariants: at most `limit` requests wait and at most `target` run. Once half of the queue is taken, a key has at most `max(1, limit /
+//! active keys)` places, and once half of those are taken, each of its users at most `max(1, that / active users)`. A request that the
+//! engine had no room for goes before all others. A waiting key is passed over at most as often as the weights of the others allow. Memory
+//! is limited by what waits, not by the number of keys ever seen.
 //!
 //! Architecture invariant: knows no time, no engine and no session; what waits is opaque.
 
@@ -27,12 +28,12 @@ use std::{
 
 use super::turns::{Taken, Turns};
 
-/// Steps of priority that count, up and down; what is beyond is taken for the outermost.
+/// Number of priority steps up and down; values beyond count as the limit.
 const PRIORITIES: i32 = 4;
-/// Virtual time of one request of priority 0.
+/// Virtual time of a request with priority 0.
 const SHARE: u64 = 1 << 20;
 
-/// What a request costs its key, in virtual time.
+/// Virtual time that a request costs its key.
 fn cost(priority: i32) -> u64 {
     let steps = priority.clamp(-PRIORITIES, PRIORITIES);
     if steps < 0 {
@@ -42,24 +43,24 @@ fn cost(priority: i32) -> u64 {
     }
 }
 
-/// Whose request it is, and how urgent.
+/// The key, user and priority of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rank {
-    /// Who asks; requests without a key share one.
+    /// The caller; requests without a key share one.
     pub(crate) key: Arc<str>,
-    /// For whom, as that key says; requests without a name share one.
+    /// The user as the key names it; requests without a user share one.
     pub(crate) user: Arc<str>,
     /// Higher goes first; 0 is normal.
     pub(crate) priority: i32,
 }
 
-/// Place in a user's line: urgent ones first, then as they came.
+/// Sort key in a user's line: higher priority first, then the older request.
 type Place = (std::cmp::Reverse<i32>, u64);
 
-/// What waits of one user.
+/// The waiting requests of a user.
 type Line<T> = BTreeMap<Place, T>;
 
-/// What waits of one key.
+/// The waiting requests of a key.
 #[derive(Debug)]
 struct Owner<T> {
     users: Turns<Line<T>>,
@@ -107,11 +108,11 @@ impl<T> Owner<T> {
     }
 }
 
-/// Places for requests that wait, and a count of those that run.
+/// The waiting requests, and the number of running ones.
 #[derive(Debug)]
 pub(crate) struct Admission<T> {
     keys: Turns<Owner<T>>,
-    /// What the engine had no room for, the oldest first.
+    /// Requests that the engine had no room for, oldest first.
     returned: VecDeque<T>,
     queued: usize,
     /// Number of the last request that came.
@@ -119,12 +120,12 @@ pub(crate) struct Admission<T> {
     limit: usize,
     target: usize,
     running: usize,
-    /// The engine had no room; nothing starts until something changes there.
+    /// The engine had no room: nothing starts until that may have changed.
     blocked: bool,
 }
 
 impl<T> Admission<T> {
-    /// At most `target` run (at least one) and at most `limit` wait.
+    /// At most `target` requests run (at least one) and at most `limit` wait.
     pub(crate) fn new(target: usize, limit: usize) -> Self {
         Self {
             keys: Turns::default(),
@@ -154,8 +155,8 @@ impl<T> Admission<T> {
         self.blocked
     }
 
-    /// How many may be before a request of this rank that came now: 0 means that [`Self::next`] gives it out at once,
-    /// `None` that the queue is full or that this key or user has its fair share of it.
+    /// Number of requests that may be before a request of this rank that came now. 0 means that [`Self::next`] returns it at once; `None`
+    /// that the queue is full, or that this key or user has its fair share of it.
     pub(crate) fn place(&self, rank: &Rank) -> Option<usize> {
         if !self.blocked && self.running < self.target && self.queued == 0 {
             return Some(0);
@@ -163,7 +164,7 @@ impl<T> Admission<T> {
         self.has_place(rank).then(|| self.queued + 1)
     }
 
-    /// Takes a request that [`Self::place`] has a place for.
+    /// Adds a request that [`Self::place`] has a place for.
     pub(crate) fn push(&mut self, rank: &Rank, item: T) {
         self.serial += 1;
         let place = (std::cmp::Reverse(rank.priority), self.serial);
@@ -193,7 +194,7 @@ impl<T> Admission<T> {
         owner.waiting < share && own < (share / users).max(1)
     }
 
-    /// The next request to start, which then counts as running.
+    /// The next request to start. It then counts as running.
     pub(crate) fn next(&mut self) -> Option<T> {
         if self.blocked || self.running >= self.target {
             return None;
@@ -207,8 +208,8 @@ impl<T> Admission<T> {
         Some(item)
     }
 
-    /// The engine had no room for a request that [`Self::next`] gave out: it goes before all others, and nothing starts until
-    /// [`Self::finished`] or [`Self::unblock`]. It had been admitted, so no limit applies, and its key has paid for it.
+    /// Takes back a request from [`Self::next`] that the engine had no room for. It goes before all others, and nothing starts until
+    /// [`Self::finished`] or [`Self::unblock`]. It was admitted, so no limit applies, and its key has paid for it.
     pub(crate) fn put_back(&mut self, item: T) {
         self.running = self.running.saturating_sub(1);
         self.blocked = true;
@@ -216,18 +217,18 @@ impl<T> Admission<T> {
         self.queued += 1;
     }
 
-    /// A running request ended.
+    /// Counts a running request as ended.
     pub(crate) fn finished(&mut self) {
         self.running = self.running.saturating_sub(1);
         self.blocked = false;
     }
 
-    /// The engine may have room again.
+    /// Allows starts again: the engine may have room.
     pub(crate) fn unblock(&mut self) {
         self.blocked = false;
     }
 
-    /// Takes the waiting request that `wanted` picks out of the queue.
+    /// Removes the waiting request that `wanted` selects.
     pub(crate) fn remove(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let item = match self.returned.iter().position(&wanted) {
             Some(index) => self.returned.remove(index),
@@ -248,7 +249,7 @@ impl<T> Admission<T> {
         Some(item)
     }
 
-    /// The waiting request that `wanted` picks.
+    /// The waiting request that `wanted` selects.
     pub(crate) fn find_mut(&mut self, wanted: impl Fn(&T) -> bool) -> Option<&mut T> {
         let users = self
             .keys
@@ -258,7 +259,7 @@ impl<T> Admission<T> {
         self.returned.iter_mut().chain(lines).find(|item| wanted(item))
     }
 
-    /// Empties the queue.
+    /// Removes all waiting requests.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.queued = 0;
         let returned = std::mem::take(&mut self.returned).into_iter();

@@ -1,4 +1,4 @@
-//! Request ids in work at this worker: a duplicate takes the place of the older request (PROTOCOL.md 16).
+//! Ids of requests in progress. A second request with the same id replaces the first (PROTOCOL.md 16).
 
 use std::{
     collections::HashMap,
@@ -7,14 +7,14 @@ use std::{
 
 use crate::session::outbox::Route;
 
-/// All request ids in work. A std Mutex is enough: sections are one lookup.
+/// All ids of requests in progress. A std Mutex is enough: it is held for one lookup.
 #[derive(Debug, Default)]
 pub(crate) struct Duplicates {
     routes: Mutex<HashMap<Arc<str>, Route>>,
 }
 
 impl Duplicates {
-    /// Claims an id for a request. Answers who had it before, to be told that it was superseded.
+    /// Claims an id for a request. Returns the route to the request that had it before, which must be told that it was replaced.
     pub(crate) fn claim(self: &Arc<Self>, id: &str, route: Route) -> (Option<Claim>, Option<Route>) {
         if id.is_empty() {
             return (None, None);

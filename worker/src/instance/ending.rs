@@ -1,4 +1,4 @@
-//! The last stage: the engine's processes are ended and waited for.
+//! The last stage: ends the engine's processes and waits for their end.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::engine::EngineProcess;
 
-/// Ends what is left of an engine, and returns when none of its processes is left.
+/// Ends what is left of an engine. Returns when none of its processes is left.
 pub(super) async fn end(core: &mut Core, end: &End) {
     core.handle.set_engine(None);
     let Some(process) = &end.process else { return };
@@ -41,7 +41,7 @@ fn obey(core: &Core, control: Control, process: &Arc<dyn EngineProcess>) {
             }
             core.done()
         }
-        // What is wanted is on its way.
+        // The instance is ending already.
         Order::Load(_) | Order::ReleaseHoldId(_) | Order::Set(_) | Order::Ack(_) => core.done(),
         Order::Cancel(_) => core.refuse(RefusedReason::NotLoading, "the load has ended"),
         Order::Quiesce(_) | Order::Resume(_) | Order::PlaceHold(_) | Order::LookAt(_) => {

@@ -1,7 +1,7 @@
-//! When an engine counts as stuck (PROTOCOL.md 12): our own engines say `Alive`, foreign ones are judged by events and processor time.
+//! Decides when an engine counts as stuck (PROTOCOL.md 12). Our own engines send `Alive`; others are judged by their events and CPU time.
 //!
-//! If a look comes late, it was the worker that was stopped or overloaded, and what the engine said meanwhile may still wait to be read: such
-//! a look judges nothing, and silence is counted anew from there.
+//! If a check comes late, the worker itself was stopped or overloaded, and messages of the engine may be unread. Such a check judges
+//! nothing, and the silence is counted anew from then.
 //!
 //! Architecture invariant: reads no clock and no process; both are arguments.
 
@@ -12,15 +12,15 @@ use muster_proto::v1::Alive;
 
 use crate::{config::Patience, convert, procfs::Activity};
 
-/// Signs of life of one loaded engine.
+/// The signs of life of a loaded engine.
 #[derive(Debug)]
 pub(super) struct Health {
     patience: Patience,
     sends_alive: bool,
     last_alive: Instant,
-    /// The last look.
+    /// When the last check was.
     looked: Instant,
-    /// Ticks so far, the count at the last change that was noticed, and when that was.
+    /// Number of ticks so far, the number at the last check that saw new ones, and when that was.
     ticks: u64,
     seen: (u64, Duration),
     changed: Instant,
@@ -39,15 +39,15 @@ impl Health {
         }
     }
 
-    /// A tick came.
+    /// Counts a tick.
     pub(super) fn ticked(&mut self) {
         self.ticks += 1;
     }
 
-    /// The engine's side thread spoke.
+    /// Records a sign of life from the engine's side thread.
     ///
     /// # Errors
-    /// Its loop has been busy without an iteration for too long.
+    /// The engine's loop has been busy without an iteration for too long.
     pub(super) fn alive(&mut self, alive: &Alive, now: Instant) -> Result<(), Error> {
         self.last_alive = now;
         match convert::span_from(alive.busy_for) {
@@ -58,7 +58,7 @@ impl Health {
         }
     }
 
-    /// A look now and then. `expects` says that a request runs which may get events; `cpu` is the tree's processor time, as of late.
+    /// A periodic check. `expects`: a request runs that may get events. `cpu`: the processes' CPU time, which may be a little old.
     ///
     /// # Errors
     /// There was no sign of life for too long.
@@ -95,7 +95,7 @@ impl Health {
     }
 }
 
-/// Whether so much of the patience went by since the last look that it cannot be told who was silent. Looks are due eight times in it.
+/// Whether the check comes so late that it cannot be told who was silent. Checks are due eight times within `patience`.
 pub(super) fn is_late(looked: Instant, now: Instant, patience: Duration) -> bool {
     now.saturating_duration_since(looked) >= patience / 2
 }
@@ -107,12 +107,12 @@ fn stuck(what: &str, silence: Duration) -> Error {
         .with_detail("seconds", seconds)
 }
 
-/// Bytes that count as an advance of a load. Less may be our own questions whether it is ready.
+/// Bytes that count as progress of a load. Fewer may come from our own questions whether it is ready.
 const ADVANCE: Bytes = Bytes::mib(16);
-/// Share of the limit that counts as an advance if it was spent computing, as a divisor.
+/// Share of the time limit that counts as progress if it was spent computing, as a divisor.
 const COMPUTING: u32 = 20;
 
-/// Whether a load makes progress.
+/// Decides whether a load makes progress.
 #[derive(Debug)]
 pub(super) struct LoadWatch {
     limit: Duration,
@@ -131,15 +131,15 @@ impl LoadWatch {
         }
     }
 
-    /// A phase or fraction changed, or a process appeared.
+    /// Records a change of phase or fraction, or a new process.
     pub(super) fn progressed(&mut self, now: Instant) {
         self.changed = now;
     }
 
-    /// A look now and then, at what the tree has done so far.
+    /// A periodic check of what the processes have done so far.
     ///
     /// # Errors
-    /// `load_stalled`: nothing has moved for too long.
+    /// `load_stalled`: no progress for too long.
     pub(super) fn check(&mut self, now: Instant, activity: Activity) -> Result<(), Error> {
         let computed = activity.cpu.saturating_sub(self.seen.cpu);
         let moved = activity.bytes.saturating_sub(self.seen.bytes);
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Looks each second after `from`, the last time at `to`; only that may fail.
+    /// Checks each second after `from` and last at `to`; only the last check may fail.
     fn look(
         health: &mut Health,
         start: Instant,
@@ -218,7 +218,7 @@ mod tests {
         let cpu = Duration::from_millis(6);
         assert!(look(&mut ours, start, (0, 3), true, cpu).is_ok());
         assert!(look(&mut foreign, start, (0, 3), true, cpu).is_ok());
-        // Stopped for ten minutes; then silence counts anew.
+        // The worker was stopped for ten minutes; then the silence counts anew.
         let back = start + 600 * SECOND;
         assert!(ours.check(back, true, cpu).is_ok());
         assert!(foreign.check(back, true, cpu).is_ok());
@@ -276,7 +276,7 @@ mod tests {
         }
         assert!(watch.check(at(110), did(3, 16)).is_ok(), "it read");
         watch.progressed(at(150));
-        // A little of both is what answering our questions costs.
+        // Answering our questions costs a little of both.
         for second in 111..210 {
             assert!(watch.check(at(second), did(5, 31)).is_ok());
         }

@@ -1,7 +1,7 @@
-//! Holds: what keeps a just-loaded instance until the requests that asked for it have arrived (PROTOCOL.md 9).
+//! Holds protect an instance that was just loaded until the requests that wanted it have arrived (PROTOCOL.md 9).
 //!
-//! A hold is released by the controller. The TTL is the backstop: it runs only while both the controller's session and the gateway that the hold
-//! is for are gone, and starts anew each time they leave. Where a hold or a session names no gateway, any gateway's session counts.
+//! The controller releases holds. Their time limit is a safeguard: it runs only while both the controller's session and the hold's gateway
+//! are gone, and starts anew each time they leave. If a hold or a session names no gateway, the session of any gateway counts.
 //!
 //! Architecture invariant: reads no clock; `now` is an argument.
 
@@ -16,27 +16,27 @@ use muster_proto::v1::Hold;
 use super::actor::Surroundings;
 use crate::convert;
 
-/// TTL of a hold that names none.
+/// Time limit of a hold that sets none.
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
-/// The holds on one instance.
+/// The holds on an instance.
 #[derive(Debug, Default)]
 pub(crate) struct Holds(BTreeMap<HoldId, Held>);
 
 #[derive(Debug)]
 struct Held {
     ttl: Duration,
-    /// Whose requests it waits for; none if unknown.
+    /// The gateway whose requests it waits for; none if unknown.
     gateway: Option<GatewayId>,
-    /// Since when nobody is there who could use or release it.
+    /// Since when neither the controller nor the gateway is there.
     orphaned: Option<Instant>,
 }
 
 impl Holds {
-    /// Places a hold; placing it again changes its TTL.
+    /// Places a hold. Placing it again changes its time limit.
     ///
     /// # Errors
-    /// It has no id: nobody could release it.
+    /// It has no id, so nobody could release it.
     pub(crate) fn place(&mut self, hold: Hold) -> Result<(), Missing> {
         let id = HoldId::new(hold.hold_id)?;
         let held = Held {
@@ -56,7 +56,7 @@ impl Holds {
         holds.into_iter().try_for_each(|hold| self.place(hold))
     }
 
-    /// Removes a hold; an unknown one is gone already.
+    /// Removes a hold. Returns false if it was not there.
     pub(crate) fn release(&mut self, id: &str) -> bool {
         self.0.remove(id).is_some()
     }
@@ -69,7 +69,7 @@ impl Holds {
         self.0.keys().map(String::from).collect()
     }
 
-    /// This is who is there, from `now` on.
+    /// Records who is connected from `now` on.
     pub(crate) fn look_around(&mut self, around: &Surroundings, now: Instant) {
         for held in self.0.values_mut() {
             held.orphaned = if around.session.is_some() || around.gateways.has(&held.gateway) {
@@ -80,7 +80,7 @@ impl Holds {
         }
     }
 
-    /// Drops what has run out; true if anything did.
+    /// Drops holds whose time has run out. Returns whether there were any.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let before = self.0.len();
         self.0.retain(|_, held| {
@@ -125,7 +125,7 @@ mod tests {
         assert!(!holds.expire(start + 100 * SECOND));
         holds.look_around(&around(None, &[]), start);
         assert!(!holds.expire(start + SECOND));
-        // Back again: the clock starts anew.
+        // Connected again: the time starts anew.
         holds.look_around(&around(Some(1), &[]), start + SECOND);
         holds.look_around(&around(None, &[]), start + 2 * SECOND);
         holds.look_around(&around(None, &[]), start + 3 * SECOND);
@@ -148,7 +148,7 @@ mod tests {
         holds.look_around(&around(None, &["gw-2"]), start);
         assert!(holds.expire(start + SECOND));
         assert_eq!(holds.ids(), ["any", "two"], "whose gateway is there stays");
-        // A gateway that does not say its name may be anybody.
+        // A gateway without an id may be any gateway.
         holds.look_around(&around(None, &[""]), start + SECOND);
         assert!(!holds.expire(start + 9 * SECOND));
         holds.look_around(&around(None, &[]), start + 9 * SECOND);

@@ -7,7 +7,7 @@
 //!   failed                                   └ nothing moves ──► killed ──► failed: load_stalled
 //! ```
 //!
-//! A launch that is not wanted any more ends itself; if it does not within [`LAST`], it is dropped, which ends what it started.
+//! A launch that is not wanted any more ends itself. If it does not within [`LAST`], it is dropped, which ends its processes.
 
 use std::{
     path::Path,
@@ -45,12 +45,12 @@ use crate::{
     procfs::{self, Activity},
 };
 
-/// Time a launch has to end itself once it is not wanted any more.
+/// Time for a launch to end itself once it is not wanted any more.
 const LAST: Duration = Duration::from_secs(3);
 
 type Process = Option<Arc<dyn EngineProcess>>;
 
-/// What is wanted of a load that runs.
+/// What is wanted of a load in progress.
 #[derive(Debug)]
 enum Wish {
     Load,
@@ -63,7 +63,7 @@ struct Loading<'a> {
     core: &'a mut Core,
     begun: Instant,
     wish: Wish,
-    /// When the launch is dropped; set once it is not wanted any more.
+    /// When the launch will be dropped; set once it is not wanted any more.
     last: Option<Instant>,
     watch: LoadWatch,
     progress: watch::Receiver<LoadProgress>,
@@ -74,7 +74,7 @@ struct Loading<'a> {
 /// Loads the instance's model.
 ///
 /// # Errors
-/// No engine runs; how the instance ends.
+/// No engine runs; the value tells how the instance ends.
 pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<RunningEngine, End> {
     let begun = Instant::now();
     let over = |error: Error| End {
@@ -128,12 +128,12 @@ pub(super) async fn load(core: &mut Core, runtime: &dyn Runtime) -> Result<Runni
     loading.run(launch).await
 }
 
-/// Settings with files in place of names of the hub: only this host knows where its cache is. Nothing is downloaded here (PROTOCOL.md 15).
+/// Settings with file paths in place of names on the hub, since only this host knows its cache. Downloads nothing (PROTOCOL.md 15).
 ///
 /// # Errors
-/// `file_not_found`: the cache does not have them.
+/// `file_not_found`: the cache does not have the files.
 fn located(mut settings: ModelSettings, runtime: Kind, cache: &Cache) -> Result<ModelSettings, Error> {
-    // Anything else is a path, or a name that the runtime understands.
+    // Any other name is a path, or a name that the runtime understands.
     let Ok(name) = settings.checkpoint.parse::<HubName>() else {
         return Ok(settings);
     };
@@ -147,14 +147,15 @@ fn located(mut settings: ModelSettings, runtime: Kind, cache: &Cache) -> Result<
     Ok(settings)
 }
 
-/// Typed causes before the spawn (controller/policy/README.md, Decisions): the files a load names must be there, and what a request set is a request's to set.
+/// Finds errors before the engine starts (controller/policy/README.md, Decisions): the files must exist, and a request may only have set
+/// what requests may set.
 fn check(settings: &ModelSettings) -> Result<(), Error> {
     Overrides::check_again(&settings.load_override_json)?;
     let lora = settings.lora.iter().map(|adapter| adapter.path.as_str());
     let files = [&settings.checkpoint, &settings.mmproj, &settings.draft].map(String::as_str);
     for file in files.into_iter().chain(lora) {
         let path = Path::new(file);
-        // A name without a root is a name, not a file: the runtime knows what it means.
+        // A relative name is not a path: the runtime knows what it means.
         if path.is_absolute()
             && let Err(error) = path.metadata()
         {
@@ -320,7 +321,7 @@ impl Loading<'_> {
                 }
                 return ended.map_err(failed);
             }
-            // Cancelled too late, or the kill was slower than the load: what runs is ended all the same.
+            // It was cancelled too late, or the kill was slower than the load: the engine is ended nevertheless.
             Wish::Cancel => (false, None),
             Wish::Fail(error) => (true, Some(Box::new(error))),
         };
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!(own.mmproj, "/p.gguf");
         let missing = located(settings("o/n:Q4_0", ""), Kind::LlamaCpp, &cache).unwrap_err();
         assert_eq!(missing.code, Code::FileNotFound);
-        // Paths, and what no hub would know, stay as they are.
+        // Paths, and names that no hub has, stay as they are.
         for name in ["/m.gguf", "tag:8b", ""] {
             let as_is = settings(name, "");
             assert_eq!(located(as_is.clone(), Kind::Flm, &cache).unwrap(), as_is);

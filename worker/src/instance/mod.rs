@@ -18,8 +18,8 @@
 //! ```
 //!
 //! * [`actor`]: the task. [`load`], [`serve`], [`ending`]: its three stages, each with its own data.
-//! * [`relay`], [`admission`], [`turns`], [`holds`], [`mode`], [`health`]: what it decides, without tasks or clocks.
-//! * [`Instance`]: the handle others hold. [`registry`]: all handles. [`duplicates`]: request ids in work.
+//! * [`relay`], [`admission`], [`turns`], [`holds`], [`mode`], [`health`]: its decisions, without tasks or clocks.
+//! * [`Instance`]: the handle that others have. [`registry`]: all handles. [`duplicates`]: ids of requests in progress.
 //!
 //! Architecture invariant: knows no gRPC service and no controller session; orders and requests arrive on channels.
 
@@ -51,42 +51,42 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::engine::{EngineCalls, EngineProcess};
 use relay::Begin;
 
-/// Requests and orders that may lie before an instance's task, which always drains them: when full, the sender waits a moment.
+/// Number of requests and orders in an instance's channels. Its task always empties them: when they are full the sender waits a moment.
 const INBOX: usize = 256;
 
-/// What happens to an order.
+/// The result of an order.
 pub(crate) type Verdict = Result<Done, Refused>;
 
-/// Something a session wants of an instance.
+/// A message of a session to an instance.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Begin a request.
     Begin(Box<Begin>),
-    /// The caller wants no more of it.
+    /// Cancel a request because the caller does not want it any more.
     Cancel(u64),
-    /// A newer request with the same id came.
+    /// End a request because a newer one has the same id.
     Supersede(u64),
-    /// The caller takes so many more events.
+    /// Allow this many more events.
     Credit(u64, u32),
-    /// A call beside the session protocol; the instance stays while the visit lasts.
+    /// Begin a call outside the session protocol. The instance is not unloaded while the visit lasts.
     Visit(Purpose, oneshot::Sender<Result<Visit, Error>>),
 }
 
-/// Something the controller or an operator wants of an instance, and where the answer goes.
+/// An order of the controller or an operator, and the channel for its result.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) order: Order,
     pub(crate) verdict: oneshot::Sender<Verdict>,
 }
 
-/// The two inboxes of an instance's task.
+/// The channels of an instance's task.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     pub(crate) requests: mpsc::Receiver<Request>,
     pub(crate) control: mpsc::Receiver<Control>,
 }
 
-/// What the rest of the worker holds of an instance. Cheap to clone; outlives the task, whose absence reads as "stale".
+/// A handle of an instance. Cheap to clone. It outlives the task; without the task, requests are refused as stale.
 #[derive(Clone)]
 pub(crate) struct Instance(Arc<Shared>);
 
@@ -98,7 +98,7 @@ struct Shared {
     engine: Mutex<Option<Engine>>,
 }
 
-/// What others may do with a running engine, beside its link.
+/// What others may use of a running engine, beside its link.
 #[derive(Clone)]
 pub(crate) struct Engine {
     pub(crate) process: Arc<dyn EngineProcess>,
@@ -149,22 +149,22 @@ impl Instance {
         &self.0.model
     }
 
-    /// Hands a request over. If the task has ended, dropping the request answers its caller.
+    /// Sends a request. If the task has ended, dropping the request answers its caller.
     pub(crate) async fn send(&self, request: Request) {
         drop(self.0.requests.send(request).await);
     }
 
-    /// Gives an order; `None` if the task has ended (the board knows how).
+    /// Gives an order; `None` if the task has ended (the board has the final state).
     pub(crate) async fn order(&self, order: Order) -> Option<Verdict> {
         let (verdict, answer) = oneshot::channel();
         self.0.control.send(Control { order, verdict }).await.ok()?;
         answer.await.ok()
     }
 
-    /// Keeps the instance from being unloaded while a call beside the session protocol runs.
+    /// Keeps the instance from being unloaded during a call outside the session protocol.
     ///
     /// # Errors
-    /// `stale_instance`: it takes no work.
+    /// `stale_instance`: it takes no requests.
     pub(crate) async fn visit(&self, purpose: Purpose) -> Result<Visit, Error> {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Visit(purpose, reply)).await;
@@ -173,7 +173,7 @@ impl Instance {
             .unwrap_or_else(|_| Err(stale("the instance has ended")))
     }
 
-    /// The engine, once it runs.
+    /// The engine; none until it runs.
     pub(crate) fn engine(&self) -> Option<Engine> {
         self.0
             .engine
@@ -187,23 +187,23 @@ impl Instance {
     }
 }
 
-/// What a call beside the session protocol is for.
+/// The purpose of a call outside the session protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It looks at the engine.
+    /// It only looks at the engine.
     Look,
-    /// It is work of the model: its beginning and its end are touches (I9).
+    /// It is work of the model: its beginning and end are touches (I9).
     Work,
 }
 
-/// Calls beside the session protocol that run now.
+/// The calls outside the session protocol that are in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Visits(Arc<Ongoing>);
 
 #[derive(Debug, Default)]
 struct Ongoing {
     count: AtomicUsize,
-    /// Not yet told.
+    /// Touches that were not reported yet.
     touches: AtomicU64,
     left: Notify,
 }
@@ -231,18 +231,18 @@ impl Visits {
         }
     }
 
-    /// Touches since the last call.
+    /// The touches since the last call.
     fn take_touches(&self) -> u64 {
         self.0.touches.swap(0, Ordering::Relaxed)
     }
 
-    /// Resolves when one has ended since the last call.
+    /// Resolves when a visit has ended since the last call.
     async fn left(&self) {
         self.0.left.notified().await;
     }
 }
 
-/// One call beside the session protocol.
+/// A call outside the session protocol.
 pub(crate) struct Visit {
     visits: Visits,
     purpose: Purpose,
@@ -269,7 +269,7 @@ impl Drop for Visit {
     }
 }
 
-/// The refusal that sends a gateway elsewhere.
+/// The refusal that makes a gateway try another instance.
 pub(crate) fn stale(why: &str) -> Error {
     Code::StaleInstance.error(why)
 }
@@ -283,15 +283,15 @@ pub(crate) fn refused(reason: RefusedReason, touch_seq: u64, message: &str) -> R
     }
 }
 
-/// An order that lacks what it must have.
+/// The refusal of an order without a required field.
 pub(crate) fn incomplete(missing: Missing) -> Refused {
     refused(RefusedReason::Invalid, 0, &missing.to_string())
 }
 
-/// Most requests that may wait, unless the settings say otherwise.
+/// Number of requests that may wait if the settings set none.
 const DEFAULT_QUEUE: u32 = 128;
 
-/// Requests that may run and wait, from the settings and what the engine can do.
+/// Numbers of requests that may run and wait, from the settings and the engine's abilities.
 fn limits(spec: &InstanceSpec, sequences: u32) -> (u32, u32) {
     let (target, queue) = spec.settings.as_ref().map_or((0, 0), |settings| {
         (settings.target_inflight, settings.queue_limit)
@@ -300,8 +300,8 @@ fn limits(spec: &InstanceSpec, sequences: u32) -> (u32, u32) {
     (or(target, sequences.max(1)), or(queue, DEFAULT_QUEUE))
 }
 
-/// Does what may block for a few milliseconds, such as a walk through `/proc`, on another thread than the one that moves events.
-/// If it panics, the answer is as if there were nothing to see.
+/// Runs work that may block for milliseconds, such as a walk through `/proc`, on another thread than the one that moves events. If it
+/// panics, the result is the default value.
 async fn beside<T: Default + Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What an instance with a loaded engine does with orders: total functions over [`Mode`], without tasks or clocks.
+//! How an instance with a loaded engine reacts to orders: total functions over [`Mode`], without tasks or clocks.
 
 use std::time::{Duration, Instant};
 
@@ -6,42 +6,42 @@ use muster_proto::v1::{InstanceState, RefusedReason, Unload, UnloadMode};
 
 use crate::convert;
 
-/// How a loaded instance treats work.
+/// Whether a loaded instance takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Takes requests.
     Ready,
-    /// Takes none, reversibly; placed in this session of the controller, whose end reverts it.
+    /// Takes no requests; can be resumed. The end of the controller's session undoes it.
     Quiesced {
-        /// The session's number.
+        /// Number of the session in which the order came.
         session: u64,
     },
-    /// Finishes what runs and then unloads; gives up at `until`.
+    /// Finishes running requests and then unloads; gives up at `until`.
     Draining {
-        /// End of patience, if it has one.
+        /// When it gives up; none = never.
         until: Option<Instant>,
     },
 }
 
-/// What an unload looks at.
+/// What an unload depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// Requests and calls that run or wait.
+    /// Requests or calls run or wait.
     pub(crate) busy: bool,
     /// A hold is in place.
     pub(crate) held: bool,
-    /// The last touch.
+    /// Number of touches so far.
     pub(crate) touch_seq: u64,
 }
 
 /// What an accepted unload does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unloading {
-    /// End the engine, in order.
+    /// End the engine in order.
     End,
-    /// End it now, whatever runs.
+    /// Kill it, whatever runs.
     Force,
-    /// Refuse what waits, finish what runs, until then.
+    /// Refuse waiting requests and let running ones finish, until this moment.
     Drain(Option<Instant>),
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn unload(unload: Unload, work: Work, now: Instant) -> Result<Unloadi
 }
 
 impl Mode {
-    /// The state as the wire has it.
+    /// The state as the wire's value.
     pub(crate) fn state(self) -> InstanceState {
         match self {
             Self::Ready => InstanceState::Ready,
@@ -76,7 +76,7 @@ impl Mode {
         }
     }
 
-    /// After Quiesce, given in this session. A draining instance takes no work anyway, for good.
+    /// The mode after Quiesce in this session. A draining instance takes no requests anyway, and keeps draining.
     pub(crate) fn quiesced(self, session: u64) -> Self {
         match self {
             Self::Ready | Self::Quiesced { .. } => Self::Quiesced { session },
@@ -84,7 +84,7 @@ impl Mode {
         }
     }
 
-    /// After Resume.
+    /// The mode after Resume.
     pub(crate) fn resumed(self) -> Self {
         match self {
             Self::Ready | Self::Quiesced { .. } => Self::Ready,
@@ -92,7 +92,7 @@ impl Mode {
         }
     }
 
-    /// The controller's session is this one now, or none.
+    /// The mode when the controller's session is `current`, or none.
     pub(crate) fn in_session(self, current: Option<u64>) -> Self {
         match self {
             Self::Quiesced { session } if current != Some(session) => Self::Ready,
@@ -100,7 +100,7 @@ impl Mode {
         }
     }
 
-    /// A drain whose patience is over makes the instance ready again.
+    /// The mode at `now`: an instance whose drain has timed out is ready again.
     pub(crate) fn at(self, now: Instant) -> Self {
         match self {
             Self::Draining { until: Some(until) } if until <= now => Self::Ready,

@@ -1,7 +1,7 @@
 //! All instances of this worker, and how requests and loads find theirs.
 //!
-//! Invariants: an instance is in here from its Load until its processes are gone; a request is refused unless it names an instance of this
-//! boot (PROTOCOL.md 4).
+//! Invariants: an instance is in the registry from its Load until its processes have ended. A request is refused unless it names an
+//! instance of this boot (PROTOCOL.md 4).
 
 use std::{
     collections::HashMap,
@@ -32,14 +32,14 @@ use crate::{
     session::outbox::{Outbox, Reply, Route},
 };
 
-/// Who this worker is.
+/// The ids of this worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// Stable name.
     pub(crate) worker: WorkerId,
-    /// Made up anew at each start of the process.
+    /// New at each start of the process.
     pub(crate) boot: BootId,
-    /// The machine.
+    /// Id of the machine.
     pub(crate) host: muster_core::HostId,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// `tasks` tracks the instances' tasks.
+    /// Makes a registry. `tasks` tracks the instances' tasks.
     pub(crate) fn new(identity: Identity, ground: Arc<Ground>, tasks: TaskTracker) -> Self {
         Self {
             identity,
@@ -79,12 +79,12 @@ impl Registry {
         self.instances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One instance that has not ended.
+    /// An instance that has not ended.
     pub(crate) fn get(&self, id: &InstanceId) -> Option<Instance> {
         self.lock().get(id).cloned()
     }
 
-    /// All that have not ended.
+    /// All instances that have not ended.
     pub(crate) fn all(&self) -> Vec<Instance> {
         self.lock().values().cloned().collect()
     }
@@ -93,7 +93,7 @@ impl Registry {
         self.lock().remove(id);
     }
 
-    /// Begins a load attempt, or attaches to it.
+    /// Begins a load, or attaches to one that exists.
     pub(crate) async fn load(self: &Arc<Self>, id: &InstanceId, load: Load) -> Verdict {
         if let Some(known) = self.get(id) {
             if let Some(verdict) = known.order(Order::Load(load)).await {
@@ -127,7 +127,7 @@ impl Registry {
         })
     }
 
-    /// What is known of an instance that has ended, or never was.
+    /// The verdict on an order for an instance that has ended or never existed.
     pub(crate) fn ended(&self, id: &InstanceId) -> Verdict {
         let status = self.ground.board.get(id);
         Ok(Done {
@@ -172,14 +172,14 @@ impl Registry {
         self.ground.board.add(id, status, Instant::now());
         self.lock().insert(id.clone(), instance.clone());
         let core = Core::new(instance, inbox, spec, devices, holds, Arc::clone(self));
-        // If the task fails, dropping its core says so on the board; it is never cancelled from outside.
+        // If the task fails, dropping its core records that on the board. It is never cancelled from outside.
         self.tasks.spawn(actor::run(core, runtime));
     }
 
-    /// The instance a request names.
+    /// The instance that a request names.
     ///
     /// # Errors
-    /// `stale_instance` if it is not here; without an instance, if not exactly one of `model` is.
+    /// `stale_instance` if it is not here; if no instance is named, an error unless exactly one of `model` is here.
     pub(crate) fn find(&self, named: Option<&InstanceRef>, model: &str) -> Result<Instance, Error> {
         let Some(named) = named.filter(|named| !named.instance_id.is_empty()) else {
             return self.only_of(model);
@@ -218,8 +218,7 @@ impl Registry {
         }
     }
 
-    /// Sends a request to its instance; the answers come through `outbox`.
-    /// False if the handle is in use, which breaks the protocol.
+    /// Sends a request to its instance; the answers go to `outbox`. Returns false if the handle is in use, which breaks the protocol.
     pub(crate) async fn start(
         &self,
         outbox: &Arc<Outbox>,

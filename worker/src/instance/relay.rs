@@ -1,4 +1,4 @@
-//! The relay of one engine: who waits, who runs, and how the engine's ticks become ticks of the sessions that asked.
+//! The relay of an engine: who waits, who runs, and how the engine's ticks become ticks of the sessions.
 //!
 //! ```text
 //!                    ┌ full ──► queue_full          ┌ cancelled, superseded ──► failed
@@ -7,13 +7,13 @@
 //!                         └── no_room ────┘ before its first event; keeps its place
 //! ```
 //!
-//! The hot path is [`Relay::tick`]: one hash lookup per sequence, one lock per session, no clock and no allocation per event.
-//! Credits are end to end: what a session grants goes to the engine with the handle replaced; the count kept here only tells a slow reader.
+//! The hot path is [`Relay::tick`]: one hash lookup per sequence, one lock per session, no clock and no allocation per event. Credits go
+//! from end to end: what a session grants is passed to the engine with its own handle; the count kept here only reveals slow readers.
 //!
-//! A handle at the engine is the ticket and the attempt, so a retry after `no_room` never reuses one.
+//! A handle at the engine is made of the ticket and the attempt, so a retry after `no_room` never uses one twice.
 //!
-//! Architecture invariant: knows no channel, process or clock; commands for the engine pile up in `outgoing` (bounded: a start and a cancel
-//! per request, and credits for one handle merge).
+//! Architecture invariant: knows no channel, process or clock. Commands for the engine wait in `outgoing`, whose length is limited: a start
+//! and a cancel per request, and merged credits.
 
 mod batches;
 mod outgoing;
@@ -48,25 +48,25 @@ use crate::{
 use batches::Batches;
 use outgoing::Outgoing;
 
-/// Bits of an engine handle that count attempts.
+/// Number of bits of an engine handle that count attempts.
 const ATTEMPT_BITS: u32 = 20;
 
-/// A request on its way in.
+/// A new request.
 #[derive(Debug)]
 pub(crate) struct Begin {
-    /// Its name at this worker.
+    /// Its number at this worker.
     pub(crate) ticket: u64,
-    /// The way back.
+    /// The way to its caller.
     pub(crate) reply: Reply,
-    /// The request as it came.
+    /// The request as it arrived.
     pub(crate) start: Start,
-    /// Its `request_id`, unless it has none.
+    /// Its claim on its `request_id`; none if it has no id.
     pub(crate) claim: Option<Claim>,
-    /// When it came.
+    /// When it arrived.
     pub(crate) arrived: Instant,
 }
 
-/// Ticks were lost between the engine and us.
+/// Ticks were lost between the engine and the worker.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tick {got} came where {want} was due")]
 pub(crate) struct Gap {
@@ -78,13 +78,13 @@ pub(crate) struct Gap {
 struct Job {
     ticket: u64,
     attempt: u64,
-    /// None once the caller has its terminal event; the engine may still be at it.
+    /// None once the caller has its terminal event; the engine may still work on it.
     reply: Option<Reply>,
-    /// Kept until the engine has taken it.
+    /// Kept until the engine has accepted it.
     start: Option<Box<Start>>,
-    /// Events the engine may still send.
+    /// Number of events that the engine may still send.
     credit: u64,
-    /// Only generation needs credits.
+    /// Whether it needs credits; only generation does.
     metered: bool,
     starved: Option<Instant>,
     cancelled: bool,
@@ -101,7 +101,7 @@ impl Job {
     }
 }
 
-/// Counts of what a change did, for touches and reports.
+/// Numbers of requests that began and ended, for touches and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Requests that were admitted.
@@ -110,7 +110,7 @@ pub(crate) struct Moved {
     pub(crate) ended: u64,
 }
 
-/// The queue and the running table of one engine.
+/// The waiting and the running requests of an engine.
 #[derive(Debug)]
 pub(crate) struct Relay {
     admission: Admission<Job>,
@@ -120,15 +120,15 @@ pub(crate) struct Relay {
     batches: Batches,
     moved: Moved,
     instance: String,
-    /// The last look at slow readers.
+    /// When slow readers were last looked for.
     swept: Option<Instant>,
-    /// Mean time a request runs, in seconds; for `retry_after`.
+    /// Mean time in seconds that a request runs; for `retry_after`.
     mean_run: f64,
     target: usize,
 }
 
 impl Relay {
-    /// At most `target` requests run and `limit` wait.
+    /// A relay with at most `target` running and `limit` waiting requests.
     pub(crate) fn new(instance: String, target: usize, limit: usize) -> Self {
         Self {
             admission: Admission::new(target, limit),
@@ -156,17 +156,17 @@ impl Relay {
         self.admission.is_idle()
     }
 
-    /// A request waits because the engine had no room, and no other runs whose end would make some.
+    /// Whether a request waits because the engine had no room, and none runs whose end would make room.
     pub(crate) fn wants_retry(&self) -> bool {
         self.admission.is_blocked() && self.admission.running() == 0
     }
 
-    /// Someone runs who could get an event.
+    /// Whether a request runs that could get an event.
     pub(crate) fn expects_events(&self) -> bool {
         self.running.values().any(|job| !job.metered || job.credit > 0)
     }
 
-    /// What has begun and ended since the last call.
+    /// The requests that began and ended since the last call.
     pub(crate) fn take_moved(&mut self) -> Moved {
         std::mem::take(&mut self.moved)
     }
@@ -231,7 +231,7 @@ impl Relay {
             .with_retry_after(Duration::from_secs_f64(seconds.clamp(1.0, 60.0)))
     }
 
-    /// Starts what may start.
+    /// Starts the requests that may start.
     pub(crate) fn pump(&mut self, now: Instant) {
         while let Some(mut job) = self.admission.next() {
             job.attempt += 1;
@@ -249,7 +249,7 @@ impl Relay {
         }
     }
 
-    /// Grants more events. A request that has ended needs none.
+    /// Allows more events for a request. One that has ended is ignored.
     pub(crate) fn credit(&mut self, ticket: u64, events: u32) {
         if let Some(job) = self.running.get_mut(&ticket) {
             job.credit += u64::from(events);
@@ -261,7 +261,7 @@ impl Relay {
         }
     }
 
-    /// The caller wants no more of it. While it runs, the engine says how it ended.
+    /// Cancels a request for its caller. A running one ends with the engine's event.
     pub(crate) fn cancel(&mut self, ticket: u64) {
         if self.running.contains_key(&ticket) {
             self.stop(ticket);
@@ -270,7 +270,7 @@ impl Relay {
         }
     }
 
-    /// Ends a request from our side: its caller hears `error` now.
+    /// Ends a request at once with `error`.
     pub(crate) fn expel(&mut self, ticket: u64, error: Error) {
         if let Some(job) = self.running.get_mut(&ticket) {
             if let Some(reply) = job.reply.take() {
@@ -306,7 +306,7 @@ impl Relay {
         }
     }
 
-    /// Ends all that waits.
+    /// Ends all waiting requests.
     pub(crate) fn fail_queued(&mut self, error: &Error) {
         let waiting: Vec<_> = self.admission.drain().collect();
         for job in waiting {
@@ -314,7 +314,7 @@ impl Relay {
         }
     }
 
-    /// Ends everything; the engine is lost or about to be ended.
+    /// Ends all requests: the engine is lost or will be ended.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         self.fail_queued(error);
         let running: Vec<_> = self.running.drain().map(|(_, job)| job).collect();
@@ -325,8 +325,8 @@ impl Relay {
         self.outgoing.clear();
     }
 
-    /// Cancels whoever has had no credit since `limit` ago (PROTOCOL.md 18). Looked at now and then, so an event costs no clock.
-    /// After a look that comes late all time counts anew: it was the worker that was stopped, and credits may still wait to be read.
+    /// Cancels requests that have had no credit since `limit` ago (PROTOCOL.md 18). Called periodically, so that an event needs no clock.
+    /// After a late call all times begin anew: the worker itself was stopped, and credits may be unread.
     pub(crate) fn sweep(&mut self, now: Instant, limit: Duration) {
         let late = self.swept.is_some_and(|swept| is_late(swept, now, limit));
         self.swept = Some(now);
@@ -351,7 +351,7 @@ impl Relay {
         }
     }
 
-    /// The engine may have room again.
+    /// Allows starts again: the engine may have room.
     pub(crate) fn retry(&mut self, now: Instant) {
         self.admission.unblock();
         self.pump(now);
@@ -378,7 +378,7 @@ impl Relay {
         Ok(())
     }
 
-    /// One request's part of a tick; true if it ended.
+    /// Handles one request's part of a tick. Returns whether the request ended.
     fn sequence(&mut self, mut sequence: SequenceEvents) -> bool {
         let ticket = sequence.handle >> ATTEMPT_BITS;
         let Some(job) = self.running.get_mut(&ticket) else {

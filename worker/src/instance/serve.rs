@@ -1,7 +1,7 @@
-//! The middle stage: an engine that has its model serves requests, until it is unloaded or lost.
+//! The middle stage: a loaded engine serves requests until it is unloaded or lost.
 //!
-//! One task owns the link, the queue and the running table: an engine's tick passes from its link to the sessions' outboxes without another
-//! hop. When the engine takes no commands for a moment they wait in the relay, which only delays starts and credits.
+//! One task owns the link, the queue and the running requests, so a tick gets from the engine's link to the sessions' outboxes without
+//! another hop. If the engine accepts no commands for a moment they wait in the relay, which only delays starts and credits.
 
 use std::{
     future::pending,
@@ -39,9 +39,9 @@ use crate::{
     procfs,
 };
 
-/// First and longest wait before a request is offered again to an idle engine that had no room.
+/// First and longest wait before a request is sent again to an idle engine that had no room for it.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// Messages handled before the task looks at anything else.
+/// Number of messages handled before the task looks at anything else.
 const BURST: usize = 8;
 
 struct Serving<'a> {
@@ -50,20 +50,20 @@ struct Serving<'a> {
     mode: Mode,
     health: Health,
     sends_alive: bool,
-    /// Processor time of a foreign engine as of the last sweep, in milliseconds.
+    /// CPU time of a foreign engine at the last sweep, in milliseconds.
     cpu_ms: Arc<AtomicU64>,
     process: Arc<dyn EngineProcess>,
     calls: Arc<dyn EngineCalls>,
     commands: mpsc::Sender<SessionCommand>,
     messages: mpsc::Receiver<SessionMessage>,
-    /// When a request is offered again that the idle engine had no room for, and after how long a wait.
+    /// When a request is sent again that the idle engine had no room for, and the wait before that.
     retry: Option<(Instant, Duration)>,
 }
 
-/// Why serving is over.
+/// Why serving ended: whether by force, and the failure if there was one.
 type Over = (bool, Option<Error>);
 
-/// Serves until the instance ends.
+/// Serves requests until the instance ends.
 pub(super) async fn serve(core: &mut Core, engine: RunningEngine) -> End {
     let RunningEngine {
         link: EngineLink { commands, messages },
@@ -118,7 +118,7 @@ impl Serving<'_> {
             .clamp(Duration::from_millis(5), Duration::from_secs(1));
         let mut sweeps = interval(every);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The world may have changed while the model was loaded.
+        // Sessions may have begun or ended while the model was loaded.
         self.look_around();
         let mut over = None;
         while over.is_none() {
@@ -131,13 +131,13 @@ impl Serving<'_> {
         self.close(force, failure)
     }
 
-    /// Waits for something to happen, and does it.
+    /// Waits for the next event and handles it.
     async fn next_event(&mut self, gone: &mut BoxFuture<'static, ()>, sweeps: &mut Interval) -> Option<Over> {
         let wake = self.wake();
         tokio::select! {
             message = self.messages.recv() => return self.messages(message),
             Some(request) = self.core.inbox.requests.recv() => self.request(request),
-            // This task is the only sender, so the room that was seen is still there.
+            // This task is the only sender, so the room is still there.
             () = room(&self.commands), if self.relay.has_outgoing() => self.send_more(),
             Some(control) = self.core.inbox.control.recv() => return self.control(control),
             Ok(()) = self.core.around.changed() => self.look_around(),
@@ -292,7 +292,7 @@ impl Serving<'_> {
     fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
         let closed = self.core.service() != Service::Open;
-        // An operator drained the whole worker: what is loaded stays, but takes nothing.
+        // An operator drained the whole worker: loaded models stay but take no requests.
         let state = if mode == Mode::Ready && closed {
             InstanceState::Quiesced
         } else {
@@ -310,7 +310,7 @@ impl Serving<'_> {
         self.set_mode(mode);
     }
 
-    /// A look now and then at slow readers, silent engines, and holds that run out.
+    /// The periodic check for slow readers, silent engines, and holds whose time has run out.
     fn sweep(&mut self) -> Option<Over> {
         let now = Instant::now();
         self.core.expire_holds(now);
@@ -325,10 +325,10 @@ impl Serving<'_> {
         healthy.err().map(|error| (true, Some(error)))
     }
 
-    /// Looks at the engine's processor time without waiting; the next sweep reads it.
+    /// Measures the engine's CPU time without waiting; the next sweep reads the result.
     fn measure(&self) {
         let (process, cpu_ms) = (Arc::clone(&self.process), Arc::clone(&self.cpu_ms));
-        // It ends by itself, and if it fails the engine only looks idle.
+        // It ends by itself; if it fails, the engine only looks idle.
         tokio::task::spawn_blocking(move || {
             let cpu = procfs::activity(&process.tree()).cpu;
             cpu_ms.store(
@@ -338,7 +338,7 @@ impl Serving<'_> {
         });
     }
 
-    /// When something is due that nobody will tell.
+    /// When the next timed action is due.
     fn wake(&self) -> Option<Instant> {
         let drain = match self.mode {
             Mode::Draining { until } => until,
@@ -357,7 +357,7 @@ impl Serving<'_> {
         }
     }
 
-    /// After each turn: touches are told, a drain that is done ends, a request without room gets its next chance.
+    /// After each event: reports touches, ends a finished drain, and sends a request again that found no room.
     fn settle(&mut self) -> Option<Over> {
         let moved = self.relay.take_moved();
         let touches = moved.begun + moved.ended + self.core.visits.take_touches();
@@ -385,7 +385,7 @@ impl Serving<'_> {
             Some(error) => error.clone(),
             None => Code::ModelUnloading.error("the model was unloaded"),
         };
-        // What the engine said before it was lost still counts.
+        // What the engine sent before it was lost still counts.
         while let Ok(message) = self.messages.try_recv() {
             if let Some(Message::Tick(tick)) = message.kind
                 && self.relay.tick(tick).is_err()
@@ -407,7 +407,7 @@ impl Serving<'_> {
 
 async fn room(commands: &mpsc::Sender<SessionCommand>) {
     if commands.reserve().await.is_err() {
-        // The engine is lost, which its messages tell.
+        // The engine is lost; the end of its messages tells that.
         pending().await
     }
 }

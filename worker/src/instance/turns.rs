@@ -1,4 +1,4 @@
-//! Whose turn it is among those that wait: weighted fair queueing by virtual time (Bennett & Zhang's WF²Q+, with requests for packets).
+//! Weighted fair queueing by virtual time among keys (Bennett & Zhang's WF²Q+, with requests for packets).
 //!
 //! ```text
 //!            wait                    next: least due, which moves on by its cost
@@ -8,11 +8,11 @@
 //!      └──────────── ahead (has had more than its share) ◄──────┘
 //! ```
 //!
-//! `now` is the virtual time that a key which always waited would have reached: each turn moves it on by the turn's cost over the keys that
-//! share the time. So a key that comes new begins at `now`, nobody saves up, and even an endless row of new keys passes a waiting one over only
-//! as often as keys wait.
+//! `now` is the virtual time that a key which always waited would have reached. Each turn advances it by the turn's cost, divided by the
+//! number of keys that share the time. So a new key begins at `now` and nobody can save up turns; even an endless row of new keys passes a
+//! waiting key over only as often as there are keys.
 //!
-//! Invariants: a key is known while it waits or is ahead of `now`, and no longer; every operation is O(log n) in the keys known.
+//! Invariants: a key is known while it waits or is ahead of `now`, and no longer; every operation is O(log n) in the number of known keys.
 //!
 //! Architecture invariant: knows neither what waits nor what a cost means; a key's own line may be another [`Turns`].
 
@@ -21,7 +21,7 @@ use std::{
     sync::Arc,
 };
 
-/// Virtual time a key's next request is due at, and a ticket that orders equal ones as they came.
+/// The virtual time at which a key's next request is due, and a ticket that keeps equal ones in their order.
 type Due = (u64, u64);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct Known<L> {
 pub(super) struct Turns<L> {
     known: HashMap<Arc<str>, Known<L>>,
     waiting: BTreeMap<Due, Arc<str>>,
-    /// Who waits for nothing and has had more than its share.
+    /// Keys that do not wait and have had more than their share.
     ahead: BTreeMap<Due, Arc<str>>,
     now: u64,
     tickets: u64,
@@ -54,39 +54,39 @@ impl<L> Default for Turns<L> {
     }
 }
 
-/// What was taken from a line.
+/// An item taken from a line.
 #[derive(Debug)]
 pub(super) struct Taken<T> {
     pub(super) item: T,
-    /// Virtual time it costs the line's key.
+    /// Virtual time that it costs the line's key.
     pub(super) cost: u64,
-    /// Nothing is left in that line.
+    /// Whether the line is empty now.
     pub(super) emptied: bool,
 }
 
 impl<L> Turns<L> {
-    /// How many keys wait.
+    /// Number of keys that wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The line of a key that is known.
+    /// The line of a known key.
     pub(super) fn line(&self, key: &str) -> Option<&L> {
         self.known.get(key).map(|known| &known.line)
     }
 
-    /// All lines in which something waits, in no order.
+    /// All lines with waiting items, in no order.
     pub(super) fn lines_mut(&mut self) -> impl Iterator<Item = (&Arc<str>, &mut L)> {
         let waiting = self.known.iter_mut().filter(|(_, known)| known.waits);
         waiting.map(|(key, known)| (key, &mut known.line))
     }
 
-    /// All lines in which something waits, in no order; nobody is known any more.
+    /// All lines with waiting items, in no order. No key is known any more.
     pub(super) fn into_lines(self) -> impl Iterator<Item = L> {
         self.known.into_values().map(|known| known.line)
     }
 
-    /// The next turn: `take` takes from the line whose turn it is. `None` if nobody waits, or nothing was taken.
+    /// The next turn: `take` takes an item from the line whose turn it is. `None` if no key waits or nothing was taken.
     pub(super) fn next<T>(&mut self, take: impl FnOnce(&mut L) -> Option<Taken<T>>) -> Option<Taken<T>> {
         let (turn, key) = self.waiting.first_key_value()?;
         let (turn, key) = (*turn, Arc::clone(key));
@@ -97,14 +97,14 @@ impl<L> Turns<L> {
         Some(taken)
     }
 
-    /// The key's line was emptied out of turn.
+    /// Records that a key's line was emptied out of turn.
     pub(super) fn leave(&mut self, key: &Arc<str>) {
         if let Some(known) = self.known.get(key) {
             self.go_on(key, known.turn.0, false);
         }
     }
 
-    /// Puts a key that waited where it belongs from now on.
+    /// Moves a key that waited to its new place.
     fn go_on(&mut self, key: &Arc<str>, due: u64, waits: bool) {
         self.tickets += 1;
         let Some(known) = self.known.get_mut(key).filter(|known| known.waits) else {
@@ -117,7 +117,7 @@ impl<L> Turns<L> {
         self.forget();
     }
 
-    /// Forgets who waits for nothing and is not ahead of the others.
+    /// Forgets keys that do not wait and are not ahead of the others.
     fn forget(&mut self) {
         while let Some(first) = self.ahead.first_entry() {
             if first.key().0 > self.now {
@@ -129,7 +129,7 @@ impl<L> Turns<L> {
 }
 
 impl<L: Default> Turns<L> {
-    /// The line of a key, in which something waits from now on.
+    /// The line of a key, which waits from now on.
     pub(super) fn wait(&mut self, key: &Arc<str>) -> &mut L {
         let now = self.now;
         let known = self.known.entry(Arc::clone(key)).or_insert_with(|| Known {
@@ -149,7 +149,7 @@ impl<L: Default> Turns<L> {
 
 #[cfg(test)]
 impl<L> Turns<L> {
-    /// How many keys are known, those that wait for nothing included.
+    /// Number of known keys, including those that do not wait.
     pub(super) fn known(&self) -> usize {
         assert_eq!(self.known.len(), self.waiting.len() + self.ahead.len());
         self.known.len()

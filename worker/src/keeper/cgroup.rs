@@ -1,5 +1,5 @@
-//! A cgroup of its own for each engine, where the worker's own cgroup is delegated to us: `cgroup.kill` ends all in it at once, whatever
-//! they do to hide. Elsewhere there is none and the keeper walks the tree.
+//! A cgroup for each engine, if the worker's own cgroup is delegated to it: `cgroup.kill` ends all processes in it at once, whatever they
+//! do to hide. Without one, the keeper walks the process tree.
 
 use std::{
     fs::{self, File},
@@ -7,14 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The cgroup of one engine; removed at the end.
+/// The cgroup of an engine; removed at the end.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     dir: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes one below the caller's own cgroup; `None` where that is not delegated.
+    /// Makes a cgroup below the caller's own; `None` if that is not delegated.
     pub(super) fn create(name: &str) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -22,7 +22,7 @@ impl Cgroup {
     }
 
     fn below(parent: &Path, name: &str) -> Option<Self> {
-        // `cgroup.kill` exists in every cgroup but the root since Linux 5.14; a v1 hierarchy has none.
+        // Every cgroup but the root has `cgroup.kill` since Linux 5.14; a v1 hierarchy has none.
         if !parent.join("cgroup.procs").exists() {
             return None;
         }
@@ -40,9 +40,9 @@ impl Cgroup {
         File::options().write(true).open(self.dir.join("cgroup.procs"))
     }
 
-    /// Kills everything in it.
+    /// Kills every process in it.
     pub(super) fn kill(&self) {
-        // If it fails the tree walk remains, which is done in any case.
+        // If this fails, the walk through the tree, which is done in any case, does the work.
         drop(fs::write(self.dir.join("cgroup.kill"), "1"));
     }
 }

@@ -1,8 +1,8 @@
-//! The keeper process: starts one engine, watches it and the life line, and ends the whole tree.
+//! The keeper process: starts an engine, watches the engine and the worker, and ends the whole process tree.
 //!
-//! One thread waits for children (`waitpid` has no file descriptor) and passes what it saw on through a socket, so that the main thread can
-//! wait for everything at once. The engine's parent death signal is tied to the *thread* that starts it: the main one, which never ends
-//! before the process.
+//! One thread waits for children (`waitpid` has no file descriptor) and reports them through a socket, so that the main thread can wait for
+//! everything at once. The engine's parent death signal is tied to the *thread* that starts it: the main thread, which never ends before
+//! the process.
 
 use std::{
     ffi::OsString,
@@ -32,7 +32,7 @@ use super::{
     record::{self, Record},
 };
 
-/// Grace for the tree when the worker has died or the engine's first process has ended: leftovers must be gone within 2 s.
+/// Time between TERM and KILL when the worker has died or the engine's first process has ended: what is left must be gone within 2 s.
 const ORPHAN_GRACE: Duration = Duration::from_millis(500);
 
 /// Arguments of the hidden subcommand `keeper`. Standard input is the control socket.
@@ -41,7 +41,7 @@ pub(crate) struct KeeperArgs {
     /// The engine's private directory
     #[arg(long)]
     dir: PathBuf,
-    /// The instance, for the record
+    /// The instance id, for the record
     #[arg(long)]
     instance: String,
     /// The engine's command
@@ -53,7 +53,7 @@ pub(crate) struct KeeperArgs {
 pub(crate) fn run(args: &KeeperArgs) -> ExitCode {
     match keep(args) {
         Ok(()) => ExitCode::SUCCESS,
-        // Standard error is the engine's log, as the worker reads it.
+        // Standard error is the engine's log, which the worker reads.
         Err(error) => {
             drop(writeln!(io::stderr(), "keeper: {error}"));
             ExitCode::FAILURE
@@ -117,7 +117,7 @@ fn spawn(args: &KeeperArgs, cgroup: Option<&Cgroup>) -> io::Result<ProcessId> {
     unsafe {
         command.pre_exec(move || {
             if let Some(file) = &entrance {
-                // Without it the cgroup stays empty, and the tree walk does its work.
+                // If this fails the cgroup stays empty, and the walk through the tree does the work.
                 rustix::io::write(file, b"0").unwrap_or_default();
             }
             set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -137,7 +137,7 @@ fn spawn(args: &KeeperArgs, cgroup: Option<&Cgroup>) -> io::Result<ProcessId> {
         .ok_or_else(|| io::Error::other("/proc does not show the engine"))
 }
 
-/// Reaps every child, orphans of the tree included, until none is left.
+/// Reaps every child, including orphans of the tree, until none is left.
 fn reap(seen: &UnixStream) {
     loop {
         let (pid, status) = match wait(WaitOptions::empty()) {
@@ -161,7 +161,7 @@ enum State {
     Running,
     /// TERM was sent; KILL follows at this time.
     Ending(Instant),
-    /// KILL was sent, and goes to whatever else turns up.
+    /// KILL was sent, and will be sent to every process found later.
     Killing,
 }
 
@@ -173,7 +173,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Waits for orders, deaths and the end of the grace. Returns when no child is left.
+    /// Waits for orders, for children's ends and for the time of KILL. Returns when no child is left.
     fn watch(&mut self, seen: &UnixStream) -> io::Result<()> {
         let mut orders = Lines::default();
         let mut listening = true;
@@ -211,7 +211,7 @@ impl Keeper {
         }
     }
 
-    /// Takes one record of the reaper; `false` once it has none any more.
+    /// Handles one record of the reaper; `false` at the end.
     fn one_death(&mut self, mut seen: &UnixStream) -> io::Result<bool> {
         let mut bytes = [0; 8];
         match seen.read_exact(&mut bytes) {
@@ -223,14 +223,14 @@ impl Keeper {
             self.report(&Report::Exited(exit(i32::from_ne_bytes(status))));
             self.stop(ORPHAN_GRACE);
         }
-        // An orphan may have turned up since the last look.
+        // An orphan may have appeared since the last look.
         if let State::Killing = self.state {
             self.kill();
         }
         Ok(true)
     }
 
-    /// Obeys what the worker wrote; `false` once the worker is gone.
+    /// Carries out the worker's orders; `false` once the worker is gone.
     fn orders(&mut self, lines: &mut Lines) -> bool {
         let Ok(true) = lines.read(&self.control) else {
             self.stop(ORPHAN_GRACE);
@@ -239,14 +239,14 @@ impl Keeper {
         while let Some(line) = lines.next() {
             match line.parse() {
                 Ok(Order::Stop(grace)) => self.stop(grace),
-                // A line that cannot be understood comes from no worker of ours.
+                // A line that cannot be parsed does not come from our worker.
                 Ok(Order::Kill) | Err(_) => self.kill(),
             }
         }
         true
     }
 
-    /// TERM to all; a running grace is only ever shortened.
+    /// Sends TERM to all. If KILL is due already, its time can only become earlier.
     fn stop(&mut self, grace: Duration) {
         let until = Instant::now() + grace;
         match self.state {
@@ -278,14 +278,14 @@ impl Keeper {
 }
 
 fn exit(status: i32) -> Exit {
-    // `waitpid` without options reports nothing but ends. Layout of the number: wait(2).
+    // Without options, `waitpid` reports only ends. wait(2) describes the number.
     match status & 0x7f {
         0 => Exit::Code((status >> 8) & 0xff),
         signal => Exit::Signal(signal),
     }
 }
 
-/// Bytes of a socket as lines.
+/// Splits a socket's bytes into lines.
 #[derive(Debug, Default)]
 struct Lines {
     buffer: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The private directory of one engine: its sockets, and the keeper's record.
+//! The private directory of an engine, with its sockets and the keeper's record.
 
 use std::{ffi::OsStr, io, path::Path};
 
@@ -8,10 +8,10 @@ use super::sweep::LOCK;
 
 /// Longest path of a unix socket on Linux, in bytes.
 const SOCKET_PATH_BYTES: usize = 107;
-/// Room for the longest file name used in here.
+/// Longest file name used in the directory, in bytes.
 const NAME_BYTES: usize = 12;
 
-/// A directory with mode 0700; removed with everything in it when the value is dropped.
+/// A directory with mode 0700. Dropping the value removes it and its contents.
 #[derive(Debug)]
 pub(crate) struct EngineDir {
     run_dir: PrivateDir,
@@ -20,10 +20,10 @@ pub(crate) struct EngineDir {
 }
 
 impl EngineDir {
-    /// Makes the directory of an instance. Its name is the random end of the instance's id: paths of unix sockets are short.
+    /// Makes the directory of an instance. Its name is the random end of the instance's id, because paths of unix sockets must be short.
     ///
     /// # Errors
-    /// It exists, cannot be made, or is so deep that sockets in it could not be bound; or the run directory is not ours alone any more.
+    /// It exists, cannot be made, or its path is too long for sockets in it; or other users could change the run directory.
     pub(crate) fn create(run_dir: &Path, instance: &str) -> io::Result<Self> {
         let name = instance.rsplit('-').next().unwrap_or(instance);
         if run_dir.join(name).as_os_str().len() + NAME_BYTES > SOCKET_PATH_BYTES {
@@ -39,12 +39,11 @@ impl EngineDir {
         })
     }
 
-    /// The directory's path.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// For what is read and written in it.
+    /// The directory, for reading and writing files in it.
     pub(crate) fn private(&self) -> &PrivateDir {
         &self.dir
     }

@@ -1,9 +1,9 @@
-//! What a keeper and its engine are told of the worker's environment: what programs need to run, and an operator's tuning of the hardware. Keys of
-//! ours and of the hub are not among it, nor is anything that nobody thought of; a model's configuration can name more.
+//! The environment of a keeper and its engine: variables that programs need to run, and an operator's tuning of the hardware. Muster's and
+//! the hub's keys are left out, and so is everything not listed here; a model's configuration can add variables.
 
 use std::ffi::{OsStr, OsString};
 
-/// What programs need to run.
+/// Variables that programs need to run.
 const NAMES: [&str; 17] = [
     "PATH",
     "HOME",
@@ -23,7 +23,7 @@ const NAMES: [&str; 17] = [
     "RUST_BACKTRACE",
     "NO_COLOR",
 ];
-/// Beginnings of names of settings: of the locale, of drivers, of libraries that compute.
+/// Prefixes of variables for the locale, for drivers and for libraries that compute.
 const PREFIXES: [&str; 21] = [
     "LC_",
     "CUDA_",
@@ -47,12 +47,12 @@ const PREFIXES: [&str; 21] = [
     "MKL_",
     "OPENBLAS_",
 ];
-/// `llama-server` takes every flag of its command line by such a name: flags are the configuration's.
+/// `llama-server` reads every flag from a variable with this prefix. Flags come from the configuration only.
 const FLAGS: &str = "LLAMA_ARG_";
-/// Names of secrets, whatever they begin with.
+/// Parts of names of secrets, which are left out in any case.
 const SECRETS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
 
-/// The worker's own environment, as far as engines may know it.
+/// The part of the worker's environment that engines get.
 pub(crate) fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| may_know(name))
 }

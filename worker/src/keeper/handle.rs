@@ -1,7 +1,7 @@
-//! The worker's side of a keeper: starts it, reads its reports and the engine's log, passes orders on.
+//! The worker's side of a keeper: starts it, reads its reports and the engine's log, and sends it orders.
 //!
-//! One task per engine owns the control socket, from before the keeper has reported anything. It ends with the tree; if the worker's runtime ends
-//! first, the socket closes and the keeper ends the tree. Dropping [`Kept`] kills the tree.
+//! One task per engine owns the control socket from the start. The task ends with the engine's processes. If the worker's runtime ends
+//! first, the socket closes and the keeper ends the processes. Dropping [`Kept`] kills them.
 //!
 //! ```text
 //!   spawn ──► silent ──Started──► running ──Exited──► exited ──┐
@@ -45,52 +45,45 @@ use crate::engine::EngineProcess;
 const LOG_LINES: usize = 50;
 const LOG_LINE_BYTES: usize = 2000;
 const LOG_PIECE_BYTES: u64 = 16 << 10;
-/// A keeper that was told to end its tree, and has not by then, is stuck itself.
+/// Time for a keeper to end its processes after an order; past it, the keeper itself is stuck.
 const OBEYS_WITHIN: Duration = Duration::from_secs(5);
-/// The log's last lines arrive with the end of the tree, unless something outside of it holds the pipe.
+/// The log's last lines arrive with the end of the processes, unless another process has the pipe.
 const LOG_END: Duration = Duration::from_millis(200);
 
-/// An engine to be started.
+/// An engine to start.
 #[derive(Debug)]
 pub(crate) struct EngineCommand {
-    /// `muster-worker` itself, whose subcommand the keeper is.
+    /// Path of `muster-worker`, whose subcommand the keeper is.
     pub(crate) keeper: PathBuf,
-    /// The engine's private directory; removed when the tree is gone.
+    /// The engine's private directory; removed when the processes have ended.
     pub(crate) dir: EngineDir,
-    /// The instance, to mark the processes with.
+    /// The instance id, with which the processes are marked.
     pub(crate) instance: String,
-    /// Program, as the operating system finds it.
+    /// The engine's program.
     pub(crate) program: PathBuf,
-    /// Its arguments.
     pub(crate) args: Vec<OsString>,
-    /// Added to what of the worker's own environment engines may know.
+    /// Environment variables in addition to the worker's that engines get.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// Time between TERM and KILL when the engine is asked to stop.
     pub(crate) grace: Duration,
 }
 
-/// Why no engine was started.
+/// Why an engine was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// The keeper itself could not be started.
     #[error("cannot start the keeper {path}")]
-    Keeper {
-        /// Its program.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    Keeper { path: PathBuf, source: io::Error },
     /// The engine's program could not be started.
     #[error("cannot start {path}: {message}")]
     Engine {
-        /// The program.
         path: PathBuf,
         /// The kind of failure, for example "not found".
         kind: io::ErrorKind,
-        /// What the operating system said.
+        /// The operating system's message.
         message: String,
     },
-    /// The keeper ended without a word.
+    /// The keeper ended without a report.
     #[error("the keeper ended before the engine ran: {0}")]
     Silent(String),
 }
@@ -102,7 +95,7 @@ enum Wish {
     Kill,
 }
 
-/// A kept engine.
+/// An engine and its keeper.
 #[derive(Debug)]
 pub(crate) struct Kept {
     keeper: u32,
@@ -114,18 +107,18 @@ pub(crate) struct Kept {
 
 #[derive(Clone, Debug, Default)]
 struct TreeState {
-    /// The engine's first process, or why there is none; `None` until the keeper says.
+    /// The engine's first process, or why there is none; `None` until the keeper reports.
     started: Option<Result<ProcessId, (i32, String)>>,
     exit: Option<Exit>,
     gone: bool,
 }
 
 impl Kept {
-    /// Resolves when the engine's first process has ended; `None` if nobody knows how.
+    /// Resolves when the engine's first process has ended. `None` if its status is unknown.
     pub(crate) fn exited(&self) -> impl Future<Output = Option<Exit>> + Send + 'static {
         let mut state = self.state.clone();
         async move {
-            // An error means that the task is gone, and the tree with it.
+            // An error means that the task has ended, and with it the processes.
             state
                 .wait_for(|state| state.exit.is_some() || state.gone)
                 .await
@@ -137,7 +130,7 @@ impl Kept {
     /// Waits for the engine to run.
     async fn started(&self, program: PathBuf) -> Result<(), StartError> {
         let mut state = self.state.clone();
-        // An error means that the task is gone, and the tree with it.
+        // An error means that the task has ended, and with it the processes.
         drop(
             state
                 .wait_for(|state| state.started.is_some() || state.gone)
@@ -155,7 +148,7 @@ impl Kept {
         }
     }
 
-    /// Changes whenever the engine writes a line.
+    /// A receiver that changes whenever the engine writes a line.
     pub(crate) fn lines(&self) -> watch::Receiver<u64> {
         self.log.count.subscribe()
     }
@@ -210,8 +203,8 @@ impl EngineProcess for Kept {
     }
 }
 
-/// Starts a keeper and, through it, the engine. `announce` gets what is kept before any of it runs: whoever gives up on the start waits there for
-/// the end of what was begun. Dropping the future ends both, unless somebody else holds what was announced.
+/// Starts a keeper and, through it, the engine. `announce` gets the engine before it runs, so that a caller who gives up can wait for its
+/// end. Dropping the future ends both, unless somebody else holds what was announced.
 ///
 /// # Errors
 /// Neither runs.
@@ -285,7 +278,7 @@ fn spawn_keeper(command: &EngineCommand) -> io::Result<(Child, UnixStream)> {
 
 type Reports = tokio::io::Lines<BufReader<tokio::net::unix::OwnedReadHalf>>;
 
-/// The keeper's next report; `None` once it has gone silent.
+/// The keeper's next report; `None` at the end.
 async fn next_report(reports: &mut Reports) -> Option<Report> {
     let line = reports.next_line().await.ok()??;
     line.parse()
@@ -293,7 +286,7 @@ async fn next_report(reports: &mut Reports) -> Option<Report> {
         .ok()
 }
 
-/// Everything the task of one engine owns.
+/// What the task of an engine owns.
 struct Watcher {
     command: EngineCommand,
     child: Child,
@@ -306,9 +299,9 @@ struct Watcher {
 impl Watcher {
     async fn watch(mut self, mut reports: Reports) {
         let clean = self.follow(&mut reports).await;
-        // The life line: whatever the keeper was doing, it now ends the tree.
+        // Closing the socket makes the keeper end the processes, whatever it was doing.
         drop((self.write, reports));
-        // Unless it is past doing anything, even stopped: then the tree is ended for it.
+        // If it can do nothing any more (it may be stopped), the worker ends the processes for it.
         if !clean && let Err(error) = self.child.start_kill() {
             tracing::error!(%error, "cannot kill a keeper");
         }
@@ -324,7 +317,7 @@ impl Watcher {
         self.state.send_modify(|state| state.gone = true);
     }
 
-    /// Passes orders and reports until the tree is gone (`true`), or the keeper is lost or stuck.
+    /// Passes orders and reports until the processes have ended (`true`), or the keeper is lost or stuck.
     async fn follow(&mut self, reports: &mut Reports) -> bool {
         let mut dropped = false;
         let mut deadline = None;
@@ -344,7 +337,7 @@ impl Watcher {
                     Some(Report::Gone) => return true,
                     Some(Report::Exited(exit)) => self.state.send_modify(|state| state.exit = Some(exit)),
                     Some(Report::Started(engine)) => self.state.send_modify(|state| state.started = Some(Ok(engine))),
-                    // There is no tree, and the keeper has nothing left to do.
+                    // No engine runs, and the keeper has nothing left to do.
                     Some(Report::Failed(errno, message)) => {
                         self.state.send_modify(|state| state.started = Some(Err((errno, message))));
                         return true;
@@ -369,7 +362,7 @@ impl Watcher {
     }
 }
 
-/// The keeper ended before its work was done: the worker does it.
+/// The keeper ended before its work was done, so the worker does it.
 async fn finish_for_keeper(command: &EngineCommand) {
     tracing::warn!(
         instance = command.instance,
@@ -386,10 +379,10 @@ async fn finish_for_keeper(command: &EngineCommand) {
     }
 }
 
-/// The last lines of an engine.
+/// The last lines of an engine's output.
 #[derive(Debug)]
 struct Log {
-    // Held for single pushes and copies, never across an await.
+    // Held for single operations, never across an await.
     lines: Mutex<VecDeque<String>>,
     count: watch::Sender<u64>,
 }
@@ -417,7 +410,7 @@ impl Log {
         tokio::spawn(async move {
             let mut reader = BufReader::new(pipe);
             let mut line = Vec::new();
-            // A line without an end comes in pieces.
+            // A very long line is read in pieces.
             while let Ok(1..) = (&mut reader)
                 .take(LOG_PIECE_BYTES)
                 .read_until(b'\n', &mut line)

@@ -1,11 +1,11 @@
-//! What `/proc` says about processes and their families.
+//! Reads processes and their families from `/proc`.
 
 use std::{fs, os::fd::OwnedFd, path::Path};
 
 use muster_proto::v1::ProcessId;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// One process, as `/proc/PID/stat` shows it.
+/// A process, as `/proc/PID/stat` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     /// Process id.
@@ -13,14 +13,14 @@ pub(super) struct Process {
     pub(super) parent: u32,
     /// Process group.
     pub(super) group: u32,
-    /// Clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub(super) start_time: u64,
-    /// Dead, but not reaped by its parent yet.
+    /// It has ended, but its parent has not reaped it yet.
     pub(super) zombie: bool,
 }
 
 impl Process {
-    /// Its identity beyond pid reuse.
+    /// Its identity even after its pid was used again.
     pub(super) fn id(self) -> ProcessId {
         ProcessId {
             pid: self.pid,
@@ -29,7 +29,7 @@ impl Process {
     }
 }
 
-/// What the system knows of one process; `None` if there is none.
+/// Reads a process; `None` if there is none.
 pub(super) fn read_process(pid: u32) -> Option<Process> {
     parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -41,7 +41,7 @@ pub(super) fn user(pid: u32) -> Option<u32> {
     users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// All processes of this host that can be seen.
+/// All visible processes of this host.
 pub(super) fn all() -> Vec<Process> {
     numbers(Path::new("/proc"))
         .into_iter()
@@ -49,7 +49,8 @@ pub(super) fn all() -> Vec<Process> {
         .collect()
 }
 
-/// The living descendants of `root`, without it, parents before children. Not by `/proc/PID/task/TID/children`: many kernels have none.
+/// The living descendants of `root`, without `root`, parents before children. Not read from `/proc/PID/task/TID/children`, which many
+/// kernels lack.
 pub(super) fn descendants(root: u32) -> Vec<Process> {
     let all = all();
     let mut found: Vec<Process> = Vec::new();
@@ -65,7 +66,7 @@ pub(super) fn descendants(root: u32) -> Vec<Process> {
     found
 }
 
-/// The value of an environment variable a process was started with.
+/// The value of an environment variable with which a process was started.
 pub(super) fn environment(pid: u32, name: &str) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
     bytes.split(|byte| *byte == 0).find_map(|entry| {
@@ -74,7 +75,7 @@ pub(super) fn environment(pid: u32, name: &str) -> Option<String> {
     })
 }
 
-/// Opens a process for signals and waiting; `None` if it is not the same process any more.
+/// Opens a process for signals and waiting; `None` if the pid belongs to another process now.
 pub(super) fn open(process: Process) -> Option<OwnedFd> {
     let fd = pidfd_open(
         Pid::from_raw(i32::try_from(process.pid).ok()?)?,
@@ -84,12 +85,12 @@ pub(super) fn open(process: Process) -> Option<OwnedFd> {
     (read_process(process.pid)?.start_time == process.start_time).then_some(fd)
 }
 
-/// Sends a signal; a process that is gone, or another by now, gets none.
+/// Sends a signal, unless the process has ended or the pid belongs to another one.
 pub(super) fn signal(process: Process, signal: Signal) {
     if let Some(fd) = open(process)
         && let Err(error) = pidfd_send_signal(fd, signal)
     {
-        // Mostly: it has ended meanwhile, which is what is wanted.
+        // Usually the process has ended meanwhile, which is fine.
         tracing::trace!(pid = process.pid, %error, "no signal was sent");
     }
 }
@@ -103,7 +104,7 @@ fn numbers(dir: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// The command in field 2 may hold anything, parentheses too: fields are counted from the last `)`.
+/// Field 2, the command, may contain anything, even parentheses: fields are counted from the last `)`.
 fn parse(pid: u32, stat: &str) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;

@@ -4,21 +4,21 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use muster_proto::v1::ProcessId;
 
-/// What the worker wants.
+/// An order of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// TERM, and KILL after the grace.
+    /// Send TERM, and KILL after this time.
     Stop(Duration),
-    /// Ends the engine at once (SIGKILL).
+    /// Send KILL at once.
     Kill,
 }
 
-/// What the keeper saw.
+/// A report of the keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// The engine runs.
     Started(ProcessId),
-    /// There is no engine: the operating system's error number, 0 if it had none.
+    /// The engine could not be started: the operating system's error number (0 if there is none) and message.
     Failed(i32, String),
     /// The engine's first process ended.
     Exited(Exit),
@@ -29,9 +29,9 @@ pub(super) enum Report {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// By itself, with this status.
+    /// It exited with this status.
     Code(i32),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
 }
 

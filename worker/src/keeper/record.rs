@@ -1,22 +1,22 @@
-//! What a keeper writes into its engine's private directory, so that the next boot of the worker finds leftovers.
+//! A keeper's record in its engine's private directory, by which the next boot of the worker finds leftovers.
 
 use std::io;
 
 use muster_proto::{private::PrivateDir, v1::ProcessId};
 
-/// Its name.
+/// File name of the record.
 pub(super) const FILE: &str = "keeper";
 
-/// The processes of one engine and the instance they carry as [`super::MARK`].
+/// The processes of an engine and the instance with which they are marked ([`super::MARK`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) instance: String,
-    /// Keeper first, then the engine once it runs; both lead a process group.
+    /// The keeper first, then the engine once it runs. Both lead a process group.
     pub(super) leaders: Vec<ProcessId>,
 }
 
 impl Record {
-    /// Writes the record; a reader sees the old or the new one.
+    /// Writes the record. A reader sees either the old or the new one.
     ///
     /// # Errors
     /// The directory is not writable.
@@ -28,7 +28,7 @@ impl Record {
         dir.write(FILE, &text)
     }
 
-    /// Reads the record of a directory; `None` if there is none, or none of ours that can be understood.
+    /// Reads the record in a directory; `None` if there is none, or if it cannot be parsed.
     pub(super) fn read(dir: &PrivateDir) -> Option<Self> {
         let text = dir.read(FILE).ok()?;
         let (instance, rest) = text.split_once('\n')?;

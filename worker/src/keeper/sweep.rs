@@ -1,4 +1,4 @@
-//! Ends what an earlier boot of the worker left behind, before this boot joins.
+//! Ends the processes that an earlier boot of the worker left, before this boot joins.
 
 use std::{
     collections::HashSet,
@@ -22,22 +22,22 @@ use super::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The lock of a run directory, and the mark of one.
+/// The lock file of a run directory, which also marks a directory as one.
 pub(super) const LOCK: &str = "lock";
 
-/// A run directory that is this worker's alone for as long as this value lives.
+/// A run directory that only this worker uses while the value lives.
 #[derive(Debug)]
 #[must_use = "the lock ends with the value"]
 pub(crate) struct RunDir {
     _lock: File,
 }
 
-/// Takes a run directory (made with mode 0700 if missing), kills every process an earlier boot left, waits until they are gone, and removes
-/// their files. Blocks, normally for a few milliseconds.
+/// Takes a run directory (made with mode 0700 if missing), kills every process that an earlier boot left, waits for their end, and removes
+/// their files. Blocks, usually for a few milliseconds.
 ///
 /// # Errors
-/// Another worker uses the directory, it is not ours alone, it holds what no worker left there, it cannot be read or written, or something
-/// cannot be killed within 10 s.
+/// Another worker uses the directory, other users could change it, it contains something that no worker left, it cannot be read or written,
+/// or a process cannot be killed within 10 s.
 pub(crate) fn sweep(run_dir: &Path) -> io::Result<RunDir> {
     let (Some(base), Some(name)) = (
         run_dir.parent(),
@@ -47,7 +47,7 @@ pub(crate) fn sweep(run_dir: &Path) -> io::Result<RunDir> {
     };
     let run_dir = PrivateDir::open_in(base, name)?;
     let entries = run_dir.entries()?;
-    // Directories in here are removed: it must be one of ours.
+    // Directories in it are removed, so it must be a run directory.
     if !entries.is_empty() && !entries.iter().any(|name| name == LOCK) {
         let message = "it holds things that no worker left there: name another place, or empty it";
         return Err(io::Error::new(io::ErrorKind::DirectoryNotEmpty, message));
@@ -70,7 +70,7 @@ pub(crate) fn sweep(run_dir: &Path) -> io::Result<RunDir> {
     Ok(RunDir { _lock: lock })
 }
 
-/// Kills the processes of one record and waits for them.
+/// Kills the processes of a record and waits for them.
 ///
 /// # Errors
 /// They cannot be killed within 10 s.
@@ -89,12 +89,12 @@ pub(super) fn end(record: &Record) -> io::Result<()> {
     }
 }
 
-/// Members of the groups, and whoever carries the mark, as far as they are of this user. A group's number is not given away while the group
-/// has members; the recorded start time tells a number that was given to somebody else after all had left.
+/// Members of the process groups and processes with the mark, as far as they belong to this user. The number of a group is not used again
+/// while the group has members; after that the recorded start time shows whether the number belongs to another process.
 fn leftovers(record: &Record) -> Vec<Process> {
     let ours = |pid| proc::user(pid) == Some(geteuid().as_raw());
     let marked = |pid| proc::environment(pid, MARK).is_some_and(|mark| mark == record.instance);
-    // A record alone is not believed: what it names must lead a group, and bear the mark as far as it still has an environment.
+    // The record alone is not trusted: the process that it names must lead a group, and have the mark if it still has an environment.
     let leads = |process: &Process| process.group == process.pid && (process.zombie || marked(process.pid));
     let groups: HashSet<u32> = record
         .leaders

@@ -5,8 +5,8 @@
 //!           ◄──────── Tick ──────────── [`Ticks`] ◄── outbox ◄──┘
 //! ```
 //!
-//! Invariants: `seq` counts from 1 without gaps; a session that breaks cancels its requests; one that was closed in order ends when its
-//! last request has.
+//! Invariants: `seq` counts from 1 without gaps. A session that breaks cancels its requests; one that was closed in order ends after its
+//! last request.
 //!
 //! Architecture invariant: knows no engine and no queue; an instance answers through the outbox.
 
@@ -31,7 +31,7 @@ use tonic::{Status, Streaming};
 use crate::instance::{Request, actor::Surroundings, registry::Registry};
 use outbox::{Outbox, Reply, Taken};
 
-/// All sessions, and the calls beside them.
+/// All sessions, and calls outside sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sessions {
     tasks: TaskTracker,
@@ -39,7 +39,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Nothing runs any more: sessions end when what they have to say is said.
+    /// Called when nothing runs any more: sessions end once their events are sent.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();
@@ -51,7 +51,7 @@ impl Sessions {
     }
 }
 
-/// Counts a gateway's session for as long as it lives.
+/// Counts a gateway's session while it lives.
 #[derive(Debug)]
 struct Presence {
     registry: Arc<Registry>,
@@ -76,7 +76,7 @@ impl Drop for Presence {
     }
 }
 
-/// Opens a session of `gateway` (empty if it gave no name); its commands are served by a task in `tasks`, its answers are the stream.
+/// Opens a session of `gateway` (empty if it has no id). A task in `tasks` handles its commands; its answers are the returned stream.
 pub(crate) fn open(
     registry: &Arc<Registry>,
     tasks: &Sessions,
@@ -90,12 +90,12 @@ pub(crate) fn open(
         outbox: Arc::clone(&outbox),
         _presence: Presence::new(registry, gateway),
     };
-    // Ends with the stream of commands or with the reader, whichever breaks first; cancels what the session still runs.
+    // Ends with the stream of commands or with the reader, whichever ends first, and cancels the session's requests.
     tasks.spawn(commands.run(inbound, gone.clone(), tasks.closing.clone()));
     Ticks { outbox, gone, seq: 0 }
 }
 
-/// The commands of one session.
+/// The commands of a session.
 #[derive(Debug)]
 struct Commands {
     registry: Arc<Registry>,
@@ -172,7 +172,7 @@ impl Commands {
     }
 }
 
-/// The answers of one session: each item is all that is ready.
+/// The answers of a session. Each item has all events that are ready.
 #[derive(Debug)]
 pub(crate) struct Ticks {
     outbox: Arc<Outbox>,

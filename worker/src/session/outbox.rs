@@ -1,14 +1,14 @@
-//! What one session has to say: events of all its requests, taken together by whoever reads next.
+//! The events of all requests of a session, which the next reader takes together.
 //!
 //! ```text
 //!   instances ──push (one lock per tick and session)──► ready ──poll──► one Tick with all of it ──► HTTP/2
 //!                                                        └ open: handle → who runs it, for Cancel and Credit
 //! ```
 //!
-//! Invariants: what is ready together travels together; `seq` has no gaps; a handle is `finished` exactly once and forgotten then.
-//! The outbox needs no bound of its own: credits bound what each request may have in it (PROTOCOL.md 18).
+//! Invariants: events that are ready together are sent together; `seq` has no gaps; a handle is `finished` exactly once and then forgotten.
+//! The outbox needs no limit: credits limit the events of each request (PROTOCOL.md 18).
 //!
-//! A std Mutex is enough: sections are a few moves, none awaits, and with one I/O thread nobody ever waits for it.
+//! A std Mutex is enough: it is held for a few assignments and never across an await, and with one I/O thread nobody ever waits for it.
 
 use std::{
     collections::hash_map::Entry,
@@ -23,16 +23,15 @@ use rustc_hash::FxHashMap;
 
 use crate::instance::Instance;
 
-/// Where a request's Cancel and Credit go.
+/// Where a request's Cancel and Credit are sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// Who has it.
     pub(crate) instance: Instance,
-    /// Its name there.
+    /// Number of the request at the instance.
     pub(crate) ticket: u64,
 }
 
-/// Events of one session on their way out.
+/// The events of a session that are not sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     inner: Mutex<Inner>,
@@ -43,20 +42,20 @@ struct Inner {
     ready: Vec<SequenceEvents>,
     open: FxHashMap<u64, Route>,
     reader: Option<Waker>,
-    /// Vectors, scores or probabilities are among `ready`: they leave one by one, so that no message grows past the limit.
+    /// `ready` has vectors, scores or probabilities: these are sent one by one, so that no message exceeds the size limit.
     bulky: bool,
     /// Nobody reads any more.
     abandoned: bool,
-    /// No further request will come.
+    /// No more requests will come.
     closing: bool,
 }
 
-/// What a reader finds.
+/// The result of a read.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// These are ready.
+    /// These events are ready.
     Events(Vec<SequenceEvents>),
-    /// Nothing will come any more.
+    /// No more events will come.
     End,
 }
 
@@ -65,7 +64,7 @@ impl Outbox {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a handle. False if it is open already, which breaks the protocol.
+    /// Opens a handle. Returns false if it is open already, which breaks the protocol.
     pub(crate) fn open(&self, handle: u64, route: Route) -> bool {
         match self.lock().open.entry(handle) {
             Entry::Vacant(free) => {
@@ -76,12 +75,12 @@ impl Outbox {
         }
     }
 
-    /// Who has a handle; nobody if it has finished.
+    /// The route of a handle; none if it has finished.
     pub(crate) fn route(&self, handle: u64) -> Option<Route> {
         self.lock().open.get(&handle).cloned()
     }
 
-    /// Puts events in, emptying `batch` but keeping its memory.
+    /// Adds events. Empties `batch` but keeps its memory.
     pub(crate) fn push(&self, batch: &mut Vec<SequenceEvents>, bulky: bool) {
         let waker = {
             let mut inner = self.lock();
@@ -102,7 +101,7 @@ impl Outbox {
         }
     }
 
-    /// Takes what is ready.
+    /// Takes the events that are ready.
     pub(crate) fn poll_take(&self, cx: &Context<'_>) -> Poll<Taken> {
         let mut inner = self.lock();
         if inner.ready.is_empty() {
@@ -127,7 +126,7 @@ impl Outbox {
         )))
     }
 
-    /// No further request will come: the reader's stream ends when the last one has finished.
+    /// Records that no more requests will come. The reader's stream ends when the last one has finished.
     pub(crate) fn close(&self) {
         let waker = {
             let mut inner = self.lock();
@@ -139,7 +138,7 @@ impl Outbox {
         }
     }
 
-    /// Nobody reads any more; answers who still works for this session.
+    /// Records that nobody reads any more. Returns the routes of unfinished requests.
     pub(crate) fn abandon(&self) -> Vec<Route> {
         let mut inner = self.lock();
         inner.abandoned = true;
@@ -148,7 +147,7 @@ impl Outbox {
     }
 }
 
-/// The way back to whoever asked for one request. Dropping it without a terminal event sends one, so that nobody waits forever.
+/// The way to the caller of a request. Dropping it without a terminal event sends one, so that nobody waits for ever.
 #[derive(Debug)]
 pub(crate) struct Reply {
     outbox: Arc<Outbox>,
@@ -162,7 +161,7 @@ impl Reply {
         Self { outbox, handle, over }
     }
 
-    /// The session's name of the request.
+    /// The session's handle of the request.
     pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
@@ -172,12 +171,12 @@ impl Reply {
         &self.outbox
     }
 
-    /// The terminal event is sent by other means.
+    /// Drops it without sending a terminal event, because that is sent in another way.
     pub(crate) fn settled(mut self) {
         self.over = true;
     }
 
-    /// Sends one event that does not end the request.
+    /// Sends an event that does not end the request.
     pub(crate) fn send(&self, kind: Kind) {
         self.put(kind, false);
     }
@@ -207,7 +206,7 @@ impl Drop for Reply {
     }
 }
 
-/// An event with nothing beside its kind.
+/// An event of this kind without extra fields.
 pub(crate) fn event(kind: Kind) -> Event {
     Event {
         kind: Some(kind),

@@ -1,4 +1,4 @@
-//! One request outside a session, for `Generate`, `Embed` and `Rerank`: the same admission, with an outbox of its own.
+//! A request outside a session, for `Generate`, `Embed` and `Rerank`. It is admitted in the same way and has an outbox of its own.
 
 use std::{collections::VecDeque, future::poll_fn, sync::Arc};
 
@@ -12,16 +12,16 @@ use super::{
 use crate::instance::{Instance, Request, registry::Registry};
 
 const HANDLE: u64 = 1;
-/// Events granted at a time.
+/// Number of events granted at a time.
 const CREDIT: u32 = 64;
 
-/// A request that runs alone. Dropping it cancels the request.
+/// A request without a session. Dropping it cancels the request.
 #[derive(Debug)]
 pub(crate) struct Single {
     outbox: Arc<Outbox>,
     tasks: Sessions,
     ready: VecDeque<Event>,
-    /// Events taken since credit was granted last.
+    /// Number of events read since credit was last granted.
     taken: u32,
     over: bool,
 }
@@ -57,7 +57,7 @@ impl Single {
         }
     }
 
-    /// The next event; the last one is terminal, and after it there is none.
+    /// The next event. The last one is terminal; after it there is none.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         while self.ready.is_empty() {
             if self.over {
@@ -93,10 +93,10 @@ impl Single {
         self.taken = 0;
     }
 
-    /// Runs it to its end and picks its one answer.
+    /// Runs the request to its end and returns its one answer.
     ///
     /// # Errors
-    /// What ended it instead.
+    /// The error that ended it.
     pub(crate) async fn answer<T>(mut self, pick: impl Fn(Kind) -> Option<T>) -> Result<T, Error> {
         let mut answer = None;
         while let Some(event) = self.next().await {
@@ -114,7 +114,7 @@ impl Drop for Single {
     fn drop(&mut self) {
         let routes = self.outbox.abandon();
         if !routes.is_empty() {
-            // Drop cannot wait for an inbox that is full; a task can, and ends as soon as the instance has looked.
+            // Drop cannot wait for a full channel; a task can, and ends as soon as the instance has read.
             self.tasks.spawn(async move {
                 for route in routes {
                     route.instance.send(Request::Cancel(route.ticket)).await;

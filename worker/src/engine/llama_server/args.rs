@@ -1,6 +1,7 @@
 //! Settings as `llama-server`'s command line.
 //!
-//! Everything that decides memory and concurrency is said explicitly (gateway/README.md, llama.cpp's routes): defaults differ between versions.
+//! Everything that decides memory and concurrency is set explicitly (gateway/README.md, llama.cpp's routes), because defaults differ
+//! between versions.
 
 use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio, time::Duration};
 
@@ -14,16 +15,16 @@ use tokio::{process::Command, time::timeout};
 
 use crate::keeper;
 
-/// Concurrent sequences, unless the settings say otherwise.
+/// Number of sequences if the settings set none.
 const SEQUENCES: u32 = 4;
-/// Total cells, unless the settings say otherwise; llama-server lowers it to the model's own context.
+/// Total number of cells if the settings set none. llama-server lowers it to the model's context length.
 const CELLS: u32 = 4096;
-/// Connections beside those of the sequences: calls, descriptions, pass-through.
+/// Connections in addition to one per sequence: calls, descriptions, forwarded HTTP.
 const MORE_CONNECTIONS: u32 = 16;
 /// Longest wait for the help text.
 const HELP: Duration = Duration::from_secs(10);
 
-/// Flags that are ours alone: another address or key would cut the engine off, and without slots nothing tells what its sequences do.
+/// Flags that only Muster sets: another address or key would cut the engine off, and without slots nothing tells what its sequences do.
 const RESERVED: [&str; 9] = [
     "-m",
     "--model",
@@ -36,7 +37,7 @@ const RESERVED: [&str; 9] = [
     "--threads-http",
 ];
 
-/// Settings that are said in words of our own.
+/// Settings whose flags are written by code of their own.
 const SAID: [&str; 8] = [
     "checkpoint",
     "ctx_size",
@@ -48,7 +49,7 @@ const SAID: [&str; 8] = [
     "draft",
 ];
 
-/// Sequences the server will have.
+/// The number of sequences that the server has.
 pub(super) fn sequences(settings: &ModelSettings) -> u32 {
     if settings.sequences == 0 {
         SEQUENCES
@@ -57,10 +58,10 @@ pub(super) fn sequences(settings: &ModelSettings) -> u32 {
     }
 }
 
-/// The command line. `template` is the file the chat template was written to, if there is one.
+/// The command line. `template` is the file with the chat template, if there is one.
 ///
 /// # Errors
-/// `invalid_load_request` for a flag that is ours.
+/// `invalid_load_request` for a flag that only Muster sets.
 pub(super) fn line(
     settings: &ModelSettings,
     devices: &[Device],
@@ -69,7 +70,7 @@ pub(super) fn line(
 ) -> Result<Vec<OsString>, Error> {
     let mut line = Line::default();
     line.pair("-m", &settings.checkpoint).pair("--host", socket);
-    // Unix sockets ignore the port.
+    // The port is ignored on a unix socket.
     line.pair("--port", "8080").pair(
         "--threads-http",
         number(sequences(settings) * 2 + MORE_CONNECTIONS),
@@ -82,7 +83,7 @@ pub(super) fn line(
     line.pair("-c", number(cells))
         .pair("-np", number(sequences(settings)))
         .word("-kvu");
-    // No cache in host RAM: its bytes would be in nobody's reservation.
+    // No cache in host RAM: its memory would be in no reservation.
     line.pair("--fit", "off")
         .pair("--cache-ram", "0")
         .pair("-ctxcp", "32");
@@ -99,7 +100,7 @@ pub(super) fn line(
         }
     }
     if !settings.draft.is_empty() {
-        // Alone, -md loads the model and drafts nothing.
+        // Without more flags, -md loads the model and drafts nothing.
         line.pair("-md", &settings.draft);
         if !settings.args.iter().any(|word| flag(word) == "--spec-type") {
             line.pair("--spec-type", "draft-simple");
@@ -113,7 +114,7 @@ pub(super) fn line(
     }
     for word in &settings.args {
         let flag = flag(word);
-        // The server reads `--api_key` as `--api-key`.
+        // The server accepts `--api_key` for `--api-key`.
         if RESERVED.contains(&flag.replace('_', "-").as_str()) {
             return Err(about(flag, "cannot be set: muster does"));
         }
@@ -122,7 +123,7 @@ pub(super) fn line(
     Ok(line.0)
 }
 
-/// Asks the server for its flags, so that a wrong one is known before the spawn. A server that cannot say is believed to know all.
+/// Asks the server for its flags, so that a wrong flag is known before the start. If the server does not tell, all flags pass.
 ///
 /// # Errors
 /// `invalid_load_request` naming the flag.
@@ -167,7 +168,7 @@ fn about(flag: &str, what: &str) -> Error {
         .with_detail("flag", flag)
 }
 
-/// The flags of a help text.
+/// The flags in a help text.
 fn known(help: &str) -> HashSet<&str> {
     let separators = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']' | '(' | ')');
     help.split(separators).filter(|word| is_flag(word)).collect()
@@ -178,7 +179,7 @@ fn flag(word: &str) -> &str {
     word.split_once('=').map_or(word, |(flag, _)| flag)
 }
 
-/// `-x` and `--x`, but no negative number.
+/// Whether a word is `-x` or `--x` and no negative number.
 fn is_flag(word: &str) -> bool {
     word.trim_start_matches('-').len() < word.len()
         && word
@@ -204,7 +205,7 @@ impl Line {
         self
     }
 
-    /// Zero and empty mean the server's default.
+    /// Writes a flag unless its value is zero or empty, which mean the server's default.
     fn some(&mut self, flag: &str, value: u32) -> &mut Self {
         if value == 0 {
             self
@@ -213,7 +214,7 @@ impl Line {
         }
     }
 
-    /// A setting as it was given; a switch stands alone.
+    /// Writes a setting's flag; a switch has no value.
     fn setting(&mut self, flag: &str, value: &Value) -> &mut Self {
         match value {
             Value::Bool(_) => self.word(flag),
@@ -224,7 +225,8 @@ impl Line {
         }
     }
 
-    /// What goes on GPUs. Several share the layers evenly, as they were reserved for it; left alone, the server goes by free memory.
+    /// Sets what goes on GPUs. Several GPUs share the layers evenly, since that was reserved; by itself, the server would go by free
+    /// memory.
     fn gpus(&mut self, settings: &ModelSettings, devices: &[Device]) {
         let gpus = devices
             .iter()
@@ -243,7 +245,7 @@ impl Line {
         }
     }
 
-    /// What the model is for. Embeddings are computed in one physical batch, which must hold the longest input.
+    /// Sets what the model is for. Embeddings are computed in one physical batch, which must hold the longest input.
     fn kind(&mut self, settings: &ModelSettings, cells: u32) {
         let whole = match settings.r#type() {
             ModelType::Embedding => self.word("--embeddings"),

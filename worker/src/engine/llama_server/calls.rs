@@ -1,4 +1,4 @@
-//! What llama-server answers beside its requests: descriptions, tokens, templates, its own HTTP.
+//! llama-server's answers to calls outside of requests: descriptions, tokens, templates, its own HTTP.
 
 use bytes::Bytes;
 use futures::{
@@ -27,11 +27,11 @@ use super::{
 };
 use crate::engine::EngineCalls;
 
-/// One engine's calls.
+/// The calls of one engine.
 #[derive(Debug)]
 pub(super) struct Calls {
     pub(super) http: Http,
-    /// As the engine was loaded; the sequences are asked for again.
+    /// The description after the load. Only its sequences are asked for again.
     pub(super) description: EngineDescription,
 }
 
@@ -124,7 +124,7 @@ impl EngineCalls for Calls {
     }
 }
 
-/// The head, then the body as it comes.
+/// The head of an HTTP answer, then its body as it arrives.
 fn chunks(answer: Response) -> BoxStream<'static, Result<EngineHttpChunk, Error>> {
     let content_type = answer
         .headers()
@@ -277,9 +277,9 @@ impl From<Slot> for SequenceState {
             prompt_tokens: slot.n_prompt_tokens,
             generated,
             handle: 0,
-            // What it shows on its own `/slots` is passed on as it is.
+            // Its own `/slots` answer is passed on unchanged.
             request: None,
-            // It knows callers by nothing.
+            // The server does not know callers.
             owner: String::new(),
         }
     }
@@ -296,7 +296,7 @@ struct Token {
     piece: Piece,
 }
 
-/// A piece that is no UTF-8 comes as numbers.
+/// A token's text that is not UTF-8 is a list of numbers.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Piece {

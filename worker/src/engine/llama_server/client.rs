@@ -1,4 +1,4 @@
-//! HTTP to one `llama-server` on its unix socket, and its errors in our words.
+//! HTTP to a `llama-server` on its unix socket, and its errors as ours.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -15,18 +15,19 @@ use crate::tls;
 
 /// A client of one server; cheap to clone.
 ///
-/// Every request has a connection of its own: llama-server closes the connection after each streamed answer without saying so beforehand (its content
-/// provider returns false after `sink.done()`, server-http.cpp), and idle ones after 5 s; a request that reuses one may meet that moment.
+/// Every request has a connection of its own. llama-server closes the connection after each streamed answer without announcing it (its
+/// content provider returns false after `sink.done()`, server-http.cpp), and idle ones after 5 s. A request on a reused connection could
+/// meet that moment.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     client: reqwest::Client,
     key: Arc<str>,
-    /// Of the trace that its requests belong to.
+    /// Trace headers of its requests.
     trace: HeaderMap,
 }
 
 impl Http {
-    /// A client for the server on `socket`, which wants `key`. Connects when needed.
+    /// A client for the server on `socket` with the API key `key`. Connects when needed.
     ///
     /// # Errors
     /// The client cannot be built.
@@ -34,7 +35,7 @@ impl Http {
         let client = tls::client()
             .unix_socket(socket)
             .no_proxy()
-            // Nothing is encrypted on a unix socket: certificates of the system need not be read for it.
+            // A unix socket is not encrypted, so the system's certificates need not be read.
             .tls_certs_only([])
             .tcp_nodelay(true)
             .pool_max_idle_per_host(0)
@@ -46,7 +47,7 @@ impl Http {
         })
     }
 
-    /// A client whose requests belong to a trace (`Start.trace`).
+    /// A client whose requests carry a trace (`Start.trace`).
     pub(super) fn in_trace(&self, trace: &HashMap<String, String>) -> Self {
         let header = |name: &&'static str| Some((*name, HeaderValue::from_str(trace.get(*name)?).ok()?));
         let headers = trace::HEADERS.iter().filter_map(header);
@@ -65,24 +66,24 @@ impl Http {
             .headers(self.trace.clone())
     }
 
-    /// Whether the server has its model.
+    /// Whether the server has loaded its model.
     pub(super) async fn ready(&self) -> bool {
         let answer = self.request(Method::GET, "/health").send().await;
         answer.is_ok_and(|answer| answer.status() == StatusCode::OK)
     }
 
-    /// GETs JSON.
+    /// Sends a GET request and parses the answer's JSON.
     ///
     /// # Errors
-    /// As [`send`], and `runtime_error` for an answer of another shape.
+    /// As [`send`], and `runtime_error` if the answer has another form.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         parse(send(self.request(Method::GET, path)).await?).await
     }
 
-    /// POSTs JSON for JSON.
+    /// Sends a POST request with JSON and parses the answer's JSON.
     ///
     /// # Errors
-    /// As [`send`], and `runtime_error` for an answer of another shape.
+    /// As [`send`], and `runtime_error` if the answer has another form.
     pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
         parse(send(self.request(Method::POST, path).json(body)).await?).await
     }
@@ -97,7 +98,7 @@ async fn parse<T: DeserializeOwned>(answer: Response) -> Result<T, Error> {
 /// Sends a request and waits for the head of the answer.
 ///
 /// # Errors
-/// What the server says, by its error type; `runtime_crashed` if the connection breaks.
+/// The server's error, by its type; `runtime_crashed` if the connection breaks.
 pub(super) async fn send(request: RequestBuilder) -> Result<Response, Error> {
     let answer = request.send().await.map_err(|error| broken(&error))?;
     let status = answer.status();
@@ -111,7 +112,7 @@ pub(super) async fn send(request: RequestBuilder) -> Result<Response, Error> {
     }
 }
 
-/// A connection that ended in the middle.
+/// The error for a connection that broke.
 pub(super) fn broken(error: &reqwest::Error) -> Error {
     let cause = std::error::Error::source(error)
         .map(|source| format!(": {source}"))
@@ -136,7 +137,7 @@ pub(super) struct EngineError {
 }
 
 impl EngineError {
-    /// The same in our catalogue.
+    /// The error in our catalogue.
     pub(super) fn into_info(self) -> Error {
         let code = match self.r#type.as_str() {
             "exceed_context_size_error" => {
@@ -146,7 +147,7 @@ impl EngineError {
                     .with_detail("context_length", self.n_ctx);
             }
             "invalid_request_error" => Code::InvalidRequest,
-            // A route or an ability that this build or this model does not have.
+            // A route or an ability that this build or model does not have.
             "not_supported_error" | "not_found_error" => Code::UnsupportedByRuntime,
             _ => Code::RuntimeError,
         };

@@ -1,4 +1,4 @@
-//! llama-server's chunks as typed events. One value per request; fed with the data of each server-sent event, in order.
+//! llama-server's chunks as typed events. Each request has a [`Reply`], which gets the data of each server-sent event in order.
 //!
 //! ```text
 //!   chunk ─► delta, progress ─► events        finish_reason / stop ─► choice_finished
@@ -21,22 +21,22 @@ use super::{
     request::{Dialect, wants_logprobs},
 };
 
-/// What has been read of one request's reply.
+/// The state of one request's reply.
 #[derive(Debug)]
 pub(super) struct Reply {
     dialect: Dialect,
     logprobs: bool,
-    /// The caller asked for progress; long prompts report it in any case.
+    /// The caller asked for progress. Long prompts report it in any case.
     progress: bool,
     tops: usize,
-    /// The caller wants to know how tokens were chosen.
+    /// The caller asked for the sampling parameters.
     shows_sampling: bool,
     stops: bool,
-    /// Only the prompt is to be read. llama-server generates a token all the same; nobody asked for it.
+    /// Only read the prompt. llama-server generates a token nevertheless, which is dropped.
     mute: bool,
     choices: usize,
     finished: usize,
-    /// A chat's choice that ended, whose usage comes in the next chunk.
+    /// The end of a chat's choice, whose usage comes in the next chunk.
     ending: Option<ChoiceFinished>,
     usage: Usage,
     timings: Timings,
@@ -46,7 +46,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Nothing read yet.
+    /// A reply of which nothing was read yet.
     pub(super) fn new(dialect: Dialect, request: &GenerateRequest) -> Self {
         Self {
             dialect,
@@ -70,7 +70,7 @@ impl Reply {
     /// Reads the data of one server-sent event.
     ///
     /// # Errors
-    /// The server's own error, or `runtime_error` for data that cannot be understood.
+    /// The server's own error, or `runtime_error` for data that cannot be parsed.
     pub(super) fn read(&mut self, data: &[u8], events: &mut Vec<Event>) -> Result<(), Error> {
         if data == b"[DONE]" || self.over {
             return Ok(());
@@ -81,10 +81,10 @@ impl Reply {
         }
     }
 
-    /// The stream has ended.
+    /// Handles the end of the stream.
     ///
     /// # Errors
-    /// `runtime_error` if it ended before the reply did.
+    /// `runtime_error` if the reply was not complete.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         if let Some(end) = self.ending.take() {
             self.finish_choice(end, events);
@@ -108,7 +108,7 @@ impl Reply {
                 events.push(kind(event::Kind::Delta(delta)));
             }
             if let Some(reason) = choice.finish_reason {
-                // The one before had no usage of its own.
+                // The previous choice's end came without usage.
                 if let Some(end) = self.ending.replace(self.chat_end(choice.index, &reason)) {
                     self.finish_choice(end, events);
                 }
@@ -184,7 +184,7 @@ impl Reply {
             return Err(error.into_info());
         }
         if let Some(progress) = chunk.prompt_progress {
-            // Such a chunk carries a token of zero that nobody generated.
+            // Such a chunk has a token 0 that was not generated.
             self.progress(progress, events);
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl Reply {
             logprobs: self.logprobs(chunk.completion_probabilities),
             tokens: chunk.tokens,
             generated: chunk.tokens_predicted,
-            // They come with each chunk if they were asked for; the last one's are the whole answer's.
+            // Requested timings come with each chunk; those of the last chunk are the whole answer's.
             timings: chunk.timings.as_ref().filter(|_| !chunk.stop).map(Into::into),
             ..Delta::default()
         };
@@ -257,7 +257,7 @@ impl Reply {
         }
     }
 
-    /// Choices share the prompt and run side by side.
+    /// Adds the timings of a choice. Choices share the prompt and run side by side.
     fn add_timings(&mut self, timings: &WireTimings) {
         let sum = &mut self.timings;
         sum.prompt_n = sum.prompt_n.max(timings.prompt_n);
@@ -288,7 +288,7 @@ impl Reply {
     }
 }
 
-/// An event of this kind.
+/// An event of this kind without extra fields.
 pub(super) fn kind(kind: event::Kind) -> Event {
     Event {
         kind: Some(kind),
@@ -304,7 +304,7 @@ fn is_empty(delta: &Delta) -> bool {
         && delta.tokens.is_empty()
 }
 
-/// Fields of a completion's last chunk that have no place in our events; the prompt is the caller's own.
+/// The fields of a completion's last chunk that our events do not have, without the prompt, which the caller knows.
 fn unmodelled(data: &[u8]) -> String {
     const MODELLED: [&str; 14] = [
         "index",

@@ -1,4 +1,4 @@
-//! Our requests as llama-server's JSON. What it cannot do is refused here, never dropped.
+//! Our requests as llama-server's JSON. What the server cannot do is refused here, never dropped.
 
 use muster_core::{Code, Error};
 use muster_proto::{
@@ -14,11 +14,12 @@ use muster_proto::{
 use prost::Message as _;
 use serde_json::{Map, Value, json};
 
-/// Requests of at least so many bytes report their progress, whether or not their caller asked: llama-server sees that nobody listens any more when it
-/// has something to send, which it then has after each batch. Otherwise it reads a long prompt to its end for nobody.
+/// Requests of at least this many bytes report their progress even if the caller did not ask for it. llama-server notices only when it
+/// sends something that nobody listens any more. With progress it sends after each batch; without, it reads a long prompt to its end for
+/// nobody.
 const LONG: usize = 512;
 
-/// Which of the server's two output forms a request gets.
+/// The form of the server's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// OpenAI chat chunks.
@@ -27,17 +28,17 @@ pub(super) enum Dialect {
     LlamaCpp,
 }
 
-/// A request on its way.
+/// A request in the server's form.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) path: &'static str,
     pub(super) body: Value,
     pub(super) dialect: Dialect,
-    /// Texts that must be tokenized without special tokens first: the server always adds them to text.
+    /// Its texts must be tokenized without special tokens first, since the server always adds those to text.
     pub(super) bare: bool,
 }
 
-/// Kinds of media a model takes.
+/// The kinds of media that a model takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Media {
     pub(super) vision: bool,
@@ -45,7 +46,7 @@ pub(super) struct Media {
 }
 
 impl Media {
-    /// Refuses media the model does not take: the server would answer with an error of its own kind.
+    /// Refuses media that the model does not take, in place of the server's own kind of error.
     ///
     /// # Errors
     /// `unsupported_by_runtime`, naming the message.
@@ -75,7 +76,7 @@ impl Media {
     }
 }
 
-/// Refuses more alternatives per token than a request may ask for: the server's own bound is the vocabulary.
+/// Refuses more alternatives per token than a request may ask for. The server's own limit is the vocabulary.
 fn check_alternatives(request: &GenerateRequest) -> Result<(), Error> {
     if request.top_logprobs <= TOP_LOGPROBS {
         return Ok(());
@@ -84,7 +85,7 @@ fn check_alternatives(request: &GenerateRequest) -> Result<(), Error> {
     Err(Code::InvalidRequest.error(message).with_param("n_probs"))
 }
 
-/// Options of vLLM's that llama.cpp's server does not know.
+/// vLLM's options that llama.cpp's server does not have.
 const VLLMS: [&str; 6] = [
     "guided_choice",
     "guided_grammar",
@@ -94,19 +95,19 @@ const VLLMS: [&str; 6] = [
     "min_tokens",
 ];
 
-/// Whether an option asks for anything.
+/// Whether an option's value asks for anything.
 fn asks(value: &Value) -> bool {
     !value.is_null() && value.as_f64() != Some(0.0)
 }
 
-/// Translates a request. `context` stands in for llama.cpp's `-1` = whole context, which today's server refuses.
+/// Translates a request. `context` replaces llama.cpp's `-1` (the whole context), which current servers refuse.
 ///
 /// # Errors
 /// `unsupported_by_runtime` or `invalid_request`, naming the parameter.
 pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, Error> {
     check_alternatives(request)?;
     let mut body = oai::object(&request.extra_json);
-    // llama.cpp's server ignores them.
+    // llama.cpp's server would ignore them.
     let ignored = VLLMS.iter().find(|key| body.get(**key).is_some_and(asks));
     if let Some(key) = ignored {
         return Err(unsupported(key));
@@ -148,12 +149,12 @@ pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, 
     })
 }
 
-/// A prompt as llama.cpp takes it: a string, an array of tokens, or a mixed array.
+/// A prompt in llama.cpp's form: a string, an array of tokens, or a mixed array.
 pub(super) fn prompt_value(prompt: &Prompt) -> Value {
     let mut parts: Vec<Value> = Vec::new();
     for PromptPiece { kind } in &prompt.pieces {
         match (kind, parts.last_mut()) {
-            // Two strings in an array would be two prompts.
+            // Two strings in an array would count as two prompts.
             (Some(prompt_piece::Kind::Text(text)), Some(Value::String(last))) => last.push_str(text),
             (Some(prompt_piece::Kind::Text(text)), Some(_) | None) => parts.push(text.clone().into()),
             (Some(prompt_piece::Kind::Tokens(tokens)), _) => {
@@ -169,10 +170,10 @@ pub(super) fn prompt_value(prompt: &Prompt) -> Value {
     }
 }
 
-/// A chat as the fields that `/v1/chat/completions` and `/apply-template` share.
+/// Writes the fields of a chat that `/v1/chat/completions` and `/apply-template` share.
 ///
 /// # Errors
-/// `unsupported_by_runtime` for a template per request, `invalid_request` for kwargs that are no object.
+/// `unsupported_by_runtime` for a template in the request, `invalid_request` for kwargs that are no object.
 pub(super) fn conversation(chat: &Chat, body: &mut Map<String, Value>) -> Result<(), Error> {
     if !chat.template.is_empty() {
         return Err(unsupported("chat_template"));
@@ -306,7 +307,7 @@ fn sampling_fields(mut sampling: Sampling, context: u32, body: &mut Map<String, 
     }
 }
 
-/// Whether probabilities are wanted.
+/// Whether the request asks for probabilities.
 pub(super) fn wants_logprobs(request: &GenerateRequest) -> bool {
     request.logprobs || request.top_logprobs > 0
 }

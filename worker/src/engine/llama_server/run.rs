@@ -1,4 +1,4 @@
-//! One request from its start to its terminal event.
+//! Runs one request from its start to its terminal event.
 
 use std::sync::Arc;
 
@@ -19,28 +19,28 @@ use super::{
     sse::Decoder,
 };
 
-/// What all requests of one engine share.
+/// What all requests of an engine share.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) http: Http,
-    /// Tokens one request may use.
+    /// Largest number of tokens of one request.
     pub(super) context: u32,
-    /// Embeddings are one vector per token.
+    /// Whether embeddings are one vector per token.
     pub(super) unpooled: bool,
-    /// Kinds of media the model takes.
+    /// The kinds of media that the model takes.
     pub(super) media: request::Media,
 }
 
-/// Where a request's events go: gathered, then sent together, deltas only for credits.
+/// The output of a request: events are collected and sent together, deltas only for credits.
 #[derive(Debug)]
 pub(super) struct Out {
     handle: u64,
     outbox: mpsc::Sender<SequenceEvents>,
     credit: Arc<Semaphore>,
     events: Vec<Event>,
-    /// The successful terminal event has been pushed.
+    /// The successful terminal event was added.
     said: bool,
-    /// Everything has been sent.
+    /// All events were sent.
     closed: bool,
 }
 
@@ -56,13 +56,13 @@ impl Out {
         }
     }
 
-    /// Adds an event that is free.
+    /// Adds an event that needs no credit.
     pub(super) fn push(&mut self, event: Event) {
         self.said |= matches!(event.kind, Some(event::Kind::Finished(_)));
         self.events.push(event);
     }
 
-    /// Sends events, waiting for a credit where one is needed; what is ready goes out before.
+    /// Adds events, waiting for a credit for each that needs one. Events that are ready are sent before waiting.
     async fn pay(&mut self, events: impl IntoIterator<Item = Event>) {
         for event in events {
             if matches!(event.kind, Some(event::Kind::Delta(_) | event::Kind::Progress(_))) {
@@ -84,7 +84,7 @@ impl Out {
     async fn flush(&mut self) {
         if !self.closed && (self.said || !self.events.is_empty()) {
             let outbox = self.outbox.clone();
-            // A flush that is cancelled here has sent nothing; `end` then has the last word.
+            // If a flush is cancelled here, nothing was sent, and `end` sends the last event.
             if let Ok(permit) = outbox.reserve().await {
                 self.closed = self.said;
                 let events = std::mem::take(&mut self.events);
@@ -97,7 +97,7 @@ impl Out {
         }
     }
 
-    /// Sends the terminal event, unless the work already did.
+    /// Sends the terminal event, unless that was done.
     pub(super) async fn end(mut self, result: Result<(), Error>) {
         if !self.said {
             let error = result
@@ -111,10 +111,10 @@ impl Out {
 }
 
 impl Job {
-    /// Does the work of a request, up to its terminal event if it goes well.
+    /// Does the work of a request, up to its terminal event if it succeeds.
     ///
     /// # Errors
-    /// What the server or the translation refuses; `runtime_crashed` if the connection breaks.
+    /// The server or the translation refuses it; `runtime_crashed` if the connection breaks.
     pub(super) async fn work(&self, work: Option<Work>, out: &mut Out) -> Result<(), Error> {
         match work {
             Some(Work::Generate(request)) => self.generate(request, out).await,
@@ -130,7 +130,7 @@ impl Job {
         if wire.bare {
             wire.body["prompt"] = self.bare_tokens(&request).await?;
         }
-        // Megabytes of prompt need not live as long as the answer.
+        // The prompt may have megabytes and is not needed any more.
         request.input = None;
         out.flush().await;
         let mut answer = send(self.http.request(Method::POST, wire.path).json(&wire.body)).await?;
@@ -140,7 +140,7 @@ impl Job {
         let mut events = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|error| broken(&error))? {
             let read = decoder.feed(&chunk, |data| reply.read(data, &mut events));
-            // What follows the terminal event only closes the stream: reading it keeps the connection for the next request.
+            // After the terminal event only the end of the stream follows; reading it keeps the connection for the next request.
             out.pay(events.drain(..)).await;
             read?;
         }
@@ -149,7 +149,7 @@ impl Job {
         Ok(())
     }
 
-    /// The server adds special tokens to text, never to tokens.
+    /// The tokens of a prompt without special tokens: the server adds those to text, but not to tokens.
     async fn bare_tokens(&self, request: &GenerateRequest) -> Result<Value, Error> {
         use muster_proto::v1::generate_request::Input;
         let Some(Input::Prompt(prompt)) = &request.input else {
@@ -230,7 +230,7 @@ impl Job {
     }
 }
 
-/// An input for embeddings: text, or tokens, or both mixed.
+/// An input for embeddings: text, tokens, or a mixture.
 fn input_value(input: &Prompt) -> Value {
     let empty = input.pieces.iter().all(|piece| match &piece.kind {
         Some(prompt_piece::Kind::Text(text)) => text.is_empty(),
@@ -240,7 +240,7 @@ fn input_value(input: &Prompt) -> Value {
     if empty { "".into() } else { prompt_value(input) }
 }
 
-/// Shortened vectors are normalised again, as the whole ones were.
+/// Cuts vectors to the requested length and normalises them again.
 fn shorten(result: &mut EmbedResult, request: &EmbedRequest) {
     let Some(length @ 1..) = usize::try_from(request.dimensions).ok() else {
         return;
@@ -270,7 +270,7 @@ fn in_order<T>(mut items: Vec<T>, index: impl Fn(&T) -> usize) -> impl Iterator<
     items.into_iter()
 }
 
-/// Answer of `/tokenize` without pieces.
+/// The answer of `/tokenize` without pieces.
 #[derive(Debug, Deserialize)]
 struct Tokens {
     tokens: Vec<i32>,

@@ -1,4 +1,4 @@
-//! The adapter between an engine link and llama-server: one task per request, and one that merges what they have into ticks.
+//! The adapter between an engine link and llama-server: a task per request, and one task that merges their events into ticks.
 //!
 //! ```text
 //!   commands ──► Session ──spawn──► request task: HTTP, SSE, credits ──► outbox (bounded) ──► Session ──tick──► messages
@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A request without credits does not read its socket, so the server's own buffers fill up (PROTOCOL.md 18). Cancelling drops the HTTP
-//! request; the server sees that at its next token, or, while it reads a prompt, after the batch it is at. Dropping the link drops all of it.
+//! request; the server notices at its next token or, while it reads a prompt, after the current batch. Dropping the link drops all
+//! requests.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -34,25 +35,25 @@ use super::{
 };
 use crate::engine::EngineLink;
 
-/// Commands on their way; full = the instance waits.
+/// Number of commands in the channel; when it is full the instance waits.
 const COMMANDS: usize = 256;
-/// Ticks on their way; full = events wait in the outbox.
+/// Number of ticks in the channel; when it is full events wait in the outbox.
 const MESSAGES: usize = 16;
-/// Events of requests on their way into a tick; full = the requests stop reading their sockets.
+/// Number of requests' events that wait for a tick; when it is full the requests stop reading their sockets.
 const OUTBOX: usize = 512;
-/// Most requests whose events go into one tick.
+/// Largest number of requests whose events go into one tick.
 const TICK: usize = 256;
-/// A semaphore takes no more than `usize::MAX >> 3`.
+/// Largest number of credits; a semaphore takes at most `usize::MAX >> 3`.
 const CREDITS: usize = u32::MAX as usize;
 
-/// One request's bookkeeping.
+/// The state of a running request.
 struct Running {
     cancel: CancellationToken,
     credit: Arc<Semaphore>,
     sequences: u32,
 }
 
-/// The task that owns the link's far side.
+/// The task at the far end of the link.
 pub(super) struct Session {
     job: Job,
     sequences: u32,
@@ -179,7 +180,7 @@ impl Session {
         );
     }
 
-    /// Refusals need no task. With a full outbox the refusal waits in one.
+    /// Refuses a request. That needs a task only if the outbox is full.
     fn refuse(&mut self, handle: u64, error: Error) {
         let events = SequenceEvents {
             handle,
@@ -192,7 +193,7 @@ impl Session {
         }
     }
 
-    /// A task that panicked has not said its last word.
+    /// Ends the request of a task that panicked.
     fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let (id, panicked) = match ended {
             Ok((id, ())) => (id, false),
@@ -208,7 +209,7 @@ impl Session {
         }
     }
 
-    /// Everything that is ready, in one message.
+    /// One message with all events that are ready.
     fn tick(&mut self, first: SequenceEvents) -> Tick {
         let mut sequences = vec![first];
         while sequences.len() < TICK
@@ -230,7 +231,8 @@ impl Session {
     }
 }
 
-/// The work as the server gets it: it knows no tenants, so one whose prompts are nobody else's reuses nothing, not even its own, and chooses no slot.
+/// The work in the form for the server. The server knows no tenants, so a request with private prefixes reuses no cache, not even its own,
+/// and chooses no slot.
 fn own(private: bool, work: Option<Work>) -> Option<Work> {
     match work {
         Some(Work::Generate(request)) if private => Some(Work::Generate(GenerateRequest {
@@ -250,7 +252,7 @@ fn failed(error: Error) -> Event {
 mod tests {
     use super::*;
 
-    /// Issue 10, 3.13.
+    /// Regression (issue 10, 3.13).
     #[test]
     fn a_server_without_tenants_reuses_nothing_for_one_that_shares_nothing() {
         let asked = GenerateRequest {

@@ -1,14 +1,14 @@
-//! Server-sent events out of chunks of bytes. Ours, not a crate's: those hand out one event at a time, and what came in one chunk is to go on
+//! Parses server-sent events. No crate is used because those return one event at a time, and the events of one chunk should be passed on
 //! together.
 
-/// Bytes of a stream whose last event is not complete yet.
+/// The bytes of an event that is not complete yet.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     buffer: Vec<u8>,
 }
 
 impl Decoder {
-    /// Takes a chunk and hands the data of each complete event to `event`. Comments and other fields are skipped.
+    /// Takes a chunk and passes the data of each complete event to `event`. Comments and other fields are skipped.
     ///
     /// # Errors
     /// The first error of `event`; the rest of the chunk is lost.

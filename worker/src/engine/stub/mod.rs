@@ -1,8 +1,8 @@
-//! The `stub` engine: the [`Engine`](muster_proto::v1::engine_server::Engine) service without a model. For tests and benchmarks only: its
-//! answers are words drawn from a hash of the prompt, and say nothing.
+//! The `stub` engine: the [`Engine`](muster_proto::v1::engine_server::Engine) service without a model, for tests and benchmarks only. Its
+//! answers are words drawn from a hash of the prompt and mean nothing.
 //!
-//! Everything is deterministic but time: the same prompt gives the same text, at the speed, in the memory and with the failures that
-//! [`StubSettings`](muster_proto::v1::StubSettings) asks for. One thread does it all, as one thread runs a real engine's loop.
+//! Everything but time is deterministic: the same prompt gives the same text, with the speed, memory and failures that
+//! [`StubSettings`](muster_proto::v1::StubSettings) asks for. One thread does all the work, like the loop of a real engine.
 
 mod sequence;
 mod service;
@@ -29,7 +29,7 @@ pub(crate) struct StubArgs {
     listen: Address,
 }
 
-/// Runs the stub engine until it is told to end. Must be called before any runtime exists.
+/// Runs the stub engine until it gets a signal. Must be called before any runtime exists.
 pub(crate) fn run(args: &StubArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime
@@ -53,7 +53,7 @@ async fn serve(args: &StubArgs) -> anyhow::Result<()> {
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tokio::select! {
         served = server.add_service(service).serve_with_incoming(listener) => Ok(served?),
-        // Whatever runs is cancelled: the worker drained it before.
+        // Running requests are cancelled: the worker has drained before.
         asked = process::shutdown_signal() => Ok(asked?),
     }
 }

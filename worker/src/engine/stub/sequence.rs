@@ -1,4 +1,4 @@
-//! One generation of the stub: a plan that is known from the start, handed out as credits and time allow.
+//! A generation of the stub: planned at the start, emitted as credits and time allow.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use muster_proto::v1::{
 
 use super::{settings::Behaviour, text};
 
-/// Events of one sequence in one tick, at full speed.
+/// Largest number of events of a sequence in one tick, at full speed.
 const BURST: u32 = 8;
-/// Most tokens of thinking.
+/// Largest number of tokens of reasoning.
 const THINKING: u32 = 8;
 
 /// A running generation.
@@ -22,7 +22,7 @@ pub(super) struct Sequence {
     pub(super) handle: u64,
     credit: u32,
     prompt_tokens: u32,
-    /// The prompt has been read at this time.
+    /// When the prompt has been read.
     begin: Instant,
     begun: bool,
     progress: bool,
@@ -42,7 +42,7 @@ struct Choice {
     seed: u64,
     position: u32,
     length: u32,
-    /// What a stop string left of the last token.
+    /// The part of the last token before a stop string.
     rest: Option<String>,
     end: ChoiceFinished,
     finished: bool,
@@ -52,7 +52,7 @@ impl Sequence {
     /// Plans an answer.
     ///
     /// # Errors
-    /// What the stub cannot do, or a prompt longer than the context.
+    /// The stub does not have a requested feature, or the prompt is longer than the context.
     pub(super) fn plan(
         handle: u64,
         credit: u32,
@@ -149,14 +149,14 @@ impl Sequence {
         self.credit = self.credit.saturating_add(events);
     }
 
-    /// When it has something to say; `None` while it waits for credits.
+    /// When the next event is due; `None` while it waits for credits.
     pub(super) fn due(&self) -> Option<Instant> {
         let owes =
             self.credit > 0 || (!self.progress && self.choices.iter().all(|choice| choice.length == 0));
         owes.then(|| self.due.max(self.begin))
     }
 
-    /// Takes the events that are due; returns the number of tokens and whether it is finished.
+    /// Takes the events that are due. Returns the number of tokens and whether the sequence is finished.
     pub(super) fn take(&mut self, now: Instant, events: &mut Vec<Event>) -> (u32, bool) {
         if self.due().is_none_or(|due| due > now) {
             return (0, false);
@@ -182,7 +182,7 @@ impl Sequence {
             events.push(kind(event::Kind::Delta(delta)));
             self.end_choices(events);
         }
-        // The end is free: it goes with the last token.
+        // The end needs no credit: it is sent with the last token.
         if self.over() {
             events.push(kind(event::Kind::Finished(self.finish(now))));
         }
@@ -203,7 +203,7 @@ impl Sequence {
         );
     }
 
-    /// The next delta of the choice whose turn it is; one is unfinished.
+    /// The next delta of the choice whose turn it is. At least one choice is not finished.
     fn next_delta(&mut self) -> (Delta, u32) {
         while self.choices[self.turn].finished {
             self.turn = (self.turn + 1) % self.choices.len();
@@ -274,7 +274,7 @@ impl Sequence {
         }
     }
 
-    /// What it is doing, for people.
+    /// The state of the sequence, for people.
     pub(super) fn state(&self, id: u32, now: Instant) -> SequenceState {
         let phase = match () {
             () if now < self.begin => SequencePhase::Prefill,
@@ -296,7 +296,7 @@ impl Sequence {
 }
 
 impl Choice {
-    /// Ends the plan where a stop string would.
+    /// Shortens the plan to where a stop string ends it.
     fn cut(&mut self, stops: &[String]) {
         if stops.is_empty() {
             return;
@@ -314,7 +314,7 @@ impl Choice {
             self.end.stop = StopKind::Word.into();
             self.end.stopping_word.clone_from(stop);
             self.end.truncated = false;
-            // The plan knows the future: tokens that would have been held back are not in it, and the last one is what is left of it.
+            // The whole answer is known, so tokens that would be held back are left out, and the last one is shortened.
             let mut kept = 0;
             let mut end = 0;
             while end < at {
@@ -341,7 +341,7 @@ impl Choice {
         text::piece(token, self.position == 0).into()
     }
 
-    /// The end of the choice, once, when its tokens are out.
+    /// The end of the choice, returned once after its last token.
     fn end(&mut self) -> Option<ChoiceFinished> {
         let over = !self.finished && self.position == self.length;
         self.finished |= over;
@@ -349,7 +349,7 @@ impl Choice {
     }
 }
 
-/// An event of this kind.
+/// An event of this kind without extra fields.
 pub(super) fn kind(kind: event::Kind) -> Event {
     Event {
         kind: Some(kind),
@@ -375,7 +375,7 @@ fn thinking(request: &GenerateRequest) -> u32 {
     }
 }
 
-/// The tool a request insists on.
+/// The tool that a request insists on.
 fn tool(request: &GenerateRequest) -> Option<String> {
     let Some(Input::Chat(chat)) = &request.input else {
         return None;

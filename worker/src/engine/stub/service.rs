@@ -30,12 +30,12 @@ use super::{
     text,
 };
 
-/// Steps of a load that are reported.
+/// Number of progress reports of a load.
 const STEPS: u8 = 10;
-/// Ticks on their way; with more the stub would work ahead of cancellations.
+/// Number of ticks in the channel. With more, the stub would work too far ahead of a cancellation.
 const TICKS: usize = 4;
 
-/// What was loaded, once.
+/// The loaded model; set once.
 #[derive(Debug)]
 struct Loaded {
     model_id: String,
@@ -50,7 +50,7 @@ pub(super) struct Stub {
     in_session: Arc<AtomicBool>,
 }
 
-/// Ends a session's claim.
+/// The claim of the only session; ends when dropped.
 struct Session(Arc<AtomicBool>);
 
 impl Drop for Session {
@@ -77,7 +77,7 @@ impl Stub {
         let settings = request.settings.unwrap_or_default();
         let behaviour = Behaviour::read(&settings)?;
         let begin = Instant::now();
-        // Written, not only reserved: pages of zeros would not count.
+        // Written, not only reserved: untouched pages would not count.
         let memory = vec![0xa5; behaviour.memory_bytes];
         for step in 0..STEPS {
             let progress = LoadProgress {

@@ -25,29 +25,29 @@ use super::{
     text,
 };
 
-/// Signs of life.
+/// Interval between signs of life.
 const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
-/// Where ticks go.
+/// The channel for ticks.
 pub(super) type Out = mpsc::Sender<Result<SessionMessage, Status>>;
 
-/// The loaded model and what it is working on.
+/// The loaded model and its sequences.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) behaviour: Behaviour,
     slots: Vec<Option<Sequence>>,
     by_handle: HashMap<u64, usize>,
-    /// Requests that need no sequence, or no longer.
+    /// Events of requests that need no sequence, or no longer have one.
     answered: Vec<SequenceEvents>,
     seq: u64,
     tokens: u64,
     pub(super) iterations: u64,
     stalled: Option<Instant>,
-    /// Memory a test asked for; never read.
+    /// Memory that a test asked for. Never read.
     _memory: Vec<u8>,
 }
 
-/// Shared with Describe and the signs of life. Held for one tick or one command, never across an await.
+/// Shared with Describe and the signs of life. Locked for one tick or one command, never across an await.
 pub(super) type Shared = Arc<Mutex<Engine>>;
 
 pub(super) fn lock(engine: &Shared) -> MutexGuard<'_, Engine> {
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// A new session begins: nothing of the last one is left.
+    /// Clears what the last session left.
     fn reset(&mut self) {
         self.slots.iter_mut().for_each(|slot| *slot = None);
         self.by_handle.clear();
@@ -155,7 +155,7 @@ impl Engine {
         });
     }
 
-    /// When the next tick is due; `None` while there is nothing to say.
+    /// When the next tick is due; `None` while there is nothing to send.
     fn due(&self, now: Instant) -> Option<Instant> {
         if !self.answered.is_empty() {
             return Some(now);
@@ -166,7 +166,7 @@ impl Engine {
             .min()
     }
 
-    /// Everything that is ready; `None` if that is nothing.
+    /// All events that are ready; `None` if there are none.
     fn tick(&mut self, now: Instant) -> Option<Tick> {
         self.iterations += 1;
         let mut sequences = std::mem::take(&mut self.answered);
@@ -201,7 +201,7 @@ impl Engine {
         })
     }
 
-    /// Failure points of the settings.
+    /// Fails as the settings ask.
     fn misbehave(&mut self, now: Instant) {
         match self.behaviour.fail {
             Fail::AbortAfter(tokens) if self.tokens >= tokens => std::process::abort(),
@@ -225,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// Every sequence, for people.
+    /// The state of every sequence, for people.
     pub(super) fn states(&self) -> Vec<SequenceState> {
         let now = Instant::now();
         let ids = 0_u32..;
@@ -316,7 +316,7 @@ pub(super) async fn run(engine: Shared, mut commands: Streaming<SessionCommand>,
             (engine.due(now), engine.stalled.is_some())
         };
         if stalled {
-            // As if the loop hung: neither commands nor tokens move, only signs of life.
+            // As if the loop hung: no commands and no tokens, only signs of life.
             out.closed().await;
             break;
         }
@@ -345,7 +345,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Says that the process lives, until the session ends.
+/// Sends signs of life until the session ends.
 pub(super) async fn signs_of_life(engine: Shared, out: Out) {
     let mut clock = tokio::time::interval(ALIVE_EVERY);
     loop {

@@ -1,21 +1,21 @@
-//! The stub's settings as valid values.
+//! The stub's settings, parsed into valid values.
 
 use std::time::Duration;
 
 use muster_core::{Code, Error};
 use muster_proto::v1::{ModelSettings, ModelType, StubSettings};
 
-/// Tokens of an answer whose request sets no maximum.
+/// Number of tokens in an answer if the request sets no limit.
 const TOKENS: u32 = 64;
-/// Concurrent sequences, unless the settings say otherwise.
+/// Number of sequences if the settings set none.
 const SEQUENCES: u32 = 256;
-/// Context, unless the settings say otherwise.
+/// Context length in tokens if the settings set none.
 const CONTEXT: u32 = 1 << 20;
 
 /// Where the stub fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fail {
-    /// Nowhere.
+    /// It does not fail.
     None,
     /// The load reports a failure.
     Load,
@@ -25,9 +25,9 @@ pub(super) enum Fail {
     AbortLoad,
     /// The process aborts after this many tokens.
     AbortAfter(u64),
-    /// The loop stops after this many tokens, busy.
+    /// The loop hangs, busy, after this many tokens.
     StallAfter(u64),
-    /// A tick is lost after this many tokens.
+    /// One tick is dropped after this many tokens.
     GapAfter(u64),
 }
 

@@ -1,8 +1,8 @@
-//! What the stub answers: words, vectors and scores that depend on the input and on nothing else.
+//! The stub's answers: words, vectors and scores that depend only on the input.
 
 use muster_proto::v1::{Chat, Prompt, content_part, generate_request::Input, prompt_piece};
 
-/// The stub's vocabulary. Token ids are positions in it.
+/// The stub's vocabulary. A token id is an index into it.
 const WORDS: [&str; 32] = [
     " amber", " birch", " cedar", " delta", " ember", " fjord", " grove", " heron", " inlet", " jade",
     " kelp", " larch", " maple", " north", " ochre", " pine", " quartz", " river", " slate", " tidal",
@@ -13,10 +13,10 @@ const WORDS: [&str; 32] = [
 /// Length of the stub's vectors.
 pub(super) const VECTOR_LENGTH: usize = 16;
 
-/// Number of words it knows.
+/// Number of words in the vocabulary.
 pub(super) const VOCABULARY: u32 = 32;
 
-/// FNV-1a.
+/// The FNV-1a hash of a text.
 pub(super) fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -28,7 +28,7 @@ pub(super) fn token(seed: u64, position: u32) -> i32 {
     i32::try_from(mix(seed.wrapping_add(u64::from(position))) % u64::from(VOCABULARY)).unwrap_or(0)
 }
 
-/// The text of a token; words are set apart by spaces.
+/// The text of a token. Words are separated by spaces.
 pub(super) fn piece(token: i32, first: bool) -> &'static str {
     let word = usize::try_from(token)
         .ok()
@@ -54,7 +54,7 @@ pub(super) fn vector(text: &str, length: usize) -> Vec<f32> {
     raw.into_iter().map(|x| x / norm).collect()
 }
 
-/// The share of the query's words that are in the document, less a little for its length.
+/// The share of the query's words that occur in the document, reduced a little for its length.
 #[allow(clippy::cast_precision_loss, reason = "a score")]
 pub(super) fn score(query: &str, document: &str) -> f32 {
     let words: Vec<&str> = query.split_whitespace().collect();
@@ -65,14 +65,14 @@ pub(super) fn score(query: &str, document: &str) -> f32 {
     found as f32 / words.len().max(1) as f32 - words_of(document) as f32 * 1e-4
 }
 
-/// Tokens of a prompt are its words, at least one.
+/// Number of tokens in a prompt: its words, at least one.
 pub(super) fn words_of(text: &str) -> u32 {
     u32::try_from(text.split_whitespace().count())
         .unwrap_or(u32::MAX)
         .max(1)
 }
 
-/// An input as one text; `None` for one the stub does not know.
+/// An input as one text; `None` for a kind that the stub does not have.
 pub(super) fn render(input: &Input) -> Option<String> {
     match input {
         Input::Chat(chat) => Some(render_chat(chat)),
@@ -81,7 +81,7 @@ pub(super) fn render(input: &Input) -> Option<String> {
     }
 }
 
-/// The stub's chat template: `role: text`, a line each.
+/// The stub's chat template: a line `role: text` per turn.
 pub(super) fn render_chat(chat: &Chat) -> String {
     let mut prompt = String::new();
     for message in &chat.messages {
@@ -102,7 +102,7 @@ pub(super) fn render_chat(chat: &Chat) -> String {
     prompt
 }
 
-/// A prompt's text; tokens are looked up.
+/// The text of a prompt; tokens are looked up.
 pub(super) fn render_prompt(prompt: &Prompt) -> String {
     let mut text = String::new();
     for piece in &prompt.pieces {
@@ -115,12 +115,12 @@ pub(super) fn render_prompt(prompt: &Prompt) -> String {
     text
 }
 
-/// Bytes are tokens behind the words.
+/// One token per byte, numbered after the words.
 pub(super) fn tokenize(text: &str) -> Vec<i32> {
     text.bytes().map(|byte| i32::from(byte) + 32).collect()
 }
 
-/// Words and bytes to text.
+/// The text of tokens, which may be words or bytes.
 pub(super) fn detokenize(tokens: &[i32]) -> String {
     let mut bytes = Vec::new();
     for (i, token) in tokens.iter().enumerate() {
@@ -132,7 +132,7 @@ pub(super) fn detokenize(tokens: &[i32]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The finaliser of splitmix64.
+/// The last step of splitmix64.
 fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

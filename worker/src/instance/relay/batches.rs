@@ -1,4 +1,4 @@
-//! The events of one tick, sorted by the session they are for: one lock and one wake per session.
+//! The events of a tick, grouped by session: one lock and one wake-up per session.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use muster_proto::v1::SequenceEvents;
 
 use crate::session::outbox::Outbox;
 
-/// Events on their way to their sessions. Keeps its memory from tick to tick.
+/// Events for sessions. Keeps its memory from tick to tick.
 #[derive(Debug, Default)]
 pub(super) struct Batches(Vec<Batch>);
 
@@ -18,7 +18,7 @@ struct Batch {
 }
 
 impl Batches {
-    /// Adds events; few sessions share an engine, so they are searched.
+    /// Adds events. The session is searched in a list, since few sessions share an engine.
     pub(super) fn add(&mut self, outbox: &Arc<Outbox>, sequence: SequenceEvents, bulky: bool) {
         if let Some(batch) = self.0.iter_mut().find(|batch| Arc::ptr_eq(&batch.outbox, outbox)) {
             batch.sequences.push(sequence);
@@ -32,7 +32,7 @@ impl Batches {
         }
     }
 
-    /// Hands everything over. A session without events in this tick is let go, so that a closed one is not kept alive.
+    /// Delivers all events. A session without events in this tick is dropped, so that a closed one is not kept alive.
     pub(super) fn flush(&mut self) {
         self.0.retain_mut(|batch| {
             let used = !batch.sequences.is_empty();

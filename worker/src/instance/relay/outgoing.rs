@@ -1,13 +1,13 @@
-//! Commands that wait until the engine takes them.
+//! Commands that wait until the engine accepts them.
 
 use std::collections::VecDeque;
 
 use muster_proto::v1::{Credit, SessionCommand, session_command::Kind as Command};
 
-/// From here on, a credit joins an earlier one for the same handle.
+/// From this length on, a credit is merged with an earlier one for the same handle.
 const MERGE_FROM: usize = 64;
 
-/// Bounded by what runs: a start and a cancel per request, and its credits, which merge.
+/// The commands. Their number is limited: a start and a cancel per running request, and merged credits.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing(VecDeque<SessionCommand>);
 
