@@ -1,4 +1,4 @@
-//! Tables of parameters and settings: one row for each field that has such an option (`muster/v1/options.proto`).
+//! Generates the tables of parameters and settings: one row per field that has such an option (`muster/v1/options.proto`).
 
 use std::{error::Error, fmt::Write as _};
 
@@ -43,7 +43,7 @@ fn rows(pool: &DescriptorPool, message: &str, option: &str, make: Make) -> Resul
     Ok(out)
 }
 
-/// What the option of a field says.
+/// The option of a field.
 struct Row<'a>(&'a DynamicMessage);
 
 impl Row<'_> {
@@ -211,13 +211,13 @@ fn list(row: &Row<'_>) -> String {
     format!("Kind::Words {{ words: &{:?}, most: {most} }}", row.words("words"))
 }
 
-/// What a setting's sentence says before it tells what the message has where nothing was said.
+/// The part of a setting's sentence before `; `, which leaves out the meaning of zero or empty.
 fn meaning(comment: &str) -> String {
     let what = comment.split("; ").next().unwrap_or_default();
     format!("{}.", what.trim_end_matches('.'))
 }
 
-/// The sentence before a field.
+/// The comment before a field.
 fn comment(field: &FieldDescriptor) -> Result<String, Box<dyn Error>> {
     let file = field.parent_file();
     let places = file.file_descriptor_proto().source_code_info.iter();

@@ -1,4 +1,5 @@
-//! Accepting connections, alike in every process: nobody outside can make it spin, run out of files, or hold places without a word.
+//! Accepts connections, in the same way in every process. Outsiders can neither make it use the CPU in a loop, nor use up its files, nor
+//! occupy places with silent connections.
 //!
 //! ```text
 //!   a place is free ──► accept ──► options set ──► served ──► closed: the place is free again
@@ -6,8 +7,9 @@
 //!        └────────────────┘
 //! ```
 //!
-//! Invariants: a failing `accept` is never retried at once; a listener takes at most half of the process's files ([`Places`]), so that the
-//! process can still do what it is there for; on internal sockets a connection without the first bytes of HTTP/2 is closed after [`GREETING`].
+//! Invariants: a failed `accept` is never retried at once. A listener takes at most half of the process's files ([`Places`]), so that the
+//! process can still do its work. On internal sockets a connection is closed after [`GREETING`] unless it has sent the first bytes of
+//! HTTP/2.
 
 use std::{
     io::{self, ErrorKind},
@@ -34,18 +36,18 @@ use crate::{
     trust::Peer,
 };
 
-/// Most connections at a time on an internal listener: one for each of ten thousand workers and some, as far as there are files.
+/// Number of connections on an internal listener: one for each of ten thousand workers and some more, if there are enough files.
 const INTERNAL_PLACES: usize = 1 << 14;
-/// Longest time until a connection on an internal listener speaks HTTP/2.
+/// Time for a connection on an internal listener to begin with HTTP/2.
 pub const GREETING: Duration = Duration::from_secs(30);
-/// Length of what HTTP/2 begins with (RFC 9113, 3.4).
+/// Length of HTTP/2's first bytes (RFC 9113, 3.4).
 const PREFACE_BYTES: usize = 24;
-/// Pause after an accept that failed; connections wait in the kernel's queue meanwhile.
+/// Pause after a failed accept; connections wait in the kernel's queue.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The same trouble is logged this often.
+/// Interval at which the same problem is logged.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
-/// How many connections there may be at a time; listeners may share it.
+/// A limit on the number of connections. Several listeners may share it.
 #[derive(Clone, Debug)]
 pub struct Places {
     free: Arc<Semaphore>,
@@ -59,7 +61,7 @@ pub struct Place {
 }
 
 impl Places {
-    /// At most `most`, and never more than half of the files that this process may open.
+    /// At most `most` places, and at most half of the files that this process may open.
     #[must_use]
     pub fn new(most: usize) -> Self {
         let half = usize::try_from(process::file_limit() / 2).unwrap_or(usize::MAX);
@@ -70,22 +72,22 @@ impl Places {
         }
     }
 
-    /// Whether less than a quarter of them is free.
+    /// Whether less than a quarter of the places is free.
     #[must_use]
     pub fn are_scarce(&self) -> bool {
         self.free.available_permits() < self.all.div_ceil(4)
     }
 }
 
-/// A bound socket of either kind, whose connections are counted and cared for.
+/// A bound socket of either kind, with its connection limit and options.
 #[derive(Debug)]
 pub struct Listener {
     kind: Kind,
     care: Care,
     places: Places,
-    /// For the next connection.
+    /// The place for the next connection.
     place: Next,
-    /// After an accept that failed.
+    /// Runs after a failed accept.
     pause: Option<Pin<Box<Sleep>>>,
     failed: Rarely,
     full: Rarely,
@@ -95,16 +97,16 @@ pub struct Listener {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    /// Its file is removed when the listener is dropped.
+    /// The socket's file is removed when the listener is dropped.
     Unix(UnixListener, SocketFile, Callers),
 }
 
 /// Who may connect to a unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callers {
-    /// Processes of this user, and root's.
+    /// Processes of this user and of root.
     Own,
-    /// Whoever may open its file.
+    /// Everybody who may open its file.
     Anyone,
 }
 
@@ -126,14 +128,14 @@ impl std::fmt::Debug for Next {
     }
 }
 
-/// Removes a socket's file at the end, unless it is another's by now.
+/// Removes a socket's file when dropped, unless the file belongs to another socket by now.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
     mark: Mark,
 }
 
-/// Tells a file from a later one of the same path; numbers of inodes are used again.
+/// Identifies a file, since a later file with the same path may have the same inode number.
 type Mark = (u64, Option<SystemTime>);
 
 impl SocketFile {
@@ -153,25 +155,25 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if Self::mark(&self.path).is_ok_and(|mark| mark == self.mark) {
-            // Nothing can be done about a failure, and a stale file is replaced at the next bind.
+            // A failure has no consequence: a stale file is replaced at the next bind.
             drop(std::fs::remove_file(&self.path));
         }
     }
 }
 
 impl Listener {
-    /// Binds `address` for our own processes. A socket file that nobody serves any more is replaced. `callers` is about unix sockets.
+    /// Binds `address` for Muster's own processes. A socket file that nobody serves is replaced. `callers` applies to unix sockets.
     ///
     /// # Errors
-    /// The address is taken, unreachable or not permitted.
+    /// The address is in use, unreachable or not permitted.
     pub async fn bind(address: &Address, callers: Callers) -> io::Result<Self> {
         Self::bind_with(address, callers, Care::INTERNAL, Places::new(INTERNAL_PLACES)).await
     }
 
-    /// Binds `address`, with this care for connections and this many of them.
+    /// Binds `address` with these options for connections and this limit on their number.
     ///
     /// # Errors
-    /// The address is taken, unreachable or not permitted.
+    /// The address is in use, unreachable or not permitted.
     pub async fn bind_with(
         address: &Address,
         callers: Callers,
@@ -219,10 +221,10 @@ impl Listener {
         }
     }
 
-    /// The address really bound (port 0 replaced).
+    /// The address that was bound, with the real port in place of port 0.
     ///
     /// # Errors
-    /// The operating system does not say.
+    /// The operating system does not tell.
     pub fn address(&self) -> io::Result<Address> {
         match &self.kind {
             Kind::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
@@ -230,7 +232,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, and its place. Never fails: what keeps it from accepting is logged, and it tries again later.
+    /// Waits for the next connection and its place. Never fails: errors are logged and accepting goes on later.
     pub async fn accept(&mut self) -> (Socket, Place) {
         std::future::poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -333,7 +335,7 @@ impl Kind {
     }
 }
 
-/// Whether an error is that of the connection which was to be accepted, not of this process or system (accept(2), "Error handling").
+/// Whether an error is about the connection and not about this process or system (accept(2), "Error handling").
 fn concerns_one(error: &io::Error) -> bool {
     use ErrorKind as Is;
     matches!(
@@ -351,7 +353,7 @@ fn concerns_one(error: &io::Error) -> bool {
     )
 }
 
-/// Says something at most once a minute, and then how often there was reason to.
+/// Logs a message at most once a minute, with the number of times it happened.
 #[derive(Debug, Default)]
 struct Rarely {
     said: Option<Instant>,
@@ -374,7 +376,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == ErrorKind::AddrInUse => match UnixStream::connect(path).await {
             Ok(_) => Err(error),
             Err(_) => {
-                // Its listener may just have removed it.
+                // Its listener may have removed it a moment ago.
                 match std::fs::remove_file(path) {
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                     Ok(()) | Err(_) => {}
@@ -386,7 +388,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// For tonic: connections of our own processes, which speak HTTP/2 at once.
+/// For tonic: connections of Muster's own processes, which speak HTTP/2 at once.
 impl Stream for Listener {
     type Item = io::Result<Accepted>;
 
@@ -400,11 +402,11 @@ impl Stream for Listener {
     }
 }
 
-/// A connection that has its place, and must say what it is.
+/// A connection with its place that must still identify itself.
 #[derive(Debug)]
 pub struct Accepted {
     socket: Socket,
-    /// Until the first bytes have come: when they must have, and how many are missing. What they are is checked by who reads them.
+    /// Until the first bytes have come: the deadline, and the number of missing bytes. Whoever reads the bytes checks them.
     greeting: Option<(Pin<Box<Sleep>>, usize)>,
     _place: Place,
 }

@@ -1,4 +1,4 @@
-//! Between the wire and the core's types, where more than one part needs it.
+//! Conversions between wire types and core types that several parts need.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use muster_core::{DeviceKind, ModelType};
 
 use crate::v1;
 
-/// An enum's value that this build does not know, or that must not be sent.
+/// A value of an enum that this version does not know, or that must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {0} has an unknown value")]
 pub struct UnknownValue(pub &'static str);
@@ -63,7 +63,7 @@ impl TryFrom<v1::DeviceKind> for DeviceKind {
     }
 }
 
-/// A span of time for the wire; what does not fit is the longest that does.
+/// A duration as a message. One that is too long becomes the longest possible.
 #[must_use]
 pub fn span(span: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(span).unwrap_or(prost_types::Duration {
@@ -72,7 +72,7 @@ pub fn span(span: Duration) -> prost_types::Duration {
     })
 }
 
-/// A span of time from the wire; a negative one is none at all.
+/// A duration from a message; none if it is negative.
 #[must_use]
 pub fn span_from(span: Option<prost_types::Duration>) -> Option<Duration> {
     span.and_then(|span| Duration::try_from(span).ok())

@@ -1,8 +1,8 @@
-//! What our processes know about disks: serving needs none of them.
+//! Errors about full disks. Serving needs no disk.
 
 use std::io;
 
-/// The disk, and not what was asked of it, is the reason of a failure: it is full, over its quota, or takes no writes.
+/// Whether a failure is due to the disk: it is full, over its quota, or read-only.
 #[must_use]
 pub fn no_room(error: &io::Error) -> bool {
     matches!(

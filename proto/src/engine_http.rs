@@ -1,15 +1,15 @@
-//! What of an engine's own HTTP callers may reach, by family of runtimes: the gateway asks for nothing else, and the worker passes nothing else on. An engine
-//! has routes that run commands and read files.
+//! The routes of engines' own HTTP that callers may reach, by family of runtimes. The gateway and the worker both pass on nothing else,
+//! because engines also have routes that run commands and read files.
 
 use muster_core::runtime::Family;
 
-/// A route of an engine's own HTTP.
+/// A route of an engine's HTTP.
 struct Route {
     family: Family,
     method: &'static str,
-    /// Segments; `{}` stands for a number.
+    /// Path segments; `{}` stands for a number.
     path: &'static str,
-    /// Queries that may follow, whole.
+    /// The queries that are allowed, each as a whole.
     queries: &'static [&'static str],
 }
 
@@ -36,7 +36,7 @@ const ROUTES: [Route; 7] = [
     route("POST", "/v1/audio/transcriptions", &[]),
 ];
 
-/// Whether the engines of a family of runtimes are asked this; `target` is a path with its query.
+/// Whether a request to an engine of this family is passed on. `target` is a path with its query.
 #[must_use]
 pub fn allows(family: Family, method: &str, target: &str) -> bool {
     let (path, query) = match target.split_once('?') {
@@ -51,7 +51,7 @@ pub fn allows(family: Family, method: &str, target: &str) -> bool {
     })
 }
 
-/// Segment by segment, so that nothing is left to anybody's reading of dots, escapes or doubled slashes.
+/// Compares segment by segment, so that dots, escapes or doubled slashes cannot be read in two ways.
 fn same(pattern: &str, path: &str) -> bool {
     let number =
         |text: &str| !text.is_empty() && text.len() < 10 && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// `POST /tools` ran any command (issue 10, holes, 1).
+    /// Regression (issue 10, holes, 1): `POST /tools` ran any command.
     #[test]
     fn an_engines_tools_and_files_are_out_of_reach() {
         for (method, target) in [

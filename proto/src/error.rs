@@ -1,4 +1,4 @@
-//! Errors between processes: the core's [`Error`] as [`ErrorInfo`], inside gRPC as a typed detail of the status.
+//! Errors in messages: the core's [`Error`] as [`ErrorInfo`], and in gRPC statuses as a typed detail.
 
 use std::{fmt, time::Duration};
 
@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use crate::v1::ErrorInfo;
 
-/// The detail that holds a code which this build does not know; the error itself is [`Code::Internal`].
+/// The detail with the name of a code that this version does not know; the error then has [`Code::Internal`].
 const UNKNOWN_CODE: &str = "code";
 
 impl From<Error> for ErrorInfo {
@@ -47,15 +47,15 @@ impl fmt::Display for ErrorInfo {
     }
 }
 
-/// Errors as gRPC statuses.
+/// Converts errors to and from gRPC statuses.
 pub trait StatusExt: Sized {
-    /// As a gRPC status that carries this error as a typed detail.
+    /// A gRPC status with this error as a typed detail.
     fn into_status(self) -> tonic::Status;
-    /// Reads the error out of a gRPC status; a status of foreign origin becomes the nearest code.
+    /// The error in a gRPC status. A status of other software gets the nearest code.
     fn from_status(status: &tonic::Status) -> Self;
 }
 
-/// `google.rpc.Status`, as gRPC puts it into `grpc-status-details-bin`.
+/// `google.rpc.Status`, which gRPC puts into `grpc-status-details-bin`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]
@@ -93,7 +93,7 @@ impl StatusExt for Error {
     }
 }
 
-/// A code's gRPC status.
+/// The gRPC status of a code.
 pub(crate) const fn grpc(code: Code) -> tonic::Code {
     tonic::Code::from_i32(code.grpc() as i32)
 }

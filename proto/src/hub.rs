@@ -1,19 +1,19 @@
-//! Names of checkpoints in a hub: `ORG/NAME` or `ORG/NAME:VARIANT` (seed 000, `checkpoint`).
+//! Names of checkpoints on a hub: `ORG/NAME` or `ORG/NAME:VARIANT` (seed 000, `checkpoint`).
 //!
-//! A path never reads as such a name: it begins with `/`, `.` or `~`, or has more than one `/`, or is a file name that ends in `.gguf`.
+//! A path is never such a name: it begins with `/`, `.` or `~`, or has more than one `/`, or is a file name that ends in `.gguf`.
 
 use std::{fmt, str::FromStr};
 
 use crate::v1::HubCheckpoint;
 
-/// A checkpoint's name.
+/// The name of a checkpoint on a hub.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HubName {
     repo: String,
     variant: String,
 }
 
-/// Why a text is no such name.
+/// The text is not the name of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no checkpoint of a hub: want ORG/NAME or ORG/NAME:VARIANT")]
 pub struct HubNameError(String);
@@ -25,13 +25,13 @@ impl HubName {
         &self.repo
     }
 
-    /// Quantisation or file; empty = the usual one.
+    /// Quantisation or file; empty = the repository's usual one.
     #[must_use]
     pub fn variant(&self) -> &str {
         &self.variant
     }
 
-    /// As a checkpoint of the wire; `folder` = the whole repository.
+    /// The name as a message; `folder` = the whole repository.
     #[must_use]
     pub fn checkpoint(&self, mmproj: &str, folder: bool) -> HubCheckpoint {
         HubCheckpoint {
@@ -43,7 +43,7 @@ impl HubName {
     }
 }
 
-/// Whether a path of a repository is safe to make below a directory: relative, without `.` and `..`.
+/// Whether a repository's path can be created below a directory safely: it is relative and has no `.` or `..`.
 #[must_use]
 pub fn is_plain_path(path: &str) -> bool {
     !path.is_empty()
@@ -53,14 +53,14 @@ pub fn is_plain_path(path: &str) -> bool {
             .all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Whether a text is a repository's name: two parts of letters, digits, `-`, `_` and `.`.
+/// Whether a text is the name of a repository: two parts of letters, digits, `-`, `_` and `.`.
 #[must_use]
 pub fn is_repo(text: &str) -> bool {
     let plain = |part: &str| {
         let bytes = || part.bytes();
         bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
             && bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-            // The cache's directories are named with `--` between the parts.
+            // Names of the cache's directories have `--` between the parts.
             && !part.contains("--")
             && !part.contains("..")
     };

@@ -1,19 +1,19 @@
 //! The wire of Muster: `muster.v1` messages and services, and what every process needs to speak them alike.
 //!
 //! * [`v1`]: generated messages, clients and servers.
-//! * [`convert`]: between these and the core's types (`muster-core`).
+//! * [`convert`]: conversions to the core's types (`muster-core`).
 //! * [`error`]: errors as messages and as gRPC statuses.
-//! * [`engine_http`]: what of an engine's own HTTP is passed on.
+//! * [`engine_http`]: the routes of engines' own HTTP that are passed on.
 //! * [`net`]: addresses (`HOST:PORT`, `unix:PATH`), and the settings of internal channels (PROTOCOL.md 20). [`accept`]: listeners.
-//! * [`trust`]: who may call what, and what callers show.
+//! * [`trust`]: who may call what, and callers' credentials.
 //! * [`trace`]: W3C trace context, from HTTP headers to the engine.
 //! * [`oai`]: typed chats as OpenAI JSON, for engines that read it.
-//! * [`parameters`]: what requests may say of how tokens are chosen, one row each.
-//! * [`settings`]: what a model's load may be given, one row each.
-//! * [`overrides`]: settings for one load (seed 001), checked and folded into a definition.
-//! * [`hub`]: names of checkpoints in a hub.
-//! * [`private`]: directories that nobody else can change.
-//! * [`process`]: logging, readiness over sd_notify and the shutdown signal, alike in every process.
+//! * [`parameters`]: request parameters, one row each.
+//! * [`settings`]: load settings, one row each.
+//! * [`overrides`]: settings for one load (seed 001), checked and merged into a definition.
+//! * [`hub`]: names of checkpoints on a hub.
+//! * [`private`]: directories that other users cannot change.
+//! * [`process`]: logging, readiness over sd_notify and the shutdown signal, the same in every process.
 //!
 //! Architecture invariant: this crate knows no policy, no device and no engine.
 #![forbid(unsafe_code)]
@@ -57,17 +57,17 @@ pub mod trust;
 
 pub use error::StatusExt;
 
-/// Largest gRPC message accepted anywhere between our processes, in bytes. tonic's default for decoding is 4 MiB: set both sides.
+/// Largest gRPC message between Muster's processes, in bytes. tonic's default for decoding is 4 MiB, so both sides must set it.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// Metadata key of `Inference.Session`: the id of the gateway whose session it is.
+/// Metadata key of `Inference.Session` with the gateway's id.
 pub const GATEWAY_ID_KEY: &str = "muster-gateway-id";
 
-/// Version of the worker ⇄ controller protocol spoken by this build.
+/// Version of the protocol between worker and controller.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Version of the software, as all processes report it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Feature of `Hello` and `Welcome`: the worker obeys `FilesOrder`.
+/// Feature in `Hello` and `Welcome`: the worker carries out `FilesOrder`.
 pub const MODEL_FILES: &str = "model_files";

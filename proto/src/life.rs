@@ -1,14 +1,14 @@
-//! Whether a process is alive, as its supervisor and whoever asks for its health should know: all that it cannot do without goes on.
+//! Whether a process is alive, for its supervisor and for health checks: all the parts that it needs make progress.
 //!
 //! ```text
 //!   task or thread ── holds ──► Part ── beats ──► Life ──► watchdog ──► supervisor (systemd, `muster up`): no sign of life, no process
 //!                                └── dropped: the task ended or panicked ──► `ended` ──► the process ends, and is started again
 //! ```
 //!
-//! Invariants: a part that ends by itself ends its process, since half a process helps nobody; a sign of life comes from the loop itself and never
-//! from a task beside it, which would go on when the loop stands still.
+//! Invariants: a part that ends by itself ends its process, because half a process helps nobody. A sign of life comes from the loop itself,
+//! never from a task beside it, which would go on when the loop is stuck.
 //!
-//! The mutex is held for a few moves and never across an await: a std one is enough.
+//! The mutex is held for a few assignments and never across an await: a std one is enough.
 
 use std::{
     sync::{
@@ -20,19 +20,19 @@ use std::{
 
 use tokio::sync::watch;
 
-/// Loops beat at least this often.
+/// Longest time between two signs of life of a loop.
 pub const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// A loop that has not beaten for so long stands still: longer than any work it does in one go, on a busy machine too.
+/// Time without a sign of life after which a loop counts as stuck: longer than any work it does without a break, even on a busy machine.
 pub const STILL_AFTER: Duration = Duration::from_secs(8);
 
-/// The parts of a process; cheap to clone.
+/// The parts of a process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Life(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     parts: Mutex<Vec<Weak<Pulse>>>,
-    /// The first part that ended though the process was not on its way out.
+    /// The first part that ended while the process was not shutting down.
     ended: watch::Sender<State>,
 }
 
@@ -48,7 +48,7 @@ enum State {
 struct Pulse {
     name: String,
     born: Instant,
-    /// Milliseconds from then to the last beat.
+    /// Milliseconds from `born` to the last sign of life.
     last: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl Default for Life {
 }
 
 impl Life {
-    /// A part without which the process is of no use. Whoever does its work holds it.
+    /// Adds a part that the process needs. The task that does its work holds the value.
     #[must_use]
     pub fn part(&self, name: impl Into<String>) -> Part {
         let pulse = Arc::new(Pulse {
@@ -86,7 +86,7 @@ impl Life {
         }
     }
 
-    /// A part that stands still; none while all go on.
+    /// A part that is stuck; none if all make progress.
     #[must_use]
     pub fn still(&self) -> Option<String> {
         let parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +95,7 @@ impl Life {
         Some(still.name.clone())
     }
 
-    /// The process is on its way out: from now on parts end in order.
+    /// The process shuts down: from now on parts may end.
     pub fn leaving(&self) {
         self.0.ended.send_if_modified(|state| {
             let alive = *state == State::Alive;
@@ -106,7 +106,7 @@ impl Life {
         });
     }
 
-    /// Resolves with the name of a part that ended by itself: it returned, or it panicked.
+    /// Waits until a part ends by itself (it returned or panicked), and returns its name.
     pub async fn ended(&self) -> String {
         let mut ended = self.0.ended.subscribe();
         let found = ended.wait_for(|state| matches!(state, State::Ended(_))).await;
@@ -118,7 +118,7 @@ impl Life {
     }
 }
 
-/// Membership in a process's life; dropped when its holder ends, for whatever reason.
+/// A part's membership in its process's life; dropped when the holder ends for whatever reason.
 #[derive(Debug)]
 pub struct Part {
     pulse: Arc<Pulse>,
@@ -126,7 +126,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// A sign of life.
+    /// Gives a sign of life.
     pub fn beat(&self) {
         let since = self.pulse.born.elapsed().as_millis();
         self.pulse
@@ -134,7 +134,7 @@ impl Part {
             .store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Does the part's work, and gives signs of life while the task is polled: for work that awaits most of the time.
+    /// Does the part's work and gives signs of life whenever the task is polled; for work that mostly awaits.
     pub async fn run<T>(self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         loop {

@@ -1,7 +1,7 @@
 //! Addresses, and the one place where internal channels get their settings (PROTOCOL.md 20). Who may use them is [`crate::trust`]'s business.
 //!
-//! h2 charges small unread DATA frames against the connection window and ends the *whole connection* when it runs out, and counts resets over a
-//! connection's life. So all internal channels have large, never adaptive windows and no such counters. Back-pressure of one client is credits
+//! h2 charges small unread DATA frames against the connection window and ends the *whole connection* when that runs out; it also counts
+//! resets over a connection's life. So all internal channels have large, fixed windows and no such counters. Credits limit a single client
 //! (PROTOCOL.md 18), never HTTP/2 flow control.
 
 use std::{
@@ -29,12 +29,13 @@ use crate::trust::{Credentials, Peer};
 pub use crate::accept::{Callers, Listener};
 pub use muster_core::address::{Address, AddressError};
 
-/// Connection window of internal channels, in bytes; below 32 MiB h2 cuts streams that tick often.
+/// Connection window of internal channels in bytes. Below 32 MiB h2 cuts streams with frequent ticks.
 pub const CONNECTION_WINDOW: u32 = 64 << 20;
 /// Stream window of internal channels, in bytes.
 pub const STREAM_WINDOW: u32 = 16 << 20;
 const ROOT: u32 = 0;
-/// Most streams at a time on one connection; who wants more waits. Sessions are one stream, so that this is for calls of operators and of waiting loads.
+/// Largest number of streams on one connection; further ones wait. A session is one stream, so this concerns calls of operators and waiting
+/// loads.
 const STREAMS: u32 = 4096;
 const RESET_STREAMS: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +45,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Whether only this machine can reach an address.
 ///
 /// # Errors
-/// Its name means nothing here.
+/// The host name cannot be resolved.
 pub fn is_local(address: &Address) -> io::Result<bool> {
     match address {
         Address::Unix(_) => Ok(true),
@@ -52,22 +53,23 @@ pub fn is_local(address: &Address) -> io::Result<bool> {
     }
 }
 
-/// How soon the kernel gives up on a peer that has vanished without a word: power, cable, or a firewall between.
+/// How soon the kernel gives up on a peer that disappeared without closing the connection (power, cable, a firewall).
 #[derive(Clone, Copy, Debug)]
 pub struct Care {
-    /// Silence before the first probe of a connection that is idle, and between probes.
+    /// Idle time before the first probe, and between probes.
     probe_every: Duration,
-    /// Longest time that what was sent, or a probe, stays unanswered (TCP_USER_TIMEOUT: it counts for probes too, instead of a number of them).
+    /// Longest time for data or a probe to stay unanswered (TCP_USER_TIMEOUT, which replaces the number of probes).
     unanswered: Duration,
 }
 
 impl Care {
-    /// Between our own processes, whose HTTP/2 pings say the same sooner.
+    /// Between Muster's own processes, whose HTTP/2 pings detect it sooner.
     pub const INTERNAL: Self = Self {
         probe_every: Duration::from_secs(10),
         unanswered: Duration::from_secs(30),
     };
-    /// For the public. A client that takes nothing, whose window is shut, is the gateway's to leave: after 90 s, so that a late reader sees why.
+    /// For clients. The gateway closes the connection of a client that does not read after 90 s, so that a late reader still gets the
+    /// error.
     pub const PUBLIC: Self = Self {
         probe_every: Duration::from_secs(30),
         unanswered: Duration::from_secs(100),
@@ -90,7 +92,7 @@ impl Care {
     }
 }
 
-/// Who is at the other end; unknown counts as a stranger.
+/// The user at the other end; unknown counts as a stranger.
 pub(crate) fn peer(stream: &UnixStream) -> Peer {
     let own = geteuid().as_raw();
     match stream.peer_cred() {
@@ -104,15 +106,15 @@ pub(crate) fn peer(stream: &UnixStream) -> Peer {
 pub enum Socket {
     /// TCP with its peer, if known.
     Tcp(TcpStream, Option<SocketAddr>),
-    /// Unix.
+    /// A unix socket.
     Unix(UnixStream),
 }
 
 impl Socket {
-    /// Connects to `address` for our own processes. A unix socket that another user serves is no place for what we have to say.
+    /// Connects to `address` for Muster's own processes. A unix socket of another user is refused.
     ///
     /// # Errors
-    /// Nobody listens there, the wrong one does, or the network says no.
+    /// Nobody listens there, another user does, or the network refuses.
     pub async fn connect(address: &Address) -> io::Result<Self> {
         match address {
             Address::Tcp(text) => {
@@ -122,7 +124,7 @@ impl Socket {
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path).await?;
-                // Root trusts whom it is told to, for example a service that has a user of its own.
+                // Root trusts the address it was given, for example that of a service with a user of its own.
                 if peer(&stream) == Peer::Stranger && !geteuid().is_root() {
                     let message = format!("{} is served by another user", path.display());
                     return Err(io::Error::new(ErrorKind::PermissionDenied, message));
@@ -204,7 +206,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A gRPC server with the settings of internal channels; [`crate::trust::Door`] puts its rule around it.
+/// A gRPC server with the settings of internal channels. [`crate::trust::Door`] adds the access rule.
 pub(crate) fn server() -> Server {
     Server::builder()
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -217,10 +219,10 @@ pub(crate) fn server() -> Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
-/// A channel between our processes; shows on a network who we are.
+/// A channel between Muster's processes. On a network it sends credentials.
 pub type Channel = InterceptedService<Bare, Credentials>;
 
-/// A client endpoint with the settings of internal channels. Its authority is never dialled: `connector` knows where to.
+/// A client endpoint with the settings of internal channels. Its authority is not used to connect; `connector` has the address.
 fn endpoint(address: &Address) -> Endpoint {
     let inside = || Endpoint::from_static("http://muster.internal");
     let endpoint = match address {
@@ -239,7 +241,7 @@ fn endpoint(address: &Address) -> Endpoint {
         .keep_alive_while_idle(true)
 }
 
-/// What is shown at `address`.
+/// The credentials for `address`: none on a unix socket.
 fn shown(address: &Address, credentials: &Credentials) -> Credentials {
     match address {
         Address::Tcp(_) => credentials.clone(),
@@ -257,7 +259,7 @@ pub fn channel_lazy(address: &Address, credentials: &Credentials) -> Channel {
 /// A channel that is connected now.
 ///
 /// # Errors
-/// Nobody listens there, or the network says no.
+/// Nobody listens there, or the network refuses.
 pub async fn channel(
     address: &Address,
     credentials: &Credentials,
@@ -283,8 +285,8 @@ fn connector(
     })
 }
 
-/// Pauses between attempts to reach a process, without end: from the first one, doubled up to the second, and each with a random part of up to as much again,
-/// so that many that lost the same process do not come back in step.
+/// Endless pauses between attempts to reach a process: from the first value, doubled up to the second, each with a random part of up to its
+/// own length, so that many processes which lost the same one do not come back at the same moment.
 pub fn pauses((first, last): (Duration, Duration)) -> impl Iterator<Item = Duration> + Send {
     ExponentialBuilder::default()
         .with_min_delay(first)
@@ -298,7 +300,7 @@ pub fn pauses((first, last): (Duration, Duration)) -> impl Iterator<Item = Durat
 mod tests {
     use super::*;
 
-    /// They were the same in every process: backon's random numbers have a fixed seed without its feature `std`.
+    /// Regression: the pauses were the same in every process, because backon's random numbers have a fixed seed without its feature `std`.
     #[test]
     fn pauses_grow_to_their_bound_and_differ_from_one_another() {
         let (first, last) = (Duration::from_millis(20), Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Typed chats as OpenAI's JSON, for engines that read that: llama.cpp's `common` and every foreign server.
+//! Typed chats as OpenAI's JSON, for engines that read that: llama.cpp's `common` and foreign servers.
 
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ pub fn tools(chat: &Chat) -> Value {
     chat.tools.iter().map(tool).collect()
 }
 
-/// `tool_choice` as OpenAI's JSON; `None` if the request did not say.
+/// `tool_choice` as OpenAI's JSON; `None` if the request did not set it.
 #[must_use]
 pub fn tool_choice(choice: &ToolChoice) -> Option<Value> {
     match choice.kind.as_ref()? {
@@ -99,7 +99,7 @@ fn tool(tool: &Tool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// A JSON object from an `extra_json` field; empty if the field is.
+/// The JSON object in an `extra_json` field; empty if the field is empty.
 #[must_use]
 pub fn object(text: &str) -> Map<String, Value> {
     serde_json::from_str(text).unwrap_or_default()

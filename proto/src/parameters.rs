@@ -1,8 +1,8 @@
-//! Parameters of requests: a row for each, made at build time from the options of its field (`muster/v1/options.proto`).
+//! Request parameters, one row each, made at build time from the options of their fields (`muster/v1/options.proto`).
 //!
-//! Readers of requests, the OpenAPI document, the echo of what is in force, llama.cpp's flags, `llama-server`'s JSON and the embedded engine's own
-//! all go over these rows, so that a parameter that llama.cpp has is two changes: its field, and the line in `worker/llama/shim/sampler.cpp`
-//! that says where llama.cpp keeps it.
+//! Readers of requests, the OpenAPI document, the echo of values in force, llama.cpp's flags, `llama-server`'s JSON and the embedded engine
+//! use these rows. So adding a parameter of llama.cpp's takes two changes: its field, and the line in `worker/llama/shim/sampler.cpp` that
+//! says where llama.cpp stores it.
 
 use serde_json::Map;
 
@@ -10,58 +10,58 @@ use crate::v1;
 
 include!(concat!(env!("OUT_DIR"), "/parameters.rs"));
 
-/// One parameter: field of the message `M`.
+/// A parameter: a field of the message `M`.
 #[derive(Debug)]
 pub struct Parameter<M: 'static> {
-    /// Its name in requests, echoes and engines, which is llama.cpp's.
+    /// llama.cpp's name for it, used in requests, echoes and engines.
     pub name: &'static str,
-    /// Other names that requests may give it.
+    /// Other names for it in requests.
     pub aliases: &'static [&'static str],
     /// One sentence for people.
     pub about: &'static str,
-    /// What it takes.
+    /// The type and range of its value.
     pub kind: Kind,
-    /// What llama.cpp does where neither the request nor the model says otherwise.
+    /// llama.cpp's value where neither the request nor the model sets one.
     pub default: Default,
-    /// -1 stands for the whole context.
+    /// Whether -1 means the whole context.
     pub whole_context: bool,
     /// llama.cpp's flags that set it for all requests of a model.
     pub flags: &'static [&'static str],
-    /// What a message says; none if nothing.
+    /// Its value in a message; none if it is not set.
     pub get: fn(&M) -> Option<Value>,
-    /// Puts it into a message. A value of another kind takes it out.
+    /// Sets it in a message. A value of another type unsets it.
     pub set: fn(&mut M, Value),
 }
 
-/// What a parameter takes; both ends of a range belong to it.
+/// The type and range of a value. Ranges include both ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// A number.
     Float {
-        /// What samplers are defined for.
+        /// The range for which samplers are defined.
         range: (f64, f64),
-        /// What OpenAI's routes take.
+        /// The range on OpenAI's routes.
         openai: (f64, f64),
-        /// The lower end of the range does not belong to it.
+        /// Whether the range excludes its lower end.
         above: bool,
     },
     /// A whole number.
     Int {
-        /// What samplers are defined for.
+        /// The range for which samplers are defined.
         range: (i64, i64),
     },
     /// A switch.
     Bool,
     /// A list of texts.
     Words {
-        /// What it may hold; empty = anything.
+        /// The allowed entries; empty = any.
         words: &'static [&'static str],
-        /// Most entries.
+        /// Largest number of entries.
         most: usize,
     },
 }
 
-/// A default.
+/// A default value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Default {
     /// A number.
@@ -140,10 +140,10 @@ impl Value {
 }
 
 impl Kind {
-    /// Whether samplers are defined for a value.
+    /// Checks that samplers are defined for a value.
     ///
     /// # Errors
-    /// What it must be, to be said after the parameter's name.
+    /// What the value must be; to be written after the parameter's name.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         match (*self, value) {
             (Self::Float { .. }, Value::Float(number)) if !number.is_finite() => {
@@ -170,7 +170,7 @@ impl Kind {
         }
     }
 
-    /// Whether a word of a command line is a value that samplers are defined for; a list's are separated by semicolons.
+    /// Whether samplers are defined for the value in a word of a command line. The entries of a list are separated by semicolons.
     #[must_use]
     pub fn fits(&self, word: &str) -> bool {
         match self {
@@ -187,7 +187,7 @@ impl Kind {
         }
     }
 
-    /// Reads a value out of an engine's JSON; none if it is not of this kind.
+    /// Reads a value from an engine's JSON; none if it has another type.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "samplers compute in f32")]
     pub fn read(&self, json: &serde_json::Value) -> Option<Value> {
@@ -207,7 +207,7 @@ impl Kind {
     }
 }
 
-/// All parameters of one message, in the order of its fields.
+/// All parameters of a message in the order of its fields.
 #[derive(Debug)]
 pub struct Parameters<M: 'static>(&'static [Parameter<M>]);
 
@@ -217,19 +217,19 @@ impl<M> Parameters<M> {
         self.0.iter()
     }
 
-    /// The row of a name.
+    /// The row with this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&'static Parameter<M>> {
         self.iter().find(|row| row.name == name)
     }
 
-    /// What a message says, under the parameters' names.
+    /// The values that a message sets, with the parameters' names.
     pub fn said<'a>(&self, message: &'a M) -> impl Iterator<Item = (&'static str, Value)> + use<'a, M> {
         self.iter()
             .filter_map(|row| Some((row.name, (row.get)(message)?)))
     }
 
-    /// Takes from `base` what `message` does not say itself.
+    /// Takes values from `base` that `message` does not set.
     pub fn fill(&self, message: &mut M, base: &M) {
         for row in self.iter() {
             if (row.get)(message).is_none()
@@ -240,7 +240,7 @@ impl<M> Parameters<M> {
         }
     }
 
-    /// Puts the context's length where -1 stands for it, and where more than it is said.
+    /// Replaces -1 and values beyond the context by the context's length, where that applies.
     pub fn within(&self, message: &mut M, context: u32) {
         for row in self.iter().filter(|row| row.whole_context) {
             if let Some(Value::Int(tokens)) = (row.get)(message) {
@@ -254,7 +254,7 @@ impl<M> Parameters<M> {
         }
     }
 
-    /// The first value that samplers are not defined for.
+    /// Finds the first value for which samplers are not defined.
     ///
     /// # Errors
     /// The parameter, and a sentence about it.
@@ -271,7 +271,7 @@ impl<M> Parameters<M> {
 }
 
 impl<M: std::default::Default> Parameters<M> {
-    /// What an engine shows under the parameters' names.
+    /// Reads values that an engine shows under the parameters' names.
     #[must_use]
     pub fn read(&self, shown: &Map<String, serde_json::Value>) -> M {
         let mut message = M::default();

@@ -1,7 +1,7 @@
-//! Directories that nobody else can look into, change, or put in the place of ours: for sockets, records of processes, and state.
+//! Directories that other users can neither read, change, nor replace: for sockets, records of processes, and state.
 //!
-//! Every component of a path is opened by itself and looked at ([`walk`]), so that nothing can be swapped between look and use; from then on
-//! names are taken relative to the open directory, and symbolic links are not followed.
+//! Each component of a path is opened and checked by itself ([`walk`]), so that nothing can be replaced between check and use. After that,
+//! names are resolved relative to the open directory, and symbolic links are not followed.
 //!
 //! ```text
 //!   /            tmp            muster-1000          w0                 4f2a…
@@ -29,39 +29,36 @@ use rustix::{
     process::{getegid, geteuid},
 };
 
-/// Symbolic links on the way; more are a loop.
+/// Largest number of symbolic links on the way; more are a loop.
 const MOST_LINKS: usize = 32;
-/// Directories below each other that are removed; nothing of ours is that deep.
+/// Deepest nesting of directories that is removed; ours are never deeper.
 const DEEPEST: usize = 64;
 const PRIVATE: Mode = Mode::RWXU;
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Why a directory is not used. Each says what to do about it, as far as it does not go without saying.
+/// Why a directory is not used. Each message says what to do about it, if that is not obvious.
 #[derive(Debug, thiserror::Error)]
 pub enum NotPrivate {
-    /// Somebody else could put another thing in its place.
+    /// Another user could replace what is in it.
     #[error("{} belongs to uid {owner}, who could change what is used in it: name another place, or chown it", path.display())]
     Foreign {
-        /// The component of the path.
         path: PathBuf,
-        /// Whose it is.
+        /// User id of the owner.
         owner: u32,
     },
-    /// Others may write.
+    /// Other users may write to it.
     #[error("{} can be written by others (mode {mode:o}): name another place, or chmod go-w it", path.display())]
     Writable {
-        /// The component of the path.
         path: PathBuf,
         /// Its permissions.
         mode: RawMode,
     },
-    /// It was not made for this.
+    /// It was not made for this purpose.
     #[error(
         "{} can be read by others (mode {mode:o}) and holds things that are not ours: name another place, or chmod 700 it",
         path.display()
     )]
     Used {
-        /// The directory.
         path: PathBuf,
         /// Its permissions.
         mode: RawMode,
@@ -69,9 +66,8 @@ pub enum NotPrivate {
     /// The operating system refuses.
     #[error("cannot use {}: {why}", path.display())]
     Io {
-        /// The component of the path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         why: io::Error,
     },
 }
@@ -95,7 +91,7 @@ fn failed(path: &Path) -> impl FnOnce(Errno) -> NotPrivate + use<> {
     }
 }
 
-/// A directory of ours with mode 0700, open.
+/// An open directory of ours with mode 0700.
 #[derive(Debug)]
 pub struct PrivateDir {
     fd: OwnedFd,
@@ -103,8 +99,8 @@ pub struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Opens `path`, made with all its parents if missing. One that others can read is taken, and closed to them, only if it is empty or
-    /// holds `mark`, a file that we keep there.
+    /// Opens `path`, made with all its parents if missing. A directory that others can read is accepted, and closed to them, only if it is
+    /// empty or has `mark`, a file that we keep there.
     ///
     /// # Errors
     /// It is not ours, or others could change it or the way to it.
@@ -128,7 +124,7 @@ impl PrivateDir {
         Ok(dir)
     }
 
-    /// Opens the directory `name` in `base`, both made if missing. Others may read `base`, and write to it if it is sticky as `/tmp` is.
+    /// Opens the directory `name` in `base`, both made if missing. Others may read `base`, and write to it if it is sticky like `/tmp`.
     ///
     /// # Errors
     /// `name` is not ours or open to others, or others could change `base` or the way to it.
@@ -141,7 +137,7 @@ impl PrivateDir {
     /// Makes the directory `name` in this one.
     ///
     /// # Errors
-    /// There is such a thing already, or the operating system refuses.
+    /// The name exists already, or the operating system refuses.
     pub fn make(&self, name: &str) -> Result<Self, NotPrivate> {
         Self::below(&self.fd, &self.path, name, Make::Anew)
     }
@@ -149,7 +145,7 @@ impl PrivateDir {
     /// Opens the directory `name` in this one.
     ///
     /// # Errors
-    /// There is none, it is a link, or it is not ours.
+    /// It does not exist, is a link, or is not ours.
     pub fn enter(&self, name: &OsStr) -> Result<Self, NotPrivate> {
         Self::below(&self.fd, &self.path, name, Make::Never)
     }
@@ -171,7 +167,7 @@ impl PrivateDir {
         made.map_err(failed(&path))?;
         let fd = openat(at, name, WAY, Mode::empty()).map_err(failed(&path))?;
         let stat = fstat(&fd).map_err(failed(&path))?;
-        // A link too: its owner is the better reason.
+        // Checked for a link as well: its owner is the better reason.
         trusted(&stat, &path)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
             return Err(failed(&path)(Errno::NOTDIR));
@@ -183,7 +179,7 @@ impl PrivateDir {
         Ok(dir)
     }
 
-    /// Checks that a directory is ours alone to write to.
+    /// Checks that only we can write to a directory.
     fn ours(fd: &OwnedFd, stat: &Stat, path: &Path) -> Result<Self, NotPrivate> {
         if stat.st_uid != geteuid().as_raw() {
             return Err(NotPrivate::Foreign {
@@ -199,13 +195,12 @@ impl PrivateDir {
         })
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Names of what is in it.
+    /// Names of its entries.
     ///
     /// # Errors
     /// It cannot be read.
@@ -216,13 +211,13 @@ impl PrivateDir {
     /// Opens a file for reading and writing, made with mode 0600 if missing.
     ///
     /// # Errors
-    /// It is a link, no plain file, not ours, or the operating system refuses.
+    /// It is a link, not a plain file, or not ours, or the operating system refuses.
     pub fn file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE;
         self.plain(name, flags)
     }
 
-    /// Takes the lock of this name, for as long as the file is open; `None` if somebody else has it.
+    /// Takes the lock with this name as long as the file is open; `None` if somebody else has it.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -238,14 +233,14 @@ impl PrivateDir {
     /// Reads a file of ours.
     ///
     /// # Errors
-    /// There is none, it is a link, no plain file, not ours, or no text.
+    /// It does not exist, is a link, not a plain file, not ours, or not text.
     pub fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         self.plain(name, OFlags::RDONLY)?.read_to_string(&mut text)?;
         Ok(text)
     }
 
-    /// Writes a file with mode 0600 as a whole: who reads it sees the old one or the new one.
+    /// Writes a file with mode 0600 as a whole: a reader sees the old file or the new one.
     ///
     /// # Errors
     /// The operating system refuses.
@@ -257,7 +252,7 @@ impl PrivateDir {
     }
 
     fn plain(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        // A pipe or a device in its place must not hold us up.
+        // A pipe or a device with that name must not block us.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = openat(&self.fd, name, flags, PRIVATE_FILE)?;
         let stat = fstat(&file)?;
@@ -269,7 +264,7 @@ impl PrivateDir {
         Ok(file.into())
     }
 
-    /// Removes whatever has this name, a directory with all that is in it. Links are removed, not followed.
+    /// Removes whatever has this name, a directory with its contents. Links are removed, not followed.
     ///
     /// # Errors
     /// The operating system refuses.
@@ -285,14 +280,15 @@ enum Make {
     Anew,
 }
 
-/// How a component of a path is opened: for what it is, without following it.
+/// Flags to open a component of a path without following it.
 const WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 fn permissions(stat: &Stat) -> RawMode {
     stat.st_mode & 0o7777
 }
 
-/// Opens a directory, made with its parents if missing. Every directory above it is a passage; it itself is the caller's to judge.
+/// Opens a directory, made with its parents if missing. Every directory above it is checked as a passage; the caller checks the directory
+/// itself.
 fn walk(path: &Path) -> Result<(OwnedFd, Stat), NotPrivate> {
     let full = std::path::absolute(path).map_err(|why| NotPrivate::Io {
         path: path.to_owned(),
@@ -307,7 +303,7 @@ fn walk(path: &Path) -> Result<(OwnedFd, Stat), NotPrivate> {
         let next = here.join(&step);
         let fd = match openat(&at, &step, WAY, Mode::empty()) {
             Err(Errno::NOENT) => {
-                // Who else makes it at the same time makes it no worse: it is looked at now.
+                // If another process makes it at the same time, that is fine: it is checked next.
                 match mkdirat(&at, &step, PRIVATE) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(errno) => return Err(failed(&next)(errno)),
@@ -340,7 +336,7 @@ fn walk(path: &Path) -> Result<(OwnedFd, Stat), NotPrivate> {
     Ok((at, stat))
 }
 
-/// The components of a path, last first.
+/// The components of a path, the last first.
 fn steps(path: &Path) -> Vec<OsString> {
     let real = path
         .components()
@@ -350,7 +346,7 @@ fn steps(path: &Path) -> Vec<OsString> {
     steps
 }
 
-/// Root can do everything anyway.
+/// Checks that a directory belongs to us or to root, who can do everything anyway.
 fn trusted(stat: &Stat, path: &Path) -> Result<(), NotPrivate> {
     if stat.st_uid == 0 || stat.st_uid == geteuid().as_raw() {
         return Ok(());
@@ -361,7 +357,7 @@ fn trusted(stat: &Stat, path: &Path) -> Result<(), NotPrivate> {
     })
 }
 
-/// Checks that nobody else can replace what is in a directory. A group of which only we are members by custom, our own, may write.
+/// Checks that no other user can replace what is in a directory. Our own group may write, since by custom only we are in it.
 fn passage(stat: &Stat, path: &Path) -> Result<(), NotPrivate> {
     trusted(stat, path)?;
     let mode = permissions(stat);

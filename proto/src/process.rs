@@ -1,4 +1,4 @@
-//! What every process does alike: logging, the limit of open files, readiness, the shutdown signal.
+//! What every process does in the same way: logging, the limit of open files, readiness, the shutdown signal.
 
 use std::{
     io,
@@ -17,16 +17,16 @@ use crate::{life::Life, net::Address};
 /// Levels of `--log-level`; Lemonade's names (seed 000).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Only what ends the process.
+    /// Only failures that end the process.
     Critical,
     /// Failures.
     Error,
-    /// And what looks wrong.
+    /// In addition, what looks wrong.
     Warning,
-    /// And what operators want to see.
+    /// In addition, what operators want to see.
     #[default]
     Info,
-    /// And what helps find a bug.
+    /// In addition, what helps to find a bug.
     Debug,
     /// Everything.
     Trace,
@@ -79,7 +79,7 @@ impl std::fmt::Display for LogLevel {
     }
 }
 
-/// The level, and how to change it; set once a process has begun to log.
+/// The level and a way to change it; set when the process begins to log.
 static LOGGING: OnceLock<Logging> = OnceLock::new();
 
 struct Logging {
@@ -88,7 +88,7 @@ struct Logging {
     change: Box<dyn Fn(EnvFilter) + Send + Sync>,
 }
 
-/// Changes the level while the process runs, over `RUST_LOG` too. Without logging nothing happens.
+/// Changes the level while the process runs, even if `RUST_LOG` is set. Does nothing if logging was not set up.
 pub fn set_log_level(level: LogLevel) {
     let Some(logging) = LOGGING.get() else { return };
     (logging.change)(EnvFilter::new(level.filter()));
@@ -105,7 +105,7 @@ pub fn log_level() -> LogLevel {
     })
 }
 
-/// Sends logs to standard error. `RUST_LOG` wins over `level`.
+/// Sends logs to standard error. `RUST_LOG` overrides `level`.
 pub fn init_logging(level: LogLevel) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.filter()));
     let subscriber = fmt()
@@ -114,23 +114,23 @@ pub fn init_logging(level: LogLevel) {
         .with_ansi(false)
         .with_filter_reloading();
     let handle = subscriber.reload_handle();
-    // It fails only when the subscriber is gone, and with it what there was to change.
+    // This fails only when the subscriber is gone.
     let change = Box::new(move |filter| drop(handle.reload(filter)));
     let level = Mutex::new(level);
-    // A second call in one process (tests) keeps the first one's, here and below.
+    // A second call in the same process (tests) keeps the first one's, here and below.
     drop(LOGGING.set(Logging { level, change }));
     let subscriber = subscriber.finish();
-    // A second call in one process (tests) keeps the first subscriber.
+    // A second call in the same process (tests) keeps the first subscriber.
     drop(tracing::subscriber::set_global_default(subscriber));
 }
 
-/// Most files a process of ours asks for. Some systems allow a thousand million, and programs that engines are made of walk over all of them.
+/// Largest limit of open files that is asked for. Some systems allow a thousand million, and libraries in engines loop over all of them.
 const FILES: u64 = 1 << 16;
 
-/// Raises the limit of open files as far as this process may: connections are files, and the soft limit is often 1,024.
+/// Raises the limit of open files as far as allowed: connections are files, and the soft limit is often 1,024.
 pub fn raise_file_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // None = without a limit.
+    // None = no limit.
     let wanted = maximum.map_or(FILES, |maximum| maximum.min(FILES));
     if current.is_none_or(|current| current >= wanted) {
         return;
@@ -144,14 +144,14 @@ pub fn raise_file_limit() {
     }
 }
 
-/// Files that this process may have open.
+/// Number of files that this process may have open.
 #[must_use]
 pub fn file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(FILES)
 }
 
-/// Tells the supervisor (systemd, `muster up`, the test harness) that this process is ready, and where it listens:
-/// `READY=1` and `MUSTER_ADDRESS=…` to `$NOTIFY_SOCKET`. Without that variable nothing happens.
+/// Tells the supervisor (systemd, `muster up`, the test harness) that this process is ready, and its address: `READY=1` and
+/// `MUSTER_ADDRESS=…` to `$NOTIFY_SOCKET`. Does nothing without that variable.
 pub fn notify_ready(address: &Address) {
     let address = format!("MUSTER_ADDRESS={address}");
     notify(&[
@@ -160,13 +160,13 @@ pub fn notify_ready(address: &Address) {
     ]);
 }
 
-/// Tells the supervisor that this process is on its way out.
+/// Tells the supervisor that this process is shutting down.
 pub fn notify_stopping() {
     notify(&[sd_notify::NotifyState::Stopping]);
 }
 
-/// Tells the supervisor that this process lives, as long as all its parts do, four times in the time after which it would be given up
-/// (`$WATCHDOG_USEC`; systemd's `WatchdogSec`, `muster up --watchdog`). Without a watchdog only the log says what stands still.
+/// Gives the supervisor signs of life as long as all parts make progress, four times within the watchdog's time (`$WATCHDOG_USEC`;
+/// systemd's `WatchdogSec`, `muster up --watchdog`). Without a watchdog it only logs parts that are stuck.
 pub async fn show_life(life: Life) {
     let watchdog = sd_notify::watchdog_enabled();
     let pause = watchdog.unwrap_or(DEFAULT_WATCHDOG) / 4;
@@ -180,10 +180,10 @@ pub async fn show_life(life: Life) {
     }
 }
 
-/// What the pause between two looks comes from where nobody watches.
+/// Time from which the interval of the checks follows if there is no watchdog.
 const DEFAULT_WATCHDOG: Duration = Duration::from_secs(20);
 
-/// `WATCHDOG=1`, without ever waiting: a supervisor that stands still itself must not stop us.
+/// Sends `WATCHDOG=1` without waiting: a stuck supervisor must not stop us.
 fn pat() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;

@@ -1,7 +1,7 @@
-//! Settings of a model's load: a row for each, made at build time from the options of its field (`muster/v1/options.proto`).
+//! Load settings, one row each, made at build time from the options of their fields (`muster/v1/options.proto`).
 //!
-//! The configuration's reader, the Runtime Admin API's names, llama.cpp's flags and both engines' command lines go over these rows, so that a setting is two
-//! changes: its field, and where the runtime uses it.
+//! The configuration's reader, the Runtime Admin API, llama.cpp's flags and both engines' command lines use these rows. So adding a setting
+//! takes two changes: its field, and the place where the runtime uses it.
 
 use serde_json::Value;
 
@@ -12,40 +12,40 @@ use crate::{
 
 include!(concat!(env!("OUT_DIR"), "/settings.rs"));
 
-/// One setting: a field of [`ModelSettings`]. Values are JSON, as the APIs and configurations have them.
+/// A setting: a field of [`ModelSettings`]. Values are JSON, as in the APIs and configurations.
 #[derive(Debug)]
 pub struct Setting {
-    /// The field.
+    /// Name of the field.
     pub name: &'static str,
-    /// What it sets, in a sentence.
+    /// What it sets, in one sentence.
     pub about: &'static str,
-    /// Its key in the configuration.
+    /// Key in the configuration.
     pub key: &'static str,
-    /// Its names in the Runtime Admin API, for each backend one (seed 001).
+    /// Names in the Runtime Admin API, one per backend (seed 001).
     pub admin: &'static [&'static str],
-    /// What that API shows where nothing was said, as JSON; empty = null.
+    /// What that API shows if the setting is not set, as JSON; empty = null.
     pub unset: &'static str,
-    /// llama.cpp's flags for it; the first is the one that is written.
+    /// llama.cpp's flags for it. Muster writes the first one.
     pub flags: &'static [&'static str],
-    /// What it takes.
+    /// The type of its value.
     pub takes: Takes,
-    /// It names a file.
+    /// Whether it names a file.
     pub path: bool,
-    /// Who may say its flag.
+    /// Who may set its flag.
     pub by: By,
-    /// `muster-llama` honours its flag.
+    /// Whether `muster-llama` has its flag.
     pub ours: bool,
-    /// Those of its names in the Runtime Admin API that one load may set.
+    /// The names in the Runtime Admin API that one load may set.
     pub load: &'static [&'static str],
-    /// A load may say null.
+    /// Whether a load may set it to null.
     pub nullable: bool,
-    /// What is set; none if nothing was said.
+    /// Its value; none if it is not set.
     pub get: fn(&ModelSettings) -> Option<Value>,
-    /// Sets it; null takes it back.
+    /// Sets it; null unsets it.
     pub set: fn(&mut ModelSettings, &Value),
 }
 
-/// The setting that the Runtime Admin API or Lemonade calls so.
+/// The setting with this name in the Runtime Admin API or in Lemonade.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Setting> {
     SETTINGS

@@ -1,7 +1,7 @@
-//! W3C trace context, from the client's HTTP headers to the engine: `traceparent` and `tracestate` travel untouched in [`Start`], and each request at a
-//! worker runs in a [`span`] of that trace.
+//! W3C trace context, from the client's HTTP headers to the engine: `traceparent` and `tracestate` travel unchanged in [`Start`], and each
+//! request at a worker runs in a [`span`] of that trace.
 //!
-//! The spans are what an exporter will find; nothing is exported yet.
+//! The spans are for an exporter; nothing is exported yet.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use tracing::Span;
 
 use crate::v1::Start;
 
-/// Names the trace, the caller's span in it, and whether it is recorded.
+/// The header with the trace's id, the caller's span, and whether it is recorded.
 const PARENT: &str = "traceparent";
 /// Header names of the W3C trace context.
 pub const HEADERS: [&str; 2] = [PARENT, "tracestate"];
 
-/// Picks the trace headers out of HTTP headers, for `Start.trace`. What names no trace is left out, as W3C wants it.
+/// The trace headers among HTTP headers, for `Start.trace`. Invalid ones are left out, as W3C requires.
 #[must_use]
 pub fn from_headers(headers: &http::HeaderMap) -> HashMap<String, String> {
     let pick = |name: &&str| Some(((*name).to_owned(), headers.get(*name)?.to_str().ok()?.to_owned()));
@@ -26,13 +26,13 @@ pub fn from_headers(headers: &http::HeaderMap) -> HashMap<String, String> {
     }
 }
 
-/// The span of one request, which names its trace.
+/// The span of a request, with the id of its trace.
 #[must_use]
 pub fn span(start: &Start) -> Span {
     tracing::debug_span!("request", id = start.request_id, trace = id(&start.trace))
 }
 
-/// The id of the trace (W3C Trace Context, 3.2.2): 32 hexadecimal digits, not all of them 0.
+/// The id of the trace (W3C Trace Context, 3.2.2): 32 hexadecimal digits, not all 0.
 fn id(trace: &HashMap<String, String>) -> Option<&str> {
     let mut parts = trace.get(PARENT)?.split('-');
     let (version, id, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -67,7 +67,7 @@ mod tests {
         let trace = picked(&format!("00-{ID}-b7ad6b7169203331-01"));
         assert_eq!(trace.len(), 2);
         assert_eq!(id(&trace), Some(ID));
-        // A later version may say more.
+        // A later version may have more fields.
         assert_eq!(picked(&format!("01-{ID}-b7ad6b7169203331-01-more")).len(), 2);
     }
 

@@ -1,4 +1,4 @@
-//! Where processes are reached.
+//! Addresses of processes, workers and instances.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::id::{BootId, InstanceId, Missing, WorkerId};
 
-/// Where a process listens: `HOST:PORT` or `unix:PATH`.
+/// Address of a process: `HOST:PORT` or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// Host name or IP address, and port.
@@ -19,7 +19,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Why a text is no address.
+/// The text is not an address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is no address: want HOST:PORT or unix:PATH")]
 pub struct AddressError(String);
@@ -54,7 +54,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a worker is reached: its addresses, the best first, read and joined once. Cheap to clone and to look up by.
+/// The addresses of a worker, the best first. Parsed once; cheap to clone and to look up.
 #[derive(Clone, Debug)]
 pub struct WorkerAddress(Arc<Joined>);
 
@@ -66,10 +66,10 @@ struct Joined {
 }
 
 impl WorkerAddress {
-    /// Reads the addresses that a worker gave of itself; those that mean nothing here are left out.
+    /// Parses the addresses that a worker reported. Those that cannot be parsed are left out.
     ///
     /// # Errors
-    /// None is left.
+    /// None can be parsed.
     pub fn read(texts: &[String]) -> Result<Self, Missing> {
         let mut addresses = texts.iter().filter_map(|text| text.parse::<Address>().ok());
         let first = addresses.next().ok_or(Missing("worker's address"))?;
@@ -80,13 +80,13 @@ impl WorkerAddress {
         Ok(Self(Arc::new(Joined { first, others, text })))
     }
 
-    /// The best one.
+    /// The best address.
     #[must_use]
     pub fn first(&self) -> &Address {
         &self.0.first
     }
 
-    /// All of them, the best first.
+    /// All addresses, the best first.
     pub fn all(&self) -> impl Iterator<Item = &Address> {
         std::iter::once(&self.0.first).chain(&self.0.others)
     }
@@ -112,14 +112,14 @@ impl fmt::Display for WorkerAddress {
     }
 }
 
-/// Where an instance is reached: all that names it, and its worker's address.
+/// The ids of an instance and the address of its worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InstanceAddress {
     pub instance: InstanceId,
     pub worker: WorkerId,
-    /// That worker's process; another one refuses its requests.
+    /// The worker's process; another process refuses the instance's requests.
     pub boot: BootId,
-    /// Where that is reached.
+    /// Addresses of the worker.
     pub at: WorkerAddress,
 }
 

@@ -1,5 +1,5 @@
-//! The one error catalogue (proto/README.md, Errors): each code has a gRPC status, an HTTP status and an OpenAI `type`. An [`Error`] is what parts of Muster
-//! tell one another and the caller; nothing ever matches on its message.
+//! The error catalogue (proto/README.md, Errors): each code has a gRPC status, an HTTP status and an OpenAI `type`. Muster's parts report
+//! failures to each other and to callers as [`Error`]. No code ever compares messages.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -12,22 +12,22 @@ macro_rules! catalogue {
         }
 
         impl Code {
-            /// Every code, for tables and tests.
+            /// All codes, for tables and tests.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The code as it is written on the wire.
+            /// The code's name, as on the wire.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Its gRPC status.
+            /// The gRPC status.
             #[must_use]
             pub const fn grpc(self) -> Grpc {
                 match self { $(Self::$variant => Grpc::$grpc,)* }
             }
 
-            /// Its HTTP status. 499 is nginx's "client closed request".
+            /// The HTTP status. 499 is nginx's "client closed request".
             #[must_use]
             pub const fn http(self) -> u16 {
                 match self { $(Self::$variant => $http,)* }
@@ -39,7 +39,7 @@ macro_rules! catalogue {
                 match self { $(Self::$variant => $kind,)* }
             }
 
-            /// Reads a code from the wire; none for one that this build does not know.
+            /// The code with this name; none if this version does not have it.
             #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($name => Some(Self::$variant),)* _ => None }
@@ -49,55 +49,55 @@ macro_rules! catalogue {
 }
 
 catalogue! {
-    /// No catalogue entry of that name.
+    /// The catalogue has no model with that name.
     UnknownModel = "unknown_model", NotFound, 404, "not_found_error";
-    /// The entry exists but nothing serves it, and loading on demand is off.
+    /// The model is not loaded, and requests may not load it.
     ModelNotLoaded = "model_not_loaded", FailedPrecondition, 409, "invalid_request_error";
-    /// It is being loaded and the caller does not wait.
+    /// The model is loading, and the caller does not wait.
     ModelLoading = "model_loading", FailedPrecondition, 409, "invalid_request_error";
-    /// An operator is unloading it.
+    /// An operator is unloading the model.
     ModelUnloading = "model_unloading", FailedPrecondition, 409, "invalid_request_error";
-    /// An operator's order must wait for work that runs, waits or is expected, or must be forced.
+    /// An operator's order must wait for requests that run, wait or are expected; otherwise it must be forced.
     InstanceBusy = "instance_busy", FailedPrecondition, 409, "invalid_request_error";
-    /// The last load failed and automatic loads are in backoff.
+    /// The last load failed, and requests may not cause another one for a while.
     ModelFailed = "model_failed", FailedPrecondition, 409, "server_error";
-    /// This load failed.
+    /// The load failed.
     ModelLoadFailed = "model_load_failed", Internal, 500, "server_error";
-    /// A load made no progress and was ended.
+    /// The load made no progress and was ended.
     LoadStalled = "load_stalled", Internal, 500, "server_error";
-    /// A load was cancelled.
+    /// The load was cancelled.
     LoadCancelled = "load_cancelled", Aborted, 409, "server_error";
-    /// Room was not free in time.
+    /// Models that had to make room did not finish in time.
     EvictionTimeout = "eviction_timeout", Unavailable, 503, "server_error";
-    /// It can never fit, or not now and nothing may be evicted.
+    /// The model can never fit, or does not fit now and nothing may be evicted.
     InsufficientMemory = "insufficient_memory", ResourceExhausted, 507, "server_error";
-    /// Only pinned models stand in the way.
+    /// Only pinned models could make room.
     SlotsPinned = "slots_pinned", FailedPrecondition, 409, "invalid_request_error";
-    /// A load request makes no sense.
+    /// The settings of a load are invalid.
     InvalidLoadRequest = "invalid_load_request", InvalidArgument, 400, "invalid_request_error";
-    /// No worker that could host the model is here.
+    /// No connected worker can host the model.
     NoWorker = "no_worker", Unavailable, 503, "server_error";
-    /// An operator wants a worker forgotten that is connected, or was never known.
+    /// An operator asked to forget a worker that is connected or unknown.
     WorkerNotLost = "worker_not_lost", FailedPrecondition, 409, "invalid_request_error";
     /// A model file is missing on the worker.
     FileNotFound = "file_not_found", NotFound, 500, "server_error";
-    /// The hub has no such repository, or the repository no such file; a private one without a token looks the same.
+    /// The hub has no such repository, or the repository no such file. A private repository without a token looks the same.
     CheckpointNotFound = "checkpoint_not_found", NotFound, 404, "not_found_error";
-    /// The hub wants a token, or one whose owner accepted the model's terms.
+    /// The hub requires a token, or one whose owner has accepted the model's terms.
     CheckpointForbidden = "checkpoint_forbidden", PermissionDenied, 403, "permission_error";
-    /// The hub cannot be reached, or breaks off.
+    /// The hub cannot be reached, or broke off the download.
     HubUnavailable = "hub_unavailable", Unavailable, 502, "server_error";
-    /// What came is not what the hub announced.
+    /// The downloaded file differs from what the hub announced.
     DownloadCorrupt = "download_corrupt", DataLoss, 502, "server_error";
     /// The disk has no room for the files.
     InsufficientStorage = "insufficient_storage", ResourceExhausted, 507, "server_error";
-    /// A download was cancelled, by a delete of its model.
+    /// The download was cancelled because its model was deleted.
     DownloadCancelled = "download_cancelled", Aborted, 409, "server_error";
-    /// The body of an admin request does not have the shape it must have (seed 001, Validation behavior).
+    /// The body of an admin request has the wrong form (seed 001, Validation behavior).
     InvalidSchema = "invalid_schema", InvalidArgument, 422, "invalid_request_error";
-    /// A model has several instances and this is about one of them.
+    /// The request must name one of the model's instances.
     AmbiguousInstance = "ambiguous_instance", FailedPrecondition, 409, "invalid_request_error";
-    /// A request field is wrong.
+    /// A field of the request is invalid.
     InvalidRequest = "invalid_request", InvalidArgument, 400, "invalid_request_error";
     /// The body is not JSON.
     InvalidJson = "invalid_json", InvalidArgument, 400, "invalid_request_error";
@@ -107,80 +107,80 @@ catalogue! {
     SlowRequest = "slow_request", DeadlineExceeded, 408, "invalid_request_error";
     /// The path is unknown.
     RouteNotFound = "route_not_found", NotFound, 404, "invalid_request_error";
-    /// The path exists, the method does not.
+    /// The path exists, but not with this method.
     MethodNotAllowed = "method_not_allowed", Unimplemented, 405, "invalid_request_error";
     /// The model cannot switch thinking.
     ThinkingUnsupported = "thinking_unsupported", InvalidArgument, 400, "invalid_request_error";
-    /// The runtime cannot do what was asked; nothing is silently ignored.
+    /// The runtime cannot do what was asked for.
     UnsupportedByRuntime = "unsupported_by_runtime", Unimplemented, 400, "invalid_request_error";
-    /// A content part names an address, which an engine would fetch.
+    /// A content part has a URL that an engine would fetch.
     MediaUrlRefused = "media_url_refused", InvalidArgument, 400, "invalid_request_error";
     /// The prompt does not fit the context.
     ContextLengthExceeded = "context_length_exceeded", InvalidArgument, 400, "invalid_request_error";
-    /// Too many requests wait.
+    /// Too many requests are waiting.
     QueueFull = "queue_full", ResourceExhausted, 429, "rate_limit_error";
-    /// The engine has no sequence or cells for one more; only the worker sees it.
+    /// The engine has no free sequence or cells; only seen between engine and worker.
     NoRoom = "no_room", ResourceExhausted, 503, "server_error";
-    /// The instance takes no new work here; go elsewhere. Gateways re-dispatch.
+    /// The instance takes no new requests; gateways try another one.
     StaleInstance = "stale_instance", Aborted, 503, "server_error";
     /// The request was cancelled by its caller.
     Cancelled = "cancelled", Cancelled, 499, "server_error";
-    /// A newer request with the same id took its place.
+    /// A newer request with the same id replaced this one.
     Superseded = "superseded", Aborted, 409, "server_error";
-    /// The client took nothing for too long.
+    /// The client did not read for too long.
     SlowReader = "slow_reader", Aborted, 408, "server_error";
     /// The connection to the worker broke while the request ran.
     WorkerLost = "worker_lost", Unavailable, 502, "server_error";
-    /// The engine died or was ended because it hung.
+    /// The engine ended, or was ended because it hung.
     RuntimeCrashed = "runtime_crashed", Unavailable, 502, "server_error";
-    /// The engine answered with something that cannot be understood.
+    /// The engine's answer cannot be understood.
     RuntimeError = "runtime_error", Internal, 502, "server_error";
-    /// The controller is away and no route is known.
+    /// The controller cannot be reached and no route is known.
     ControllerUnavailable = "controller_unavailable", Unavailable, 503, "server_error";
     /// The process is shutting down.
     ShuttingDown = "shutting_down", Unavailable, 503, "server_error";
-    /// The key is missing or wrong.
+    /// The API key is missing or wrong.
     Unauthenticated = "unauthenticated", Unauthenticated, 401, "authentication_error";
-    /// The key does not allow this.
+    /// The API key does not allow this.
     Forbidden = "forbidden", PermissionDenied, 403, "permission_error";
-    /// A bug of ours.
+    /// A bug in Muster.
     Internal = "internal", Internal, 500, "server_error";
 }
 
-/// gRPC's status codes that failures have, with their numbers.
+/// The gRPC status codes of failures, with their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Grpc {
-    /// The caller cancelled.
+    /// The caller cancelled the call.
     Cancelled = 1,
-    /// The request makes no sense.
+    /// The request is invalid.
     InvalidArgument = 3,
-    /// Too late.
+    /// The time is over.
     DeadlineExceeded = 4,
-    /// What is asked for is not there.
+    /// The thing asked for does not exist.
     NotFound = 5,
-    /// Not for this caller.
+    /// The caller may not do this.
     PermissionDenied = 7,
-    /// Something is used up.
+    /// A resource is used up.
     ResourceExhausted = 8,
-    /// Not in this state.
+    /// Not possible in the present state.
     FailedPrecondition = 9,
-    /// Ended by something else; try again higher up.
+    /// Ended by another operation; the caller may try again.
     Aborted = 10,
-    /// Nothing here can do it.
+    /// Not supported.
     Unimplemented = 12,
-    /// A fault of ours or of an engine.
+    /// A fault of Muster or of an engine.
     Internal = 13,
-    /// Not here at the moment.
+    /// Not available at the moment.
     Unavailable = 14,
-    /// Damaged.
+    /// Data is lost or damaged.
     DataLoss = 15,
-    /// The caller is not known.
+    /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 
 impl Code {
-    /// An error of this code; `message` is one sentence for a person.
+    /// An error with this code. `message` is one sentence for people.
     #[must_use]
     pub fn error(self, message: impl Into<String>) -> Error {
         Error {
@@ -199,24 +199,24 @@ impl fmt::Display for Code {
     }
 }
 
-/// A failure.
+/// A failure with its code, a message and details.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Error {
-    /// What it is, for programs.
+    /// Key of the catalogue, for programs.
     pub code: Code,
-    /// One sentence for a person.
+    /// One sentence for people.
     pub message: String,
-    /// The request field at fault.
+    /// Path of the request field at fault; none if there is none.
     pub param: Option<String>,
-    /// When a retry makes sense.
+    /// Time after which a retry makes sense; none if unknown.
     pub retry_after: Option<Duration>,
-    /// Numbers and names that belong to the code.
+    /// More facts by name, for example `wanted_bytes`.
     pub details: BTreeMap<String, String>,
 }
 
 impl Error {
-    /// Names the request field at fault.
+    /// Sets the request field at fault; an empty one is ignored.
     #[must_use]
     pub fn with_param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into()).filter(|param| !param.is_empty());
@@ -231,7 +231,7 @@ impl Error {
         self
     }
 
-    /// Says when a retry makes sense.
+    /// Sets the time after which a retry makes sense.
     #[must_use]
     pub fn with_retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);

@@ -1,10 +1,11 @@
-//! Identities: one type each, so that a worker is never taken for a device; cheap to clone, compared by value, never empty.
+//! Ids. Each kind has a type of its own, so that a worker's id cannot be used for a device. They are cheap to clone, compared by value, and
+//! never empty.
 //!
-//! An id is made from what came over the wire, from a configuration, or anew (`fresh`); each of them once, where it comes in.
+//! An id is made once: from a message, from a configuration, or anew (`fresh`).
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
-/// An identity that must be there is not: its text is empty.
+/// A required id is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {0} is missing")]
 pub struct Missing(pub &'static str);
@@ -16,22 +17,22 @@ macro_rules! ids {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Takes a text as an id.
+            /// Makes an id from a text.
             ///
             /// # Errors
-            /// It is empty.
+            /// The text is empty.
             pub fn new(text: impl Into<Arc<str>>) -> Result<Self, Missing> {
                 let text = text.into();
                 if text.is_empty() { Err(Missing($words)) } else { Ok(Self(text)) }
             }
 
-            /// The id before all others, where a range of them begins.
+            /// The smallest id, for the beginning of a range.
             #[must_use]
             pub fn first() -> Self {
                 Self(Arc::from("\0"))
             }
 
-            /// A new one (a UUIDv7): it differs from all others and comes after those made before.
+            /// A new id (a UUIDv7). It differs from all others and sorts after earlier ones.
             #[cfg(feature = "fresh")]
             #[must_use]
             pub fn fresh() -> Self {
@@ -45,7 +46,7 @@ macro_rules! ids {
             }
         }
 
-        /// For tests, whose ids are literals.
+        /// For tests, which use literals as ids.
         #[cfg(feature = "literals")]
         impl From<&str> for $name {
             #[allow(clippy::expect_used, reason = "a test with an empty id is wrong")]
@@ -87,33 +88,33 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A catalogue entry.
+    /// Id of a model in the catalogue.
     ModelId = "model id";
-    /// One load attempt: a UUIDv7, never reused (PROTOCOL.md 4).
+    /// Id of a load attempt: a UUIDv7, never used again (PROTOCOL.md 4).
     InstanceId = "instance id";
-    /// A worker's name, stable over its restarts.
+    /// Name of a worker; the same over its restarts.
     WorkerId = "worker id";
-    /// One process of a worker.
+    /// Id of a worker's process.
     BootId = "boot id";
-    /// One machine: kernel boot id and node name. The scope of type limits and of load serialisation.
+    /// Id of a machine: kernel boot id and node name. Type limits and load slots count per host.
     HostId = "host id";
-    /// A device, unique within its host only.
+    /// Id of a device; unique only within its host.
     DeviceId = "device id";
-    /// Hash of effective settings; equal hashes are the same load.
+    /// Hash of effective settings. Loads with equal hashes are the same.
     SpecHash = "spec hash";
-    /// Replicas that were loaded together.
+    /// Id of a group of replicas that were loaded together.
     GroupId = "group id";
-    /// An open `EnsureLoaded` stream, and the hold that it is (`hold_id = ensure_id`, PROTOCOL.md 9).
+    /// Id of an open `EnsureLoaded` stream and of its hold (`hold_id = ensure_id`, PROTOCOL.md 9).
     HoldId = "hold id";
-    /// One request, constant over retries.
+    /// Id of a request; the same for all its retries.
     RequestId = "request id";
-    /// One gateway process.
+    /// Id of a gateway's process.
     GatewayId = "gateway id";
-    /// One session between a worker and the controller.
+    /// Id of a session between a worker and the controller.
     SessionId = "session id";
 }
 
-/// A group is named after the instance that was started first.
+/// A group has the id of the instance that was started first.
 impl From<&InstanceId> for GroupId {
     fn from(first: &InstanceId) -> Self {
         Self(Arc::clone(&first.0))
@@ -121,14 +122,14 @@ impl From<&InstanceId> for GroupId {
 }
 
 impl SpecHash {
-    /// A hash as text: hexadecimal digits.
+    /// A hash as hexadecimal digits.
     #[must_use]
     pub fn of(hash: u128) -> Self {
         Self(format!("{hash:032x}").into())
     }
 }
 
-/// A fresh UUIDv7 as text.
+/// A new UUIDv7 as text.
 #[cfg(feature = "fresh")]
 #[must_use]
 pub fn fresh() -> Arc<str> {

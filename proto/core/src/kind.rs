@@ -1,6 +1,6 @@
 //! Types of models and kinds of devices.
 
-/// The kind of work a model does; type limits count per kind (seed 002, "Max Loaded Models").
+/// The type of a model. Limits on loaded models count per type (seed 002, "Max Loaded Models").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ModelType {
     /// Chat and completion models; the default.
@@ -25,7 +25,7 @@ impl ModelType {
         Self::Image,
     ];
 
-    /// The type's name in API and logs.
+    /// The type's name in the API and in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,12 +38,12 @@ impl ModelType {
     }
 }
 
-/// The sort of hardware a device is.
+/// The kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
-    /// Processor cores; memory is the host's RAM.
+    /// Processor cores; its memory is the host's RAM.
     Cpu,
-    /// A GPU.
+    /// A graphics processor with memory of its own, or unified memory that its driver reports.
     Gpu,
     /// A neural processing unit.
     Npu,
@@ -55,7 +55,7 @@ impl DeviceKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Cpu, Self::Gpu, Self::Npu, Self::Sim];
 
-    /// The kind's name in configurations, files and API.
+    /// The kind's name in configurations, files and the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl DeviceKind {
         }
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

@@ -1,12 +1,12 @@
-//! What all parts of Muster speak about, each thing defined once.
+//! Types that all parts of Muster share, each defined once.
 //!
-//! * [`id`]: identities, parsed once and never empty. [`units`]: bytes.
-//! * [`address`]: where processes, workers and instances are reached.
-//! * [`error`]: why something failed, one catalogue of codes.
-//! * [`kind`]: types of models, kinds of devices. [`name`]: how clients spell models. [`runtime`]: what hosts models, and what each of them can do.
+//! * [`id`]: ids, parsed once and never empty. [`units`]: bytes.
+//! * [`address`]: addresses of processes, workers and instances.
+//! * [`error`]: the error catalogue.
+//! * [`kind`]: types of models, kinds of devices. [`name`]: spellings of model names. [`runtime`]: runtimes and what each can do.
 //!
-//! Architecture invariant: no wire format, no I/O, no clock, and no crate of ours below it. Wire types become these where they arrive
-//! (`muster-proto`'s conversions, each part's `convert` and `grpc` modules).
+//! Architecture invariant: no wire format, no I/O, no clock, and no other crate of Muster's below it. Wire types become these types where
+//! they arrive (`muster-proto`'s conversions, each part's `convert` and `grpc` modules).
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -1,16 +1,16 @@
-//! How clients spell the names of models.
+//! Spellings of model names by different clients.
 //!
-//! Ollama adds a tag to every name that has none. Lemonade says where a model comes from by a prefix, and leaves it out where that is clear. Whoever
-//! looks a name up tries all of it.
+//! Ollama's clients add a tag to every name without one. Lemonade's clients put a model's source before its name, or leave it out where it
+//! is clear. A look-up tries all spellings.
 
 /// The tag that Ollama's clients add.
 pub const LATEST: &str = ":latest";
-/// What begins the names of models that users registered.
+/// The prefix of models that users registered.
 pub const USER: &str = "user.";
-/// What Lemonade's clients put before names that stand without it here.
+/// Prefixes that Lemonade's clients put before names which have none here.
 const SOURCES: [&str; 2] = ["builtin.", "extra."];
 
-/// The names under which a model may stand that somebody calls `name`, best first: `name` itself is one.
+/// The ids that a client may mean by `name`, best first; `name` itself is one of them.
 pub fn spellings(name: &str) -> impl Iterator<Item = String> {
     let bare = name.strip_suffix(LATEST).unwrap_or(name);
     let unprefixed = SOURCES.iter().filter_map(move |source| bare.strip_prefix(source));

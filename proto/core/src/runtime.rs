@@ -1,6 +1,6 @@
-//! What hosts models, and what each of them can do: a row of one table. Nobody else tells runtimes apart by their names.
+//! The runtimes and what each can do, as rows of one table. No other code compares runtimes by name.
 //!
-//! A new runtime is a row here and a folder in the worker (`worker/src/engine`) that starts its engine.
+//! A new runtime is a row here, and a folder in the worker (`worker/src/engine`) that starts its engine.
 
 use std::{fmt, str::FromStr};
 
@@ -15,10 +15,10 @@ macro_rules! runtimes {
         }
 
         impl Runtime {
-            /// All of them.
+            /// All runtimes.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// What it is and can do.
+            /// What the runtime is and can do.
             #[must_use]
             pub const fn facts(self) -> &'static Facts {
                 match self {
@@ -32,32 +32,32 @@ macro_rules! runtimes {
 /// What a runtime is and can do.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// Its name: in configurations, between processes, and for people.
+    /// Its name in configurations, between processes, and for people.
     pub name: &'static str,
-    /// Whose settings, flags and files it reads.
+    /// The family whose settings, flags and files it reads.
     pub family: Family,
     /// What its checkpoints are.
     pub checkpoints: Checkpoints,
-    /// Kinds of device it runs on, the preferred one first.
+    /// Kinds of device that it runs on, the preferred one first.
     pub devices: &'static [DeviceKind],
-    /// It puts layers on a GPU: with `gpu_layers = 0` it wants none.
+    /// Whether it puts layers on a GPU; with `gpu_layers = 0` it then needs none.
     pub offloads: bool,
-    /// One engine can share a model out over several devices.
+    /// Whether one engine can share a model over several devices.
     pub spreads: bool,
-    /// It takes a chat template in place of the model's own (`prompt_format`, `chat_template`).
+    /// Whether it takes a chat template in place of the model's own (`prompt_format`, `chat_template`).
     pub templates: bool,
-    /// Chats of several turns are promised for its language models (seed 001, capabilities).
+    /// Whether its language models take chats of several turns (seed 001, capabilities).
     pub chats: bool,
-    /// It downloads its models itself.
+    /// Whether it downloads its models itself.
     pub pulls: bool,
-    /// Thinking can be switched per request whatever the model.
+    /// Whether thinking can be switched per request for every model.
     pub thinks: bool,
 }
 
-/// Runtimes that read the same settings.
+/// A family of runtimes that read the same settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// llama.cpp in our own engine.
+    /// Our own engine, which has llama.cpp linked in.
     LlamaCpp,
     /// llama.cpp's own server.
     LlamaServer,
@@ -65,18 +65,18 @@ pub enum Family {
     ExLlamaV3,
     /// vLLM.
     Vllm,
-    /// All that have no settings of their own.
+    /// Runtimes without settings of their own.
     Other,
 }
 
 impl Family {
-    /// The family of the runtime with this name; one that this build does not know has no settings.
+    /// The family of the runtime with this name; `Other` if this version does not have it.
     #[must_use]
     pub fn of(runtime: &str) -> Self {
         runtime.parse().map_or(Self::Other, Runtime::family)
     }
 
-    /// Its name, for people.
+    /// The family's name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -88,27 +88,27 @@ impl Family {
         }
     }
 
-    /// Whether it is llama.cpp, whoever hosts it.
+    /// Whether it runs llama.cpp, in either form.
     #[must_use]
     pub const fn is_llama_cpp(self) -> bool {
         matches!(self, Self::LlamaCpp | Self::LlamaServer)
     }
 }
 
-/// What a `checkpoint` names.
+/// What a `checkpoint` of a runtime names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checkpoints {
-    /// Nothing: the runtime needs none.
+    /// Nothing: the runtime needs no checkpoint.
     None,
-    /// A GGUF file, here or in a repository of the hub.
+    /// A GGUF file, on disk or in a repository on the hub.
     Gguf,
-    /// A folder, here or a repository of the hub.
+    /// A folder, on disk or a repository on the hub.
     Folder,
-    /// A name of the runtime's own; never a repository.
+    /// A name that only the runtime understands; never a repository.
     Names,
 }
 
-/// A runtime about which nothing special is known: it takes folders.
+/// A runtime without special abilities, which takes folders.
 const PLAIN: Facts = Facts {
     name: "",
     family: Family::Other,
@@ -139,7 +139,7 @@ const VLLM: Facts = Facts {
     ..PLAIN
 };
 
-/// For NPUs.
+/// A runtime for NPUs.
 const NPU: Facts = Facts {
     devices: &[Npu],
     offloads: false,
@@ -147,7 +147,7 @@ const NPU: Facts = Facts {
 };
 
 runtimes! {
-    /// Our engine: llama.cpp linked in.
+    /// Our own engine, which has llama.cpp linked in.
     LlamaCpp = LLAMA_CPP;
     /// llama.cpp's own server.
     LlamaServer = Facts {
@@ -155,7 +155,7 @@ runtimes! {
         family: Family::LlamaServer,
             ..LLAMA_CPP
     };
-    /// Answers no real question; stands for any of the others in tests.
+    /// Stands for any other runtime in tests; loads no real model.
     Stub = Facts {
         name: "stub",
         checkpoints: Checkpoints::None,
@@ -179,11 +179,11 @@ runtimes! {
     ExLlamaV3 = Facts { name: "exllamav3", family: Family::ExLlamaV3, ..PLAIN };
     /// CTranslate2.
     Ct2 = Facts { name: "ct2", ..PLAIN };
-    /// A server elsewhere that speaks OpenAI's API.
+    /// A remote server with OpenAI's API.
     OpenAiRemote = Facts { name: "openai_remote", checkpoints: Checkpoints::Names, ..PLAIN };
 }
 
-/// Lemonade's recipes with the runtimes that can host them, the default one first (controller/README.md, Settings).
+/// Lemonade's recipes and the runtimes that can host them, the default one first (controller/README.md, Settings).
 pub const RECIPES: [(&str, &[Runtime]); 7] = [
     ("llamacpp", &[Runtime::LlamaCpp, Runtime::LlamaServer]),
     ("vllm", &[Runtime::Vllm, Runtime::VllmServe]),
@@ -195,38 +195,37 @@ pub const RECIPES: [(&str, &[Runtime]); 7] = [
 ];
 
 impl Runtime {
-    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// Whose settings it reads.
+    /// The family whose settings it reads.
     #[must_use]
     pub const fn family(self) -> Family {
         self.facts().family
     }
 
-    /// Whether it is llama.cpp, whoever hosts it: it reads GGUF files and llama.cpp's flags.
+    /// Whether it runs llama.cpp, so that it reads GGUF files and llama.cpp's flags.
     #[must_use]
     pub const fn is_llama_cpp(self) -> bool {
         self.family().is_llama_cpp()
     }
 
-    /// Whether a checkpoint can be the name of a repository of the hub.
+    /// Whether a checkpoint can be the name of a repository on the hub.
     #[must_use]
     pub const fn reads_repositories(self) -> bool {
         matches!(self.facts().checkpoints, Checkpoints::Gguf | Checkpoints::Folder)
     }
 
-    /// Whether a checkpoint of the hub is a whole repository, not a file of one.
+    /// Whether a checkpoint on the hub is a whole repository rather than a file of one.
     #[must_use]
     pub const fn takes_folders(self) -> bool {
         matches!(self.facts().checkpoints, Checkpoints::Folder)
     }
 }
 
-/// A name that no runtime of this build has.
+/// No runtime of this version has the name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no runtime of this version")]
 pub struct UnknownRuntime(String);

@@ -6,21 +6,21 @@ use std::{
     ops::{Add, AddAssign},
 };
 
-/// An amount of memory in bytes. Arithmetic saturates: an absurd report must not wrap into a small number.
+/// A number of bytes. Arithmetic saturates, so that an absurd report does not become a small number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// Nothing.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
-    /// So many bytes.
+    /// This many bytes.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// So many mebibytes (2^20 bytes).
+    /// This many mebibytes (2^20 bytes).
     #[must_use]
     pub const fn mib(mib: u64) -> Self {
         Self(mib.saturating_mul(1 << 20))
@@ -32,7 +32,7 @@ impl Bytes {
         self.0
     }
 
-    /// The difference, or nothing if `other` is larger.
+    /// The difference; zero if `other` is larger.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -58,7 +58,7 @@ impl Sum for Bytes {
     }
 }
 
-/// Whole mebibytes, rounded up: fine enough to tell what is wanted from what is there.
+/// Whole mebibytes, rounded up.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} MiB", self.0.div_ceil(1 << 20))

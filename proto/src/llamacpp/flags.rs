@@ -1,7 +1,8 @@
-//! llama.cpp's flags as far as we know them: what each takes, who may say it, and whether our engine honours it.
+//! llama.cpp's flags: the values of each, who may set it, and whether our engine has it.
 //!
-//! Flags of a setting with a field of its own stand in its row ([`crate::settings`]), those that set a parameter of requests for a whole model in that
-//! parameter's ([`crate::parameters`]), all others in [`FLAGS`]. What is in none of them is the configuration's: a flag that llama.cpp gets tomorrow is refused from a request until somebody adds it here.
+//! Flags of settings with a field of their own are in the rows of [`crate::settings`], flags that set a request parameter for a whole model
+//! in those of [`crate::parameters`], and all others in [`FLAGS`]. Only the configuration may set a flag that is in none of them: a future
+//! flag of llama.cpp is refused from requests until it is added here.
 
 use serde_json::Value;
 
@@ -10,12 +11,12 @@ use crate::{
     settings::SETTINGS,
 };
 
-/// What a flag takes, with `=` or as the next word.
+/// The value of a flag, given with `=` or as the next word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Takes {
-    /// Nothing: it stands alone.
+    /// The flag has no value.
     Nothing,
-    /// A whole number, 0 or more.
+    /// A whole number, at least 0.
     Count,
     /// A number of layers, `all` or `auto`.
     Layers,
@@ -27,36 +28,36 @@ pub enum Takes {
     Word(&'static [&'static str]),
     /// Some of these words, separated by commas.
     Words(&'static [&'static str]),
-    /// What the parameter takes that it sets; words are separated by semicolons.
+    /// The value of the parameter that it sets; words are separated by semicolons.
     Parameter(Kind),
-    /// Text, a path among others.
+    /// Text, for example a path.
     Text,
 }
 
-/// Who may say a flag (proto/README.md, Trust).
+/// Who may set a flag (proto/README.md, Trust).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A request, and the configuration.
+    /// Requests and the configuration.
     Request,
-    /// The configuration only: paths, addresses, keys, tools, logs, what opens routes, and what Muster has keys of its own for.
+    /// Only the configuration: paths, addresses, keys, tools, logs, flags that open routes, and flags for which Muster has keys of its own.
     Configuration,
 }
 
-/// A flag.
+/// A flag of llama.cpp.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
     /// All its spellings.
     pub names: &'static [&'static str],
-    /// What it takes.
+    /// The value that it takes.
     pub takes: Takes,
-    /// Who may say it.
+    /// Who may set it.
     pub by: By,
-    /// `muster-llama` honours it.
+    /// Whether `muster-llama` has it.
     pub ours: bool,
 }
 
 impl Takes {
-    /// The value that a word of a command line is, as far as that can be told without the model; none if a number is wanted and it is none.
+    /// The value that a word of a command line means, as far as it can be told without the model; none if it should be a number and is not.
     #[must_use]
     pub fn read(self, word: &str) -> Option<Value> {
         match self {
@@ -66,7 +67,7 @@ impl Takes {
             Self::Layers => word.parse::<i32>().ok().map(Value::from),
             Self::Integer => word.parse::<i64>().ok().map(Value::from),
             Self::Number => word.parse::<f64>().ok().map(Value::from),
-            // Which words there are, the engine itself knows best.
+            // The engine itself knows which words there are.
             Self::Word(_) | Self::Words(_) | Self::Parameter(_) | Self::Text => Some(word.into()),
         }
     }
@@ -82,7 +83,7 @@ impl Flag {
         }
     }
 
-    /// One that only `llama-server` has.
+    /// A flag that only `llama-server` has.
     const fn theirs(names: &'static [&'static str], takes: Takes) -> Self {
         Self {
             names,
@@ -92,7 +93,7 @@ impl Flag {
         }
     }
 
-    /// One that sets a parameter where a request does not. Only `llama-server` has these.
+    /// A flag that sets a parameter for requests that do not set it. Only `llama-server` has these.
     const fn of<M>(parameter: &Parameter<M>) -> Self {
         let takes = match parameter.kind {
             Kind::Bool => Takes::Nothing,
@@ -101,7 +102,7 @@ impl Flag {
         Self::theirs(parameter.flags, takes)
     }
 
-    /// Whether a value is one that the flag takes.
+    /// Whether the flag takes this value.
     #[must_use]
     pub fn fits(&self, value: &str) -> bool {
         match self.takes {
@@ -122,13 +123,13 @@ impl Flag {
 pub const CACHE_TYPES: [&str; 9] = [
     "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1",
 ];
-/// A switch with a mind of its own.
+/// The values of a switch that can also be automatic.
 pub const SWITCH: [&str; 3] = ["on", "off", "auto"];
-/// How the vectors of an embedding model's tokens become one.
+/// How an embedding model's token vectors become one.
 pub const POOLING: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
 const ROPE: [&str; 3] = ["none", "linear", "yarn"];
 const THOUGHTS: [&str; 4] = ["auto", "none", "deepseek", "deepseek-legacy"];
-/// What drafts without a file of its own, or with the draft model that the configuration gives.
+/// How tokens can be drafted without a file, or with the draft model of the configuration.
 const DRAFTS: [&str; 9] = [
     "none",
     "draft-simple",
@@ -141,12 +142,12 @@ const DRAFTS: [&str; 9] = [
     "ngram-cache",
 ];
 
-/// Those that are neither settings with a field of their own nor parameters of requests.
+/// Flags that are neither settings with a field of their own nor request parameters.
 const FLAGS: &[Flag] = {
     use By::{Configuration, Request};
     use Takes::{Count, Integer, Nothing, Number, Text, Word, Words};
     &[
-        // What our engine does too.
+        // Flags that our engine has as well.
         Flag::ours(&["--jinja"], Nothing, Request),
         Flag::ours(&["-kvu", "--kv-unified"], Nothing, Request),
         Flag::ours(&["--no-context-shift"], Nothing, Request),
@@ -155,7 +156,7 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--mmap"], Nothing, Request),
         Flag::ours(&["--no-mmap"], Nothing, Request),
         Flag::ours(&["--mlock"], Nothing, Request),
-        // Requests have keys of their own for these, or none.
+        // Requests have keys of their own for these, or cannot set them.
         Flag::ours(&["--embedding", "--embeddings"], Nothing, Configuration),
         Flag::ours(&["--rerank", "--reranking"], Nothing, Configuration),
         Flag::ours(&["--chat-template-file"], Text, Configuration),
@@ -180,9 +181,9 @@ const FLAGS: &[Flag] = {
         Flag::theirs(&["--yarn-attn-factor"], Number),
         Flag::theirs(&["--yarn-beta-slow"], Number),
         Flag::theirs(&["--yarn-beta-fast"], Number),
-        // Where a request for text says nothing.
+        // Used if a request for text sets nothing.
         Flag::theirs(&["-n", "--predict", "--n-predict"], Integer),
-        // Speculation with what the configuration gives.
+        // Speculative decoding with the configuration's draft model.
         Flag::theirs(&["--spec-type"], Words(&DRAFTS)),
         Flag::theirs(&["--spec-draft-n-max"], Count),
         Flag::theirs(&["--spec-draft-n-min"], Count),
@@ -208,7 +209,7 @@ const FLAGS: &[Flag] = {
         Flag::theirs(&["--spec-ngram-map-k4v-size-n"], Count),
         Flag::theirs(&["--spec-ngram-map-k4v-size-m"], Count),
         Flag::theirs(&["--spec-ngram-map-k4v-min-hits"], Count),
-        // Prompts and thoughts.
+        // Prompts and reasoning.
         Flag::theirs(&["--spm-infill"], Nothing),
         Flag::theirs(&["--image-min-tokens"], Count),
         Flag::theirs(&["--image-max-tokens"], Count),
@@ -232,7 +233,7 @@ pub fn flags() -> impl Iterator<Item = Flag> {
     FLAGS.iter().copied().chain(fields).chain(set.map(Flag::of))
 }
 
-/// The flag of a name, if it is one of them.
+/// The flag with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<Flag> {
     flags().find(|flag| flag.names.contains(&name))

@@ -1,8 +1,8 @@
-//! Flags of llama.cpp in `ModelSettings.args`: who may say which, and which of them our embedded engine honours.
+//! llama.cpp's flags in `ModelSettings.args`: who may set which, and which of them our embedded engine has.
 //!
-//! The configuration's flags decide at the controller which of the two hosts a model (controller/README.md, Settings); `muster-llama` takes ours and
-//! refuses all others. Controller and worker [check] them before a process is started for them. Those of a request are [of a list](requested):
-//! a path among them is a file read or written, and some are a shell.
+//! The configuration's flags decide at the controller which of the two runtimes hosts a model (controller/README.md, Settings).
+//! `muster-llama` takes its own flags and refuses others. Controller and worker [check] flags before a process is started. Requests may
+//! only use flags [from a list](requested): a path in a flag means that a file is read or written, and some flags run a shell.
 
 mod flags;
 
@@ -12,7 +12,7 @@ use muster_core::{Code, Error};
 
 use crate::{settings, v1::ModelSettings};
 
-/// The setting that holds flags.
+/// The setting that has the flags.
 const KEY: &str = "llamacpp_args";
 
 /// The first flag in `args` that our embedded engine cannot honour.
@@ -67,10 +67,10 @@ pub fn check(args: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a request may say `args`, whoever sent it (proto/README.md, Trust).
+/// Checks that a request may set `args`, whoever sent it (proto/README.md, Trust).
 ///
 /// # Errors
-/// `invalid_load_request`, naming the flag: one that is not on the list, or whose value is none of its own.
+/// `invalid_load_request`, naming the flag: it is not on the list, or does not take the value.
 pub fn requested(args: &[String]) -> Result<(), Error> {
     for word in words(args) {
         let Some(flag) = word.flag.filter(|flag| flag.by == By::Request) else {
@@ -97,7 +97,7 @@ pub fn requested(args: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `args` in two: what a request may set and so replace, and what is the configuration's and stays.
+/// Splits `args` into those that a request may set and thus replace, and those that only the configuration sets.
 #[must_use]
 pub fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
@@ -109,7 +109,7 @@ pub fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
     (theirs, ours)
 }
 
-/// Puts what `args` say of settings with fields of their own into these, as far as it can be read.
+/// Copies settings with fields of their own from `args` into `into`, as far as they can be parsed.
 pub fn fold(args: &[String], into: &mut ModelSettings) {
     for word in words(args) {
         let Some(setting) = settings::flagged(word.name) else {
@@ -126,12 +126,12 @@ pub fn fold(args: &[String], into: &mut ModelSettings) {
     }
 }
 
-/// A flag among arguments, or a word that is none we know.
+/// A flag among arguments, or a word that is no known flag.
 struct Said<'a> {
     name: &'a str,
     flag: Option<Flag>,
     value: Option<&'a str>,
-    /// The words it was said with.
+    /// The words that it consists of.
     all: &'a [String],
 }
 
@@ -177,7 +177,7 @@ mod tests {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Issue 10, 3.2: each of these was done to the running product by whoever may load.
+    /// Regression (issue 10, 3.2): a caller that may load could do each of these to the running product.
     #[test]
     fn a_request_names_no_file_no_address_no_tool_and_no_log() {
         for args in [
@@ -205,7 +205,7 @@ mod tests {
             "--flag-of-tomorrow 1",
             "stray",
             "-t 2 stray",
-            // A value cannot carry a flag past the list, whichever way it is read.
+            // A value cannot smuggle a flag past the list, however it is parsed.
             "-t --tools all",
             "--mmap --tools all",
             "--mmap=--tools all",
@@ -242,7 +242,7 @@ mod tests {
             "-ctk /etc/passwd",
             "--temp inf",
             "--samplers top_k;x",
-            // A parameter's own range holds for its flag as well.
+            // A parameter's own range applies to its flag as well.
             "--mirostat 3",
             "--top-p 1.5",
         ] {

@@ -1,4 +1,4 @@
-//! What overrides change: typed settings, llama.cpp's own flags, or settings only the runtime knows.
+//! Applies overrides to settings: typed fields, llama.cpp's flags, and settings that only the runtime knows.
 
 use muster_core::Error;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -
                 format_args!("cannot be split into words: {error}"),
             )
         })?;
-        // What only the configuration sets, a request takes away no more than it adds it.
+        // A request cannot remove flags that only the configuration sets.
         let (_, configured) = llamacpp::split(&settings.args);
         settings.args = configured.into_iter().chain(words).collect();
     }
@@ -35,7 +35,7 @@ pub(super) fn apply(fields: &Map<String, Value>, settings: &mut ModelSettings) -
     Ok(())
 }
 
-/// Replaces a flag of a command line, or takes it away for null. The first of `flags` is the one that is written.
+/// Replaces a flag of a command line, or removes it for null. The first of `flags` is the one that is written.
 fn set_flag(words: &mut Vec<String>, flags: &[&str], value: &Value) {
     let mut kept = Vec::with_capacity(words.len() + 2);
     let mut given = std::mem::take(words).into_iter();
@@ -47,7 +47,7 @@ fn set_flag(words: &mut Vec<String>, flags: &[&str], value: &Value) {
         if !flags.contains(&name) {
             kept.push(word);
         } else if !joined {
-            // Its value goes with it.
+            // Its value is removed as well.
             given.next();
         }
     }
@@ -63,7 +63,7 @@ fn set_flag(words: &mut Vec<String>, flags: &[&str], value: &Value) {
     *words = kept;
 }
 
-/// Sets one of the settings that only the runtime knows.
+/// Sets a setting that only the runtime knows.
 fn set_own(json: &mut String, key: &str, value: &Value) {
     let mut own: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
     own.insert(key.to_owned(), value.clone());

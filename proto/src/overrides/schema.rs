@@ -1,4 +1,4 @@
-//! The shape of a load's body: what any runtime could take (422).
+//! The form of a load's body: what any runtime could take (422).
 
 use muster_core::{Code, Error};
 use serde_json::{Map, Value};
@@ -76,8 +76,8 @@ fn count(value: &Value) -> Result<u32, Error> {
         .unwrap_or(u32::MAX))
 }
 
-/// An integer of at least 1; `3.0` counts as one. None for one that is larger than any setting: it stays as it was written, for the values' own
-/// bounds to refuse.
+/// An integer of at least 1; `3.0` counts as one. None for one that is larger than any setting: it stays as written and the value's own
+/// limits refuse it.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,5 +1,5 @@
-//! The keys of a load's body (seed 001, Supported load override fields): a row for each says whose it is, what it may hold and what it means. Readers,
-//! their errors and the document of the API go over these rows. A setting with a field of its own (`muster_proto::settings`) that says `load` is one by that.
+//! The keys of a load's body (seed 001, Supported load override fields): each row has the key's family, values and meaning. Readers, errors
+//! and the OpenAPI document use these rows. Settings with a field of their own (`muster_proto::settings`) that say `load` are keys as well.
 
 use std::sync::LazyLock;
 
@@ -7,28 +7,28 @@ use muster_core::runtime::Family;
 
 use crate::{llamacpp::Takes, settings::SETTINGS};
 
-/// Cells and tokens are counted in 32 bits with a sign in llama.cpp and vLLM.
+/// llama.cpp and vLLM count cells and tokens in signed 32-bit numbers.
 const MOST_TOKENS: u64 = i32::MAX as u64;
 
-/// What a key may hold.
+/// The values of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Holds {
-    /// An integer from 1 on, a multiple of `step`.
+    /// An integer of at least 1, a multiple of `step`.
     Count {
-        /// The largest one.
+        /// The largest value.
         most: u64,
-        /// 1 = any.
+        /// Step between values; 1 = any.
         step: u64,
     },
-    /// Bits of a cache's elements, from 2 to 8.
+    /// Bits per element of a cache, 2 to 8.
     Bits,
     /// A number from 0 to 1.
     Share,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A word that is no flag and no path.
+    /// A word that is neither a flag nor a path.
     Name,
-    /// A checkpoint of the hub, `ORG/NAME`.
+    /// A checkpoint on the hub, `ORG/NAME`.
     Checkpoint,
     /// `"<bits>"` or `"<k_bits>,<v_bits>"`.
     Quant,
@@ -36,18 +36,18 @@ pub enum Holds {
     Text,
 }
 
-/// A key.
+/// A key of a load's body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
-    /// The key.
     pub name: &'static str,
-    /// What it may hold.
+    /// The values that it takes.
     pub holds: Holds,
-    /// It may be null: the runtime's default.
+    /// Whether it may be null, which means the runtime's default.
     pub nullable: bool,
-    /// llama.cpp's flags that it is written as, the first one of them, where it has no field of its own; empty = the runtime knows it by its name.
+    /// The flags of llama.cpp that it sets (the first one is written), if it has no field of its own; empty = the runtime knows the key by
+    /// its name.
     pub flags: &'static [&'static str],
-    /// What it means, for the document.
+    /// The sentence in the document.
     pub about: &'static str,
 }
 
@@ -73,7 +73,7 @@ impl Key {
         Self { flags, ..self }
     }
 
-    /// The family whose key it is; none if it is not one family's own.
+    /// The family that the key belongs to; none if it belongs to no single one.
     #[must_use]
     pub fn family(&self) -> Option<Family> {
         const PREFIXES: [(&str, Family); 4] = [
@@ -100,7 +100,7 @@ pub(super) const QUANT: &str = "exllama_cache_quant";
 pub(super) const K_BITS: &str = "exllama_cache_k_bits";
 pub(super) const V_BITS: &str = "exllama_cache_v_bits";
 
-/// Those of settings without a field of their own.
+/// Keys of settings without a field of their own.
 const OWN: [Key; 16] = [
     Key::new(
         "exllama_cache_size",
@@ -115,16 +115,16 @@ const OWN: [Key; 16] = [
     Key::new(V_BITS, Holds::Bits, "Bits of the V cache; with `exllama_cache_k_bits`.").or_null(),
     Key::new("exllama_max_rq_tokens", TOKENS, "Most tokens of one request."),
     Key::new("vllm_max_model_len", TOKENS, "Context length in tokens."),
-    // vLLM itself knows which it supports (seed 001: any dtype string it supports).
+    // vLLM itself knows which types it supports (seed 001: any dtype string it supports).
     Key::new("vllm_kv_cache_dtype", Holds::Name, "Element type of the KV cache, any that vLLM supports."),
     Key::new("vllm_kv_cache_memory_bytes", count(i64::MAX as u64), "Bytes of the KV cache, in place of a share of the GPU."),
     Key::new("vllm_max_pixels", TOKENS, "Most pixels of an image."),
     Key::new("vllm_speculative_method", Holds::Name, "How tokens are drafted: `mtp`, `draft_model`, `mlp_speculator`, …; null = not at all.").or_null(),
-    // The seed takes local paths here as well; those come from the configuration only (proto/README.md, Trust).
+    // Seed 001 takes local paths here as well; those come only from the configuration (proto/README.md, Trust).
     Key::new("vllm_speculative_model", Holds::Checkpoint, "Checkpoint of the draft model; null = none.").or_null(),
     Key::new("vllm_num_speculative_tokens", TOKENS, "Tokens that are drafted at a time."),
     Key::new("llama_server_image_max_tokens", TOKENS, "Most tokens of an image.").flags(&["--image-max-tokens"]),
-    // An enum in `load_constraints`; null is legal all the same (seed 001, llama-server load override notes).
+    // An enum in `load_constraints`; null is allowed nevertheless (seed 001, llama-server load override notes).
     Key::new("llama_server_spec_type", Holds::Word(&["draft-mtp"]), "How tokens are drafted: `draft-mtp`; null = not at all.")
         .or_null()
         .flags(&["--spec-type"]),
@@ -134,13 +134,13 @@ const OWN: [Key; 16] = [
         .flags(&["--spec-draft-p-min", "--draft-p-min"]),
 ];
 
-/// Keys between our processes: Lemonade's load options (seed 000, `POST /load`).
+/// Further keys in messages: Lemonade's load options (seed 000, `POST /load`).
 static WIRE: [Key; 2] = [
     Key::new("ctx_size", TOKENS, ""),
     Key::new("llamacpp_args", Holds::Text, ""),
 ];
 
-/// The keys that the body of a load may have, `replicas` apart.
+/// The keys that a load's body may have, without `replicas`.
 pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let mut keys = Vec::new();
     for setting in SETTINGS {
@@ -148,7 +148,7 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             Takes::Count => TOKENS,
             Takes::Word(words) => Holds::Word(words),
             Takes::Text => Holds::Text,
-            // No setting that a load may set takes such; the test of the document would miss it.
+            // No setting that a load may set takes these; the test of the document would fail for one.
             Takes::Nothing
             | Takes::Layers
             | Takes::Integer
@@ -165,22 +165,22 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     keys
 });
 
-/// The key of that name in a load's body.
+/// The key with this name in a load's body.
 pub(super) fn key(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The key of that name between our processes.
+/// The key with this name in messages.
 pub(super) fn wire_key(name: &str) -> Option<&'static Key> {
     key(name).or_else(|| WIRE.iter().find(|key| key.name == name))
 }
 
-/// Keys of settings that are flags of `llama-server` and have no field of their own.
+/// Keys of settings that are flags of `llama-server` without a field of their own.
 pub fn flag_keys() -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(|key| !key.flags.is_empty())
 }
 
-/// The one of that name.
+/// The flag key with this name.
 #[must_use]
 pub fn flag_key(name: &str) -> Option<&'static Key> {
     flag_keys().find(|key| key.name == name)

@@ -1,4 +1,4 @@
-//! The values of a load's body, for one runtime (400 `invalid_load_request`).
+//! Checks the values of a load's body for one runtime (400 `invalid_load_request`).
 
 use muster_core::{Error, runtime::Family};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{hub::is_repo, llamacpp};
 
-/// Bits of an ExLlamaV3 cache.
+/// Bits per element of an ExLlamaV3 cache.
 const BITS: std::ops::RangeInclusive<u64> = 2..=8;
 
 pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Overrides, Error> {
@@ -27,7 +27,7 @@ pub(super) fn check(family: Family, mut fields: Map<String, Value>) -> Result<Ov
     Ok(Overrides(fields))
 }
 
-/// Lemonade's keys, under the family's own names where it has one.
+/// Renames Lemonade's keys to the family's own names, if it has any.
 fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), Error> {
     if fields.contains_key("llamacpp_args") && !family.is_llama_cpp() {
         return Err(refused("llamacpp_args", "is for llama.cpp's runtimes only"));
@@ -40,14 +40,14 @@ fn common(family: Family, fields: &mut Map<String, Value>) -> Result<(), Error> 
         Family::Other => "ctx_size",
     };
     if let Some(size) = fields.remove("ctx_size") {
-        // Under the name that the caller used.
+        // Checked under the name that the caller used.
         one("ctx_size", &size)?;
         fields.insert(own.to_owned(), size);
     }
     Ok(())
 }
 
-/// A value of the right type, or null where that may be.
+/// Checks one value, which has the right type or is an allowed null.
 fn one(name: &str, value: &Value) -> Result<(), Error> {
     let Some(key) = table::wire_key(name) else {
         return Ok(());
@@ -88,12 +88,12 @@ fn one(name: &str, value: &Value) -> Result<(), Error> {
             |text| quant(text).is_some(),
             |text| format!("must be \"<bits>\" or \"<k_bits>,<v_bits>\" with bits from 2 to 8, not `{text}`"),
         ),
-        // Of K and V together, see `bits`.
+        // `bits` checks K and V together.
         Holds::Bits | Holds::Text => Ok(()),
     }
 }
 
-/// A text that is as it must be; null was let through by the schema where it is allowed.
+/// Checks a text; the schema let null pass only where it is allowed.
 fn text(
     name: &str,
     value: &Value,
@@ -108,7 +108,7 @@ fn text(
 
 fn at_most(key: &str, value: &Value, most: u64) -> Result<(), Error> {
     let within = match value {
-        // One without a `u64` is larger than all of those (schema).
+        // A number without a `u64` is larger than all of those (schema).
         Value::Number(number) => number.as_u64().is_some_and(|given| given <= most),
         Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => true,
     };
@@ -118,7 +118,7 @@ fn at_most(key: &str, value: &Value, most: u64) -> Result<(), Error> {
     Err(refused(key, format_args!("must be at most {most}, not {value}")))
 }
 
-/// A word that is no flag and no path.
+/// Whether a word is neither a flag nor a path.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text
@@ -126,7 +126,7 @@ fn is_name(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-/// Arguments for llama.cpp are of the list of what requests may say, and the runtime takes them: a request never chooses another.
+/// Checks llama.cpp's arguments: requests may set them, and the runtime has them. A request never chooses another runtime.
 fn args(family: Family, fields: &Map<String, Value>) -> Result<(), Error> {
     let words = flags(fields)?;
     match family {
@@ -135,7 +135,7 @@ fn args(family: Family, fields: &Map<String, Value>) -> Result<(), Error> {
     }
 }
 
-/// The words of `llamacpp_args`, all of which a request may say.
+/// The words of `llamacpp_args`, all of which requests may set.
 pub(super) fn flags(fields: &Map<String, Value>) -> Result<Vec<String>, Error> {
     const KEY: &str = "llamacpp_args";
     let given = fields.get(KEY).and_then(Value::as_str).unwrap_or_default();
@@ -157,7 +157,7 @@ fn quant(text: &str) -> Option<(u64, u64)> {
     }
 }
 
-/// `exllama_cache_k_bits` and `exllama_cache_v_bits` come together, never with `exllama_cache_quant`, and become it.
+/// Replaces `exllama_cache_k_bits` and `exllama_cache_v_bits` by `exllama_cache_quant`. The two come together, and never with that one.
 fn bits(fields: &mut Map<String, Value>) -> Result<(), Error> {
     let (k, v) = match (fields.remove(K_BITS), fields.remove(V_BITS)) {
         (None, None) => return Ok(()),

@@ -1,4 +1,4 @@
-//! The secret that our parts on several machines share, and what a client shows.
+//! The token that Muster's processes on different machines share, and clients' credentials.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -10,10 +10,10 @@ use tonic::{
 
 use super::keys::{Fingerprint, fingerprint, fingerprints, is_one_of, lines};
 
-/// Shorter ones can be guessed.
+/// Shortest token; a shorter one could be guessed.
 const SHORTEST: usize = 16;
 
-/// What our parts on several machines know and nobody else does. Several are accepted, so that it can be changed; the first one is shown.
+/// The secret of Muster's processes on different machines. Several are accepted, so that it can be changed; the first one is sent.
 #[derive(Clone)]
 pub struct Token {
     accepted: Vec<Fingerprint>,
@@ -27,10 +27,10 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A token, and others that are accepted beside it.
+    /// Makes a token from the accepted ones; the first one is sent.
     ///
     /// # Errors
-    /// None is given, or one is too short to be a secret or cannot be sent.
+    /// None is given, one is too short to be a secret, or one cannot be sent in a header.
     pub fn new(tokens: &[String]) -> io::Result<Self> {
         let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         if tokens.iter().any(|token| token.len() < SHORTEST) {
@@ -47,27 +47,27 @@ impl Token {
         })
     }
 
-    /// Whether this is one of ours.
+    /// Whether the secret is one of the accepted ones.
     #[must_use]
     pub fn accepts(&self, sent: Option<&[u8]>) -> bool {
         sent.is_some_and(|sent| is_one_of(&fingerprint(sent), &self.accepted))
     }
 }
 
-/// The flag that names the token.
+/// The flag for the token's file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TokenOptions {
-    /// File with the token that our processes on several machines show each other, one a line: the first is shown, all are accepted. Needed
-    /// where one of them listens on HOST:PORT; it travels unencrypted.
+    /// File with the token that Muster's processes on different machines send each other, one per line: the first is sent, all are
+    /// accepted. Required if one of them listens on HOST:PORT. The token is sent unencrypted.
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
 impl TokenOptions {
-    /// The token, if one is named.
+    /// The token; none if no file is given.
     ///
     /// # Errors
-    /// The file cannot be read or holds none.
+    /// The file cannot be read or is empty.
     pub fn read(&self) -> io::Result<Option<Token>> {
         let Some(file) = &self.token_file else {
             return Ok(None);
@@ -77,7 +77,7 @@ impl TokenOptions {
     }
 }
 
-/// What a client shows on HOST:PORT; on a unix socket the kernel says who it is.
+/// What a client sends on HOST:PORT. On a unix socket the kernel tells who the client is.
 #[derive(Clone, Default)]
 pub struct Credentials {
     bearer: Option<MetadataValue<Ascii>>,
@@ -94,16 +94,16 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Nothing is shown.
+    /// No credentials.
     #[must_use]
     pub const fn none() -> Self {
         Self { bearer: None }
     }
 
-    /// A token or a key.
+    /// A token or a key as credentials.
     ///
     /// # Errors
-    /// It has characters that no header takes.
+    /// It has characters that a header cannot contain.
     pub fn bearer(secret: &str) -> io::Result<Self> {
         let value = format!("Bearer {secret}").parse();
         let mut value: MetadataValue<Ascii> = value

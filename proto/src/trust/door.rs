@@ -1,4 +1,4 @@
-//! A listener and who may come in: the only way to serve gRPC.
+//! A listener with its access rule; the only way to serve gRPC.
 
 use std::{io, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::net::{self, Address, Callers, Listener};
 
-/// A bound socket with its rule.
+/// A bound socket with its access rule.
 #[derive(Debug)]
 pub struct Door {
     listener: Listener,
@@ -20,34 +20,29 @@ pub struct Door {
     guard: Guard,
 }
 
-/// Why there is no door.
+/// Why a door cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
-    /// Whoever reaches the port could do everything.
+    /// Anybody who reaches the port could do everything.
     #[error(
         "{0} can be reached by others than this user's processes: give --token-file, or listen on unix:PATH"
     )]
     NoToken(Address),
-    /// Whoever reaches the port could load and unload.
+    /// Anybody who reaches the port could load and unload models.
     #[error(
         "{0} can be reached from other machines: give --admin-api-key-file or --api-key-file, or listen on 127.0.0.1"
     )]
     NoKeys(Address),
-    /// The address cannot be had.
+    /// The socket cannot be bound.
     #[error("cannot listen on {address}")]
-    Bind {
-        /// The address that it was to listen on.
-        address: Address,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    Bind { address: Address, source: io::Error },
 }
 
 impl Door {
-    /// A door for our own processes. Where it is no unix socket, operators come in too if there are keys.
+    /// A door for Muster's own processes. On HOST:PORT operators may use it too, if there are keys.
     ///
     /// # Errors
-    /// There is no token although others than this user's processes could come; the address cannot be had.
+    /// There is no token although others than this user's processes can connect; or the socket cannot be bound.
     pub async fn parts(address: &Address, token: Option<&Token>, keys: &Keys) -> Result<Self, DoorError> {
         if matches!(address, Address::Tcp(_)) && token.is_none() {
             return Err(DoorError::NoToken(address.clone()));
@@ -62,7 +57,7 @@ impl Door {
     /// A door for operators.
     ///
     /// # Errors
-    /// There are no keys although others than this machine could come; the address cannot be had.
+    /// There are no keys although other machines can connect; or the socket cannot be bound.
     pub async fn operators(address: &Address, keys: &Keys) -> Result<Self, DoorError> {
         let local = net::is_local(address).map_err(|source| DoorError::Bind {
             address: address.clone(),
@@ -92,19 +87,19 @@ impl Door {
         })
     }
 
-    /// The address really bound (port 0 replaced).
+    /// The address that was bound, with the real port in place of port 0.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Whether callers are offered a service, by its full name.
+    /// Whether the door offers a service, by its full name.
     #[must_use]
     pub fn offers(&self, service: &str) -> bool {
         self.guard.0.offers(audience(&format!("/{service}/")))
     }
 
-    /// A server that asks the rule, and the socket to serve it on.
+    /// A server that checks the rule for each request, and the socket to serve it on.
     #[must_use]
     pub fn open(self) -> (Server<Stack<Guard, Identity>>, Listener) {
         (net::server().layer(self.guard), self.listener)

@@ -1,4 +1,4 @@
-//! The rule of a door, asked for each request.
+//! The access rule of a door, checked for each request.
 
 use std::{
     convert::Infallible,
@@ -19,56 +19,56 @@ use super::{
     keys::{Keys, Need, sent},
 };
 
-/// Who is at the other end of a connection, as the kernel says.
+/// The process at the other end of a connection, as the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A process of this user, or root's, on a unix socket.
+    /// A process of this user or of root, on a unix socket.
     Own,
-    /// Anybody else.
+    /// Any other process.
     Stranger,
 }
 
-/// Whom a method is for.
+/// The callers that a method is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Everybody: whether there is a server.
+    /// Everybody: whether the server is up.
     Anyone,
-    /// Whoever may load and unload.
+    /// Callers that may load and unload models.
     Operators,
-    /// Our own processes.
+    /// Muster's own processes.
     Parts,
 }
 
-/// Services and single methods by the beginning of their path; the first that fits counts. What is not here is for our own processes.
+/// Services and methods by the beginning of their path; the first match counts. Anything else is only for Muster's own processes.
 const AUDIENCES: [(&str, Audience); 7] = [
     ("/grpc.health.v1.Health/", Audience::Anyone),
     ("/grpc.reflection.v1.ServerReflection/", Audience::Operators),
     ("/grpc.reflection.v1alpha.ServerReflection/", Audience::Operators),
-    // What gateways ask.
+    // Used by gateways.
     ("/muster.v1.Control/WatchRoutes", Audience::Parts),
     ("/muster.v1.Control/EnsureLoaded", Audience::Parts),
     ("/muster.v1.Control/", Audience::Operators),
     ("/muster.v1.Models/", Audience::Operators),
 ];
 
-/// Whom a method is for, by its path `/SERVICE/METHOD`.
+/// The callers that a method is for, by its path `/SERVICE/METHOD`.
 #[must_use]
 pub fn audience(path: &str) -> Audience {
     let entry = AUDIENCES.iter().find(|(start, _)| path.starts_with(start));
     entry.map_or(Audience::Parts, |(_, audience)| *audience)
 }
 
-/// Who comes in.
+/// The callers that a door admits.
 #[derive(Debug)]
 pub(super) enum Rule {
-    /// Our own processes, and on a network operators too.
+    /// Muster's own processes, and on a network operators as well.
     Parts { token: Option<Token>, keys: Keys },
     /// Operators.
     Operators { keys: Keys, tcp: bool },
 }
 
 impl Rule {
-    /// Whether any caller may call this here.
+    /// Whether any caller may call such a method here.
     pub(super) fn offers(&self, audience: Audience) -> bool {
         match (self, audience) {
             (Self::Parts { .. }, _) | (Self::Operators { .. }, Audience::Anyone | Audience::Operators) => {
@@ -81,7 +81,7 @@ impl Rule {
     /// Decides on a request.
     ///
     /// # Errors
-    /// What this door does not have, `unauthenticated`, or `forbidden`.
+    /// The door does not offer the method; `unauthenticated`; or `forbidden`.
     fn admit(
         &self,
         peer: Peer,
@@ -99,7 +99,7 @@ impl Rule {
             return Ok(());
         }
         let key = sent(headers);
-        // Without typed details: to our own processes this is the connection's failure, no word of the service.
+        // Without typed details, so that our own processes see a failure of the connection and not an answer of the service.
         let plain = |error: Error| Status::new(crate::error::grpc(error.code), error.message);
         match self {
             Self::Parts { token, .. } if token.as_ref().is_some_and(|token| token.accepts(key)) => Ok(()),
@@ -124,7 +124,8 @@ impl Rule {
     }
 }
 
-/// Whether a host, as a client wrote it, can only mean this machine: a page that points its own name here must not pass for a local program.
+/// Whether a host name in a request can only mean this machine. A page that makes its own name resolve to this machine must not pass for a
+/// local program.
 #[must_use]
 pub fn is_this_machine(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -177,7 +178,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        // A connection that nobody asked about is a stranger's.
+        // A connection without a known peer counts as a stranger's.
         let peer = request.extensions().get().copied().unwrap_or(Peer::Stranger);
         let uri = request.uri();
         match self

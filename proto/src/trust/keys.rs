@@ -1,7 +1,7 @@
-//! Keys of users and administrators, for HTTP and gRPC alike.
+//! API keys of users and administrators, for HTTP and gRPC.
 //!
-//! One key serves everything unless there is an admin key (gateway/README.md, Lemonade); the admin key serves everything. Keys are kept as digests,
-//! and every comparison takes the same time whatever is sent.
+//! A single key is enough for everything unless there is an admin key (gateway/README.md, Lemonade); the admin key opens everything. Keys
+//! are stored as digests, and every comparison takes the same time.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,28 +20,28 @@ const USER_KEY_FILE: &str = "MUSTER_API_KEY_FILE";
 const ADMIN_KEY: &str = "MUSTER_ADMIN_API_KEY";
 const ADMIN_KEY_FILE: &str = "MUSTER_ADMIN_API_KEY_FILE";
 
-/// A key, as it is kept.
+/// The digest of a key.
 pub(super) type Fingerprint = [u8; 32];
 
 /// What a caller wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Inference and what goes with it.
+    /// Inference and questions about models.
     User,
-    /// Changes what is loaded, stored or configured.
+    /// Changes of what is loaded, stored or configured.
     Admin,
 }
 
-/// Whose key was shown.
+/// Whose key a caller has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// A user's.
+    /// A user's key.
     pub user: bool,
-    /// An administrator's.
+    /// An administrator's key.
     pub admin: bool,
 }
 
-/// The keys that are accepted.
+/// The accepted keys.
 #[derive(Clone, Default)]
 pub struct Keys {
     user: Vec<Fingerprint>,
@@ -56,7 +56,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Keys of users and of administrators; empty ones are left out.
+    /// Makes the keys of users and administrators; empty ones are left out.
     pub fn new<U, A>(user: U, admin: A) -> Self
     where
         U: IntoIterator<Item: AsRef<str>>,
@@ -68,25 +68,25 @@ impl Keys {
         }
     }
 
-    /// Whether inference needs a key.
+    /// Whether inference requires a key.
     #[must_use]
     pub fn guard_users(&self) -> bool {
         !self.user.is_empty()
     }
 
-    /// Whether what changes something needs a key.
+    /// Whether changes require a key.
     #[must_use]
     pub fn guard_changes(&self) -> bool {
         !self.user.is_empty() || !self.admin.is_empty()
     }
 
-    /// Whether what changes something needs more than a user's key.
+    /// Whether changes require an administrator's key.
     #[must_use]
     pub fn guard_admins(&self) -> bool {
         !self.admin.is_empty()
     }
 
-    /// Whether there are callers who are strangers to each other: several keys, or an admin key beside nobody in particular.
+    /// Whether there are callers who do not trust each other: several keys, or an admin key while users need none.
     #[must_use]
     pub fn are_several(&self) -> bool {
         let mut known: Vec<&Fingerprint> = self.user.iter().chain(&self.admin).collect();
@@ -95,10 +95,10 @@ impl Keys {
         known.len() + usize::from(self.user.is_empty()) > 1
     }
 
-    /// Decides on a caller who showed this key, or none.
+    /// Decides on a caller with this key, or without one.
     ///
     /// # Errors
-    /// `unauthenticated`; `forbidden` if the key is a user's and an admin's is wanted.
+    /// `unauthenticated`; `forbidden` if an administrator's key is required and the caller has a user's.
     pub fn check(&self, need: Need, key: Option<&[u8]>) -> Result<(), Error> {
         let guarded = match need {
             Need::User => self.guard_users(),
@@ -132,11 +132,11 @@ impl Keys {
     }
 }
 
-/// The flags that name keys.
+/// The flags for API keys.
 #[derive(Clone, Default, clap::Args)]
 pub struct KeyOptions {
-    /// Keys of users; with one, every request but those for health needs it. Several are separated by commas. Everybody on this machine can read
-    /// command lines: the file or the variable is safer.
+    /// API keys of users, separated by commas. If there is one, every request except health checks needs it. Everybody on this machine can
+    /// read command lines, so the file or the variable is safer.
     #[arg(
         long,
         env = USER_KEY,
@@ -146,11 +146,11 @@ pub struct KeyOptions {
     )]
     pub api_key: Vec<String>,
 
-    /// Files with further keys of users, one a line.
+    /// Files with further API keys of users, one per line.
     #[arg(long, env = USER_KEY_FILE, value_delimiter = ',', value_name = "FILE")]
     pub api_key_file: Vec<PathBuf>,
 
-    /// Keys for loading, unloading, pulling, deleting and configuring [default: the users' keys].
+    /// Keys for loading, unloading, pulling, deleting and configuring models [default: the users' keys].
     #[arg(
         long,
         env = ADMIN_KEY,
@@ -160,7 +160,7 @@ pub struct KeyOptions {
     )]
     pub admin_api_key: Vec<String>,
 
-    /// Files with further admin keys, one a line.
+    /// Files with further admin keys, one per line.
     #[arg(
         long,
         env = ADMIN_KEY_FILE,
@@ -180,10 +180,10 @@ impl fmt::Debug for KeyOptions {
 }
 
 impl KeyOptions {
-    /// What [`KeyOptions::environment`] sets, for those who must not have it.
+    /// The variables that [`KeyOptions::environment`] sets, to remove them for processes that must not have them.
     pub const VARIABLES: [&'static str; 4] = [USER_KEY, USER_KEY_FILE, ADMIN_KEY, ADMIN_KEY_FILE];
 
-    /// The same for a child process. Not as arguments: everybody on the machine can read those.
+    /// The options as environment variables for a child process. They are not passed as arguments, which everybody on the machine can read.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, OsString); 4] {
         [
@@ -194,17 +194,17 @@ impl KeyOptions {
         ]
     }
 
-    /// The keys they name.
+    /// Reads the keys.
     ///
     /// # Errors
-    /// A key file cannot be read or holds no key.
+    /// A key file cannot be read or has no key.
     pub fn read(&self) -> io::Result<Keys> {
         let user = all(&self.api_key, &self.api_key_file)?;
         let admin = all(&self.admin_api_key, &self.admin_api_key_file)?;
         Ok(Keys::new(user, admin))
     }
 
-    /// Warns of keys on the command line.
+    /// Warns about keys on the command line.
     pub fn warn_of_command_line(matches: &ArgMatches) {
         let flags = [("api_key", "--api-key"), ("admin_api_key", "--admin-api-key")];
         for (id, flag) in flags {
@@ -220,7 +220,7 @@ fn joined(paths: &[PathBuf]) -> OsString {
     words.join(OsStr::new(","))
 }
 
-/// Keys as given and those in files.
+/// The given keys and those in the files.
 fn all(given: &[String], files: &[PathBuf]) -> io::Result<Vec<String>> {
     let mut keys = given.to_vec();
     for file in files {
@@ -229,10 +229,10 @@ fn all(given: &[String], files: &[PathBuf]) -> io::Result<Vec<String>> {
     Ok(keys)
 }
 
-/// The secrets in a file, one a line.
+/// The secrets in a file, one per line.
 ///
 /// # Errors
-/// It cannot be read or there is none in it.
+/// It cannot be read or is empty.
 pub(super) fn lines(file: &Path) -> io::Result<Vec<String>> {
     let wrong = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
     let text = fs::read_to_string(file).map_err(wrong)?;
@@ -244,7 +244,7 @@ pub(super) fn lines(file: &Path) -> io::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The key of a request: `Authorization: Bearer`, as everybody has it; `x-api-key`, as Anthropic and llama.cpp have it.
+/// The key of a request: `Authorization: Bearer`, or `x-api-key` as used by Anthropic and llama.cpp.
 #[must_use]
 pub fn sent(headers: &HeaderMap) -> Option<&[u8]> {
     let bearer = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -257,7 +257,7 @@ pub fn sent(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes))
 }
 
-/// How a key is kept.
+/// The digest of a key.
 pub(super) fn fingerprint(key: &[u8]) -> Fingerprint {
     Sha256::digest(key).into()
 }
@@ -269,7 +269,7 @@ pub(super) fn fingerprints<I: IntoIterator<Item: AsRef<str>>>(keys: I) -> Vec<Fi
         .collect()
 }
 
-/// Compares with all of them, whichever is right.
+/// Compares with all keys, even after a match.
 pub(super) fn is_one_of(sent: &Fingerprint, keys: &[Fingerprint]) -> bool {
     let none = Choice::from(0);
     keys.iter()

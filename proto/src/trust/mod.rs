@@ -1,4 +1,4 @@
-//! Who may call our gRPC services (proto/README.md, Trust): one place that checks callers and shows who we are.
+//! Access to Muster's gRPC services (proto/README.md, Trust): checks callers, and provides clients' credentials.
 //!
 //! ```text
 //!   door       listens on          who comes in                                    what they may call
@@ -9,10 +9,11 @@
 //!              keys anywhere       keys, else whoever shows the admin key
 //! ```
 //!
-//! Everybody may ask for health. What no table names is for our own parts only: a new service is closed until somebody opens it.
+//! Everybody may ask for health. A method that no table names is only for Muster's own processes, so a new service is closed until it is
+//! opened on purpose.
 //!
-//! * [`Door`]: a listener with its rule; there is no other way to serve gRPC. [`guard`]: the rule, for each request.
-//! * [`Keys`], [`Token`]: what callers show. [`Credentials`]: what we show. [`place`]: where sockets lie that nobody named.
+//! * [`Door`]: a listener with its rule; there is no other way to serve gRPC. [`guard`]: the rule, checked for each request.
+//! * [`Keys`], [`Token`]: what callers must send. [`Credentials`]: what clients send. [`place`]: default places of sockets.
 
 mod credentials;
 mod door;

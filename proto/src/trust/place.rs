@@ -1,4 +1,4 @@
-//! Where the sockets of this user's processes lie when nobody says where.
+//! Default places of the sockets of this user's processes.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,14 @@ use rustix::process::geteuid;
 
 use crate::net::Address;
 
-/// The file name of the controller's socket, here and in the run directory of `muster up`.
+/// File name of the controller's socket, here and in the run directory of `muster up`.
 pub const CONTROLLER_SOCKET: &str = "controller.sock";
 
 /// A folder for directories with sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     folder: PathBuf,
-    /// Only this user makes anything in it.
+    /// Whether only this user can create anything in it.
     own: bool,
 }
 
@@ -25,7 +25,7 @@ impl Base {
         }
     }
 
-    /// A directory in it that is named after what it is for; where others make theirs, after this user too.
+    /// The path of a directory in it. If other users can create directories there as well, the name includes this user's id.
     #[must_use]
     pub fn join(&self, name: &str) -> PathBuf {
         if self.own {
@@ -36,8 +36,8 @@ impl Base {
     }
 }
 
-/// Where sockets of this user may lie, best first: in memory, since serving needs no disk, and where nobody else can take a name before us.
-/// The last one is there on every machine.
+/// Folders for this user's sockets, the best first: in memory, since serving needs no disk, and where no other user can take a name first.
+/// The last one exists on every machine.
 pub fn bases() -> impl Iterator<Item = Base> {
     let user = geteuid();
     let own = |folder| Base { folder, own: true };
@@ -61,7 +61,7 @@ pub fn runtime_dir() -> PathBuf {
     base.join("muster")
 }
 
-/// Where a controller listens for our own processes, and where they look for it.
+/// The controller's default address for Muster's own processes.
 #[must_use]
 pub fn controller() -> Address {
     Address::Unix(runtime_dir().join(CONTROLLER_SOCKET))
