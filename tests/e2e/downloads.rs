@@ -143,6 +143,97 @@ async fn a_proxy_of_the_environment_is_used() {
     is_whole(&stack, &content);
 }
 
+async fn download(stack: &Stack) -> Value {
+    let listed = stack.http().get("/api/v1/downloads").await.ok();
+    listed["downloads"].get(0).cloned().unwrap_or_default()
+}
+
+async fn status(stack: &Stack, wanted: &str) -> Value {
+    let probe = async || {
+        let shown = download(stack).await;
+        if shown["status"] == wanted {
+            Ok(shown)
+        } else {
+            Err(shown)
+        }
+    };
+    eventually(&format!("the download is {wanted}"), LIMIT, probe)
+        .await
+        .0
+}
+
+async fn muster(stack: &Stack, words: &[&str]) -> String {
+    let mut command = tokio::process::Command::new(muster_tests::binaries::find("muster"));
+    command
+        .args(["--controller", &stack.socket().to_string()])
+        .args(words);
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn a_download_is_listed_paused_resumed_and_cancelled() {
+    let (hub, content) = hub(8 << 20).await;
+    hub.fault(Fault::Slow(SLOW), u32::MAX);
+    let stack = stack(&hub).start().await;
+    let http = stack.http();
+    let control = async |action: &str| {
+        let body = json!({"id": "large", "action": action});
+        http.post("/api/v1/downloads/control", &body).await
+    };
+    assert_eq!(http.get("/api/v1/downloads").await.ok(), json!({"downloads": []}));
+    assert_eq!(control("pause").await.error(404)["code"], "no_such_download");
+    let pulled = pull(&stack);
+    sent(&hub, 2 << 20).await;
+    let running = async || {
+        let shown = download(&stack).await;
+        let told = shown["eta_seconds"].is_u64() && shown["bytes_per_second"].as_u64() > Some(0);
+        if told { Ok(shown) } else { Err(shown) }
+    };
+    let (shown, _) = eventually("speed and time left", LIMIT, running).await;
+    assert_eq!(
+        (&shown["id"], &shown["status"], &shown["bytes_total"]),
+        (&json!("large"), &json!("downloading"), &json!(8 << 20))
+    );
+    assert_eq!(control("pause").await.ok()["status"], "paused");
+    // A request that would wait for it is refused at once, as long as nobody wants it to go on.
+    let error = http.chat("large", json!({})).await.error(409);
+    assert_eq!(error["code"], "download_cancelled");
+    control("dance").await.error(400);
+    assert!(muster(&stack, &["downloads"]).await.contains("paused"));
+    assert!(
+        muster(&stack, &["downloads", "resume", "large"])
+            .await
+            .starts_with("large: ")
+    );
+    assert_eq!(pulled.await.unwrap()["status"], "success");
+    is_whole(&stack, &content);
+    let sent_all = hub.sent();
+    println!("{sent_all} bytes were sent of {}", content.len());
+    assert!(
+        sent_all <= content.len() as u64 * 11 / 10,
+        "{sent_all} bytes were sent"
+    );
+    assert_eq!(status(&stack, "completed").await["percent"], 100);
+    // Cancelled, nothing of it stays.
+    http.post("/api/v1/delete", &json!({"model_name": "large"}))
+        .await
+        .ok();
+    let body = json!({"model_name": "large"});
+    let again = stack.http();
+    let pulled = tokio::spawn(async move { again.post("/api/v1/pull", &body).await });
+    sent(&hub, sent_all + (1 << 20)).await;
+    assert_eq!(control("cancel").await.ok()["status"], "cancelled");
+    assert_eq!(pulled.await.unwrap().error(409)["code"], "download_cancelled");
+    let gone = async || {
+        let blobs = fs::read_dir(stack.path("hub/models--muster--large-GGUF/blobs"));
+        let left = blobs.map_or(0, Iterator::count);
+        if left == 0 { Ok(()) } else { Err(left) }
+    };
+    eventually("what came is gone", LIMIT, gone).await;
+}
+
 /// A file system of its own with little room; none where this user may not mount.
 struct Small<'a>(&'a Path);
 

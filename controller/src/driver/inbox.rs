@@ -122,6 +122,10 @@ pub(crate) enum Ask {
 pub(crate) enum Models {
     /// Download a model's files, perhaps those of a new definition. The download goes on if nobody listens.
     Pull(v1::PullModelRequest, watch::Sender<PullState>),
+    /// All downloads.
+    ListDownloads(Reply<Vec<v1::Download>>),
+    /// Pause, resume or cancel one.
+    ControlDownload(v1::ControlDownloadRequest, Reply<v1::Download>),
     /// Add a user's model to the catalogue, or change it.
     Register(v1::ModelDefinition, Reply<(v1::Model, Saving)>),
     /// Remove the files of a model that is unloaded.

@@ -126,6 +126,8 @@ impl Driver {
     pub(super) fn models(&mut self, models: Models) {
         match models {
             Models::Pull(request, listener) => self.pull_model(request, listener),
+            Models::ListDownloads(reply) => answer(reply, Ok(self.downloads())),
+            Models::ControlDownload(request, reply) => answer(reply, self.control_download(&request)),
             Models::Register(definition, reply) => self.register(&definition, reply),
             Models::RemoveFiles(id, reply) => self.remove_model_files(&id, reply),
             Models::Remove(id, reply) => answer(reply, self.remove(&id)),
@@ -180,8 +182,10 @@ impl Driver {
             },
             Ask::Models(change) => match change {
                 Models::SetOptions(request, _) => &mut request.model,
+                Models::ControlDownload(request, _) => &mut request.model,
                 Models::Pull(request, _) if request.definition.is_none() => &mut request.model,
                 Models::Pull(..)
+                | Models::ListDownloads(_)
                 | Models::Register(..)
                 | Models::RemoveFiles(..)
                 | Models::Remove(..)

@@ -109,6 +109,29 @@ impl Models for ModelsService {
         Ok(Response::new(until_stopped(events, self.handle.stop())))
     }
 
+    async fn list_downloads(
+        &self,
+        _request: Request<v1::ListDownloadsRequest>,
+    ) -> Result<Response<v1::ListDownloadsResponse>, Status> {
+        let listed = self.handle.models(Change::ListDownloads).await;
+        let downloads = listed.map_err(StatusExt::into_status)?;
+        Ok(Response::new(v1::ListDownloadsResponse { downloads }))
+    }
+
+    async fn control_download(
+        &self,
+        request: Request<v1::ControlDownloadRequest>,
+    ) -> Result<Response<v1::ControlDownloadResponse>, Status> {
+        let request = request.into_inner();
+        named(&request.model, "model")?;
+        let controlled = self
+            .handle
+            .models(|reply| Change::ControlDownload(request, reply))
+            .await;
+        let download = Some(controlled.map_err(StatusExt::into_status)?);
+        Ok(Response::new(v1::ControlDownloadResponse { download }))
+    }
+
     async fn delete_model(
         &self,
         request: Request<v1::DeleteModelRequest>,

@@ -161,6 +161,75 @@ async fn a_download_outlives_its_workers_session() {
 }
 
 #[tokio::test]
+async fn a_paused_download_is_nobodys_until_an_operator_wants_it_again() {
+    let rig = Rig::start(&config()).await;
+    let (mut first, mut client) = begin(&rig, Fetches::Stay).await;
+    let mut models = models(&rig).await;
+    let mut control = models.clone();
+    let mut control = async |action: v1::DownloadAction| {
+        let request = v1::ControlDownloadRequest {
+            model: "h".to_owned(),
+            action: action.into(),
+        };
+        let answer = control.control_download(request).await;
+        let answer = answer.map_err(|status| Error::from_status(&status))?;
+        Ok::<_, Error>(answer.into_inner().download.unwrap().state())
+    };
+    let error = control(v1::DownloadAction::Resume).await.unwrap_err();
+    assert_eq!(error.code, Code::NoSuchDownload);
+    let mut waiting = client.ensure("h").await;
+    first
+        .until("the download", |memory| !fetches(memory).is_empty())
+        .await;
+    let error = control(v1::DownloadAction::Unspecified).await.unwrap_err();
+    assert_eq!(error.code, Code::InvalidRequest);
+    assert_eq!(
+        control(v1::DownloadAction::Pause).await,
+        Ok(v1::DownloadState::Paused)
+    );
+    assert_eq!(waiting.failed().await.code, Code::DownloadCancelled);
+    let kept = |memory: &Memory| {
+        let keep =
+            |order: &FilesOrder| matches!(order.kind, Some(Order::Cancel(v1::CancelFetch { keep: true })));
+        memory.orders.iter().any(keep)
+    };
+    first.until("what came is kept", kept).await;
+    // Neither a request nor a worker that comes back begins it again.
+    assert_eq!(
+        client.ensure("h").await.failed().await.code,
+        Code::DownloadCancelled
+    );
+    first.cut().await;
+    first.join(&rig.address()).await;
+    client.load("a").await.unwrap();
+    assert_eq!(fetches(&first.memory.lock().unwrap()).len(), 1);
+    let pulled = tokio::spawn({
+        let mut models = models.clone();
+        async move { pull(&mut models, "h").await }
+    });
+    first
+        .until("it goes on", |memory| fetches(memory).len() == 2)
+        .await;
+    let listed = models.list_downloads(v1::ListDownloadsRequest {}).await.unwrap();
+    let [running] = &listed.into_inner().downloads[..] else {
+        panic!("one download")
+    };
+    assert_eq!(
+        (
+            running.model.as_str(),
+            running.state(),
+            running.worker_id.as_str()
+        ),
+        ("h", v1::DownloadState::Running, "w")
+    );
+    assert_eq!(
+        control(v1::DownloadAction::Cancel).await,
+        Ok(v1::DownloadState::Cancelled)
+    );
+    assert_eq!(pulled.await.unwrap().unwrap_err().code, Code::DownloadCancelled);
+}
+
+#[tokio::test]
 async fn a_failed_download_is_told_and_not_tried_again_at_once_except_by_an_operator() {
     let rig = Rig::start(&config()).await;
     let gone = Code::CheckpointNotFound.error("no such thing");

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_proto::{net::Address, process::LogLevel, trust::KeyOptions};
 
 const EXIT_CODES: &str = "\
@@ -52,6 +52,14 @@ pub(crate) enum Command {
     },
     /// Download a model's files to a worker's host; can also register a model whose name begins with `user.`
     Pull(PullOptions),
+    /// List downloads with their speed and the time left, or pause, resume or cancel one
+    Downloads {
+        /// What to do with the model's download
+        #[arg(requires = "model")]
+        action: Option<DownloadVerb>,
+        /// Model id
+        model: Option<String>,
+    },
     /// Unload a model and remove its files; a model registered by `pull` leaves the catalogue
     Delete {
         /// Model id
@@ -223,6 +231,17 @@ pub(crate) struct PullOptions {
     /// Label, for example embeddings, reranking or vision; may be given several times
     #[arg(long = "label", value_name = "LABEL", requires = "checkpoint")]
     pub(crate) labels: Vec<String>,
+}
+
+/// What to do with a download.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DownloadVerb {
+    /// End it for now; what came stays
+    Pause,
+    /// Go on with a paused one
+    Resume,
+    /// End it, and remove what came
+    Cancel,
 }
 
 /// Options of `muster chat`.

@@ -77,6 +77,9 @@ async fn run(cli: Cli, matches: &ArgMatches) -> Result<(), Failure> {
             commands::load::load(&controller, output, request, replace).await
         }
         Command::Pull(options) => commands::pull::pull(&controller, output, options).await,
+        Command::Downloads { action, model } => {
+            commands::downloads::downloads(&controller, output, action.zip(model)).await
+        }
         Command::Delete { model } => commands::pull::delete(&controller, output, model).await,
         Command::Unload { model, force } => commands::load::unload(&controller, output, model, force).await,
         Command::Explain { model } => commands::explain::explain(&controller, output, model).await,

@@ -7,9 +7,10 @@ use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::Channel,
     v1::{
-        Alias, DeleteAliasRequest, DeleteModelRequest, DeleteModelResponse, HubListing, ListAliasesRequest,
-        ListVariantsRequest, Model, ModelDefinition, PullModelEvent, PullModelRequest, RegisterModelRequest,
-        SetAliasRequest, SetModelOptionsRequest, models_client::ModelsClient, pull_model_event::Kind,
+        Alias, ControlDownloadRequest, DeleteAliasRequest, DeleteModelRequest, DeleteModelResponse, Download,
+        DownloadAction, HubListing, ListAliasesRequest, ListDownloadsRequest, ListVariantsRequest, Model,
+        ModelDefinition, PullModelEvent, PullModelRequest, RegisterModelRequest, SetAliasRequest,
+        SetModelOptionsRequest, models_client::ModelsClient, pull_model_event::Kind,
     },
 };
 use tonic::Streaming;
@@ -64,6 +65,27 @@ impl Models {
     pub(crate) async fn pull(mut self, request: PullModelRequest) -> Result<Pull, Error> {
         let answer = self.0.pull_model(request).await;
         Ok(Pull(answer.map_err(|status| error(&status))?.into_inner()))
+    }
+
+    /// All downloads.
+    pub(crate) async fn downloads(mut self) -> Result<Vec<Download>, Error> {
+        let answer = self.0.list_downloads(ListDownloadsRequest {}).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner().downloads)
+    }
+
+    /// Pauses, resumes or cancels a model's download.
+    pub(crate) async fn control_download(
+        mut self,
+        model: &str,
+        action: DownloadAction,
+    ) -> Result<Download, Error> {
+        let request = ControlDownloadRequest {
+            model: model.to_owned(),
+            action: action.into(),
+        };
+        let answer = self.0.control_download(request).await;
+        let answer = answer.map_err(|status| error(&status))?.into_inner();
+        Ok(answer.download.unwrap_or_default())
     }
 
     /// Deletes a model's files, and the model if a user registered it.

@@ -91,8 +91,10 @@ catalogue! {
     DownloadCorrupt = "download_corrupt", DataLoss, 502, "server_error";
     /// The disk has no room for the files.
     InsufficientStorage = "insufficient_storage", ResourceExhausted, 507, "server_error";
-    /// The download was cancelled because its model was deleted.
+    /// An operator cancelled or paused the download, or deleted its model.
     DownloadCancelled = "download_cancelled", Aborted, 409, "server_error";
+    /// No download is under way to which this could be done.
+    NoSuchDownload = "no_such_download", NotFound, 404, "not_found_error";
     /// The body of an admin request has the wrong form (seed 001, Validation behavior).
     InvalidSchema = "invalid_schema", InvalidArgument, 422, "invalid_request_error";
     /// The request must name one of the model's instances.

@@ -183,7 +183,7 @@ impl Driver {
         let cancelled = Code::DownloadCancelled.error("the model is being deleted");
         let fetching = match self.pulls.open.get(checkpoint).map(|pull| &pull.place) {
             Some(Place::At(worker)) => Some(worker.clone()),
-            Some(Place::Waiting(_)) | None => None,
+            Some(Place::Waiting(_) | Place::Paused) | None => None,
         };
         self.pulled(checkpoint, &Err(cancelled));
         self.pulls.failed.remove(checkpoint);

@@ -5,23 +5,25 @@
 //!                         └ no ─► a pull of them is open ─ yes ─► waits for it     ▲
 //!                                 └ no ─► opened                                   │
 //!   pull:  waiting for a worker ──► at a worker (progress …) ──► done: whoever waited goes on
-//!              │     ▲                  │        └► failed: whoever waited fails
-//!              │     └── session ends ──┘
+//!              │   ▲ ▲                  │  │     └► failed: whoever waited fails
+//!              │   │ └── session ends ──┘  │ paused
+//!              │   └─ resumed ── paused ◄──┘
 //!              └ nobody able in time ─► failed
 //! ```
 //!
 //! Invariants: downloads hold no load slot and no claim: policy hears of a load only once its files are there. A pull goes on without
 //! anybody waiting. There is one pull of the same files at most.
 //!
-//! * `files`: orders to workers and their answers. * `told`: what those who wait hear.
+//! * `files`: orders to workers and their answers. * `told`: what those who wait hear. * `list`: what operators see of it, and do to it.
 //!
 //! Architecture invariant: where a model should run is policy's to say; here is only asked which place it would choose.
 
 mod files;
+mod list;
 mod told;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     time::Duration,
 };
 
@@ -60,6 +62,8 @@ pub(super) struct Pulls {
     /// What workers have.
     known: HashMap<HubCheckpoint, BTreeMap<WorkerId, CachedFiles>>,
     failed: HashMap<HubCheckpoint, (Instant, Error)>,
+    /// The last ones that ended, the newest first.
+    ended: VecDeque<v1::Download>,
     removals: HashMap<u64, Removal>,
     removals_begun: u64,
     looked: Option<Instant>,
@@ -83,6 +87,8 @@ enum Place {
     /// Nowhere; given up then.
     Waiting(Instant),
     At(WorkerId),
+    /// Nowhere, until an operator wants it to go on.
+    Paused,
 }
 
 /// An order that a worker has not answered.
@@ -114,7 +120,7 @@ impl Pulls {
     pub(super) fn due(&self) -> Option<Instant> {
         let waits = self.open.values().filter_map(|pull| match pull.place {
             Place::Waiting(until) => Some(until),
-            Place::At(_) => None,
+            Place::At(_) | Place::Paused => None,
         });
         waits.chain(self.looked.map(|at| at + LOOK_EVERY)).min()
     }
@@ -165,6 +171,13 @@ impl Driver {
         }
         let epoch = *self.epoch.borrow();
         let pull = self.pull(&checkpoint, &model);
+        if matches!(pull.place, Place::Paused) {
+            if automatic {
+                fail(&ask, &list::paused(), epoch);
+                return None;
+            }
+            pull.resume();
+        }
         tell(&ask, &pull.told, epoch);
         pull.waiting.push(ask);
         self.start_pull(&checkpoint);
@@ -214,6 +227,7 @@ impl Driver {
             listener.send_replace(PullState::Progress(pull.told.clone()));
         }
         pull.listeners.push(listener);
+        pull.resume();
         self.start_pull(&checkpoint);
     }
 
@@ -222,8 +236,9 @@ impl Driver {
         let Some(pull) = self.pulls.open.get(checkpoint) else {
             return;
         };
-        if matches!(pull.place, Place::At(_)) {
-            return;
+        match pull.place {
+            Place::Waiting(_) => {}
+            Place::At(_) | Place::Paused => return,
         }
         let model = pull.model.clone();
         let Some(worker) = self.worker_for(&model, checkpoint) else {
@@ -309,6 +324,7 @@ impl Driver {
             let failed = (Instant::now() + BACKOFF, error.clone());
             self.pulls.failed.insert(checkpoint.clone(), failed);
         }
+        self.pulls.keep(&pull, checkpoint, result);
         for listener in pull.listeners {
             listener.send_replace(PullState::Done(result.clone()));
         }

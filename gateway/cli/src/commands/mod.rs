@@ -1,5 +1,6 @@
 //! Commands that call the controller and print the answer.
 
+pub(crate) mod downloads;
 pub(crate) mod explain;
 pub(crate) mod fleet;
 pub(crate) mod load;

@@ -19,6 +19,46 @@ pub(super) struct Done<'a> {
     pub(super) message: &'a str,
 }
 
+/// All downloads.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LemonadeDownloads)]
+pub(super) struct Downloads {
+    /// Downloads that are open, and those that ended lately, the newest first.
+    pub(super) downloads: Vec<DownloadShown>,
+}
+
+/// A download of a model's files.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LemonadeDownload)]
+pub(super) struct DownloadShown {
+    /// Id of the model in the catalogue.
+    pub(super) id: String,
+    /// The same as `id`.
+    pub(super) model_name: String,
+    /// `ORG/NAME:VARIANT` or `ORG/NAME` on the hub.
+    pub(super) checkpoint: String,
+    /// `waiting`, `downloading`, `paused`, `completed`, `error` or `cancelled`.
+    pub(super) status: &'static str,
+    /// Current file, its path in the repository.
+    pub(super) file: String,
+    /// Number of the current file, from 1.
+    pub(super) file_index: u32,
+    /// Number of files.
+    pub(super) total_files: u32,
+    /// Downloaded bytes of all files.
+    pub(super) bytes_downloaded: u64,
+    /// Bytes of all files; 0 if unknown.
+    pub(super) bytes_total: u64,
+    /// Share of the bytes that are there, in percent.
+    pub(super) percent: u64,
+    /// Current speed in bytes per second; 0 if unknown.
+    pub(super) bytes_per_second: u64,
+    /// Seconds left at this speed; null if unknown.
+    pub(super) eta_seconds: Option<i64>,
+    /// Reason of an error or a cancellation; else null.
+    pub(super) error: Option<String>,
+}
+
 /// All aliases.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeAliases)]

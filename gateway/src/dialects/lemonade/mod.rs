@@ -3,6 +3,7 @@
 mod aliases;
 mod answers;
 mod delete;
+mod downloads;
 mod error;
 mod health;
 mod info;
@@ -29,6 +30,7 @@ pub(super) static DIALECT: Dialect = Dialect {
             system::routes(),
             load::routes(),
             pull::routes(),
+            downloads::routes(),
             delete::routes(),
             register::routes(),
             options::routes(),

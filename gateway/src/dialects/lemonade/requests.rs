@@ -76,6 +76,15 @@ body! {
         model_name | model: ModelName,
     }
 
+    /// Something to do with a download.
+    #[example {"id": "Qwen2.5-0.5B-Instruct-CPU", "action": "pause"}]
+    pub(super) struct DownloadBody as LemonadeDownloadAction {
+        /// Id of the model in the catalogue.
+        id | model_name: ModelName,
+        /// `pause`, `resume` or `cancel`.
+        action: String,
+    }
+
     /// Options to save for a model's loads; null removes one.
     #[example {"ctx_size": 8192, "llamacpp_backend": "vulkan"}]
     pub(super) struct OptionsBody as LemonadeOptions {

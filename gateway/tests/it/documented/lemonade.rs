@@ -105,6 +105,14 @@ async fn answers_about_models_are_as_the_document_says() {
         post("/v1/pull", json!({"model_name": "broken"})).is(502),
         get("/v1/pull/variants").at("/v1/pull/variants?checkpoint=org/Bge-Reranker-GGUF:Q4_0"),
         get("/v1/pull/variants").is(400),
+        get("/v1/downloads"),
+        post("/v1/downloads/control", json!({"id": "m", "action": "pause"})),
+        post(
+            "/v1/downloads/control",
+            json!({"id": "nobody", "action": "cancel"}),
+        )
+        .is(404),
+        post("/v1/downloads/control", json!({"id": "m", "action": "dance"})).is(400),
         post("/v1/delete", json!({"model_name": "m"})),
         post("/v1/delete", nobody.clone()).is(404),
         post("/v1/models/register", user),

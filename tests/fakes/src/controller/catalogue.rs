@@ -133,6 +133,38 @@ impl Models for Catalogue {
         Ok(Response::new(v1::DeleteAliasResponse {}))
     }
 
+    async fn list_downloads(
+        &self,
+        _: Request<v1::ListDownloadsRequest>,
+    ) -> Result<Response<v1::ListDownloadsResponse>, Status> {
+        let running = download("m", v1::DownloadState::Running);
+        let failed = v1::Download {
+            time_left: None,
+            error: Some(Code::HubUnavailable.error("the hub is away").into()),
+            ..download("broken", v1::DownloadState::Failed)
+        };
+        Ok(Response::new(v1::ListDownloadsResponse {
+            downloads: vec![running, failed],
+        }))
+    }
+
+    async fn control_download(
+        &self,
+        request: Request<v1::ControlDownloadRequest>,
+    ) -> Result<Response<v1::ControlDownloadResponse>, Status> {
+        let request = request.into_inner();
+        known(&request.model)?;
+        let state = match request.action() {
+            v1::DownloadAction::Unspecified => return crate::absent(),
+            v1::DownloadAction::Pause => v1::DownloadState::Paused,
+            v1::DownloadAction::Resume => v1::DownloadState::Running,
+            v1::DownloadAction::Cancel => v1::DownloadState::Cancelled,
+        };
+        Ok(Response::new(v1::ControlDownloadResponse {
+            download: Some(download(&request.model, state)),
+        }))
+    }
+
     async fn list_aliases(
         &self,
         _: Request<v1::ListAliasesRequest>,
@@ -142,5 +174,29 @@ impl Models for Catalogue {
             model: "m".to_owned(),
         };
         Ok(Response::new(v1::ListAliasesResponse { aliases: vec![alias] }))
+    }
+}
+
+/// A download that is half done.
+fn download(model: &str, state: v1::DownloadState) -> v1::Download {
+    v1::Download {
+        model: model.to_owned(),
+        checkpoint: "o/n:Q4_0".to_owned(),
+        state: state.into(),
+        progress: Some(v1::FetchProgress {
+            file: "n-Q4_0.gguf".to_owned(),
+            file_index: 1,
+            total_files: 2,
+            bytes_downloaded: 100,
+            bytes_total: 100,
+            all_downloaded: 100,
+            all_total: 200,
+            bytes_per_second: 10,
+        }),
+        time_left: Some(prost_types::Duration {
+            seconds: 10,
+            nanos: 0,
+        }),
+        ..v1::Download::default()
     }
 }
