@@ -49,6 +49,7 @@ pub mod net;
 pub mod oai;
 pub mod overrides;
 pub mod parameters;
+pub mod pauses;
 pub mod private;
 pub mod process;
 pub mod settings;

@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use hyper_util::rt::TokioIo;
 use rustix::{net::sockopt, process::geteuid};
 use tokio::{
@@ -283,31 +282,4 @@ fn connector(
         let address = address.clone();
         Box::pin(async move { Socket::connect(&address).await.map(TokioIo::new) })
     })
-}
-
-/// Endless pauses between attempts to reach a process: from the first value, doubled up to the second, each with a random part of up to its
-/// own length, so that many processes which lost the same one do not come back at the same moment.
-pub fn pauses((first, last): (Duration, Duration)) -> impl Iterator<Item = Duration> + Send {
-    ExponentialBuilder::default()
-        .with_min_delay(first)
-        .with_max_delay(last)
-        .with_jitter()
-        .without_max_times()
-        .build()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Regression: the pauses were the same in every process, because backon's random numbers have a fixed seed without its feature `std`.
-    #[test]
-    fn pauses_grow_to_their_bound_and_differ_from_one_another() {
-        let (first, last) = (Duration::from_millis(20), Duration::from_secs(1));
-        let some = || pauses((first, last)).take(16).collect::<Vec<_>>();
-        let (one, other) = (some(), some());
-        assert_ne!(one, other);
-        assert!(one[0] >= first && one[0] <= 2 * first, "{one:?}");
-        assert!(one[15] >= last && one[15] <= 2 * last, "{one:?}");
-    }
 }

@@ -26,6 +26,7 @@ use std::{
 use muster_core::{Code, Error, InstanceId, Missing, WorkerId, id};
 use muster_proto::{
     StatusExt as _,
+    pauses::Pauses,
     v1::{self, EnsureLoadedRequest, QueuedReason, ensure_loaded_event::Kind},
 };
 use tokio::{runtime::Handle, sync::watch};
@@ -37,8 +38,7 @@ use crate::metrics;
 
 /// How long a wish is kept while the controller is away (PROTOCOL.md 23).
 const PATIENCE: Duration = Duration::from_secs(5);
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-const LAST_RETRY: Duration = Duration::from_millis(250);
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 /// Number of requests that may wait for a model if the catalogue sets no limit.
 const DEFAULT_LIMIT: u32 = 128;
 
@@ -267,7 +267,7 @@ async fn pursue(controller: Controller, wish: Arc<Wish>) {
 
 async fn insist(controller: &Controller, wish: &Wish) {
     let mut away_since: Option<Instant> = None;
-    let mut retry = FIRST_RETRY;
+    let mut retry = Pauses::new(RETRY);
     loop {
         match attempt(controller, wish).await {
             Ended::Failed(error) => {
@@ -278,7 +278,7 @@ async fn insist(controller: &Controller, wish: &Wish) {
             Ended::Away { status, heard } => {
                 if heard {
                     away_since = None;
-                    retry = FIRST_RETRY;
+                    retry.reset();
                 }
                 if away_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
                     let model = &wish.request.model_id;
@@ -290,8 +290,7 @@ async fn insist(controller: &Controller, wish: &Wish) {
                     wish.state.send_replace(State::Failed(Box::new(error)));
                     return;
                 }
-                tokio::time::sleep(retry).await;
-                retry = (retry * 2).min(LAST_RETRY);
+                retry.wait().await;
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_proto::{
-    net::pauses,
+    pauses::Pauses,
     v1::{WatchRoutesRequest, route_update},
 };
 use tokio::time::timeout;
@@ -18,13 +18,13 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// Runs until the runtime ends.
 pub(super) async fn follow(fleet: &Fleet) {
-    let mut retry = pauses(RETRY);
+    let mut retry = Pauses::new(RETRY);
     let mut away = false;
     loop {
         let mut heard = false;
         let result = stream(fleet, &mut heard).await;
         if heard {
-            retry = pauses(RETRY);
+            retry.reset();
             away = false;
         }
         let (contact, reason) = match result {
@@ -43,7 +43,7 @@ pub(super) async fn follow(fleet: &Fleet) {
             // Whoever waits for the first attempt can go on.
             fleet.publish(None);
         }
-        tokio::time::sleep(retry.next().unwrap_or(RETRY.1)).await;
+        retry.wait().await;
     }
 }
 

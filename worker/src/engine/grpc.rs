@@ -19,6 +19,7 @@ use muster_core::{Code, Error, Runtime as Kind};
 use muster_proto::{
     MAX_MESSAGE_BYTES, StatusExt as _, VERSION,
     net::{self, Address, Channel},
+    pauses::Pauses,
     trust::Credentials,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, DeviceKind,
@@ -41,8 +42,7 @@ use crate::keeper::Kept;
 const COMMANDS: usize = 256;
 /// Messages on their way from an engine; full = the engine waits, once HTTP/2's windows are full too.
 const MESSAGES: usize = 64;
-const BACKOFF_FIRST: Duration = Duration::from_millis(1);
-const BACKOFF_LAST: Duration = Duration::from_millis(20);
+const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
 
 /// A runtime with an engine of ours.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ type Client = EngineClient<Channel>;
 
 /// Connects as soon as the engine listens: when it says so, and by trying, for engines that don't.
 async fn connect(address: &Address, ready: &UnixDatagram) -> Client {
-    let mut backoff = BACKOFF_FIRST;
+    let mut pauses = Pauses::new(POLL);
     let mut buffer = [0; 512];
     loop {
         if let Ok(channel) = net::channel(address, &Credentials::none()).await {
@@ -151,9 +151,7 @@ async fn connect(address: &Address, ready: &UnixDatagram) -> Client {
                 .max_encoding_message_size(MAX_MESSAGE_BYTES);
         }
         // Whatever it says: it says it when there is something new.
-        if timeout(backoff, ready.recv(&mut buffer)).await.is_err() {
-            backoff = (backoff * 2).min(BACKOFF_LAST);
-        }
+        drop(timeout(pauses.take(), ready.recv(&mut buffer)).await);
     }
 }
 

@@ -15,11 +15,7 @@ mod session;
 
 use std::{sync::Arc, time::Duration};
 
-use muster_proto::{
-    net::{Address, pauses},
-    trust::Credentials,
-};
-use tokio::time::sleep;
+use muster_proto::{net::Address, pauses::Pauses, trust::Credentials};
 use tokio_util::sync::CancellationToken;
 
 use crate::{command::Handler, instance::registry::Registry};
@@ -51,7 +47,7 @@ impl Fleet {
         let mut number = 0;
         let mut said = false;
         loop {
-            let mut delays = pauses(BACKOFF);
+            let mut delays = Pauses::new(BACKOFF);
             loop {
                 number += 1;
                 let session = Session::new(&self, number, &mut handler, &mut highest_epoch);
@@ -70,9 +66,8 @@ impl Fleet {
                 if self.leave.is_cancelled() {
                     return;
                 }
-                let delay = delays.next().unwrap_or(BACKOFF.1);
                 tokio::select! {
-                    () = sleep(delay) => {}
+                    () = delays.wait() => {}
                     () = self.leave.cancelled() => return,
                 }
                 if joined {

@@ -8,6 +8,7 @@ use std::{
 use muster_core::{Code, Error, InstanceId};
 use muster_proto::{
     StatusExt as _, VERSION,
+    pauses::Pauses,
     v1::{
         DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, HostUnloadRequest,
         HostUnloadResponse, InstanceDescription, InstanceStatus, Refused, RefusedReason, Unload,
@@ -15,7 +16,7 @@ use muster_proto::{
         host_server::{Host, HostServer},
     },
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -81,10 +82,9 @@ impl HostService {
 
 /// Waits for a condition that an operator asked for, checking less and less often.
 async fn poll(met: impl Fn() -> bool) {
-    let mut wait = Duration::from_millis(1);
+    let mut pauses = Pauses::new((Duration::from_millis(1), Duration::from_millis(25)));
     while !met() {
-        sleep(wait).await;
-        wait = (wait * 2).min(Duration::from_millis(50));
+        pauses.wait().await;
     }
 }
 

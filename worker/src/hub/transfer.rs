@@ -22,12 +22,11 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt as _, future::try_join_all};
 use muster_core::{Code, Error};
-use muster_proto::net::pauses;
+use muster_proto::pauses::Pauses;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::spawn_blocking,
-    time::sleep,
 };
 
 use super::{
@@ -344,11 +343,11 @@ fn announced_sum(etag: &str) -> Option<&str> {
 pub(super) async fn lock(repo: &Repo, etag: &str) -> Result<File, Error> {
     let (repo, etag) = (repo.clone(), etag.to_owned());
     let file = on_disk(move || repo.lock_file(&etag)).await?;
-    let mut pauses = pauses(LOCK_WAIT);
+    let mut pauses = Pauses::new(LOCK_WAIT);
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => sleep(pauses.next().unwrap_or(LOCK_WAIT.1)).await,
+            Err(TryLockError::WouldBlock) => pauses.wait().await,
             Err(TryLockError::Error(error)) => return Err(disk(&error)),
         }
     }

@@ -1,9 +1,9 @@
 //! Trouble with the hub, and how often one tries again.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use muster_core::Error;
-use muster_proto::net::pauses;
+use muster_proto::pauses::Pauses;
 use tokio::time::sleep;
 
 /// Longest wait that a hub may ask for.
@@ -65,20 +65,11 @@ impl Default for Patience {
 }
 
 /// Tries of one thing.
+#[derive(Debug)]
 pub(super) struct Tries {
     most: u32,
     left: u32,
-    range: (Duration, Duration),
-    pauses: Box<dyn Iterator<Item = Duration> + Send>,
-}
-
-impl fmt::Debug for Tries {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tries")
-            .field("most", &self.most)
-            .field("left", &self.left)
-            .finish_non_exhaustive()
-    }
+    pauses: Pauses,
 }
 
 impl Tries {
@@ -86,15 +77,14 @@ impl Tries {
         Self {
             most,
             left: most,
-            range,
-            pauses: Box::new(pauses(range)),
+            pauses: Pauses::new(range),
         }
     }
 
     /// Something came: all tries are there again.
     pub(super) fn refill(&mut self) {
         self.left = self.most;
-        self.pauses = Box::new(pauses(self.range));
+        self.pauses.reset();
     }
 
     /// Waits before the next try.
@@ -104,7 +94,7 @@ impl Tries {
     pub(super) async fn again(&mut self, trouble: Trouble) -> Result<(), Error> {
         let Trouble { error, again } = trouble;
         self.left = self.left.saturating_sub(1);
-        let own = self.pauses.next().unwrap_or(self.range.1);
+        let own = self.pauses.take();
         let pause = match again {
             Again::Never => return Err(error),
             Again::Soon => own,

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use muster_proto::{net::Address, trust::KeyOptions};
+use muster_proto::{net::Address, pauses::Pauses, trust::KeyOptions};
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 use tokio::{
     process::{Child, Command},
@@ -28,9 +28,8 @@ use tokio::{
 
 use super::{UpError, logs, notify::NotifySocket};
 
-/// First pause before a restart; doubles with each crash in a row.
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+/// Pauses before a restart, which grow with each crash in a row.
+const RESTART: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 /// A child that was ready this long has recovered: the next crash starts with the first pause again.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// How long a dead child's last words may take to arrive.
@@ -148,7 +147,7 @@ impl Process {
 
 async fn supervise(mut spec: Spec, life: watch::Sender<Life>, mut asked: watch::Receiver<Urgency>) {
     let mut ever_ready = false;
-    let mut backoff = FIRST_BACKOFF;
+    let mut pauses = Pauses::new(RESTART);
     loop {
         let end = match live(&mut spec, &life, &mut asked).await {
             Ok(end) => end,
@@ -168,11 +167,12 @@ async fn supervise(mut spec: Spec, life: watch::Sender<Life>, mut asked: watch::
         }
         life.send_replace(Life::Starting);
         if end.ready_for.is_some_and(|time| time >= HEALTHY_AFTER) {
-            backoff = FIRST_BACKOFF;
+            pauses.reset();
         }
-        tracing::error!(name = spec.name, end = end.why, restart_in = ?backoff, "a process ended by itself");
+        let pause = pauses.take();
+        tracing::error!(name = spec.name, end = end.why, restart_in = ?pause, "a process ended by itself");
         tokio::select! {
-            () = tokio::time::sleep(backoff) => backoff = (backoff * 2).min(LONGEST_BACKOFF),
+            () = tokio::time::sleep(pause) => {}
             // Either asked to stop, or nobody holds the handle any more.
             _ = asked.changed() => return,
         }

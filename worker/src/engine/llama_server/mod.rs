@@ -25,13 +25,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{FutureExt as _, future::BoxFuture};
-use muster_core::{Code, Runtime as Kind};
-use muster_proto::v1::{Device, DeviceKind, LoadPhase, LoadProgress, RuntimeInfo};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, pending},
 };
+use muster_core::{Code, Runtime as Kind};
+use muster_proto::{
+    pauses::Pauses,
+    v1::{Device, DeviceKind, LoadPhase, LoadProgress, RuntimeInfo},
+};
+use tokio::{sync::watch, time::timeout};
 
 use super::{
     EngineConfig, Launch, LaunchError, RunningEngine, Runtime, files,
@@ -42,8 +45,7 @@ use calls::Calls;
 use client::Http;
 use run::Job;
 
-const BACKOFF_FIRST: Duration = Duration::from_millis(1);
-const BACKOFF_LAST: Duration = Duration::from_millis(20);
+const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
 
 /// The runtime.
 #[derive(Clone, Debug)]
@@ -150,19 +152,20 @@ async fn ready(
     progress: &watch::Sender<LoadProgress>,
     begin: Instant,
 ) {
-    let mut backoff = BACKOFF_FIRST;
+    let mut pauses = Pauses::new(POLL);
     while !http.ready().await {
         let line = async {
-            match &mut lines {
-                // An error means that the engine is gone, which the caller sees.
-                Some(lines) => lines.changed().await.is_ok(),
-                None => false,
+            // An engine that is gone writes nothing; the caller sees that it is.
+            let gone = match &mut lines {
+                Some(lines) => lines.changed().await.is_err(),
+                None => true,
+            };
+            if gone {
+                pending::<()>().await;
             }
         };
-        match timeout(backoff, line).await {
-            Ok(true) => report(progress, LoadPhase::Weights, begin),
-            Ok(false) => sleep(backoff).await,
-            Err(_) => backoff = (backoff * 2).min(BACKOFF_LAST),
+        if timeout(pauses.take(), line).await.is_ok() {
+            report(progress, LoadPhase::Weights, begin);
         }
     }
 }
