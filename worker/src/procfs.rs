@@ -1,4 +1,5 @@
-//! What the kernel says about memory and processes: `/proc` and the cgroup this process lives in.
+//! What the kernel says about memory and processes: `/proc`, whose files `procfs-core` reads, and the cgroup this process lives in, whose memory no
+//! crate reads.
 
 use std::{
     fs, io,
@@ -9,6 +10,10 @@ use std::{
 
 use muster_core::Bytes;
 use muster_proto::v1::ProcessId;
+use procfs_core::{
+    FromRead, Meminfo,
+    process::{Io, SmapsRollup, Stat},
+};
 
 /// The host's memory, as `/proc/meminfo` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +35,11 @@ pub(crate) struct Pool {
 
 /// Memory this process may use: the host's, or its cgroup's where that is less.
 pub(crate) fn memory() -> io::Result<Pool> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let field =
-        |name: &str| kib(&text, name).ok_or_else(|| io::Error::other(format!("no {name} in /proc/meminfo")));
+    let told = Meminfo::from_file("/proc/meminfo").map_err(io::Error::other)?;
+    let free = told.mem_available;
     let host = Memory {
-        capacity: field("MemTotal:")?,
-        free: field("MemAvailable:")?,
+        capacity: Bytes::new(told.mem_total),
+        free: Bytes::new(free.ok_or_else(|| io::Error::other("no MemAvailable in /proc/meminfo"))?),
     };
     Ok(within(host, &cgroups()))
 }
@@ -58,13 +62,6 @@ fn within(host: Memory, cgroups: &[PathBuf]) -> Pool {
         pool.memory.free = pool.memory.free.min(limit.free);
     }
     pool
-}
-
-/// `NAME:  123 kB` in a list of such lines.
-fn kib(text: &str, name: &str) -> Option<Bytes> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let number: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    Some(Bytes::new(number.saturating_mul(1024)))
 }
 
 /// Directories of the cgroup (version 2) and its ancestors.
@@ -98,9 +95,16 @@ fn limit(cgroup: &Path) -> Option<Memory> {
 /// Proportional set size of a process tree: shared pages are split among those who share them. What has gone counts nothing.
 pub(crate) fn pss(tree: &[ProcessId]) -> Bytes {
     tree.iter()
-        .filter_map(|process| fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid)).ok())
-        .filter_map(|text| kib(&text, "Pss:"))
+        .filter_map(|process| read::<SmapsRollup>(process.pid, "smaps_rollup"))
+        .flat_map(|rollup| rollup.memory_map_rollup)
+        .filter_map(|map| map.extension.map.get("Pss").copied())
+        .map(Bytes::new)
         .sum()
+}
+
+/// A file about a process; `None` if there is none, or it is not for this user to read.
+fn read<T: FromRead>(pid: u32, name: &str) -> Option<T> {
+    T::from_file(format!("/proc/{pid}/{name}")).ok()
 }
 
 /// What a process tree has done so far.
@@ -114,46 +118,23 @@ pub(crate) struct Activity {
 
 /// What a process tree has done so far. What has gone counts nothing.
 pub(crate) fn activity(tree: &[ProcessId]) -> Activity {
-    let ticks: u64 = tree.iter().map(|process| ticks(process.pid)).sum();
+    let pids = || tree.iter().map(|process| process.pid);
+    let stats = pids().filter_map(|pid| read::<Stat>(pid, "stat"));
+    let ticks: u64 = stats.map(|stat| stat.utime + stat.stime).sum();
+    let moved = pids().filter_map(|pid| read::<Io>(pid, "io"));
+    let moved = moved.map(|io| io.rchar + io.wchar + io.read_bytes + io.write_bytes);
     // USER_HZ is 100 on every architecture Linux runs on that we do.
     Activity {
         cpu: Duration::from_millis(ticks.saturating_mul(10)),
-        bytes: tree.iter().map(|process| Bytes::new(moved(process.pid))).sum(),
+        bytes: moved.map(Bytes::new).sum(),
     }
-}
-
-/// Clock ticks in user and kernel mode.
-fn ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The command's name, in parentheses, may contain anything.
-    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let field = |index| {
-        fields
-            .split(' ')
-            .nth(index)
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    // utime and stime are fields 14 and 15 of proc(5); the state is field 3.
-    field(11).unwrap_or(0) + field(12).unwrap_or(0)
-}
-
-fn moved(pid: u32) -> u64 {
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let field = |name| {
-        io.lines()
-            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    field("rchar:") + field("wchar:") + field("read_bytes:") + field("write_bytes:")
 }
 
 /// Start time of a process in clock ticks since boot, which tells it from a later one with the same pid.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let (state, start) = (fields.chars().next()?, fields.split(' ').nth(19)?);
+    let stat: Stat = read(pid, "stat")?;
     // A zombie holds no memory any more.
-    (state != 'Z').then(|| start.parse().ok())?
+    (stat.state != 'Z').then_some(stat.starttime)
 }
 
 /// The pid namespace of this process; empty if it cannot be told.
@@ -186,6 +167,12 @@ mod tests {
         };
         assert!(pss(&[own]) > Bytes::new(100_000));
         assert!(activity(&[own]).bytes > Bytes::ZERO);
+        let gone = ProcessId {
+            pid: u32::MAX,
+            start_time: 1,
+        };
+        assert_eq!((pss(&[gone]), start_time(gone.pid)), (Bytes::ZERO, None));
+        assert_eq!(activity(&[gone]), Activity::default());
         let memory = memory().unwrap().memory;
         assert!(memory.free <= memory.capacity && memory.free > Bytes::ZERO);
     }
@@ -260,12 +247,5 @@ mod tests {
             (Bytes::new(100), Bytes::new(10)),
             "what is around it is nearly full"
         );
-    }
-
-    #[test]
-    fn lines_of_meminfo() {
-        let text = "MemTotal:       24000 kB\nMemAvailable:     1 kB\n";
-        assert_eq!(kib(text, "MemTotal:"), Some(Bytes::new(24_576_000)));
-        assert_eq!(kib(text, "Nothing:"), None);
     }
 }

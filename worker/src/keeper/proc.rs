@@ -1,8 +1,10 @@
-//! Reads processes and their families from `/proc`.
+//! Reads processes and their families from `/proc`. `procfs-core` parses `stat`; `status` is parsed here, because the crate wants lines of it that some
+//! kernels do not write.
 
 use std::{fs, os::fd::OwnedFd, path::Path};
 
 use muster_proto::v1::ProcessId;
+use procfs_core::{FromRead as _, process::Stat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A process, as `/proc/PID/stat` shows it.
@@ -31,7 +33,14 @@ impl Process {
 
 /// Reads a process; `None` if there is none.
 pub(super) fn read_process(pid: u32) -> Option<Process> {
-    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    let stat = Stat::from_file(format!("/proc/{pid}/stat")).ok()?;
+    Some(Process {
+        pid,
+        parent: stat.ppid.try_into().ok()?,
+        group: stat.pgrp.try_into().ok()?,
+        start_time: stat.starttime,
+        zombie: matches!(stat.state, 'Z' | 'X'),
+    })
 }
 
 /// The effective user of a process.
@@ -104,39 +113,31 @@ fn numbers(dir: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Field 2, the command, may contain anything, even parentheses: fields are counted from the last `)`.
-fn parse(pid: u32, stat: &str) -> Option<Process> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    let group = fields.next()?.parse().ok()?;
-    let start_time = fields.nth(16)?.parse().ok()?;
-    Some(Process {
-        pid,
-        parent,
-        group,
-        start_time,
-        zombie: matches!(state, "Z" | "X"),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{
+        ffi::OsStr,
+        os::unix::{ffi::OsStrExt as _, fs::symlink},
+        process::{Command, Stdio},
+    };
+
     use super::*;
 
+    /// Regression: a process whose name is not UTF-8 was invisible, so whoever ended its tree left it running.
     #[test]
-    fn a_strange_command_does_not_shift_the_fields() {
-        let stat = "7 (a) b (c) S 1 5 3 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 10 11";
-        assert_eq!(
-            parse(7, stat),
-            Some(Process {
-                pid: 7,
-                parent: 1,
-                group: 5,
-                start_time: 4711,
-                zombie: false
-            })
-        );
+    fn no_name_hides_a_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join(OsStr::from_bytes(b"a) S 1 \xff (b"));
+        symlink("/bin/sh", &name).unwrap();
+        let mut command = Command::new(name);
+        command.args(["-c", "read line"]).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let seen = read_process(child.id()).unwrap();
+        assert_eq!(seen.parent, std::process::id());
+        assert!(descendants(std::process::id()).contains(&seen));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(read_process(child.id()), None);
     }
 
     #[test]
