@@ -1,9 +1,13 @@
 //! Errors in messages: the core's [`Error`] as [`ErrorInfo`], and in gRPC statuses as a typed detail.
+//!
+//! The status is that of `tonic-types`. The detail is ours and not Google's, for two reasons: events carry the same message where there is no status
+//! (`Failed`), and one error would need three of Google's details (`ErrorInfo`, `BadRequest`, `RetryInfo`).
 
 use std::{fmt, time::Duration};
 
 use muster_core::{Code, Error};
 use prost::Message as _;
+use tonic_types::pb;
 
 use crate::v1::ErrorInfo;
 
@@ -55,17 +59,6 @@ pub trait StatusExt: Sized {
     fn from_status(status: &tonic::Status) -> Self;
 }
 
-/// `google.rpc.Status`, which gRPC puts into `grpc-status-details-bin`.
-#[derive(Clone, PartialEq, prost::Message)]
-struct RpcStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<prost_types::Any>,
-}
-
 const TYPE_URL: &str = "type.googleapis.com/muster.v1.ErrorInfo";
 
 impl StatusExt for Error {
@@ -76,7 +69,7 @@ impl StatusExt for Error {
             type_url: TYPE_URL.to_owned(),
             value: ErrorInfo::from(self).encode_to_vec(),
         };
-        let details = RpcStatus {
+        let details = pb::Status {
             code: code as i32,
             message: message.clone(),
             details: vec![any],
@@ -85,7 +78,7 @@ impl StatusExt for Error {
     }
 
     fn from_status(status: &tonic::Status) -> Self {
-        RpcStatus::decode(status.details())
+        pb::Status::decode(status.details())
             .ok()
             .and_then(|rpc| rpc.details.into_iter().find(|any| any.type_url == TYPE_URL))
             .and_then(|any| ErrorInfo::decode(any.value.as_slice()).ok())
