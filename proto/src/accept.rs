@@ -9,7 +9,7 @@
 //!
 //! Invariants: a failed `accept` is never retried at once. A listener takes at most half of the process's files ([`Places`]), so that the
 //! process can still do its work. On internal sockets a connection is closed after [`GREETING`] unless it has sent the first bytes of
-//! HTTP/2.
+//! HTTP/2. That is one limit for all these bytes: `tokio-io-timeout` would limit each read, so one byte now and then would keep the place.
 
 use std::{
     io::{self, ErrorKind},

@@ -3,6 +3,9 @@
 //! The worker ends the request of a client that does not read after 60 s (PROTOCOL.md 18), and the error waits here to be read. Without a
 //! limit here the connection would stay open for as long as the client likes. Hyper's own limits apply once it knows which HTTP version a
 //! client speaks; until then this module limits the connection.
+//!
+//! Ours, not `tokio-io-timeout`'s: that limits each read, so a client that sends a byte now and then could say nothing for ever, and it keeps a timer
+//! in every connection, idle ones too.
 
 use std::{
     io,

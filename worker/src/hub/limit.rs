@@ -1,4 +1,6 @@
 //! How fast downloads may be: one limit for all of a worker's.
+//!
+//! Ours, not `governor`'s: that refuses what is larger than its burst, and a chunk that came is as large as it is.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

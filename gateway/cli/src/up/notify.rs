@@ -1,4 +1,5 @@
 //! The receiving end of sd_notify: a unix datagram socket per child, so that readiness arrives as an event without polling.
+//! The crate `sd-notify`, which our children use, is the sending end only.
 
 use std::{io, path::Path};
 

@@ -1,4 +1,6 @@
 //! `GET system-info` (seed 000): the machine that the gateway runs on, and every host of the fleet.
+//!
+//! `/proc/cpuinfo` is read here: `procfs-core`, which the worker uses, counts threads but no cores.
 
 use std::{collections::BTreeMap, collections::BTreeSet, fs, sync::Arc};
 

@@ -1,6 +1,5 @@
 //! `audio/*` and `images/*`: OpenAI's routes for models of these types (seed 002, Max Loaded Models). The gateway forwards the request to
 //! the engine unchanged and returns its answer unchanged.
-//! answer comes back as it is: nothing of it is ours to render.
 //!
 //! ```text
 //!  model's name (JSON or form) ─► its type ─► its runtime has the route ─► loaded ─► the engine
