@@ -6,6 +6,8 @@
 //!                                                      └── every problem of every file, at once
 //! ```
 //!
+//! No crate is used for this, because those that merge files (`config`, `figment`) hand them to serde, which stops at the first problem.
+//!
 //! Architecture invariant: only this module sees TOML values, and it does not look at the fleet.
 
 mod args;
