@@ -63,7 +63,8 @@ async fn wrong_types_name_the_field() {
 async fn missing_fields_are_named() {
     let stack = stack().await;
     for (path, body, param) in [
-        (CHAT, json!({"messages": []}), "model"),
+        // Without a name the only model is meant.
+        (CHAT, json!({"messages": []}), "messages"),
         (CHAT, json!({"model": "m"}), "messages"),
         (
             CHAT,
