@@ -490,10 +490,7 @@ async fn a_pull_on_a_terminal_shows_a_bar_with_its_speed() {
         }
     };
     tokio::time::timeout(LIMIT, bar).await.expect("a bar");
-    assert!(
-        seen.contains("file 1 of 1: tiny-Q8_0.gguf") && seen.contains('░'),
-        "{seen}"
-    );
+    assert!(seen.contains("file 1 of ") && seen.contains('░'), "{seen}");
     hub.hold(false);
     let mut rest = String::new();
     terminal.read_to_string(&mut rest).await.unwrap();

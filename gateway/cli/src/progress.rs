@@ -16,9 +16,10 @@ const TURN: Duration = Duration::from_millis(120);
 const STEPS: u64 = 1000;
 
 const TURNING: &str = "{spinner} {wide_msg}";
-const SHARE: &str = "{msg}  {wide_bar} {percent:>3} %  {left}";
+// What is happening comes last: a long name loses its end on a narrow terminal, and the figures stay.
+const SHARE: &str = "{bar:24} {percent:>3} %  {left}  {wide_msg}";
 const BYTES: &str =
-    "{msg}  {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {left}";
+    "{bar:24} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {left}  {wide_msg}";
 
 /// What is shown of one thing that takes time; gone from a terminal when it is dropped.
 #[derive(Debug)]
@@ -162,7 +163,7 @@ mod tests {
         progress.bar.force_draw();
         let shown = terminal.contents();
         assert!(
-            shown.starts_with("reading weights") && shown.contains(" 42 %"),
+            shown.ends_with("reading weights") && shown.contains(" 42 %"),
             "{shown}"
         );
         progress.show("waiting for room, place 1");
@@ -174,6 +175,18 @@ mod tests {
         );
         drop(progress);
         assert_eq!(terminal.contents(), "");
+    }
+
+    #[test]
+    fn a_long_name_leaves_the_figures_on_one_line() {
+        let (terminal, mut progress) = terminal();
+        progress.bytes(&"long".repeat(100), 3 << 30, 4 << 30);
+        progress.bar.force_draw();
+        let shown = terminal.contents();
+        assert!(
+            shown.lines().count() == 1 && shown.contains("3.00 GiB of 4.00 GiB"),
+            "{shown}"
+        );
     }
 
     #[test]
