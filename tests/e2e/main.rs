@@ -24,6 +24,7 @@ mod directories;
 mod disconnect;
 mod disk;
 mod downloads;
+mod drop_in;
 mod errors;
 mod flood;
 mod frozen;

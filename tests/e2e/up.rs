@@ -24,7 +24,7 @@ pub(crate) struct Up {
 }
 
 impl Up {
-    async fn start(config: &str, args: &[&str]) -> Self {
+    pub(crate) async fn start(config: &str, args: &[&str]) -> Self {
         Self::start_as(config, args, &[]).await
     }
 

@@ -134,7 +134,7 @@ async fn counters(
         return Ok(response);
     }
     let mut engine = query.engine(&app)?;
-    let description = engine.switched_on("--metrics").await?;
+    let description = engine.switched_on("metrics endpoint", "--metrics").await?;
     let response = engine.forward(Method::GET, "/metrics", Bytes::new()).await?;
     if !response.status().is_success() {
         return Ok(response);

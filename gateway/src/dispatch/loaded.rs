@@ -9,9 +9,9 @@ use muster_proto::{
     StatusExt as _,
     net::Channel,
     v1::{
-        ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult,
-        EngineDescription, EngineHttpCall, EngineHttpChunk, InstanceRef, TokenizeCall, TokenizeResult,
-        inference_client::InferenceClient,
+        ApplyTemplateCall, ApplyTemplateResult, Chat, DescribeCall, DetokenizeCall, DetokenizeResult,
+        EngineDescription, EngineHttpCall, EngineHttpChunk, InstanceRef, Prompt, PromptPiece, TokenizeCall,
+        TokenizeResult, inference_client::InferenceClient, prompt_piece,
     },
 };
 use tonic::{Response, Status};
@@ -98,6 +98,33 @@ impl Loaded {
             self.media.check_chat(chat)?;
         }
         answer(self.client.apply_template(call).await)
+    }
+
+    /// The number of tokens of the prompt that a conversation makes.
+    ///
+    /// # Errors
+    /// As [`apply_template`](Self::apply_template).
+    pub(crate) async fn prompt_tokens(&mut self, chat: Chat) -> Result<usize, Error> {
+        let template = ApplyTemplateCall {
+            instance: self.instance.clone(),
+            chat: Some(chat),
+            ..ApplyTemplateCall::default()
+        };
+        let prompt = self.apply_template(template).await?.prompt;
+        let text = PromptPiece {
+            kind: Some(prompt_piece::Kind::Text(prompt)),
+        };
+        let tokenize = TokenizeCall {
+            instance: self.instance.clone(),
+            content: Some(Prompt {
+                pieces: vec![text],
+                add_special: None,
+            }),
+            add_special: true,
+            parse_special: true,
+            ..TokenizeCall::default()
+        };
+        Ok(self.tokenize(tokenize).await?.tokens.len())
     }
 
     /// Turns text into tokens.

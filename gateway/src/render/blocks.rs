@@ -10,7 +10,9 @@
 
 use bytes::BytesMut;
 use muster_core::Error;
-use muster_proto::v1::{ChoiceFinished, Delta, FinishReason, Finished, TokenLogprob, ToolCallDelta};
+use muster_proto::v1::{
+    ChoiceFinished, Delta, FinishReason, Finished, PromptProgress, TokenLogprob, ToolCallDelta,
+};
 
 use super::{
     answer::{Choice, FunctionCall, is_text},
@@ -38,6 +40,8 @@ pub(crate) enum Block {
 
 /// How a dialect writes blocks; `index` counts the blocks.
 pub(crate) trait BlockFrames {
+    /// Learns how much of the prompt is read; comes before the beginning, if the request asked for it.
+    fn note(&mut self, _progress: &PromptProgress) {}
     /// Writes the beginning of the answer.
     fn begin(&mut self, out: &mut BytesMut);
     /// Writes the beginning of a block. The id and name of a tool call are set already.
@@ -173,6 +177,10 @@ impl<B: BlockFrames> Blocks<B> {
 }
 
 impl<B: BlockFrames> Frames for Blocks<B> {
+    fn note(&mut self, progress: &PromptProgress) {
+        self.frames.note(progress);
+    }
+
     fn delta(&mut self, delta: &Delta, first: bool, _extra: &str, out: &mut BytesMut) {
         if first {
             self.frames.begin(out);

@@ -17,6 +17,9 @@ pub(crate) trait Frames {
     /// Writes new output. At least one of its fields is not empty.
     fn delta(&mut self, delta: &Delta, first: bool, extra: &str, out: &mut BytesMut);
 
+    /// Learns how much of the prompt is read; nothing is shown of it.
+    fn note(&mut self, _progress: &PromptProgress) {}
+
     /// Writes how much of the prompt was read, in dialects that have a field for it.
     fn progress(&mut self, _progress: &PromptProgress, _first: bool, _out: &mut BytesMut) {}
 
@@ -93,6 +96,7 @@ impl<F: Frames> Render for Stream<F> {
         match event.kind {
             Some(Kind::Delta(delta)) => self.delta(&delta, &event.extra_json, out),
             Some(Kind::Progress(progress)) => {
+                self.frames.note(&progress);
                 if self.frames.shows_progress() {
                     let first = self.first(0);
                     self.frames.progress(&progress, first, out);

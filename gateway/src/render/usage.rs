@@ -32,14 +32,23 @@ pub(crate) fn timings(out: &mut BytesMut, finished: &Finished) {
 pub(crate) fn times(out: &mut BytesMut, timings: &Timings, usage: &Usage) {
     raw(out, "{\"cache_n\":");
     value(out, &timings.cache_n);
-    phase(out, "prompt", timings.prompt_n, timings.prompt_ms);
-    phase(out, "predicted", timings.predicted_n, timings.predicted_ms);
+    phase(
+        out,
+        "prompt",
+        timings.prompt_n,
+        timings.prompt_n,
+        timings.prompt_ms,
+    );
+    // The first token comes of reading the prompt: the time is that of the others.
+    let timed = timings.predicted_n.saturating_sub(1);
+    phase(out, "predicted", timings.predicted_n, timed, timings.predicted_ms);
     draft(out, usage, timings);
     raw(out, "}");
 }
 
-fn phase(out: &mut BytesMut, name: &str, tokens: u32, ms: f64) {
-    let count = f64::from(tokens);
+/// Writes a phase of `tokens` tokens, and the rates of those of them that took the time.
+fn phase(out: &mut BytesMut, name: &str, tokens: u32, timed: u32, ms: f64) {
+    let count = f64::from(timed);
     member(out, &format!("{name}_n"), &tokens);
     member(out, &format!("{name}_ms"), &ms);
     member(out, &format!("{name}_per_token_ms"), &ratio(ms, count));

@@ -1,9 +1,13 @@
 //! Reads plain input: text, tokens, or both.
 
-use muster_core::Error;
+use muster_core::{Code, Error};
 use muster_proto::v1::{Prompt, PromptPiece, TokenIds, prompt_piece};
+use utoipa::openapi::{RefOr, Schema};
 
-use super::object::{Field, Kind};
+use super::{
+    object::{Field, Kind},
+    read::Read,
+};
 
 /// Reads a string, a list of strings, tokens, lists of tokens, or a mixture (seed 004, `prompt`); at most `most` prompts.
 pub(crate) fn prompts(field: &Field<'_>, most: usize) -> Result<Vec<Prompt>, Error> {
@@ -47,7 +51,10 @@ pub(crate) fn one(items: &[Field<'_>]) -> Result<Prompt, Error> {
                     }),
                 }
             }
-            Kind::Null | Kind::Bool | Kind::Array | Kind::Object => {
+            Kind::Object => pieces.push(PromptPiece {
+                kind: Some(prompt_piece::Kind::Text(prompt_string(item)?)),
+            }),
+            Kind::Null | Kind::Bool | Kind::Array => {
                 return Err(item.want("a string, an array of strings, or token ids"));
             }
         }
@@ -56,6 +63,34 @@ pub(crate) fn one(items: &[Field<'_>]) -> Result<Prompt, Error> {
         pieces,
         add_special: None,
     })
+}
+
+/// Images of a plain prompt (seed 004, `image_data`), which no engine of today takes there: never dropped in silence.
+#[derive(Debug)]
+pub(crate) struct Images;
+
+impl Read<'_> for Images {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        if field.list()?.is_empty() {
+            return Ok(Self);
+        }
+        let error = Code::UnsupportedByRuntime
+            .error("no runtime here takes images in a plain prompt; a chat's content parts may hold them");
+        Err(error.with_param(field.path()))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        Vec::<Field<'_>>::schema()
+    }
+}
+
+/// The text of a prompt in object form (seed 004, `prompt_string`), which may name no media: nothing is dropped in silence.
+fn prompt_string(item: &Field<'_>) -> Result<String, Error> {
+    let mut object = item.object()?;
+    if let Some(media) = object.take("multimodal_data") {
+        Images::read(&media)?;
+    }
+    object.need("prompt_string")?.string()
 }
 
 /// The text of a prompt that is only text.

@@ -84,16 +84,15 @@ impl Engine {
         self.loaded.describe(self.summary.id.clone()).await
     }
 
-    /// The engine's description, if its model was loaded with this flag of llama.cpp's. Otherwise the route is off (seed 004;
+    /// The engine's description, if its model was loaded with this flag of llama.cpp's. Otherwise `what` is off (seed 004;
     /// gateway/README.md, llama.cpp's routes).
-    pub(crate) async fn switched_on(&mut self, flag: &str) -> Result<EngineDescription, Error> {
+    pub(crate) async fn switched_on(&mut self, what: &str, flag: &str) -> Result<EngineDescription, Error> {
         let description = self.describe().await?;
         let settings = description.settings.as_ref();
         if settings.is_some_and(|settings| settings.args.iter().any(|word| word == flag)) {
             return Ok(description);
         }
-        let endpoint = flag.trim_start_matches('-');
-        let message = format!("This server does not support {endpoint} endpoint. Start it with `{flag}`");
+        let message = format!("This server does not support {what}. Start it with `{flag}`");
         Err(Code::UnsupportedByRuntime.error(message))
     }
 

@@ -1,7 +1,7 @@
 //! What clients read.
 
 use muster_proto::v1::{Delta, FinishReason, ToolCallDelta, event::Kind, generate_request::Input};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     gateway::{Gateway, content, events, read},
@@ -21,12 +21,13 @@ async fn a_chat_streams_role_text_end_usage_and_done() {
         assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
         assert_eq!(events[0]["object"], "chat.completion.chunk");
         assert!(events[1]["choices"][0]["delta"].get("role").is_none());
-        assert_eq!(events[2]["choices"][0]["finish_reason"], "stop");
-        assert_eq!(events[3]["choices"], json!([]));
-        assert_eq!(events[3]["usage"]["total_tokens"], 8);
-        assert_eq!(events[3]["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
-        assert_eq!(events[4], "[DONE]");
-        assert_eq!(events.len(), 5);
+        assert_eq!(events[0]["choices"][0]["delta"]["content"], Value::Null);
+        assert_eq!(events[3]["choices"][0]["finish_reason"], "stop");
+        assert_eq!(events[4]["choices"], json!([]));
+        assert_eq!(events[4]["usage"]["total_tokens"], 8);
+        assert_eq!(events[4]["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+        assert_eq!(events[5], "[DONE]");
+        assert_eq!(events.len(), 6);
     }
     let start = &worker.starts()[0];
     assert!(start.credit > 0);
@@ -112,16 +113,16 @@ async fn tool_calls_come_in_pieces_or_whole() {
         json!({"name": "weather", "arguments": "{\"city\":\"Rome\"}"})
     );
     let events = events(gateway.chat(json!({"tools": tools, "stream": true})).await).await;
-    let call = &events[0]["choices"][0]["delta"]["tool_calls"][0];
+    let call = &events[1]["choices"][0]["delta"]["tool_calls"][0];
     assert_eq!(
         (&call["id"], &call["function"]["name"]),
         (&json!("call_1"), &json!("weather"))
     );
     assert_eq!(
-        events[1]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"],
+        events[2]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"],
         "{\"city\":"
     );
-    assert_eq!(events[3]["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(events[4]["choices"][0]["finish_reason"], "tool_calls");
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! What clients of each dialect read, end to end through the real binary.
 
 use muster_proto::v1::{
-    EmbedResult, Embedding, ModelSummary, ModelType, RerankResult, Start, Usage, Vector, event::Kind,
-    start::Work,
+    EmbedResult, Embedding, ModelSummary, ModelType, PromptProgress, RerankResult, Start, Usage, Vector,
+    event::Kind, start::Work,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,19 @@ fn anything(start: &Start) -> Vec<Tick> {
         ..Usage::default()
     });
     let result = match start.work.as_ref().unwrap() {
-        Work::Generate(_) => return says(&["Hel", "lo"]),
+        Work::Generate(generate) => {
+            let mut ticks = says(&["Hel", "lo"]);
+            if generate.return_progress {
+                let progress = PromptProgress {
+                    total: 12,
+                    cached: 5,
+                    processed: 5,
+                    elapsed_ms: 0.0,
+                };
+                ticks.insert(1, (vec![event(Kind::Progress(progress))], false));
+            }
+            return ticks;
+        }
         Work::Embed(embed) => {
             let vector = Vector {
                 values: vec![0.5, -0.5],
@@ -214,6 +226,11 @@ async fn messages_stream_and_come_whole() {
             "message_delta",
             "message_stop"
         ]
+    );
+    let usage = &events[0]["message"]["usage"];
+    assert_eq!(
+        (&usage["input_tokens"], &usage["cache_read_input_tokens"]),
+        (&json!(7), &json!(5))
     );
 }
 

@@ -49,7 +49,7 @@ async fn a_lone_token_does_not_wait_and_what_is_ready_together_comes_together() 
     let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
     let mut body = gateway.chat(json!({"stream": true})).await.bytes_stream();
     let chunk = within(body.next()).await.unwrap().unwrap();
-    assert_eq!(String::from_utf8_lossy(&chunk).matches("data: ").count(), 2);
+    assert_eq!(String::from_utf8_lossy(&chunk).matches("data: ").count(), 3);
     let at = worker.first_start().await;
     for word in ["c", "d"] {
         worker.send(at, vec![text(0, word)], false);

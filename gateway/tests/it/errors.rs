@@ -105,8 +105,8 @@ async fn an_error_after_it_is_one_event_at_the_end() {
     .await;
     let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
     let events = events(gateway.chat(json!({"stream": true})).await).await;
-    assert_eq!(events.len(), 2);
-    assert_eq!(events[1]["error"]["code"], "runtime_crashed");
+    assert_eq!(events.len(), 3);
+    assert_eq!(events[2]["error"]["code"], "runtime_crashed");
     let (status, _) = read(gateway.chat(json!({})).await).await;
     assert_eq!(status, 502);
 }

@@ -111,7 +111,10 @@ async fn seed_004_slots_of_an_engine_that_speaks_no_http() {
     let (status, answer) = read(gateway.post("/slots/0?action=save", &body).await).await;
     assert_eq!(
         (status.as_u16(), &answer["error"]["message"]),
-        (501, &json!("This server does not support slots endpoint."))
+        (
+            501,
+            &json!("This server does not support slots action. Start it with `--slot-save-path`")
+        )
     );
 }
 

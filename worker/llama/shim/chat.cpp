@@ -37,6 +37,7 @@ static common_chat_templates_inputs read_inputs(const ms_model * m, const char *
             in.chat_template_kwargs[item.key()] = item.value().dump();
         }
     }
+    in.add_generation_prompt = j.value<bool>("add_generation_prompt", true);
     if (j.value<bool>("continue_final_message", false)) {
         in.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
         in.add_generation_prompt  = false;

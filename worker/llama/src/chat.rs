@@ -25,6 +25,7 @@ pub(crate) struct ChatSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parallel_tool_calls: Option<bool>,
     pub(crate) continue_final_message: bool,
+    pub(crate) add_generation_prompt: bool,
     pub(crate) kwargs: Box<RawValue>,
 }
 

@@ -123,10 +123,6 @@ fn out_of_range(vocabulary: i32) -> Vec<GenerateRequest> {
             ..completion("x", 4)
         },
         GenerateRequest {
-            extra_json: r#"{"add_generation_prompt":false}"#.into(),
-            ..chat("x", 4)
-        },
-        GenerateRequest {
             extra_json: "{".into(),
             ..completion("x", 4)
         },

@@ -150,7 +150,7 @@ impl Cache {
                     Ok(blob) => candidates.push(blob),
                     Err(_) => {}
                 }
-                fs::remove_file(&link)?;
+                unlink(&link)?;
             }
         }
         let shared = |path: &str| kept.iter().any(|other| is_of(path, other));
@@ -164,7 +164,7 @@ impl Cache {
             if lock.try_lock().is_ok() {
                 let part = repo.part(&etag);
                 freed += partial::taken(&part);
-                fs::remove_file(&part)?;
+                unlink(&part)?;
             }
         }
         let used: HashSet<PathBuf> = repo
@@ -187,10 +187,18 @@ impl Cache {
             // A link that somebody else made may lead anywhere.
             if !used.contains(&blob) && blob.starts_with(&blobs) {
                 freed += size_of(&blob);
-                fs::remove_file(&blob)?;
+                unlink(&blob)?;
             }
         }
         Ok(freed)
+    }
+}
+
+/// Removes a file, which somebody else may have done meanwhile: a download that was given up removes what came.
+fn unlink(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

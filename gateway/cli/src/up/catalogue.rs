@@ -34,6 +34,8 @@ struct Catalogue {
 struct Entry {
     checkpoint: PathBuf,
     recipe: &'static str,
+    /// Loaded at the start, as llama.cpp's server does with its only model.
+    enabled: bool,
 }
 
 /// Writes the configuration for `models` into the run directory, which is in memory; `None` if there are no models.
@@ -72,6 +74,7 @@ fn generated(paths: &[PathBuf]) -> Result<Generated, UpError> {
         let entry = Entry {
             checkpoint,
             recipe: "llamacpp",
+            enabled: paths.len() == 1,
         };
         if models.insert(id.clone(), entry).is_some() {
             return Err(UpError::SameName(id));

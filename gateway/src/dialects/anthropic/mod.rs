@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_proto::v1::{ApplyTemplateCall, Prompt, PromptPiece, TokenizeCall, prompt_piece, start::Work};
+use muster_proto::v1::start::Work;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -73,25 +73,6 @@ struct CountAnswer {
 async fn count_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let call = translate::to_count(&request.body)?;
     let mut loaded = app.dispatcher.loaded(&app.common(call.asked)?.model)?;
-    let template = ApplyTemplateCall {
-        instance: loaded.instance.clone(),
-        chat: Some(call.chat),
-        ..ApplyTemplateCall::default()
-    };
-    let prompt = loaded.apply_template(template).await?.prompt;
-    let text = PromptPiece {
-        kind: Some(prompt_piece::Kind::Text(prompt)),
-    };
-    let tokenize = TokenizeCall {
-        instance: loaded.instance.clone(),
-        content: Some(Prompt {
-            pieces: vec![text],
-            add_special: None,
-        }),
-        add_special: true,
-        parse_special: true,
-        ..TokenizeCall::default()
-    };
-    let input_tokens = loaded.tokenize(tokenize).await?.tokens.len();
+    let input_tokens = loaded.prompt_tokens(call.chat).await?;
     Ok(reply::value(StatusCode::OK, &CountAnswer { input_tokens }))
 }

@@ -4,11 +4,14 @@
 //!  message_start ─ ( content_block_start ─ content_block_delta* ─ content_block_stop )* ─ message_delta ─ message_stop | error
 //! ```
 //!
-//! `message_start` has no token counts yet. They come in the last event with usage, `message_delta`.
+//! `message_start` counts the prompt's tokens, which the engine tells before it reads them. All counts come in the last event with usage,
+//! `message_delta`.
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
-use muster_proto::v1::{ChoiceFinished, FinishReason, Finished, StopKind, TokenLogprob, Usage};
+use muster_proto::v1::{
+    ChoiceFinished, FinishReason, Finished, PromptProgress, StopKind, TokenLogprob, Usage,
+};
 use serde_json::value::RawValue;
 
 use crate::render::{
@@ -37,13 +40,16 @@ pub(crate) fn body(head: &Head, answer: Answer) -> Bytes {
 
 /// Renders a message as a stream.
 pub(crate) fn stream(head: Head) -> Stream<Blocks<Message>> {
-    Stream::new(Blocks::new(Message { head }), false)
+    let usage = Usage::default();
+    Stream::new(Blocks::new(Message { head, usage }), false)
 }
 
 /// The state of a streamed message.
 #[derive(Debug)]
 pub(crate) struct Message {
     head: Head,
+    /// What is known at the beginning.
+    usage: Usage,
 }
 
 fn open(out: &mut BytesMut, head: &Head) {
@@ -121,6 +127,11 @@ fn about(out: &mut BytesMut, name: &str, index: usize) {
 }
 
 impl BlockFrames for Message {
+    fn note(&mut self, progress: &PromptProgress) {
+        self.usage.prompt_tokens = progress.total;
+        self.usage.cached_tokens = progress.cached;
+    }
+
     fn begin(&mut self, out: &mut BytesMut) {
         raw(
             out,
@@ -128,7 +139,7 @@ impl BlockFrames for Message {
         );
         open(out, &self.head);
         raw(out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null");
-        write_usage(out, &Usage::default());
+        write_usage(out, &self.usage);
         raw(out, "}}\n\n");
     }
 

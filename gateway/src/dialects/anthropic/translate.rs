@@ -72,6 +72,8 @@ pub(crate) fn messages(body: &[u8]) -> Result<MessageCall, Error> {
         stop: request.stop_sequences.unwrap_or_default().0,
         n: 1,
         stream,
+        // A stream begins with the count of the prompt's tokens.
+        return_progress: stream,
         input: Some(Input::Chat(chat)),
         extra_json: body.rest(),
         ..GenerateRequest::default()

@@ -88,7 +88,7 @@ pub(super) async fn slots(
 ) -> Result<Response, Refusal> {
     let must_be_free = query.fail_on_no_slot.is_some();
     let mut engine = query.engine.engine(&app)?;
-    let description = engine.switched_on("--slots").await?;
+    let description = engine.switched_on("slots endpoint", "--slots").await?;
     // A server's own answer shows everybody's.
     if engine.speaks_http() && caller.oversees {
         let query = if must_be_free { "?fail_on_no_slot=1" } else { "" };
@@ -119,7 +119,7 @@ pub(super) async fn slot(
         file.ok_or_else(|| object::invalid("filename", "is required"))?;
     }
     let mut engine = query.engine.engine(&app)?;
-    engine.switched_on("--slots").await?;
+    engine.switched_on("slots action", "--slot-save-path").await?;
     engine
         .forward(
             Method::POST,

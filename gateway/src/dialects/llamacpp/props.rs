@@ -131,7 +131,10 @@ async fn set(
     Query(query): Query<EngineQuery>,
     _body: ClientRequest,
 ) -> Result<Response, Refusal> {
-    query.engine(&app)?.switched_on("--props").await?;
+    query
+        .engine(&app)?
+        .switched_on("props endpoint", "--props")
+        .await?;
     Ok(reply::value(StatusCode::OK, &router::DONE))
 }
 

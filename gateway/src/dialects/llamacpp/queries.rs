@@ -13,12 +13,12 @@ use muster_proto::v1::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::requests::{DetokenizeBody, EmbeddingBody, Images, TemplateBody, TokenizeBody};
+use super::requests::{DetokenizeBody, EmbeddingBody, TokenizeBody};
 use crate::{
     dialects::openai::{self, render::rerank as scores},
     translate::{
         Asked,
-        prompt::prompts,
+        prompt::{Images, prompts},
         read::{Fields as _, Int},
     },
     web::{
@@ -47,7 +47,7 @@ pub(super) fn routes() -> Vec<Route> {
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/apply-template", Access::User, apply_template)
             .summary("Show the prompt that a conversation makes, on a model that is loaded")
-            .takes::<TemplateBody<'_>>()
+            .takes::<openai::requests::ChatPrompt<'_>>()
             .answers::<TemplatePrompt>("`prompt`.")
             .refuses("The request is wrong, or the model is not loaded."),
         Route::post("/embedding", Access::User, embedding)
@@ -176,14 +176,13 @@ async fn apply_template(
     Query(query): Query<ModelQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
-    let TemplateBody {
-        tools,
-        template,
-        model,
-        messages,
-    } = TemplateBody::body(&request.body)?;
-    let (chat, _) = openai::translate::conversation(messages, tools, template)?;
-    let model = app.dispatcher.fleet.table().meant(query.or(model).as_deref())?;
+    let prompt = openai::requests::ChatPrompt::body(&request.body)?;
+    let (asked, chat) = openai::translate::chat_prompt(prompt)?;
+    let model = app
+        .dispatcher
+        .fleet
+        .table()
+        .meant(query.or(asked.model).as_deref())?;
     let mut loaded = app.dispatcher.loaded(&model)?;
     let template = ApplyTemplateCall {
         instance: loaded.instance.clone(),

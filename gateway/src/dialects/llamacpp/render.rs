@@ -29,6 +29,8 @@ pub(crate) struct CompletionForm {
     pub(super) model: String,
     /// Several prompts were given, so several answers are shown.
     pub(super) many: bool,
+    /// The stream shows how much of the prompt is read.
+    pub(super) progress: bool,
     /// `response_fields`; none = all.
     pub(super) fields: Option<Vec<String>>,
     /// As asked for.
@@ -160,12 +162,20 @@ pub(crate) struct Events {
     view: View,
     /// Whether a choice's output had a line break, and how many tokens it has; by prompt.
     seen: Vec<(bool, u32)>,
+    /// Tokens of the prompt; 0 until the engine has told.
+    evaluated: u32,
 }
 
 /// The answer as it comes.
 pub(crate) fn stream(form: CompletionForm, view: View) -> Stream<Events> {
     let seen = vec![(false, 0); form.prompts.len().max(1)];
-    Stream::new(Events { form, view, seen }, view.tokens)
+    let events = Events {
+        form,
+        view,
+        seen,
+        evaluated: 0,
+    };
+    Stream::new(events, view.tokens)
 }
 
 fn event(out: &mut BytesMut, object: &Value) {
@@ -193,6 +203,9 @@ impl Frames for Events {
         member(out, "tokens", &delta.tokens);
         raw(out, ",\"stop\":false,\"id_slot\":-1");
         member(out, "tokens_predicted", &predicted);
+        if self.evaluated > 0 {
+            member(out, "tokens_evaluated", &self.evaluated);
+        }
         if self.view.logprobs {
             raw(out, ",\"completion_probabilities\":[");
             logprobs::chat(out, &delta.logprobs, self.view.post_sampling);
@@ -207,8 +220,13 @@ impl Frames for Events {
 
     fn progress(&mut self, progress: &PromptProgress, _first: bool, out: &mut BytesMut) {
         let object = json!({
+            "index": 0,
             "content": "",
+            "tokens": [],
             "stop": false,
+            "id_slot": -1,
+            "tokens_predicted": 0,
+            "tokens_evaluated": progress.total,
             "prompt_progress": {
                 "total": progress.total,
                 "cache": progress.cached,
@@ -219,8 +237,12 @@ impl Frames for Events {
         event(out, &object);
     }
 
+    fn note(&mut self, progress: &PromptProgress) {
+        self.evaluated = progress.total;
+    }
+
     fn shows_progress(&self) -> bool {
-        true
+        self.form.progress
     }
 
     fn end(&mut self, end: &ChoiceFinished, _first: bool, finished: Option<&Finished>, out: &mut BytesMut) {

@@ -1,20 +1,16 @@
 //! llama.cpp's requests.
 
-use muster_core::{Code, Error};
+use muster_core::Error;
 use muster_proto::v1::Prompt;
 use utoipa::openapi::{RefOr, Schema};
 
-use crate::{
-    dialects::openai::{requests::Template, translate::messages::Messages},
-    translate::{
-        ModelName,
-        object::{Field, Kind},
-        output::{Constraints, Limits, Switches},
-        prompt,
-        read::{Int, Read, Strings, Uint, body},
-        sampling::LlamaCppSamplers,
-        tools::ToolUse,
-    },
+use crate::translate::{
+    ModelName,
+    object::{Field, Kind},
+    output::{Constraints, Limits, Switches},
+    prompt::{self, Images},
+    read::{Int, Read, Strings, Uint, body},
+    sampling::LlamaCppSamplers,
 };
 
 body! {
@@ -68,17 +64,6 @@ body! {
         image_data: Option<Images>,
     }
 
-    /// A conversation as a chat's request has it.
-    #[example {"messages": [{"role": "user", "content": "Hello!"}]}]
-    pub(super) struct TemplateBody<'a> as TemplateRequest {
-        ..tools: ToolUse<'a>,
-        ..template: Template<'a>,
-        /// Id in the catalogue, or another name of the model. It may be left out where one model is loaded, or there is only one.
-        model: Option<String>,
-        /// Turns, oldest first.
-        messages: Messages,
-    }
-
     /// llama.cpp's request for vectors.
     #[example {"content": "Hello!"}]
     pub(super) struct EmbeddingBody<'a> as LlamaCppEmbeddingRequest {
@@ -127,25 +112,6 @@ body! {
     pub(super) struct SlotBody as SlotFile {
         /// Its bare name, in the folder of `--slot-save-path`.
         filename: Option<BareName>,
-    }
-}
-
-/// Images of a plain prompt (seed 004, `image_data`), which no engine of today takes there: never dropped in silence.
-#[derive(Debug)]
-pub(super) struct Images;
-
-impl Read<'_> for Images {
-    fn read(field: &Field<'_>) -> Result<Self, Error> {
-        if field.list()?.is_empty() {
-            return Ok(Self);
-        }
-        let error = Code::UnsupportedByRuntime
-            .error("no runtime here takes images in a plain prompt; a chat's content parts may hold them");
-        Err(error.with_param(field.path()))
-    }
-
-    fn schema() -> RefOr<Schema> {
-        Vec::<Field<'_>>::schema()
     }
 }
 

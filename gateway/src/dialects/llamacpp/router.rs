@@ -79,6 +79,10 @@ struct RouterModel<'a> {
     in_cache: bool,
     /// Its file; from the hub, `ORG/NAME:VARIANT`.
     path: &'a str,
+    /// Further names of the model.
+    aliases: &'a [String],
+    /// Labels of the model.
+    tags: &'a [String],
     /// How it stands.
     status: RouterStatus,
 }
@@ -92,6 +96,8 @@ impl<'a> RouterModel<'a> {
             created: summary.created.as_ref().map_or(0, |created| created.seconds),
             in_cache: summary.downloaded,
             path: &summary.checkpoint,
+            aliases: &summary.aliases,
+            tags: &summary.labels,
             status: RouterStatus::of(summary),
         }
     }

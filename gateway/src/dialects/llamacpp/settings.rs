@@ -23,11 +23,12 @@ pub(super) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
         .logit_bias
         .iter()
         .map(|one| {
-            let bias = if one.never { json!(false) } else { json!(one.bias) };
+            // As llama.cpp writes the logarithm of nothing.
+            let bias = if one.never { Value::Null } else { json!(one.bias) };
             match &one.target {
-                Some(Target::Token(token)) => json!([token, bias]),
-                Some(Target::Text(text)) => json!([text, bias]),
-                None => json!([null, bias]),
+                Some(Target::Token(token)) => json!({"token": token, "bias": bias}),
+                Some(Target::Text(text)) => json!({"text": text, "bias": bias}),
+                None => Value::Null,
             }
         })
         .collect();
@@ -55,6 +56,16 @@ pub(super) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
         "n_indent": work.min_indent,
         "t_max_predict_ms": work.max_predict_ms.unwrap_or(0),
         "grammar": grammar,
+        // A plain prompt has no template, so its output is not taken apart; nothing is guessed ahead.
+        "grammar_lazy": false,
+        "grammar_triggers": [],
+        "preserved_tokens": [],
+        "chat_format": "Content-only",
+        "reasoning_format": "none",
+        "reasoning_in_content": false,
+        "generation_prompt": "",
+        "speculative.types": "none",
+        "backend_sampling": false,
     });
     if let Value::Object(more) = more {
         settings.extend(more);

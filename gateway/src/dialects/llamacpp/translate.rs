@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     render::CompletionForm,
-    requests::{CompletionBody, Content, ExtraFile, Images, InfillBody, Options},
+    requests::{CompletionBody, Content, ExtraFile, InfillBody, Options},
     settings::generation_settings,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         Asked, View,
         object::Object,
         output::{constraint, max_tokens, switches},
-        prompt::prompts,
+        prompt::{Images, prompts},
         read::{Fields as _, Strings, Uint},
     },
     web::engine::ModelQuery,
@@ -124,6 +124,9 @@ fn call(
     // Seed 004: token ids are in every stream.
     work.return_tokens |= view.stream;
     view.tokens = work.return_tokens;
+    let progress = work.return_progress;
+    // Each event of a stream counts the prompt's tokens.
+    work.return_progress |= view.stream;
     // What llama.cpp's clients send that means nothing here.
     body.discard(&["n", "user", "stream_options"]);
     work.extra_json = body.rest();
@@ -136,6 +139,7 @@ fn call(
     let form = CompletionForm {
         model: String::new(),
         many: inputs.len() > 1,
+        progress,
         fields: fields.filter(|fields| !fields.is_empty()),
         settings: generation_settings(&work, &Sampling::default()),
         prompts,
@@ -192,8 +196,8 @@ mod tests {
                 "image_data",
             ),
             (
-                r#"{"prompt": {"prompt_string": "a", "multimodal_data": []}}"#,
-                "prompt",
+                r#"{"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}"#,
+                "prompt.multimodal_data",
             ),
         ] {
             let error = read(text).unwrap_err();

@@ -11,7 +11,8 @@ pub(crate) mod translate;
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use muster_proto::v1::start::Work;
+use http::StatusCode;
+use muster_proto::v1::{Chat, start::Work};
 
 use self::{
     render::{chat as chat_form, completion as completion_form, embedding, rerank as rerank_form, response},
@@ -19,6 +20,7 @@ use self::{
 };
 use crate::{
     render::error::{self, OpenAiError},
+    translate::{Asked, read::Fields as _},
     web::{
         App,
         access::Access,
@@ -44,6 +46,18 @@ fn routes() -> Vec<Route> {
             .takes::<requests::ChatBody<'_>>()
             .answers::<answers::ChatAnswer>("The whole answer; with `stream`, server-sent events.")
             .streams()
+            .inference_errors(),
+        Route::post("/v1/chat/completions/input_tokens", Access::User, chat_tokens)
+            .also("/chat/completions/input_tokens")
+            .summary("Count the tokens of a conversation's prompt, on a model that is loaded")
+            .takes::<requests::ChatPrompt<'_>>()
+            .answers::<answers::InputTokens>("The count.")
+            .inference_errors(),
+        Route::post("/v1/responses/input_tokens", Access::User, response_tokens)
+            .also("/responses/input_tokens")
+            .summary("Count the tokens of a response's prompt, on a model that is loaded")
+            .takes::<requests::ResponsePrompt<'_>>()
+            .answers::<answers::InputTokens>("The count.")
             .inference_errors(),
         Route::post("/v1/completions", Access::User, completions)
             .summary("Continue a text")
@@ -84,6 +98,26 @@ async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
     }
     let answer = run::gather(answers).await?;
     Ok(reply::ok(chat_form::body(&head, view, &answer)))
+}
+
+async fn chat_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let prompt = requests::ChatPrompt::body(&request.body)?;
+    input_tokens(&app, translate::chat_prompt(prompt)?).await
+}
+
+async fn response_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let prompt = requests::ResponsePrompt::body(&request.body)?;
+    input_tokens(&app, translate::response_prompt(prompt)?).await
+}
+
+/// Counts the tokens of the prompt that a conversation makes. Loads nothing (gateway/README.md, Autoload).
+async fn input_tokens(app: &App, (asked, chat): (Asked, Chat)) -> Result<Response, Refusal> {
+    let mut loaded = app.dispatcher.loaded(&app.common(asked)?.model)?;
+    let counted = answers::InputTokens {
+        object: "response.input_tokens",
+        input_tokens: loaded.prompt_tokens(chat).await?,
+    };
+    Ok(reply::value(StatusCode::OK, &counted))
 }
 
 async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {

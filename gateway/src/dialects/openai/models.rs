@@ -45,6 +45,10 @@ pub(super) struct Model {
     suggested: bool,
     /// Labels, for example `vision`, `embeddings`, `reranking`.
     labels: Vec<String>,
+    /// Further names of the model.
+    aliases: Vec<String>,
+    /// llama.cpp's name for labels.
+    tags: Vec<String>,
     /// llama.cpp's description; only while the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<Meta>,
@@ -143,6 +147,7 @@ fn model(table: &Table, summary: &ModelSummary) -> Model {
             label.clone()
         }
     };
+    let labels: Vec<String> = summary.labels.iter().map(label).collect();
     Model {
         id: summary.id.clone(),
         object: "model",
@@ -160,7 +165,9 @@ fn model(table: &Table, summary: &ModelSummary) -> Model {
             .labels
             .iter()
             .any(|label| label == "hot" || label == "suggested"),
-        labels: summary.labels.iter().map(label).collect(),
+        tags: labels.clone(),
+        labels,
+        aliases: summary.aliases.clone(),
         meta: capabilities.map(|can| Meta {
             vocab_type: can.vocabulary_type,
             n_vocab: can.vocabulary,

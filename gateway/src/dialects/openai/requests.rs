@@ -25,16 +25,12 @@ body! {
     /// OpenAI's chat request, with llama.cpp's sampling parameters.
     #[example {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": true}]
     pub(super) struct ChatBody<'a> as ChatRequest {
-        ..asking: Asking,
+        ..prompt: ChatPrompt<'a>,
         ..viewing: Viewing,
-        ..tools: ToolUse<'a>,
-        ..template: Template<'a>,
         ..sampling: Samplers,
         ..constraints: Constraints,
         ..limits: Limits,
         ..switches: Switches,
-        /// Turns of the conversation, oldest first.
-        messages: Messages,
         /// Report the probability of each token.
         logprobs: Option<bool>,
         /// Number of alternatives to report per token, 0 to 20; needs `logprobs`.
@@ -45,12 +41,24 @@ body! {
         reasoning_format: Option<ReasoningFormat>,
     }
 
+    /// The fields of a chat request that make its prompt.
+    #[example {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}]}]
+    pub(in crate::dialects) struct ChatPrompt<'a> as ChatPrompt {
+        ..asking: Asking,
+        ..tools: ToolUse<'a>,
+        ..template: Template<'a>,
+        /// Turns of the conversation, oldest first. An answer that ends them is continued.
+        messages: Messages,
+    }
+
     /// Fields for the chat template.
     pub(in crate::dialects) struct Template<'a> as ChatTemplate {
         /// Chat template for this request, instead of the model's own.
         chat_template: Option<String>,
-        /// Continue the last turn instead of beginning a new one.
+        /// Continue the last turn instead of beginning a new one. By default an assistant's last turn is continued, as llama.cpp does.
         continue_final_message: Option<bool>,
+        /// End the prompt with the beginning of an answer, which it has by default. True excludes `continue_final_message`.
+        add_generation_prompt: Option<bool>,
         /// Whether the model reasons before it answers.
         enable_thinking: Option<bool>,
         /// How much the model reasons. `none` switches reasoning off; other values are passed to the chat template.
@@ -104,11 +112,15 @@ body! {
         /// The query that documents are scored against.
         query: String,
         /// Texts, or objects with `text`.
-        documents | texts: At<'a, Vec<Field<'a>>>,
+        documents: Option<At<'a, Vec<Field<'a>>>>,
+        /// The documents as Hugging Face's TEI names them, whose form the answer then has.
+        texts: Option<At<'a, Vec<Field<'a>>>>,
         /// Number of documents to return, those with the highest scores first; absent = all, in input order.
         top_n: Option<Uint<1>>,
         /// Show the document in each result.
         return_documents: Option<bool>,
+        /// As `return_documents`, in TEI\'s form.
+        return_text: Option<bool>,
     }
 
     /// OpenAI's request to an audio or image model. The engine gets all other fields unchanged.
@@ -120,25 +132,15 @@ body! {
     /// OpenAI's request for a response. Nothing is stored.
     #[example {"model": "tiny", "input": "Hello!", "stream": true}]
     pub(super) struct ResponseBody<'a> as ResponseRequest {
-        ..asking: Asking,
-        ..tools: ToolUse<'a>,
-        ..template: Template<'a>,
+        ..prompt: ResponsePrompt<'a>,
         ..sampling: Samplers,
         ..switches: Switches,
-        /// Text, or items: messages, reasoning, function calls and their outputs.
-        input: Option<Field<'a>>,
-        /// Turns as in a chat; instead of `input`.
-        messages: Option<Messages>,
-        /// Instructions, placed before all turns.
-        instructions: Option<String>,
         /// Largest number of tokens to generate.
         max_output_tokens | max_tokens | n_predict: Option<Int<-1>>,
         /// Answer with server-sent events instead of one body.
         stream: Option<bool>,
         /// Form of the text.
         text: Option<Text>,
-        /// How much the model reasons.
-        reasoning: Option<Reasoning>,
         /// Number of alternatives to report per token, 0 to 20; above 0 probabilities are reported.
         top_logprobs: Option<Int<0, 20>>,
         /// `message.output_text.logprobs` reports probabilities; `reasoning.encrypted_content` has no effect.
@@ -147,6 +149,22 @@ body! {
         truncation: Option<Truncation>,
         /// Largest number of calls of built-in tools. It has no effect, since there are none.
         max_tool_calls: Option<Uint<0>>,
+    }
+
+    /// The fields of a request for a response that make its prompt.
+    #[example {"model": "tiny", "input": "Hello!"}]
+    pub(super) struct ResponsePrompt<'a> as ResponsePrompt {
+        ..asking: Asking,
+        ..tools: ToolUse<'a>,
+        ..template: Template<'a>,
+        /// Text, or items: messages, reasoning, function calls and their outputs.
+        input: Option<Field<'a>>,
+        /// Turns as in a chat; instead of `input`.
+        messages: Option<Messages>,
+        /// Instructions, placed before all turns.
+        instructions: Option<String>,
+        /// How much the model reasons.
+        reasoning: Option<Reasoning>,
     }
 
     /// Form of a response's text.

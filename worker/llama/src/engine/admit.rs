@@ -99,6 +99,7 @@ impl Engine {
             if let Some(request) = self.requests.get_mut(&handle) {
                 request.cached = cached;
             }
+            self.report_beginning(handle);
         }
         self.waiting.extend(runs.map(|run| WaitingChoice {
             prompt: Arc::clone(&prompt),

@@ -235,9 +235,20 @@ impl Engine {
 
     /// Tells readers that asked how far their prompts are; skipped where it could not be paid for.
     pub(super) fn report_progress(&mut self) {
+        self.report_progress_of(|_| true);
+    }
+
+    /// Tells a reader that asked what was there of its prompt before any of it is read.
+    pub(super) fn report_beginning(&mut self, handle: u64) {
+        self.report_progress_of(|run| run.handle == handle);
+    }
+
+    fn report_progress_of(&mut self, wanted: impl Fn(&Run) -> bool) {
         let mut reports = Vec::new();
         for slot in &self.slots {
-            let Some(run) = &slot.run else { continue };
+            let Some(run) = slot.run.as_ref().filter(|run| wanted(run)) else {
+                continue;
+            };
             if !run.params.return_progress || run.choice != 0 || run.first_token.is_some() || run.preempted {
                 continue;
             }

@@ -158,17 +158,6 @@ pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String,
             ));
         }
     }
-    // An answer that is begun already needs no beginning: there `false` says what is done anyway.
-    let continued = match &request.input {
-        Some(generate_request::Input::Chat(chat)) => chat.continue_final_message,
-        Some(generate_request::Input::Prompt(_) | generate_request::Input::Infill(_)) | None => false,
-    };
-    if map.get("add_generation_prompt") == Some(&Value::Bool(false)) && !continued {
-        return Err(unsupported(
-            "add_generation_prompt",
-            "chats without the beginning of an answer are not supported by this runtime",
-        ));
-    }
     if let Some(key) = map.keys().find(|key| key.starts_with("speculative.")) {
         return Err(unsupported(
             key,
@@ -337,6 +326,7 @@ pub(crate) fn chat(
         enable_thinking: thinking.unwrap_or(true),
         parallel_tool_calls: chat.parallel_tool_calls,
         continue_final_message: chat.continue_final_message,
+        add_generation_prompt: chat.add_generation_prompt.unwrap_or(true),
         kwargs,
     })
 }

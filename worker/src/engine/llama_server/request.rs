@@ -191,6 +191,7 @@ pub(super) fn conversation(chat: &Chat, body: &mut Map<String, Value>) -> Result
     if !kwargs.is_empty() {
         body.insert("chat_template_kwargs".into(), kwargs.into());
     }
+    some(body, "add_generation_prompt", chat.add_generation_prompt);
     if chat.continue_final_message {
         body.insert("continue_final_message".into(), true.into());
         body.insert("add_generation_prompt".into(), false.into());

@@ -88,7 +88,7 @@ fn seed_004_fields_of_a_completion() {
     ] {
         assert_eq!(object[key], value, "{key}");
     }
-    assert_eq!(object["timings"]["predicted_per_second"], 500.0);
+    assert_eq!(object["timings"]["predicted_per_second"], 250.0);
     assert_eq!(object["generation_settings"]["n_predict"], 8);
     assert_eq!(object["generation_settings"]["temperature"], 0.5);
     // As the engine says; where it says nothing, as llama.cpp does by itself.

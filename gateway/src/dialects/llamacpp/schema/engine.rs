@@ -96,8 +96,8 @@ pub(in crate::dialects::llamacpp) struct GenerationSettings {
     n_ctx: Option<u32>,
     /// How tokens are chosen.
     sampling: SamplingShown,
-    /// Pairs of a token id or text, and a number or false (never).
-    logit_bias: Option<Vec<Value>>,
+    /// Tokens or texts with their biases.
+    logit_bias: Option<Vec<ShownBias>>,
     /// Tokens of the prompt kept when the context is shifted; Muster never shifts: 0.
     n_keep: i32,
     /// Tokens dropped when the context is shifted; Muster never shifts: 0.
@@ -132,6 +132,36 @@ pub(in crate::dialects::llamacpp) struct GenerationSettings {
     grammar: Option<String>,
     /// The JSON schema that the output must follow, if one was given.
     json_schema: Option<Value>,
+    /// The grammar counts from a trigger on only.
+    grammar_lazy: Option<bool>,
+    /// What makes a lazy grammar count.
+    grammar_triggers: Option<Vec<Value>>,
+    /// Tokens that are shown though they are special.
+    preserved_tokens: Option<Vec<i32>>,
+    /// How the output is taken apart; `Content-only` = not at all.
+    chat_format: Option<String>,
+    /// Where reasoning is shown.
+    reasoning_format: Option<String>,
+    /// Reasoning is a part of the content in streams.
+    reasoning_in_content: Option<bool>,
+    /// What the prompt ends with, where an answer begins.
+    generation_prompt: Option<String>,
+    /// Ways to guess tokens ahead, or `none`.
+    #[serde(rename = "speculative.types")]
+    speculative_types: Option<String>,
+    /// Tokens are chosen on the device.
+    backend_sampling: Option<bool>,
+}
+
+/// The bias of a token or of all tokens of a text.
+#[derive(Serialize, ToSchema)]
+pub(in crate::dialects::llamacpp) struct ShownBias {
+    /// Token id.
+    token: Option<i32>,
+    /// Text, if the bias was given for one.
+    text: Option<String>,
+    /// What is added to the token's logit; null = the token never comes.
+    bias: Option<f32>,
 }
 
 /// What was done to a sequence's cache.

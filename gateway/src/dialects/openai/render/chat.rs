@@ -86,15 +86,26 @@ impl Chat {
         number(out, choice);
         raw(out, ",\"delta\":{");
     }
+
+    /// Writes a choice's first chunk, which names the role and has no text yet, as llama.cpp does.
+    fn role(&self, out: &mut BytesMut, choice: u32) {
+        self.open(out, choice);
+        raw(
+            out,
+            "\"role\":\"assistant\",\"content\":null},\"finish_reason\":null}",
+        );
+        self.chunks.close(out);
+        Chunks::end(out, "");
+    }
 }
 
 impl Frames for Chat {
     fn delta(&mut self, delta: &Delta, first: bool, extra: &str, out: &mut BytesMut) {
-        self.open(out, delta.choice);
-        let mut comma = first;
         if first {
-            raw(out, "\"role\":\"assistant\"");
+            self.role(out, delta.choice);
         }
+        self.open(out, delta.choice);
+        let mut comma = false;
         let mut key = |out: &mut BytesMut, text: &str| {
             let comma = std::mem::replace(&mut comma, true);
             raw(out, if comma { "," } else { "" });
@@ -108,8 +119,6 @@ impl Frames for Chat {
         if !delta.content.is_empty() || silent {
             key(out, "\"content\":");
             value(out, &delta.content);
-        } else if first {
-            key(out, "\"content\":null");
         }
         if !delta.tool_calls.is_empty() {
             key(out, "\"tool_calls\":");
@@ -130,9 +139,10 @@ impl Frames for Chat {
     }
 
     fn progress(&mut self, progress: &PromptProgress, first: bool, out: &mut BytesMut) {
+        if first {
+            self.role(out, 0);
+        }
         self.open(out, 0);
-        let role = "\"role\":\"assistant\",\"content\":null";
-        raw(out, if first { role } else { "" });
         raw(out, "},\"finish_reason\":null}");
         self.chunks.close(out);
         Chunks::progress(out, progress);
@@ -143,9 +153,10 @@ impl Frames for Chat {
     }
 
     fn end(&mut self, end: &ChoiceFinished, first: bool, last: Option<&Finished>, out: &mut BytesMut) {
+        if first {
+            self.role(out, end.choice);
+        }
         self.open(out, end.choice);
-        let role = "\"role\":\"assistant\",\"content\":\"\"";
-        raw(out, if first { role } else { "" });
         raw(out, "}");
         member(out, "finish_reason", finish_reason(end.reason));
         raw(out, "}");

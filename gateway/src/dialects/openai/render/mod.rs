@@ -19,13 +19,17 @@ use crate::render::{
     reason, usage,
 };
 
-/// Writes `{"id":…,"object":…,"created":…,"model":…`, left open.
+/// The build that answers, as OpenAI's `system_fingerprint`.
+const FINGERPRINT: &str = concat!("muster-", env!("CARGO_PKG_VERSION"));
+
+/// Writes `{"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…`, left open.
 fn open(out: &mut BytesMut, head: &Head, object: &str) {
     raw(out, "{\"id\":");
     value(out, &head.id);
     member(out, "object", object);
     member(out, "created", &head.created);
     member(out, "model", &head.model);
+    member(out, "system_fingerprint", FINGERPRINT);
 }
 
 /// Writes the fields after the choices of a body, and closes it.

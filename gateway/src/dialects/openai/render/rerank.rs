@@ -16,12 +16,25 @@ pub(crate) fn body(model: &str, call: &RerankCall, answer: &Answer) -> Bytes {
     let reranked = answer.reranked.as_ref();
     let scores = reranked.map_or(&[][..], |reranked| &reranked.scores);
     let mut results: Vec<_> = scores.iter().enumerate().collect();
-    if let Some(top_n) = call.top_n {
+    if call.tei || call.top_n.is_some() {
         // Stable: equal scores stay in input order.
         results.sort_by(|(_, one), (_, two)| two.total_cmp(one));
-        results.truncate(top_n);
+        results.truncate(call.top_n.unwrap_or(usize::MAX));
     }
     let mut out = BytesMut::with_capacity(512);
+    let document = |index: usize| call.work.documents.get(index).map_or("", String::as_str);
+    if call.tei {
+        list(&mut out, results, |out, (index, score)| {
+            raw(out, "{\"index\":");
+            value(out, &index);
+            member(out, "score", score);
+            if call.return_documents {
+                member(out, "text", document(index));
+            }
+            raw(out, "}");
+        });
+        return out.freeze();
+    }
     raw(&mut out, "{\"model\":");
     value(&mut out, model);
     raw(&mut out, ",\"object\":\"list\",\"results\":");
@@ -31,7 +44,7 @@ pub(crate) fn body(model: &str, call: &RerankCall, answer: &Answer) -> Bytes {
         member(out, "relevance_score", score);
         if call.return_documents {
             raw(out, ",\"document\":{\"text\":");
-            value(out, call.work.documents.get(index).map_or("", String::as_str));
+            value(out, document(index));
             raw(out, "}");
         }
         raw(out, "}");
@@ -56,8 +69,13 @@ mod tests {
     use crate::{dialects::openai::translate, render::recorded};
 
     fn shown(fields: &str) -> serde_json::Value {
-        let body =
-            format!("{{\"model\": \"m\", \"query\": \"q\", \"documents\": [\"a\", \"b\", \"c\"] {fields}}}");
+        of("documents", fields)
+    }
+
+    fn of(documents: &str, fields: &str) -> serde_json::Value {
+        let body = format!(
+            "{{\"model\": \"m\", \"query\": \"q\", \"{documents}\": [\"a\", \"b\", \"c\"] {fields}}}"
+        );
         let call = translate::rerank(body.as_bytes()).unwrap();
         let answer = Answer {
             reranked: Some(RerankResult {
@@ -83,6 +101,14 @@ mod tests {
                 {"index": 2, "relevance_score": -3.5},
             ]})
         );
+    }
+
+    #[test]
+    fn teis_clients_get_teis_list() {
+        let best = json!([{"index": 1, "score": 8.5, "text": "b"}, {"index": 2, "score": -3.5, "text": "c"},
+                          {"index": 0, "score": -5.5, "text": "a"}]);
+        assert_eq!(of("texts", ", \"return_text\": true"), best);
+        assert_eq!(of("texts", "")[0], json!({"index": 1, "score": 8.5}));
     }
 
     #[test]

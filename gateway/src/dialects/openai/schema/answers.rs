@@ -19,6 +19,8 @@ pub(in crate::dialects) struct ChatAnswer {
     created: u64,
     /// Name of the model as the client gave it.
     model: String,
+    /// Muster and its version.
+    system_fingerprint: String,
     /// The answers, as many as `n` asks for.
     choices: Vec<ChatChoice>,
     /// Token counts.
@@ -195,6 +197,8 @@ pub(in crate::dialects) struct CompletionAnswer {
     created: u64,
     /// Name of the model as the client gave it.
     model: String,
+    /// Muster and its version.
+    system_fingerprint: String,
     /// The continuations: `n` for each prompt, in the order of the prompts.
     choices: Vec<CompletionChoice>,
     /// Token counts.
@@ -273,7 +277,17 @@ pub(in crate::dialects) struct PromptUsage {
     total_tokens: u32,
 }
 
-/// Documents with their scores.
+/// The count of a prompt's tokens.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::dialects) struct InputTokens {
+    /// `response.input_tokens`.
+    pub(in crate::dialects::openai) object: &'static str,
+    /// Tokens of the prompt that the conversation makes.
+    pub(in crate::dialects::openai) input_tokens: usize,
+}
+
+/// Documents with their scores. A request with `texts` is answered as Hugging Face's TEI does: with the list of results alone, highest score first,
+/// each with `index`, `score` and, if asked for by `return_text`, `text`.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct RerankList {
     /// Name of the model as the client gave it.

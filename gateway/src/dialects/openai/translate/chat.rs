@@ -1,15 +1,16 @@
 //! `POST /v1/chat/completions` (OpenAI; seeds 000 and 004).
 
 use muster_core::{Code, Error};
-use muster_proto::v1::{Chat, GenerateRequest, generate_request::Input};
+use muster_proto::v1::{Chat, ChatMessage, GenerateRequest, generate_request::Input};
 
 use super::{
-    super::requests::{Arguments, ChatBody, ReasoningFormat, Template, Thinking},
+    super::requests::{Arguments, ChatBody, ChatPrompt, ReasoningFormat, Template, Thinking},
     ChatCall, asked,
     messages::Messages,
     opened,
 };
 use crate::translate::{
+    Asked,
     object::{self, Field, Kind, Object, quoted},
     output::{best_of, constraint, max_tokens, switches, view},
     read::{Fields as _, Int, Uint},
@@ -24,11 +25,9 @@ pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, Error> {
     let mut body = opened(body)?;
     refuse_audio(&mut body)?;
     let request = ChatBody::take_from(&mut body)?;
-    let mut asked = asked(request.asking);
     let mut view = view(request.viewing);
     best_of(&mut body, view.choices)?;
-    let chat;
-    (chat, asked.thinking) = conversation(request.messages, request.tools, request.template)?;
+    let (asked, chat) = chat_prompt(request.prompt)?;
     let format = request.reasoning_format;
     let mut work = GenerateRequest {
         sampling: Some(request.sampling.0),
@@ -70,26 +69,35 @@ fn unsupported(field: &Field<'_>, what: &str) -> Error {
     error.with_param(field.path())
 }
 
-/// Everything that goes to the chat template, and whether thinking was switched explicitly.
+/// Reads what makes a chat's prompt.
 ///
 /// # Errors
 /// `invalid_request` naming the field.
-pub(in crate::dialects) fn conversation(
+pub(in crate::dialects) fn chat_prompt(request: ChatPrompt<'_>) -> Result<(Asked, Chat), Error> {
+    let mut asked = asked(request.asking);
+    let chat;
+    (chat, asked.thinking) = conversation(request.messages, request.tools, request.template)?;
+    Ok((asked, chat))
+}
+
+/// Everything that goes to the chat template, and whether thinking was switched explicitly.
+pub(super) fn conversation(
     messages: Messages,
     tools: ToolUse<'_>,
     asked: Template<'_>,
 ) -> Result<(Chat, bool), Error> {
     let Tools(known) = tools.tools;
     let mut chat = Chat {
+        continue_final_message: continued(&messages.0, &asked)?,
         messages: messages.0,
         tool_choice: tool_choice(tools.tool_choice, &known)?,
         tools: known,
         parallel_tool_calls: tools.parallel_tool_calls,
+        add_generation_prompt: asked.add_generation_prompt,
         ..Chat::default()
     };
     let mut switched = false;
     chat.template = asked.chat_template.unwrap_or_default();
-    chat.continue_final_message = asked.continue_final_message.unwrap_or_default();
     chat.enable_thinking = asked.enable_thinking;
     if asked.reasoning_effort.as_deref() == Some("none") {
         chat.enable_thinking = chat.enable_thinking.or(Some(false));
@@ -111,6 +119,31 @@ pub(in crate::dialects) fn conversation(
     Ok((chat, switched))
 }
 
+/// Whether the last turn is to be continued: llama.cpp does so with an answer that ends a conversation.
+fn continued(messages: &[ChatMessage], asked: &Template<'_>) -> Result<bool, Error> {
+    let answer = |turn: &ChatMessage| turn.role == "assistant" && turn.tool_calls.is_empty();
+    let answers = messages.iter().rev().take_while(|turn| answer(turn)).count();
+    match asked.continue_final_message {
+        Some(false) => return Ok(false),
+        Some(true) if asked.add_generation_prompt == Some(true) => {
+            let wrong = "excludes `add_generation_prompt`";
+            return Err(object::invalid("continue_final_message", wrong));
+        }
+        Some(true) if answers == 0 => {
+            let wrong = "needs an answer of the assistant as the last turn";
+            return Err(object::invalid("continue_final_message", wrong));
+        }
+        Some(true) | None => {}
+    }
+    if answers > 1 {
+        return Err(object::invalid(
+            "messages",
+            "must not end with several turns of the assistant",
+        ));
+    }
+    Ok(answers == 1)
+}
+
 /// Adds `reasoning_effort` to the template's arguments unless they have it already: templates that know it (gpt-oss) read it there.
 fn with_effort(kwargs: &str, effort: &str) -> Result<String, Error> {
     let mine = format!("{{\"reasoning_effort\":{}}}", quoted(effort));
@@ -130,7 +163,6 @@ fn with_effort(kwargs: &str, effort: &str) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translate::Asked;
 
     fn read(fields: &str) -> Result<ChatCall, Error> {
         let messages = r#""model": "m", "messages": [{"role": "user", "content": "hi"}]"#;
@@ -211,6 +243,42 @@ mod tests {
         );
         let own = r#"{"reasoning_effort": "high"}"#;
         assert_eq!(with_effort(own, "low").unwrap(), own);
+    }
+
+    #[test]
+    fn an_answer_at_the_end_is_continued_as_llama_cpp_does() {
+        let turns = |last: &str, fields: &str| {
+            let body = format!(
+                r#"{{"model": "m", "messages": [{{"role": "user", "content": "a"}}, {last}] {fields}}}"#
+            );
+            chat(body.as_bytes()).map(|call| of(&call).clone())
+        };
+        let answer = r#"{"role": "assistant", "content": "b"}"#;
+        let question = r#"{"role": "user", "content": "c"}"#;
+        assert!(turns(answer, "").unwrap().continue_final_message);
+        assert!(!turns(question, "").unwrap().continue_final_message);
+        assert!(
+            !turns(answer, r#", "continue_final_message": false"#)
+                .unwrap()
+                .continue_final_message
+        );
+        let plain = turns(question, r#", "add_generation_prompt": false"#).unwrap();
+        assert_eq!(plain.add_generation_prompt, Some(false));
+        for (last, fields, param) in [
+            (
+                question.to_owned(),
+                r#", "continue_final_message": true"#,
+                "continue_final_message",
+            ),
+            (
+                answer.to_owned(),
+                r#", "continue_final_message": true, "add_generation_prompt": true"#,
+                "continue_final_message",
+            ),
+            (format!("{answer}, {answer}"), "", "messages"),
+        ] {
+            assert_eq!(turns(&last, fields).unwrap_err().param.as_deref(), Some(param));
+        }
     }
 
     #[test]

@@ -79,7 +79,7 @@ mod tests {
         for (fields, param) in [
             (r#""x": 1"#, "input"),
             (r#""input": []"#, "input"),
-            (r#""input": {"a": 1}"#, "input"),
+            (r#""input": {"a": 1}"#, "input.prompt_string"),
             (r#""input": "a", "encoding_format": "hex""#, "encoding_format"),
             (r#""input": "a", "dimensions": 0"#, "dimensions"),
             (r#""input": "a", "embd_normalize": 3"#, "embd_normalize"),

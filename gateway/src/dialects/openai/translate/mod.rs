@@ -12,7 +12,8 @@ mod response;
 use muster_core::Error;
 use muster_proto::v1::{GenerateRequest, Prompt};
 
-pub(in crate::dialects) use self::chat::conversation;
+pub(in crate::dialects) use self::chat::chat_prompt;
+pub(super) use self::response::response_prompt;
 pub(crate) use self::{
     chat::chat,
     completion::completions,

@@ -6,7 +6,7 @@ use muster_proto::v1::RerankRequest;
 use super::{super::requests::RerankBody, asked, opened};
 use crate::translate::{
     Asked,
-    object::{Field, Kind},
+    object::{Field, Kind, invalid},
     read::{At, Fields as _, Uint},
 };
 
@@ -22,6 +22,8 @@ pub(crate) struct RerankCall {
     pub(crate) top_n: Option<usize>,
     /// Show the document in each result.
     pub(crate) return_documents: bool,
+    /// The answer has TEI's form.
+    pub(crate) tei: bool,
 }
 
 /// Reads a request to score documents.
@@ -30,7 +32,9 @@ pub(crate) struct RerankCall {
 /// `invalid_json`, or `invalid_request` naming the field.
 pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, Error> {
     let request = RerankBody::take_from(&mut opened(body)?)?;
-    let At { value: list, field } = request.documents;
+    let tei = request.documents.is_none() && request.texts.is_some();
+    let given = request.documents.or(request.texts);
+    let At { value: list, field } = given.ok_or_else(|| invalid("documents", "is required"))?;
     if list.is_empty() {
         return Err(field.wrong("must not be empty"));
     }
@@ -46,7 +50,11 @@ pub(crate) fn rerank(body: &[u8]) -> Result<RerankCall, Error> {
             documents,
         },
         top_n: request.top_n.map(most),
-        return_documents: request.return_documents.unwrap_or_default(),
+        return_documents: request
+            .return_documents
+            .or(request.return_text)
+            .unwrap_or_default(),
+        tei,
     })
 }
 

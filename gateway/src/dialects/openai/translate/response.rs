@@ -4,11 +4,12 @@
 
 use muster_core::Error;
 use muster_proto::v1::{
-    ChatMessage, ContentPart, GenerateRequest, InputAudio, ToolCall, content_part, generate_request::Input,
+    Chat, ChatMessage, ContentPart, GenerateRequest, InputAudio, ToolCall, content_part,
+    generate_request::Input,
 };
 
 use super::{
-    super::requests::{Include, ResponseBody, Truncation, unsupported},
+    super::requests::{Include, ResponseBody, ResponsePrompt, Truncation, unsupported},
     PLATFORM, asked,
     chat::conversation,
     messages::Messages,
@@ -65,18 +66,12 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
     let request = ResponseBody::take_from(&mut body)?;
     // It limits calls of built-in tools. There are none, so any limit holds.
     let (None | Some(Uint(_)), None | Some(Truncation)) = (request.max_tool_calls, request.truncation);
-    let mut asked = asked(request.asking);
+    let (asked, chat) = response_prompt(request.prompt)?;
     let mut view = View {
         choices: 1,
         stream: request.stream.unwrap_or_default(),
         ..View::default()
     };
-    let turns = turns(request.instructions, request.input, request.messages)?;
-    let mut template = request.template;
-    let effort = request.reasoning.and_then(|reasoning| reasoning.effort);
-    template.reasoning_effort = template.reasoning_effort.or(effort);
-    let chat;
-    (chat, asked.thinking) = conversation(Messages(turns), request.tools, template)?;
     let format = request.text.and_then(|text| text.format);
     let top = request.top_logprobs.map_or(0, |Int(top)| top.unsigned_abs());
     let mut work = GenerateRequest {
@@ -98,6 +93,23 @@ pub(crate) fn responses(body: &[u8]) -> Result<ResponseCall, Error> {
         work,
         echo,
     })
+}
+
+/// Reads what makes a response's prompt.
+///
+/// # Errors
+/// `invalid_request` naming the field.
+pub(in crate::dialects::openai) fn response_prompt(
+    request: ResponsePrompt<'_>,
+) -> Result<(Asked, Chat), Error> {
+    let turns = turns(request.instructions, request.input, request.messages)?;
+    let mut template = request.template;
+    let effort = request.reasoning.and_then(|reasoning| reasoning.effort);
+    template.reasoning_effort = template.reasoning_effort.or(effort);
+    let mut asked = asked(request.asking);
+    let chat;
+    (chat, asked.thinking) = conversation(Messages(turns), request.tools, template)?;
+    Ok((asked, chat))
 }
 
 /// Refuses what needs a store, or several answers.

@@ -2,8 +2,6 @@
 
 use muster_proto::v1::generate_request::Constraint;
 
-use muster_proto::v1::Chat;
-
 use super::*;
 
 fn read(fields: &str) -> Result<ResponseCall, Error> {
