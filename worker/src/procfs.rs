@@ -1,5 +1,5 @@
-//! What the kernel says about memory and processes: `/proc`, whose files `procfs-core` reads, and the cgroup this process lives in, whose memory no
-//! crate reads.
+//! What the kernel says about memory and processes: `/proc`, whose files `procfs-core` parses, and the cgroup (version 2) of this process, of which
+//! three numbers are parsed here: crates for cgroups are made to manage them.
 
 use std::{
     fs, io,
