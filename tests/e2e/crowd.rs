@@ -21,7 +21,10 @@ fn span() -> Duration {
 
 /// Instances with an engine, or about to have one.
 async fn hosted(stack: &Stack) -> usize {
-    let request = ListModelsRequest { loaded_only: true };
+    let request = ListModelsRequest {
+        loaded_only: true,
+        suggested: false,
+    };
     let models = stack
         .control()
         .list_models(request)

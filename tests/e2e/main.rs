@@ -40,6 +40,7 @@ mod same;
 mod shutdown;
 mod slow;
 mod stopped;
+mod suggested;
 mod surface;
 mod up;
 mod vision;

@@ -6,6 +6,7 @@
 //! Architecture invariant: the catalogue knows nothing of what is loaded.
 
 mod places;
+mod shelf;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -31,6 +32,7 @@ use crate::{
 
 use places::Source;
 pub(crate) use places::{FilePlace, Files, Seen};
+pub(crate) use shelf::{Shelf, Suggestion};
 
 /// All models.
 #[derive(Debug)]
@@ -262,6 +264,12 @@ impl Catalogue {
 }
 
 impl Entry {
+    /// A model whose files are nowhere.
+    pub(crate) fn absent(model: ModelEntry) -> Self {
+        let place = Arc::new(FilePlace::of(&model, None));
+        Self::new(model, place)
+    }
+
     fn new(mut model: ModelEntry, place: Arc<FilePlace>) -> Self {
         model.settings.r#type = WireType::from(model.kind).into();
         let spec_hash = convert::spec_hash(model.runtime, &model.settings);

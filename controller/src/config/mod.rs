@@ -56,6 +56,8 @@ pub struct Config {
     pub models: Vec<ModelEntry>,
     /// If there is only one model, any name means it.
     pub any_name: bool,
+    /// Whether well-known models may be pulled by name that are not configured.
+    pub builtin: bool,
     /// Settings for models that set none themselves.
     pub defaults: Defaults,
 }
@@ -142,10 +144,11 @@ impl Config {
         let models = root
             .section("models")
             .map_or_else(Vec::new, |section| model::catalogue(&section, defaults));
-        let any_name = root.section("catalogue").is_some_and(|section| {
-            let any = section.boolean("any_name").unwrap_or_default();
+        let (any_name, builtin) = root.section("catalogue").map_or((false, true), |section| {
+            let any_name = section.boolean("any_name").unwrap_or_default();
+            let builtin = section.boolean("builtin").unwrap_or(true);
             section.finish();
-            any
+            (any_name, builtin)
         });
         let devices = root
             .section("devices")
@@ -159,6 +162,7 @@ impl Config {
                 devices,
                 models,
                 any_name,
+                builtin,
                 defaults: defaults.clone(),
             })
         } else {

@@ -69,7 +69,7 @@ use self::{
     sessions::Sessions,
 };
 use crate::{
-    catalogue::Catalogue,
+    catalogue::{Catalogue, Shelf},
     config::Config,
     convert,
     estimate::Observed,
@@ -164,6 +164,7 @@ pub(crate) struct Driver {
     run: std::sync::Arc<str>,
     epoch: watch::Sender<u64>,
     catalogue: Catalogue,
+    shelf: Shelf,
     observed: Observed,
     pins: Pins,
     own: Own,
@@ -231,6 +232,7 @@ impl Driver {
             stop,
             life,
         } = start;
+        let shelf = Shelf::new(&config, &config.models);
         let mut catalogue = Catalogue::new(std::mem::take(&mut config.models), config.any_name);
         models::restore(&mut catalogue, &own, &config, writer.path());
         for (model, pinned) in &pins {
@@ -259,6 +261,7 @@ impl Driver {
             run: id::fresh(),
             epoch: epoch_sender,
             catalogue,
+            shelf,
             observed,
             pins,
             own,
@@ -321,6 +324,7 @@ impl Driver {
     /// Handles a call. The files are looked at first if the call needs them, because they may change at any time.
     fn ask(&mut self, mut ask: Ask) {
         self.by_id(&mut ask);
+        self.off_the_shelf(&ask);
         match &ask {
             Ask::Call {
                 order: Order::Load(_),

@@ -16,6 +16,10 @@ impl Driver {
     /// Answers a question. If the caller has left, that is no failure.
     pub(super) fn query(&mut self, query: Query) {
         match query {
+            Query::Models(request, reply) if request.suggested => drop(reply.send(v1::ListModelsResponse {
+                models: self.suggestions(),
+                settled: self.fleet.settled(),
+            })),
             Query::Models(request, reply) => {
                 let views = self.views();
                 let present = self.fleet.device_kinds();
@@ -29,7 +33,11 @@ impl Driver {
                     settled: self.fleet.settled(),
                 }));
             }
-            Query::Model(id, reply) => drop(reply.send(self.model(&id))),
+            Query::Model(id, reply) => {
+                let known = self.model(&id);
+                let suggested = || self.shelf.get(&id).map(|found| self.suggestion(found));
+                drop(reply.send(known.or_else(suggested)));
+            }
             Query::Explain(request, places, reply) => drop(reply.send(self.explain(&request, places))),
             Query::Replacement(request, reply) => drop(reply.send(self.replacement(&request))),
             Query::Devices(reply) => {

@@ -35,7 +35,10 @@ async fn models_are_listed_with_what_is_configured() {
     assert_eq!((models[1].size_bytes, models[1].downloaded), (0, false));
     let loaded = client
         .0
-        .list_models(v1::ListModelsRequest { loaded_only: true })
+        .list_models(v1::ListModelsRequest {
+            loaded_only: true,
+            suggested: false,
+        })
         .await
         .unwrap()
         .into_inner();

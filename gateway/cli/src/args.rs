@@ -32,7 +32,11 @@ pub(crate) enum Command {
     /// Run controller, workers and gateway on this machine until Ctrl-C
     Up(Box<UpOptions>),
     /// List the models of the catalogue
-    Models,
+    Models {
+        /// Also list well-known models that may be pulled by name
+        #[arg(long)]
+        all: bool,
+    },
     /// List loaded and loading models with each instance
     Ps,
     /// Load a model and wait until it is loaded

@@ -59,7 +59,7 @@ async fn run(cli: Cli, matches: &ArgMatches) -> Result<(), Failure> {
             let given = matches.subcommand_matches("up").unwrap_or(matches);
             up::run(*options, given, output).await
         }
-        Command::Models => commands::models::list(&controller, output).await,
+        Command::Models { all } => commands::models::list(&controller, output, all).await,
         Command::Ps => commands::models::running(&controller, output).await,
         Command::Load {
             model,

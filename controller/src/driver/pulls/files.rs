@@ -1,5 +1,7 @@
 //! Orders to workers about files, and what they answer: who has which, removals, listings.
 
+use std::collections::HashSet;
+
 use muster_core::{Code, Error, WorkerId};
 use muster_proto::{
     MODEL_FILES,
@@ -43,7 +45,7 @@ impl Driver {
     pub(in crate::driver) fn files_joined(&mut self, worker: &WorkerId) {
         let known = self.mirror.worker(worker.as_str());
         if known.is_some_and(|known| known.speaks(MODEL_FILES)) {
-            for checkpoint in self.catalogue.checkpoints() {
+            for checkpoint in self.wanted_checkpoints() {
                 self.look_for(worker, &checkpoint);
             }
         }
@@ -52,6 +54,13 @@ impl Driver {
         for checkpoint in open {
             self.start_pull(&checkpoint);
         }
+    }
+
+    /// Checkpoints of the hub that would be of use.
+    pub(super) fn wanted_checkpoints(&self) -> HashSet<HubCheckpoint> {
+        let mut wanted = self.catalogue.checkpoints();
+        wanted.extend(self.shelf.all().filter_map(|found| found.model.hub.clone()));
+        wanted
     }
 
     /// Asks all workers for files.
@@ -154,8 +163,15 @@ impl Driver {
             freed_bytes: 0,
             ..files
         };
+        let complete = files.complete;
         let known = self.pulls.known.entry(checkpoint.clone()).or_default();
         known.insert(worker.clone(), files);
+        if complete {
+            // Whoever downloaded it.
+            for id in self.shelf.of_checkpoint(checkpoint) {
+                self.take_from_shelf(&id);
+            }
+        }
         self.files_changed(checkpoint);
     }
 

@@ -335,6 +335,9 @@ impl Driver {
                 Err(error) => fail(&ask, error, epoch),
             }
         }
+        if result.is_err() {
+            self.back_on_shelf(pull.model.id.as_str());
+        }
     }
 
     /// An operator unloads a model: what waits for its files waits in vain. The download goes on.
@@ -385,8 +388,7 @@ impl Driver {
                 .collect();
             // One look at a time: a slow disk is not asked more and more.
             let due: Vec<HubCheckpoint> = self
-                .catalogue
-                .checkpoints()
+                .wanted_checkpoints()
                 .into_iter()
                 .filter(|checkpoint| !asked.contains(checkpoint))
                 .collect();

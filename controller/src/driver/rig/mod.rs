@@ -208,6 +208,7 @@ impl Rig {
     async fn start_controller(&mut self) {
         let config = Config {
             any_name: false,
+            builtin: false,
             policy: self.world.config.clone(),
             timing: TIMING,
             devices: DeviceRules::default(),

@@ -13,8 +13,15 @@ use crate::{
 };
 
 /// Lists the catalogue.
-pub(crate) async fn list(controller: &Controller, output: Output) -> Result<(), Failure> {
-    let response = fetch(controller, false).await?;
+pub(crate) async fn list(controller: &Controller, output: Output, all: bool) -> Result<(), Failure> {
+    let mut response = fetch(controller, ListModelsRequest::default()).await?;
+    if all {
+        let suggested = ListModelsRequest {
+            suggested: true,
+            ..ListModelsRequest::default()
+        };
+        response.models.extend(fetch(controller, suggested).await?.models);
+    }
     if output.is_json() {
         return output.message("ListModelsResponse", &response);
     }
@@ -49,7 +56,11 @@ pub(crate) async fn list(controller: &Controller, output: Output) -> Result<(), 
 
 /// Lists models that are loaded, loading or waiting to load.
 pub(crate) async fn running(controller: &Controller, output: Output) -> Result<(), Failure> {
-    let response = fetch(controller, true).await?;
+    let loaded = ListModelsRequest {
+        loaded_only: true,
+        ..ListModelsRequest::default()
+    };
+    let response = fetch(controller, loaded).await?;
     if output.is_json() {
         return output.message("ListModelsResponse", &response);
     }
@@ -117,10 +128,10 @@ pub(crate) async fn unpin(controller: &Controller, output: Output, model: String
 
 async fn fetch(
     controller: &Controller,
-    loaded_only: bool,
+    request: ListModelsRequest,
 ) -> Result<muster_proto::v1::ListModelsResponse, Failure> {
     let mut client = controller.connect().await?;
-    answer(client.list_models(ListModelsRequest { loaded_only }).await)
+    answer(client.list_models(request).await)
 }
 
 fn kind(model: &Model) -> ModelType {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_proto::v1::ModelSummary;
+use muster_proto::v1::{Model as WireModel, ModelSummary};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -115,11 +115,22 @@ async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response
         .is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
     let table = app.dispatcher.fleet.table();
     let shown = |summary: &&Arc<ModelSummary>| all || summary.downloaded || is_loaded(summary);
-    let data = table
+    let mut data: Vec<Model> = table
         .models()
         .filter(shown)
         .map(|summary| model(&table, summary))
         .collect();
+    if all {
+        // A controller that is away suggests nothing.
+        let suggested = app.dispatcher.fleet.control().suggestions().await;
+        data.extend(
+            suggested
+                .unwrap_or_default()
+                .into_iter()
+                .map(|other| suggestion(&table, other)),
+        );
+        data.sort_by(|a, b| a.id.cmp(&b.id));
+    }
     reply::value(StatusCode::OK, &List { object: "list", data })
 }
 
@@ -128,11 +139,31 @@ async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     match table.model(&id) {
         Some(summary) => reply::value(StatusCode::OK, &model(&table, summary)),
         None => {
+            let suggested = app.dispatcher.fleet.control().suggestions().await;
+            let mut suggested = suggested.unwrap_or_default().into_iter();
+            if let Some(found) = suggested.find(|other| other.id == id) {
+                return reply::value(StatusCode::OK, &suggestion(&table, found));
+            }
             // Seed 000 gives this error a type of its own.
             let error = unknown_model(&id);
             reply::value(http_status(error.code), &OpenAiError::of(&error, "not_found"))
         }
     }
+}
+
+/// A built-in model that is not in the catalogue.
+fn suggestion(table: &Table, found: WireModel) -> Model {
+    let summary = ModelSummary {
+        id: found.id,
+        created: found.created,
+        checkpoint: found.checkpoint,
+        recipe: found.recipe,
+        runtime: found.runtime,
+        size_bytes: found.size_bytes,
+        labels: found.labels,
+        ..ModelSummary::default()
+    };
+    model(table, &summary)
 }
 
 fn model(table: &Table, summary: &ModelSummary) -> Model {

@@ -218,9 +218,13 @@ impl v1::control_server::Control for Service {
 
     async fn list_models(
         &self,
-        _: Request<v1::ListModelsRequest>,
+        request: Request<v1::ListModelsRequest>,
     ) -> Result<Response<v1::ListModelsResponse>, Status> {
-        let models = self.0.said.borrow().catalogue.clone();
+        let models = if request.into_inner().suggested {
+            Vec::new()
+        } else {
+            self.0.said.borrow().catalogue.clone()
+        };
         Ok(Response::new(v1::ListModelsResponse {
             models,
             settled: true,
