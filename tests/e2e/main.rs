@@ -27,6 +27,7 @@ mod downloads;
 mod drop_in;
 mod errors;
 mod flood;
+mod folders;
 mod frozen;
 mod kills;
 mod llamacpp;

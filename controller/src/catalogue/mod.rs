@@ -5,6 +5,7 @@
 //!
 //! Architecture invariant: the catalogue knows nothing of what is loaded.
 
+mod folders;
 mod places;
 mod shelf;
 
@@ -30,6 +31,7 @@ use crate::{
     estimate::Details,
 };
 
+pub(crate) use folders::{Found, scan};
 use places::Source;
 pub(crate) use places::{FilePlace, Files, Seen};
 pub(crate) use shelf::{Shelf, Suggestion};

@@ -58,6 +58,8 @@ pub struct Config {
     pub any_name: bool,
     /// Whether well-known models may be pulled by name that are not configured.
     pub builtin: bool,
+    /// Folders whose GGUF files are models.
+    pub extra_models_dir: Vec<PathBuf>,
     /// Settings for models that set none themselves.
     pub defaults: Defaults,
 }
@@ -144,12 +146,15 @@ impl Config {
         let models = root
             .section("models")
             .map_or_else(Vec::new, |section| model::catalogue(&section, defaults));
-        let (any_name, builtin) = root.section("catalogue").map_or((false, true), |section| {
-            let any_name = section.boolean("any_name").unwrap_or_default();
-            let builtin = section.boolean("builtin").unwrap_or(true);
-            section.finish();
-            (any_name, builtin)
-        });
+        let (any_name, builtin, extra_models_dir) =
+            root.section("catalogue")
+                .map_or((false, true, Vec::new()), |section| {
+                    let any_name = section.boolean("any_name").unwrap_or_default();
+                    let builtin = section.boolean("builtin").unwrap_or(true);
+                    let folders = model::folders(&section, "extra_models_dir");
+                    section.finish();
+                    (any_name, builtin, folders)
+                });
         let devices = root
             .section("devices")
             .map_or_else(DeviceRules::default, |section| device::rules(&section));
@@ -163,6 +168,7 @@ impl Config {
                 models,
                 any_name,
                 builtin,
+                extra_models_dir,
                 defaults: defaults.clone(),
             })
         } else {

@@ -513,6 +513,16 @@ fn resolve(section: &Section<'_>, key: &str, path: &str) -> PathBuf {
         .join(path)
 }
 
+/// Folders that exist; one that does not is a problem.
+pub(super) fn folders(section: &Section<'_>, key: &'static str) -> Vec<PathBuf> {
+    let names = section.strings(key).unwrap_or_default();
+    let folders: Vec<PathBuf> = names.iter().map(|name| resolve(section, key, name)).collect();
+    for folder in folders.iter().filter(|folder| !folder.is_dir()) {
+        section.problem(key, format!("{} is no directory", folder.display()));
+    }
+    folders
+}
+
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -8,7 +8,7 @@
 //! Invariants: a call is answered by a look that began after the call came, or by what is known if the look takes too long. At most one
 //! look runs, so a mount that hangs costs one thread. The driver itself never touches a file.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::Code;
 use tokio::{
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     aside::aside,
-    catalogue::{FilePlace, Seen},
+    catalogue::{FilePlace, Found, Seen, scan},
     state::Saving,
 };
 use muster_proto::v1;
@@ -69,16 +69,24 @@ pub(super) enum Later {
 
 #[derive(Debug)]
 struct Look {
-    task: JoinHandle<Vec<Seen>>,
+    task: JoinHandle<Sight>,
     until: Instant,
     late: bool,
+}
+
+/// What a look saw.
+#[derive(Debug)]
+pub(super) struct Sight {
+    seen: Vec<Seen>,
+    /// Models in watched folders.
+    folders: BTreeMap<String, Found>,
 }
 
 /// The result of a look.
 #[derive(Debug)]
 pub(super) enum Looked {
     /// It has ended; none if its thread failed.
-    Done(Option<Vec<Seen>>),
+    Done(Option<Sight>),
     /// It takes too long.
     Late,
 }
@@ -154,11 +162,15 @@ impl Driver {
     fn look(&mut self, headers_for: Duration) {
         self.looks.again = false;
         let places = self.catalogue.places();
+        let folders = self.config.extra_models_dir.clone();
         let begun = Instant::now();
         self.looks.running = Some(Look {
             task: aside(move || {
                 let look = |place| FilePlace::inspect(place, begun.elapsed() < headers_for);
-                places.iter().map(look).collect()
+                Sight {
+                    seen: places.iter().map(look).collect(),
+                    folders: scan(&folders),
+                }
             }),
             until: Instant::now() + LOOK_WAIT,
             late: false,
@@ -171,8 +183,11 @@ impl Driver {
         match looked {
             Looked::Done(files) => {
                 self.looks.running = None;
-                let changed = files.map(|files| self.catalogue.take(files));
-                self.models_changed(changed.unwrap_or_default());
+                if let Some(Sight { seen, folders }) = files {
+                    let changed = self.catalogue.take(seen);
+                    self.models_changed(changed);
+                    self.folders_seen(folders);
+                }
                 self.looks.waiting = std::mem::take(&mut self.looks.next);
                 if self.looks.again || !self.looks.waiting.is_empty() {
                     self.begin_look();

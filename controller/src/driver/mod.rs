@@ -17,6 +17,7 @@ mod agenda;
 mod calls;
 mod executor;
 mod explain;
+mod folders;
 mod ghosts;
 pub(crate) mod handle;
 pub(crate) mod inbox;
@@ -60,6 +61,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     agenda::{Agenda, Round},
     calls::{Calls, Ensures},
+    folders::Folders,
     ghosts::Ghosts,
     handle::Handle,
     inbox::{Ask, Inbox, Order, Query},
@@ -165,6 +167,7 @@ pub(crate) struct Driver {
     epoch: watch::Sender<u64>,
     catalogue: Catalogue,
     shelf: Shelf,
+    folders: Folders,
     observed: Observed,
     pins: Pins,
     own: Own,
@@ -262,6 +265,7 @@ impl Driver {
             epoch: epoch_sender,
             catalogue,
             shelf,
+            folders: Folders::default(),
             observed,
             pins,
             own,

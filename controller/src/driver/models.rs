@@ -377,7 +377,7 @@ impl Driver {
     }
 
     /// Takes a model into the catalogue, or changes it there, with what was saved for it.
-    fn enter(&mut self, model: ModelEntry) {
+    pub(super) fn enter(&mut self, model: ModelEntry) {
         let id = model.id.to_string();
         let checkpoint = model.hub.clone();
         self.catalogue.insert(model);

@@ -377,6 +377,7 @@ impl Driver {
         }
         if self.pulls.looked.is_some_and(|at| at + LOOK_EVERY <= now) {
             self.pulls.looked = Some(now);
+            self.folders_due();
             let asked: HashSet<&HubCheckpoint> = self
                 .pulls
                 .orders

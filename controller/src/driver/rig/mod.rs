@@ -209,6 +209,7 @@ impl Rig {
         let config = Config {
             any_name: false,
             builtin: false,
+            extra_models_dir: Vec::new(),
             policy: self.world.config.clone(),
             timing: TIMING,
             devices: DeviceRules::default(),
