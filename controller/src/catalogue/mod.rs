@@ -116,8 +116,8 @@ impl Catalogue {
         match self.entry_mut(entry.model.id.clone().as_str()) {
             Some(old) => *old = entry,
             None => {
+                self.places.insert(entry.model.id.clone(), self.entries.len());
                 self.entries.push(entry);
-                self.number();
             }
         }
     }
