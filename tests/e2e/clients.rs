@@ -13,7 +13,7 @@ use muster_tests::{
 };
 use serde_json::{Value, json};
 
-async fn run(mut command: Command) -> Output {
+pub(crate) async fn run(mut command: Command) -> Output {
     tokio::task::spawn_blocking(move || command.output().expect("it can be started"))
         .await
         .unwrap()

@@ -1,11 +1,13 @@
 //! Models that come from a hub: pulled, served, deleted (seed 000), through the real gateway, controller, worker and engine. The hub is this
 //! test's own.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use muster_tests::{Hub, Stack, StackBuilder, engines, eventually};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
+
+use crate::clients::run;
 
 const REPO: &str = "muster/tiny-GGUF";
 const LIMIT: Duration = Duration::from_secs(30);
@@ -54,6 +56,23 @@ async fn listed(stack: &Stack) -> Vec<String> {
     let ids = list["data"].as_array().unwrap().iter();
     ids.map(|model| model["id"].as_str().unwrap().to_owned())
         .collect()
+}
+
+#[tokio::test]
+async fn ollamas_client_pulls_from_the_hub_copies_and_deletes() {
+    let hub = hub().await;
+    let stack = Stack::with("")
+        .worker_env(&[("HF_ENDPOINT", &hub.endpoint())])
+        .start()
+        .await;
+    let mut command = Command::new(engines::required("MUSTER_TEST_PYTHON"));
+    command
+        .arg(format!("{}/e2e/sdk/ollama_client.py", env!("CARGO_MANIFEST_DIR")))
+        .arg(format!("http://{}", stack.gateway_address()))
+        .arg(format!("hf.co/{REPO}:Q8_0"));
+    let output = run(command).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
 }
 
 #[tokio::test]
@@ -106,7 +125,7 @@ async fn a_built_in_model_is_pulled_chatted_with_and_deleted() {
     let error = http
         .post("/api/v1/delete", &json!({"model_name": "nobody"}))
         .await;
-    assert_eq!(error.status, 404);
+    assert_eq!(error.status, 422);
     assert_eq!(error.json()["message"], "Model not found: nobody");
 }
 

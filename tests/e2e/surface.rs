@@ -157,8 +157,7 @@ fn completions() -> Vec<Try> {
             json!({"model": "m", "input": "Hello!", "max_output_tokens": 8, "stream": true}),
             |reply| {
                 reply.text.contains("event: response.created")
-                    && (reply.text.contains("event: response.completed")
-                        || reply.text.contains("event: response.incomplete"))
+                    && reply.text.contains("event: response.completed")
             },
         ),
         post(

@@ -51,9 +51,9 @@ body! {
 
     /// Limits on the number of tokens.
     pub(crate) struct Limits as TokenLimits {
-        /// Largest number of tokens to generate; -1 = until the context is full. Not together with `max_completion_tokens`.
+        /// Largest number of tokens to generate; -1 = until the context is full. `max_completion_tokens` counts before it.
         max_tokens: Option<Int<-1>>,
-        /// Largest number of tokens to generate; -1 = until the context is full. Not together with `max_tokens`.
+        /// Largest number of tokens to generate; -1 = until the context is full. It counts before `max_tokens`.
         max_completion_tokens: Option<Int<-1>>,
         /// The same as `max_tokens`, by llama.cpp's name.
         n_predict: Option<Int<-1>>,
@@ -133,17 +133,10 @@ pub(crate) fn stop(field: &Field<'_>) -> Result<Vec<String>, Error> {
     Ok(stop)
 }
 
-/// The limit on tokens.
-///
-/// # Errors
-/// There are two.
-pub(crate) fn max_tokens(asked: &Limits) -> Result<Option<u32>, Error> {
-    if asked.max_tokens.is_some() && asked.max_completion_tokens.is_some() {
-        let wrong = "and `max_tokens` exclude each other";
-        return Err(object::invalid("max_completion_tokens", wrong));
-    }
+/// The limit of tokens: the newest of OpenAI's names wins, as in its own API.
+pub(crate) fn max_tokens(asked: &Limits) -> Option<u32> {
     let given = asked.max_completion_tokens.or(asked.max_tokens);
-    Ok(given.or(asked.n_predict).and_then(limit))
+    given.or(asked.n_predict).and_then(limit)
 }
 
 /// The limit; -1 means none.
@@ -324,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn only_one_limit_may_be_given() {
-        let read = |text: &str| max_tokens(&Limits::body(text.as_bytes())?);
+    fn the_newer_name_of_the_limit_wins() {
+        let read = |text: &str| Limits::body(text.as_bytes()).map(|limits| max_tokens(&limits));
         assert_eq!(read(r#"{"max_tokens": 5}"#).unwrap(), Some(5));
         assert_eq!(read(r#"{"max_completion_tokens": 0}"#).unwrap(), Some(0));
         assert_eq!(read(r#"{"n_predict": -1}"#).unwrap(), None);
-        let error = read(r#"{"max_tokens": 5, "max_completion_tokens": 5}"#).unwrap_err();
-        assert_eq!(error.param.unwrap_or_default(), "max_completion_tokens");
+        let both = read(r#"{"max_tokens": 5, "max_completion_tokens": 6}"#).unwrap();
+        assert_eq!(both, Some(6));
         assert_eq!(
             read(r#"{"max_tokens": -2}"#)
                 .unwrap_err()

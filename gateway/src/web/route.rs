@@ -18,6 +18,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use http::Method;
+use muster_core::Code;
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
@@ -30,7 +31,7 @@ use utoipa::{
 };
 
 pub(crate) use self::slashes::{Path, Slashes};
-use super::{App, access::Access};
+use super::{App, access::Access, reply::Refusal};
 use crate::{render::error::ErrorForm, translate::read::Schemas};
 
 /// The prefixes under which routes that begin with `/v1` are served (seeds 000 and 004; Lemonade's clients also know `v0`). The document
@@ -108,6 +109,14 @@ impl Route {
         handler: H,
     ) -> Self {
         Self::new((Method::POST, HttpMethod::Post), path, access, post(handler))
+    }
+
+    /// A route that its API has and Muster has not: 501 with the reason, so that nobody takes the API for another.
+    pub(crate) fn not_done(path: &'static str, access: Access, why: &'static str) -> Self {
+        let refuse = async move || Refusal::from(Code::NotImplemented.error(why));
+        Self::post(path, access, refuse)
+            .summary("Not done by Muster")
+            .error("501", why)
     }
 
     pub(crate) fn delete<H: Handler<T, Arc<App>>, T: 'static>(

@@ -178,7 +178,7 @@ async fn responses_that_are_cut_or_fail_are_what_async_openai_reads() {
     let figures = text(&response).logprobs.unwrap();
     assert_eq!((figures.len(), figures[0].top_logprobs.len()), (1, 1));
     let events: Vec<ResponseStreamEvent> = streamed(&gateway, path, body).await;
-    let Some(ResponseStreamEvent::ResponseIncomplete(last)) = events.last() else {
+    let Some(ResponseStreamEvent::ResponseCompleted(last)) = events.last() else {
         panic!("{:?}", events.last());
     };
     assert_eq!(text(&last.response).logprobs.unwrap(), figures);

@@ -65,11 +65,11 @@ async fn seed_000_pull_and_delete_answer_as_the_seed_says() {
         (status, &body["status"], &body["message"]),
         (502, &json!("error"), &json!("the line is cut"))
     );
-    for path in ["/api/v1/pull", "/api/v1/delete"] {
+    for (path, wanted) in [("/api/v1/pull", 404), ("/api/v1/delete", 422)] {
         let (status, body) = post(path, "nobody").await;
         assert_eq!(
             (status, &body["message"]),
-            (404, &json!("Model not found: nobody")),
+            (wanted, &json!("Model not found: nobody")),
             "{path}"
         );
     }

@@ -115,6 +115,8 @@ catalogue! {
     ThinkingUnsupported = "thinking_unsupported", InvalidArgument, 400, "invalid_request_error";
     /// The runtime cannot do what was asked for.
     UnsupportedByRuntime = "unsupported_by_runtime", Unimplemented, 400, "invalid_request_error";
+    /// The API has this route, but Muster does not do what it is for.
+    NotImplemented = "not_implemented", Unimplemented, 501, "invalid_request_error";
     /// A content part has a URL that an engine would fetch.
     MediaUrlRefused = "media_url_refused", InvalidArgument, 400, "invalid_request_error";
     /// The prompt does not fit the context.

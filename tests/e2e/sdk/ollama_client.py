@@ -125,8 +125,34 @@ def refuse(client: ollama.Client) -> None:
         raise AssertionError("an unknown model must be refused")
 
 
+def manage(client: ollama.Client, name: str) -> None:
+    """Models from a hub by Ollama's way to name them: they come, can be asked by that name, get another one, and go."""
+    told = [progress.status for progress in client.pull(name, stream=True)]
+    assert told[0] == "pulling manifest" and told[-1] == "success", told
+    assert client.pull(name).status == "success"
+    assert client.chat(model=name, messages=MESSAGES, options=OPTIONS).done
+    client.copy(name, "mine")
+    assert client.chat(model="mine:latest", messages=MESSAGES, options=OPTIONS).done
+    assert client.delete("mine").status == "success"
+    assert client.delete(name).status == "success", "the name that the pull gave"
+    model = client.list().models[0].model
+    assert client.delete(model).status == "success"
+    assert not client.list().models
+    for refused in (lambda: client.push("mine"), lambda: client.create("mine", from_="other")):
+        try:
+            refused()
+        except ollama.ResponseError as error:
+            assert error.status_code == 501, error
+        else:
+            raise AssertionError("what is not done must be refused")
+
+
 def main(host: str, engine: str) -> None:
     client = ollama.Client(host=host, timeout=60)
+    if engine.startswith("hf.co/"):
+        manage(client, engine)
+        print("ok")
+        return
     if engine == "demo":
         receive_calls(client, "muster-demo")
         print("ok")

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
+use muster_core::{Code, Error};
 
 use super::{
     answers::Done,
@@ -32,6 +33,17 @@ async fn delete(State(app): State<Arc<App>>, request: ClientRequest) -> Result<R
         .models()
         .delete(&name)
         .await
-        .map_err(not_found)?;
+        .map_err(unprocessable)?;
     Ok(success(&format!("Deleted model: {name}")))
+}
+
+/// Lemonade's clients expect 422 here where there is no such model.
+fn unprocessable(error: Error) -> Error {
+    if error.code != Code::UnknownModel {
+        return error;
+    }
+    Error {
+        code: Code::InvalidSchema,
+        ..not_found(error)
+    }
 }

@@ -112,7 +112,7 @@ fn call(
     let mut work = GenerateRequest {
         sampling: Some(options.sampling.0),
         constraint: constraint(options.constraints)?,
-        max_tokens: max_tokens(&options.limits)?,
+        max_tokens: max_tokens(&options.limits),
         top_logprobs: top,
         logprobs: view.logprobs,
         timings_per_token: options.timings_per_token.unwrap_or_default(),

@@ -20,7 +20,7 @@ pub(super) static FORM: ErrorForm = ErrorForm {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct OllamaError<'a> {
     /// One sentence for people.
-    error: &'a str,
+    pub(super) error: &'a str,
 }
 
 #[cfg(test)]

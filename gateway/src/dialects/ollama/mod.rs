@@ -6,6 +6,7 @@
 
 mod catalogue;
 mod error;
+mod manage;
 pub(crate) mod render;
 mod requests;
 mod schema;
@@ -42,7 +43,7 @@ pub(super) static DIALECT: Dialect = Dialect {
     name: "Ollama",
     errors: &error::FORM,
     error: Named::of::<error::OllamaError<'_>>(),
-    routes: || [routes(), catalogue::routes()].concat(),
+    routes: || [routes(), catalogue::routes(), manage::routes()].concat(),
 };
 
 fn routes() -> Vec<Route> {

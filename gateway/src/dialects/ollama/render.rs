@@ -191,10 +191,8 @@ fn call(out: &mut BytesMut, call: &FunctionCall) {
 fn ended(out: &mut BytesMut, load: u64, end: &ChoiceFinished, finished: &Finished) {
     let word = match reason(end.reason) {
         FinishReason::Length => "length",
-        FinishReason::Stop
-        | FinishReason::ToolCalls
-        | FinishReason::ContentFilter
-        | FinishReason::Unspecified => "stop",
+        FinishReason::ToolCalls => "tool_calls",
+        FinishReason::Stop | FinishReason::ContentFilter | FinishReason::Unspecified => "stop",
     };
     raw(out, ",\"done\":true");
     member(out, "done_reason", word);

@@ -120,6 +120,24 @@ body! {
         dimensions: Option<Uint<0>>,
     }
 
+    /// Ollama's request for a download.
+    #[example {"model": "hf.co/unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M"}]
+    pub(super) struct PullBody as OllamaPullRequest {
+        /// Id in the catalogue, or `hf.co/ORG/NAME:VARIANT`, which becomes a user's model with that further name.
+        model | name: ModelName,
+        /// Lines of JSON as it goes on, unless false.
+        stream: Option<bool>,
+    }
+
+    /// Ollama's request for a further name.
+    #[example {"source": "tiny", "destination": "mine"}]
+    pub(super) struct CopyBody as OllamaCopyRequest {
+        /// A model's name.
+        source: ModelName,
+        /// The name that it gets too.
+        destination: ModelName,
+    }
+
     /// Names a model.
     pub(super) struct ShowBody as OllamaShowRequest {
         /// Id in the catalogue; `:latest` may be added.

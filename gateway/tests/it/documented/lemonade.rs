@@ -114,7 +114,7 @@ async fn answers_about_models_are_as_the_document_says() {
         .is(404),
         post("/v1/downloads/control", json!({"id": "m", "action": "dance"})).is(400),
         post("/v1/delete", json!({"model_name": "m"})),
-        post("/v1/delete", nobody.clone()).is(404),
+        post("/v1/delete", nobody.clone()).is(422),
         post("/v1/models/register", user),
         post(
             "/v1/models/register",

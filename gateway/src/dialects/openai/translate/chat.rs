@@ -32,7 +32,7 @@ pub(crate) fn chat(body: &[u8]) -> Result<ChatCall, Error> {
     let mut work = GenerateRequest {
         sampling: Some(request.sampling.0),
         constraint: constraint(request.constraints)?,
-        max_tokens: max_tokens(&request.limits)?,
+        max_tokens: max_tokens(&request.limits),
         reasoning_format: format.map_or(String::new(), |ReasoningFormat(format)| format.to_owned()),
         input: Some(Input::Chat(chat)),
         ..GenerateRequest::default()

@@ -40,7 +40,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<CompletionCall, Error> {
     let mut work = GenerateRequest {
         sampling: Some(request.sampling.0),
         constraint: constraint(request.constraints)?,
-        max_tokens: max_tokens(&request.limits)?,
+        max_tokens: max_tokens(&request.limits),
         ..GenerateRequest::default()
     };
     if let Some(field) = request.logprobs {

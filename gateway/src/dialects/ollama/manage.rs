@@ -1,0 +1,259 @@
+//! Models as Ollama's clients manage them: downloads, further names, removal. What needs Ollama's own registry or its model files is refused.
+//!
+//! Architecture invariant: the controller does all of it (`muster.v1.Models`); here are names and forms only.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use futures::stream;
+use http::StatusCode;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use muster_core::{Error, name::USER};
+use muster_proto::v1::{Alias, FetchProgress, ModelDefinition, PullModelRequest, pull_model_event::Kind};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{
+    error::OllamaError,
+    requests::{CopyBody, PullBody, ShowBody},
+};
+use crate::{
+    fleet::models::Pull,
+    translate::{ModelName, read::Fields as _},
+    web::{
+        App,
+        access::Access,
+        reply::{self, Refusal},
+        route::{JSON_LINES, Route},
+        run::ClientRequest,
+    },
+};
+
+/// What begins the names of models that Ollama fetches from Hugging Face.
+const HUB: [&str; 2] = ["hf.co/", "huggingface.co/"];
+
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/api/pull", Access::Admin, pull)
+            .summary("Download a model of the catalogue, or of Hugging Face (`hf.co/ORG/NAME:VARIANT`)")
+            .takes::<PullBody>()
+            .answers::<OllamaStatus>("All files are there; lines of JSON unless `stream` is false.")
+            .answers_as::<OllamaStatus>(JSON_LINES)
+            .refuses("There is no such model.")
+            .fails("The files cannot be downloaded."),
+        Route::post("/api/copy", Access::Admin, copy)
+            .summary("Give a model another name")
+            .takes::<CopyBody>()
+            .answers_text("text/plain", "Nothing: it is done.")
+            .refuses("There is no such model, or the name is another model's."),
+        Route::delete("/api/delete", Access::Admin, delete)
+            .summary("Take a further name away; or unload a model and remove its files")
+            .takes::<ShowBody>()
+            .answers_text("text/plain", "Nothing: it is done.")
+            .refuses("There is no such model, or its files are not Muster's to remove."),
+        Route::not_done(
+            "/api/create",
+            Access::Admin,
+            "models are not made from Modelfiles here: define one in the configuration, or pull it",
+        ),
+        Route::not_done("/api/push", Access::Admin, "there is no registry here to push to"),
+        Route::not_done(
+            "/api/blobs/{digest}",
+            Access::Admin,
+            "models are not made from uploaded files here",
+        )
+        .part::<String>("digest", "Any."),
+    ]
+}
+
+/// How far something is.
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct OllamaStatus {
+    /// `pulling manifest`, `pulling FILE`, or `success` at the end.
+    status: String,
+    /// The file that is being downloaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// Bytes of all files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<u64>,
+    /// Bytes that are here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completed: Option<u64>,
+}
+
+impl OllamaStatus {
+    fn word(status: &str) -> Self {
+        Self {
+            status: status.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    fn of(progress: FetchProgress) -> Self {
+        Self {
+            status: format!("pulling {}", progress.file),
+            digest: Some(progress.file),
+            total: Some(progress.bytes_total),
+            completed: Some(progress.bytes_downloaded),
+        }
+    }
+}
+
+/// The repository and variant on Hugging Face that a name means.
+fn on_hub(name: &str) -> Option<&str> {
+    HUB.iter().find_map(|prefix| name.strip_prefix(prefix))
+}
+
+/// The pull of a model that Ollama's clients call `name`; `known`: the catalogue's name for it, if it has one.
+fn order(name: &str, known: Option<String>) -> PullModelRequest {
+    match (known, on_hub(name)) {
+        (None, Some(checkpoint)) => {
+            let own = checkpoint.rsplit('/').next().unwrap_or(checkpoint);
+            let model = format!("{USER}{own}");
+            let definition = ModelDefinition {
+                model: model.clone(),
+                checkpoint: checkpoint.to_owned(),
+                recipe: "llamacpp".to_owned(),
+                ..ModelDefinition::default()
+            };
+            PullModelRequest {
+                model,
+                definition: Some(definition),
+            }
+        }
+        (known, _) => PullModelRequest {
+            model: known.unwrap_or_else(|| name.to_owned()),
+            definition: None,
+        },
+    }
+}
+
+/// The catalogue's id of a model by any name of it.
+fn id_of(app: &App, name: &str) -> Result<Option<String>, Error> {
+    let table = app.dispatcher.fleet.table();
+    let meant = table.meant(Some(name))?;
+    Ok(table.model(&meant).map(|summary| summary.id.clone()))
+}
+
+async fn pull(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let body = PullBody::body(&request.body)?;
+    let ModelName(name) = body.model;
+    let request = order(&name, id_of(&app, &name)?);
+    let alias = request.definition.is_some().then(|| Alias {
+        alias: name,
+        model: request.model.clone(),
+    });
+    let pull = app.dispatcher.fleet.models().pull(request).await?;
+    if body.stream == Some(false) {
+        pull.done().await?;
+        named(&app, alias).await?;
+        return Ok(reply::value(StatusCode::OK, &OllamaStatus::word("success")));
+    }
+    Ok(lines(app, pull, alias))
+}
+
+/// Gives a model from the hub the name that the client will ask for.
+async fn named(app: &App, alias: Option<Alias>) -> Result<(), Error> {
+    match alias {
+        Some(alias) => app.dispatcher.fleet.models().set_alias(alias).await,
+        None => Ok(()),
+    }
+}
+
+/// Streams a download as Ollama's lines.
+fn lines(app: Arc<App>, pull: Pull, alias: Option<Alias>) -> Response {
+    let first = stream::iter([line(&OllamaStatus::word("pulling manifest"))]);
+    let rest = stream::unfold(Some((app, pull, alias)), |state| async {
+        let (app, mut pull, alias) = state?;
+        let next = match pull.next().await {
+            Ok(Kind::Progress(progress)) => {
+                let text = line(&OllamaStatus::of(progress));
+                return Some((text, Some((app, pull, alias))));
+            }
+            Ok(Kind::Done(_)) => named(&app, alias).await,
+            Err(error) => Err(error),
+        };
+        let text = match next {
+            Ok(()) => line(&OllamaStatus::word("success")),
+            Err(Error { message: error, .. }) => line(&OllamaError { error: &error }),
+        };
+        Some((text, None))
+    });
+    let frames = futures::StreamExt::chain(first, rest);
+    let frames = futures::StreamExt::map(frames, |text| Ok::<_, Infallible>(Frame::data(text)));
+    reply::lines(StreamBody::new(frames))
+}
+
+fn line(value: &impl Serialize) -> Bytes {
+    let value: Value = json!(value);
+    format!("{value}\n").into()
+}
+
+async fn copy(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let CopyBody {
+        source: ModelName(source),
+        destination: ModelName(alias),
+    } = CopyBody::body(&request.body)?;
+    let model = id_of(&app, &source)?.unwrap_or(source);
+    app.dispatcher
+        .fleet
+        .models()
+        .set_alias(Alias { alias, model })
+        .await?;
+    Ok(reply::ok(Bytes::new()))
+}
+
+async fn delete(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let ModelName(name) = ShowBody::body(&request.body)?.model;
+    let aliased = {
+        let table = app.dispatcher.fleet.table();
+        let summary = table.model(&name);
+        summary.is_some_and(|summary| summary.aliases.contains(&name))
+    };
+    let models = app.dispatcher.fleet.models();
+    if aliased {
+        models.delete_alias(&name).await?;
+    } else {
+        let id = id_of(&app, &name)?.unwrap_or(name);
+        models.delete(&id).await?;
+    }
+    Ok(reply::ok(Bytes::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_hugging_face_is_registered_and_any_other_is_the_catalogues() {
+        let new = order("hf.co/o/n-GGUF:Q4_K_M", None);
+        let definition = new.definition.unwrap();
+        assert_eq!(
+            (new.model.as_str(), definition.checkpoint.as_str()),
+            ("user.n-GGUF:Q4_K_M", "o/n-GGUF:Q4_K_M")
+        );
+        let known = order("hf.co/o/n-GGUF:Q4_K_M", Some("user.n-GGUF:Q4_K_M".into()));
+        assert!(known.definition.is_none() && known.model == "user.n-GGUF:Q4_K_M");
+        assert_eq!(order("llama3", None).model, "llama3");
+    }
+
+    #[test]
+    fn progress_is_told_as_ollama_does() {
+        let progress = FetchProgress {
+            file: "m.gguf".into(),
+            bytes_downloaded: 5,
+            bytes_total: 9,
+            ..FetchProgress::default()
+        };
+        assert_eq!(
+            line(&OllamaStatus::of(progress)),
+            "{\"completed\":5,\"digest\":\"m.gguf\",\"status\":\"pulling m.gguf\",\"total\":9}\n"
+        );
+        assert_eq!(line(&OllamaStatus::word("success")), "{\"status\":\"success\"}\n");
+    }
+}
