@@ -1,6 +1,6 @@
 //! Writes JSON directly into a body's buffer, without a tree of values for each token.
 
-use bytes::{BufMut as _, BytesMut};
+use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::Serialize;
 
 /// Writes text as it is.
@@ -14,6 +14,13 @@ pub(crate) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
         // Writing strings and numbers to memory does not fail.
         tracing::error!(%error, "could not write JSON");
     }
+}
+
+/// A value as a body.
+pub(crate) fn body<T: Serialize>(content: &T) -> Bytes {
+    let mut out = BytesMut::with_capacity(512);
+    value(&mut out, content);
+    out.freeze()
 }
 
 /// Writes a whole number. Small ones, which are most, take a short path.

@@ -23,8 +23,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use self::{
-    render::Kind,
-    schema::{OllamaChatAnswer, OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaGenerateAnswer},
+    render::{Kind, OllamaEmbedAnswer, OllamaEmbeddingsAnswer},
+    schema::{OllamaChatAnswer, OllamaGenerateAnswer},
     translate::GenerationCall,
 };
 use crate::web::{

@@ -9,13 +9,15 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use muster_core::{Code, Error};
-use muster_proto::v1::{ChoiceFinished, Delta, FinishReason, Finished, Timings, Usage, Vector};
+use muster_proto::v1::{ChoiceFinished, Delta, FinishReason, Finished, Timings, Usage};
 use prost_types::Timestamp;
+use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::render::{
     answer::{Answer, Choice, FunctionCall},
-    json::{list, member, raw, value},
+    json::{self, list, member, raw, value},
     reason,
     stream::{Frames, Stream},
 };
@@ -85,28 +87,43 @@ pub(crate) fn stream(model: String, kind: Kind, load: u64) -> Stream<Lines> {
     Stream::new(lines, false)
 }
 
+/// Embeddings.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OllamaEmbedAnswer<'a> {
+    /// Name of the model as the client gave it.
+    model: &'a str,
+    /// The vectors, in the order of the inputs.
+    #[schema(value_type = Vec<Vec<f64>>)]
+    embeddings: Vec<&'a [f32]>,
+    /// Nanoseconds for the whole request.
+    total_duration: u64,
+    /// Nanoseconds to load the model.
+    load_duration: u64,
+    /// Tokens of all inputs.
+    prompt_eval_count: u32,
+}
+
+/// One embedding.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OllamaEmbeddingsAnswer<'a> {
+    /// The vector of the prompt.
+    #[schema(value_type = Vec<f64>)]
+    embedding: &'a [f32],
+}
+
 /// Renders the embeddings of `POST /api/embed`.
 ///
 /// # Errors
 /// The model gives one vector per token instead of one per input.
 pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, Error> {
-    let mut out = BytesMut::with_capacity(512);
-    raw(&mut out, "{\"model\":");
-    value(&mut out, model);
-    raw(&mut out, ",\"embeddings\":");
-    list(&mut out, vectors(answer)?, |out, vector| {
-        value(out, &vector.values)
-    });
-    member(&mut out, "total_duration", &laps.whole.nanos());
-    member(&mut out, "load_duration", &laps.load);
     let usage = answer.embedded.as_ref().and_then(|embedded| embedded.usage);
-    member(
-        &mut out,
-        "prompt_eval_count",
-        &usage.unwrap_or_else(|| answer.usage()).prompt_tokens,
-    );
-    raw(&mut out, "}");
-    Ok(out.freeze())
+    Ok(json::body(&OllamaEmbedAnswer {
+        model,
+        embeddings: vectors(answer)?,
+        total_duration: laps.whole.nanos(),
+        load_duration: laps.load,
+        prompt_eval_count: usage.unwrap_or_else(|| answer.usage()).prompt_tokens,
+    }))
 }
 
 /// Renders the embedding of `POST /api/embeddings`.
@@ -114,17 +131,11 @@ pub(crate) fn embed(model: &str, laps: Laps, answer: &Answer) -> Result<Bytes, E
 /// # Errors
 /// As for [`embed`].
 pub(crate) fn embeddings(_model: &str, _laps: Laps, answer: &Answer) -> Result<Bytes, Error> {
-    let mut out = BytesMut::with_capacity(512);
-    raw(&mut out, "{\"embedding\":");
-    match vectors(answer)?.first() {
-        Some(vector) => value(&mut out, &vector.values),
-        None => raw(&mut out, "[]"),
-    }
-    raw(&mut out, "}");
-    Ok(out.freeze())
+    let embedding = vectors(answer)?.first().copied().unwrap_or_default();
+    Ok(json::body(&OllamaEmbeddingsAnswer { embedding }))
 }
 
-fn vectors(answer: &Answer) -> Result<Vec<&Vector>, Error> {
+fn vectors(answer: &Answer) -> Result<Vec<&[f32]>, Error> {
     let embeddings = answer
         .embedded
         .as_ref()
@@ -132,7 +143,7 @@ fn vectors(answer: &Answer) -> Result<Vec<&Vector>, Error> {
     let only = embeddings
         .iter()
         .map(|embedding| match embedding.vectors.as_slice() {
-            [vector] => Ok(vector),
+            [vector] => Ok(vector.values.as_slice()),
             _ => {
                 let message =
                     "this model has a vector for each token (pooling `none`), which has no place here";

@@ -91,25 +91,3 @@ pub(super) struct OllamaGenerateAnswer {
     /// Nanoseconds to generate the tokens.
     eval_duration: Option<u64>,
 }
-
-/// Embeddings.
-#[derive(ToSchema)]
-pub(super) struct OllamaEmbedAnswer {
-    /// Name of the model as the client gave it.
-    model: String,
-    /// The vectors, in the order of the inputs.
-    embeddings: Vec<Vec<f64>>,
-    /// Nanoseconds for the whole request.
-    total_duration: u64,
-    /// Nanoseconds to load the model.
-    load_duration: u64,
-    /// Tokens of all inputs.
-    prompt_eval_count: u32,
-}
-
-/// One embedding.
-#[derive(ToSchema)]
-pub(super) struct OllamaEmbeddingsAnswer {
-    /// The vector of the prompt.
-    embedding: Vec<f64>,
-}

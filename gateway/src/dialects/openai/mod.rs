@@ -75,14 +75,14 @@ fn routes() -> Vec<Route> {
         Route::post("/v1/embeddings", Access::User, embeddings)
             .summary("Turn texts into vectors")
             .takes::<requests::EmbeddingBody<'_>>()
-            .answers::<answers::EmbeddingList>("Vectors in input order.")
+            .answers::<embedding::EmbeddingList>("Vectors in input order.")
             .inference_errors(),
         Route::post("/v1/reranking", Access::User, rerank)
             .also("/v1/rerank")
             .also("/v1/reranker")
             .summary("Score documents against a query")
             .takes::<requests::RerankBody<'_>>()
-            .answers::<answers::RerankList>("Scores.")
+            .answers::<rerank_form::RerankList>("Scores.")
             .inference_errors(),
     ]
 }

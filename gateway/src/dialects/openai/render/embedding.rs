@@ -1,14 +1,66 @@
 //! Renders embeddings as OpenAI lists them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use muster_core::{Code, Error};
-use muster_proto::v1::Vector;
+use muster_proto::v1::{Embedding, Vector};
+use serde::Serialize;
+use utoipa::ToSchema;
 
-use crate::render::{
-    answer::Answer,
-    json::{list, member, raw, value},
-};
+use crate::render::{answer::Answer, json};
+
+/// A list of vectors.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct EmbeddingList<'a> {
+    /// `list`.
+    object: &'static str,
+    /// The vectors, in the order of the inputs.
+    data: Vec<EmbeddingOne<'a>>,
+    /// Name of the model as the client gave it.
+    model: &'a str,
+    /// Token counts.
+    usage: PromptUsage,
+}
+
+/// One input's vector.
+#[derive(Serialize, ToSchema)]
+struct EmbeddingOne<'a> {
+    /// `embedding`.
+    object: &'static str,
+    /// Index of the input, from 0.
+    #[schema(value_type = u32)]
+    index: usize,
+    /// The vector.
+    embedding: EmbeddingValues<'a>,
+}
+
+/// A vector in the encoding that `encoding_format` asks for.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+enum EmbeddingValues<'a> {
+    #[schema(value_type = Vec<f64>)]
+    Float(&'a [f32]),
+    /// Base64 of little-endian 32-bit floats.
+    Base64(String),
+}
+
+/// Token counts of a request that generates nothing.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PromptUsage {
+    /// Tokens of all inputs.
+    prompt_tokens: u32,
+    /// The same as `prompt_tokens`.
+    total_tokens: u32,
+}
+
+impl PromptUsage {
+    pub(super) const fn of(tokens: u32) -> Self {
+        Self {
+            prompt_tokens: tokens,
+            total_tokens: tokens,
+        }
+    }
+}
 
 /// Renders a complete answer.
 ///
@@ -17,43 +69,32 @@ use crate::render::{
 pub(crate) fn body(model: &str, base64: bool, answer: &Answer) -> Result<Bytes, Error> {
     let embedded = answer.embedded.as_ref();
     let embeddings = embedded.map_or(&[][..], |embedded| &embedded.embeddings);
-    let mut vectors = Vec::with_capacity(embeddings.len());
-    for embedding in embeddings {
-        match embedding.vectors.as_slice() {
-            [vector] => vectors.push(vector),
-            _ => {
-                let message = "this model has a vector for each token (pooling `none`); OpenAI's form has one for each input";
-                return Err(Code::UnsupportedByRuntime.error(message));
-            }
-        }
-    }
-    let mut out = BytesMut::with_capacity(512);
-    raw(&mut out, "{\"object\":\"list\",\"data\":");
-    list(
-        &mut out,
-        vectors.into_iter().enumerate(),
-        |out, (index, vector)| {
-            raw(out, "{\"object\":\"embedding\",\"index\":");
-            value(out, &index);
-            raw(out, ",\"embedding\":");
-            if base64 {
-                value(out, &encoded(vector));
-            } else {
-                value(out, &vector.values);
-            }
-            raw(out, "}");
-        },
-    );
-    member(&mut out, "model", model);
-    usage(
-        &mut out,
-        embedded
-            .and_then(|embedded| embedded.usage)
-            .unwrap_or_else(|| answer.usage())
-            .prompt_tokens,
-    );
-    raw(&mut out, "}");
-    Ok(out.freeze())
+    let one = |(index, embedding)| one(index, embedding, base64);
+    let usage = embedded.and_then(|embedded| embedded.usage);
+    Ok(json::body(&EmbeddingList {
+        object: "list",
+        data: embeddings.iter().enumerate().map(one).collect::<Result<_, _>>()?,
+        model,
+        usage: PromptUsage::of(usage.unwrap_or_else(|| answer.usage()).prompt_tokens),
+    }))
+}
+
+fn one(index: usize, embedding: &Embedding, base64: bool) -> Result<EmbeddingOne<'_>, Error> {
+    let [vector] = embedding.vectors.as_slice() else {
+        let message =
+            "this model has a vector for each token (pooling `none`); OpenAI's form has one for each input";
+        return Err(Code::UnsupportedByRuntime.error(message));
+    };
+    let embedding = if base64 {
+        EmbeddingValues::Base64(encoded(vector))
+    } else {
+        EmbeddingValues::Float(&vector.values)
+    };
+    Ok(EmbeddingOne {
+        object: "embedding",
+        index,
+        embedding,
+    })
 }
 
 /// The vector as base64 of little-endian 32-bit floats, which OpenAI's clients decode.
@@ -66,17 +107,9 @@ fn encoded(vector: &Vector) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Writes the token counts of a request that generates nothing.
-pub(super) fn usage(out: &mut BytesMut, tokens: u32) {
-    raw(out, ",\"usage\":{\"prompt_tokens\":");
-    value(out, &tokens);
-    member(out, "total_tokens", &tokens);
-    raw(out, "}");
-}
-
 #[cfg(test)]
 mod tests {
-    use muster_proto::v1::{EmbedResult, Embedding, Usage};
+    use muster_proto::v1::{EmbedResult, Usage};
     use serde_json::json;
 
     use super::*;

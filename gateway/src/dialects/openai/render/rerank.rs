@@ -1,63 +1,92 @@
 //! Renders scores as Lemonade and llama.cpp list them (seeds 000 and 004).
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use serde::Serialize;
+use utoipa::ToSchema;
 
-use super::embedding::usage;
+use super::embedding::PromptUsage;
 use crate::{
     dialects::openai::translate::RerankCall,
-    render::{
-        answer::Answer,
-        json::{list, member, raw, value},
-    },
+    render::{answer::Answer, json},
 };
+
+/// Documents with their scores. A request with `texts` is answered as Hugging Face's TEI does: with the list of results alone, highest score first,
+/// each with `index`, `score` and, if asked for by `return_text`, `text`.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RerankList<'a> {
+    /// Name of the model as the client gave it.
+    model: &'a str,
+    /// `list`.
+    object: &'static str,
+    /// Results in input order, or with `top_n` the best ones, highest score first.
+    results: Vec<RerankOne<'a>>,
+    /// Token counts.
+    usage: PromptUsage,
+}
+
+/// One document's score.
+#[derive(Serialize, ToSchema)]
+struct RerankOne<'a> {
+    /// Index of the document, from 0.
+    #[schema(value_type = u32)]
+    index: usize,
+    /// The model's score; higher is more relevant.
+    #[schema(value_type = f64)]
+    relevance_score: f32,
+    /// The document; only with `return_documents`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<RerankDocument<'a>>,
+}
+
+/// A document of a request.
+#[derive(Serialize, ToSchema)]
+struct RerankDocument<'a> {
+    /// Text of the document, as the client sent it.
+    text: &'a str,
+}
+
+/// One document's score as Hugging Face's TEI gives it.
+#[derive(Serialize)]
+struct TeiOne<'a> {
+    index: usize,
+    score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+}
 
 /// Renders a complete answer: raw scores in input order, or with `top_n` the best ones, highest first.
 pub(crate) fn body(model: &str, call: &RerankCall, answer: &Answer) -> Bytes {
     let reranked = answer.reranked.as_ref();
     let scores = reranked.map_or(&[][..], |reranked| &reranked.scores);
+    let text = |index: usize| call.work.documents.get(index).map_or("", String::as_str);
     let mut results: Vec<_> = scores.iter().enumerate().collect();
     if call.tei || call.top_n.is_some() {
         // Stable: equal scores stay in input order.
         results.sort_by(|(_, one), (_, two)| two.total_cmp(one));
         results.truncate(call.top_n.unwrap_or(usize::MAX));
     }
-    let mut out = BytesMut::with_capacity(512);
-    let document = |index: usize| call.work.documents.get(index).map_or("", String::as_str);
     if call.tei {
-        list(&mut out, results, |out, (index, score)| {
-            raw(out, "{\"index\":");
-            value(out, &index);
-            member(out, "score", score);
-            if call.return_documents {
-                member(out, "text", document(index));
-            }
-            raw(out, "}");
-        });
-        return out.freeze();
+        let one = |(index, score): (usize, &f32)| TeiOne {
+            index,
+            score: *score,
+            text: call.return_documents.then(|| text(index)),
+        };
+        return json::body(&results.into_iter().map(one).collect::<Vec<_>>());
     }
-    raw(&mut out, "{\"model\":");
-    value(&mut out, model);
-    raw(&mut out, ",\"object\":\"list\",\"results\":");
-    list(&mut out, results, |out, (index, score)| {
-        raw(out, "{\"index\":");
-        value(out, &index);
-        member(out, "relevance_score", score);
-        if call.return_documents {
-            raw(out, ",\"document\":{\"text\":");
-            value(out, document(index));
-            raw(out, "}");
-        }
-        raw(out, "}");
-    });
-    usage(
-        &mut out,
-        reranked
-            .and_then(|reranked| reranked.usage)
-            .unwrap_or_else(|| answer.usage())
-            .prompt_tokens,
-    );
-    raw(&mut out, "}");
-    out.freeze()
+    let one = |(index, score): (usize, &f32)| RerankOne {
+        index,
+        relevance_score: *score,
+        document: call
+            .return_documents
+            .then(|| RerankDocument { text: text(index) }),
+    };
+    let usage = reranked.and_then(|reranked| reranked.usage);
+    json::body(&RerankList {
+        model,
+        object: "list",
+        results: results.into_iter().map(one).collect(),
+        usage: PromptUsage::of(usage.unwrap_or_else(|| answer.usage()).prompt_tokens),
+    })
 }
 
 #[cfg(test)]

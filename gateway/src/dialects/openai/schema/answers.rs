@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub(in crate::dialects) use crate::dialects::openai::render::rerank::RerankList;
+
 /// OpenAI's chat completion. The engine may add fields of its own.
 #[derive(ToSchema)]
 pub(in crate::dialects) struct ChatAnswer {
@@ -235,48 +237,6 @@ pub(in crate::dialects) struct CompletionLogprobs {
     text_offset: Vec<u64>,
 }
 
-/// A list of vectors.
-#[derive(ToSchema)]
-pub(in crate::dialects) struct EmbeddingList {
-    /// `list`.
-    object: String,
-    /// The vectors, in the order of the inputs.
-    data: Vec<EmbeddingOne>,
-    /// Name of the model as the client gave it.
-    model: String,
-    /// Token counts.
-    usage: PromptUsage,
-}
-
-/// One input's vector.
-#[derive(ToSchema)]
-pub(in crate::dialects) struct EmbeddingOne {
-    /// `embedding`.
-    object: String,
-    /// Index of the input, from 0.
-    index: u32,
-    /// The vector.
-    embedding: EmbeddingValues,
-}
-
-/// A vector in the encoding that `encoding_format` asks for.
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub(in crate::dialects) enum EmbeddingValues {
-    Float(Vec<f64>),
-    /// Base64 of little-endian 32-bit floats.
-    Base64(String),
-}
-
-/// Token counts of a request that generates nothing.
-#[derive(ToSchema)]
-pub(in crate::dialects) struct PromptUsage {
-    /// Tokens of all inputs.
-    prompt_tokens: u32,
-    /// The same as `prompt_tokens`.
-    total_tokens: u32,
-}
-
 /// The count of a prompt's tokens.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::dialects) struct InputTokens {
@@ -284,36 +244,4 @@ pub(in crate::dialects) struct InputTokens {
     pub(in crate::dialects::openai) object: &'static str,
     /// Tokens of the prompt that the conversation makes.
     pub(in crate::dialects::openai) input_tokens: usize,
-}
-
-/// Documents with their scores. A request with `texts` is answered as Hugging Face's TEI does: with the list of results alone, highest score first,
-/// each with `index`, `score` and, if asked for by `return_text`, `text`.
-#[derive(ToSchema)]
-pub(in crate::dialects) struct RerankList {
-    /// Name of the model as the client gave it.
-    model: String,
-    /// `list`.
-    object: String,
-    /// Results in input order, or with `top_n` the best ones, highest score first.
-    results: Vec<RerankOne>,
-    /// Token counts.
-    usage: PromptUsage,
-}
-
-/// One document's score.
-#[derive(ToSchema)]
-pub(in crate::dialects) struct RerankOne {
-    /// Index of the document, from 0.
-    index: u32,
-    /// The model's score; higher is more relevant.
-    relevance_score: f64,
-    /// The document; only with `return_documents`.
-    document: Option<RerankDocument>,
-}
-
-/// A document of a request.
-#[derive(ToSchema)]
-pub(in crate::dialects) struct RerankDocument {
-    /// Text of the document, as the client sent it.
-    text: String,
 }
