@@ -33,6 +33,7 @@ pub(crate) mod replace;
 mod rig;
 mod run;
 mod sessions;
+mod shelf;
 mod watchdog;
 mod workers;
 
