@@ -158,6 +158,16 @@ draft = 'a.gguf'
     ] {
         assert_eq!(runtime(&mut client, id).await, expected, "{id}");
     }
+    // Settings for one load are those of the runtime that hosts it, which nobody named.
+    let request = v1::LoadModelRequest {
+        model: "sees".into(),
+        override_json: r#"{"ctx_size": 512}"#.into(),
+        ..v1::LoadModelRequest::default()
+    };
+    let sees = client.load_as(request).await.unwrap();
+    let status = sees.instances[0].status.clone().unwrap();
+    assert_eq!(status.spec.unwrap().settings.unwrap().ctx_size, 512);
+    client.unload("sees", false).await.unwrap();
     let ran_on = |model: &v1::Model| {
         let status = model.instances[0].status.clone().unwrap();
         status.spec.unwrap().runtime
