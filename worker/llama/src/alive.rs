@@ -1,5 +1,5 @@
-//! Signs of life from a thread of its own, so that a loop stuck in a decode is told apart from a dead process (PROTOCOL.md 12). It also gives memory back
-//! to the system after something large, in nobody's way.
+//! Sends signs of life from a thread of its own, so that a worker can tell a loop stuck in a decode from a dead process (PROTOCOL.md 12).
+//! The thread also returns freed memory to the system after large allocations, where it delays no request.
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -10,7 +10,7 @@ use crate::{model::give_memory_back, outbox::Outbox, shared::Shared};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Where signs of life go.
+/// The thread that sends signs of life, and the session to which it sends them.
 #[derive(Clone, Debug)]
 pub(crate) struct Beat(Arc<(Mutex<Target>, Condvar)>);
 
@@ -21,7 +21,7 @@ struct Target {
 }
 
 impl Beat {
-    /// Sends to this session from now on; `None` = nobody listens.
+    /// Sends to this session from now on; with `None` to nobody.
     pub(crate) fn follow(&self, outbox: Option<Outbox>) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).outbox = outbox;
     }

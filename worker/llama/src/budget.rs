@@ -1,16 +1,17 @@
-//! How many threads this engine may use. Pure: no clock, no files.
+//! Computes how many threads this engine may use. Pure: no clock, no files.
 //!
-//! The engines of a host share its cores: each that has something to do gets the same part, one that wants less leaves the rest to the others, one
-//! that is idle leaves everything. What other programs use is out of reach: threads that wait for a core make all that wait for them wait, so fewer
-//! threads are quicker than more (on two busy cores, two threads took 8 to 75 ms for a token where one took 3).
+//! The engines of a host share its cores. Every engine with work gets the same part; an engine that wants less leaves the rest to the
+//! others, and an idle engine leaves everything. Other programs cannot be limited. Threads that wait for a core delay all threads that wait
+//! for them, so fewer threads are faster than too many (on two busy cores, two threads took 8 to 75 ms per token where one took 3).
 
 use std::time::{Duration, Instant};
 
-/// More threads are taken only after they were free for so long: threads are started for them, and a pause of another engine is no reason.
+/// Cores must be free for this long before more threads use them: starting threads costs time, and another engine's short pause does not
+/// justify it.
 const MORE_AFTER: Duration = Duration::from_millis(100);
 
-/// The part of `cores` for an engine that wants `wanted` threads beside others: nobody gets more than wanted, nobody less than one, and who wants as
-/// much as another gets as much.
+/// The number of cores for an engine that wants `wanted` threads beside `others`. No engine gets more than it wants or less than one, and
+/// engines that want the same get the same.
 pub(crate) fn share(cores: u32, wanted: u32, others: &[u32]) -> u32 {
     let mut all: Vec<u32> = others.iter().copied().chain([wanted]).collect();
     all.sort_unstable();
@@ -30,7 +31,7 @@ pub(crate) fn share(cores: u32, wanted: u32, others: &[u32]) -> u32 {
     wanted.max(1)
 }
 
-/// Cores that are left to the engines of this host where `foreign` cores are busy with something else. `allowed` cores may be used at all,
+/// Cores left to the engines of this host if other programs keep `foreign` cores busy. The process may run on `allowed` cores, but use only
 /// `cores` of them at a time (a quota).
 pub(crate) fn left(cores: u32, allowed: u32, foreign: f64) -> u32 {
     let free = (f64::from(allowed) - foreign).round().max(1.0);
@@ -43,7 +44,7 @@ pub(crate) fn left(cores: u32, allowed: u32, foreign: f64) -> u32 {
     free.min(cores).max(1)
 }
 
-/// The threads of one engine over time: fewer at once, more after a while.
+/// One engine's thread count over time: it falls at once and rises only after a delay.
 #[derive(Debug)]
 pub(crate) struct Allotment {
     threads: u32,
@@ -62,7 +63,7 @@ impl Allotment {
         self.threads
     }
 
-    /// It could be `threads` now.
+    /// Notes that the engine may use `threads` threads now.
     pub(crate) fn set(&mut self, now: Instant, threads: u32) {
         if threads > self.threads {
             let since = *self.more_since.get_or_insert(now);
@@ -75,19 +76,19 @@ impl Allotment {
     }
 }
 
-/// Processor time, in clock ticks since some beginning.
+/// Processor time in clock ticks since the system or the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ticks {
-    /// Of all that runs on the cores this process may use.
+    /// Busy time of everything on the cores that this process may use.
     pub(crate) all: u64,
-    /// Of this process.
+    /// Busy time of this process.
     pub(crate) own: u64,
-    /// That one core had.
+    /// Elapsed time of one core.
     pub(crate) core: u64,
 }
 
 impl Ticks {
-    /// Cores that were busy with something other than this process since `before`.
+    /// Cores that other programs kept busy since `before`.
     pub(crate) fn foreign_since(self, before: Self) -> f64 {
         let core = self.core.saturating_sub(before.core).max(1);
         let all = self.all.saturating_sub(before.all);
@@ -98,8 +99,8 @@ impl Ticks {
     }
 }
 
-/// Reads `/proc/stat`, `/proc/self/stat` and the `Cpus_allowed_list` of `/proc/self/status`; also how many cores that list has. `None` if a system writes
-/// them in another way.
+/// Reads `/proc/stat`, `/proc/self/stat` and the `Cpus_allowed_list` of `/proc/self/status`. Also returns the number of cores in that list.
+/// `None` if the system writes these files in another format.
 pub(crate) fn ticks(stat: &str, own: &str, allowed: &str) -> Option<(Ticks, u32)> {
     let mut ticks = Ticks::default();
     let mut cores = 0_u64;

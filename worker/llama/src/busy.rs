@@ -1,7 +1,8 @@
-//! Work beside the loop: what is being prepared, parsed or answered by other threads, and since when. A hang there is as bad as one in the loop
-//! (a template that never ends takes a preparing thread for good), so signs of life tell the oldest of it too (PROTOCOL.md 12).
+//! Work outside the loop: what other threads prepare, parse or answer, and since when. Such work can hang as well (a template that never
+//! ends occupies a preparing thread for ever), so signs of life report the oldest piece too (PROTOCOL.md 12).
 //!
-//! Invariant: a job is in here exactly as long as its [`Job`] lives. A std Mutex is enough: both critical sections are one move in a small map.
+//! Invariant: a job is listed exactly as long as its [`Job`] lives. A std Mutex is enough: each critical section is one operation on a
+//! small map.
 
 use std::{
     collections::BTreeMap,
@@ -9,18 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// All work beside the loop. Cheap to clone.
+/// All work outside the loop. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Busy(Arc<Mutex<Jobs>>);
 
 #[derive(Debug, Default)]
 struct Jobs {
     last: u64,
-    /// By number, so the first is the oldest.
+    /// Start times by job number; the lowest number is the oldest job.
     begun: BTreeMap<u64, Instant>,
 }
 
-/// One piece of work; over when dropped.
+/// One piece of work. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Job {
     busy: Busy,
@@ -32,7 +33,7 @@ impl Busy {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a piece of work that takes only the processor. Must not be held while waiting for anybody else, who may be slow for good reason.
+    /// Begins a piece of work that only computes. Drop the result before waiting for anyone who may be slow for a good reason.
     pub(crate) fn begin(&self) -> Job {
         let mut jobs = self.lock();
         jobs.last += 1;
@@ -45,7 +46,7 @@ impl Busy {
         }
     }
 
-    /// How long the oldest work has been going on; `None` if there is none.
+    /// Age of the oldest job; `None` without jobs.
     pub(crate) fn longest(&self) -> Option<Duration> {
         self.lock()
             .begun

@@ -9,8 +9,8 @@ use crate::{
     model::{Model, c_string, collect},
 };
 
-/// A chat to render. All but the messages decides how the answer is read; the shim remembers that between chats.
-/// `tools` are raw so that the keys of their schemas stay in order.
+/// A chat to render. All fields but the messages also decide how the answer is parsed, and the shim caches that between chats.
+/// `tools` are raw JSON so that the keys of their schemas keep their order.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatSpec {
     #[serde(skip)]
@@ -29,13 +29,13 @@ pub(crate) struct ChatSpec {
     pub(crate) kwargs: Box<RawValue>,
 }
 
-/// What is known about a rendered chat.
+/// Facts about a rendered chat.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ChatInfo {
     pub(crate) additional_stops: Vec<String>,
-    /// The output is the content: nothing to parse.
+    /// The output is plain content and needs no parsing.
     pub(crate) plain: bool,
-    /// Once content has begun, the rest is content.
+    /// After content has begun, the rest of the output is content too.
     pub(crate) tail_plain: bool,
     pub(crate) has_grammar: bool,
 }
@@ -115,7 +115,7 @@ impl Chat {
         &self.info
     }
 
-    /// A parser for one choice of this chat's answer.
+    /// Makes a parser for one choice of this chat's answer.
     ///
     /// # Errors
     /// llama.cpp fails.
@@ -135,26 +135,26 @@ impl Chat {
 pub(crate) struct Diff {
     pub(crate) content: String,
     pub(crate) reasoning: String,
-    /// Which tool call the fields below belong to.
+    /// Index of the tool call to which the fields below belong.
     pub(crate) index: Option<u32>,
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
 }
 
-/// What a parse of the text so far gave.
+/// The result of parsing the text so far.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Parsed {
     pub(crate) diffs: Vec<Diff>,
-    /// Bytes of content so far.
+    /// Length of the content so far, in bytes.
     pub(crate) content_len: usize,
-    /// Tool calls so far.
+    /// Number of tool calls so far.
     pub(crate) tool_calls: usize,
-    /// The text ends with the content.
+    /// The text ends inside the content.
     pub(crate) tail_is_content: bool,
 }
 
-/// Reads one choice's answer.
+/// Parses one choice's answer.
 pub(crate) struct Parser {
     raw: *mut RawParser,
 }
@@ -176,10 +176,10 @@ impl std::fmt::Debug for Parser {
 }
 
 impl Parser {
-    /// Parses the whole text so far and says what is new. `partial`: more may come, or the text was cut.
+    /// Parses the whole text so far and returns what is new. `partial`: more text may come, or the text was cut off.
     ///
     /// # Errors
-    /// The text does not fit the format, or contradicts what was said before.
+    /// The text does not fit the format, or contradicts an earlier result.
     pub(crate) fn update(&mut self, text: &str, partial: bool) -> Result<Parsed, NativeError> {
         // SAFETY: `text` is readable for its length; the parser is ours.
         let json = collect(|user, error| unsafe {

@@ -1,4 +1,4 @@
-//! The context: KV cache, decode, outputs. Owned by the loop's thread.
+//! llama.cpp's context: KV cache, decoding and outputs. The loop's thread owns it.
 #![expect(unsafe_code, reason = "calls into the shim")]
 
 use std::{
@@ -18,22 +18,22 @@ use crate::{
 /// A sequence id: 0 to `n_seq_max` − 1.
 pub(crate) type Seq = i32;
 
-/// How to make a context.
+/// Parameters of a new context.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ContextParams {
-    /// Cells in all.
+    /// Number of cells, for all sequences together.
     pub(crate) n_ctx: u32,
     /// Most tokens per decode call.
     pub(crate) n_batch: u32,
     /// Most tokens per graph run.
     pub(crate) n_ubatch: u32,
-    /// Sequences.
+    /// Number of sequences.
     pub(crate) n_seq_max: u32,
     /// Most outputs per graph run; 0 = `n_batch`.
     pub(crate) n_outputs_max: u32,
     pub(crate) n_threads: i32,
     pub(crate) n_threads_batch: i32,
-    /// Compute embeddings.
+    /// Whether to compute embeddings instead of logits.
     pub(crate) embeddings: bool,
     pub(crate) swa_full: bool,
     pub(crate) type_k: String,
@@ -42,7 +42,7 @@ pub(crate) struct ContextParams {
     pub(crate) flash_attention: String,
 }
 
-/// What a context really became.
+/// The sizes that a context really has.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ContextInfo {
     pub(crate) n_ctx: u32,
@@ -53,20 +53,21 @@ pub(crate) struct ContextInfo {
     pub(crate) has_memory: bool,
 }
 
-/// Why a decode did not happen.
+/// Why a decode failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecodeError {
-    /// No cells for this batch; the memory is as before.
+    /// There are no cells for this batch. The memory is unchanged.
     NoRoom,
-    /// Something in the batch is wrong (a position, a token); the memory is as before.
+    /// The batch is invalid (a position, a token). The memory is unchanged.
     Refused,
-    /// Nobody wants it any more ([`Context::stop_when_cancelled`]); parts of the batch may be in the memory: re-read the positions.
+    /// All requests of the decode were cancelled ([`Context::stop_when_cancelled`]). The memory may hold parts of the batch: read the
+    /// positions again.
     GivenUp,
-    /// Something broke; parts of the batch may be in the memory: re-read the positions.
+    /// The decode failed with this code. The memory may hold parts of the batch: read the positions again.
     Broken(i32),
 }
 
-/// One decode's input, kept between ticks so that the loop does not allocate.
+/// One decode's input. It is reused, so that the loop does not allocate.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     tokens: Vec<Token>,
@@ -101,8 +102,9 @@ impl Batch {
     }
 }
 
-/// Whether llama.cpp expects a model, with so many layers on devices, and a context of it to fit into what is free there; without a device, into host
-/// memory. Reads the file's headers and allocates nothing, but takes as long as a load without weights. Must not run beside other calls.
+/// Whether llama.cpp expects the model, with `gpu_layers` layers on devices, and a context for it to fit into the devices' free memory, or
+/// without a device into host memory. Reads the file's headers and allocates nothing, but takes as long as loading without weights. Must
+/// not run at the same time as other calls.
 ///
 /// # Errors
 /// llama.cpp cannot lay out the model.
@@ -129,16 +131,16 @@ fn params_string(params: &ContextParams) -> Result<CString, NativeError> {
     c_string(&serde_json::to_string(params).map_err(|error| NativeError::Failed(error.to_string()))?)
 }
 
-/// A context.
+/// A context of llama.cpp.
 pub(crate) struct Context {
     raw: *mut RawContext,
     info: ContextInfo,
     model: Arc<Model>,
-    /// Whom the running decode is for. Not a `Box`: llama.cpp has the pointer too.
+    /// The requests of the running decode. Not a `Box`, because llama.cpp has the pointer too.
     stop: *mut Vec<Arc<Control>>,
 }
 
-/// Asked by llama.cpp between the steps of a graph, on the thread that decodes.
+/// Called by llama.cpp between the steps of a graph, on the decoding thread: true stops the decode.
 extern "C" fn all_cancelled(user: *mut c_void) -> bool {
     // SAFETY: `user` is `Context::stop`, and during a decode nobody changes what it points at.
     let whom = unsafe { &*user.cast_const().cast::<Vec<Arc<Control>>>() };
@@ -214,13 +216,13 @@ impl Context {
         &self.info
     }
 
-    /// Sets the threads of one-token and of larger graph runs.
+    /// Sets the number of threads for graph runs of one token and for larger ones.
     pub(crate) fn set_threads(&mut self, threads: i32, threads_batch: i32) {
         // SAFETY: the context lives and is ours.
         unsafe { ffi::ms_set_threads(self.raw, threads, threads_batch) }
     }
 
-    /// Whom the next decode is for: it is given up as soon as all of them are cancelled. Nobody: it runs to its end.
+    /// Names the requests of the next decode, which stops as soon as all of them are cancelled. Without requests it runs to its end.
     pub(crate) fn stop_when_cancelled(&mut self, whom: impl Iterator<Item = Arc<Control>>) {
         // SAFETY: as in `decode`: no decode is running, that needs `&mut self`.
         let stop = unsafe { &mut *self.stop };
@@ -261,14 +263,14 @@ impl Context {
         }
     }
 
-    /// Forgets positions from `from` on; false if this memory can't forget a part.
+    /// Removes the positions from `from` on. False if this memory cannot remove a part of a sequence.
     pub(crate) fn forget_from(&mut self, seq: Seq, from: usize) -> bool {
         let from = i32::try_from(from).unwrap_or(i32::MAX);
         // SAFETY: the context lives; `seq` < n_seq_max.
         unsafe { ffi::ms_seq_rm(self.raw, seq, from, -1) != 0 }
     }
 
-    /// Forgets a sequence.
+    /// Removes a sequence from the memory.
     pub(crate) fn forget(&mut self, seq: Seq) {
         // SAFETY: as above; removing a whole sequence never fails.
         unsafe { ffi::ms_seq_rm(self.raw, seq, -1, -1) };
@@ -280,25 +282,25 @@ impl Context {
         unsafe { ffi::ms_seq_cp(self.raw, from, to) }
     }
 
-    /// First position in memory; −1 if none.
+    /// First position in memory; −1 if the sequence is empty.
     pub(crate) fn first_position(&mut self, seq: Seq) -> i32 {
         // SAFETY: the context lives; `seq` < n_seq_max.
         unsafe { ffi::ms_seq_pos_min(self.raw, seq) }
     }
 
-    /// Last position in memory; −1 if none.
+    /// Last position in memory; −1 if the sequence is empty.
     pub(crate) fn last_position(&mut self, seq: Seq) -> i32 {
         // SAFETY: as above.
         unsafe { ffi::ms_seq_pos_max(self.raw, seq) }
     }
 
-    /// Forgets everything.
+    /// Removes all sequences from the memory.
     pub(crate) fn clear(&mut self) {
         // SAFETY: the context lives.
         unsafe { ffi::ms_memory_clear(self.raw) }
     }
 
-    /// A copy of what a sequence can't roll back (window, recurrent state); `None` if there is none.
+    /// Copies the part of a sequence's state that can't be rolled back (window, recurrent state). `None` if there is no such part.
     pub(crate) fn save_state(&mut self, seq: Seq) -> Option<Vec<u8>> {
         // SAFETY: the context lives; `seq` < n_seq_max.
         let size = unsafe { ffi::ms_state_size(self.raw, seq) };
@@ -308,13 +310,13 @@ impl Context {
         (size > 0 && written == size).then_some(data)
     }
 
-    /// Puts back what [`Self::save_state`] gave; false leaves the sequence in an unknown state: forget it.
+    /// Restores a state from [`Self::save_state`]. After false the sequence is in an unknown state and must be forgotten.
     pub(crate) fn load_state(&mut self, seq: Seq, data: &[u8]) -> bool {
         // SAFETY: `data` is readable for its length.
         unsafe { ffi::ms_state_load(self.raw, seq, data.as_ptr(), data.len()) == data.len() }
     }
 
-    /// The logits of the batch's token `index`; `None` if it was no output.
+    /// The logits at the batch's token `index`. `None` if no output was requested there.
     pub(crate) fn logits(&mut self, index: usize) -> Option<&[f32]> {
         let index = i32::try_from(index).ok()?;
         // SAFETY: the context lives.
@@ -323,7 +325,7 @@ impl Context {
         (!data.is_null()).then(|| unsafe { std::slice::from_raw_parts(data, self.model.info().n_vocab) })
     }
 
-    /// The pooled embedding (or, with rank pooling, the scores) of a sequence after a decode.
+    /// The pooled embedding of a sequence after a decode, or with rank pooling its scores. `None` if there is none.
     pub(crate) fn pooled(&mut self, seq: Seq) -> Option<&[f32]> {
         let len = if self.info.pooling == "rank" {
             self.model.info().n_cls_out.max(1)
@@ -336,7 +338,7 @@ impl Context {
         (!data.is_null()).then(|| unsafe { std::slice::from_raw_parts(data, len) })
     }
 
-    /// The embedding of the batch's token `index`.
+    /// The embedding at the batch's token `index`. `None` if there is none.
     pub(crate) fn token_embedding(&mut self, index: usize) -> Option<&[f32]> {
         let index = i32::try_from(index).ok()?;
         // SAFETY: the context lives.

@@ -1,11 +1,12 @@
-//! What a request's caller may change while it runs: cancel it, grant events. Shared by the session, the loop and the parse thread without locks.
+//! What a caller may change about a running request: cancel it, or grant events. The session, the loop and the parse thread share it
+//! without locks.
 //!
-//! One credit is one `delta` or `progress` event (PROTOCOL.md 18). A sequence is decoded only if it can pay one credit for what the token may emit;
-//! what turns out not to be an event is given back.
+//! One credit pays for one `delta` or `progress` event (PROTOCOL.md 18). A sequence is decoded only if it can pay one credit for the event
+//! that the token may cause; the credit is returned if no event follows.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// Caller's side of one request.
+/// The state of one request that its caller controls.
 #[derive(Debug)]
 pub(crate) struct Control {
     cancelled: AtomicBool,
@@ -13,7 +14,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// A request that may send `credit` events.
+    /// The state of a new request that may send `credit` events.
     pub(crate) fn new(credit: u32) -> Self {
         Self {
             cancelled: AtomicBool::new(false),
@@ -39,7 +40,7 @@ impl Control {
         self.credit.load(Ordering::SeqCst)
     }
 
-    /// Pays for an event that is sent or may be.
+    /// Takes the credit for events that are sent or may be sent.
     pub(crate) fn pay(&self, events: u32) {
         self.credit.fetch_sub(i64::from(events), Ordering::SeqCst);
     }

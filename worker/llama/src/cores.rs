@@ -1,8 +1,8 @@
-//! How many threads this engine may use now: what the other engines of the host want, and how busy the cores are with something else.
+//! Decides how many threads this engine may use now, from what the host's other engines want and how busy other programs keep the cores.
 //!
-//! Engines of one host, whichever worker started them, meet in one file. Each that has something to do holds a lock on a range of it that is as long as the
-//! threads it wants; who is idle holds nothing. So everybody sees who is busy, nobody hands anything out, and an engine that dies holds nothing:
-//! the kernel takes its lock back. Nothing is ever written into the file. What is decided from it is in [`crate::budget`].
+//! All engines of a host share one file, whichever worker started them. An engine with work locks a range of the file as long as the number
+//! of threads it wants; an idle engine holds no lock. So every engine sees which others are busy, and no one has to assign cores. When an
+//! engine dies, the kernel releases its lock. Nothing is ever written to the file. [`crate::budget`] computes the thread count.
 #![expect(unsafe_code, reason = "locks on ranges of a file are calls into the shim")]
 
 use std::{
@@ -17,40 +17,40 @@ use crate::{
     ffi,
 };
 
-/// Time between two looks at the other engines.
+/// Time between two checks of the other engines.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time between two looks at what else keeps the cores busy, and the longest of which an average says something.
+/// Minimum time between two measurements of other programs, and the longest time over which an average is meaningful.
 const MEASURE: Duration = Duration::from_millis(500);
 const STALE: Duration = Duration::from_secs(10);
-/// Bytes of the file for each engine: more than it may have threads.
+/// Bytes of the file for each engine; more than an engine can have threads.
 const WIDTH: i64 = 1024;
-/// Engines that find a place; more use what they want.
+/// Number of engines that fit into the file. Further engines use as many threads as they want.
 const PLACES: i64 = 256;
 
 /// This engine's part of the host's cores.
 #[derive(Debug)]
 pub(crate) struct Cores {
-    /// Where the engines meet; `None` if this one is on its own.
+    /// The shared file; `None` if this engine shares with no other.
     file: Option<File>,
-    /// The place in the file that is held, while there is something to do.
+    /// The place in the file that this engine holds while it has work.
     place: Option<i64>,
-    /// Cores this process may use at a time.
+    /// Cores that this process may use at a time.
     cores: u32,
-    /// Threads that would be used on an idle host.
+    /// Threads that this engine would use on an idle host.
     wanted: u32,
-    /// The operator said how many: then that many.
+    /// Whether the operator fixed the number of threads.
     fixed: bool,
     allotment: Allotment,
     looked: Option<Instant>,
     measured: Option<(Instant, Ticks)>,
     /// Cores that other programs keep busy, other engines among them.
     foreign: f64,
-    /// Cores this process may run on, of which `cores` at a time.
+    /// Cores on which this process may run; it uses at most `cores` of them at a time.
     allowed: u32,
 }
 
 impl Cores {
-    /// An engine with nothing to do that wants `wanted` threads; it meets the others in `file`.
+    /// An engine without work that wants `wanted` threads and shares `file` with the others.
     pub(crate) fn new(file: Option<&Path>, cores: u32, wanted: u32, fixed: bool) -> Self {
         let open = |path: &Path| {
             File::options()
@@ -81,7 +81,7 @@ impl Cores {
         }
     }
 
-    /// There is something to do: the threads to do it with.
+    /// Notes that the engine has work, and returns how many threads it may use.
     pub(crate) fn busy(&mut self, now: Instant) -> u32 {
         let woken = self.place.is_none() && self.take();
         let due = self
@@ -112,7 +112,7 @@ impl Cores {
         self.allotment.threads()
     }
 
-    /// There is nothing to do: the others may have everything.
+    /// Notes that the engine has no work: the others may use all cores.
     pub(crate) fn idle(&mut self) {
         if let (Some(file), Some(place)) = (&self.file, self.place.take()) {
             // SAFETY: the descriptor is open as long as `file` lives.
@@ -120,7 +120,7 @@ impl Cores {
         }
     }
 
-    /// Takes a place; false if there is none to have.
+    /// Takes a place in the file. False if all are taken.
     fn take(&mut self) -> bool {
         let Some(file) = &self.file else { return false };
         let first = i64::from(std::process::id()) % PLACES;
@@ -132,7 +132,7 @@ impl Cores {
         self.place.is_some()
     }
 
-    /// What each other engine wants that has something to do.
+    /// The numbers of threads that the other engines with work want.
     fn others(&self) -> Vec<u32> {
         let mut others = Vec::new();
         let Some(file) = &self.file else { return others };

@@ -1,4 +1,5 @@
-//! Admission: a sequence, the reusable part of its memory, and room; or `no_room` (the worker queues, not the engine).
+//! Admission: finds a sequence, the reusable part of its memory, and room for a request, or answers `no_room` (the worker queues, not the
+//! engine).
 
 use std::{sync::Arc, sync::atomic::AtomicU32, time::Instant};
 
@@ -108,7 +109,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A sequence and room for the request, or why not.
+    /// Picks a sequence with room for the request, or says why there is none.
     fn admission(&self, job: &GenerateJob) -> Result<Pick, Error> {
         let no_room = |why: &str| Code::NoRoom.error(why);
         if self.idle_slots() <= self.waiting.len() {
@@ -165,7 +166,7 @@ impl Engine {
         }))
     }
 
-    /// Puts a choice on a sequence and keeps what its memory has of the prompt; returns how much.
+    /// Starts a choice on a sequence and keeps the part of the prompt that is already in memory. Returns its length in tokens.
     fn occupy(&mut self, picked: Pick, prompt: &Arc<Vec<Token>>, run: Box<Run>) -> usize {
         // at least one token of the prompt must be read for its logits
         let most = prompt.len() - 1;
@@ -184,7 +185,7 @@ impl Engine {
         kept
     }
 
-    /// Shares another sequence's beginning.
+    /// Shares the first `len` tokens of another sequence's memory.
     fn take_over(&mut self, donor: usize, to: usize, len: usize) {
         let Ok([from, to]) = self.slots.get_disjoint_mut([donor, to]) else {
             return;
@@ -209,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// Gives waiting choices the sequences that became free.
+    /// Starts waiting choices on sequences that became free.
     pub(super) fn admit_waiting(&mut self) {
         self.resume_preempted();
         while self.idle_slots() > 0 {

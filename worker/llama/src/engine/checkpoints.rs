@@ -1,20 +1,20 @@
-//! States of sequences to go back to, for memories that can't forget a part (windows, recurrent states; ENGINE.md 10).
+//! Saved states of sequences, for memories that can't forget a part (windows, recurrent states; ENGINE.md 10).
 //!
-//! What all of them may take is one number of bytes, the one that is reserved for them (`muster_gguf::memory::set_aside`). So a lone long conversation
-//! keeps many, and many conversations keep one or two each. Pure.
+//! All states together may take as many bytes as are reserved for them (`muster_gguf::memory::set_aside`). So a single long conversation
+//! can keep many states, and many conversations keep one or two each. Pure.
 //!
 //! Invariant: the bytes held never exceed the bound.
 
 use crate::context::Seq;
 
-/// A saved state.
+/// A saved state of a sequence.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     pub(super) seq: Seq,
-    /// Tokens in memory when it was saved.
+    /// Tokens in memory when the state was saved.
     pub(super) len: usize,
     pub(super) data: Vec<u8>,
-    /// When it was saved or restored last.
+    /// Tick at which the state was last saved or restored.
     pub(super) used: u64,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Room for so many bytes.
+    /// An empty collection that may hold `bound` bytes.
     pub(super) const fn new(bound: usize) -> Self {
         Self {
             bound,
@@ -36,17 +36,18 @@ impl Checkpoints {
         }
     }
 
-    /// Whether any is ever kept.
+    /// Whether states can be kept at all.
     pub(super) const fn wanted(&self) -> bool {
         self.bound > 0
     }
 
-    /// Whether there is one at exactly `len` tokens.
+    /// Whether a state at exactly `len` tokens is saved.
     pub(super) fn has(&self, seq: Seq, len: usize) -> bool {
         self.all.iter().any(|one| one.seq == seq && one.len == len)
     }
 
-    /// Keeps a state; others give way: of the sequence that holds most, the one not used for longest. A state larger than the bound is not kept.
+    /// Keeps a state. To make room, drops the least recently used states of the sequence that holds the most. A state larger than the bound
+    /// is not kept.
     pub(super) fn keep(&mut self, new: Checkpoint) {
         if new.data.len() > self.bound {
             return;
@@ -73,7 +74,7 @@ impl Checkpoints {
         self.all.push(new);
     }
 
-    /// The newest state of at most `len` tokens.
+    /// The longest saved state of at most `len` tokens.
     pub(super) fn newest(&mut self, seq: Seq, len: usize, now: u64) -> Option<&Checkpoint> {
         let usable = self.all.iter_mut().filter(|one| one.seq == seq && one.len <= len);
         let newest = usable.max_by_key(|one| one.len)?;

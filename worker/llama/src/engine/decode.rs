@@ -1,4 +1,4 @@
-//! One planned decode: build the batch, run it, sample where there are logits, make room where there is none.
+//! One planned decode: builds the batch, runs it, samples where there are logits, and makes room if there is none.
 
 use std::{sync::Arc, time::Instant};
 
@@ -7,20 +7,20 @@ use muster_core::Code;
 use super::{Engine, checkpoints::Checkpoint};
 use crate::{context::DecodeError, plan::Part};
 
-/// Decodes that may break in a row before the requests in the batch are failed.
+/// Number of decodes in a row that may fail before the batch's requests fail.
 const PATIENCE: u32 = 3;
-/// Tokens before a prompt's end where a checkpoint is taken: chats differ in the last few (the generation prompt).
+/// A checkpoint is taken this many tokens before a prompt's end, because chats differ in the last few tokens (the generation prompt).
 const CHECKPOINT_BEFORE_END: usize = 4;
 
 impl Engine {
-    /// Decodes `self.parts`.
+    /// Decodes the parts in `self.parts`.
     pub(super) fn decode_planned(&mut self, started: Instant) {
         let parts = std::mem::take(&mut self.parts);
         let tokens: usize = parts.iter().map(|part| part.tokens).sum();
         if tokens > parts.len() {
             self.decode_parts(&parts);
             let micros = micros_since(started);
-            // what was given up says nothing about what it costs
+            // a decode that was stopped says nothing about the cost of a whole one
             if !self.any_cancelled() {
                 self.pace.read(tokens, micros);
             }
@@ -35,7 +35,7 @@ impl Engine {
         self.parts = parts;
     }
 
-    /// Decodes parts, in pieces if there is no room for all at once.
+    /// Decodes parts, in several pieces if there is no room for all at once.
     fn decode_parts(&mut self, parts: &[Part]) {
         loop {
             self.build(parts);
@@ -74,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// Fills the batch; parts of sequences that were preempted or ended meanwhile are left out.
+    /// Fills the batch. Leaves out parts of sequences that were preempted or ended in the meantime.
     fn build(&mut self, parts: &[Part]) {
         self.batch.clear();
         self.outputs.clear();
@@ -109,7 +109,7 @@ impl Engine {
         }
     }
 
-    /// After a decode: the tokens are in memory; samples where there are logits.
+    /// Handles a successful decode: counts the tokens in memory and samples where there are logits.
     fn advance(&mut self) {
         let clock = self.clock;
         for slot in &mut self.slots {
@@ -150,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// llama.cpp took nothing of a batch because something in it is wrong: each sequence alone, so that only the one at fault ends.
+    /// Handles an invalid batch, of which llama.cpp took nothing: decodes each sequence alone, so that only the one with the error ends.
     fn isolate(&mut self, parts: &[Part]) {
         if let [part] = parts {
             let slot = &mut self.slots[part.seq];
@@ -168,13 +168,13 @@ impl Engine {
         }
     }
 
-    /// Everybody a decode was for has gone: what it did not begin is kept.
+    /// Handles a decode that stopped because all its requests were cancelled: keeps the memory that the decode did not touch.
     fn give_up(&mut self, parts: &[Part]) {
         for part in parts {
             let slot = &mut self.slots[part.seq];
             slot.planned = 0;
             if self.checkpoints.wanted() {
-                // a state that can't be rolled back may be half of the one, half of the other token
+                // such a state may hold half of the old and half of the new token
                 slot.held.forget(&mut self.context);
             } else {
                 let before = slot.held.len();
@@ -183,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// A decode broke: earlier parts of the batch may have been applied, and logits are lost (ENGINE.md 4).
+    /// Handles a failed decode: parts of the batch may be in memory, and the logits are lost (ENGINE.md 4).
     fn recover(&mut self, code: i32, parts: &[Part]) {
         self.broken += 1;
         tracing::error!(code, in_a_row = self.broken, "a decode broke");

@@ -1,7 +1,7 @@
-//! Embeddings and rerank scores: whole inputs packed into batches, one input of each request in turn.
+//! Embeddings and rerank scores. Whole inputs are packed into batches, taking one input of each request in turn.
 //!
-//! A context for embeddings serves nothing else (embedding mode, pooling and causality belong to the context), so these batches never mix with text.
-//! Pooled vectors are read before the next decode overwrites them (ENGINE.md 17).
+//! A context for embeddings serves nothing else, because embedding mode, pooling and causality belong to the context. So these batches
+//! never contain text generation. Pooled vectors are read before the next decode overwrites them (ENGINE.md 17).
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -22,7 +22,7 @@ use crate::{
     vector,
 };
 
-/// A request for vectors in progress.
+/// A running request for vectors.
 #[derive(Debug)]
 pub(super) struct EmbedRun {
     handle: u64,
@@ -30,16 +30,16 @@ pub(super) struct EmbedRun {
     inputs: Vec<Vec<Token>>,
     output: EmbedOutput,
     bytes: usize,
-    /// Inputs given to a decode.
+    /// Number of inputs that were given to a decode.
     next: usize,
-    /// Vectors per input.
+    /// The vectors of each input.
     results: Vec<Vec<Vec<f32>>>,
     started: Instant,
 }
 
-/// Requests for vectors that may run at once; beyond that the worker queues.
+/// Number of requests for vectors that may run at once. The worker queues the others.
 const RUNS: usize = 64;
-/// Bytes of results that they may hold together.
+/// Bytes of results that these requests may hold together.
 const RESULTS: usize = 4 * VECTOR_BYTES;
 
 impl Engine {
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// One decode's worth of inputs.
+    /// Packs inputs into one batch and decodes it.
     pub(super) fn embed_some(&mut self) {
         let info = self.context.info();
         let room = info.n_ubatch as usize;

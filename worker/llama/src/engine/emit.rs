@@ -1,4 +1,4 @@
-//! Events: what the loop tells about its requests, gathered per tick.
+//! Collects the loop's events about its requests during a tick.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// Ends a handle with its terminal event. The request, if it ran, must have been taken out before.
+    /// Ends a handle with its terminal event. If the request ran, the caller must have removed it before.
     pub(super) fn emit_terminal(&mut self, handle: u64, kind: event::Kind) {
         match self.out.iter_mut().rev().find(|entry| entry.handle == handle) {
             Some(entry) => {
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Sends what slot `index` has gathered, if it is due.
+    /// Sends the collected output of slot `index` if an event is due.
     pub(super) fn emit_output(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         if slot
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// What a run has gathered, as an event to send; `None` if all of it is held back or its lane took it.
+    /// Turns a run's collected output into an event. `None` if all of it is held back or was given to the run's lane.
     fn take_output(&mut self, run: &mut Run) -> Option<Delta> {
         let pending = &mut run.pending;
         let nothing = pending.text.is_empty() && (pending.tokens.is_empty() || run.text.held_bytes() > 0);
@@ -130,7 +130,7 @@ impl Engine {
 
     fn end_lane(&mut self, lane: &Arc<Lane>, end: End) {
         let queue = self.parse.clone();
-        // what the parse thread sends must come after what this tick has gathered
+        // the parse thread's events must follow those collected in this tick
         let events = lane.end(end, &queue, || {
             self.publish();
             self.flush();
@@ -138,7 +138,7 @@ impl Engine {
         self.merge(events);
     }
 
-    /// Adds events that a lane had ready to this tick.
+    /// Adds a lane's finished events to this tick.
     fn merge(&mut self, events: Option<SequenceEvents>) {
         let Some(mut events) = events else { return };
         match self
@@ -155,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// Ends the choice on slot `index`; with the last one, the request. The sequence is free at once, its cache stays.
+    /// Ends the choice on slot `index`, and after the last choice the request. The sequence is free at once and keeps its cache.
     pub(super) fn finish(&mut self, index: usize, ending: &Ending) {
         let slot = &mut self.slots[index];
         let Some(mut run) = slot.run.take() else { return };
@@ -199,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// Ends a request with an error; its sequences are free at once.
+    /// Ends a request with an error. Its sequences are free at once.
     pub(super) fn fail(&mut self, handle: u64, error: Error) {
         let Some(request) = self.requests.remove(&handle) else {
             return;
@@ -233,12 +233,12 @@ impl Engine {
         }
     }
 
-    /// Tells readers that asked how far their prompts are; skipped where it could not be paid for.
+    /// Sends prompt progress to readers that asked for it. Skips requests that have no credit.
     pub(super) fn report_progress(&mut self) {
         self.report_progress_of(|_| true);
     }
 
-    /// Tells a reader that asked what was there of its prompt before any of it is read.
+    /// Sends the first progress to a reader that asked for it: the cached part of the prompt, before any of it is read.
     pub(super) fn report_beginning(&mut self, handle: u64) {
         self.report_progress_of(|run| run.handle == handle);
     }
@@ -286,7 +286,7 @@ fn finished(request: &Request) -> event::Kind {
     })
 }
 
-/// How long it took until `now`, with `generated` tokens.
+/// The request's times until `now`, with `generated` tokens.
 fn timings(request: &Request, generated: u32, now: Instant) -> Timings {
     let first = request.first_token.unwrap_or(now);
     Timings {
