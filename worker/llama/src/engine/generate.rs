@@ -17,17 +17,17 @@ use crate::{
     thought::Mark,
 };
 
-/// Most tokens that finish a character: its bytes but the first.
+/// Most tokens needed to finish a character: its bytes but the first.
 const CHARACTER: u32 = 3;
 
 /// Why a choice is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The model ended it.
+    /// The model generated an end token.
     EndOfText,
-    /// A stop string.
+    /// The output contains this stop string.
     Word(String),
-    /// Tokens, time or indent.
+    /// A limit of tokens, time or indentation was reached.
     Limit,
     /// The context is full.
     ContextFull,
@@ -157,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// The only sequence left has no room for one more token.
+    /// Ends the only sequence left, because its context has no room for one more token.
     pub(super) fn run_out_of_context(&mut self, index: usize) {
         self.finish(index, &Ending::ContextFull);
     }
@@ -177,7 +177,7 @@ fn ending(
         Some(Cut::Indent) => return Some(Ending::Limit),
         None => {}
     }
-    // a character that is begun is finished, or its bytes would be of no use (ENGINE.md 15)
+    // finish a character that has begun, or its bytes would be useless (ENGINE.md 15)
     let cut_short = |max| run.text.is_whole() || run.generated >= max + CHARACTER;
     if run
         .params
@@ -200,7 +200,7 @@ fn ending(
     None
 }
 
-/// A token's probability and its alternatives.
+/// A token's log probability and the alternatives to it.
 fn logprob(
     model: &Model,
     context: &mut crate::context::Context,

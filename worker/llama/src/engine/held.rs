@@ -1,8 +1,8 @@
-//! What one sequence's memory holds: our number and llama.cpp's memory, changed together and only here.
+//! What one sequence's memory holds: our count and llama.cpp's memory, which change together and only here.
 //!
-//! Memories differ in what they can forget. Plain attention forgets any end; a sliding window has no more than the last cells to go back to; a recurrent
-//! state can't go back at all. And where a part can't be forgotten llama.cpp may leave everything as it was. So no operation here is believed: each ends with
-//! llama.cpp's own positions.
+//! Memories differ in what they can forget. Plain attention forgets any end of a sequence. A sliding window keeps only the last cells, so
+//! it can go back no further. A recurrent state cannot go back at all. If llama.cpp cannot remove a part, it may leave everything
+//! unchanged. So each operation here ends by reading llama.cpp's own positions.
 //!
 //! Invariant: after each call here the memory holds exactly the first [`Held::len`] tokens of the sequence. A decode that starts anywhere else is refused
 //! by llama.cpp (−1), and with it everything else in the batch; or, worse, it is not refused and reads cells of another text.
@@ -12,11 +12,11 @@ use crate::context::{Context, Seq};
 /// How far back a memory goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// To any token.
+    /// The memory can go back to any token.
     Any,
-    /// Cells of the last tokens only: what a token sees, itself included.
+    /// The memory holds only the last cells: as many as a token sees, itself included.
     Window(usize),
-    /// Nowhere.
+    /// The memory cannot go back.
     Nowhere,
 }
 
@@ -36,25 +36,25 @@ impl Held {
         self.seq
     }
 
-    /// Tokens in memory.
+    /// Number of tokens in memory.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// A decode put the tokens up to `len` into memory.
+    /// Notes that a decode put the tokens up to `len` into memory.
     pub(super) const fn grown_to(&mut self, len: usize) {
         self.len = len;
     }
 
-    /// Forgets everything.
+    /// Removes the whole sequence from memory.
     pub(super) fn forget(&mut self, context: &mut Context) {
         context.forget(self.seq);
         self.len = 0;
     }
 
-    /// Cuts the memory down to the first `len` tokens; if it can't hold exactly these, everything is forgotten.
+    /// Cuts the memory down to the first `len` tokens. If it cannot hold exactly these, forgets everything.
     pub(super) fn cut(&mut self, context: &mut Context, len: usize) {
-        // even where nothing seems to be beyond: of a hybrid's two memories llama.cpp tells the shorter one's end
+        // always ask, even if nothing lies beyond `len`: of a hybrid's two memories llama.cpp reports the shorter one's end
         if len > 0 && context.forget_from(self.seq, len) && self.there(context) == len {
             self.len = len;
         } else {
@@ -62,7 +62,7 @@ impl Held {
         }
     }
 
-    /// Whether llama.cpp agrees; if not, what it holds is worth nothing and is forgotten.
+    /// Whether llama.cpp holds as many tokens as we count. If not, its memory is worthless and is forgotten.
     pub(super) fn agrees(&mut self, context: &mut Context) -> bool {
         let there = self.there(context);
         if there == self.len {
@@ -85,7 +85,8 @@ impl Held {
         self.cut(context, len);
     }
 
-    /// Puts back the state that was saved when `len` tokens were in memory. Cells outside the state must still be there: `len` ≤ [`Self::len`].
+    /// Restores the state that was saved when `len` tokens were in memory. The cells outside the state must still be there: `len` ≤
+    /// [`Self::len`].
     pub(super) fn restore(&mut self, context: &mut Context, len: usize, state: &[u8]) {
         if len <= self.len && context.load_state(self.seq, state) {
             self.cut(context, len);
@@ -94,7 +95,7 @@ impl Held {
         }
     }
 
-    /// Whether the memory can be cut down to `len` tokens and the next one would see all that it should.
+    /// Whether the memory can be cut down to `len` tokens so that the next token would still see all that it should.
     pub(super) fn reaches_back_to(&self, context: &mut Context, len: usize, reach: Reach) -> bool {
         if len == self.len {
             return true;

@@ -66,9 +66,9 @@ pub(crate) struct Engine {
     max_tokens: usize,
     /// Cells may be shared between sequences (plain attention only).
     may_share: bool,
-    /// How far back the memory goes by itself.
+    /// How far the memory can go back without a checkpoint.
     reach: Reach,
-    /// States to go back to where it does not.
+    /// Saved states, for going back further.
     checkpoints: Checkpoints,
     slots: Vec<Slot>,
     requests: HashMap<u64, Request>,
@@ -76,42 +76,42 @@ pub(crate) struct Engine {
     waiting: VecDeque<WaitingChoice>,
     embeds: VecDeque<EmbedRun>,
     outbox: Option<Outbox>,
-    /// Number of the session; 0 = none.
+    /// Number of the current session; 0 = none.
     session: u64,
     rx: mpsc::Receiver<Command>,
     parse: parse::Queue,
     shared: Arc<Shared>,
     waker: Waker,
     pace: Pace,
-    /// By one thread, and by all that are wanted.
+    /// How decodes are grouped: with one thread, and with all wanted threads.
     grouping: [Grouping; 2],
     cores: Cores,
-    /// Threads of one-token and of larger graph runs, if all are to be had.
+    /// Threads for graph runs of one token and for larger ones, if no other engine needs cores.
     threads: (u32, u32),
-    /// Threads to be had now.
+    /// Threads that the engine may use now.
     allotted: u32,
-    /// Counts ticks, for ages and LRU.
+    /// Counts ticks; orders requests by age and caches by their last use.
     clock: u64,
-    /// Decodes that broke in a row.
+    /// Number of decodes in a row that failed.
     broken: u32,
-    // buffers that live on so that a tick does not allocate
+    // buffers that are reused, so that a tick does not allocate
     batch: Batch,
     wants: Vec<Want>,
     parts: Vec<Part>,
     outputs: Vec<(usize, usize)>,
     piece: Vec<u8>,
-    /// Events of this tick.
+    /// Events collected in this tick.
     out: Vec<SequenceEvents>,
 }
 
-/// What the loop is made of.
+/// What the loop needs at its start.
 #[derive(Debug)]
 pub(crate) struct EngineParts {
     pub(crate) model: Arc<Model>,
     pub(crate) context: Context,
     pub(crate) max_tokens: usize,
     pub(crate) swa_full: bool,
-    /// Bytes that saved states may take.
+    /// Bytes that saved states may take together.
     pub(crate) set_aside: usize,
     pub(crate) rx: mpsc::Receiver<Command>,
     pub(crate) parse: parse::Queue,
@@ -120,11 +120,11 @@ pub(crate) struct EngineParts {
     pub(crate) pace: Pace,
     pub(crate) grouping: [Grouping; 2],
     pub(crate) cores: Cores,
-    /// Threads of one-token and of larger graph runs.
+    /// Threads for graph runs of one token and for larger ones.
     pub(crate) threads: (u32, u32),
 }
 
-/// Samplers' lazy grammars search with `std::regex`, which recurses per character.
+/// Stack of the loop's thread. It is large because samplers' lazy grammars search with `std::regex`, which recurses per character.
 const STACK_BYTES: usize = 256 << 20;
 
 /// Starts the loop's thread; it ends at [`Command::Stop`].
@@ -196,11 +196,11 @@ impl Engine {
         }
     }
 
-    /// Waits for a command; false ends the loop.
+    /// Waits for a command. False ends the loop.
     fn sleep(&mut self) -> bool {
         self.shared.idle();
         self.shared.set_parked(true);
-        // credits or cancellations that came before the flag was seen
+        // credits or cancellations that arrived before the flag was seen
         let missed = self.has_work();
         let command = if missed {
             None
@@ -248,12 +248,12 @@ impl Engine {
         true
     }
 
-    /// One round; false if there was nothing to do.
+    /// Runs one round. False if there was nothing to do.
     fn tick(&mut self) -> bool {
         self.clock += 1;
         self.reap_cancelled();
         self.admit_waiting();
-        // admissions are seen before any token, and nothing of this tick can be overtaken by the parse thread
+        // publish admissions before any token, so that the parse thread overtakes nothing of this tick
         self.publish();
         self.flush();
         self.plan();
@@ -274,7 +274,7 @@ impl Engine {
         work
     }
 
-    /// As many threads as this engine may have now.
+    /// Sets the context to as many threads as this engine may use now.
     fn use_threads(&mut self, now: Instant) {
         let allotted = self.cores.busy(now);
         if allotted == self.allotted {
@@ -302,7 +302,7 @@ impl Engine {
             if run.preempted || tokens == 0 {
                 continue;
             }
-            // the token that makes output must be paid for
+            // a token that makes output must be paid for
             if request.allowance <= 0 {
                 tokens -= 1;
             }
@@ -326,7 +326,7 @@ impl Engine {
         plan(&mut self.wants, bounds, &mut self.parts);
     }
 
-    /// Sends what this tick has gathered.
+    /// Sends the events collected in this tick.
     fn flush(&mut self) {
         if self.out.is_empty() {
             return;
@@ -337,13 +337,13 @@ impl Engine {
         }
     }
 
-    /// Cells for newcomers: those that no sequence with work holds or has been promised. Those that a preempted one needs to come back are kept for it,
-    /// or a stream of short requests would keep it out for ever.
+    /// Free cells for new requests: those that no sequence with work holds or was promised. The cells that a preempted sequence needs to
+    /// come back are kept for it, or a stream of short requests would keep it out for ever.
     fn free_cells(&self) -> usize {
         self.cells_beside(|_| true)
     }
 
-    /// Cells that are left beside the sequences whose runs `count`.
+    /// Cells left after those of the sequences whose runs satisfy `count`.
     fn cells_beside(&self, count: impl Fn(&Run) -> bool) -> usize {
         let total = self.context.info().n_ctx as usize;
         let used: usize = self
@@ -360,7 +360,7 @@ impl Engine {
         self.slots.iter().filter(|slot| slot.run.is_none()).count()
     }
 
-    /// Updates the gauges.
+    /// Updates the gauges that other threads read.
     fn publish(&self) {
         let free = self.idle_slots().saturating_sub(self.waiting.len());
         self.shared
@@ -420,7 +420,7 @@ impl Engine {
         self.reap_cancelled_embeds();
     }
 
-    /// Ends everything without telling anybody: its session is gone.
+    /// Ends all requests without an event, because their session is gone.
     fn abandon_all(&mut self) {
         let handles: Vec<u64> = self.requests.keys().copied().collect();
         for handle in handles {

@@ -1,9 +1,11 @@
-//! Making room (ENGINE.md 4): idle caches first, then the youngest sequence, which reads its tokens again later. Its reader sees a pause.
+//! Makes room in memory (ENGINE.md 4): first drops idle caches, then preempts the youngest sequence, which reads its tokens again later.
+//! Its reader sees a pause.
 
 use super::Engine;
 use crate::plan::Part;
 
-/// Tokens beside its own that must be free before a preempted sequence comes back, so that it is not thrown out at once.
+/// Number of tokens that must be free, besides its own, before a preempted sequence comes back. Otherwise it would be preempted again at
+/// once.
 const COMEBACK: usize = 64;
 
 impl Engine {
@@ -37,7 +39,7 @@ impl Engine {
         let others = self.slots.iter().filter(|slot| running(slot).is_some()).count();
         let Some((_, victim)) = victim else { return false };
         if others == 1 {
-            // alone and no room: its context is full
+            // the sequence is alone and has no room: its context is full
             self.run_out_of_context(victim);
             return false;
         }
@@ -75,7 +77,7 @@ impl Engine {
                 .any(|slot| slot.run.as_ref().is_some_and(|run| !run.preempted));
             let slot = &self.slots[index];
             let ahead = slot.run.as_ref().map_or(0, |run| run.reserve().min(COMEBACK));
-            // the preempted hold nothing: neither this one nor those that come back after it
+            // preempted sequences hold no cells: neither this one nor those that come back after it
             if !alone && slot.tokens.len() + ahead > self.cells_beside(|run| !run.preempted) {
                 return;
             }

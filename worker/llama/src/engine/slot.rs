@@ -21,17 +21,17 @@ pub(super) const RESERVE: usize = 256;
 /// One sequence of the context (llama.cpp's slot).
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// What is in memory.
+    /// The part of the sequence that is in memory.
     pub(super) held: Held,
-    /// What is in memory (the first of them) and what is to come.
+    /// The sequence's tokens: those in memory first, then those still to be read.
     pub(super) tokens: Vec<Token>,
     /// Tokens that will be in memory after the decode that is being built; 0 = not part of it.
     pub(super) planned: usize,
-    /// Tick of the last use.
+    /// Tick at which the sequence was last used.
     pub(super) last_used: u64,
-    /// Whose tokens these are, as `GenerateParams::tenant`.
+    /// Tenant whose tokens these are, as `GenerateParams::tenant`.
     pub(super) tenant: Option<Arc<str>>,
-    /// What runs on it; `None` = idle.
+    /// The choice that runs on the sequence; `None` if it is idle.
     pub(super) run: Option<Box<Run>>,
 }
 
@@ -47,24 +47,24 @@ impl Slot {
         }
     }
 
-    /// What its memory holds.
+    /// The tokens that the memory holds.
     pub(super) fn cached(&self) -> &[Token] {
         &self.tokens[..self.held.len()]
     }
 
-    /// Tokens that are to be read.
+    /// Number of tokens still to be read.
     pub(super) fn unread(&self) -> usize {
         self.tokens.len() - self.held.len()
     }
 
-    /// What runs is over: what its memory holds stays.
+    /// Ends the run and keeps what the memory holds.
     pub(super) fn rest(&mut self) {
         self.planned = 0;
         self.tokens.truncate(self.held.len());
     }
 }
 
-/// One choice that runs.
+/// A running choice.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) handle: u64,
@@ -75,22 +75,22 @@ pub(super) struct Run {
     pub(super) text: TextStream,
     pub(super) params: Arc<GenerateParams>,
     pub(super) prompt_len: usize,
-    /// Tokens generated, those that end included.
+    /// Tokens generated, end tokens included.
     pub(super) generated: u32,
-    /// When the first token came.
+    /// When the first token was generated.
     pub(super) first_token: Option<Instant>,
-    /// Its memory was taken; it waits to be read again.
+    /// Whether the run lost its memory and waits to read its tokens again.
     pub(super) preempted: bool,
-    /// There has been a newline, for `max_predict_ms`.
+    /// Whether the output contains a newline, for `max_predict_ms`.
     pub(super) newline: bool,
-    /// Where to parse the output; `None` if it is sent as it is.
+    /// The lane that parses the output; `None` if the output is sent unparsed.
     pub(super) lane: Option<Arc<Lane>>,
-    /// Output gathered for the next event.
+    /// Output collected for the next event.
     pub(super) pending: Pending,
 }
 
 impl Run {
-    /// Cells promised on top of those held.
+    /// Number of cells promised on top of those held.
     pub(super) fn reserve(&self) -> usize {
         let left = self
             .params
@@ -104,7 +104,7 @@ impl Run {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) text: String,
-    /// Length of `text` after so many tokens, for a lane.
+    /// For a lane: the length of `text` after each token.
     pub(super) marks: Vec<Mark>,
     pub(super) logprobs: Vec<TokenLogprob>,
     pub(super) tokens: Vec<Token>,
@@ -112,44 +112,44 @@ pub(super) struct Pending {
     pub(super) count: u32,
 }
 
-/// Alternatives of tokens after which an event is sent, though it is not due: they outweigh everything else in it.
+/// Number of collected alternatives to tokens at which an event is sent before it is due, because they outweigh all else in it.
 const ALTERNATIVES: usize = 1000;
 
 impl Pending {
-    /// Whether it is to be sent, with so many tokens per event.
+    /// Whether the output should be sent now, with `interval` tokens per event.
     pub(super) fn is_due(&self, interval: u32) -> bool {
         let told = self.logprobs.first().map_or(0, |one| one.top.len()) * self.logprobs.len();
         self.count >= interval || told >= ALTERNATIVES
     }
 }
 
-/// A choice without a sequence.
+/// A choice that waits for a sequence.
 #[derive(Debug)]
 pub(super) struct WaitingChoice {
     pub(super) prompt: Arc<Vec<Token>>,
     pub(super) run: Box<Run>,
 }
 
-/// A request that runs.
+/// A running request.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) handle: u64,
     pub(super) control: Arc<Control>,
-    /// Choices that have not ended.
+    /// Number of choices that have not ended.
     pub(super) choices_left: u32,
     pub(super) lanes: Option<Arc<LaneGroup>>,
     pub(super) started: Instant,
-    /// When the first token of any choice came.
+    /// When the first token of any choice was generated.
     pub(super) first_token: Option<Instant>,
     pub(super) prompt_len: usize,
-    /// Prompt tokens that were in memory.
+    /// Prompt tokens that were already in memory.
     pub(super) cached: usize,
-    /// Tokens generated by the choices that ended.
+    /// Tokens generated by choices that have ended.
     pub(super) generated: u32,
-    /// Sequence of the first choice.
+    /// Index of the first choice's sequence.
     pub(super) slot: usize,
-    /// Credits not yet spoken for while planning.
+    /// Credits not yet assigned during planning.
     pub(super) allowance: i64,
-    /// Where its events of the current tick are, and which tick.
+    /// A tick, and the position of the request's events in it.
     pub(super) out_at: (u64, usize),
 }
