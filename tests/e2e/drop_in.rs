@@ -92,6 +92,13 @@ async fn nothing_that_clients_of_llama_server_read_is_missing() {
     )
     .await
     .ok();
+    let started = http.get("/metrics").await.headers["process-start-time-unix"].clone();
+    assert!(started.to_str().unwrap().parse::<u64>().unwrap() > 1_700_000_000);
+    let listed = &http.get("/v1/models").await.ok()["data"][0];
+    assert!(
+        listed["context_length"].is_u64() && listed["max_context_window"].is_u64(),
+        "{listed}"
+    );
     let recorded: Vec<Recorded> = serde_json::from_str(include_str!("fixtures/llama_server.json")).unwrap();
     assert!(recorded.len() > 25);
     let mut wrong = Vec::new();

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use axum::{body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http::{HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
 use muster_core::Code;
 use muster_proto::v1::{EngineDescription, ModelStatus, ModelSummary};
 use serde::Serialize;
@@ -26,6 +26,7 @@ use crate::{
         extract::Query,
         reply::{self, Refusal},
         route::{Dialect, Named, Route},
+        run,
     },
 };
 
@@ -37,7 +38,13 @@ pub(super) static DIALECT: Dialect = Dialect {
     routes,
 };
 
+/// When the process started, in Unix seconds: the routes are made then.
+static STARTED: LazyLock<u64> = LazyLock::new(run::unix_now);
+/// The header in which llama.cpp's `/metrics` says so.
+const STARTED_HEADER: HeaderName = HeaderName::from_static("process-start-time-unix");
+
 fn routes() -> Vec<Route> {
+    LazyLock::force(&STARTED);
     vec![
         Route::get("/health", Access::Open, health)
             .summary("Whether the gateway, or with `model` that model, takes requests")
@@ -131,6 +138,7 @@ async fn counters(
         let mut response = Response::new(metrics::text(&gauges::read(&fleet.table(), health)).into());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
+        response.headers_mut().insert(STARTED_HEADER, (*STARTED).into());
         return Ok(response);
     }
     let mut engine = query.engine(&app)?;
@@ -140,7 +148,8 @@ async fn counters(
         return Ok(response);
     }
     // Append the counters of seed 004 that current versions of llama.cpp no longer have.
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
+    parts.headers.insert(STARTED_HEADER, (*STARTED).into());
     let more = Bytes::from(cache_usage(&description));
     let more = futures::stream::once(async move { Ok::<_, axum::Error>(more) });
     Ok(Response::from_parts(

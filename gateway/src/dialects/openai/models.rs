@@ -45,6 +45,12 @@ pub(super) struct Model {
     suggested: bool,
     /// Labels, for example `vision`, `embeddings`, `reranking`.
     labels: Vec<String>,
+    /// Tokens that a request may have, as the model is loaded or would be; absent if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_length: Option<u32>,
+    /// Tokens of context that the model was trained with; only while the model is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_context_window: Option<u32>,
     /// Further names of the model.
     aliases: Vec<String>,
     /// llama.cpp's name for labels.
@@ -199,6 +205,10 @@ fn model(table: &Table, summary: &ModelSummary) -> Model {
         tags: labels.clone(),
         labels,
         aliases: summary.aliases.clone(),
+        context_length: Some(summary.ctx_size).filter(|length| *length > 0),
+        max_context_window: capabilities
+            .map(|can| can.train_context_length)
+            .filter(|length| *length > 0),
         meta: capabilities.map(|can| Meta {
             vocab_type: can.vocabulary_type,
             n_vocab: can.vocabulary,
