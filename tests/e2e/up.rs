@@ -9,6 +9,7 @@ use std::{
 
 use muster_proto::net::Address;
 use muster_tests::{Engine, Http, Running, binaries, engines::test_model, eventually, processes};
+use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -369,4 +370,21 @@ async fn a_bare_file_is_served_under_its_name_by_llama_cpp() {
         .await
         .ok();
     assert_eq!(answer["model"], "tiny-chat");
+    // Any name asks the model; who changes or removes it must name it.
+    let nobody = json!({"model": "gpt-4o", "model_name": "gpt-4o"});
+    for (method, path) in [
+        (Method::POST, "/v1/unload"),
+        (Method::POST, "/v1/load"),
+        (Method::POST, "/v1/delete"),
+        (Method::POST, "/api/pull"),
+        (Method::DELETE, "/api/delete"),
+    ] {
+        let reply = up.http().send(method, path, nobody.to_string()).await;
+        assert!(
+            matches!(reply.status.as_u16(), 404 | 422),
+            "{path}: {}",
+            reply.text
+        );
+    }
+    assert_eq!(up.http().get("/health?model=tiny-chat").await.status, 200);
 }

@@ -158,9 +158,9 @@ impl Driver {
     pub(super) fn by_id(&self, ask: &mut Ask) {
         let name = match ask {
             Ask::Ensure { wish, .. } => {
-                let other = self
-                    .meant(wish.model.as_str())
-                    .and_then(|id| ModelId::new(id).ok());
+                let name = wish.model.as_str();
+                let other = self.meant(name).or_else(|| self.of_any_name(name));
+                let other = other.and_then(|id| ModelId::new(id).ok());
                 wish.model = other.unwrap_or_else(|| wish.model.clone());
                 return;
             }
@@ -205,15 +205,19 @@ impl Driver {
         if self.catalogue.get(name).is_some() {
             return None;
         }
-        let known = spellings(name).find_map(|name| {
+        spellings(name).find_map(|name| {
             let entry = self.catalogue.get(&name).map(|entry| entry.model().id.as_str());
-            entry.or_else(|| self.own.aliases.get(&name).map(String::as_str))
-        });
-        known.or_else(|| {
-            self.catalogue
-                .of_any_name()
-                .map(|entry| entry.model().id.as_str())
+            entry.or_else(|| self.own.aliases.get(name.as_ref()).map(String::as_str))
         })
+    }
+
+    /// The id of the model that takes requests for a name that no model has.
+    fn of_any_name(&self, name: &str) -> Option<&str> {
+        let any = self
+            .catalogue
+            .of_any_name()
+            .map(|entry| entry.model().id.as_str());
+        any.filter(|_| self.catalogue.get(name).is_none())
     }
 
     /// Names of a model besides its id.

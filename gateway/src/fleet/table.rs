@@ -11,6 +11,7 @@
 //! Architecture invariant: pure; no clock, no connection.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
@@ -115,7 +116,10 @@ impl Table {
                 let wrong = format_args!("must not be longer than {LONGEST_NAME} bytes");
                 return Err(invalid("model", wrong));
             }
-            return Ok(self.known_as(name).unwrap_or_else(|| name.to_owned()));
+            let known = self.known_as(name).map(Cow::into_owned);
+            let any = || self.models().find(|summary| summary.any_name);
+            let meant = known.or_else(|| any().map(|summary| summary.id.clone()));
+            return Ok(meant.unwrap_or_else(|| name.to_owned()));
         }
         let only = |wanted: fn(&ModelSummary) -> bool| {
             let mut found = self.models().filter(|summary| wanted(summary));
@@ -135,11 +139,10 @@ impl Table {
         ))
     }
 
-    /// The name by which somebody here has what others call so.
-    fn known_as(&self, name: &str) -> Option<String> {
-        let known = spellings(name).find(|spelling| self.model(spelling).is_some());
-        let any = || self.models().find(|summary| summary.any_name);
-        known.or_else(|| any().map(|summary| summary.id.clone()))
+    /// The id or alias by which a model stands here that somebody calls `name`. A model that takes any name takes it for requests only: whoever
+    /// changes or removes a model must name it.
+    pub(crate) fn known_as<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
+        spellings(name).find(|spelling| self.model(spelling).is_some())
     }
 
     /// All models by id.

@@ -3,6 +3,8 @@
 //! Ollama's clients add a tag to every name without one. Lemonade's clients put a model's source before its name, or leave it out where it
 //! is clear. A look-up tries all spellings.
 
+use std::{borrow::Cow, iter};
+
 /// The tag that Ollama's clients add.
 pub const LATEST: &str = ":latest";
 /// The prefix of models that users registered.
@@ -10,12 +12,16 @@ pub const USER: &str = "user.";
 /// Prefixes that Lemonade's clients put before names which have none here.
 const SOURCES: [&str; 2] = ["builtin.", "extra."];
 
-/// The ids that a client may mean by `name`, best first; `name` itself is one of them.
-pub fn spellings(name: &str) -> impl Iterator<Item = String> {
+/// The names under which a model may stand that somebody calls `name`, best first: `name` itself is one. Each is made when it is asked for.
+pub fn spellings(name: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let bare = name.strip_suffix(LATEST).unwrap_or(name);
+    let registered = iter::once_with(move || Cow::Owned(format!("{USER}{bare}")));
     let unprefixed = SOURCES.iter().filter_map(move |source| bare.strip_prefix(source));
-    let first = [name.to_owned(), bare.to_owned(), format!("{USER}{bare}")];
-    first.into_iter().chain(unprefixed.map(str::to_owned))
+    [name, bare]
+        .into_iter()
+        .map(Cow::Borrowed)
+        .chain(registered)
+        .chain(unprefixed.map(Cow::Borrowed))
 }
 
 #[cfg(test)]

@@ -133,10 +133,9 @@ def manage(client: ollama.Client, name: str) -> None:
     assert client.chat(model=name, messages=MESSAGES, options=OPTIONS).done
     client.copy(name, "mine")
     assert client.chat(model="mine:latest", messages=MESSAGES, options=OPTIONS).done
-    assert client.delete("mine").status == "success"
-    assert client.delete(name).status == "success", "the name that the pull gave"
-    model = client.list().models[0].model
-    assert client.delete(model).status == "success"
+    assert client.delete("mine:latest").status == "success"
+    assert client.chat(model=name, messages=MESSAGES, options=OPTIONS).done, "only the further name went"
+    assert client.delete(name).status == "success"
     assert not client.list().models
     for refused in (lambda: client.push("mine"), lambda: client.create("mine", from_="other")):
         try:

@@ -2,11 +2,11 @@
 //!
 //! Architecture invariant: the controller does all of it (`muster.v1.Models`); here are names and forms only.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{borrow::Cow, convert::Infallible, sync::Arc};
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use http::StatusCode;
 use http_body::Frame;
 use http_body_util::StreamBody;
@@ -104,17 +104,13 @@ impl OllamaStatus {
     }
 }
 
-/// The repository and variant on Hugging Face that a name means.
-fn on_hub(name: &str) -> Option<&str> {
-    HUB.iter().find_map(|prefix| name.strip_prefix(prefix))
-}
-
 /// The pull of a model that Ollama's clients call `name`; `known`: the catalogue's name for it, if it has one.
-fn order(name: &str, known: Option<String>) -> PullModelRequest {
-    match (known, on_hub(name)) {
+fn order(name: String, known: Option<String>) -> PullModelRequest {
+    let checkpoint = HUB.iter().find_map(|prefix| name.strip_prefix(prefix));
+    match (known, checkpoint) {
         (None, Some(checkpoint)) => {
-            let own = checkpoint.rsplit('/').next().unwrap_or(checkpoint);
-            let model = format!("{USER}{own}");
+            // The whole name: clients go on to use it, and it is found without the `user.`.
+            let model = format!("{USER}{name}");
             let definition = ModelDefinition {
                 model: model.clone(),
                 checkpoint: checkpoint.to_owned(),
@@ -127,65 +123,46 @@ fn order(name: &str, known: Option<String>) -> PullModelRequest {
             }
         }
         (known, _) => PullModelRequest {
-            model: known.unwrap_or_else(|| name.to_owned()),
+            model: known.unwrap_or(name),
             definition: None,
         },
     }
 }
 
-/// The catalogue's id of a model by any name of it.
-fn id_of(app: &App, name: &str) -> Result<Option<String>, Error> {
+/// The id or alias of a model that a client calls `name`.
+fn known(app: &App, name: &str) -> Option<String> {
     let table = app.dispatcher.fleet.table();
-    let meant = table.meant(Some(name))?;
-    Ok(table.model(&meant).map(|summary| summary.id.clone()))
+    table.known_as(name).map(Cow::into_owned)
 }
 
 async fn pull(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
-    let body = PullBody::body(&request.body)?;
-    let ModelName(name) = body.model;
-    let request = order(&name, id_of(&app, &name)?);
-    let alias = request.definition.is_some().then(|| Alias {
-        alias: name,
-        model: request.model.clone(),
-    });
-    let pull = app.dispatcher.fleet.models().pull(request).await?;
-    if body.stream == Some(false) {
+    let PullBody {
+        model: ModelName(name),
+        stream,
+    } = PullBody::body(&request.body)?;
+    let known = known(&app, &name);
+    let pull = app.dispatcher.fleet.models().pull(order(name, known)).await?;
+    if stream == Some(false) {
         pull.done().await?;
-        named(&app, alias).await?;
         return Ok(reply::value(StatusCode::OK, &OllamaStatus::word("success")));
     }
-    Ok(lines(app, pull, alias))
-}
-
-/// Gives a model from the hub the name that the client will ask for.
-async fn named(app: &App, alias: Option<Alias>) -> Result<(), Error> {
-    match alias {
-        Some(alias) => app.dispatcher.fleet.models().set_alias(alias).await,
-        None => Ok(()),
-    }
+    Ok(lines(pull))
 }
 
 /// Streams a download as Ollama's lines.
-fn lines(app: Arc<App>, pull: Pull, alias: Option<Alias>) -> Response {
+fn lines(pull: Pull) -> Response {
     let first = stream::iter([line(&OllamaStatus::word("pulling manifest"))]);
-    let rest = stream::unfold(Some((app, pull, alias)), |state| async {
-        let (app, mut pull, alias) = state?;
-        let next = match pull.next().await {
-            Ok(Kind::Progress(progress)) => {
-                let text = line(&OllamaStatus::of(progress));
-                return Some((text, Some((app, pull, alias))));
-            }
-            Ok(Kind::Done(_)) => named(&app, alias).await,
-            Err(error) => Err(error),
-        };
-        let text = match next {
-            Ok(()) => line(&OllamaStatus::word("success")),
-            Err(Error { message: error, .. }) => line(&OllamaError { error: &error }),
-        };
-        Some((text, None))
+    let rest = stream::unfold(Some(pull), |pull| async {
+        let mut pull = pull?;
+        Some(match pull.next().await {
+            Ok(Kind::Progress(progress)) => (line(&OllamaStatus::of(progress)), Some(pull)),
+            Ok(Kind::Done(_)) => (line(&OllamaStatus::word("success")), None),
+            Err(Error { message: error, .. }) => (line(&OllamaError { error: &error }), None),
+        })
     });
-    let frames = futures::StreamExt::chain(first, rest);
-    let frames = futures::StreamExt::map(frames, |text| Ok::<_, Infallible>(Frame::data(text)));
+    let frames = first
+        .chain(rest)
+        .map(|text| Ok::<_, Infallible>(Frame::data(text)));
     reply::lines(StreamBody::new(frames))
 }
 
@@ -199,7 +176,7 @@ async fn copy(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
         source: ModelName(source),
         destination: ModelName(alias),
     } = CopyBody::body(&request.body)?;
-    let model = id_of(&app, &source)?.unwrap_or(source);
+    let model = id_of(&app, source);
     app.dispatcher
         .fleet
         .models()
@@ -210,19 +187,24 @@ async fn copy(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
 
 async fn delete(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
     let ModelName(name) = ShowBody::body(&request.body)?.model;
-    let aliased = {
-        let table = app.dispatcher.fleet.table();
-        let summary = table.model(&name);
-        summary.is_some_and(|summary| summary.aliases.contains(&name))
-    };
+    let name = known(&app, &name).unwrap_or(name);
     let models = app.dispatcher.fleet.models();
-    if aliased {
-        models.delete_alias(&name).await?;
-    } else {
-        let id = id_of(&app, &name)?.unwrap_or(name);
+    let id = id_of(&app, name.clone());
+    if id == name {
         models.delete(&id).await?;
+    } else {
+        models.delete_alias(&name).await?;
     }
     Ok(reply::ok(Bytes::new()))
+}
+
+/// The id of a model by any name of it; what nobody has stays what it is.
+fn id_of(app: &App, name: String) -> String {
+    let table = app.dispatcher.fleet.table();
+    let known = table
+        .known_as(&name)
+        .and_then(|known| table.model(&known).cloned());
+    known.map_or(name, |summary| summary.id.clone())
 }
 
 #[cfg(test)]
@@ -231,15 +213,15 @@ mod tests {
 
     #[test]
     fn a_name_of_hugging_face_is_registered_and_any_other_is_the_catalogues() {
-        let new = order("hf.co/o/n-GGUF:Q4_K_M", None);
+        let new = order("hf.co/o/n-GGUF:Q4_K_M".into(), None);
         let definition = new.definition.unwrap();
         assert_eq!(
             (new.model.as_str(), definition.checkpoint.as_str()),
-            ("user.n-GGUF:Q4_K_M", "o/n-GGUF:Q4_K_M")
+            ("user.hf.co/o/n-GGUF:Q4_K_M", "o/n-GGUF:Q4_K_M")
         );
-        let known = order("hf.co/o/n-GGUF:Q4_K_M", Some("user.n-GGUF:Q4_K_M".into()));
-        assert!(known.definition.is_none() && known.model == "user.n-GGUF:Q4_K_M");
-        assert_eq!(order("llama3", None).model, "llama3");
+        let known = order("hf.co/o/n-GGUF:Q4_K_M".into(), Some("user.mine".into()));
+        assert!(known.definition.is_none() && known.model == "user.mine");
+        assert_eq!(order("llama3".into(), None).model, "llama3");
     }
 
     #[test]

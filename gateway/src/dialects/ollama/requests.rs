@@ -123,7 +123,7 @@ body! {
     /// Ollama's request for a download.
     #[example {"model": "hf.co/unsloth/Phi-4-mini-instruct-GGUF:Q4_K_M"}]
     pub(super) struct PullBody as OllamaPullRequest {
-        /// Id in the catalogue, or `hf.co/ORG/NAME:VARIANT`, which becomes a user's model with that further name.
+        /// Id in the catalogue, or `hf.co/ORG/NAME:VARIANT`, which becomes a user's model: `user.` stands before the name.
         model | name: ModelName,
         /// Lines of JSON as it goes on, unless false.
         stream: Option<bool>,
