@@ -76,20 +76,21 @@ impl Progress {
     fn draw(&mut self, template: &'static str, what: &str, done: u64, total: Option<u64>) {
         // What was there before the first figure, or is done of another thing, says nothing about the speed.
         let begins = self.template != template || done < self.bar.position();
+        if !self.bar.is_hidden() {
+            self.bar.enable_steady_tick(TURN);
+        }
+        // Each of these may be drawn: figures of something else, or the old words beside them, never are.
+        if let Some(total) = total {
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(done);
+        self.bar.set_message(what.to_owned());
         if self.template != template
             && let Ok(style) = ProgressStyle::with_template(template)
         {
             self.bar.set_style(style.with_key("left", left));
             self.template = template;
         }
-        if !self.bar.is_hidden() {
-            self.bar.enable_steady_tick(TURN);
-        }
-        if let Some(total) = total {
-            self.bar.set_length(total);
-        }
-        self.bar.set_message(what.to_owned());
-        self.bar.set_position(done);
         if begins {
             self.bar.reset_elapsed();
         }
