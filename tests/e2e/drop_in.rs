@@ -67,13 +67,25 @@ async fn lacking(http: &Http, recorded: &Recorded) -> Vec<String> {
             reply.status, recorded.status, reply.text
         )];
     }
-    let answer = if recorded.body["stream"] == json!(true) {
+    let answer = if recorded.body["stream"] == json!(true) && recorded.status == 200 {
         events(&reply.text)
     } else {
         reply.json()
     };
     let mut ours = BTreeSet::new();
     shape(&answer, "", &mut ours);
+    if recorded.path == "/slots" {
+        // Seed 004 has one object where today's llama.cpp has a list of one.
+        ours.extend(
+            recorded
+                .shape
+                .iter()
+                .filter(|path| path.contains("next_token"))
+                .cloned(),
+        );
+    }
+    // Other names than its own a model has none; llama.cpp lists its own among them.
+    ours.insert("/data[]/aliases[]: string".to_owned());
     if recorded.body["return_progress"] == json!(true) {
         // Beside progress llama.cpp shows a token 0, which nobody generated.
         ours.extend(["first", "second"].map(|event| format!("/{event}/tokens[]: number")));
@@ -83,7 +95,18 @@ async fn lacking(http: &Http, recorded: &Recorded) -> Vec<String> {
 
 #[tokio::test]
 async fn nothing_that_clients_of_llama_server_read_is_missing() {
-    let up = Up::start("", &["--model", test_model("tiny-chat").to_str().unwrap()]).await;
+    let up = Up::start(
+        "",
+        &[
+            "--model",
+            test_model("tiny-chat").to_str().unwrap(),
+            "--ctx-size",
+            "512",
+            "--llamacpp-args",
+            "--slots",
+        ],
+    )
+    .await;
     let http = Http::new(&up.http);
     let turns = json!([{"role": "user", "content": "hi"}]);
     http.post(

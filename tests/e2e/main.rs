@@ -31,6 +31,7 @@ mod folders;
 mod frozen;
 mod kills;
 mod llamacpp;
+mod llamacpp_clients;
 mod memory;
 mod minilm;
 mod places;

@@ -16,10 +16,15 @@ from typing import Any, Iterator
 
 TURNS = [{"role": "user", "content": "hi"}]
 ANSWER = {"role": "assistant", "content": "yo"}
+LONG = "word " * 900
 FEW = {"messages": TURNS, "max_tokens": 2}
 CASES: list[tuple[str, str, Any]] = [
     ("GET", "/health", None),
     ("GET", "/v1/health", None),
+    ("GET", "/props", None),
+    ("GET", "/models", None),
+    ("GET", "/v1/models", None),
+    ("GET", "/slots", None),
     ("POST", "/completion", {"prompt": "hi", "n_predict": 2, "seed": 3}),
     ("POST", "/completions", {"prompt": "hi", "n_predict": 2, "model": "gpt-4o"}),
     ("POST", "/completion", {"prompt": "hi", "n_predict": 2, "stream": True}),
@@ -28,6 +33,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("POST", "/completion", {"prompt": {"prompt_string": "hi"}, "n_predict": 1}),
     ("POST", "/completion", {"n_predict": 1}),
     ("POST", "/completion", {"prompt": "a", "n_predict": "x"}),
+    ("POST", "/completion", {"prompt": LONG}),
+    ("POST", "/completion", {"prompt": LONG, "stream": True}),
     ("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 2}),
     ("POST", "/v1/chat/completions", FEW),
     ("POST", "/chat/completions", FEW),
@@ -94,7 +101,7 @@ def main() -> None:
     recorded = []
     for method, path, body in CASES:
         status, text = ask(sys.argv[1], method, path, body)
-        streamed = bool(body) and body.get("stream") is True
+        streamed = bool(body) and body.get("stream") is True and status == 200
         answer = events(text) if streamed else json.loads(text)
         recorded.append(
             {"method": method, "path": path, "body": body, "status": status, "shape": sorted(set(shape(answer)))}

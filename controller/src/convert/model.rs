@@ -166,6 +166,7 @@ pub(crate) fn summary(
         autoload: model.autoload,
         aliases,
         any_name,
+        ..v1::ModelSummary::default()
     }
 }
 

@@ -23,6 +23,13 @@ pub(super) struct Folders {
     refused: BTreeSet<String>,
 }
 
+impl Folders {
+    /// Whether a model is theirs.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.own.contains_key(id)
+    }
+}
+
 impl Driver {
     /// Looks at folders again, if there are any.
     pub(super) fn folders_due(&mut self) {

@@ -97,7 +97,7 @@ impl Instance {
 fn shown(status: &v1::InstanceStatus) -> impl PartialEq {
     (
         status.state,
-        status.capabilities,
+        status.capabilities.clone(),
         status.backend_url.clone(),
         (status.target_inflight, status.queue_limit),
     )
@@ -270,7 +270,7 @@ impl Mirror {
             state: stage::route_state(state).into(),
             target_inflight: status.target_inflight,
             queue_limit: status.queue_limit,
-            capabilities: status.capabilities,
+            capabilities: status.capabilities.clone(),
         })
     }
 

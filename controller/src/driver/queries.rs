@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{DeviceKind, InstanceId};
-use muster_policy::{DeviceView, ModelView};
+use muster_policy::{DeviceView, Limit, ModelView};
 use muster_proto::v1;
 
 use super::{Driver, inbox::Query};
@@ -114,9 +114,24 @@ impl Driver {
                 .catalogue
                 .of_any_name()
                 .is_some_and(|any| any.model().id == entry.model().id);
+            let source = self.source_of(entry);
             let names = (self.aliases_of(&id), any);
-            self.routes
-                .put_model(convert::model::summary(model, kinds, entry, names));
+            let summary = v1::ModelSummary {
+                source: source.into(),
+                ..convert::model::summary(model, kinds, entry, names)
+            };
+            self.routes.put_model(summary);
+        }
+    }
+
+    fn source_of(&self, entry: &Entry) -> v1::ModelSource {
+        let model = entry.model();
+        if model.registered.is_some() {
+            v1::ModelSource::User
+        } else if self.folders.has(model.id.as_str()) {
+            v1::ModelSource::Folder
+        } else {
+            v1::ModelSource::Configuration
         }
     }
 
@@ -233,6 +248,15 @@ impl Driver {
         views.iter().map(show).collect()
     }
 
+    /// Models of each type that may be loaded at once on a host.
+    fn limits(&self) -> Vec<i32> {
+        let number = |limit: &Limit| match limit {
+            Limit::Unlimited => -1,
+            Limit::AtMost(most) => i32::try_from(most.get()).unwrap_or(i32::MAX),
+        };
+        self.config.policy.limits.per_type.iter().map(number).collect()
+    }
+
     fn counters(&self) -> v1::GetStatsResponse {
         v1::GetStatsResponse {
             epoch: *self.epoch.borrow(),
@@ -245,6 +269,7 @@ impl Driver {
             workers: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
             policy_steps: self.stats.policy_steps,
             troubles: self.writer.troubles().borrow().clone(),
+            max_loaded_models: self.limits(),
         }
     }
 }

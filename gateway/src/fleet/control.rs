@@ -7,9 +7,9 @@ use muster_proto::{
     MAX_MESSAGE_BYTES, StatusExt as _,
     net::Channel,
     v1::{
-        DeviceStatus, GetModelRequest, ListDevicesRequest, ListModelsRequest, ListWorkersRequest,
-        LoadModelEvent, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest, UnpinModelRequest,
-        WorkerStatus, control_client::ControlClient, load_model_event::Kind,
+        DeviceStatus, GetModelRequest, GetStatsRequest, ListDevicesRequest, ListModelsRequest,
+        ListWorkersRequest, LoadModelEvent, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest,
+        UnpinModelRequest, WorkerStatus, control_client::ControlClient, load_model_event::Kind,
     },
 };
 use tonic::{Response, Status, Streaming};
@@ -53,6 +53,13 @@ impl Control {
         };
         let answer = self.0.list_models(request).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().models)
+    }
+
+    /// Models of each type that may be loaded at once on a host, in the order of [`ModelType::ALL`](muster_core::ModelType::ALL); -1 = no limit.
+    pub(crate) async fn limits(mut self) -> Result<Vec<i32>, Error> {
+        let answer = self.0.get_stats(GetStatsRequest {}).await;
+        let stats = answer.map_err(|status| error(&status))?.into_inner();
+        Ok(stats.max_loaded_models)
     }
 
     /// The model with this id.

@@ -139,6 +139,11 @@ impl Table {
         ))
     }
 
+    /// Whether a model has this id.
+    pub(crate) fn has_id(&self, id: &str) -> bool {
+        self.models.contains_key(id)
+    }
+
     /// The id or alias by which a model stands here that somebody calls `name`. A model that takes any name takes it for requests only: whoever
     /// changes or removes a model must name it.
     pub(crate) fn known_as<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {

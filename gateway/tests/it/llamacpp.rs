@@ -205,6 +205,50 @@ async fn without_a_loaded_model_one_of_several_must_be_named_and_nothing_is_load
         (status.as_u16(), &list["data"][0]["status"]["value"]),
         (200, &json!("unloaded"))
     );
+    assert!(list.get("models").is_none(), "{list}");
+}
+
+#[tokio::test]
+async fn without_a_name_properties_are_the_routers_where_several_models_are() {
+    let controller = Controller::start(Said {
+        epoch: 1,
+        models: vec![model("cold"), model("colder")],
+        limits: vec![3, 1, 1, 1, 1],
+        ..Said::default()
+    })
+    .await;
+    let gateway = Gateway::start(&controller.address).await;
+    let (status, props) = gateway.get("/props").await;
+    assert_eq!((status.as_u16(), &props["role"]), (200, &json!("router")));
+    assert_eq!(
+        (&props["max_instances"], &props["models_autoload"]),
+        (&json!(3), &json!(true))
+    );
+    // Of a model there are only those of its engine.
+    let (status, _) = gateway.get("/props?model=cold").await;
+    assert_eq!(status, 409);
+    assert!(controller.heard().wishes.is_empty());
+}
+
+#[tokio::test]
+async fn the_only_model_sleeps_while_it_is_not_loaded() {
+    let controller = Controller::start(Said {
+        epoch: 1,
+        models: vec![v1::ModelSummary {
+            downloaded: true,
+            ctx_size: 256,
+            ..model("only")
+        }],
+        ..Said::default()
+    })
+    .await;
+    let gateway = Gateway::start(&controller.address).await;
+    let (status, props) = gateway.get("/props").await;
+    assert_eq!((status.as_u16(), &props["is_sleeping"]), (200, &json!(true)));
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 256);
+    assert!(controller.heard().wishes.is_empty());
+    let (_, list) = gateway.get("/models").await;
+    assert_eq!(list["models"][0]["name"], "only");
 }
 
 #[tokio::test]

@@ -196,13 +196,20 @@ extern "C" int ms_model_info(const ms_model * m, ms_sink sink, void * user, char
         info["template_error"] = m->template_error;
         const char * rerank  = llama_model_chat_template(m->model, "rerank");
         info["rerank_template"] = std::string(rerank != nullptr ? rerank : "");
+        auto caps = common_json::object();
         bool tools = false;
-        if (m->templates && !m->builtin) {
-            const auto caps = common_chat_templates_get_caps(m->templates.get());
-            const auto it   = caps.find("supports_tools");
-            tools = it != caps.end() && it->second;
+        if (m->templates) {
+            for (const auto & [name, can] : common_chat_templates_get_caps(m->templates.get())) {
+                caps[name] = can;
+                tools = tools || (can && !m->builtin && name == "supports_tools");
+            }
         }
         info["tools"] = tools;
+        info["template_caps"] = caps;
+        info["file_type"]     = std::string(llama_ftype_name(llama_model_ftype(m->model)));
+        const auto text = [&](llama_token token) { return token < 0 ? std::string() : std::string(llama_vocab_get_text(m->vocab, token)); };
+        info["bos_text"]      = text(llama_vocab_bos(m->vocab));
+        info["eos_text"]      = text(llama_vocab_eos(m->vocab));
         auto meta = common_json::object();
         for (int32_t i = 0, n = llama_model_meta_count(m->model); i < n; i++) {
             char key[256]; char value[512];

@@ -63,6 +63,12 @@ pub(crate) struct ModelInfo {
     pub(crate) chat: bool,
     /// The chat template describes tools.
     pub(crate) tools: bool,
+    /// What the chat template can express, by llama.cpp's names.
+    pub(crate) template_caps: std::collections::HashMap<String, bool>,
+    /// How the weights are stored.
+    pub(crate) file_type: String,
+    pub(crate) bos_text: String,
+    pub(crate) eos_text: String,
     pub(crate) template: String,
     pub(crate) template_error: String,
     pub(crate) rerank_template: String,

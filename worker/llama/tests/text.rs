@@ -578,7 +578,7 @@ async fn a_context_longer_than_the_model_was_trained_on_is_capped() {
             ..settings(file)
         })
         .await;
-        let capabilities = engine.description.capabilities.unwrap();
+        let capabilities = engine.description.capabilities.as_ref().unwrap();
         assert_eq!(capabilities.train_context_length, 4096);
         assert_eq!(capabilities.context_length, 4096, "{file}");
         let mut session = engine.session().await;

@@ -27,7 +27,7 @@ fn norm(vector: &[f32]) -> f32 {
 #[tokio::test]
 async fn embeddings_are_pooled_normalised_and_do_not_depend_on_company() {
     let mut engine = Engine::with(embedding()).await;
-    let capabilities = engine.description.capabilities.unwrap();
+    let capabilities = engine.description.capabilities.clone().unwrap();
     assert!(capabilities.embed && !capabilities.generate);
     let mut session = engine.session().await;
     let texts: Vec<String> = (0..40)
@@ -201,7 +201,7 @@ async fn vectors_that_no_message_could_carry_are_refused_before_they_are_compute
     })
     .await;
     let mut session = engine.session().await;
-    let width = engine.description.capabilities.unwrap().embedding_length as usize;
+    let width = engine.description.capabilities.as_ref().unwrap().embedding_length as usize;
     let of = |count: usize| EmbedRequest {
         inputs: vec![token_prompt(vec![7; 500]); count],
         ..Default::default()

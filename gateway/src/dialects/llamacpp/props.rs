@@ -5,19 +5,27 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use muster_proto::v1::{EngineDescription, SequencePhase, SequenceState};
-use serde_json::{Value, json};
+use muster_core::Code;
+use muster_proto::v1::{
+    Capabilities, EngineDescription, ModelStatus, ModelSummary, SequencePhase, SequenceState,
+};
+use serde_json::{Map, Value, json};
 
 use super::{router, schema::engine::Props, settings::generation_settings};
 use crate::web::{
     App,
     access::{Access, Caller},
-    engine::EngineQuery,
+    engine::{Engine, EngineQuery},
     extract::Query,
     reply::{self, Refusal},
     route::Route,
     run::ClientRequest,
 };
+
+/// llama.cpp's own name for the place of an image in a prompt.
+const MEDIA_MARKER: &str = "<__media__>";
+/// Largest description of a `llama-server` that is read, in bytes: most of it is the chat template.
+const LONGEST: usize = 4 << 20;
 
 /// Whether a sequence serves a request.
 pub(super) fn is_busy(sequence: &SequenceState) -> bool {
@@ -52,10 +60,11 @@ fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
     json!({
         "id": sequence.id,
         "id_task": if busy { json!(sequence.handle) } else { json!(-1) },
-        "n_ctx": description.capabilities.unwrap_or_default().context_length,
+        "n_ctx": description.capabilities.as_ref().map_or(0, |can| can.context_length),
         "speculative": speculative(description),
         "is_processing": busy,
         "n_prompt_tokens": sequence.prompt_tokens,
+        "n_prompt_tokens_processed": sequence.prompt_tokens.saturating_sub(sequence.cached_tokens),
         "n_prompt_tokens_cache": sequence.cached_tokens,
         "params": generation_settings(
             &sequence.request.clone().unwrap_or_default(),
@@ -84,7 +93,7 @@ fn speculative(description: &EngineDescription) -> bool {
 pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/props", Access::Open, get)
-            .summary("Properties of a model that is loaded")
+            .summary("Properties of a model that is loaded; of the router, where there are several and none is named")
             .names_engine()
             .answers::<Props>("As llama.cpp shows them.")
             .refuses("The model is not loaded.")
@@ -101,28 +110,100 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// What a loaded model's engine is set to.
+/// What a loaded model's engine is set to. Where no model is named and there are several, what the router is set to, beside those of the only loaded
+/// model if there is one. The only model is also shown while it is not loaded: llama.cpp's server does not wake up for this.
 async fn get(State(app): State<Arc<App>>, Query(query): Query<EngineQuery>) -> Result<Response, Refusal> {
-    let mut engine = query.engine(&app)?;
+    let unnamed = query.model.as_ref().is_none_or(String::is_empty);
+    let (meant, several) = {
+        let table = app.dispatcher.fleet.table();
+        let meant = table.meant(None).ok();
+        let meant = meant.and_then(|name| table.model(&name).cloned());
+        (meant.filter(|_| unnamed), table.models().nth(1).is_some())
+    };
+    let router = if unnamed && several {
+        router::props(&app).await
+    } else {
+        Map::new()
+    };
+    let mut shown = match &meant {
+        None if unnamed && several => Map::new(),
+        Some(summary) if summary.status() == ModelStatus::Unloaded => asleep(summary),
+        Some(_) | None => of_engine(query.engine(&app)?).await?,
+    };
+    for (key, value) in router {
+        shown.entry(key).or_insert(value);
+    }
+    Ok(reply::value(StatusCode::OK, &shown))
+}
+
+/// What an engine says of itself, and what our own engine's description comes to.
+async fn of_engine(mut engine: Engine) -> Result<Map<String, Value>, Refusal> {
     if engine.speaks_http() {
-        return engine.forward(Method::GET, "/props", Bytes::new()).await;
+        let answer = engine.forward(Method::GET, "/props", Bytes::new()).await?;
+        let body = axum::body::to_bytes(answer.into_body(), LONGEST).await;
+        let read = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
+        return read.ok_or_else(|| {
+            Code::RuntimeError
+                .error("the engine did not answer with its properties")
+                .into()
+        });
     }
     let description = engine.describe().await?;
-    let can = description.capabilities.unwrap_or_default();
+    let can = description.capabilities.clone().unwrap_or_default();
+    let on = |flag: &str| {
+        let settings = description.settings.as_ref();
+        settings.is_some_and(|settings| settings.args.iter().any(|word| word == flag))
+    };
+    let of_engine = json!({
+        "total_slots": description.sequences.len(),
+        "model_ftype": can.file_type,
+        "modalities": {"vision": can.vision, "video": false, "audio": can.audio},
+        "endpoint_slots": on("--slots"),
+        "endpoint_props": on("--props"),
+        "endpoint_metrics": on("--metrics"),
+        "chat_template": description.chat_template,
+        "chat_template_caps": description.chat_template_caps,
+        "bos_token": description.bos_token,
+        "eos_token": description.eos_token,
+        "build_info": description.engine,
+        "is_sleeping": false,
+    });
+    let mut shown = of_model(&engine.summary, &description);
+    shown.extend(of_engine.as_object().cloned().unwrap_or_default());
+    Ok(shown)
+}
+
+/// A model that is not loaded and would be for the next request, as llama.cpp shows one that sleeps.
+fn asleep(summary: &ModelSummary) -> Map<String, Value> {
+    let description = EngineDescription {
+        capabilities: Some(Capabilities {
+            context_length: summary.ctx_size,
+            ..Capabilities::default()
+        }),
+        ..EngineDescription::default()
+    };
+    let mut shown = of_model(summary, &description);
+    shown.insert("is_sleeping".to_owned(), true.into());
+    shown
+}
+
+/// What is known of a model whether it is loaded or not.
+fn of_model(summary: &ModelSummary, description: &EngineDescription) -> Map<String, Value> {
     let idle = SequenceState {
         phase: SequencePhase::Idle.into(),
         ..SequenceState::default()
     };
-    let body = json!({
-        "default_generation_settings": slot(&description, &idle),
-        "total_slots": description.sequences.len(),
-        "model_alias": engine.summary.id,
-        "model_path": engine.summary.checkpoint,
-        "modalities": {"vision": can.vision, "audio": can.audio},
-        "chat_template": description.chat_template,
-        "build_info": description.engine,
+    let shown = json!({
+        "default_generation_settings": slot(description, &idle),
+        "model_alias": summary.id,
+        "model_path": summary.checkpoint,
+        // What stands for an image in a prompt of a model that takes some; a `llama-server` makes one up for itself.
+        "media_marker": MEDIA_MARKER,
+        "ui": false,
+        "ui_settings": {},
+        "cors_proxy_enabled": false,
     });
-    Ok(reply::value(StatusCode::OK, &body))
+    shown.as_object().cloned().unwrap_or_default()
 }
 
 /// Changes nothing yet, as llama.cpp's own (seed 004: "Options: none yet").

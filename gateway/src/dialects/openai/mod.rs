@@ -1,8 +1,9 @@
 //! OpenAI's routes (seeds 000 and 004), the same under each prefix.
 
 mod echo;
+pub(super) mod listing;
 mod media;
-mod models;
+pub(super) mod models;
 pub(crate) mod render;
 pub(super) mod requests;
 pub(super) mod schema;

@@ -8,6 +8,7 @@ use muster_proto::v1::{Model as WireModel, ModelSummary};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::listing::{Short, Standing};
 use crate::{
     dispatch::unknown_model,
     fleet::table::{Table, is_loaded},
@@ -23,15 +24,15 @@ use crate::{
 
 /// A model of the catalogue.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Model {
+pub(in crate::dialects) struct Model {
     /// Id in the catalogue.
-    id: String,
+    pub(in crate::dialects) id: String,
     /// The word `model`.
     object: &'static str,
     /// Unix time in seconds; stable over restarts.
     created: i64,
-    /// The word `lemonade`.
-    owned_by: &'static str,
+    /// The word `lemonade`; on llama.cpp's own route `llamacpp`.
+    pub(in crate::dialects) owned_by: &'static str,
     /// `ORG/NAME:VARIANT` or `ORG/NAME` on the hub, or an absolute path.
     checkpoint: String,
     /// Software and kind of device, for example `llamacpp`.
@@ -58,6 +59,9 @@ pub(super) struct Model {
     /// llama.cpp's description; only while the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<Meta>,
+    /// How the model stands, as llama.cpp's router shows it.
+    #[serde(flatten)]
+    pub(in crate::dialects) standing: Standing,
 }
 
 /// llama.cpp's description of a loaded model.
@@ -80,6 +84,9 @@ struct Meta {
     n_params: u64,
     /// Size of the model's files in bytes.
     size: u64,
+    /// How the weights are stored, for example `Q4_K - Medium`; absent if the engine does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ftype: Option<String>,
 }
 
 /// The models of the catalogue.
@@ -90,6 +97,9 @@ pub(super) struct List {
     object: &'static str,
     /// Models in the order of their ids.
     data: Vec<Model>,
+    /// Of a single model, llama.cpp's own short form of it; absent where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    models: Vec<Short>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -137,7 +147,16 @@ async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response
         );
         data.sort_by(|a, b| a.id.cmp(&b.id));
     }
-    reply::value(StatusCode::OK, &List { object: "list", data })
+    let models = match data.as_slice() {
+        [only] => vec![Short::of(&only.id, &only.standing)],
+        [] | [..] => Vec::new(),
+    };
+    let list = List {
+        object: "list",
+        data,
+        models,
+    };
+    reply::value(StatusCode::OK, &list)
 }
 
 async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
@@ -172,7 +191,7 @@ fn suggestion(table: &Table, found: WireModel) -> Model {
     model(table, &summary)
 }
 
-fn model(table: &Table, summary: &ModelSummary) -> Model {
+pub(in crate::dialects) fn model(table: &Table, summary: &ModelSummary) -> Model {
     let capabilities = table
         .targets(&summary.id)
         .iter()
@@ -219,7 +238,9 @@ fn model(table: &Table, summary: &ModelSummary) -> Model {
                 .find(|length| *length > 0),
             n_params: can.parameters,
             size: summary.size_bytes,
+            ftype: Some(can.file_type.clone()).filter(|name| !name.is_empty()),
         }),
+        standing: Standing::of(summary, capabilities),
     }
 }
 

@@ -145,7 +145,10 @@ async fn what_is_shown_of_an_engine_is_as_the_document_says() {
         post("/lora-adapters", json!([]))
             .at("/lora-adapters?model=m")
             .is(501),
+        get("/props"),
         get("/models"),
+        post("/models", json!({"model": "cold"})).is(400),
+        post("/models", json!({"model": ""})).is(400),
         post("/models/load", json!({"model": "cold"})),
         post("/models/load", json!({})).is(400),
         post("/models/unload", json!({"model": "m"})),

@@ -36,6 +36,8 @@ pub struct Said {
     pub catalogue: Vec<v1::Model>,
     pub devices: Vec<v1::DeviceStatus>,
     pub workers: Vec<v1::WorkerStatus>,
+    /// Models of each type that may be loaded at once.
+    pub limits: Vec<i32>,
     /// The answer to every load, once there is one.
     pub load: Option<Result<v1::Model, Error>>,
     /// Models that a load evicts first.
@@ -336,6 +338,10 @@ impl v1::control_server::Control for Service {
         &self,
         _: Request<v1::GetStatsRequest>,
     ) -> Result<Response<v1::GetStatsResponse>, Status> {
-        absent()
+        let max_loaded_models = self.0.said.borrow().limits.clone();
+        Ok(Response::new(v1::GetStatsResponse {
+            max_loaded_models,
+            ..v1::GetStatsResponse::default()
+        }))
     }
 }

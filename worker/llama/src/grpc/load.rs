@@ -277,6 +277,7 @@ fn describe(
             vocabulary: narrow(info.n_vocab),
             hidden_length: narrow(info.n_embd),
             vocabulary_type: Some(info.vocab_type),
+            file_type: info.file_type.clone(),
         }),
         sequences: Vec::new(),
         iterations: 0,
@@ -288,5 +289,8 @@ fn describe(
             String::new()
         },
         sampling: generate.then(|| info.sampling.clone()),
+        chat_template_caps: info.template_caps.clone(),
+        bos_token: info.bos_text.clone(),
+        eos_token: info.eos_text.clone(),
     }
 }

@@ -177,6 +177,7 @@ pub(super) async fn description(
         vocabulary: meta.n_vocab,
         hidden_length: meta.n_embd,
         vocabulary_type: meta.vocab_type,
+        file_type: props.model_ftype.clone(),
     };
     let mut effective = settings.clone();
     effective.ctx_size = props.default_generation_settings.n_ctx;

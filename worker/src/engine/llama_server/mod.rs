@@ -92,7 +92,7 @@ impl LlamaServer {
                 .map_err(LoadFailure::Said)
         };
         let (description, process) = started.finish(&launch, work).await?;
-        let capabilities = description.capabilities.unwrap_or_default();
+        let capabilities = description.capabilities.clone().unwrap_or_default();
         let job = Job {
             http: http.clone(),
             context: capabilities.context_length,

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "read by the derive only")]
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -14,18 +16,48 @@ use crate::translate::parameters::SamplingShown;
 pub(in crate::dialects::llamacpp) struct Props {
     /// The settings of a request that says nothing.
     default_generation_settings: LlamaCppSlot,
-    /// Sequences that it works on at once.
-    total_slots: u32,
+    /// Sequences that it works on at once; absent while it is not loaded.
+    total_slots: Option<u32>,
     /// Id in the catalogue.
     model_alias: Option<String>,
     /// File of the model; from the hub, `ORG/NAME:VARIANT`.
     model_path: String,
     /// What it takes beside text.
     modalities: Option<LlamaCppModalities>,
+    /// How the weights are stored.
+    model_ftype: Option<String>,
+    /// What stands for an image in a prompt.
+    media_marker: Option<String>,
     /// The model's template, in Jinja.
-    chat_template: String,
-    /// Name and version of the engine.
-    build_info: String,
+    chat_template: Option<String>,
+    /// What the template can express.
+    chat_template_caps: Option<HashMap<String, bool>>,
+    /// The token that begins a text.
+    bos_token: Option<String>,
+    /// The token that ends a text.
+    eos_token: Option<String>,
+    /// `slots` is switched on.
+    endpoint_slots: Option<bool>,
+    /// `POST /props` is switched on.
+    endpoint_props: Option<bool>,
+    /// `metrics` is switched on.
+    endpoint_metrics: Option<bool>,
+    /// The model is not loaded, and the next request loads it.
+    is_sleeping: Option<bool>,
+    /// llama.cpp's own page; Muster's is another.
+    ui: Option<bool>,
+    /// Settings of llama.cpp's own page: none.
+    ui_settings: Option<Value>,
+    /// llama.cpp's proxy for its page: none.
+    cors_proxy_enabled: Option<bool>,
+    /// Name and version of the engine; of the router, Muster's.
+    build_info: Option<String>,
+    /// The word `router`, where there are several models and none is named.
+    role: Option<String>,
+    /// Models of one type that may be loaded at once; 0 = no limit. Of the router only.
+    max_instances: Option<i32>,
+    /// Whether a request loads its model. Of the router only.
+    models_autoload: Option<bool>,
 }
 
 /// Kinds of input beside text.
@@ -33,6 +65,8 @@ pub(in crate::dialects::llamacpp) struct Props {
 pub(in crate::dialects::llamacpp) struct LlamaCppModalities {
     /// Images.
     vision: bool,
+    /// Films.
+    video: Option<bool>,
     /// Sound.
     audio: bool,
 }
@@ -54,7 +88,7 @@ pub(in crate::dialects::llamacpp) struct LlamaCppSlot {
     n_prompt_tokens: Option<u32>,
     /// Tokens of the prompt that were still there.
     n_prompt_tokens_cache: Option<u32>,
-    /// Tokens of the prompt read so far; of a `llama-server` only.
+    /// Tokens of the prompt that had to be read.
     n_prompt_tokens_processed: Option<u32>,
     /// Settings of the request, defaults filled in. A `llama-server` shows none before its first request.
     params: Option<GenerationSettings>,
