@@ -1,12 +1,14 @@
 //! Clients of llama.cpp's server: its own tests' in Python (`sdk/llama_cpp_client.py`), against a single model and against several.
 
-use std::{fs, process::Command};
+use std::{fs, process::Command, time::Duration};
 
 use muster_proto::net::Address;
 use muster_tests::{
-    Engine, Hub, Stack,
+    Engine, Http, Hub, Stack,
     engines::{required, test_model},
+    eventually,
 };
+use serde_json::json;
 
 use crate::{clients::run, up::Up};
 
@@ -44,4 +46,58 @@ async fn llama_cpps_client_downloads_loads_and_deletes_through_the_router() {
         .await;
     let model = format!("{REPO}:Q8_0");
     client(&["router"], stack.gateway_address(), &[&model]).await;
+}
+
+/// llama.cpp's router, started as its README starts it: a folder, a file of presets and a limit.
+#[tokio::test]
+async fn models_come_from_llama_cpps_folder_and_presets() {
+    let folder = tempfile::tempdir().unwrap();
+    let below = folder.path().join("models");
+    fs::create_dir(&below).unwrap();
+    fs::copy(test_model("tiny-chat"), below.join("lying-here.gguf")).unwrap();
+    let preset = folder.path().join("models.ini");
+    let text = format!(
+        "version = 1\n[*]\nc = 512\n[mine]\nmodel = {}\nalias = my-own, first\nnp = 2\ntags = small\n[other]\nmodel = {}\n",
+        test_model("tiny-chat").display(),
+        test_model("tiny-chat-b").display()
+    );
+    fs::write(&preset, text).unwrap();
+    let paths = [&below, &preset].map(|path| path.to_str().unwrap().to_owned());
+    let up = Up::start(
+        "",
+        &[
+            "--models-dir",
+            &paths[0],
+            "--models-preset",
+            &paths[1],
+            "--models-max",
+            "2",
+        ],
+    )
+    .await;
+    let http = Http::new(&up.http);
+    let listed = async || {
+        let list = http.get("/models").await.ok();
+        let rows = list["data"].as_array().cloned().unwrap_or_default();
+        let ids: Vec<_> = rows.iter().map(|row| row["id"].clone()).collect();
+        if ids == ["lying-here", "mine", "other"] {
+            Ok(rows)
+        } else {
+            Err(ids)
+        }
+    };
+    let (rows, _) = eventually("all models are listed", Duration::from_secs(30), listed).await;
+    assert_eq!(
+        (&rows[0]["source"], &rows[1]["source"]),
+        (&json!("models_dir"), &json!("preset"))
+    );
+    assert_eq!(
+        (&rows[1]["aliases"], &rows[1]["tags"]),
+        (&json!(["my-own", "first"]), &json!(["small"]))
+    );
+    assert_eq!(http.get("/props").await.ok()["max_instances"], 2);
+    let asked = json!({"model": "first", "prompt": "a", "n_predict": 1});
+    let answer = http.post("/completion", &asked).await.ok();
+    assert_eq!(answer["generation_settings"]["n_ctx"], 512);
+    assert_eq!(http.get("/props?model=my-own").await.ok()["total_slots"], 2);
 }

@@ -195,6 +195,13 @@ impl Catalogue {
         &self.entries
     }
 
+    /// The id of the model that the configuration gives a further name.
+    pub(crate) fn aliased(&self, name: &str) -> Option<&str> {
+        let named = |entry: &&Entry| entry.model.aliases.iter().any(|alias| alias == name);
+        let found = self.entries.iter().find(named)?;
+        Some(found.model.id.as_str())
+    }
+
     /// One entry.
     pub(crate) fn get(&self, id: &str) -> Option<&Entry> {
         self.entries.get(*self.places.get(id)?)

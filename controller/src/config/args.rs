@@ -19,7 +19,7 @@ const OPERATORS: &str = "127.0.0.1:8100";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "muster-controller", version)]
 pub struct Options {
-    /// Configuration file (TOML); several are merged, later ones override.
+    /// Configuration file: TOML, JSON (.json) or presets of llama.cpp's router (.ini); several are merged, later ones override.
     #[arg(long = "config", value_name = "FILE", env = "MUSTER_CONTROLLER_CONFIG")]
     pub config: Vec<PathBuf>,
     /// Address for workers and gateways: unix:PATH, or HOST:PORT with --token-file. Operators can use it as well.
@@ -56,6 +56,9 @@ pub struct Options {
         allow_hyphen_values = true
     )]
     pub llamacpp_args: Option<String>,
+    /// Folder whose GGUF files are models, watched and only read; may be given several times.
+    #[arg(long, value_name = "DIR", env = "MUSTER_MODELS_DIR", value_delimiter = ',')]
+    pub models_dir: Vec<PathBuf>,
     /// Log level: critical, error, warning, info, debug or trace. RUST_LOG overrides it.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "MUSTER_LOG_LEVEL")]
     pub log_level: LogLevel,
@@ -104,7 +107,8 @@ impl Options {
             self.ctx_size,
             self.llamacpp.as_deref(),
             self.llamacpp_args.as_deref(),
-        )
+        )?
+        .with_models_dirs(&self.models_dir)
     }
 
     /// `--max-loaded-models`, if given.

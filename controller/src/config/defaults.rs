@@ -1,5 +1,7 @@
-//! `--ctx-size`, `--llamacpp` and `--llamacpp-args`: settings for models that set none themselves. A model's own definition overrides them
-//! (controller/README.md, Settings).
+//! What the command line says beside files: `--ctx-size`, `--llamacpp` and `--llamacpp-args`, settings for models that set none themselves (a
+//! model's own definition overrides them: controller/README.md, Settings), and `--models-dir`.
+
+use std::path::PathBuf;
 
 use muster_core::DeviceKind;
 
@@ -12,6 +14,8 @@ pub struct Defaults {
     pub(super) llamacpp_device: Option<DeviceKind>,
     /// `--llamacpp-args`, one word each.
     pub(super) llamacpp_args: Vec<String>,
+    /// `--models-dir`: folders whose GGUF files are models, beside the configured ones.
+    pub(super) models_dirs: Vec<PathBuf>,
 }
 
 /// Backends of llama.cpp that `--llamacpp` accepts (seed 000).
@@ -40,6 +44,22 @@ impl Defaults {
             ctx_size: ctx_size.unwrap_or_default(),
             llamacpp_device,
             llamacpp_args,
+            models_dirs: Vec::new(),
+        })
+    }
+
+    /// With folders whose GGUF files are models.
+    ///
+    /// # Errors
+    /// One is no directory.
+    pub fn with_models_dirs(self, folders: &[PathBuf]) -> Result<Self, String> {
+        let absolute = |folder: &PathBuf| std::path::absolute(folder).ok().filter(|folder| folder.is_dir());
+        let read = |folder| {
+            absolute(folder).ok_or_else(|| format!("--models-dir: {} is no directory", folder.display()))
+        };
+        Ok(Self {
+            models_dirs: folders.iter().map(read).collect::<Result<_, _>>()?,
+            ..self
         })
     }
 }

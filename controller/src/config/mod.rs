@@ -1,4 +1,4 @@
-//! Configuration from several files in TOML (or JSON, [`json`]). They are merged key by key, later files override, and the result is parsed
+//! Configuration from several files in TOML (or JSON, [`json`]; or llama.cpp's presets, [`preset`]). They are merged key by key, later files override, and the result is parsed
 //! once into values that are valid by construction.
 //!
 //! ```text
@@ -19,6 +19,7 @@ mod model;
 mod node;
 mod own;
 mod policy;
+mod preset;
 mod prompt_format;
 mod section;
 
@@ -146,7 +147,7 @@ impl Config {
         let models = root
             .section("models")
             .map_or_else(Vec::new, |section| model::catalogue(&section, defaults));
-        let (any_name, builtin, extra_models_dir) =
+        let (any_name, builtin, mut extra_models_dir) =
             root.section("catalogue")
                 .map_or((false, true, Vec::new()), |section| {
                     let any_name = section.boolean("any_name").unwrap_or_default();
@@ -155,6 +156,7 @@ impl Config {
                     section.finish();
                     (any_name, builtin, folders)
                 });
+        extra_models_dir.extend(defaults.models_dirs.iter().cloned());
         let devices = root
             .section("devices")
             .map_or_else(DeviceRules::default, |section| device::rules(&section));
@@ -209,6 +211,10 @@ fn read(file: &PathBuf) -> Result<(Node, Vec<Vec<String>>), Problem> {
     let text = std::fs::read_to_string(file).map_err(|error| problem(format!("cannot be read: {error}")))?;
     let Json { table, resets } = match file.extension() {
         Some(extension) if extension == "json" => Json::parse(&text).map_err(problem)?,
+        Some(extension) if extension == "ini" => Json {
+            table: preset::parse(&text).map_err(problem)?,
+            resets: Vec::new(),
+        },
         Some(_) | None => {
             let table = text.parse().map_err(|error| problem(syntax(&error, &text)))?;
             Json {

@@ -46,6 +46,8 @@ pub struct ModelEntry {
     pub registered: Option<SystemTime>,
     /// Labels as configured; `embedding` is stored as `embeddings`.
     pub labels: Vec<String>,
+    /// Further names, as configured.
+    pub aliases: Vec<String>,
     /// Devices that it may use.
     pub device: DeviceChoice,
     /// Memory to reserve, if the operator sets it.
@@ -125,6 +127,7 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
             hub,
             registered: None,
             labels,
+            aliases: section.strings("aliases").unwrap_or_default(),
             device,
             memory: section.integer("memory_mib", 1).map(Bytes::mib),
             partial_offload: partial_offload(&section),

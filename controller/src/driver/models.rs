@@ -144,11 +144,22 @@ impl Driver {
             Models::SetAlias(alias, reply) => answer(reply, self.set_alias(&alias)),
             Models::DeleteAlias(alias, reply) => answer(reply, self.delete_alias(&alias)),
             Models::ListAliases(reply) => {
-                let show = |(alias, model): (&String, &String)| v1::Alias {
-                    alias: alias.clone(),
-                    model: model.clone(),
+                let ids = self
+                    .catalogue
+                    .entries()
+                    .iter()
+                    .map(|entry| entry.model().id.as_str());
+                let of = |model: &str| {
+                    let aliases = self.aliases_of(model).into_iter();
+                    let alias = |alias| v1::Alias {
+                        alias,
+                        model: model.to_owned(),
+                    };
+                    aliases.map(alias).collect::<Vec<_>>()
                 };
-                answer(reply, Ok(self.own.aliases.iter().map(show).collect()));
+                let mut all: Vec<_> = ids.flat_map(of).collect();
+                all.sort_by(|one, other| one.alias.cmp(&other.alias));
+                answer(reply, Ok(all));
             }
         }
     }
@@ -207,7 +218,9 @@ impl Driver {
         }
         spellings(name).find_map(|name| {
             let entry = self.catalogue.get(&name).map(|entry| entry.model().id.as_str());
-            entry.or_else(|| self.own.aliases.get(name.as_ref()).map(String::as_str))
+            entry
+                .or_else(|| self.own.aliases.get(name.as_ref()).map(String::as_str))
+                .or_else(|| self.catalogue.aliased(&name))
         })
     }
 
@@ -223,7 +236,15 @@ impl Driver {
     /// Names of a model besides its id.
     pub(super) fn aliases_of(&self, id: &str) -> Vec<String> {
         let of = self.own.aliases.iter().filter(|(_, model)| *model == id);
-        of.map(|(alias, _)| alias.clone()).collect()
+        let given = of.map(|(alias, _)| alias.clone());
+        let configured = self
+            .catalogue
+            .get(id)
+            .map(|entry| entry.model().aliases.as_slice());
+        // One that a user gave to another model since is that one's.
+        let configured = configured.unwrap_or_default().iter();
+        let configured = configured.filter(|alias| !self.own.aliases.contains_key(*alias));
+        given.chain(configured.cloned()).collect()
     }
 
     /// A new model is registered before its files come, and is there even if they never do; one that changes keeps its old files until the new
@@ -432,6 +453,8 @@ impl Driver {
         if self.catalogue.get(model).is_none() {
             return Err(unknown_model(model));
         }
+        let configured = self.catalogue.aliased(alias).map(str::to_owned);
+        self.changed_models.extend(configured);
         if let Some(old) = self.own.aliases.insert(alias.clone(), model.clone()) {
             self.changed_models.insert(old);
         }
@@ -446,6 +469,8 @@ impl Driver {
             .remove(alias)
             .ok_or_else(|| unknown_model(alias))?;
         self.changed_models.insert(model);
+        let configured = self.catalogue.aliased(alias).map(str::to_owned);
+        self.changed_models.extend(configured);
         Ok(self.writer.own(&self.own))
     }
 

@@ -119,7 +119,7 @@ pub(crate) enum Command {
 /// Options of `muster up`.
 #[derive(Args, Debug)]
 pub(crate) struct UpOptions {
-    /// Configuration file (TOML); several are merged, later ones override
+    /// Configuration file: TOML, JSON (.json) or presets of llama.cpp's router (.ini); several are merged, later ones override
     #[arg(
         long = "config",
         value_name = "FILE",
@@ -130,6 +130,12 @@ pub(crate) struct UpOptions {
     /// Model file to serve, under its file name
     #[arg(long = "model", value_name = "PATH.gguf")]
     pub(crate) models: Vec<PathBuf>,
+    /// Folder whose GGUF files are models, watched and only read; may be given several times
+    #[arg(long, value_name = "DIR", env = "MUSTER_MODELS_DIR", value_delimiter = ',')]
+    pub(crate) models_dir: Vec<PathBuf>,
+    /// Presets of llama.cpp's router; --config overrides them
+    #[arg(long, value_name = "FILE.ini", env = "MUSTER_MODELS_PRESET")]
+    pub(crate) models_preset: Option<PathBuf>,
     /// Address of the HTTP API: HOST:PORT or unix:PATH
     #[arg(
         long,
@@ -180,6 +186,14 @@ pub(crate) struct UpOptions {
     /// Largest number of loaded models: one number for all types, or one each for llm, embedding, reranking, audio, image; -1 = no limit
     #[arg(long, value_name = "N", env = "MUSTER_MAX_LOADED_MODELS", num_args = 1..=5, value_delimiter = ' ', allow_negative_numbers = true)]
     pub(crate) max_loaded_models: Vec<i32>,
+    /// Largest number of loaded models of each type, as llama.cpp's router has it; 0 = no limit
+    #[arg(
+        long,
+        value_name = "N",
+        env = "MUSTER_MODELS_MAX",
+        conflicts_with = "max_loaded_models"
+    )]
+    pub(crate) models_max: Option<u16>,
     /// Context size in tokens of models that set none
     #[arg(long, value_name = "N", env = "MUSTER_CTX_SIZE")]
     pub(crate) ctx_size: Option<u32>,
@@ -215,6 +229,15 @@ impl UpOptions {
     /// Time without a sign of life after which a process is restarted; none = never.
     pub(crate) fn watchdog(&self) -> Option<Duration> {
         (self.watchdog > 0).then(|| Duration::from_secs(self.watchdog))
+    }
+
+    /// The numbers for the controller's `--max-loaded-models`; empty = as configured.
+    pub(crate) fn limits(&self) -> Vec<i32> {
+        match self.models_max {
+            Some(0) => vec![-1],
+            Some(most) => vec![most.into()],
+            None => self.max_loaded_models.clone(),
+        }
     }
 }
 
@@ -285,6 +308,21 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn llama_cpps_limit_is_one_for_all_types_and_0_is_none() {
+        let parse = |words: &[&str]| {
+            let cli = Cli::try_parse_from(["muster", "up"].iter().chain(words))?;
+            let Command::Up(options) = cli.command else {
+                panic!("not up")
+            };
+            Ok::<_, clap::Error>(options.limits())
+        };
+        assert_eq!(parse(&["--models-max", "4"]).unwrap(), [4]);
+        assert_eq!(parse(&["--models-max", "0"]).unwrap(), [-1]);
+        assert_eq!(parse(&["--max-loaded-models", "3", "1"]).unwrap(), [3, 1]);
+        assert!(parse(&["--models-max", "4", "--max-loaded-models", "3"]).is_err());
     }
 
     #[test]

@@ -29,16 +29,23 @@ impl Plan {
     /// Checks what can be checked before the start.
     pub(crate) fn new(options: UpOptions) -> Result<Self, UpError> {
         let binaries = binaries()?;
-        for path in &options.configs {
-            // The controller checks the contents.
-            std::fs::File::open(path).map_err(|error| UpError::NoFile {
-                flag: "--config",
+        let preset = options.models_preset.iter().map(|path| ("--models-preset", path));
+        let configs = options.configs.iter().map(|path| ("--config", path));
+        for (flag, path) in preset.clone().chain(configs) {
+            let wrong = |why: String| UpError::NoFile {
+                flag,
                 path: path.clone(),
-                why: error.to_string(),
-            })?;
+                why,
+            };
+            // The controller checks the contents.
+            std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+            if flag == "--models-preset" && path.extension().is_none_or(|ending| ending != "ini") {
+                return Err(wrong("its name must end in .ini".to_owned()));
+            }
         }
         let directories = Directories::open(options.state_dir.clone())?;
-        let mut configs = options.configs.clone();
+        let mut configs: Vec<PathBuf> = preset.map(|(_, path)| path.clone()).collect();
+        configs.extend(options.configs.iter().cloned());
         configs.extend(catalogue::generate(directories.run(), &options.models)?);
         ports::check("the gateway", "--http", &options.http)?;
         ports::check("the controller", "--grpc", &options.grpc)?;
@@ -70,14 +77,13 @@ impl Plan {
             args.extend(["--config".into(), path.into()]);
         }
         args.extend(["--state-dir".into(), self.directories.state().into()]);
-        if !self.options.max_loaded_models.is_empty() {
+        let limits = self.options.limits();
+        if !limits.is_empty() {
             args.push("--max-loaded-models".into());
-            args.extend(
-                self.options
-                    .max_loaded_models
-                    .iter()
-                    .map(|limit| limit.to_string().into()),
-            );
+            args.extend(limits.iter().map(|limit| limit.to_string().into()));
+        }
+        for folder in &self.options.models_dir {
+            args.extend(["--models-dir".into(), folder.into()]);
         }
         flag(
             &mut args,
