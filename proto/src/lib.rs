@@ -38,6 +38,7 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 
 pub mod accept;
 pub mod convert;
+pub mod defaults;
 pub mod disk;
 pub mod engine_http;
 pub mod error;

@@ -34,6 +34,7 @@ mod llamacpp;
 mod llamacpp_clients;
 mod memory;
 mod minilm;
+mod ollama;
 mod places;
 mod policy;
 mod pull;

@@ -1,6 +1,8 @@
 //! What a catalogue can show about a model before it is loaded.
 
-use crate::{Error, Gguf};
+use std::collections::BTreeMap;
+
+use crate::{Error, Gguf, Metadata, Value};
 
 /// What a model was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,14 @@ pub struct Facts {
     pub vocabulary: u64,
     /// Number of elements in all its tensors.
     pub parameters: u64,
+    /// What most of its tensors are, as file names of models say it (`Q4_K_M`); empty if the file does not tell.
+    pub quantization: &'static str,
+    /// Width of its embeddings, of a model of any kind; 0 if unknown.
+    pub width: u64,
+    /// The chat template; empty if it has none.
+    pub template: String,
+    /// Metadata with short values, as text: everything but lists and the template.
+    pub metadata: BTreeMap<String, String>,
     /// Whether it has a chat template.
     pub chat: bool,
     /// Whether its template takes tools.
@@ -59,7 +69,7 @@ impl Facts {
         let key = |key: &str| format!("{architecture}.{key}");
         let number = |name: &str| metadata.number(&key(name)).unwrap_or(0);
         let kind = kind(gguf, architecture);
-        let template = metadata.text("tokenizer.chat_template").unwrap_or_default();
+        let template = metadata.text(TEMPLATE).unwrap_or_default();
         let width = match number("embedding_length_out") {
             0 => number("embedding_length"),
             out => out,
@@ -80,6 +90,10 @@ impl Facts {
                         .fold(1, |n: u64, next| n.saturating_mul(*next))
                 })
                 .fold(0, u64::saturating_add),
+            quantization: metadata.number("general.file_type").map_or("", quantization),
+            width: number("embedding_length"),
+            template: template.to_owned(),
+            metadata: short(metadata),
             chat: !template.is_empty(),
             tools: metadata.get("tokenizer.chat_template.tool_use").is_some() || mentions(template, "tools"),
             thinking: mentions(template, "enable_thinking"),
@@ -88,6 +102,43 @@ impl Facts {
                 .any(|name| metadata.get(&format!("tokenizer.ggml.{name}_token_id")).is_some()),
         })
     }
+}
+
+/// Longest text of the short metadata, in bytes.
+const SHORT: usize = 1024;
+/// The key of the chat template, which has its own place; others stand beside it, `tokenizer.chat_template.NAME`.
+const TEMPLATE: &str = "tokenizer.chat_template";
+
+fn short(metadata: &Metadata) -> BTreeMap<String, String> {
+    let text = |value: &Value| match value {
+        Value::Unsigned(number) => Some(number.to_string()),
+        Value::Negative(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Flag(flag) => Some(flag.to_string()),
+        Value::Text(text) => (text.len() <= SHORT).then(|| text.clone()),
+        Value::List(_) | Value::Long(_) => None,
+    };
+    let entries = metadata.iter().filter(|(key, _)| !key.starts_with(TEMPLATE));
+    entries
+        .filter_map(|(key, value)| Some((key.to_owned(), text(value)?)))
+        .collect()
+}
+
+/// Names of llama.cpp's file types by their numbers (`llama_ftype`); empty for what it no longer reads.
+const FILE_TYPES: [&str; 42] = [
+    "F32", "F16", "Q4_0", "Q4_1", "", "", "", "Q8_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L",
+    "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "IQ2_XXS", "IQ2_XS", "Q2_K_S", "IQ3_XS", "IQ3_XXS",
+    "IQ1_S", "IQ4_NL", "IQ3_S", "IQ3_M", "IQ2_S", "IQ2_M", "IQ4_XS", "IQ1_M", "BF16", "", "", "", "TQ1_0",
+    "TQ2_0", "MXFP4", "NVFP4", "Q1_0", "Q2_0",
+];
+
+/// The name of a file type; empty if it is unknown.
+fn quantization(number: u64) -> &'static str {
+    let place = usize::try_from(number).ok();
+    place
+        .and_then(|place| FILE_TYPES.get(place))
+        .copied()
+        .unwrap_or_default()
 }
 
 fn kind(gguf: &Gguf, architecture: &str) -> Kind {

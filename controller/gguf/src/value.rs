@@ -142,6 +142,11 @@ impl Metadata {
         self.0.get(key)
     }
 
+    /// All keys with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
     /// The value of a key if it is a non-negative integer.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<u64> {

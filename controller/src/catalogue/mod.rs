@@ -460,6 +460,25 @@ impl Entry {
         &self.model.settings
     }
 
+    /// Number of tokens of context that a load would have; 0 if only the engine knows.
+    pub(crate) fn context(&self) -> u32 {
+        let llama = self.model.runtime.is_llama_cpp();
+        match llamacpp::context(&self.model.settings) {
+            0 if llama => {
+                let trained = self
+                    .details()
+                    .and_then(Details::facts)
+                    .map_or(0, |facts| facts.context);
+                let trained = u32::try_from(trained).unwrap_or(u32::MAX);
+                match trained {
+                    0 => llamacpp::default::CONTEXT,
+                    trained => trained.min(llamacpp::default::CONTEXT),
+                }
+            }
+            given => given,
+        }
+    }
+
     /// Hash of runtime and settings; equal hashes are the same load.
     pub(crate) fn spec_hash(&self) -> &SpecHash {
         &self.spec_hash

@@ -21,6 +21,7 @@ mod own;
 mod policy;
 mod preset;
 mod prompt_format;
+mod requests;
 mod section;
 
 #[cfg(test)]
@@ -38,7 +39,10 @@ pub(crate) use defaults::backend;
 pub use device::DeviceRules;
 pub(crate) use model::label_of;
 pub use model::{ModelEntry, device};
+pub(crate) use requests::KEY as REQUEST_DEFAULTS;
 pub use section::Problem;
+
+use muster_proto::v1::RequestDefaults;
 
 use json::Json;
 use node::Node;
@@ -198,6 +202,26 @@ pub(crate) fn definition(
     match models.pop() {
         Some(model) if problems.is_empty() => Ok(model),
         Some(_) | None => Err(ConfigError(problems)),
+    }
+}
+
+/// What requests get where they say nothing themselves, as a registration has it.
+///
+/// # Errors
+/// Every problem of it.
+pub(crate) fn request_defaults(
+    table: toml::Table,
+    file: &Path,
+) -> Result<Option<RequestDefaults>, ConfigError> {
+    let problems = Problems::default();
+    let model = toml::Table::from_iter([(REQUEST_DEFAULTS.to_owned(), toml::Value::Table(table))]);
+    let tree = Node::parsed(model, &Arc::new(file.to_owned()));
+    let read = requests::read(&Section::new(&tree, String::new(), &problems));
+    let problems = problems.into_inner();
+    if problems.is_empty() {
+        Ok(read)
+    } else {
+        Err(ConfigError(problems))
     }
 }
 

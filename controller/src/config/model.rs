@@ -17,10 +17,10 @@ use muster_proto::{
     hub::HubName,
     llamacpp::Takes,
     settings::{self, SETTINGS, Setting},
-    v1::{HubCheckpoint, LoraAdapter, ModelSettings, StubSettings},
+    v1::{HubCheckpoint, LoraAdapter, ModelSettings, RequestDefaults, StubSettings},
 };
 
-use super::{defaults::Defaults, own, prompt_format, section::Section};
+use super::{defaults::Defaults, own, prompt_format, requests, section::Section};
 
 /// A configured model.
 #[derive(Debug, Clone)]
@@ -74,6 +74,10 @@ pub struct ModelEntry {
     pub autoload: Option<bool>,
     /// Whether thinking can be switched per request; none = not configured.
     pub thinking: Option<bool>,
+    /// What its requests get where they say nothing themselves.
+    pub defaults: Option<RequestDefaults>,
+    /// The configured model that it was made from.
+    pub base: Option<ModelId>,
     /// The configuration file that defined it first.
     pub defined_in: PathBuf,
 }
@@ -145,6 +149,8 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
             wanted_device: section.string("device").unwrap_or_default().to_owned(),
             autoload: section.boolean("autoload"),
             thinking: section.boolean("thinking"),
+            defaults: requests::read(&section),
+            base: None,
             defined_in: section.file().as_ref().clone(),
             id: plain?,
             runtime: runtime?,

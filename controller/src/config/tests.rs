@@ -420,3 +420,66 @@ fn seed_001_settings_and_local_json_are_merged_like_toml() {
     let error = Config::load(&[wrong], None, &Defaults::default()).unwrap_err();
     assert!(error.to_string().contains("vllm_max_pixels"), "{error}");
 }
+
+#[test]
+fn requests_get_a_models_defaults() {
+    let text = r#"
+        [models.m]
+        runtime = "stub"
+        [models.m.defaults]
+        temperature = 0.25
+        top_k = 7
+        samplers = ["top_k", "temperature"]
+        system_prompt = "Be kind."
+        chat_template_kwargs = '{"enable_thinking": false}'
+        stop = ["END"]
+        max_tokens = 9
+    "#;
+    let config = Files::new(&[text]).load().unwrap();
+    let defaults = config.models[0].defaults.as_ref().unwrap();
+    let sampling = defaults.sampling.as_ref().unwrap();
+    assert_eq!((sampling.temperature, sampling.top_k), (Some(0.25), Some(7)));
+    assert_eq!(sampling.samplers, ["top_k", "temperature"]);
+    assert_eq!(defaults.template_kwargs_json, r#"{"enable_thinking":false}"#);
+    assert_eq!(
+        (defaults.system_prompt.as_str(), defaults.max_tokens),
+        ("Be kind.", Some(9))
+    );
+    assert_eq!(
+        Files::new(&["[models.m]\nruntime = \"stub\"\n[models.m.defaults]\n"])
+            .load()
+            .unwrap()
+            .models[0]
+            .defaults,
+        None
+    );
+}
+
+#[test]
+fn defaults_of_requests_are_checked_as_requests_are() {
+    let text = r#"
+        [models.m]
+        runtime = "stub"
+        [models.m.defaults]
+        top_p = 1.5
+        top_k = "many"
+        chat_template_kwargs = "[1]"
+        max_tokens = 0
+        temprature = 1
+    "#;
+    let problems = Files::new(&[text]).problems();
+    assert_eq!(problems.len(), 5, "{problems:#?}");
+    for key in [
+        "top_p",
+        "top_k",
+        "chat_template_kwargs",
+        "max_tokens",
+        "temprature",
+    ] {
+        let named = format!("models.m.defaults.{key}:");
+        assert!(
+            problems.iter().any(|problem| problem.contains(&named)),
+            "{key}: {problems:#?}"
+        );
+    }
+}

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use muster_core::{DeviceKind, Error};
+use muster_core::{DeviceKind, Error, ModelId};
+use muster_gguf::Facts;
 use muster_policy::{DeviceChoice, ModelSpec, ModelState};
 use muster_proto::v1;
 
 use super::{estimate_source, stage};
 use crate::{
     catalogue::Entry,
-    estimate::{self, Observed, estimate},
+    estimate::{self, Details, Observed, estimate},
 };
 
 /// A catalogue entry in policy's form.
@@ -104,7 +105,34 @@ pub(crate) fn model(entry: &Entry, observed: &Observed, present: &BTreeSet<Devic
         definition: (!entry.options().is_empty()).then(|| entry.definition().clone()),
         user: model.registered.is_some(),
         hub: model.hub.clone(),
+        file: entry.details().and_then(Details::facts).map(file),
+        defaults: model.defaults.clone(),
+        base: model.base.as_ref().map(ModelId::to_string).unwrap_or_default(),
         ..v1::Model::default()
+    }
+}
+
+/// What a file's header says, without what is long.
+fn file(facts: &Facts) -> v1::FileFacts {
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    v1::FileFacts {
+        architecture: facts.architecture.clone(),
+        parameters: facts.parameters,
+        quantization: facts.quantization.to_owned(),
+        train_context_length: number(facts.context),
+        embedding_length: number(facts.width),
+        vocabulary: number(facts.vocabulary),
+        tools: facts.tools,
+        ..v1::FileFacts::default()
+    }
+}
+
+/// Adds what is long: for one model that somebody asks for.
+pub(crate) fn whole(model: &mut v1::Model, entry: &Entry) {
+    let facts = entry.details().and_then(Details::facts);
+    if let (Some(file), Some(facts)) = (model.file.as_mut(), facts) {
+        file.metadata = facts.metadata.clone().into_iter().collect();
+        file.chat_template.clone_from(&facts.template);
     }
 }
 
@@ -139,7 +167,7 @@ pub(crate) fn summary(
             .filter_map(|status| status.capabilities.as_ref())
             .map(|capabilities| capabilities.context_length)
             .find(|length| *length > 0)
-            .unwrap_or(settings.ctx_size),
+            .unwrap_or_else(|| entry.context()),
         queue_limit: if settings.queue_limit == 0 {
             DEFAULT_QUEUE_LIMIT
         } else {
@@ -166,6 +194,8 @@ pub(crate) fn summary(
         autoload: model.autoload,
         aliases,
         any_name,
+        file: model.file,
+        defaults: model.defaults,
         ..v1::ModelSummary::default()
     }
 }

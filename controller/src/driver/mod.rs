@@ -28,6 +28,7 @@ mod models;
 mod pulls;
 pub(crate) mod pulse;
 mod queries;
+mod registrations;
 pub(crate) mod replace;
 #[cfg(test)]
 mod rig;
@@ -238,7 +239,7 @@ impl Driver {
         } = start;
         let shelf = Shelf::new(&config, &config.models);
         let mut catalogue = Catalogue::new(std::mem::take(&mut config.models), config.any_name);
-        models::restore(&mut catalogue, &own, &config, writer.path());
+        registrations::restore(&mut catalogue, &own, &config, writer.path());
         for (model, pinned) in &pins {
             // A model that left the catalogue may come back.
             catalogue.pin(model, *pinned);

@@ -6,11 +6,7 @@ use muster_core::{
     Code, Error, ModelId,
     name::{USER, spellings},
 };
-use std::{
-    collections::BTreeSet,
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::collections::BTreeSet;
 
 use muster_policy::{Event, ModelState};
 use muster_proto::{
@@ -25,101 +21,11 @@ use super::{
     looks::Later,
 };
 use crate::{
-    catalogue::{Catalogue, Entry},
-    config::{self, Config, ModelEntry},
+    catalogue::Entry,
+    config::ModelEntry,
     convert::{self, stage::unknown_model},
-    state::{Own, Registration, Saving},
+    state::{Registration, Saving},
 };
-/// Where they are kept.
-const FILE: &str = "user_models.json";
-
-/// Puts what users registered and saved into a fresh catalogue. What cannot be understood any more is left out, and kept on disk.
-pub(super) fn restore(catalogue: &mut Catalogue, own: &Own, config: &Config, state_dir: &Path) {
-    for (name, registration) in &own.models {
-        let id = format!("{USER}{name}");
-        match parse(&id, registration, config, state_dir) {
-            Ok(model) => catalogue.insert(model),
-            Err(error) => tracing::warn!(model = id, %error, "a registered model cannot be used"),
-        }
-    }
-    for (id, options) in &own.options {
-        let json = serde_json::Value::Object(options.clone()).to_string();
-        if let Err(error) = catalogue.set_options(id, &json) {
-            tracing::warn!(model = id, %error, "saved options cannot be used");
-        }
-    }
-}
-
-/// A model out of its registration, by the rules of the configuration, but of the hub's files only: requests register models, and where on this
-/// machine files are is the configuration's to say (proto/README.md, Trust).
-fn parse(
-    id: &str,
-    registration: &Registration,
-    config: &Config,
-    state_dir: &Path,
-) -> Result<ModelEntry, Error> {
-    let mut table = toml::Table::new();
-    let mut put = |key: &str, value: &str| {
-        if !value.is_empty() {
-            table.insert(key.to_owned(), value.into());
-        }
-    };
-    put("checkpoint", &registration.checkpoint);
-    put("recipe", &registration.recipe);
-    put("mmproj", &registration.mmproj);
-    table.insert("labels".to_owned(), registration.labels.clone().into());
-    let read = config::definition(id, table, &state_dir.join(FILE), &config.defaults);
-    let mut model = read.map_err(|error| {
-        let wrong: Vec<String> = error.0.iter().map(|problem| problem.message.clone()).collect();
-        let key = error
-            .0
-            .first()
-            .map(|problem| problem.key.rsplit('.').next().unwrap_or_default());
-        Code::InvalidRequest
-            .error(format!("{id}: {}", wrong.join("; ")))
-            .with_param(key.unwrap_or_default())
-    })?;
-    of_the_hub(&model, registration)?;
-    model.registered = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(registration.registered));
-    Ok(model)
-}
-
-/// Whether a registered model is made of files of the hub, or of FastFlowLM's own.
-fn of_the_hub(model: &ModelEntry, registration: &Registration) -> Result<(), Error> {
-    let wrong = |key: &str, given: &str, want: &str| {
-        let error = format!("`{given}` is {want}: only the configuration names files of this machine");
-        Err(Code::InvalidRequest.error(error).with_param(key))
-    };
-    let checkpoint = &registration.checkpoint;
-    let known = match &model.hub {
-        Some(_) => true,
-        None => model.runtime.facts().pulls && model.file.is_none() && is_tag(checkpoint),
-    };
-    if !known {
-        return wrong(
-            "checkpoint",
-            checkpoint,
-            "no checkpoint of the hub (ORG/NAME:VARIANT)",
-        );
-    }
-    let projector = model.hub.as_ref().map_or("", |hub| hub.mmproj.as_str());
-    if model.settings.mmproj != projector {
-        return wrong(
-            "mmproj",
-            &registration.mmproj,
-            "no file of the checkpoint's repository",
-        );
-    }
-    Ok(())
-}
-
-/// Whether a text is a tag of FastFlowLM's (`llama3.2:1b`): no path and no flag.
-fn is_tag(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '_' | '-'))
-}
 
 impl Driver {
     /// Changes the catalogue, or files.
@@ -212,7 +118,7 @@ impl Driver {
     }
 
     /// The id of a model that was called by another of its names.
-    fn meant(&self, name: &str) -> Option<&str> {
+    pub(super) fn meant(&self, name: &str) -> Option<&str> {
         if self.catalogue.get(name).is_some() {
             return None;
         }
@@ -277,46 +183,6 @@ impl Driver {
         }
     }
 
-    /// A definition, checked: its name without `user.`, its form on disk, and the model.
-    fn defined(&self, definition: &ModelDefinition) -> Result<(String, Registration, ModelEntry), Error> {
-        let id = definition.model.as_str();
-        let name = id.strip_prefix(USER).filter(|name| !name.is_empty());
-        let Some(name) = name.map(str::to_owned) else {
-            let error =
-                format!("`{id}` cannot be registered: names of registered models begin with `{USER}`");
-            return Err(Code::InvalidRequest.error(error).with_param("model_name"));
-        };
-        if self
-            .catalogue
-            .get(id)
-            .is_some_and(|entry| entry.model().registered.is_none())
-        {
-            let error = format!("`{id}` is defined by the configuration");
-            return Err(Code::InvalidRequest.error(error).with_param("model_name"));
-        }
-        let missing = |field: &str| {
-            let error = format!("`{field}` is required to register {id}");
-            Err(Code::InvalidRequest.error(error).with_param(field))
-        };
-        if definition.checkpoint.is_empty() {
-            return missing("checkpoint");
-        }
-        if definition.recipe.is_empty() {
-            return missing("recipe");
-        }
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let known = self.own.models.get(&name).map(|known| known.registered);
-        let registration = Registration {
-            checkpoint: definition.checkpoint.clone(),
-            recipe: definition.recipe.clone(),
-            mmproj: definition.mmproj.clone(),
-            labels: definition.labels.clone(),
-            registered: known.unwrap_or_else(|| now.map_or(0, |since| since.as_secs())),
-        };
-        let model = parse(id, &registration, &self.config, self.writer.path())?;
-        Ok((name, registration, model))
-    }
-
     fn register(&mut self, definition: &ModelDefinition, reply: Reply<(v1::Model, Saving)>) {
         match self.defined(definition) {
             Ok((name, registration, model)) => {
@@ -349,7 +215,7 @@ impl Driver {
                 tracing::warn!(model = id, %error, "saved options do not fit any more");
             }
         }
-        let mut changed = vec![id];
+        let mut changed = vec![id.clone()];
         if let Some(checkpoint) = checkpoint {
             self.files_known(&checkpoint);
             self.look_everywhere(&checkpoint);
@@ -357,6 +223,7 @@ impl Driver {
         }
         self.models_changed(changed);
         self.look_again();
+        self.enter_derived(&id);
     }
 
     /// Takes a user's model out; any other stays listed.

@@ -34,7 +34,12 @@ impl Driver {
                 }));
             }
             Query::Model(id, reply) => {
-                let known = self.model(&id);
+                let known = self.model(&id).map(|mut model| {
+                    if let Some(entry) = self.catalogue.get(&id) {
+                        convert::model::whole(&mut model, entry);
+                    }
+                    model
+                });
                 let suggested = || self.shelf.get(&id).map(|found| self.suggestion(found));
                 drop(reply.send(known.or_else(suggested)));
             }

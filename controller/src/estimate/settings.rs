@@ -6,14 +6,9 @@
 use muster_core::{Runtime, runtime::Family};
 use muster_gguf::{CacheType, Model, memory};
 use muster_proto::{
-    llamacpp,
+    llamacpp::{self, default},
     v1::{ModelSettings, ModelType},
 };
-
-const CELLS: u64 = 4096;
-const SEQUENCES: u64 = 4;
-const BATCH: u64 = 2048;
-const UBATCH: u64 = 512;
 
 /// The settings that decide a load's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,17 +32,21 @@ pub(super) fn read(runtime: Runtime, settings: &ModelSettings, model: &Model) ->
         ModelType::Embedding | ModelType::Reranking => false,
         ModelType::Unspecified | ModelType::Llm | ModelType::Audio | ModelType::Image => true,
     };
-    let trained = if model.context == 0 { CELLS } else { model.context };
-    let cells = or(settings.ctx_size, trained.min(CELLS));
-    let sequences = or(settings.sequences, SEQUENCES.min(cells));
+    let trained = if model.context == 0 {
+        u64::from(default::CONTEXT)
+    } else {
+        model.context
+    };
+    let cells = or(settings.ctx_size, trained.min(u64::from(default::CONTEXT)));
+    let sequences = or(settings.sequences, u64::from(default::SEQUENCES).min(cells));
     let (batch, ubatch) = if generates {
-        let batch = or(settings.batch_size, BATCH.max(sequences)).min(cells);
-        (batch, or(settings.ubatch_size, UBATCH).min(batch))
+        let batch = or(settings.batch_size, u64::from(default::BATCH).max(sequences)).min(cells);
+        (batch, or(settings.ubatch_size, default::UBATCH.into()).min(batch))
     } else {
         let whole = if server {
             cells
         } else {
-            BATCH.max(settings.batch_size.into())
+            u64::from(default::BATCH).max(settings.batch_size.into())
         };
         let whole = or(settings.ubatch_size, whole).min(cells);
         (whole, whole)

@@ -25,15 +25,26 @@ pub(crate) struct Own {
 /// A model as a user registered it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Registration {
-    /// `ORG/NAME:VARIANT`, `ORG/NAME`, or a tag of FastFlowLM's.
+    /// `ORG/NAME:VARIANT`, `ORG/NAME`, or a tag of FastFlowLM's; empty if it is made from another model.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) checkpoint: String,
-    /// Lemonade's recipe.
+    /// Lemonade's recipe; empty if it is made from another model.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) recipe: String,
     /// File with the multimodal projector in the same repository.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) mmproj: String,
     #[serde(default)]
     pub(crate) labels: Vec<String>,
+    /// Catalogue id of the model that it is made from; empty if it has files of its own. No registered model: of such a one it has the checkpoint.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) base: String,
+    /// What its requests get where they say nothing themselves, with the keys of the configuration.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub(crate) defaults: Map<String, Value>,
+    /// Chat template in Jinja; empty = none of its own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) chat_template: String,
     /// Unix time in seconds of the first registration; 0 if somebody else wrote the file.
     #[serde(default)]
     pub(crate) registered: u64,

@@ -10,8 +10,8 @@ use muster_proto::{
     net::Channel,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Chat, DescribeCall, DetokenizeCall, DetokenizeResult,
-        EngineDescription, EngineHttpCall, EngineHttpChunk, InstanceRef, Prompt, PromptPiece, TokenizeCall,
-        TokenizeResult, inference_client::InferenceClient, prompt_piece,
+        EngineDescription, EngineHttpCall, EngineHttpChunk, InstanceRef, Prompt, PromptPiece,
+        RequestDefaults, TokenizeCall, TokenizeResult, inference_client::InferenceClient, prompt_piece,
     },
 };
 use tonic::{Response, Status};
@@ -26,6 +26,8 @@ pub(crate) struct Loaded {
     pub(crate) instance: Option<InstanceRef>,
     client: InferenceClient<Channel>,
     media: Arc<MediaHosts>,
+    /// What requests to the model get where they say nothing themselves.
+    defaults: Option<RequestDefaults>,
 }
 
 impl Dispatcher {
@@ -81,6 +83,11 @@ impl Dispatcher {
             instance: Some(route.instance()),
             client: self.pool.client(&route.to.at),
             media: Arc::clone(&self.media),
+            defaults: {
+                let table = self.fleet.table();
+                let summary = table.model(route.model.as_str());
+                summary.and_then(|summary| summary.defaults.clone())
+            },
         }
     }
 }
@@ -92,8 +99,11 @@ impl Loaded {
     /// `media_url_refused`, or the worker's error.
     pub(crate) async fn apply_template(
         &mut self,
-        call: ApplyTemplateCall,
+        mut call: ApplyTemplateCall,
     ) -> Result<ApplyTemplateResult, Error> {
+        if let (Some(defaults), Some(chat)) = (&self.defaults, &mut call.chat) {
+            defaults.fill_chat(chat);
+        }
         if let Some(chat) = &call.chat {
             self.media.check_chat(chat)?;
         }
@@ -154,7 +164,11 @@ impl Loaded {
             instance: self.instance.clone(),
             model,
         };
-        answer(self.client.describe(call).await)
+        let mut description = answer(self.client.describe(call).await)?;
+        if let Some(defaults) = &self.defaults {
+            description.sampling = defaults.sampling_over(description.sampling.take());
+        }
+        Ok(description)
     }
 
     /// Forwards an HTTP request to the engine. The answer comes in pieces.

@@ -36,7 +36,7 @@ use crate::{
     },
     metrics,
     session::{Batch, Pool, Request},
-    translate::{Common, gemma},
+    translate::{Common, defaults, gemma},
 };
 
 /// Time without an answer after which a worker counts as suspect.
@@ -101,7 +101,10 @@ impl Dispatcher {
     pub(crate) async fn dispatch(&self, envelope: &Envelope, work: &Work) -> Result<Admitted, Error> {
         self.media.check(work)?;
         let shaped = match self.fleet.table().model(&envelope.common.model) {
-            Some(summary) => gemma::structured(summary, work)?,
+            Some(summary) => {
+                let filled = defaults::filled(summary, work);
+                gemma::structured(summary, filled.as_ref().unwrap_or(work))?.or(filled)
+            }
             None => None,
         };
         let work = shaped.as_ref().unwrap_or(work);
@@ -191,7 +194,7 @@ impl Dispatcher {
             if table.known() && table.model(model).is_none() {
                 return Err(unknown_model(model));
             }
-            self.may_load(&envelope)?;
+            self.may_load(model, autoload)?;
             table.model(model).map_or(0, |summary| summary.queue_limit)
         };
         let mut waiter = self.fleet.wishes().join(model, limit, &Avoid::default())?;
@@ -224,7 +227,7 @@ impl Dispatcher {
         if let Some(target) = self.pick(envelope, affinity, avoid) {
             return Ok((target, None));
         }
-        self.may_load(envelope)?;
+        self.may_load(&envelope.common.model, envelope.autoload)?;
         let mut waiter = self.fleet.wishes().join(&envelope.common.model, limit, avoid)?;
         let since = Instant::now();
         let route = waiter.route().await;
@@ -234,11 +237,11 @@ impl Dispatcher {
         Ok((Arc::new(Target::new(route, gauge, 0)), Some(waiter)))
     }
 
-    /// Checks whether this request may load its model.
-    fn may_load(&self, envelope: &Envelope) -> Result<(), Error> {
+    /// Checks whether a request may load its model; `autoload` is the request's own.
+    pub(crate) fn may_load(&self, model: &str, autoload: Option<bool>) -> Result<(), Error> {
         let table = self.fleet.table();
-        let summary = table.model(&envelope.common.model).map(Arc::as_ref);
-        self.autoload.check(envelope.autoload, summary)
+        let summary = table.model(model).map(Arc::as_ref);
+        self.autoload.check(autoload, summary)
     }
 
     fn pick(&self, envelope: &Envelope, affinity: Option<u64>, avoid: &Avoid) -> Option<Arc<Target>> {

@@ -11,6 +11,7 @@
 //!
 //! Architecture invariant: pure functions; this module knows no fleet, no connection and no clock.
 
+pub(crate) mod defaults;
 pub(crate) mod gemma;
 mod languages;
 pub(crate) mod object;

@@ -299,11 +299,11 @@ async fn ollamas_catalogue_shows_what_is_here_and_what_is_loaded() {
         .iter()
         .map(|model| &model["name"])
         .collect();
-    assert_eq!(names, ["cold", "e", "m", "r"]);
+    assert_eq!(names, ["cold:latest", "e:latest", "m:latest", "r:latest"]);
     assert_eq!(tags["models"][0]["modified_at"], "2023-11-14T22:13:20Z");
     let (_, running) = gateway.get("/api/ps").await;
     assert_eq!(running["models"].as_array().unwrap().len(), 1);
-    assert_eq!(running["models"][0]["model"], "m");
+    assert_eq!(running["models"][0]["model"], "m:latest");
     let (_, shown) = read(gateway.post("/api/show", &json!({"model": "e:latest"})).await).await;
     assert_eq!(shown["capabilities"], json!(["embedding"]));
     assert_eq!(shown["template"], "{{ messages }}", "the engine's own");
@@ -357,6 +357,19 @@ async fn ollama_is_looked_for_at_the_root_and_its_errors_have_its_form() {
     let answer = within(gateway.client.get(&gateway.url).send()).await.unwrap();
     assert_eq!(answer.status(), 200);
     assert!(answer.text().await.unwrap().starts_with("Ollama is running"));
+    let browser = gateway
+        .client
+        .get(&gateway.url)
+        .header("accept", "text/html,application/xhtml+xml");
+    let page = within(browser.send()).await.unwrap();
+    assert!(
+        page.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("text/html")
+    );
+    assert!(page.headers().contains_key("content-security-policy"));
+    assert!(page.text().await.unwrap().contains("<h1>Muster</h1>"));
     for (path, status) in [("/api/nothing", 404), ("/api", 404), ("/api/chat", 405)] {
         let (is, body) = gateway.get(path).await;
         assert_eq!(is, status, "{path}");

@@ -12,6 +12,18 @@ use muster_core::{Code, Error};
 
 use crate::{settings, v1::ModelSettings};
 
+/// What llama.cpp's runtimes take where the settings set nothing; the context is no longer than the model was trained with.
+pub mod default {
+    /// Number of tokens in the context, over all sequences.
+    pub const CONTEXT: u32 = 4096;
+    /// Number of sequences.
+    pub const SEQUENCES: u32 = 4;
+    /// Tokens per call.
+    pub const BATCH: u32 = 2048;
+    /// Tokens per graph.
+    pub const UBATCH: u32 = 512;
+}
+
 /// The setting that has the flags.
 const KEY: &str = "llamacpp_args";
 
@@ -124,6 +136,24 @@ pub fn fold(args: &[String], into: &mut ModelSettings) {
             (setting.set)(into, &value);
         }
     }
+}
+
+/// Number of tokens of context that settings say, by field or by flag; 0 if they leave it to the runtime.
+#[must_use]
+pub fn context(settings: &ModelSettings) -> u32 {
+    let mut folded = ModelSettings {
+        ctx_size: settings.ctx_size,
+        ..ModelSettings::default()
+    };
+    fold(&settings.args, &mut folded);
+    folded.ctx_size
+}
+
+/// Whether a key of a load's settings says the context.
+#[must_use]
+pub fn is_context(key: &str) -> bool {
+    let setting = settings::named("ctx_size");
+    setting.is_some_and(|setting| key == setting.key || setting.admin.contains(&key))
 }
 
 /// A flag among arguments, or a word that is no known flag.

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ollama
@@ -21,7 +22,7 @@ TOOL = {
 
 
 def catalogue(client: ollama.Client) -> None:
-    assert MODEL in [model.model for model in client.list().models]
+    assert f"{MODEL}:latest" in [model.model for model in client.list().models]
     assert "completion" in client.show(MODEL).capabilities
     assert client.show(f"{MODEL}:latest").modified_at is not None
 
@@ -53,7 +54,7 @@ def unload(client: ollama.Client) -> None:
     """Ollama's way to load and unload, and how a cold request tells of its load."""
     gone = client.generate(model=MODEL, keep_alive=0)
     assert gone.done_reason == "unload", gone
-    assert MODEL not in [model.model for model in client.ps().models]
+    assert f"{MODEL}:latest" not in [model.model for model in client.ps().models]
     cold = client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS)
     assert 0 < cold.load_duration < cold.total_duration, cold
     warm = client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS)
@@ -97,7 +98,7 @@ def talk(client: ollama.Client) -> None:
     pieces = list(client.chat(model=MODEL, messages=MESSAGES, options=OPTIONS, stream=True))
     assert "".join((piece.message.thinking or "") + piece.message.content for piece in pieces) == said
     assert pieces[-1].done and pieces[-1].eval_count == whole.eval_count, pieces[-1]
-    assert MODEL in [model.model for model in client.ps().models]
+    assert f"{MODEL}:latest" in [model.model for model in client.ps().models]
 
     generated = client.generate(model=MODEL, prompt="Once upon a time", options=OPTIONS, raw=True)
     assert generated.response, generated
@@ -116,13 +117,76 @@ def call_tools(client: ollama.Client) -> None:
     assert "city" in shaped.message.content, shaped
 
 
-def refuse(client: ollama.Client) -> None:
+def refused(status: int, call: Callable[[], object]) -> str:
+    """Why something is refused."""
     try:
-        client.chat(model="nobody", messages=MESSAGES)
+        call()
     except ollama.ResponseError as error:
-        assert error.status_code == 404 and "nobody" in error.error, error
-    else:
-        raise AssertionError("an unknown model must be refused")
+        assert error.status_code == status, error
+        return error.error
+    raise AssertionError("it must be refused")
+
+
+def refuse(client: ollama.Client) -> None:
+    assert "nobody" in refused(404, lambda: client.chat(model="nobody", messages=MESSAGES))
+
+
+def make(client: ollama.Client, base: str) -> int:
+    """A model made from another one, which is known before any of both is loaded: the context that it was trained with."""
+    before = client.show(base)
+    assert before.modelinfo["general.architecture"] == before.details.family, before
+    assert before.template and before.details.parameter_size and before.details.quantization_level, before
+    trained = before.modelinfo[f"{before.details.family}.context_length"]
+    assert trained > 6000, before
+    assert not client.ps().models, "nothing was loaded to know it"
+
+    parameters = {"temperature": 0, "seed": 7, "num_ctx": 256, "num_predict": 4, "stop": ["<never>"]}
+    told = client.create("mario", from_=base, system="You are Mario.", parameters=parameters, stream=True)
+    assert [step.status for step in told][-1] == "success"
+    made = client.show("mario")
+    assert "num_ctx                        256" in made.parameters, made
+    assert "<never>" in made.parameters and 'SYSTEM """You are Mario."""' in made.modelfile, made
+    assert f"FROM {base}\n" in made.modelfile, made
+    assert "user.mario:latest" in [model.model for model in client.list().models]
+    first = client.chat(model="mario", messages=MESSAGES)
+    assert first.eval_count <= 4, "num_predict is the model's"
+    assert client.chat(model="mario:latest", messages=MESSAGES).message == first.message, "temperature and seed are too"
+    plain = client.chat(model="mario", messages=[{"role": "system", "content": ""}, *MESSAGES])
+    assert first.prompt_eval_count > plain.prompt_eval_count, "the system prompt is part of it"
+    assert client.ps().models[0].context_length == 256
+
+    again = client.create("luigi", from_="mario", system="You are Luigi.")
+    assert again.status == "success"
+    second = client.show("luigi")
+    assert "You are Luigi." in second.modelfile and "<never>" in second.parameters, second
+    assert client.delete("mario").status == "success"
+    assert client.chat(model="luigi", messages=MESSAGES).done, "it needs the one that it was made from no more"
+    assert client.delete("luigi").status == "success"
+    assert client.show(base).template == before.template, "the files are those of the other model"
+
+    for wrong in ("nobody", "/etc/passwd", "./model.gguf"):
+        assert wrong in refused(404, lambda wrong=wrong: client.create("bad", from_=wrong))
+    go = "{{ if .System }}{{ .System }}{{ end }}"
+    assert "Jinja" in refused(400, lambda: client.create("bad", from_=base, template=go))
+    assert "another model" in refused(400, lambda: client.create("fixed", from_=base))
+    refused(501, lambda: client.create("bad", from_=base, quantize="q4_K_M"))
+    return trained
+
+
+def grow(client: ollama.Client, base: str, trained: int) -> None:
+    """`num_ctx` loads a model with a larger context where nobody set one."""
+    client.generate(model=base, keep_alive=0)
+    client.chat(model=base, messages=MESSAGES, options={"num_ctx": 6000, "num_predict": 1})
+    (loaded,) = [model for model in client.ps().models if model.model == f"{base}:latest"]
+    assert loaded.context_length == 6000, loaded
+    same = client.chat(model=base, messages=MESSAGES, options={"num_ctx": 512, "num_predict": 1})
+    assert same.load_duration == 0, "a larger context serves too"
+    anew = client.chat(model=base, messages=MESSAGES, options={"num_ctx": 2 * trained, "num_predict": 1})
+    assert anew.load_duration > 0, anew
+    (loaded,) = [model for model in client.ps().models if model.model == f"{base}:latest"]
+    assert loaded.context_length == trained, loaded
+    options = {"num_ctx": 4096}
+    assert "1024" in refused(400, lambda: client.chat(model="fixed", messages=MESSAGES, options=options))
 
 
 def manage(client: ollama.Client, name: str) -> None:
@@ -137,19 +201,17 @@ def manage(client: ollama.Client, name: str) -> None:
     assert client.chat(model=name, messages=MESSAGES, options=OPTIONS).done, "only the further name went"
     assert client.delete(name).status == "success"
     assert not client.list().models
-    for refused in (lambda: client.push("mine"), lambda: client.create("mine", from_="other")):
-        try:
-            refused()
-        except ollama.ResponseError as error:
-            assert error.status_code == 501, error
-        else:
-            raise AssertionError("what is not done must be refused")
+    refused(501, lambda: client.push("mine"))
 
 
 def main(host: str, engine: str) -> None:
     client = ollama.Client(host=host, timeout=60)
     if engine.startswith("hf.co/"):
         manage(client, engine)
+        print("ok")
+        return
+    if engine == "bench-chat":
+        grow(client, engine, make(client, engine))
         print("ok")
         return
     if engine == "demo":

@@ -37,6 +37,34 @@ fn a_chat_model() {
 }
 
 #[test]
+fn what_is_shown_of_a_file_is_short() {
+    let mut writer = shapes::llama(1, 10);
+    writer
+        .number("general.file_type", 15)
+        .text("general.license", "mit")
+        .text("general.description", &"long ".repeat(1000))
+        .text("tokenizer.chat_template", "{{ messages }}")
+        .text("tokenizer.chat_template.tool_use", "{{ tools }}");
+    let facts = facts(&writer);
+    assert_eq!(
+        (facts.quantization, facts.template.as_str()),
+        ("Q4_K_M", "{{ messages }}")
+    );
+    assert_eq!(facts.metadata["general.license"], "mit");
+    assert_eq!(facts.metadata["llama.embedding_length"], facts.width.to_string());
+    let long = [
+        "general.description",
+        "tokenizer.chat_template",
+        "tokenizer.chat_template.tool_use",
+        "tokenizer.ggml.tokens",
+    ];
+    assert!(long.iter().all(|key| !facts.metadata.contains_key(*key)));
+    let mut writer = shapes::llama(1, 10);
+    writer.number("general.file_type", 1024);
+    assert_eq!(self::facts(&writer).quantization, "", "guessed by a converter");
+}
+
+#[test]
 fn thinking_is_what_the_template_lets_a_request_switch() {
     let thinking = |template: &str| {
         let mut writer = shapes::llama(1, 10);

@@ -73,6 +73,7 @@ fn request(options: PullOptions) -> PullModelRequest {
         recipe: recipe.unwrap_or_else(|| RECIPE.to_owned()),
         mmproj,
         labels,
+        ..ModelDefinition::default()
     });
     PullModelRequest { model, definition }
 }

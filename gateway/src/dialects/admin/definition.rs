@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use muster_core::runtime::Family;
 use muster_proto::{
-    overrides,
+    llamacpp, overrides,
     settings::{SETTINGS, named as setting},
     v1::{Model, ModelSettings},
 };
@@ -75,16 +75,13 @@ fn common(model: &Model, settings: &ModelSettings) -> Map<String, Value> {
     shown
 }
 
-/// Number of sequences of llama.cpp's engines (`muster-llama`, and `llama-server` as Muster starts it) if none is configured.
-const LLAMA_SEQUENCES: u32 = 4;
-
 /// Number of requests that may run at once per replica, as configured. If nothing is configured: the runtime's default, which the engine
 /// may have to lower.
 pub(super) fn target_inflight(runtime: &str, settings: &ModelSettings) -> u32 {
     let llama = Family::of(runtime).is_llama_cpp();
     let flags = setting("parallel").map_or(&[][..], |setting| setting.flags);
     let flagged = || flag(&settings.args, flags)?.parse().ok();
-    let default = if llama { LLAMA_SEQUENCES } else { 1 };
+    let default = if llama { llamacpp::default::SEQUENCES } else { 1 };
     match (settings.target_inflight, settings.sequences) {
         (0, 0) if llama => flagged().unwrap_or(default),
         (0, 0) => default,

@@ -66,6 +66,7 @@ pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelD
         recipe: definition.recipe.unwrap_or_default(),
         mmproj,
         labels,
+        ..ModelDefinition::default()
     })
 }
 

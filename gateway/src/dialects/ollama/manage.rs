@@ -55,11 +55,6 @@ pub(super) fn routes() -> Vec<Route> {
             .takes::<ShowBody>()
             .answers_text("text/plain", "Nothing: it is done.")
             .refuses("There is no such model, or its files are not Muster's to remove."),
-        Route::not_done(
-            "/api/create",
-            Access::Admin,
-            "models are not made from Modelfiles here: define one in the configuration, or pull it",
-        ),
         Route::not_done("/api/push", Access::Admin, "there is no registry here to push to"),
         Route::not_done(
             "/api/blobs/{digest}",
@@ -72,7 +67,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 /// How far something is.
 #[derive(Debug, Default, Serialize, ToSchema)]
-struct OllamaStatus {
+pub(super) struct OllamaStatus {
     /// `pulling manifest`, `pulling FILE`, or `success` at the end.
     status: String,
     /// The file that is being downloaded.
@@ -87,7 +82,7 @@ struct OllamaStatus {
 }
 
 impl OllamaStatus {
-    fn word(status: &str) -> Self {
+    pub(super) fn word(status: &str) -> Self {
         Self {
             status: status.to_owned(),
             ..Self::default()
@@ -130,7 +125,7 @@ fn order(name: String, known: Option<String>) -> PullModelRequest {
 }
 
 /// The id or alias of a model that a client calls `name`.
-fn known(app: &App, name: &str) -> Option<String> {
+pub(super) fn known(app: &App, name: &str) -> Option<String> {
     let table = app.dispatcher.fleet.table();
     table.known_as(name).map(Cow::into_owned)
 }
@@ -166,7 +161,7 @@ fn lines(pull: Pull) -> Response {
     reply::lines(StreamBody::new(frames))
 }
 
-fn line(value: &impl Serialize) -> Bytes {
+pub(super) fn line(value: &impl Serialize) -> Bytes {
     let value: Value = json!(value);
     format!("{value}\n").into()
 }

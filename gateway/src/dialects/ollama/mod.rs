@@ -1,22 +1,32 @@
 //! Ollama's API, at the paths its clients know (Ollama API reference).
 //!
 //! Answers are streamed by default, as lines of JSON. A request without a prompt loads its model, or unloads it if `keep_alive` is 0. Any
-//! other `keep_alive` and options of a load (`num_ctx`, `num_gpu`, …) are accepted and ignored: the configuration decides how models are
+//! other `keep_alive` and options of a load are accepted and ignored, `num_ctx` apart ([`context`]): the configuration decides how models are
 //! loaded and how long they stay.
 
 mod catalogue;
+mod context;
+mod create;
 mod error;
 mod manage;
+mod modelfile;
 pub(crate) mod render;
 mod requests;
 mod schema;
+mod show;
 pub(crate) mod translate;
 
 use std::sync::Arc;
 
-use axum::{extract::State, response::Response};
+use axum::{
+    extract::State,
+    response::{Html, IntoResponse as _, Response},
+};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{
+    HeaderMap, StatusCode,
+    header::{ACCEPT, CONTENT_SECURITY_POLICY, VARY},
+};
 use muster_core::{Code, Error};
 use muster_proto::v1::{UnloadModelRequest, start::Work};
 use serde::Serialize;
@@ -43,14 +53,24 @@ pub(super) static DIALECT: Dialect = Dialect {
     name: "Ollama",
     errors: &error::FORM,
     error: Named::of::<error::OllamaError<'_>>(),
-    routes: || [routes(), catalogue::routes(), manage::routes()].concat(),
+    routes: || {
+        let parts = [
+            routes(),
+            catalogue::routes(),
+            show::routes(),
+            manage::routes(),
+            create::routes(),
+        ];
+        parts.concat()
+    },
 };
 
 fn routes() -> Vec<Route> {
     vec![
         Route::get("/", Access::Open, probe)
-            .summary("Somebody is here who speaks Ollama's API")
-            .answers_text("text/plain", "A line of text."),
+            .summary("Somebody is here who speaks Ollama's API; a page for a browser")
+            .answers_text("text/plain", "A line of text.")
+            .answers_text("text/html", "The models that are here."),
         Route::get("/api/version", Access::Open, version)
             .summary("The version of Ollama's API that is spoken")
             .answers::<OllamaVersion>("The version."),
@@ -79,9 +99,21 @@ fn routes() -> Vec<Route> {
     ]
 }
 
-/// Clients of Ollama ask for this first, to see whether the server is up.
-async fn probe() -> &'static str {
-    concat!("Ollama is running (Muster ", env!("CARGO_PKG_VERSION"), ")")
+/// What a browser gets at the root.
+const PAGE: &str = include_str!("page.html");
+/// Its script and style stand in it, and it speaks with this gateway only. Nothing of others is ever put into it as markup.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
+
+/// Clients of Ollama ask for this first, to see whether the server is up. Browsers say that they want a page.
+async fn probe(headers: HeaderMap) -> Response {
+    let accepts = headers.get(ACCEPT).and_then(|accepts| accepts.to_str().ok());
+    if accepts.is_some_and(|accepts| accepts.contains("text/html")) {
+        let shown = [(CONTENT_SECURITY_POLICY, POLICY), (VARY, "accept")];
+        return (shown, Html(PAGE)).into_response();
+    }
+    let running = concat!("Ollama is running (Muster ", env!("CARGO_PKG_VERSION"), ")");
+    ([(VARY, "accept")], running).into_response()
 }
 
 /// The version of Ollama's API.
@@ -123,14 +155,21 @@ async fn answer(
             return Ok(reply::ok(render::silent(&name, kind, "unload")));
         }
         None => {
+            if let Some(tokens) = call.context {
+                context::provide(app, &common.model, tokens, request.autoload).await?;
+            }
             app.dispatcher.ensure(&common.model, request.autoload).await?;
             return Ok(reply::ok(render::silent(&name, kind, "load")));
         }
     };
     let lap = render::Lap::start();
+    let grew = match call.context {
+        Some(tokens) => context::provide(app, &common.model, tokens, request.autoload).await?,
+        None => false,
+    };
     let answers = request.dispatch(app, common, Work::Generate(work), 1).await?;
     // A worker admits a request only once the instance is loaded, so the time until then was the load, if it had to wait.
-    let load = if answers.waited() { lap.nanos() } else { 0 };
+    let load = if grew || answers.waited() { lap.nanos() } else { 0 };
     if call.stream {
         return run::lines(answers, render::stream(name, kind, load)).await;
     }

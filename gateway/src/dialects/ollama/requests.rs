@@ -24,7 +24,7 @@ body! {
         format: Option<Format>,
         /// Whether the model reasons before it answers: true, false, or how much: `low`, `medium`, `high`.
         think: Option<Field<'a>>,
-        /// Options of the generation. Options of a load are ignored.
+        /// Options of the generation. Options of a load are ignored, but for `num_ctx`.
         options: Option<Options>,
         /// 0 unloads the model if the request has no prompt; other values are ignored.
         keep_alive: Option<Field<'a>>,
@@ -80,6 +80,8 @@ body! {
         num_predict: Option<Int<-2>>,
         /// Strings that end the output.
         stop: Option<Stop>,
+        /// Tokens of context that the request needs. A model that has fewer is loaded anew if it is idle and nobody set its context otherwise.
+        num_ctx: Option<Uint<1>>,
     }
 
     /// Ollama's request to continue a text.
@@ -136,6 +138,33 @@ body! {
         source: ModelName,
         /// The name that it gets too.
         destination: ModelName,
+    }
+
+    /// Ollama's request to make a model from another one.
+    #[example {"model": "mario", "from": "tiny", "system": "You are Mario.", "parameters": {"temperature": 0.5}}]
+    pub(super) struct CreateBody<'a> as OllamaCreateRequest {
+        /// Name of the new model; `user.` stands before it in the catalogue.
+        model | name: ModelName,
+        /// Name of the model that it is made from: it has that one's files and settings.
+        from: Option<String>,
+        /// Options of all its requests; `num_ctx` is the context of its loads.
+        parameters: Option<Options>,
+        /// System prompt of chats that have none.
+        system: Option<String>,
+        /// Chat template in Jinja. Ollama's own, in Go's form, are not understood.
+        template: Option<String>,
+        /// The same as a Modelfile, as clients sent it formerly.
+        modelfile: Option<String>,
+        /// Uploaded files: refused.
+        files: Option<Field<'a>>,
+        /// Uploaded adapters: refused.
+        adapters: Option<Field<'a>>,
+        /// Turns before each chat: refused.
+        messages: Option<Field<'a>>,
+        /// Quantisation of the files: refused.
+        quantize | quantization: Option<String>,
+        /// Lines of JSON as it goes on, unless false.
+        stream: Option<bool>,
     }
 
     /// Names a model.

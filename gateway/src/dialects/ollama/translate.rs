@@ -31,6 +31,8 @@ pub(crate) struct GenerationCall {
     pub(crate) unload: bool,
     /// Answer with lines as they are generated; the default.
     pub(crate) stream: bool,
+    /// Tokens of context that it needs (`num_ctx`).
+    pub(crate) context: Option<u32>,
 }
 
 /// A request for embeddings.
@@ -160,7 +162,9 @@ fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
         stream,
         ..GenerateRequest::default()
     };
+    let mut context = None;
     if let Some(options) = asked.options {
+        context = options.num_ctx.map(|Uint(tokens)| tokens);
         // -1 and -2: until the context is full.
         work.max_tokens = options.num_predict.and_then(|Int(most)| u32::try_from(most).ok());
         work.stop = options.stop.unwrap_or_default().0;
@@ -178,6 +182,7 @@ fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
         }),
         unload: asked.keep_alive.is_some_and(|field| is_zero(&field)),
         stream,
+        context,
     }
 }
 

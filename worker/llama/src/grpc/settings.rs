@@ -5,7 +5,7 @@ use std::path::Path;
 use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    llamacpp::Takes,
+    llamacpp::{Takes, default},
     settings,
     v1::{ModelSettings, ModelType},
 };
@@ -17,11 +17,6 @@ use crate::{
     limits::Role,
     model::{Mapping, ModelInfo},
 };
-
-const DEFAULT_CONTEXT: u32 = 4096;
-const DEFAULT_SEQUENCES: u32 = 4;
-const DEFAULT_BATCH: u32 = 2048;
-const DEFAULT_UBATCH: u32 = 512;
 
 /// A load request's settings, with `args` folded in.
 #[derive(Clone, Debug)]
@@ -187,14 +182,14 @@ impl Wanted {
         let generate = self.role == Role::Generate;
         let s = &mut self.settings;
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
-        s.ctx_size = or(s.ctx_size, n_ctx_train.clamp(1, DEFAULT_CONTEXT));
-        s.sequences = or(s.sequences, DEFAULT_SEQUENCES.min(s.ctx_size));
+        s.ctx_size = or(s.ctx_size, n_ctx_train.clamp(1, default::CONTEXT));
+        s.sequences = or(s.sequences, default::SEQUENCES.min(s.ctx_size));
         if generate {
-            s.batch_size = or(s.batch_size, DEFAULT_BATCH.max(s.sequences)).min(s.ctx_size);
-            s.ubatch_size = or(s.ubatch_size, DEFAULT_UBATCH).min(s.batch_size);
+            s.batch_size = or(s.batch_size, default::BATCH.max(s.sequences)).min(s.ctx_size);
+            s.ubatch_size = or(s.ubatch_size, default::UBATCH).min(s.batch_size);
         } else {
             // whole inputs must fit one graph run
-            let room = or(s.ubatch_size, DEFAULT_BATCH.max(s.batch_size)).min(s.ctx_size);
+            let room = or(s.ubatch_size, default::BATCH.max(s.batch_size)).min(s.ctx_size);
             s.batch_size = room;
             s.ubatch_size = room;
         }

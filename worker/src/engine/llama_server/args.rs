@@ -7,6 +7,7 @@ use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio, time:
 
 use muster_core::{Code, Error};
 use muster_proto::{
+    llamacpp::default,
     settings::SETTINGS,
     v1::{Device, DeviceKind, ModelSettings, ModelType},
 };
@@ -15,10 +16,6 @@ use tokio::{process::Command, time::timeout};
 
 use crate::keeper;
 
-/// Number of sequences if the settings set none.
-const SEQUENCES: u32 = 4;
-/// Total number of cells if the settings set none. llama-server lowers it to the model's context length.
-const CELLS: u32 = 4096;
 /// Connections in addition to one per sequence: calls, descriptions, forwarded HTTP.
 const MORE_CONNECTIONS: u32 = 16;
 /// Longest wait for the help text.
@@ -52,7 +49,7 @@ const SAID: [&str; 8] = [
 /// The number of sequences that the server has.
 pub(super) fn sequences(settings: &ModelSettings) -> u32 {
     if settings.sequences == 0 {
-        SEQUENCES
+        default::SEQUENCES
     } else {
         settings.sequences
     }
@@ -76,7 +73,7 @@ pub(super) fn line(
         number(sequences(settings) * 2 + MORE_CONNECTIONS),
     );
     let cells = if settings.ctx_size == 0 {
-        CELLS
+        default::CONTEXT
     } else {
         settings.ctx_size
     };

@@ -1,0 +1,58 @@
+//! What Ollama's own client does beyond talking: models made from others, a context that grows.
+
+use std::process::Command;
+
+use muster_tests::{
+    Stack,
+    engines::{Engine, required, test_model},
+};
+use serde_json::json;
+
+use crate::clients::run;
+
+fn models() -> String {
+    let file = test_model("bench-chat");
+    Engine::LlamaCpp.serving(&file, "bench-chat", 1, "")
+        + &Engine::LlamaCpp.serving(&file, "fixed", 1, "ctx_size = 1024")
+}
+
+#[tokio::test]
+async fn ollamas_client_makes_models_and_asks_for_context() {
+    let stack = Stack::with(models()).start().await;
+    let mut command = Command::new(required("MUSTER_TEST_PYTHON"));
+    command
+        .arg(format!("{}/e2e/sdk/ollama_client.py", env!("CARGO_MANIFEST_DIR")))
+        .arg(format!("http://{}", stack.gateway_address()))
+        .arg("bench-chat");
+    let output = run(command).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+/// What was made outlives the controller; what it is made from is the configuration's.
+#[tokio::test]
+async fn a_model_made_from_another_outlives_the_controller() {
+    let mut stack = Stack::with(models()).start().await;
+    let body = json!({
+        "model": "mario",
+        "from": "fixed",
+        "system": "You are Mario.",
+        "parameters": {"num_predict": 3},
+        "template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "stream": false,
+    });
+    stack.http().post("/api/create", &body).await.ok();
+    let show = json!({"model": "mario"});
+    let before = stack.http().post("/api/show", &show).await.ok();
+    assert_eq!(before["system"], "You are Mario.");
+    stack.kill(muster_tests::Role::Controller);
+    stack.start_process(muster_tests::Role::Controller).await;
+    stack.model("user.mario").await;
+    let rendered = json!({"model": "mario", "messages": [{"role": "user", "content": "Hi"}]});
+    let chat = stack.http().post("/v1/chat/completions", &rendered).await.ok();
+    assert_eq!(chat["usage"]["completion_tokens"], 3, "{chat}");
+    let prompt = stack.http().post("/apply-template", &rendered).await.ok();
+    assert_eq!(prompt["prompt"], "You are Mario.Hi");
+    let after = stack.http().post("/api/show", &show).await.ok();
+    assert_eq!(after["modelfile"], before["modelfile"]);
+}
