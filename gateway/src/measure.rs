@@ -37,7 +37,7 @@ impl Chunks {
             ..View::default()
         };
         let render: Box<dyn Render> = match dialect {
-            "completion" => Box::new(openai::render::completion::stream(&head, view, None)),
+            "completion" => Box::new(openai::render::completion::stream(&head, view, None, None)),
             "response" => Box::new(openai::render::response::stream(
                 head,
                 openai::translate::Echo::default(),
@@ -47,7 +47,7 @@ impl Chunks {
             "message" => Box::new(anthropic::render::stream(head)),
             "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat, 0)),
             "llamacpp" => Box::new(llamacpp::render::stream(Default::default(), view)),
-            _ => Box::new(openai::render::chat::stream(&head, view)),
+            _ => Box::new(openai::render::chat::stream(&head, view, None)),
         };
         let event = Event {
             kind: Some(Kind::Delta(Delta {

@@ -84,6 +84,12 @@ async fn lacking(http: &Http, recorded: &Recorded) -> Vec<String> {
                 .cloned(),
         );
     }
+    // Which tokens mark calls and thoughts in an answer is told by no engine of ours.
+    let marks = recorded
+        .shape
+        .iter()
+        .filter(|path| path.ends_with("/preserved_tokens[]: number"));
+    ours.extend(marks.cloned());
     // Other names than its own a model has none; llama.cpp lists its own among them.
     ours.insert("/data[]/aliases[]: string".to_owned());
     if recorded.body["return_progress"] == json!(true) {

@@ -101,3 +101,55 @@ async fn models_come_from_llama_cpps_folder_and_presets() {
     assert_eq!(answer["generation_settings"]["n_ctx"], 512);
     assert_eq!(http.get("/props?model=my-own").await.ok()["total_slots"], 2);
 }
+
+/// Whichever engine it is: `verbose` shows the prompt that it saw, and what was in force, tokens that it never chooses among it.
+#[tokio::test]
+async fn verbose_shows_what_the_engine_saw() {
+    let checkpoint = test_model("tiny-chat");
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        let stack = Stack::with(engine.serving(&checkpoint, "m", 1, "")).start().await;
+        let http = stack.http();
+        let turns = json!([{"role": "user", "content": "hi"}]);
+        let asked = json!({
+            "messages": turns, "max_tokens": 3, "temperature": 0.5, "ignore_eos": true, "logit_bias": [[300, false]], "verbose": true,
+        });
+        let answer = http.post("/v1/chat/completions", &asked).await.ok();
+        let shown = &answer["__verbose"];
+        let template = http
+            .post("/apply-template", &json!({"messages": turns}))
+            .await
+            .ok();
+        let prompt = shown["prompt"].as_str().unwrap_or_default();
+        assert!(
+            prompt.ends_with(template["prompt"].as_str().unwrap()),
+            "{engine:?} {shown}"
+        );
+        assert_eq!(shown["generation_settings"]["temperature"], 0.5, "{engine:?}");
+        assert_eq!(
+            (&shown["tokens_predicted"], &shown["stop_type"]),
+            (&json!(3), &json!("limit")),
+            "{engine:?}"
+        );
+        let never = shown["generation_settings"]["logit_bias"]
+            .as_array()
+            .unwrap()
+            .iter();
+        let never: Vec<_> = never.filter(|one| one["bias"].is_null()).collect();
+        assert!(
+            never.len() > 1 && never.iter().any(|one| one["token"] == 300),
+            "{engine:?} {never:?}"
+        );
+        let mut stream = asked.clone();
+        stream["stream"] = json!(true);
+        let text = http.post("/v1/chat/completions", &stream).await.text;
+        assert_eq!(text.matches("\"__verbose\":").count(), 1, "{engine:?} {text}");
+        let quiet = http
+            .post(
+                "/v1/chat/completions",
+                &json!({"messages": turns, "max_tokens": 1}),
+            )
+            .await
+            .ok();
+        assert!(quiet.get("__verbose").is_none(), "{engine:?}");
+    }
+}

@@ -19,8 +19,10 @@ pub(crate) mod blocks;
 pub(crate) mod error;
 pub(crate) mod json;
 pub(crate) mod logprobs;
+pub(crate) mod native;
 #[cfg(test)]
 pub(crate) mod recorded;
+pub(crate) mod settings;
 pub(crate) mod stream;
 pub(crate) mod usage;
 

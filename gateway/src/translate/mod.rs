@@ -62,6 +62,8 @@ pub(crate) struct View {
     pub(crate) post_sampling: bool,
     /// Report token ids.
     pub(crate) tokens: bool,
+    /// Show what llama.cpp's own route shows, too (`__verbose`).
+    pub(crate) verbose: bool,
     /// Number of choices per prompt.
     pub(crate) choices: u32,
 }

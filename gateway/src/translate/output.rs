@@ -47,6 +47,8 @@ body! {
         t_max_predict_ms: Option<Int<-1>>,
         /// Smallest number of spaces that a line must begin with (llama.cpp).
         n_indent: Option<Uint<0>>,
+        /// Show beside the answer of a chat or completion, as `__verbose`, what llama.cpp's own route shows of it.
+        verbose: Option<bool>,
     }
 
     /// Limits on the number of tokens.
@@ -105,6 +107,9 @@ pub(crate) fn switches(asked: Switches, work: &mut GenerateRequest, view: &mut V
     work.max_predict_ms = asked.t_max_predict_ms.and_then(limit).filter(|limit| *limit > 0);
     work.min_indent = asked.n_indent.map_or(0, |Uint(spaces)| spaces);
     work.stop = asked.stop.unwrap_or_default().0;
+    view.verbose = asked.verbose.unwrap_or_default();
+    work.return_prompt |= view.verbose;
+    work.return_sampling |= view.verbose;
     view.tokens = work.return_tokens;
     view.post_sampling = work.post_sampling_probs;
     work.n = view.choices;

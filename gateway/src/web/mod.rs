@@ -71,6 +71,12 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// Tokens that a model's request may have. Once a request is admitted its model is loaded, and the table knows with how many.
+    pub(crate) fn context_of(&self, model: &str) -> u32 {
+        let table = self.dispatcher.fleet.table();
+        table.model(model).map_or(0, |summary| summary.ctx_size)
+    }
+
     /// What a request says, with the model that is meant.
     ///
     /// # Errors

@@ -105,8 +105,9 @@ def native(server: Server) -> None:
     turns = [{"role": "user", "content": "hi"}]
     prompt = server.ok("POST", "/apply-template", {"messages": turns})["prompt"]
     assert "hi" in prompt
-    chat = server.ok("POST", "/chat/completions", {"messages": turns, "max_tokens": 4})
+    chat = server.ok("POST", "/chat/completions", {"messages": turns, "max_tokens": 4, "verbose": True})
     assert chat["choices"][0]["message"]["role"] == "assistant"
+    assert chat["__verbose"]["tokens_predicted"] == 4 and chat["__verbose"]["prompt"].endswith(prompt)
     # Any name means the only model.
     named = server.ok("POST", "/v1/chat/completions", {"model": "gpt-3.5-turbo", "messages": turns, "max_tokens": 2})
     assert named["usage"]["completion_tokens"] == 2

@@ -208,6 +208,7 @@ extern "C" int ms_model_info(const ms_model * m, ms_sink sink, void * user, char
         info["template_caps"] = caps;
         info["file_type"]     = std::string(llama_ftype_name(llama_model_ftype(m->model)));
         const auto text = [&](llama_token token) { return token < 0 ? std::string() : std::string(llama_vocab_get_text(m->vocab, token)); };
+        info["eog"]           = std::vector<llama_token>(m->eog.begin(), m->eog.end());
         info["bos_text"]      = text(llama_vocab_bos(m->vocab));
         info["eos_text"]      = text(llama_vocab_eos(m->vocab));
         auto meta = common_json::object();

@@ -67,6 +67,8 @@ pub(crate) struct ModelInfo {
     pub(crate) template_caps: std::collections::HashMap<String, bool>,
     /// How the weights are stored.
     pub(crate) file_type: String,
+    /// Tokens that end a text.
+    pub(crate) eog: Vec<Token>,
     pub(crate) bos_text: String,
     pub(crate) eos_text: String,
     pub(crate) template: String,

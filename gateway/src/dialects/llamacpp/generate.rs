@@ -77,18 +77,13 @@ async fn generate(
     let common = app.common(asked)?;
     let model = common.model.clone();
     let work = work.into_iter().map(Work::Generate).collect();
-    // Once it is admitted the model is loaded, and the table knows with how much.
-    let context = || {
-        let table = app.dispatcher.fleet.table();
-        table.model(&model).map_or(0, |summary| summary.ctx_size)
-    };
     if view.stream {
         let answers = request.dispatch_together(app, common, work, 1).await?;
-        form.answered_by(&model, context());
+        form.native.answered_by(&model, app.context_of(&model));
         return run::stream(answers, render::stream(form, view)).await;
     }
     let answers = request.dispatch_each(app, common, work).await?;
-    form.answered_by(&model, context());
+    form.native.answered_by(&model, app.context_of(&model));
     let answers = try_join_all(answers.into_iter().map(run::gather)).await?;
     let object = render::body(&form, view, &answers);
     Ok(reply::ok(render::bytes(&object)))

@@ -10,7 +10,6 @@ pub(crate) mod render;
 mod requests;
 mod router;
 mod schema;
-mod settings;
 mod translate;
 
 use crate::web::route::{Dialect, Named};

@@ -11,7 +11,8 @@ use muster_proto::v1::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{router, schema::engine::Props, settings::generation_settings};
+use super::{router, schema::engine::Props};
+use crate::render::settings::generation_settings;
 use crate::web::{
     App,
     access::{Access, Caller},

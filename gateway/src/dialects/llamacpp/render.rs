@@ -6,17 +6,15 @@ use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
-use muster_proto::v1::{
-    ChoiceFinished, Delta, Finished, PromptProgress, StopKind, Timings, TokenLogprob, Usage,
-};
+use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress, Usage};
 use serde_json::{Map, Value, json};
 
-use super::settings::put_sampling;
 use crate::{
     render::{
-        answer::{Answer, Choice},
+        answer::Answer,
         json::{member, raw, value},
         logprobs,
+        native::Native,
         stream::{Frames, Stream},
         usage,
     },
@@ -26,42 +24,22 @@ use crate::{
 /// How the answer is shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CompletionForm {
-    pub(super) model: String,
+    pub(super) native: Native,
     /// Several prompts were given, so several answers are shown.
     pub(super) many: bool,
     /// The stream shows how much of the prompt is read.
     pub(super) progress: bool,
     /// `response_fields`; none = all.
     pub(super) fields: Option<Vec<String>>,
-    /// As asked for.
-    pub(super) settings: Map<String, Value>,
-    /// By prompt.
-    pub(super) prompts: Vec<Value>,
 }
 
 impl CompletionForm {
-    /// The model that answers, and its context, shown in `generation_settings` too.
-    pub(super) fn answered_by(&mut self, model: &str, n_ctx: u32) {
-        model.clone_into(&mut self.model);
-        self.settings.insert("model".to_owned(), model.into());
-        self.settings.insert("n_ctx".to_owned(), n_ctx.into());
-    }
-
-    /// What was in force for a choice.
-    fn settings(&self, end: &ChoiceFinished) -> Map<String, Value> {
-        let mut settings = self.settings.clone();
-        if let Some(sampling) = &end.sampling {
-            put_sampling(&mut settings, sampling);
+    /// The fields of an object that shall be shown.
+    fn shown(&self, object: Map<String, Value>) -> Value {
+        match &self.fields {
+            Some(fields) => selected(fields, &object.into()).into(),
+            None => object.into(),
         }
-        settings
-    }
-
-    /// The prompt as the model saw it, or as it came if the engine did not say.
-    fn prompt(&self, index: u32, end: &ChoiceFinished) -> Value {
-        if !end.prompt.is_empty() {
-            return end.prompt.as_str().into();
-        }
-        self.prompts.get(index as usize).cloned().unwrap_or_default()
     }
 }
 
@@ -69,81 +47,13 @@ impl CompletionForm {
 pub(super) fn body(form: &CompletionForm, view: View, answers: &[Answer]) -> Value {
     let objects = (0..).zip(answers).flat_map(|(index, answer)| {
         let choices = answer.choices.values();
-        choices.map(move |choice| whole(form, view, index, choice, &answer.finished))
+        choices.map(move |choice| form.shown(form.native.whole(view, index, choice, &answer.finished)))
     });
     let mut objects: Vec<Value> = objects.collect();
     if !form.many && objects.len() == 1 {
         return objects.remove(0);
     }
     objects.into()
-}
-
-fn whole(form: &CompletionForm, view: View, index: u32, choice: &Choice, finished: &Finished) -> Value {
-    let mut object = last(form, &choice.end, finished);
-    object.insert("index".into(), index.into());
-    object.insert(
-        "content".into(),
-        [&*choice.reasoning, &*choice.content].concat().into(),
-    );
-    // Some engines tell them unasked.
-    let tokens = if view.tokens {
-        choice.tokens.as_slice()
-    } else {
-        &[]
-    };
-    object.insert("tokens".into(), tokens.into());
-    object.insert("prompt".into(), form.prompt(index, &choice.end));
-    object.insert("has_new_line".into(), choice.content.contains('\n').into());
-    if view.logprobs {
-        object.insert(
-            "completion_probabilities".into(),
-            probabilities(&choice.logprobs, view),
-        );
-    }
-    match &form.fields {
-        Some(fields) => Value::from(selected(fields, &object.into())),
-        None => object.into(),
-    }
-}
-
-/// What is known at the end of an answer.
-fn last(form: &CompletionForm, end: &ChoiceFinished, finished: &Finished) -> Map<String, Value> {
-    let tokens = finished.usage.unwrap_or_default();
-    let kind = match StopKind::try_from(end.stop).unwrap_or_default() {
-        StopKind::Eos => "eos",
-        StopKind::Word => "word",
-        StopKind::Limit => "limit",
-        StopKind::Unspecified => "none",
-    };
-    let object = json!({
-        "id_slot": finished.id_slot.map_or(-1, i64::from),
-        "stop": true,
-        "model": form.model,
-        "tokens_predicted": end.generated,
-        "tokens_evaluated": tokens.prompt_tokens,
-        "generation_settings": form.settings(end),
-        "truncated": end.truncated,
-        "stop_type": kind,
-        "stopping_word": end.stopping_word,
-        "tokens_cached": tokens.cached_tokens,
-        "timings": finished.timings.map(|timings| times(&timings, &tokens)),
-    });
-    serde_json::from_value(object).unwrap_or_default()
-}
-
-/// An engine's times in llama.cpp's form.
-fn times(timings: &Timings, usage: &Usage) -> Value {
-    let mut out = BytesMut::new();
-    usage::times(&mut out, timings, usage);
-    serde_json::from_slice(&out).unwrap_or_default()
-}
-
-fn probabilities(tokens: &[TokenLogprob], view: View) -> Value {
-    let mut out = BytesMut::new();
-    raw(&mut out, "[");
-    logprobs::chat(&mut out, tokens, view.post_sampling);
-    raw(&mut out, "]");
-    serde_json::from_slice(&out).unwrap_or_default()
 }
 
 /// `response_fields`: those that are there; what stands deeper comes to the top under its whole path, as llama.cpp names it (seed 004).
@@ -168,7 +78,7 @@ pub(crate) struct Events {
 
 /// The answer as it comes.
 pub(crate) fn stream(form: CompletionForm, view: View) -> Stream<Events> {
-    let seen = vec![(false, 0); form.prompts.len().max(1)];
+    let seen = vec![(false, 0); form.native.prompts.len().max(1)];
     let events = Events {
         form,
         view,
@@ -246,18 +156,10 @@ impl Frames for Events {
     }
 
     fn end(&mut self, end: &ChoiceFinished, _first: bool, finished: Option<&Finished>, out: &mut BytesMut) {
-        let mut object = last(&self.form, end, finished.unwrap_or(&Finished::default()));
         let line = self.seen.get(end.choice as usize).is_some_and(|(line, _)| *line);
-        let prompt = self.form.prompt(end.choice, end);
-        object.insert("index".into(), end.choice.into());
-        object.insert("content".into(), "".into());
-        object.insert("tokens".into(), json!([]));
-        object.insert("prompt".into(), prompt);
-        object.insert("has_new_line".into(), line.into());
-        let object = match &self.form.fields {
-            Some(fields) => Value::from(selected(fields, &object.into())),
-            None => object.into(),
-        };
+        let finished = finished.copied().unwrap_or_default();
+        let object = self.form.native.ended(end.choice, line, end, &finished);
+        let object = self.form.shown(object);
         event(out, &object);
     }
 

@@ -2,17 +2,16 @@
 
 use muster_core::Error;
 use muster_proto::v1::{
-    GenerateRequest, Infill, InfillFile, Prompt, Sampling, generate_request::Input,
-    prompt_piece::Kind as Piece,
+    GenerateRequest, Infill, InfillFile, Prompt, generate_request::Input, prompt_piece::Kind as Piece,
 };
 use serde_json::{Value, json};
 
 use super::{
     render::CompletionForm,
     requests::{CompletionBody, Content, ExtraFile, InfillBody, Options},
-    settings::generation_settings,
 };
 use crate::{
+    render::native::Native,
     translate::{
         Asked, View,
         object::Object,
@@ -137,12 +136,10 @@ fn call(
     // Of no field is the same as of all.
     let fields = options.response_fields.map(|Strings(fields)| fields);
     let form = CompletionForm {
-        model: String::new(),
+        native: Native::of(&work, prompts),
         many: inputs.len() > 1,
         progress,
         fields: fields.filter(|fields| !fields.is_empty()),
-        settings: generation_settings(&work, &Sampling::default()),
-        prompts,
     };
     let each = |input| GenerateRequest {
         input: Some(input),

@@ -20,7 +20,10 @@ use self::{
     schema::{answers, response::ResponseAnswer},
 };
 use crate::{
-    render::error::{self, OpenAiError},
+    render::{
+        error::{self, OpenAiError},
+        native::Native,
+    },
     translate::{Asked, read::Fields as _},
     web::{
         App,
@@ -92,13 +95,18 @@ async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
     let call = translate::chat(&request.body)?;
     let common = app.common(call.asked)?;
     let head = request.head("chatcmpl-", &common);
-    let (view, work) = (call.view, Work::Generate(call.work));
+    let view = call.view;
+    let mut verbose = view.verbose.then(|| Native::of(&call.work, Vec::new()));
+    let work = Work::Generate(call.work);
     let answers = request.dispatch(&app, common, work, view.choices).await?;
+    if let Some(verbose) = &mut verbose {
+        verbose.answered_by(&head.model, app.context_of(&head.model));
+    }
     if view.stream {
-        return run::stream(answers, chat_form::stream(&head, view)).await;
+        return run::stream(answers, chat_form::stream(&head, view, verbose)).await;
     }
     let answer = run::gather(answers).await?;
-    Ok(reply::ok(chat_form::body(&head, view, &answer)))
+    Ok(reply::ok(chat_form::body(&head, view, &answer, verbose.as_ref())))
 }
 
 async fn chat_tokens(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
@@ -126,6 +134,8 @@ async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Res
     let common = app.common(call.asked)?;
     let head = request.head("cmpl-", &common);
     let view = call.view;
+    let shown = call.work.first().filter(|_| view.verbose);
+    let mut verbose = shown.map(|work| Native::of(work, Vec::new()));
     let work = call.work.into_iter().map(Work::Generate).collect();
     let answers = request
         .dispatch_together(&app, common, work, view.choices)
@@ -134,8 +144,11 @@ async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Res
         Some(prompts) => Some(echo::texts(&app, &head.model, prompts).await?),
         None => None,
     };
+    if let Some(verbose) = &mut verbose {
+        verbose.answered_by(&head.model, app.context_of(&head.model));
+    }
     if view.stream {
-        return run::stream(answers, completion_form::stream(&head, view, echo)).await;
+        return run::stream(answers, completion_form::stream(&head, view, echo, verbose)).await;
     }
     let answer = run::gather(answers).await?;
     Ok(reply::ok(completion_form::body(
@@ -143,6 +156,7 @@ async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Res
         view,
         echo.as_deref(),
         &answer,
+        verbose.as_ref(),
     )))
 }
 

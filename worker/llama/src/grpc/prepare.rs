@@ -8,7 +8,10 @@ use muster_core::{Code, Error};
 use muster_proto::{
     limits::{TOP_LOGPROBS, VECTOR_BYTES},
     parameters::SAMPLING,
-    v1::{EmbedRequest, GenerateRequest, RerankRequest, Sampling, Start, generate_request, start},
+    v1::{
+        EmbedRequest, GenerateRequest, LogitBias, RerankRequest, Sampling, Start, generate_request,
+        logit_bias, start,
+    },
 };
 use prost::Message as _;
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -203,9 +206,7 @@ fn generate(
         } else {
             String::new()
         },
-        shown_sampling: request
-            .return_sampling
-            .then(|| in_force(model, spec.sampling.clone())),
+        shown_sampling: request.return_sampling.then(|| in_force(model, &spec)),
         cache_prompt: request.cache_prompt.unwrap_or(true),
         id_slot: request.id_slot.map(|slot| slot as usize),
         tenant,
@@ -261,8 +262,27 @@ fn input(
 }
 
 /// What a request asks for, and the model's own for the rest.
-fn in_force(model: &Model, mut sampling: Sampling) -> Box<Sampling> {
+fn in_force(model: &Model, spec: &crate::sampler::SamplerSpec) -> Box<Sampling> {
+    let mut sampling = spec.sampling.clone();
     SAMPLING.fill(&mut sampling, &model.info().sampling);
+    let ends: &[Token] = if sampling.ignore_eos == Some(true) {
+        &model.info().eog
+    } else {
+        &[]
+    };
+    let biased = |token, bias, never| LogitBias {
+        target: Some(logit_bias::Target::Token(token)),
+        bias,
+        never,
+    };
+    let given = spec
+        .logit_bias
+        .iter()
+        .map(|(token, bias)| biased(*token, *bias, false));
+    let never = spec.never.iter().chain(ends);
+    sampling.logit_bias = given
+        .chain(never.map(|token| biased(*token, 0.0, true)))
+        .collect();
     Box::new(sampling)
 }
 

@@ -9,8 +9,8 @@ use muster_core::{Code, Error};
 use muster_proto::{
     parameters::SAMPLING,
     v1::{
-        ChoiceFinished, Delta, Event, FinishReason, Finished, GenerateRequest, PromptProgress, StopKind,
-        Timings, TokenLogprob, ToolCallDelta, TopLogprob, Usage, event,
+        ChoiceFinished, Delta, Event, FinishReason, Finished, GenerateRequest, LogitBias, PromptProgress,
+        Sampling, StopKind, Timings, TokenLogprob, ToolCallDelta, TopLogprob, Usage, event, logit_bias,
     },
 };
 use serde::Deserialize;
@@ -112,6 +112,15 @@ impl Reply {
                 if let Some(end) = self.ending.replace(self.chat_end(choice.index, &reason)) {
                     self.finish_choice(end, events);
                 }
+            }
+        }
+        if let Some(shown) = chunk.shown {
+            self.id_slot = u32::try_from(shown.id_slot).ok();
+            if let Some(end) = &mut self.ending {
+                end.sampling = Some(in_force(&shown.generation_settings));
+                end.prompt = shown.prompt;
+                end.truncated = shown.truncated;
+                end.stopping_word = shown.stopping_word;
             }
         }
         if let Some(timings) = chunk.timings {
@@ -224,9 +233,7 @@ impl Reply {
                 truncated: chunk.truncated,
                 generated: chunk.tokens_predicted,
                 prompt: chunk.prompt,
-                sampling: self
-                    .shows_sampling
-                    .then(|| Box::new(SAMPLING.read(&chunk.generation_settings))),
+                sampling: self.shows_sampling.then(|| in_force(&chunk.generation_settings)),
             };
             self.finish_choice(end, events);
         }
@@ -288,6 +295,26 @@ impl Reply {
     }
 }
 
+/// How tokens were chosen, as `generation_settings` say.
+fn in_force(settings: &Map<String, Value>) -> Box<Sampling> {
+    let bias = |one: &Value| {
+        let token = i32::try_from(one.get("token")?.as_i64()?).ok()?;
+        let bias = one.get("bias").and_then(Value::as_f64);
+        Some(LogitBias {
+            target: Some(logit_bias::Target::Token(token)),
+            #[allow(clippy::cast_possible_truncation, reason = "it was a float")]
+            bias: bias.unwrap_or_default() as f32,
+            // The logarithm of nothing is no number in JSON.
+            never: bias.is_none(),
+        })
+    };
+    let biases = settings.get("logit_bias").and_then(Value::as_array);
+    Box::new(Sampling {
+        logit_bias: biases.into_iter().flatten().filter_map(bias).collect(),
+        ..SAMPLING.read(settings)
+    })
+}
+
 /// An event of this kind without extra fields.
 pub(super) fn kind(kind: event::Kind) -> Event {
     Event {
@@ -346,6 +373,9 @@ struct ChatChunk {
     timings: Option<WireTimings>,
     prompt_progress: Option<WireProgress>,
     error: Option<EngineError>,
+    /// As its own route shows the answer, if it was asked to (`verbose`).
+    #[serde(rename = "__verbose")]
+    shown: Option<CompletionChunk>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -209,6 +209,9 @@ fn chat_fields(request: &GenerateRequest, chat: &Chat, body: &mut Map<String, Va
         body.insert("logprobs".into(), true.into());
         body.insert("top_logprobs".into(), request.top_logprobs.max(1).into());
     }
+    if request.return_prompt || request.return_sampling {
+        body.insert("verbose".into(), true.into());
+    }
     if !request.reasoning_format.is_empty() {
         body.insert("reasoning_format".into(), request.reasoning_format.clone().into());
     }

@@ -1,11 +1,11 @@
 //! llama.cpp's completions, from events to bytes.
 
-use muster_proto::v1::{Event, Sampling, event::Kind};
+use muster_proto::v1::{Event, Sampling, StopKind, Timings, event::Kind};
 
 use super::*;
 use crate::{
     dialects::llamacpp::translate::{CompletionCall, completion},
-    render::Render as _,
+    render::{Render as _, answer::Choice},
     translate::object::{self, Object},
     web::engine::ModelQuery,
 };
@@ -13,7 +13,7 @@ use crate::{
 fn read(text: &str) -> Result<CompletionCall, Error> {
     let body = Object::body(object::text(text.as_bytes()).unwrap()).unwrap();
     let mut call = completion(body, ModelQuery::default())?;
-    call.form.answered_by("m", 0);
+    call.form.native.answered_by("m", 0);
     Ok(call)
 }
 

@@ -19,13 +19,14 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::{requests::RouterBody, settings::generation_settings};
+use super::requests::RouterBody;
 use crate::{
     dialects::openai::{
         listing::{RouterStatus, Short},
         models::{self, Model},
     },
     fleet::table::Table,
+    render::settings::generation_settings,
     translate::{ModelName, read::Fields as _},
     web::{
         App,

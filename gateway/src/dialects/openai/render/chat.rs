@@ -11,21 +11,21 @@ use crate::{
         answer::{Answer, Choice, FunctionCall},
         json::{list, member, number, raw, value},
         logprobs,
+        native::Native,
         stream::{Frames, Stream},
-        usage,
     },
     translate::View,
 };
 
 /// Renders a complete answer.
-pub(crate) fn body(head: &Head, view: View, answer: &Answer) -> Bytes {
+pub(crate) fn body(head: &Head, view: View, answer: &Answer, verbose: Option<&Native>) -> Bytes {
     let mut out = BytesMut::with_capacity(512);
     open(&mut out, head, "chat.completion");
     raw(&mut out, ",\"choices\":");
     list(&mut out, &answer.choices, |out, (index, one)| {
         choice(out, view, *index, one);
     });
-    close(&mut out, answer);
+    close(&mut out, view, answer, verbose);
     out.freeze()
 }
 
@@ -74,8 +74,8 @@ pub(crate) struct Chat {
 }
 
 /// Renders an answer as a stream.
-pub(crate) fn stream(head: &Head, view: View) -> Stream<Chat> {
-    let chunks = Chunks::new(head, "chat.completion.chunk", view);
+pub(crate) fn stream(head: &Head, view: View, verbose: Option<Native>) -> Stream<Chat> {
+    let chunks = Chunks::new(head, "chat.completion.chunk", view, verbose);
     Stream::new(Chat { chunks, view }, view.tokens)
 }
 
@@ -161,10 +161,7 @@ impl Frames for Chat {
         member(out, "finish_reason", finish_reason(end.reason));
         raw(out, "}");
         self.chunks.close(out);
-        if let Some(finished) = last {
-            usage::timings(out, finished);
-        }
-        Chunks::end(out, "");
+        self.chunks.last(out, end, last);
     }
 
     fn finish(&mut self, finished: &Finished, extra: &str, out: &mut BytesMut) {

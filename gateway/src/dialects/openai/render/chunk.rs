@@ -2,12 +2,14 @@
 
 use bytes::BytesMut;
 use muster_core::Error;
-use muster_proto::v1::{Finished, PromptProgress};
+use muster_proto::v1::{ChoiceFinished, Finished, PromptProgress};
 
+use super::VERBOSE;
 use crate::{
     render::{
         Head, error,
         json::{extra, member, raw, value},
+        native::Native,
         usage,
     },
     translate::View,
@@ -21,10 +23,11 @@ pub(super) struct Chunks {
     /// The beginning of a chunk, up to and including `"choices":[`.
     prefix: BytesMut,
     include_usage: bool,
+    verbose: Option<Native>,
 }
 
 impl Chunks {
-    pub(super) fn new(head: &Head, object: &str, view: View) -> Self {
+    pub(super) fn new(head: &Head, object: &str, view: View, verbose: Option<Native>) -> Self {
         let mut prefix = BytesMut::with_capacity(160);
         raw(&mut prefix, "data: ");
         super::open(&mut prefix, head, object);
@@ -32,6 +35,7 @@ impl Chunks {
         Self {
             prefix,
             include_usage: view.include_usage,
+            verbose,
         }
     }
 
@@ -50,6 +54,18 @@ impl Chunks {
                 "]"
             },
         );
+    }
+
+    /// Writes what stands beside the end of a stream's last choice, and ends the chunk.
+    pub(super) fn last(&self, out: &mut BytesMut, end: &ChoiceFinished, last: Option<&Finished>) {
+        if let Some(finished) = last {
+            usage::timings(out, finished);
+            if let Some(verbose) = &self.verbose {
+                // The text was shown before, and nobody looked for line breaks.
+                member(out, VERBOSE, &verbose.ended(end.choice, false, end, finished));
+            }
+        }
+        Self::end(out, "");
     }
 
     /// Ends a chunk.

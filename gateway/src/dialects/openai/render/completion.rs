@@ -13,8 +13,8 @@ use crate::{
         answer::{Answer, Choice},
         json::{list, member, number, raw, value},
         logprobs,
+        native::Native,
         stream::{Frames, Stream},
-        usage,
     },
     translate::View,
 };
@@ -35,14 +35,20 @@ fn echo(echo: Option<&[String]>, view: View, choice: u32) -> &str {
 }
 
 /// Renders a complete answer. `prompts` are shown before the output.
-pub(crate) fn body(head: &Head, view: View, prompts: Option<&[String]>, answer: &Answer) -> Bytes {
+pub(crate) fn body(
+    head: &Head,
+    view: View,
+    prompts: Option<&[String]>,
+    answer: &Answer,
+    verbose: Option<&Native>,
+) -> Bytes {
     let mut out = BytesMut::with_capacity(512);
     open(&mut out, head, "text_completion");
     raw(&mut out, ",\"choices\":");
     list(&mut out, &answer.choices, |out, (index, one)| {
         choice(out, view, *index, echo(prompts, view, *index), one);
     });
-    close(&mut out, answer);
+    close(&mut out, view, answer, verbose);
     out.freeze()
 }
 
@@ -76,9 +82,14 @@ pub(crate) struct Completion {
 }
 
 /// Renders an answer as a stream. `prompts` are shown before the output.
-pub(crate) fn stream(head: &Head, view: View, prompts: Option<Vec<String>>) -> Stream<Completion> {
+pub(crate) fn stream(
+    head: &Head,
+    view: View,
+    prompts: Option<Vec<String>>,
+    verbose: Option<Native>,
+) -> Stream<Completion> {
     let frames = Completion {
-        chunks: Chunks::new(head, "text_completion", view),
+        chunks: Chunks::new(head, "text_completion", view, verbose),
         view,
         prompts,
         offsets: Vec::new(),
@@ -154,10 +165,7 @@ impl Frames for Completion {
         member(out, "finish_reason", finish_reason(end.reason));
         raw(out, "}");
         self.chunks.close(out);
-        if let Some(finished) = last {
-            usage::timings(out, finished);
-        }
-        Chunks::end(out, "");
+        self.chunks.last(out, end, last);
     }
 
     fn finish(&mut self, finished: &Finished, extra: &str, out: &mut BytesMut) {

@@ -12,11 +12,15 @@ mod tests;
 use bytes::BytesMut;
 use muster_proto::v1::FinishReason;
 
-use crate::render::{
-    Head,
-    answer::Answer,
-    json::{extra, member, raw, value},
-    reason, usage,
+use crate::{
+    render::{
+        Head,
+        answer::Answer,
+        json::{extra, member, raw, value},
+        native::Native,
+        reason, usage,
+    },
+    translate::View,
 };
 
 /// The build that answers, as OpenAI's `system_fingerprint`.
@@ -32,11 +36,17 @@ fn open(out: &mut BytesMut, head: &Head, object: &str) {
     member(out, "system_fingerprint", FINGERPRINT);
 }
 
-/// Writes the fields after the choices of a body, and closes it.
-fn close(out: &mut BytesMut, answer: &Answer) {
+/// llama.cpp's name of what its own route shows.
+const VERBOSE: &str = "__verbose";
+
+/// Writes the fields after the choices of a body, and closes it. `verbose`: the first choice as llama.cpp's own route shows it.
+fn close(out: &mut BytesMut, view: View, answer: &Answer, verbose: Option<&Native>) {
     raw(out, ",\"usage\":");
     usage::usage(out, &answer.usage());
     usage::timings(out, &answer.finished);
+    if let (Some(verbose), Some(first)) = (verbose, answer.choices.values().next()) {
+        member(out, VERBOSE, &verbose.whole(view, 0, first, &answer.finished));
+    }
     extra(out, &answer.extra);
     raw(out, "}");
 }

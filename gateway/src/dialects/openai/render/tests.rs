@@ -19,11 +19,11 @@ use crate::{
 };
 
 fn chat_body(view: View, events: Vec<Event>) -> Value {
-    json(&chat::body(&head(), view, &gathered(events)))
+    json(&chat::body(&head(), view, &gathered(events), None))
 }
 
 fn completion_body(view: View, echo: Option<&[String]>, events: Vec<Event>) -> Value {
-    json(&completion::body(&head(), view, echo, &gathered(events)))
+    json(&completion::body(&head(), view, echo, &gathered(events), None))
 }
 
 #[test]
@@ -34,13 +34,16 @@ fn chat_streams() {
     };
     insta::assert_snapshot!(
         "chat_stream_reasoning",
-        shown(chat::stream(&head(), usage), reasoning_and_text())
+        shown(chat::stream(&head(), usage, None), reasoning_and_text())
     );
     insta::assert_snapshot!(
         "chat_stream_two_choices",
-        shown(chat::stream(&head(), PLAIN), two_choices())
+        shown(chat::stream(&head(), PLAIN, None), two_choices())
     );
-    insta::assert_snapshot!("chat_stream_tools", shown(chat::stream(&head(), PLAIN), tools()));
+    insta::assert_snapshot!(
+        "chat_stream_tools",
+        shown(chat::stream(&head(), PLAIN, None), tools())
+    );
     let logprobs = View {
         logprobs: true,
         tokens: true,
@@ -48,7 +51,7 @@ fn chat_streams() {
     };
     insta::assert_snapshot!(
         "chat_stream_logprobs",
-        shown(chat::stream(&head(), logprobs), probabilities())
+        shown(chat::stream(&head(), logprobs, None), probabilities())
     );
     let post = View {
         logprobs: true,
@@ -57,7 +60,7 @@ fn chat_streams() {
     };
     insta::assert_snapshot!(
         "chat_stream_post_sampling",
-        shown(chat::stream(&head(), post), probabilities())
+        shown(chat::stream(&head(), post, None), probabilities())
     );
 }
 
@@ -86,10 +89,13 @@ fn chat_streams_with_progress_extra_fields_and_nothing_to_say() {
     ];
     insta::assert_snapshot!(
         "chat_stream_progress",
-        shown(chat::stream(&head(), PLAIN), events)
+        shown(chat::stream(&head(), PLAIN, None), events)
     );
     let silent = vec![end(0, FinishReason::Length), done()];
-    insta::assert_snapshot!("chat_stream_silent", shown(chat::stream(&head(), PLAIN), silent));
+    insta::assert_snapshot!(
+        "chat_stream_silent",
+        shown(chat::stream(&head(), PLAIN, None), silent)
+    );
 }
 
 #[test]
@@ -104,7 +110,10 @@ fn chat_streams_that_fail() {
         end(0, FinishReason::Stop),
         event(Kind::Failed(error.into())),
     ];
-    insta::assert_snapshot!("chat_stream_failed", shown(chat::stream(&head(), PLAIN), events));
+    insta::assert_snapshot!(
+        "chat_stream_failed",
+        shown(chat::stream(&head(), PLAIN, None), events)
+    );
 }
 
 #[test]
@@ -127,14 +136,14 @@ fn completion_streams() {
         include_usage: true,
         ..PLAIN
     };
-    let stream = completion::stream(&head(), view, Some(echo.clone()));
+    let stream = completion::stream(&head(), view, Some(echo.clone()), None);
     insta::assert_snapshot!("completion_stream_echo", shown(stream, two_choices()));
     let view = View {
         logprobs: true,
         tokens: true,
         ..PLAIN
     };
-    let stream = completion::stream(&head(), view, Some(echo[..1].to_vec()));
+    let stream = completion::stream(&head(), view, Some(echo[..1].to_vec()), None);
     insta::assert_snapshot!("completion_stream_logprobs", shown(stream, probabilities()));
     let failing = vec![
         text(0, "a"),
@@ -142,7 +151,7 @@ fn completion_streams() {
     ];
     insta::assert_snapshot!(
         "completion_stream_failed",
-        shown(completion::stream(&head(), PLAIN, None), failing)
+        shown(completion::stream(&head(), PLAIN, None, None), failing)
     );
 }
 
@@ -171,7 +180,7 @@ proptest! {
         events.extend((0..3).map(|choice| end(choice, FinishReason::Stop)));
         events.push(done());
         let body = chat_body(PLAIN, events.clone());
-        let stream = shown(chat::stream(&head(), PLAIN), events);
+        let stream = shown(chat::stream(&head(), PLAIN, None), events);
         let mut streamed = [String::new(), String::new(), String::new()];
         for frame in stream.strip_suffix("\n\n").unwrap().split("\n\n") {
             let data = frame.strip_prefix("data: ").unwrap();

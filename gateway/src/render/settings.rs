@@ -2,12 +2,12 @@
 
 use muster_proto::{
     parameters::SAMPLING,
-    v1::{GenerateRequest, Sampling, generate_request::Constraint, logit_bias::Target},
+    v1::{GenerateRequest, LogitBias, Sampling, generate_request::Constraint, logit_bias::Target},
 };
 use serde_json::{Map, Value, json};
 
 /// The settings of a request. Tokens are chosen as it asks, else as the engine says of its model (`own`), else as llama.cpp does by itself.
-pub(super) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map<String, Value> {
+pub(crate) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map<String, Value> {
     let mut chosen = work.sampling.clone().unwrap_or_default();
     // Any seed is shown as llama.cpp's highest.
     chosen.seed = chosen.seed.filter(|seed| *seed >= 0);
@@ -19,26 +19,13 @@ pub(super) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
         Some(Constraint::JsonObject(_)) => ("", Some(json!({"type": "object"}))),
         None => ("", None),
     };
-    let bias: Vec<Value> = chosen
-        .logit_bias
-        .iter()
-        .map(|one| {
-            // As llama.cpp writes the logarithm of nothing.
-            let bias = if one.never { Value::Null } else { json!(one.bias) };
-            match &one.target {
-                Some(Target::Token(token)) => json!({"token": token, "bias": bias}),
-                Some(Target::Text(text)) => json!({"text": text, "bias": bias}),
-                None => Value::Null,
-            }
-        })
-        .collect();
     let mut settings = Map::new();
     for parameter in SAMPLING.iter() {
         let set = (parameter.get)(&chosen).unwrap_or_else(|| parameter.default.into());
         settings.insert(parameter.name.to_owned(), set.into());
     }
     let more = json!({
-        "logit_bias": bias,
+        "logit_bias": biases(&chosen.logit_bias),
         // Nothing is ever shifted out of a context here, so nothing is kept or discarded.
         "n_keep": 0,
         "n_discard": 0,
@@ -76,8 +63,25 @@ pub(super) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
     settings
 }
 
+fn biases(of: &[LogitBias]) -> Vec<Value> {
+    let shown = |one: &LogitBias| {
+        // As llama.cpp writes the logarithm of nothing.
+        let bias = if one.never { Value::Null } else { json!(one.bias) };
+        match &one.target {
+            Some(Target::Token(token)) => json!({"token": token, "bias": bias}),
+            Some(Target::Text(text)) => json!({"text": text, "bias": bias}),
+            None => Value::Null,
+        }
+    };
+    of.iter().map(shown).collect()
+}
+
 /// Puts in how tokens were really chosen, as far as the engine says.
-pub(super) fn put_sampling(settings: &mut Map<String, Value>, in_force: &Sampling) {
+pub(crate) fn put_sampling(settings: &mut Map<String, Value>, in_force: &Sampling) {
     let said = SAMPLING.said(in_force);
     settings.extend(said.map(|(name, value)| (name.to_owned(), value.into())));
+    // Tokens that end a text are among them, where the request ignores them.
+    if !in_force.logit_bias.is_empty() {
+        settings.insert("logit_bias".to_owned(), biases(&in_force.logit_bias).into());
+    }
 }
