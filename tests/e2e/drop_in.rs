@@ -84,6 +84,10 @@ async fn lacking(http: &Http, recorded: &Recorded) -> Vec<String> {
                 .cloned(),
         );
     }
+    if recorded.path.starts_with("/v1/") && recorded.status != 200 {
+        // OpenAI's code of an error is a word.
+        ours.insert("/error/code: number".to_owned());
+    }
     // Which tokens mark calls and thoughts in an answer is told by no engine of ours.
     let marks = recorded
         .shape

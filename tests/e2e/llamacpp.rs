@@ -343,6 +343,31 @@ async fn seed_004_errors_have_llama_cpps_form_and_numbers() {
             "{error}"
         );
     }
+    // OpenAI's routes say the numbers, too, and so does an input of an embedding that is too long.
+    let long = "Once upon a time ".repeat(3000);
+    for (path, kind) in [
+        ("/v1/chat/completions", "chat"),
+        ("/embedding", "tokens"),
+        ("/embeddings", "tokens"),
+    ] {
+        for model in ["ours", "theirs"].map(|whose| format!("{whose}-{kind}")) {
+            let mut body = json!({"model": model, "content": long, "input": long});
+            if kind == "chat" {
+                body = json!({"model": model, "messages": [{"role": "user", "content": long}]});
+            }
+            let reply = http.post(path, &body).await;
+            let error = error(&reply, 400);
+            assert!(
+                error["n_prompt_tokens"].as_u64() > error["n_ctx"].as_u64(),
+                "{path} {error}"
+            );
+            let message = error["message"].as_str().unwrap_or_default();
+            assert!(
+                message.contains("exceeds the available context size"),
+                "{path} {error}"
+            );
+        }
+    }
     for (path, body, status, kind) in [
         (
             "/completion",

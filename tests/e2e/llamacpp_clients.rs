@@ -153,3 +153,29 @@ async fn verbose_shows_what_the_engine_saw() {
         assert!(quiet.get("__verbose").is_none(), "{engine:?}");
     }
 }
+
+/// Anthropic's clients switch thinking where the template can: the generated model's closes it at once where it is off, which takes tokens.
+#[tokio::test]
+async fn anthropics_thinking_reaches_the_template() {
+    let checkpoint = test_model("tiny-chat");
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        let stack = Stack::with(engine.serving(&checkpoint, "m", 1, "")).start().await;
+        let http = stack.http();
+        let tokens = async |thinking: &str| {
+            let kind = json!({"type": thinking, "budget_tokens": 1024});
+            let turns = json!([{"role": "user", "content": "hi"}]);
+            let body = json!({"model": "m", "max_tokens": 1, "messages": turns, "thinking": kind});
+            let answer = http.post("/v1/messages", &body).await.ok();
+            let usage = |key: &str| answer["usage"][key].as_u64().unwrap_or_default();
+            let read = usage("input_tokens") + usage("cache_read_input_tokens");
+            let counted = http.post("/v1/messages/count_tokens", &body).await.ok();
+            assert_eq!(json!(read), counted["input_tokens"], "{engine:?}");
+            counted["input_tokens"].as_u64().unwrap()
+        };
+        let (on, off) = (tokens("enabled").await, tokens("disabled").await);
+        assert!(
+            off > on,
+            "{engine:?}: {off} tokens without thinking, {on} with it"
+        );
+    }
+}

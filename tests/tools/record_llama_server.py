@@ -33,6 +33,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("POST", "/completion", {"prompt": {"prompt_string": "hi"}, "n_predict": 1}),
     ("POST", "/completion", {"n_predict": 1}),
     ("POST", "/completion", {"prompt": "a", "n_predict": "x"}),
+    ("POST", "/v1/completions", {"prompt": LONG}),
+    ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
     ("POST", "/completion", {"prompt": "hi", "n_predict": 1, "ignore_eos": True}),
     ("POST", "/completion", {"prompt": LONG}),
     ("POST", "/completion", {"prompt": LONG, "stream": True}),

@@ -40,6 +40,11 @@ pub(crate) static OPENAI: ErrorForm = ErrorForm {
     status: http_status,
 };
 
+/// A fact of an error that is a number.
+pub(crate) fn number(error: &Error, detail: &str) -> Option<u64> {
+    error.details.get(detail)?.parse().ok()
+}
+
 /// A code's HTTP status.
 pub(crate) fn http_status(code: Code) -> StatusCode {
     StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -74,6 +79,12 @@ pub(crate) struct OpenAiErrorBody<'a> {
     param: Option<&'a str>,
     /// Code of the error catalogue, for example `unknown_model`.
     code: &'a str,
+    /// Tokens of a prompt that is too long, as llama.cpp says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens: Option<u64>,
+    /// Tokens that there is room for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_ctx: Option<u64>,
     /// More facts by name, for example `wanted_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<BTreeMap<&'a str, &'a str>>,
@@ -91,6 +102,8 @@ impl<'a> OpenAiErrorBody<'a> {
             r#type: kind,
             param: error.param.as_deref(),
             code: error.code.as_str(),
+            n_prompt_tokens: number(error, "prompt_tokens"),
+            n_ctx: number(error, "context_length"),
             details: (!error.details.is_empty()).then(|| details.collect()),
         }
     }

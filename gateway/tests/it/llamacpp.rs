@@ -224,6 +224,9 @@ async fn without_a_name_properties_are_the_routers_where_several_models_are() {
         (&props["max_instances"], &props["models_autoload"]),
         (&json!(3), &json!(true))
     );
+    // Figures of an engine wake nobody either.
+    let (status, _) = gateway.get("/metrics?model=cold").await;
+    assert_eq!(status, 409);
     // Of a model there are only those of its engine.
     let (status, _) = gateway.get("/props?model=cold").await;
     assert_eq!(status, 409);

@@ -7,24 +7,21 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    render::{error::ErrorForm, json::value},
+    render::{
+        error::{ErrorForm, number},
+        json::value,
+    },
     web::reply,
 };
 
 pub(in crate::dialects) static FORM: ErrorForm = ErrorForm {
     object: |out, error| {
-        let number = |detail| {
-            error
-                .details
-                .get(detail)
-                .and_then(|text: &String| text.parse().ok())
-        };
         let body = LlamaCppErrorBody {
             code: status(error.code),
             message: &error.message,
             r#type: word(error.code),
-            n_prompt_tokens: number("prompt_tokens"),
-            n_ctx: number("context_length"),
+            n_prompt_tokens: number(error, "prompt_tokens"),
+            n_ctx: number(error, "context_length"),
         };
         value(out, &LlamaCppError { error: body });
     },

@@ -67,13 +67,21 @@ pub(crate) fn check_text(bytes: usize, most: usize, room: usize, param: &str) ->
     if bytes <= most {
         return Ok(());
     }
-    Err(Code::ContextLengthExceeded
+    // Nobody counted: so many tokens at least.
+    let longest = (most / room.max(1)).max(1);
+    let tokens = bytes.div_ceil(longest).max(room + 1);
+    Err(overflow(tokens, room, param).with_detail("prompt_bytes", bytes))
+}
+
+/// The error for a prompt or an input that is too long, in llama.cpp's words, which its clients look for.
+pub(crate) fn overflow(tokens: usize, room: usize, param: &str) -> Error {
+    Code::ContextLengthExceeded
         .error(format!(
-            "the prompt has {bytes} bytes of text, {room} tokens spell at most {most}"
+            "request ({tokens} tokens) exceeds the available context size ({room} tokens), try increasing it"
         ))
         .with_param(param)
-        .with_detail("prompt_bytes", bytes)
-        .with_detail("context_length", room))
+        .with_detail("prompt_tokens", tokens)
+        .with_detail("context_length", room)
 }
 
 /// Bytes of text in a prompt.

@@ -317,14 +317,7 @@ fn too_long(tokens: usize, room: usize, param: &str) -> Result<(), Error> {
     if tokens <= room {
         return Ok(());
     }
-    let prompt = tokens - 1;
-    Err(Code::ContextLengthExceeded
-        .error(format!(
-            "the prompt has {prompt} tokens, the context has room for {room} with the answer"
-        ))
-        .with_param(param)
-        .with_detail("prompt_tokens", prompt)
-        .with_detail("context_length", room))
+    Err(convert::overflow(tokens - 1, room, param))
 }
 
 fn embed(model: &Model, limits: &Limits, request: &EmbedRequest) -> Result<EmbedJob, Error> {
@@ -378,15 +371,7 @@ fn check_input(limits: &Limits, tokens: &[Token], param: &str) -> Result<(), Err
     if tokens.len() <= limits.input {
         return Ok(());
     }
-    Err(Code::ContextLengthExceeded
-        .error(format!(
-            "an input has {} tokens, the model takes {}",
-            tokens.len(),
-            limits.input
-        ))
-        .with_param(param)
-        .with_detail("prompt_tokens", tokens.len())
-        .with_detail("context_length", limits.input))
+    Err(convert::overflow(tokens.len(), limits.input, param))
 }
 
 fn rerank(model: &Model, limits: &Limits, request: &RerankRequest) -> Result<EmbedJob, Error> {

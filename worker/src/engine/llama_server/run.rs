@@ -25,6 +25,8 @@ pub(super) struct Job {
     pub(super) http: Http,
     /// Largest number of tokens of one request.
     pub(super) context: u32,
+    /// Largest number of tokens of an input of which vectors or scores are computed: one physical batch holds it.
+    pub(super) longest: u32,
     /// Whether embeddings are one vector per token.
     pub(super) unpooled: bool,
     /// The kinds of media that the model takes.
@@ -118,10 +120,47 @@ impl Job {
     pub(super) async fn work(&self, work: Option<Work>, out: &mut Out) -> Result<(), Error> {
         match work {
             Some(Work::Generate(request)) => self.generate(request, out).await,
-            Some(Work::Embed(request)) => self.embed(&request, out).await,
-            Some(Work::Rerank(request)) => self.rerank(&request, out).await,
+            Some(Work::Embed(request)) => {
+                let done = self.embed(&request, out).await;
+                let each = |input: &Prompt| vec![prompt_value(input)];
+                self.why(done, request.inputs.iter().map(each)).await
+            }
+            Some(Work::Rerank(request)) => {
+                let done = self.rerank(&request, out).await;
+                let each = |document: &String| vec![request.query.as_str().into(), document.as_str().into()];
+                self.why(done, request.documents.iter().map(each)).await
+            }
             None => Err(Code::InvalidRequest.error("no work was given")),
         }
+    }
+
+    /// The reason for a failure: of an input that is longer than a batch the server says that it failed itself (500). `inputs`: the texts of each.
+    ///
+    /// # Errors
+    /// The failure; `context_length_exceeded` if an input is too long.
+    async fn why(
+        &self,
+        done: Result<(), Error>,
+        inputs: impl Iterator<Item = Vec<Value>>,
+    ) -> Result<(), Error> {
+        let Err(error) = done else { return Ok(()) };
+        if error.code != Code::RuntimeError {
+            return Err(error);
+        }
+        for texts in inputs {
+            let mut length = 0;
+            for text in texts {
+                let body = json!({"content": text, "add_special": true});
+                let Ok(Tokens { tokens }) = self.http.post("/tokenize", &body).await else {
+                    return Err(error);
+                };
+                length += tokens.len();
+            }
+            if length > usize::try_from(self.longest).unwrap_or(usize::MAX) {
+                return Err(overflow(length, self.longest));
+            }
+        }
+        Err(error)
     }
 
     async fn generate(&self, mut request: GenerateRequest, out: &mut Out) -> Result<(), Error> {
@@ -228,6 +267,16 @@ impl Job {
         })));
         Ok(())
     }
+}
+
+/// The error for an input that is too long, in llama.cpp's words.
+fn overflow(tokens: usize, room: u32) -> Error {
+    Code::ContextLengthExceeded
+        .error(format!(
+            "request ({tokens} tokens) exceeds the available context size ({room} tokens), try increasing it"
+        ))
+        .with_detail("prompt_tokens", tokens)
+        .with_detail("context_length", room)
 }
 
 /// An input for embeddings: text, tokens, or a mixture.
