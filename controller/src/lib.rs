@@ -18,6 +18,8 @@ mod convert;
 mod driver;
 mod estimate;
 mod grpc;
+mod reload;
+mod replace;
 mod routes;
 mod server;
 mod state;

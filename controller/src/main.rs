@@ -1,6 +1,8 @@
 //! The binary `muster-controller`; the library does the work.
 #![forbid(unsafe_code)]
 
+use std::pin::pin;
+
 use clap::{CommandFactory as _, FromArgMatches as _};
 use muster_controller::{
     Controller, Doors,
@@ -11,6 +13,8 @@ use muster_proto::{
     process,
     trust::{Door, KeyOptions, place},
 };
+
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> anyhow::Result<()> {
     let matches = Options::command().get_matches();
@@ -37,12 +41,17 @@ async fn run(options: Options) -> anyhow::Result<()> {
     // This task ends with the runtime.
     tokio::spawn(process::show_life(controller.life().clone()));
     process::notify_ready(controller.operators().unwrap_or_else(|| controller.address()));
-    tokio::select! {
-        signal = process::shutdown_signal() => signal?,
-        ended = controller.failed() => {
-            process::notify_stopping();
-            ended?;
-            anyhow::bail!("a part of the controller ended by itself");
+    let mut reload = signal(SignalKind::hangup())?;
+    let mut shutdown = pin!(process::shutdown_signal());
+    loop {
+        tokio::select! {
+            signal = &mut shutdown => break signal?,
+            _ = reload.recv() => controller.reload().await,
+            ended = controller.failed() => {
+                process::notify_stopping();
+                ended?;
+                anyhow::bail!("a part of the controller ended by itself");
+            }
         }
     }
     tracing::info!("shutting down");

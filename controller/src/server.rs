@@ -27,6 +27,7 @@ use crate::{
     config::Config,
     driver::{Driver, Start, handle::Handle},
     grpc::{ControlService, FleetService, ModelsService},
+    reload,
     state::StateError,
 };
 
@@ -57,6 +58,7 @@ type Served = Result<(), tonic::transport::Error>;
 pub struct Controller {
     address: Address,
     operators: Option<Address>,
+    handle: Handle,
     stop: CancellationToken,
     health: HealthReporter,
     life: Life,
@@ -99,6 +101,7 @@ impl Controller {
         let start = Start::read(config, state_dir, stop.clone(), life.clone())?;
         tracing::info!(%address, operators = ?operators.as_ref().map(ToString::to_string), epoch = start.epoch, workers_expected = start.expected.len(), models = start.config.models.len(), "controller starts");
         let tasks = TaskTracker::new();
+        let (sources, disk) = (start.config.sources.clone(), start.writer.disk());
         let (driver, handle) = Driver::new(start);
         let driver = tokio::spawn(driver.run());
         let health = HealthReporter::new();
@@ -107,6 +110,10 @@ impl Controller {
             life.part("health")
                 .run(tell_health(health.clone(), life.clone(), stop.clone())),
         );
+        tokio::spawn(
+            life.part("reload")
+                .run(reload::watch(handle.clone(), sources, disk)),
+        );
         let mut servers = JoinSet::new();
         for door in [Some(doors.parts), doors.operators].into_iter().flatten() {
             servers.spawn(serve(door, handle.clone(), &health, tasks.clone(), stop.clone())?);
@@ -114,6 +121,7 @@ impl Controller {
         Ok(Self {
             address,
             operators,
+            handle,
             stop,
             health,
             life,
@@ -139,6 +147,11 @@ impl Controller {
     #[must_use]
     pub fn life(&self) -> &Life {
         &self.life
+    }
+
+    /// Reads the configuration again and takes over what has changed. What is wrong with it is said in the log; then nothing changes.
+    pub async fn reload(&self) {
+        drop(reload::reload(&self.handle, self.handle.sources()).await);
     }
 
     /// Waits until a part of the controller ends by itself, which is a failure.

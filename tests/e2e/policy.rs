@@ -15,16 +15,16 @@ crate::for_each_runtime!(a_full_slot_evicts_the_least_recently_used_of_its_type)
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Everything that is decided from now on.
-struct Events(tonic::Streaming<FleetEvent>);
+pub(crate) struct Events(tonic::Streaming<FleetEvent>);
 
 impl Events {
-    async fn of(stack: &Stack) -> Self {
+    pub(crate) async fn of(stack: &Stack) -> Self {
         let request = WatchEventsRequest::default();
         Self(stack.control().watch_events(request).await.unwrap().into_inner())
     }
 
     /// Reads up to the next event of this kind.
-    async fn next(&mut self, kind: &str) -> FleetEvent {
+    pub(crate) async fn next(&mut self, kind: &str) -> FleetEvent {
         let next = async {
             loop {
                 let event = self.0.message().await.unwrap().expect("the stream goes on");

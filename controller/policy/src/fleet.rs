@@ -200,6 +200,7 @@ impl Fleet {
             Event::GhostGone { instance } => self.ghost_gone(&instance),
             Event::ModelsChanged { models } => self.models_changed(models),
             Event::CatalogueChanged { models } => self.catalogue_changed(models),
+            Event::ConfigChanged { config } => self.config_changed(*config),
             Event::JoinsWait { any } => {
                 if let Phase::Settling { joins_wait, .. } = &mut self.phase {
                     *joins_wait = any;
@@ -227,6 +228,7 @@ impl Fleet {
             | Event::GhostGone { .. }
             | Event::ModelsChanged { .. }
             | Event::CatalogueChanged { .. }
+            | Event::ConfigChanged { .. }
             | Event::JoinsWait { .. }
             | Event::Tick => false,
         }

@@ -109,17 +109,33 @@ impl Catalogue {
     /// Takes a model in, in the place of one of the same id; its files are not looked at yet.
     pub(crate) fn insert(&mut self, model: ModelEntry) {
         let place = Arc::new(FilePlace::of(&model, None));
-        let entry = Entry {
+        let mut entry = Entry {
             server: self.server,
             ..Entry::new(model, place)
         };
         match self.entry_mut(entry.model.id.clone().as_str()) {
-            Some(old) => *old = entry,
+            Some(old) => {
+                entry.keep_files_of(old);
+                *old = entry;
+            }
             None => {
                 self.places.insert(entry.model.id.clone(), self.entries.len());
                 self.entries.push(entry);
             }
         }
+    }
+
+    /// If there is only one model, whether any name means it.
+    pub(crate) fn set_any_name(&mut self, any_name: bool) {
+        self.any_name = any_name;
+    }
+
+    /// Takes models out; their ids.
+    pub(crate) fn remove_all(&mut self, gone: impl Fn(&ModelEntry) -> bool) -> Vec<String> {
+        let leaving = self.entries.extract_if(.., |entry| gone(&entry.model));
+        let ids = leaving.map(|entry| entry.model.id.to_string()).collect();
+        self.number();
+        ids
     }
 
     /// Takes a model out.
@@ -319,6 +335,33 @@ impl Entry {
         self.spec_hash = convert::spec_hash(self.model.runtime, &self.model.settings);
     }
 
+    /// Takes over what was seen of the files, if they are the same: nobody shall take them for missing until the next look.
+    fn keep_files_of(&mut self, old: &Self) {
+        let files = |entry: &Self| {
+            let ModelEntry {
+                file, hub, runtime, ..
+            } = &entry.model;
+            let ModelSettings {
+                mmproj, draft, lora, ..
+            } = &entry.definition;
+            (
+                file.clone(),
+                hub.clone(),
+                *runtime,
+                mmproj.clone(),
+                draft.clone(),
+                lora.clone(),
+            )
+        };
+        if files(self) == files(old) {
+            self.place = Arc::clone(&old.place);
+            self.files = old.files;
+            self.details.clone_from(&old.details);
+            self.workers.clone_from(&old.workers);
+            self.learn_kind();
+        }
+    }
+
     fn set_options(&mut self, options_json: &str) -> Result<(), Error> {
         let wrong = |key: &str, what: &str| {
             let error = Code::InvalidLoadRequest.error(format!("`{key}` {what}"));
@@ -358,6 +401,11 @@ impl Entry {
             Value::Object(whole).to_string()
         };
         Ok(())
+    }
+
+    /// Its device without saved options.
+    pub(crate) fn defined_device(&self) -> &DeviceChoice {
+        &self.device
     }
 
     /// Settings without saved options.

@@ -67,6 +67,32 @@ pub struct Config {
     pub extra_models_dir: Vec<PathBuf>,
     /// Settings for models that set none themselves.
     pub defaults: Defaults,
+    /// What it was read from.
+    pub sources: Sources,
+}
+
+/// What a configuration is read from.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    files: Vec<PathBuf>,
+    limits: Option<LimitsArg>,
+    defaults: Defaults,
+}
+
+impl Sources {
+    /// The files, later ones over former ones.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Reads the configuration again.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(&self.files, self.limits, &self.defaults)
+    }
 }
 
 /// Times of sessions and streams.
@@ -176,6 +202,11 @@ impl Config {
                 builtin,
                 extra_models_dir,
                 defaults: defaults.clone(),
+                sources: Sources {
+                    files: files.to_vec(),
+                    limits,
+                    defaults: defaults.clone(),
+                },
             })
         } else {
             Err(ConfigError(problems))

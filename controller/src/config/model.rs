@@ -23,7 +23,7 @@ use muster_proto::{
 use super::{defaults::Defaults, own, prompt_format, requests, section::Section};
 
 /// A configured model.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelEntry {
     /// The key of its table.
     pub id: ModelId,

@@ -40,35 +40,46 @@ impl Driver {
 
     /// Takes over what lies in the folders now.
     pub(super) fn folders_seen(&mut self, found: BTreeMap<String, Found>) {
-        let gone: Vec<String> = self
+        let gone: BTreeSet<String> = self
             .folders
             .own
             .iter()
             .filter(|(id, known)| found.get(*id) != Some(known))
             .map(|(id, _)| id.clone())
             .collect();
-        for id in gone {
-            self.folder_model_gone(&id);
-        }
-        for (id, found) in found {
-            if !self.folders.own.contains_key(&id) {
-                self.folder_model_found(id, found);
-            }
-        }
+        self.folder_models_gone(gone);
+        let new: Vec<ModelEntry> = found
+            .into_iter()
+            .filter_map(|(id, found)| self.folder_model_found(id, found))
+            .collect();
+        self.enter_all(new);
     }
 
-    fn folder_model_gone(&mut self, id: &str) {
-        let standing = self.fleet.model(id);
-        if standing.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_))) {
+    /// Those that are loaded stay until they are unloaded.
+    fn folder_models_gone(&mut self, mut gone: BTreeSet<String>) {
+        gone.retain(|id| {
+            let standing = self.fleet.model(id);
+            standing.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)))
+        });
+        if gone.is_empty() {
+            return;
+        }
+        for id in &gone {
             tracing::info!(model = id, "a model left its folder");
             self.folders.own.remove(id);
-            self.catalogue.remove(id);
-            self.changed_models.insert(id.to_owned());
-            self.catalogue_changed();
         }
+        let left = self
+            .catalogue
+            .remove_all(|model| gone.contains(model.id.as_str()));
+        self.changed_models.extend(left);
+        self.catalogue_changed();
     }
 
-    fn folder_model_found(&mut self, id: String, found: Found) {
+    /// The model of a file that was not known before; none if it is no model.
+    fn folder_model_found(&mut self, id: String, found: Found) -> Option<ModelEntry> {
+        if self.folders.own.contains_key(&id) {
+            return None;
+        }
         let taken = self.catalogue.get(&id).is_some() || self.shelf.get(&id).is_some();
         let read = if taken {
             Err("another model has this name".to_owned())
@@ -80,12 +91,13 @@ impl Driver {
                 tracing::info!(model = id, file = %found.file.display(), "a model came into a folder");
                 self.folders.refused.remove(&id);
                 self.folders.own.insert(id, found);
-                self.enter(model);
+                Some(model)
             }
             Err(error) => {
                 if self.folders.refused.insert(id.clone()) {
                     tracing::warn!(model = id, file = %found.file.display(), error, "a file of a folder is no model of its own");
                 }
+                None
             }
         }
     }

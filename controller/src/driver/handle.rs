@@ -1,8 +1,11 @@
 //! The handle by which all others use the driver. Cheap to clone.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::SystemTime,
 };
 
 use muster_core::{Code, Error, RequestId, SessionId};
@@ -20,7 +23,7 @@ use super::inbox::{
     Query, Reply, SESSIONS, Said, WORKERS, stopping,
 };
 use crate::{
-    config::Timing,
+    config::{Sources, Timing},
     convert::{stage::unknown_model, wish::Wish},
     state::Saving,
 };
@@ -80,6 +83,7 @@ pub(crate) struct Handle {
     stop: CancellationToken,
     life: Life,
     troubles: watch::Receiver<Vec<String>>,
+    sources: Arc<Sources>,
 }
 
 /// Counts a worker that is about to join: from its call until the driver has its hello, or the worker is gone.
@@ -169,6 +173,7 @@ impl Handle {
         timing: Timing,
         stop: CancellationToken,
         (life, troubles): (&Life, watch::Receiver<Vec<String>>),
+        sources: Sources,
     ) -> Self {
         let (epoch, events) = (epoch.subscribe(), events.clone());
         Self {
@@ -180,6 +185,7 @@ impl Handle {
             stop,
             life: life.clone(),
             troubles,
+            sources: Arc::new(sources),
         }
     }
 
@@ -206,6 +212,23 @@ impl Handle {
     /// The controller's epoch.
     pub(crate) fn epoch(&self) -> u64 {
         *self.epoch.borrow()
+    }
+
+    /// Where the configuration comes from.
+    pub(crate) fn sources(&self) -> Sources {
+        self.sources.as_ref().clone()
+    }
+
+    /// Tells operators of something that did not come of policy.
+    pub(crate) fn tell(&self, kind: &str, reason: &str) {
+        let event = v1::FleetEvent {
+            at: Some(SystemTime::now().into()),
+            kind: kind.to_owned(),
+            reason: reason.to_owned(),
+            ..v1::FleetEvent::default()
+        };
+        // Nobody need listen.
+        drop(self.events.send(event));
     }
 
     /// A receiver of the events that policy decides from now on.
@@ -395,6 +418,7 @@ mod tests {
             timing,
             CancellationToken::new(),
             (&Life::default(), watch::channel(Vec::new()).1),
+            Sources::default(),
         );
         let name = |n: usize| SessionId::from(n.to_string().as_str());
         let mut open: Vec<_> = (0..SESSIONS).map(|n| handle.session(name(n)).unwrap()).collect();

@@ -25,7 +25,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{handle::Joining, pulse::Pulse, replace::Replacement};
-use crate::{convert::wish::Wish, routes::Subscription, state::Saving};
+use crate::{
+    config::Config,
+    convert::wish::Wish,
+    routes::Subscription,
+    state::{Own, Saving},
+};
 
 /// Number of places in each of the lanes for outcomes, reports and joins.
 pub(crate) const WORKERS: usize = 1024;
@@ -134,6 +139,14 @@ pub(crate) enum Models {
     Remove(String, Reply<(Option<v1::Model>, Saving)>),
     /// Save options for a model's loads.
     SetOptions(v1::SetModelOptionsRequest, Reply<(v1::Model, Saving)>),
+    /// Take over another configuration.
+    Reload(Box<Config>, Reply<v1::ReloadResponse>),
+    /// Take over what users registered and saved, as it was on disk after this turn; false if nothing came of it.
+    ReloadOwn {
+        turn: u64,
+        own: Box<Own>,
+        reply: Reply<bool>,
+    },
     /// List what a repository on the hub has.
     ListVariants(String, Reply<v1::HubListing>),
     /// Give a model a further name.
@@ -222,6 +235,10 @@ pub(crate) enum Query {
     Stats(oneshot::Sender<v1::GetStatsResponse>),
     /// Subscribe to routes.
     Routes(oneshot::Sender<Subscription>),
+    /// The turn of the last change that is on disk; none while one is being written.
+    Saved(oneshot::Sender<Option<u64>>),
+    /// Loads of idle models whose definition changed while they were loaded.
+    Stale(oneshot::Sender<Vec<v1::LoadModelRequest>>),
 }
 
 /// The driver's end of the lanes.

@@ -82,6 +82,8 @@ fn name_of(ask: &Ask) -> &'static str {
             Query::Workers(_) => "a list of workers",
             Query::Stats(_) => "counters",
             Query::Routes(_) => "a watch of routes",
+            Query::Saved(_) => "a question about what is on disk",
+            Query::Stale(_) => "a question about loads that are out of date",
         },
         Ask::Models(models) => match models {
             Models::Pull(..) => "a pull",
@@ -91,6 +93,8 @@ fn name_of(ask: &Ask) -> &'static str {
             Models::Remove(..) => "a removal of a model",
             Models::SetOptions(..) => "options of a model",
             Models::ListVariants(..) => "a list of variants",
+            Models::Reload(..) => "another configuration",
+            Models::ReloadOwn { .. } => "users' models on disk",
             Models::SetAlias(..) | Models::DeleteAlias(..) | Models::ListAliases(_) => "aliases",
         },
     }

@@ -341,6 +341,12 @@ impl Mirror {
         }
     }
 
+    /// Whether an instance works on requests, or has some that wait.
+    pub(super) fn busy(&self, id: &str) -> bool {
+        let found = self.instances.get(id);
+        found.is_some_and(|found| found.status.running > 0 || found.status.queued > 0)
+    }
+
     /// What a worker was told to load.
     pub(super) fn spec(&self, id: &str) -> Option<&v1::InstanceSpec> {
         self.instances.get(id)?.status.spec.as_ref()

@@ -29,6 +29,7 @@ mod pulls;
 pub(crate) mod pulse;
 mod queries;
 mod registrations;
+mod reload;
 pub(crate) mod replace;
 #[cfg(test)]
 mod rig;
@@ -173,6 +174,8 @@ pub(crate) struct Driver {
     observed: Observed,
     pins: Pins,
     own: Own,
+    /// Models whose definition changed while they were, perhaps, loaded.
+    stale: BTreeSet<String>,
     pulls: Pulls,
     looks: Looks,
     mirror: Mirror,
@@ -226,7 +229,7 @@ impl Driver {
     /// A driver and its handle. Nothing happens before it runs.
     pub(crate) fn new(start: Start) -> (Self, Handle) {
         let Start {
-            mut config,
+            config,
             epoch,
             expected,
             leavers,
@@ -238,7 +241,7 @@ impl Driver {
             life,
         } = start;
         let shelf = Shelf::new(&config, &config.models);
-        let mut catalogue = Catalogue::new(std::mem::take(&mut config.models), config.any_name);
+        let mut catalogue = Catalogue::new(config.models.clone(), config.any_name);
         registrations::restore(&mut catalogue, &own, &config, writer.path());
         for (model, pinned) in &pins {
             // A model that left the catalogue may come back.
@@ -255,6 +258,7 @@ impl Driver {
             config.timing,
             stop.clone(),
             (&life, writer.troubles()),
+            config.sources.clone(),
         );
         let mut fleet = Fleet::new(config.policy.clone(), expected, Moment::START);
         fleet.remember_leavers(leavers);
@@ -271,6 +275,7 @@ impl Driver {
             observed,
             pins,
             own,
+            stale: BTreeSet::new(),
             pulls: Pulls::default(),
             looks: Looks::default(),
             mirror: Mirror::default(),
@@ -346,7 +351,14 @@ impl Driver {
             }
             | Ask::Pin(_)
             | Ask::Models(_)
-            | Ask::Query(Query::Devices(_) | Query::Workers(_) | Query::Stats(_) | Query::Routes(_)) => {
+            | Ask::Query(
+                Query::Devices(_)
+                | Query::Workers(_)
+                | Query::Stats(_)
+                | Query::Routes(_)
+                | Query::Saved(_)
+                | Query::Stale(_),
+            ) => {
                 self.answer(ask);
             }
         }

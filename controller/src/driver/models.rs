@@ -38,6 +38,12 @@ impl Driver {
             Models::RemoveFiles(id, reply) => self.remove_model_files(&id, reply),
             Models::Remove(id, reply) => answer(reply, self.remove(&id)),
             Models::SetOptions(request, reply) => answer(reply, self.set_options(&request)),
+            Models::Reload(config, reply) => answer(reply, Ok(self.reload(*config))),
+            Models::ReloadOwn { turn, own, reply } => {
+                // What was changed since it was read is newer.
+                let taken = self.writer.saved() == Some(turn) && self.reload_own(*own);
+                answer(reply, Ok(taken));
+            }
             Models::ListVariants(repo, reply) => {
                 if is_repo(&repo) {
                     self.list_repo(&repo, reply);
@@ -95,6 +101,8 @@ impl Driver {
                 | Query::Devices(_)
                 | Query::Workers(_)
                 | Query::Stats(_)
+                | Query::Saved(_)
+                | Query::Stale(_)
                 | Query::Routes(_) => return,
             },
             Ask::Models(change) => match change {
@@ -106,6 +114,8 @@ impl Driver {
                 | Models::Register(..)
                 | Models::RemoveFiles(..)
                 | Models::Remove(..)
+                | Models::Reload(..)
+                | Models::ReloadOwn { .. }
                 | Models::ListVariants(..)
                 | Models::SetAlias(..)
                 | Models::DeleteAlias(..)
@@ -202,6 +212,24 @@ impl Driver {
 
     /// Takes a model into the catalogue, or changes it there, with what was saved for it.
     pub(super) fn enter(&mut self, model: ModelEntry) {
+        self.enter_all(vec![model]);
+    }
+
+    /// Takes models in together: policy hears of them once.
+    pub(super) fn enter_all(&mut self, models: Vec<ModelEntry>) {
+        if models.is_empty() {
+            return;
+        }
+        let mut changed = Vec::new();
+        for model in models {
+            changed.extend(self.put_in(model));
+        }
+        self.models_changed(changed);
+        self.look_again();
+    }
+
+    /// Puts a model into the catalogue, and those that are made from it; the ids of all that change by that.
+    fn put_in(&mut self, model: ModelEntry) -> Vec<String> {
         let id = model.id.to_string();
         let checkpoint = model.hub.clone();
         self.catalogue.insert(model);
@@ -221,9 +249,10 @@ impl Driver {
             self.look_everywhere(&checkpoint);
             changed.extend(self.catalogue.of_checkpoint(&checkpoint));
         }
-        self.models_changed(changed);
-        self.look_again();
-        self.enter_derived(&id);
+        for model in self.derived_from(&id) {
+            changed.extend(self.put_in(model));
+        }
+        changed
     }
 
     /// Takes a user's model out; any other stays listed.

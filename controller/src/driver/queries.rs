@@ -58,6 +58,8 @@ impl Driver {
                 workers: self.workers(),
             })),
             Query::Stats(reply) => drop(reply.send(self.counters())),
+            Query::Saved(reply) => drop(reply.send(self.writer.saved())),
+            Query::Stale(reply) => drop(reply.send(self.stale_and_idle())),
             Query::Routes(reply) => drop(reply.send(self.routes.subscribe())),
         }
     }

@@ -265,22 +265,22 @@ impl Driver {
         }
     }
 
-    /// Takes in the models that are made from this one and could not be taken in before.
-    pub(super) fn enter_derived(&mut self, base: &str) {
+    /// The models that are made from this one.
+    pub(super) fn derived_from(&self, base: &str) -> Vec<ModelEntry> {
         let of = |(_, registration): &(&String, &Registration)| registration.base == base;
-        let waiting = self.own.models.iter().filter(of);
-        let waiting: Vec<_> = waiting
-            .map(|(name, registration)| (format!("{USER}{name}"), registration.clone()))
-            .collect();
-        for (id, registration) in waiting {
-            let read = match self.catalogue.get(base) {
-                Some(entry) => parse(&id, &registration, Some(entry), &self.config, self.writer.path()),
-                None => return,
-            };
-            match read {
-                Ok(model) => self.enter(model),
-                Err(error) => tracing::warn!(model = id, %error, "a registered model cannot be used"),
-            }
-        }
+        let made = self.own.models.iter().filter(of);
+        made.filter_map(|(name, registration)| self.read_registration(&format!("{USER}{name}"), registration))
+            .collect()
+    }
+
+    /// A model out of its registration; none if it cannot be used, or what it is made from is not there.
+    pub(super) fn read_registration(&self, id: &str, registration: &Registration) -> Option<ModelEntry> {
+        let base = match registration.base.as_str() {
+            "" => None,
+            base => Some(self.catalogue.get(base)?),
+        };
+        parse(id, registration, base, &self.config, self.writer.path())
+            .inspect_err(|error| tracing::warn!(model = id, %error, "a registered model cannot be used"))
+            .ok()
     }
 }

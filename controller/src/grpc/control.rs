@@ -15,13 +15,14 @@ use tokio::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Boxed, replace, until_stopped};
+use super::{Boxed, until_stopped};
 use crate::{
     convert::{self, stage::unknown_model, wish::Wish},
     driver::{
         handle::{Ensure, Handle, Word},
         inbox::{Answer, Order, Query, stopping},
     },
+    reload, replace,
     routes::{Step, Subscription},
 };
 
@@ -68,6 +69,11 @@ impl Control for ControlService {
         let model = self.handle.query(|reply| Query::Model(id.clone(), reply)).await?;
         let model = model.ok_or_else(|| unknown_model(&id).into_status())?;
         Ok(Response::new(v1::GetModelResponse { model: Some(model) }))
+    }
+
+    async fn reload(&self, _: Request<v1::ReloadRequest>) -> Result<Response<v1::ReloadResponse>, Status> {
+        let reloaded = reload::reload(&self.handle, self.handle.sources()).await;
+        reloaded.map(Response::new).map_err(StatusExt::into_status)
     }
 
     async fn load_model(

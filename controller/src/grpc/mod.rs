@@ -5,7 +5,6 @@
 mod control;
 mod fleet;
 mod models;
-mod replace;
 pub(crate) mod session;
 
 use std::pin::Pin;

@@ -201,6 +201,13 @@ impl StateDir {
         self.write(PINS, pins)
     }
 
+    /// The files of [`own`](Self::own).
+    pub(crate) fn own_files(&self) -> Vec<PathBuf> {
+        [MODELS, OPTIONS, ALIASES]
+            .map(|name| self.path.join(name))
+            .to_vec()
+    }
+
     /// Models that users registered and options they saved.
     ///
     /// # Errors

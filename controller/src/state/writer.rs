@@ -151,6 +151,18 @@ impl Writer {
         self.save(|pending| pending.own = Some(own.clone()))
     }
 
+    /// The turn of the last change that is on disk; none while one is being written, or could not be.
+    pub(crate) fn saved(&self) -> Option<u64> {
+        let turn = self.sender.borrow().turn;
+        let written = self.written.borrow();
+        (written.turn >= turn && written.failed.is_none()).then_some(turn)
+    }
+
+    /// The directory.
+    pub(crate) fn disk(&self) -> Arc<StateDir> {
+        Arc::clone(&self.state)
+    }
+
     fn save(&self, change: impl FnOnce(&mut Pending)) -> Saving {
         let mut turn = 0;
         self.sender.send_modify(|pending| {

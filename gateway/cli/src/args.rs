@@ -103,6 +103,8 @@ pub(crate) enum Command {
     },
     /// List the devices with their memory
     Devices,
+    /// Have the controller read its configuration again: what runs goes on, and is loaded anew when it is idle
+    Reload,
     /// Follow the fleet's events and their reasons
     Events {
         /// Only events of this model

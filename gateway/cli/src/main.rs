@@ -89,6 +89,7 @@ async fn run(cli: Cli, matches: &ArgMatches) -> Result<(), Failure> {
         Command::Workers => commands::fleet::workers(&controller, output).await,
         Command::Forget { worker } => commands::fleet::forget(&controller, output, worker).await,
         Command::Devices => commands::fleet::devices(&controller, output).await,
+        Command::Reload => commands::fleet::reload(&controller, output).await,
         Command::Events { model } => commands::fleet::events(&controller, output, model).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

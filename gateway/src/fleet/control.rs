@@ -8,8 +8,9 @@ use muster_proto::{
     net::Channel,
     v1::{
         DeviceStatus, GetModelRequest, GetStatsRequest, ListDevicesRequest, ListModelsRequest,
-        ListWorkersRequest, LoadModelEvent, LoadModelRequest, Model, PinModelRequest, UnloadModelRequest,
-        UnpinModelRequest, WorkerStatus, control_client::ControlClient, load_model_event::Kind,
+        ListWorkersRequest, LoadModelEvent, LoadModelRequest, Model, PinModelRequest, ReloadRequest,
+        ReloadResponse, UnloadModelRequest, UnpinModelRequest, WorkerStatus, control_client::ControlClient,
+        load_model_event::Kind,
     },
 };
 use tonic::{Response, Status, Streaming};
@@ -71,6 +72,15 @@ impl Control {
         let request = GetModelRequest { model: id.to_owned() };
         let answer = self.0.get_model(request).await;
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
+    }
+
+    /// Has the configuration read again.
+    ///
+    /// # Errors
+    /// `invalid_configuration`.
+    pub(crate) async fn reload(mut self) -> Result<ReloadResponse, Error> {
+        let answer = self.0.reload(ReloadRequest {}).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner())
     }
 
     /// Loads a model and waits until it is loaded.

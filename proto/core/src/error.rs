@@ -67,6 +67,8 @@ catalogue! {
     LoadStalled = "load_stalled", Internal, 500, "server_error";
     /// The load was cancelled.
     LoadCancelled = "load_cancelled", Aborted, 409, "server_error";
+    /// The configuration that was read again has problems.
+    InvalidConfiguration = "invalid_configuration", InvalidArgument, 400, "invalid_request_error";
     /// Models that had to make room did not finish in time.
     EvictionTimeout = "eviction_timeout", Unavailable, 503, "server_error";
     /// The model can never fit, or does not fit now and nothing may be evicted.

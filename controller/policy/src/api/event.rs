@@ -6,6 +6,7 @@ use super::facts::{InstanceStatus, Report, WorkerFacts};
 use super::failure::WorkerFailure;
 use super::ids::CommandId;
 use super::spec::ModelSpec;
+use crate::config::Config;
 use muster_core::{HoldId, InstanceId, ModelId, RequestId, WorkerId};
 
 /// An input of [`Fleet::step`](crate::Fleet::step).
@@ -84,6 +85,8 @@ pub enum Event {
     },
     /// The whole catalogue; models that are not in it are gone.
     CatalogueChanged { models: Vec<ModelSpec> },
+    /// The settings of policy are others from now on. What was decided by the former ones stands: nothing is evicted for a lower limit.
+    ConfigChanged { config: Box<Config> },
     /// Tells whether workers are about to join. While the fleet settles, settling goes on until they have joined (PROTOCOL 2).
     JoinsWait { any: bool },
     /// Time has passed: the moment that [`Effect::WakeAt`](crate::Effect::WakeAt) asked for, or any other.

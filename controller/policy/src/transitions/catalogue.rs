@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::{LoadError, ModelSpec};
+use crate::config::Config;
 use crate::fleet::Fleet;
+use crate::plan::Memos;
 use crate::state::{Instance, Model};
-use muster_core::{ModelId, WorkerId};
+use crate::strategy::Appraiser;
+use muster_core::{InstanceId, ModelId, WorkerId};
 
 impl Fleet {
     /// Takes the whole catalogue. Instances of models that left it take no new requests and go when they are idle; queued loads of such
@@ -23,6 +26,26 @@ impl Fleet {
         }
         for (id, spec) in incoming {
             self.model_changed(&id, Some(spec));
+        }
+        self.room_changed();
+    }
+
+    /// Takes other settings.
+    pub(crate) fn config_changed(&mut self, config: Config) {
+        if config.eviction != self.config.eviction {
+            self.appraiser = Appraiser::new(config.eviction);
+        }
+        self.config = config;
+        // They remember plans made by the former settings.
+        self.memos = Memos::default();
+        let instances: Vec<InstanceId> = self.instances.keys().cloned().collect();
+        for id in &instances {
+            // What is worth keeping is reckoned again.
+            self.instances.get_mut(id);
+        }
+        self.attention.extend(instances);
+        for id in self.models.keys().cloned().collect::<Vec<_>>() {
+            self.touch_model(&id);
         }
         self.room_changed();
     }

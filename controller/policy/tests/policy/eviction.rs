@@ -426,3 +426,39 @@ fn a_preload_evicts_nothing() {
     assert_eq!(sim.states["a"], ModelState::Loaded);
     assert_eq!(sim.loads.len(), 1);
 }
+
+/// Settings may change while everything runs.
+#[test]
+fn another_limit_counts_from_the_next_decision_on() {
+    let with = |limit| Config {
+        limits: limits(limit),
+        ..config()
+    };
+    let change = |sim: &mut Sim, limit| {
+        let config = Box::new(with(limit));
+        sim.event(Event::ConfigChanged { config });
+    };
+    let mut sim = Sim::one_device(with(1), 100);
+    for id in ["a", "b", "c", "d"] {
+        sim.add_model(model(id, ModelType::Llm, 10));
+    }
+    let a = sim.use_model("a");
+    let waits = sim.open("b");
+    sim.finish_loads();
+    assert!(sim.streams[&waits].ready().is_none(), "a is busy");
+    change(&mut sim, 2);
+    sim.finish_loads();
+    assert!(sim.streams[&waits].ready().is_some(), "there is a place for both");
+    sim.end_request(&a);
+    sim.use_once("c");
+    sim.use_once("a");
+    change(&mut sim, 1);
+    sim.finish_loads();
+    let loaded = |sim: &Sim| {
+        sim.states
+            .values()
+            .filter(|state| **state == ModelState::Loaded)
+            .count()
+    };
+    assert_eq!(loaded(&sim), 2, "nothing is evicted for it");
+}

@@ -160,6 +160,9 @@ impl World {
         ) {
             self.unbound.extend(self.retrying.keys().cloned());
         }
+        if let Event::ConfigChanged { config } = event {
+            self.config = config.as_ref().clone();
+        }
         if let Event::UnloadRequested { model, .. } = event {
             self.sent_away.insert(model.clone());
         }

@@ -45,7 +45,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Start, handle::Handle};
-use crate::config::{self, Config, Defaults, DeviceRules, ModelEntry, Timing};
+use crate::config::{self, Config, Defaults, DeviceRules, ModelEntry, Sources, Timing};
 pub(super) use spy::Spy;
 
 use self::{
@@ -215,6 +215,7 @@ impl Rig {
             devices: DeviceRules::default(),
             models: self.models.clone(),
             defaults: Defaults::default(),
+            sources: Sources::default(),
         };
         let start = Start::read(
             config,

@@ -1,7 +1,8 @@
 //! `muster workers`, `muster devices` and `muster events`.
 
 use muster_proto::v1::{
-    FleetEvent, ForgetWorkerRequest, ListDevicesRequest, ListWorkersRequest, WatchEventsRequest, WorkerStatus,
+    FleetEvent, ForgetWorkerRequest, ListDevicesRequest, ListWorkersRequest, ReloadRequest, ReloadResponse,
+    WatchEventsRequest, WorkerStatus,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -77,6 +78,38 @@ pub(crate) async fn forget(
         [] => format!("{worker_id} is forgotten; it hosted nothing"),
         gone => format!("{worker_id} is forgotten, with {}", gone.join(", ")),
     })
+}
+
+/// Has the configuration read again.
+pub(crate) async fn reload(controller: &Controller, output: Output) -> Result<(), Failure> {
+    let mut client = controller.connect().await?;
+    let response = answer(client.reload(ReloadRequest {}).await)?;
+    if output.is_json() {
+        return output.message("ReloadResponse", &response);
+    }
+    let ReloadResponse {
+        added,
+        changed,
+        removed,
+        restart,
+        policy,
+    } = response;
+    let told = [
+        ("new", added),
+        ("changed", changed),
+        ("gone", removed),
+        ("counts after a restart only", restart),
+    ];
+    for (what, names) in told.iter().filter(|(_, names)| !names.is_empty()) {
+        output.line(format_args!("{what}: {}", names.join(", ")))?;
+    }
+    if policy {
+        output.line("policy has other settings")?;
+    }
+    if !policy && told.iter().all(|(_, names)| names.is_empty()) {
+        output.line("nothing has changed")?;
+    }
+    Ok(())
 }
 
 /// Lists devices with their memory.

@@ -25,7 +25,7 @@ use http::StatusCode;
 use muster_core::runtime::Family;
 use muster_proto::{
     overrides::Draft,
-    v1::{LoadModelRequest, ModelStatus, UnloadModelRequest},
+    v1::{LoadModelRequest, ModelStatus, ReloadResponse, UnloadModelRequest},
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -87,11 +87,50 @@ fn routes() -> Vec<Route> {
             .error("404", "`unknown_model`.")
             .error("409", "`model_loading`: a load is not cut short.")
             .fails("It could not be done."),
+        Route::post("/v1/admin/reload", Access::Admin, reload)
+            .summary("Read the configuration again and take over what has changed")
+            .answers::<Reloaded>("What has changed; nothing that runs was interrupted.")
+            .error("400", "`invalid_configuration`: every problem with its file and key; nothing has changed.")
+            .fails("It could not be done."),
         Route::get("/v1/admin/gpu-memory", Access::Admin, gpu_memory)
             .summary("Memory of all GPUs, and what each model takes")
             .answers::<GpuMemory>("`gpus`, `models`, and in `error` why there are no GPUs.")
             .change_errors(),
     ]
+}
+
+/// What a reload has changed.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AdminReloaded)]
+struct Reloaded {
+    /// Models that are new.
+    added: Vec<String>,
+    /// Models that are defined otherwise. One that is loaded is loaded anew when it is idle.
+    changed: Vec<String>,
+    /// Models that are gone. One that is loaded goes when it is idle.
+    removed: Vec<String>,
+    /// Whether policy has other settings.
+    policy: bool,
+    /// Tables that have changed and count after a restart only.
+    restart: Vec<String>,
+}
+
+async fn reload(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    let ReloadResponse {
+        added,
+        changed,
+        removed,
+        restart,
+        policy,
+    } = app.dispatcher.fleet.control().reload().await?;
+    let reloaded = Reloaded {
+        added,
+        changed,
+        removed,
+        policy,
+        restart,
+    };
+    Ok(reply::value(StatusCode::OK, &reloaded))
 }
 
 async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {

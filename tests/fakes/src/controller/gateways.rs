@@ -328,6 +328,13 @@ impl v1::control_server::Control for Service {
         let workers = self.0.said.borrow().workers.clone();
         Ok(Response::new(v1::ListWorkersResponse { workers }))
     }
+    async fn reload(&self, _: Request<v1::ReloadRequest>) -> Result<Response<v1::ReloadResponse>, Status> {
+        Ok(Response::new(v1::ReloadResponse {
+            added: vec!["new".to_owned()],
+            ..v1::ReloadResponse::default()
+        }))
+    }
+
     async fn forget_worker(
         &self,
         _: Request<v1::ForgetWorkerRequest>,

@@ -38,7 +38,7 @@ use crate::{
 const PROGRESS: usize = 16;
 
 /// Begins the replacement. The messages end with the loaded model or an error.
-pub(super) fn begin(
+pub(crate) fn begin(
     handle: Handle,
     request: v1::LoadModelRequest,
 ) -> mpsc::Receiver<Result<v1::LoadModelEvent, Status>> {

@@ -1,0 +1,183 @@
+//! The configuration and users' files, edited while everything runs.
+
+use std::{fs, process::Command, time::Duration};
+
+use muster_proto::v1::{ModelStatus, ReloadRequest};
+use muster_tests::{Engine, Role, Stack, eventually, processes};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::{clients::run, policy::Events};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn stub(id: &str, more: &str) -> String {
+    Engine::Stub.model(id, 1, more)
+}
+
+fn edit(stack: &Stack, config: &str) {
+    // Under its name only once it is whole, as editors do.
+    let coming = stack.path("muster.toml.new");
+    fs::write(&coming, config).unwrap();
+    fs::rename(coming, stack.path("muster.toml")).unwrap();
+}
+
+async fn listed(stack: &Stack, wanted: &[&str]) {
+    let probe = async || {
+        let list = stack.http().get("/v1/models").await.ok();
+        let rows = list["data"].as_array().unwrap().iter();
+        let ids: Vec<String> = rows.map(|row| row["id"].as_str().unwrap().to_owned()).collect();
+        if ids == wanted { Ok(()) } else { Err(ids) }
+    };
+    eventually(&format!("models {wanted:?}"), LIMIT, probe).await;
+}
+
+/// The instance that a model is loaded as.
+async fn instance(stack: &Stack, id: &str) -> String {
+    let model = stack.model_is(id, ModelStatus::Loaded, LIMIT).await;
+    model.instances[0].r#ref.clone().unwrap().instance_id
+}
+
+#[tokio::test]
+async fn an_edited_configuration_is_taken_over_and_interrupts_nobody() {
+    let slow = "[models.changes.stub]\ntokens = 40\ntokens_per_second = 10\n";
+    let all = "[policy]\nmax_loaded_models = -1\n".to_owned();
+    let before = all.clone() + &stub("changes", "") + slow + &stub("goes", "") + &stub("stays", "");
+    let stack = Stack::with(before).start().await;
+    let mut events = Events::of(&stack).await;
+    for id in ["goes", "stays"] {
+        stack.http().chat(id, json!({"max_tokens": 1})).await.ok();
+    }
+    let stays = instance(&stack, "stays").await;
+    let http = stack.http();
+    let long = tokio::spawn(async move { http.chat("changes", json!({"max_tokens": 40})).await.ok() });
+    stack.model_is("changes", ModelStatus::Loaded, LIMIT).await;
+    let first = instance(&stack, "changes").await;
+
+    edit(
+        &stack,
+        &(all
+            + &stub("changes", "queue_limit = 7")
+            + slow
+            + &stub("new", "")
+            + &stub("stays", "pinned = true")),
+    );
+    listed(&stack, &["changes", "new", "stays"]).await;
+    let told = events.next("reloaded").await;
+    for part in ["new: new", "changed: changes, stays", "gone: goes"] {
+        assert!(told.reason.contains(part), "{}", told.reason);
+    }
+    let answer = long.await.unwrap();
+    assert_eq!(answer["usage"]["completion_tokens"], 40, "it was not interrupted");
+    let anew = async || {
+        let now = instance(&stack, "changes").await;
+        if now == first { Err(now) } else { Ok(()) }
+    };
+    eventually("the changed model is loaded anew", LIMIT, anew).await;
+    let settings = stack.model("changes").await.settings.unwrap();
+    assert_eq!(settings.queue_limit, 7);
+    assert_eq!(instance(&stack, "stays").await, stays, "a pin takes no load");
+    assert!(stack.model("stays").await.pinned);
+    stack.http().chat("new", json!({"max_tokens": 1})).await.ok();
+    let gone = async || {
+        let hosted = stack.describe(0).await.instances;
+        let models = hosted
+            .into_iter()
+            .filter_map(|found| Some(found.status?.spec?.model_id));
+        let models: Vec<String> = models.collect();
+        if models.iter().any(|model| model == "goes") {
+            Err(models)
+        } else {
+            Ok(())
+        }
+    };
+    eventually("what left the catalogue is unloaded", LIMIT, gone).await;
+}
+
+#[tokio::test]
+async fn a_broken_edit_changes_nothing_and_says_where_it_is_broken() {
+    let stack = Stack::with(stub("m", "")).start().await;
+    let mut events = Events::of(&stack).await;
+    edit(&stack, "[models.m]\nruntime = \"stub\"\nparalel = 2\n");
+    let failed = events.next("reload_failed").await;
+    assert!(
+        failed.reason.contains("muster.toml: models.m.paralel"),
+        "{}",
+        failed.reason
+    );
+    let refused = stack.control().reload(ReloadRequest {}).await.unwrap_err();
+    assert!(refused.message().contains("models.m.paralel"), "{refused}");
+    let over_http = stack.http().post("/v1/admin/reload", &json!({})).await;
+    assert_eq!(over_http.status, 400);
+    assert_eq!(over_http.json()["error"]["code"], "invalid_configuration");
+    let mut command = Command::new(muster_tests::binaries::find("muster"));
+    command.args(["--controller", &stack.socket().to_string(), "reload"]);
+    let output = run(command).await;
+    assert!(!output.status.success());
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("models.m.paralel"),
+        "{output:?}"
+    );
+    stack.http().chat("m", json!({"max_tokens": 1})).await.ok();
+
+    edit(&stack, &(stub("m", "") + &stub("b", "")));
+    listed(&stack, &["b", "m"]).await;
+}
+
+#[tokio::test]
+async fn operators_need_not_wait_for_the_next_look() {
+    let mut stack = Stack::with(stub("m", "")).start().await;
+    let limits = "[policy]\nmax_loaded_models = 3\n";
+    edit(&stack, &(limits.to_owned() + &stub("m", "") + &stub("b", "")));
+    let mut command = Command::new(muster_tests::binaries::find("muster"));
+    command.args(["--controller", &stack.socket().to_string(), "reload"]);
+    let output = run(command).await;
+    let said = String::from_utf8_lossy(&output.stdout);
+    // The watcher may have been first.
+    assert!(
+        said == "new: b\npolicy has other settings\n" || said == "nothing has changed\n",
+        "{said}"
+    );
+    assert!(
+        stack
+            .control()
+            .get_model(muster_proto::v1::GetModelRequest { model: "b".into() })
+            .await
+            .is_ok()
+    );
+    for id in ["b", "m"] {
+        stack.http().chat(id, json!({"max_tokens": 1})).await.ok();
+    }
+    for id in ["b", "m"] {
+        stack.model_is(id, ModelStatus::Loaded, LIMIT).await;
+    }
+    edit(&stack, &(limits.to_owned() + &stub("m", "")));
+    processes::signal(stack.process(Role::Controller).pid(), Signal::HUP);
+    listed(&stack, &["m"]).await;
+}
+
+#[tokio::test]
+async fn users_files_may_be_edited_too() {
+    let stack = Stack::with(stub("m", "")).start().await;
+    let mut events = Events::of(&stack).await;
+    let file = stack.path("state/user_models.json");
+    let write = |text: &str| {
+        let coming = stack.path("state/coming.json");
+        fs::write(&coming, text).unwrap();
+        fs::rename(coming, &file).unwrap();
+    };
+    write(r#"{"mine": {"base": "m", "defaults": {"max_tokens": 2}}}"#);
+    listed(&stack, &["m", "user.mine"]).await;
+    let chat = stack.http().chat("mine", json!({})).await.ok();
+    assert_eq!(chat["usage"]["completion_tokens"], 2);
+    write(r#"{"mine": {"base": "m", "#);
+    let failed = events.next("reload_failed").await;
+    assert!(
+        failed.reason.contains("user_models.json") && failed.reason.contains("line 1"),
+        "{}",
+        failed.reason
+    );
+    stack.http().chat("mine", json!({})).await.ok();
+    write("{}");
+    listed(&stack, &["m"]).await;
+}
