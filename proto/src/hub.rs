@@ -68,6 +68,55 @@ pub fn is_repo(text: &str) -> bool {
         .is_some_and(|(org, name)| plain(org) && plain(name))
 }
 
+/// The repository of files that clients uploaded. It is in the caches of hosts only: no hub is asked for it.
+pub const UPLOADS: &str = "muster-uploads/blobs";
+
+/// The SHA-256 of an uploaded file, in hexadecimal. It reads `sha256:HEX` (as Ollama's clients write it) and `HEX`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sum(String);
+
+/// The text is no such sum.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no SHA-256: want sha256: and 64 hexadecimal digits")]
+pub struct SumError(String);
+
+impl Sum {
+    /// 64 lowercase hexadecimal digits.
+    #[must_use]
+    pub fn hex(&self) -> &str {
+        &self.0
+    }
+
+    /// The file's name in [`UPLOADS`].
+    #[must_use]
+    pub fn file(&self) -> String {
+        format!("sha256-{}.gguf", self.0)
+    }
+
+    /// What a model with this file has as its checkpoint.
+    #[must_use]
+    pub fn checkpoint(&self) -> HubName {
+        HubName {
+            repo: UPLOADS.to_owned(),
+            variant: self.file(),
+        }
+    }
+}
+
+impl FromStr for Sum {
+    type Err = SumError;
+
+    fn from_str(text: &str) -> Result<Self, SumError> {
+        let hex = text.strip_prefix("sha256:").unwrap_or(text);
+        let digits = || hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if hex.len() == 64 && digits() {
+            Ok(Self(hex.to_ascii_lowercase()))
+        } else {
+            Err(SumError(text.to_owned()))
+        }
+    }
+}
+
 impl FromStr for HubName {
     type Err = HubNameError;
 
@@ -131,6 +180,26 @@ mod tests {
             "a b/c",
         ] {
             assert!(path.parse::<HubName>().is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn an_uploaded_file_is_named_by_its_sum() {
+        let hex = "0A".repeat(32);
+        let sum: Sum = format!("sha256:{hex}").parse().unwrap();
+        assert_eq!(sum, hex.parse().unwrap());
+        assert_eq!(sum.file(), format!("sha256-{}.gguf", "0a".repeat(32)));
+        let name = sum.checkpoint();
+        assert_eq!(name.to_string().parse(), Ok(name));
+        for wrong in [
+            "",
+            "sha256:",
+            "sha256:../x",
+            &hex[1..],
+            "md5:0a",
+            &format!("sha256-{hex}"),
+        ] {
+            assert!(wrong.parse::<Sum>().is_err(), "{wrong}");
         }
     }
 }

@@ -23,7 +23,8 @@ async fn ollamas_client_makes_models_and_asks_for_context() {
     command
         .arg(format!("{}/e2e/sdk/ollama_client.py", env!("CARGO_MANIFEST_DIR")))
         .arg(format!("http://{}", stack.gateway_address()))
-        .arg("bench-chat");
+        .arg("bench-chat")
+        .arg(test_model("tiny-chat"));
     let output = run(command).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");

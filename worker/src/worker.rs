@@ -24,6 +24,7 @@ use muster_proto::{
         command::Kind as Order,
         host_server::{self, HostServer},
         inference_server::{self, InferenceServer},
+        uploads_server,
     },
 };
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
@@ -182,6 +183,7 @@ async fn serve(
             // Only services that are served here, not all in the files.
             .with_service_name(host_server::SERVICE_NAME)
             .with_service_name(inference_server::SERVICE_NAME)
+            .with_service_name(uploads_server::SERVICE_NAME)
             .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
     };
     let (mut server, listener) = door.open();
@@ -191,6 +193,7 @@ async fn serve(
             Arc::clone(registry),
             addresses.iter().map(ToString::to_string).collect(),
         ))
+        .add_service(grpc::uploads::server(registry.ground().files.cache().clone()))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);

@@ -15,6 +15,7 @@ pub(crate) mod autoload;
 pub(crate) mod loaded;
 pub(crate) mod media;
 mod pick;
+mod uploads;
 
 use std::{
     collections::HashMap,

@@ -10,7 +10,7 @@ use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::{self, Channel},
     trust::Credentials,
-    v1::inference_client::InferenceClient,
+    v1::{inference_client::InferenceClient, uploads_client::UploadsClient},
 };
 
 use super::{Session, link};
@@ -71,6 +71,12 @@ impl Pool {
                 .max_encoding_message_size(MAX_MESSAGE_BYTES)
         });
         client.clone()
+    }
+
+    /// A client for uploads to the worker at `address`, with a connection of its own.
+    pub(crate) fn uploads(&self, address: &WorkerAddress) -> UploadsClient<Channel> {
+        UploadsClient::new(net::channel_lazy(address.first(), &self.credentials))
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// Removes the clients of workers that are not `known`.

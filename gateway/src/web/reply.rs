@@ -188,7 +188,8 @@ async fn gather(body: &mut Body, limit: usize, held: &mut Held) -> Result<Bytes,
     Ok(all.freeze())
 }
 
-async fn discard(mut body: Body) {
+/// Reads on for a while, so that its sender gets the answer instead of a closed connection.
+pub(crate) async fn discard(mut body: Body) {
     let mut left = DISCARD_BYTES;
     let read = async {
         while let Some(Ok(frame)) = body.frame().await {

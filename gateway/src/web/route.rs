@@ -15,7 +15,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     handler::Handler,
-    routing::{MethodRouter, delete, get, post},
+    routing::{MethodRouter, delete, get, head, post},
 };
 use http::Method;
 use muster_core::Code;
@@ -26,7 +26,9 @@ use utoipa::{
         extensions::ExtensionsBuilder,
         path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn},
         request_body::RequestBody,
-        schema::{ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type},
+        schema::{
+            ArrayBuilder, KnownFormat, Object, ObjectBuilder, OneOfBuilder, SchemaFormat, SchemaType, Type,
+        },
     },
 };
 
@@ -39,6 +41,7 @@ use crate::{render::error::ErrorForm, translate::read::Schemas};
 pub(crate) const PREFIXES: [&str; 4] = ["/v1", "/api/v1", "/v0", "/api/v0"];
 
 const JSON: &str = "application/json";
+const BYTES: &str = "application/octet-stream";
 const EVENT_STREAM: &str = "text/event-stream";
 /// The media type of a stream of JSON lines.
 pub(crate) const JSON_LINES: &str = "application/x-ndjson";
@@ -111,12 +114,23 @@ impl Route {
         Self::new((Method::POST, HttpMethod::Post), path, access, post(handler))
     }
 
+    pub(crate) fn head<H: Handler<T, Arc<App>>, T: 'static>(
+        path: &'static str,
+        access: Access,
+        handler: H,
+    ) -> Self {
+        Self::new((Method::HEAD, HttpMethod::Head), path, access, head(handler))
+    }
+
     /// A route that its API has and Muster has not: 501 with the reason, so that nobody takes the API for another.
-    pub(crate) fn not_done(path: &'static str, access: Access, why: &'static str) -> Self {
+    pub(crate) fn not_done(method: &Method, path: &'static str, access: Access, why: &'static str) -> Self {
         let refuse = async move || Refusal::from(Code::NotImplemented.error(why));
-        Self::post(path, access, refuse)
-            .summary("Not done by Muster")
-            .error("501", why)
+        let route = match *method {
+            Method::GET => Self::get(path, access, refuse),
+            Method::DELETE => Self::delete(path, access, refuse),
+            _ => Self::post(path, access, refuse),
+        };
+        route.summary("Not done by Muster").error("501", why)
     }
 
     pub(crate) fn delete<H: Handler<T, Arc<App>>, T: 'static>(
@@ -226,6 +240,15 @@ impl Route {
         let nothing = ObjectBuilder::new().schema_type(Type::Null);
         let either = OneOfBuilder::new().item(self.of::<T>()).item(nothing);
         self.body(JSON, Content::new(Some(either)), None).body_text(text)
+    }
+
+    /// The route takes bytes, which its handler reads as they come.
+    pub(crate) fn takes_bytes(self, text: &str) -> Self {
+        let bytes = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
+        self.body(BYTES, Content::new(Some(bytes)), Some(Required::True))
+            .body_text(text)
     }
 
     /// The route takes any body or none.

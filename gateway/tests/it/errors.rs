@@ -160,3 +160,29 @@ async fn other_origins_may_ask_and_request_ids_return() {
     let headers = response.headers();
     assert_eq!(headers["request-id"], headers["x-request-id"]);
 }
+
+/// Whoever meets what is not done is told so and why, and does not take the API for another.
+#[tokio::test]
+async fn what_other_servers_do_and_muster_does_not_is_501_with_the_reason() {
+    let (gateway, _controller) = Gateway::with(Vec::new()).await;
+    let (_, document) = gateway.get("/openapi.json").await;
+    let mut met = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            if operation["summary"] != "Not done by Muster" {
+                continue;
+            }
+            let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let path = path.replace(['{', '}'], "");
+            let request = gateway
+                .client
+                .request(method.clone(), format!("{}{path}", gateway.url));
+            let (status, body) = read(request.body("{}").send().await.unwrap()).await;
+            assert_eq!(status, 501, "{method} {path}: {body}");
+            let why = body["error"]["message"].as_str().or(body["error"].as_str());
+            assert!(why.is_some_and(|why| why.len() > 15), "{method} {path}: {body}");
+            met += 1;
+        }
+    }
+    assert!(met >= 17, "{met}");
+}

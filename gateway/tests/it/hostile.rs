@@ -28,7 +28,10 @@ async fn post_routes(gateway: &Gateway) -> Vec<String> {
     let routes: Vec<_> = posts
         .filter(|(_, item)| item["post"]["requestBody"].is_object())
         .flat_map(|(path, _)| {
-            let path = path.replace("{name}", "m").replace("{id}", "m");
+            let path = path
+                .replace("{name}", "m")
+                .replace("{id}", "m")
+                .replace("{digest}", "sha256:0");
             // Some have several tasks; one of them is nobody's.
             let tasks = ["speech", "edits", "nonsense"];
             let all = tasks.map(|task| path.replace("{task}", task));
@@ -233,7 +236,7 @@ async fn bad_paths_and_queries_are_refused_in_json_at_every_route() {
         for method in item.as_object().unwrap().keys() {
             let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
             let named = |name| {
-                ["{name}", "{id}", "{task}", "{alias}"]
+                ["{name}", "{id}", "{task}", "{alias}", "{digest}"]
                     .iter()
                     .fold(path.clone(), |path, part| path.replace(part, name))
             };
@@ -253,12 +256,15 @@ async fn bad_paths_and_queries_are_refused_in_json_at_every_route() {
                     kind.is_some_and(|kind| kind == "application/json"),
                     "{method} {target}: {status}"
                 );
+                refused += 1;
+                if method == reqwest::Method::HEAD {
+                    continue;
+                }
                 let body: Value = within(response.json()).await.unwrap();
                 assert!(
                     body["error"].is_object() || body["error"].is_string(),
                     "{method} {target}: {body}"
                 );
-                refused += 1;
             }
         }
     }

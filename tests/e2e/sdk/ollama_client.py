@@ -173,6 +173,24 @@ def make(client: ollama.Client, base: str) -> int:
     return trained
 
 
+def bring(client: ollama.Client, file: str) -> None:
+    """A model made from a file that the client uploads; its size is not known before."""
+    digest = client.create_blob(file)
+    assert client.create_blob(file) == digest, "once more is as good"
+    told = client.create("brought", files={Path(file).name: digest}, parameters={"num_predict": 3}, stream=True)
+    assert [step.status for step in told][-1] == "success"
+    shown = client.show("brought")
+    assert shown.modelinfo["general.architecture"] == shown.details.family, shown
+    assert client.chat(model="brought", messages=MESSAGES).eval_count <= 3
+    assert client.create("second", from_=f"@{digest}").status == "success"
+    assert client.delete("brought").status == "success"
+    assert client.chat(model="second", messages=MESSAGES, options=OPTIONS).done, "the file is the second one's too"
+    assert client.delete("second").status == "success"
+    missing = "sha256:" + 64 * "0"
+    assert missing in refused(400, lambda: client.create("bad", files={"m.gguf": missing}))
+    assert digest in refused(400, lambda: client.create("bad", files={"m.gguf": digest})), "it went with its last model"
+
+
 def grow(client: ollama.Client, base: str, trained: int) -> None:
     """`num_ctx` loads a model with a larger context where nobody set one."""
     client.generate(model=base, keep_alive=0)
@@ -204,7 +222,7 @@ def manage(client: ollama.Client, name: str) -> None:
     refused(501, lambda: client.push("mine"))
 
 
-def main(host: str, engine: str) -> None:
+def main(host: str, engine: str, *files: str) -> None:
     client = ollama.Client(host=host, timeout=60)
     if engine.startswith("hf.co/"):
         manage(client, engine)
@@ -212,6 +230,8 @@ def main(host: str, engine: str) -> None:
         return
     if engine == "bench-chat":
         grow(client, engine, make(client, engine))
+        for file in files:
+            bring(client, file)
         print("ok")
         return
     if engine == "demo":

@@ -2,3 +2,4 @@
 
 pub(crate) mod host;
 pub(crate) mod inference;
+pub(crate) mod uploads;

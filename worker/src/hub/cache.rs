@@ -230,6 +230,11 @@ impl Repo {
         self.blobs().join(etag)
     }
 
+    /// Where the files of a commit have their names.
+    pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.path.join("snapshots").join(commit)
+    }
+
     /// Where content with this etag is while it comes.
     pub(super) fn part(&self, etag: &str) -> PathBuf {
         self.blobs().join(format!("{etag}{}", partial::SUFFIX))
@@ -267,7 +272,7 @@ impl Repo {
                 format!("`{path}` is no file name"),
             ));
         }
-        let link = self.path.join("snapshots").join(commit).join(path);
+        let link = self.snapshot(commit).join(path);
         if let Some(parent) = link.parent() {
             fs::create_dir_all(parent)?;
         }

@@ -201,6 +201,13 @@ impl Desk {
     }
 
     fn fetch(&self, order_id: String, checkpoint: HubCheckpoint) {
+        if checkpoint.repo == hub::UPLOADS {
+            let error = format!(
+                "{} was uploaded, and is no longer here: upload it again",
+                checkpoint.variant
+            );
+            return self.tell(order_id, News::Failed(Code::FileNotFound.error(error).into()));
+        }
         let mut state = self.lock();
         if let Some(job) = state
             .jobs

@@ -26,7 +26,7 @@ use super::{
 };
 
 /// Room that is left on the disk, in bytes.
-const SPARE: u64 = 64 << 20;
+pub(super) const SPARE: u64 = 64 << 20;
 
 /// A file to be fetched, or there.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ fn check_room(cache: &Cache, repo: &Repo, files: &[WantedFile]) -> Result<(), Er
         .with_detail("free_bytes", free))
 }
 
-fn free_bytes(path: &Path) -> Option<u64> {
+pub(super) fn free_bytes(path: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(path).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -10,6 +10,7 @@
 //! * [`cache`]: the layout on disk. * [`partial`]: a file that is coming.
 //! * [`remote`]: the hub's HTTP. * [`tries`]: how often it is asked. * [`limit`]: how fast it may answer. * [`meter`]: how far it is.
 //! * [`fetch`]: one download. * [`transfer`]: one file of it. * [`desk`]: orders of the controller.
+//! * [`upload`]: a file that a client brings.
 //!
 //! The crate hf-hub does none of what this is about: without xet it fetches a file by one request from its beginning, and checks no sum.
 //!
@@ -28,6 +29,7 @@ mod remote;
 mod select;
 mod transfer;
 mod tries;
+pub(crate) mod upload;
 
 use std::{fmt, path::PathBuf};
 

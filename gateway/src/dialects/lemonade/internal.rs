@@ -29,16 +29,6 @@ use crate::{
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        Route::not_done(
-            "/v1/install",
-            Access::Admin,
-            "engines come with Muster or with the system, and are named in the configuration: none is installed while it runs",
-        ),
-        Route::not_done(
-            "/v1/uninstall",
-            Access::Admin,
-            "engines come with Muster or with the system: none is removed while it runs",
-        ),
         Route::post("/v1/log-level", Access::Admin, log_level)
             .summary("Change the log level of this gateway")
             .takes::<LevelBody>()

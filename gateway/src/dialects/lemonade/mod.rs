@@ -2,6 +2,7 @@
 
 mod aliases;
 mod answers;
+mod beyond;
 mod delete;
 mod downloads;
 mod error;
@@ -36,6 +37,7 @@ pub(super) static DIALECT: Dialect = Dialect {
             options::routes(),
             aliases::routes(),
             internal::routes(),
+            beyond::routes(),
         ]
         .concat()
     },

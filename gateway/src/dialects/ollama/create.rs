@@ -1,8 +1,8 @@
-//! `POST /api/create`: a model made from another one, with parameters, a system prompt or a chat template of its own.
+//! `POST /api/create`: a model made from another one or from uploaded files, with parameters, a system prompt or a chat template of its own.
 //!
 //! Its files are never a path: only the configuration names files of a machine (proto/README.md, Trust).
 
-use std::{convert::Infallible, sync::Arc};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 
 use axum::{extract::State, response::Response};
 use futures::stream;
@@ -13,11 +13,12 @@ use muster_core::{
     Code, Error,
     name::{LATEST, USER},
 };
-use muster_proto::{parameters::SAMPLING, v1::ModelDefinition};
+use muster_proto::{hub::Sum, parameters::SAMPLING, v1::ModelDefinition};
 use serde_json::{Map, Value, json};
 
 use super::{
-    manage::{OllamaStatus, known, line},
+    blobs,
+    manage::{OllamaStatus, RECIPE, known, line},
     modelfile,
     requests::{CreateBody, Options},
 };
@@ -50,7 +51,7 @@ pub(super) fn routes() -> Vec<Route> {
             .answers::<OllamaStatus>("It is made; lines of JSON unless `stream` is false.")
             .answers_as::<OllamaStatus>(JSON_LINES)
             .refuses("There is no such model to make it from, or the name is another model's.")
-            .fails("501: uploaded files, adapters and quantisation."),
+            .fails("501: adapters, messages and quantisation."),
     ]
 }
 
@@ -59,14 +60,69 @@ pub(super) fn routes() -> Vec<Route> {
 struct Creation {
     /// The new model, as the client calls it.
     name: String,
-    /// The model that it is made from, as the client calls it.
-    from: String,
+    from: Source,
     /// What its requests get where they say nothing themselves.
     defaults: Map<String, Value>,
     template: String,
     /// Context of its loads.
     context: Option<u32>,
     stream: bool,
+}
+
+/// What a model is made from.
+#[derive(Debug, PartialEq)]
+enum Source {
+    /// Another one, as the client calls it.
+    Model(String),
+    /// Files that were uploaded.
+    Files { model: Sum, mmproj: Option<Sum> },
+}
+
+impl Source {
+    fn read(from: Option<String>, files: Option<&Field<'_>>) -> Result<Self, Error> {
+        let files = files.map(uploads).transpose()?.unwrap_or_default();
+        let (projectors, models): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|(name, _)| name.to_ascii_lowercase().contains("mmproj"));
+        let from = from.filter(|from| !from.is_empty());
+        let digest = from.as_deref().and_then(|from| from.strip_prefix('@'));
+        let digest = digest.map(|digest| blobs::sum(digest, "from")).transpose()?;
+        let mut models = models.into_iter().map(|(_, sum)| sum).chain(digest.clone());
+        let mut projectors = projectors.into_iter().map(|(_, sum)| sum);
+        match (
+            from.filter(|_| digest.is_none()),
+            models.next(),
+            projectors.next(),
+        ) {
+            (Some(from), None, None) => Ok(Self::Model(from)),
+            (None, Some(model), mmproj) if models.next().is_none() && projectors.next().is_none() => {
+                Ok(Self::Files { model, mmproj })
+            }
+            (None, None, None) => Err(wrong(
+                "from",
+                "`from` is required: the name of a model; or `files`",
+            )),
+            (Some(_) | None, _, _) => {
+                let message = "a model is made from another one, or from one GGUF and one more whose name says `mmproj`";
+                Err(wrong("files", message))
+            }
+        }
+    }
+}
+
+/// Uploaded files by their names.
+fn uploads(files: &Field<'_>) -> Result<Vec<(String, Sum)>, Error> {
+    if !given(Some(files)) {
+        return Ok(Vec::new());
+    }
+    let files: BTreeMap<String, String> = serde_json::from_str(&files.json())
+        .map_err(|_| wrong("files", "`files` must be an object: digests by the files' names"))?;
+    let read = |(name, digest): (String, String)| Ok((name, blobs::sum(&digest, "files")?));
+    files.into_iter().map(read).collect()
+}
+
+fn wrong(field: &str, message: &str) -> Error {
+    Code::InvalidRequest.error(message).with_param(field)
 }
 
 impl Creation {
@@ -82,9 +138,7 @@ impl Creation {
     }
 
     fn read(request: CreateBody<'_>) -> Result<Self, Error> {
-        let wrong = |field: &str, message: &str| Code::InvalidRequest.error(message).with_param(field);
         let not_done = [
-            ("files", given(request.files.as_ref()), "uploaded files"),
             ("adapters", given(request.adapters.as_ref()), "adapters"),
             (
                 "messages",
@@ -103,8 +157,7 @@ impl Creation {
                 "the template is in Go's form, and Muster renders Jinja: leave it out to use the model's own";
             return Err(wrong("template", message));
         }
-        let from = request.from.filter(|from| !from.is_empty());
-        let from = from.ok_or_else(|| wrong("from", "`from` is required: the name of a model"))?;
+        let from = Source::read(request.from, request.files.as_ref())?;
         let mut defaults = Map::new();
         let system = request.system.filter(|system| !system.is_empty());
         defaults.extend(system.map(|system| ("system_prompt".to_owned(), system.into())));
@@ -191,17 +244,16 @@ async fn make(app: &App, creation: Creation) -> Result<(), Error> {
         let error = format!("`{name}` is another model's name: {other}");
         return Err(Code::InvalidRequest.error(error).with_param("model"));
     }
-    let base = known(app, &from).ok_or_else(|| {
-        let error = format!("there is no model `{from}` to make it from: pull it first; paths are not read");
-        Code::UnknownModel.error(error).with_param("from")
-    })?;
+    let source = match from {
+        Source::Model(from) => made_from(app, &from)?,
+        Source::Files { model, mmproj } => uploaded(app, &model, mmproj.as_ref()).await?,
+    };
     let models = || app.dispatcher.fleet.models();
     let definition = ModelDefinition {
         model: model.clone(),
-        base,
         defaults_json: Value::Object(defaults).to_string(),
         chat_template: template,
-        ..ModelDefinition::default()
+        ..source
     };
     models().register(definition).await?;
     if let Some(context) = context {
@@ -211,9 +263,40 @@ async fn make(app: &App, creation: Creation) -> Result<(), Error> {
     Ok(())
 }
 
+fn made_from(app: &App, from: &str) -> Result<ModelDefinition, Error> {
+    let base = known(app, from).ok_or_else(|| {
+        let error = format!("there is no model `{from}` to make it from: pull it first; paths are not read");
+        Code::UnknownModel.error(error).with_param("from")
+    })?;
+    Ok(ModelDefinition {
+        base,
+        ..ModelDefinition::default()
+    })
+}
+
+async fn uploaded(app: &App, model: &Sum, mmproj: Option<&Sum>) -> Result<ModelDefinition, Error> {
+    for sum in [Some(model), mmproj].into_iter().flatten() {
+        if !app.dispatcher.uploaded(sum).await? {
+            let message = format!("the file sha256:{} has not been uploaded", sum.hex());
+            return Err(wrong("files", &message));
+        }
+    }
+    let labels = mmproj.map(|_| "vision".to_owned());
+    Ok(ModelDefinition {
+        checkpoint: model.checkpoint().to_string(),
+        recipe: RECIPE.to_owned(),
+        mmproj: mmproj.map(Sum::file).unwrap_or_default(),
+        labels: labels.into_iter().collect(),
+        ..ModelDefinition::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FIRST: &str = "0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a";
+    const SECOND: &str = "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b";
 
     fn parsed(body: &Value) -> Result<Creation, Error> {
         Creation::parse(body.to_string().as_bytes())
@@ -230,7 +313,10 @@ mod tests {
         let file = "FROM tiny\nSYSTEM You are Mario.\nPARAMETER temperature 0.5\nPARAMETER num_ctx 256\n\
                     PARAMETER num_predict 9\nPARAMETER stop END";
         let creation = parsed(&fields).unwrap();
-        assert_eq!((creation.from.as_str(), creation.context), ("tiny", Some(256)));
+        assert_eq!(
+            (&creation.from, creation.context),
+            (&Source::Model("tiny".to_owned()), Some(256))
+        );
         let expected =
             json!({"system_prompt": "You are Mario.", "temperature": 0.5, "max_tokens": 9, "stop": ["END"]});
         assert_eq!(Value::from(creation.defaults.clone()), expected);
@@ -243,7 +329,15 @@ mod tests {
     fn what_is_not_done_is_refused_and_names_its_field() {
         let go = "{{ if .System }}{{ .System }}{{ end }}";
         let refusals = [
-            (json!({"from": "t", "files": {"a": "sha256:0"}}), "files"),
+            (
+                json!({"from": "t", "files": {"a": format!("sha256:{FIRST}")}}),
+                "files",
+            ),
+            (json!({"files": {"a": "sha256:0"}}), "files"),
+            (json!({"files": {"a": FIRST, "b": SECOND}}), "files"),
+            (json!({"files": {"mmproj": FIRST}}), "files"),
+            (json!({"files": ["a"]}), "files"),
+            (json!({"from": "@/etc/passwd"}), "from"),
             (json!({"from": "t", "adapters": {"a": "sha256:0"}}), "adapters"),
             (json!({"from": "t", "quantize": "q4_0"}), "quantize"),
             (json!({"from": "t", "template": go}), "template"),
@@ -255,6 +349,29 @@ mod tests {
         }
         let empty = json!({"model": "m", "from": "t", "files": {}, "messages": [], "adapters": null});
         assert!(parsed(&empty).is_ok());
+    }
+
+    #[test]
+    fn uploaded_files_are_a_model_and_at_most_one_projector() {
+        let of = |body: Value| {
+            let mut whole = json!({"model": "m"});
+            whole
+                .as_object_mut()
+                .unwrap()
+                .extend(body.as_object().unwrap().clone());
+            parsed(&whole).unwrap().from
+        };
+        let files = |mmproj: Option<&str>| Source::Files {
+            model: FIRST.parse().unwrap(),
+            mmproj: mmproj.map(|mmproj| mmproj.parse().unwrap()),
+        };
+        let digest = format!("sha256:{FIRST}");
+        assert_eq!(of(json!({"files": {"m.gguf": digest}})), files(None));
+        assert_eq!(
+            of(json!({"files": {"m.gguf": digest, "mmproj-m.gguf": SECOND}})),
+            files(Some(SECOND))
+        );
+        assert_eq!(of(json!({"modelfile": format!("FROM @{digest}")})), files(None));
     }
 
     #[test]

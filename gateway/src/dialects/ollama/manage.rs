@@ -7,7 +7,7 @@ use std::{borrow::Cow, convert::Infallible, sync::Arc};
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use muster_core::{Error, name::USER};
@@ -32,6 +32,8 @@ use crate::{
     },
 };
 
+/// Lemonade's recipe of models in GGUF.
+pub(super) const RECIPE: &str = "llamacpp";
 /// What begins the names of models that Ollama fetches from Hugging Face.
 const HUB: [&str; 2] = ["hf.co/", "huggingface.co/"];
 
@@ -55,13 +57,12 @@ pub(super) fn routes() -> Vec<Route> {
             .takes::<ShowBody>()
             .answers_text("text/plain", "Nothing: it is done.")
             .refuses("There is no such model, or its files are not Muster's to remove."),
-        Route::not_done("/api/push", Access::Admin, "there is no registry here to push to"),
         Route::not_done(
-            "/api/blobs/{digest}",
+            &Method::POST,
+            "/api/push",
             Access::Admin,
-            "models are not made from uploaded files here",
-        )
-        .part::<String>("digest", "Any."),
+            "there is no registry here to push to",
+        ),
     ]
 }
 
@@ -109,7 +110,7 @@ fn order(name: String, known: Option<String>) -> PullModelRequest {
             let definition = ModelDefinition {
                 model: model.clone(),
                 checkpoint: checkpoint.to_owned(),
-                recipe: "llamacpp".to_owned(),
+                recipe: RECIPE.to_owned(),
                 ..ModelDefinition::default()
             };
             PullModelRequest {

@@ -4,6 +4,7 @@
 //! other `keep_alive` and options of a load are accepted and ignored, `num_ctx` apart ([`context`]): the configuration decides how models are
 //! loaded and how long they stay.
 
+mod blobs;
 mod catalogue;
 mod context;
 mod create;
@@ -60,6 +61,7 @@ pub(super) static DIALECT: Dialect = Dialect {
             show::routes(),
             manage::routes(),
             create::routes(),
+            blobs::routes(),
         ];
         parts.concat()
     },

@@ -145,7 +145,7 @@ body! {
     pub(super) struct CreateBody<'a> as OllamaCreateRequest {
         /// Name of the new model; `user.` stands before it in the catalogue.
         model | name: ModelName,
-        /// Name of the model that it is made from: it has that one's files and settings.
+        /// Name of the model that it is made from: it has that one's files and settings. `@DIGEST` is an uploaded file.
         from: Option<String>,
         /// Options of all its requests; `num_ctx` is the context of its loads.
         parameters: Option<Options>,
@@ -155,7 +155,7 @@ body! {
         template: Option<String>,
         /// The same as a Modelfile, as clients sent it formerly.
         modelfile: Option<String>,
-        /// Uploaded files: refused.
+        /// Instead of `from`, digests of uploaded files by their names: a GGUF, and one more if its name says `mmproj`.
         files: Option<Field<'a>>,
         /// Uploaded adapters: refused.
         adapters: Option<Field<'a>>,

@@ -1,0 +1,45 @@
+//! What Lemonade does and Muster does not: 501 with the reason. `gateway/README.md` has the reasons for users.
+
+use http::Method;
+
+use crate::web::{access::Access, route::Route};
+
+const ENGINES: &str = "engines come with Muster or with the system, and are named in the configuration: none is installed or removed while it runs";
+const CLOUD: &str = "Muster serves models of its own machines, and keeps no keys of others' services: name the service to the client instead";
+const COLLECTIONS: &str = "a request names the model that answers it: Muster has no collections of models, and no policy that chooses one by the prompt";
+const JOBS: &str = "requests are answered on their own connections: there are no jobs to ask for later";
+const SEARCH: &str = "the hub is not searched: `GET pull/variants` lists what one of its repositories has";
+const KINDS: &str = "no engine here does this";
+
+/// Paths, and why they are not done.
+const BEYOND: [(Method, &str, &str); 16] = [
+    (Method::POST, "/v1/install", ENGINES),
+    (Method::POST, "/v1/install/dry-run", ENGINES),
+    (Method::POST, "/v1/uninstall", ENGINES),
+    (Method::POST, "/v1/cloud/auth", CLOUD),
+    (Method::DELETE, "/v1/cloud/auth/{provider}", CLOUD),
+    (Method::POST, "/v1/routing/validate", COLLECTIONS),
+    (Method::POST, "/v1/jobs", JOBS),
+    (Method::GET, "/v1/jobs", JOBS),
+    (Method::GET, "/v1/jobs/{job}", JOBS),
+    (Method::DELETE, "/v1/jobs/{job}", JOBS),
+    (Method::POST, "/v1/jobs/{job}/pause", JOBS),
+    (Method::POST, "/v1/jobs/{job}/interrupt", JOBS),
+    (Method::POST, "/v1/jobs/{job}/resume", JOBS),
+    (Method::GET, "/v1/registry/search", SEARCH),
+    (Method::POST, "/v1/classify", KINDS),
+    (Method::POST, "/v1/3d/generations", KINDS),
+];
+
+/// The routes.
+pub(super) fn routes() -> Vec<Route> {
+    let route = |(method, path, why): (Method, &'static str, &'static str)| {
+        let route = Route::not_done(&method, path, Access::Admin, why);
+        let name = path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+        match name {
+            Some((name, _)) => route.part::<String>(name, "Any."),
+            None => route,
+        }
+    };
+    BEYOND.into_iter().map(route).collect()
+}
