@@ -6,7 +6,7 @@ use muster_tests::{
     Stack,
     engines::{Engine, required, test_model},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::clients::run;
 
@@ -56,4 +56,46 @@ async fn a_model_made_from_another_outlives_the_controller() {
     assert_eq!(prompt["prompt"], "You are Mario.Hi");
     let after = stack.http().post("/api/show", &show).await.ok();
     assert_eq!(after["modelfile"], before["modelfile"]);
+}
+
+/// Clients that search in documents send pieces of any length, and count on the rest being left out.
+#[tokio::test]
+async fn inputs_of_vectors_that_are_too_long_are_cut_unless_the_client_says_no() {
+    let long = "Once upon a time there was a fox. ".repeat(400);
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        let models = engine.serving(&test_model("tiny-embed"), "tiny-embed", 1, "ctx_size = 64");
+        let stack = Stack::with(models).start().await;
+        let body = |more: &Value| {
+            let mut body = json!({"model": "tiny-embed", "input": ["Hello!", long]});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            body
+        };
+        let cut = stack.http().post("/api/embed", &body(&json!({}))).await.ok();
+        assert_eq!(
+            cut["embeddings"].as_array().map(Vec::len),
+            Some(2),
+            "{engine:?}: {cut}"
+        );
+        let alone = json!({"model": "tiny-embed", "input": "Hello!"});
+        let alone = stack.http().post("/api/embed", &alone).await.ok();
+        assert_eq!(cut["embeddings"][0], alone["embeddings"][0], "{engine:?}");
+        let counted =
+            cut["prompt_eval_count"].as_u64().unwrap() - alone["prompt_eval_count"].as_u64().unwrap();
+        assert!((32..=64).contains(&counted), "{engine:?}: {counted}");
+        let older = json!({"model": "tiny-embed", "prompt": long});
+        let older = stack.http().post("/api/embeddings", &older).await.ok();
+        assert!(
+            older["embedding"]
+                .as_array()
+                .is_some_and(|vector| vector.len() > 1),
+            "{engine:?}"
+        );
+        let refused = stack
+            .http()
+            .post("/api/embed", &body(&json!({"truncate": false})))
+            .await;
+        assert_eq!(refused.status, 400, "{engine:?}: {}", refused.text);
+    }
 }

@@ -16,6 +16,7 @@ mod requests;
 mod schema;
 mod show;
 pub(crate) mod translate;
+mod truncate;
 
 use std::sync::Arc;
 
@@ -219,8 +220,25 @@ async fn vectors(
     let name = call.asked.model.clone().unwrap_or_default();
     let common = app.common(call.asked)?;
     let whole = render::Lap::start();
-    let answers = request.dispatch(app, common, Work::Embed(call.work), 1).await?;
-    let load = if answers.waited() { whole.nanos() } else { 0 };
-    let answer = run::gather(answers).await?;
+    let grew = match call.context {
+        Some(tokens) => context::provide(app, &common.model, tokens, request.autoload).await?,
+        None => false,
+    };
+    let whole_work = call.truncate.then(|| call.work.clone());
+    let mut load = 0;
+    let mut ask = async |common, work| {
+        let answers = request.dispatch(app, common, Work::Embed(work), 1).await?;
+        if grew || answers.waited() {
+            load = whole.nanos();
+        }
+        run::gather(answers).await
+    };
+    let answer = match (ask(common.clone(), call.work).await, whole_work) {
+        (Err(Refusal(error)), Some(work)) => {
+            let shorter = truncate::shorter(app, &common.model, work, error).await?;
+            ask(common, shorter).await?
+        }
+        (answer, _) => answer?,
+    };
     Ok(reply::ok(body(&name, render::Laps { whole, load }, &answer)?))
 }

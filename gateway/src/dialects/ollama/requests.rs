@@ -110,6 +110,10 @@ body! {
         input: Field<'a>,
         /// Length to which vectors are cut.
         dimensions: Option<Uint<0>>,
+        /// Cut inputs that are too long, unless false: then they are refused.
+        truncate: Option<bool>,
+        /// Only `num_ctx` means something.
+        options: Option<Options>,
     }
 
     /// Ollama's older request for one embedding.
@@ -120,6 +124,8 @@ body! {
         prompt: Field<'a>,
         /// Shorten the vector to this length.
         dimensions: Option<Uint<0>>,
+        /// Only `num_ctx` means something.
+        options: Option<Options>,
     }
 
     /// Ollama's request for a download.

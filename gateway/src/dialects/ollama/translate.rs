@@ -7,7 +7,7 @@ use muster_proto::v1::{
 };
 
 use super::requests::{
-    Call, ChatBody, EmbedBody, EmbeddingsBody, Format, GenerateBody, Generation, Role, Turn,
+    Call, ChatBody, EmbedBody, EmbeddingsBody, Format, GenerateBody, Generation, Options, Role, Turn,
 };
 use crate::translate::{
     Asked, ModelName,
@@ -40,6 +40,10 @@ pub(crate) struct GenerationCall {
 pub(crate) struct EmbeddingCall {
     pub(crate) asked: Asked,
     pub(crate) work: EmbedRequest,
+    /// Tokens of context that the request needs.
+    pub(crate) context: Option<u32>,
+    /// Inputs that are too long are cut.
+    pub(crate) truncate: bool,
 }
 
 /// Reads `POST /api/chat`.
@@ -117,8 +121,14 @@ pub(crate) fn embed(body: &[u8]) -> Result<EmbeddingCall, Error> {
         model,
         input,
         dimensions,
+        truncate,
+        options,
     } = EmbedBody::body(body)?;
-    vectors(model, &input, MAX_INPUTS, dimensions)
+    let call = vectors(model, prompts(&input, MAX_INPUTS)?, dimensions, options);
+    Ok(EmbeddingCall {
+        truncate: truncate.unwrap_or(true),
+        ..call
+    })
 }
 
 /// Reads `POST /api/embeddings`, the older form with one `prompt`.
@@ -130,26 +140,33 @@ pub(crate) fn embeddings(body: &[u8]) -> Result<EmbeddingCall, Error> {
         model,
         prompt,
         dimensions,
+        options,
     } = EmbeddingsBody::body(body)?;
-    vectors(model, &prompt, 1, dimensions)
+    Ok(vectors(model, prompts(&prompt, 1)?, dimensions, options))
 }
 
 fn vectors(
     ModelName(model): ModelName,
-    input: &Field<'_>,
-    most: usize,
+    inputs: Vec<Prompt>,
     dimensions: Option<Uint<0>>,
-) -> Result<EmbeddingCall, Error> {
+    options: Option<Options>,
+) -> EmbeddingCall {
     let asked = Asked {
         model: Some(model),
         ..Asked::default()
     };
     let work = EmbedRequest {
-        inputs: prompts(input, most)?,
+        inputs,
         normalize: None,
         dimensions: dimensions.map_or(0, |Uint(length)| length),
     };
-    Ok(EmbeddingCall { asked, work })
+    let context = options.and_then(|options| options.num_ctx);
+    EmbeddingCall {
+        asked,
+        work,
+        context: context.map(|Uint(tokens)| tokens),
+        truncate: true,
+    }
 }
 
 /// Reads the fields that chats and generation share.

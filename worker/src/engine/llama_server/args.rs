@@ -55,6 +55,24 @@ pub(super) fn sequences(settings: &ModelSettings) -> u32 {
     }
 }
 
+/// The context that the server is started with; it may make it larger.
+fn cells(settings: &ModelSettings) -> u32 {
+    if settings.ctx_size == 0 {
+        default::CONTEXT
+    } else {
+        settings.ctx_size
+    }
+}
+
+fn or_all(batch: u32, settings: &ModelSettings) -> u32 {
+    if batch == 0 { cells(settings) } else { batch }
+}
+
+/// Tokens of the longest input of which vectors or scores are computed: one physical batch holds it.
+pub(super) fn longest(settings: &ModelSettings) -> u32 {
+    or_all(settings.ubatch_size, settings)
+}
+
 /// The command line. `template` is the file with the chat template, if there is one.
 ///
 /// # Errors
@@ -72,12 +90,7 @@ pub(super) fn line(
         "--threads-http",
         number(sequences(settings) * 2 + MORE_CONNECTIONS),
     );
-    let cells = if settings.ctx_size == 0 {
-        default::CONTEXT
-    } else {
-        settings.ctx_size
-    };
-    line.pair("-c", number(cells))
+    line.pair("-c", number(cells(settings)))
         .pair("-np", number(sequences(settings)))
         .word("-kvu");
     // No cache in host RAM: its memory would be in no reservation.
@@ -89,7 +102,7 @@ pub(super) fn line(
         .word("--slots")
         .word("--metrics")
         .pair("--log-colors", "off");
-    line.kind(settings, cells);
+    line.kind(settings);
     line.gpus(settings, devices);
     for setting in SETTINGS.iter().filter(|setting| !SAID.contains(&setting.name)) {
         if let (Some(flag), Some(value)) = (setting.flags.first(), (setting.get)(settings)) {
@@ -243,7 +256,7 @@ impl Line {
     }
 
     /// Sets what the model is for. Embeddings are computed in one physical batch, which must hold the longest input.
-    fn kind(&mut self, settings: &ModelSettings, cells: u32) {
+    fn kind(&mut self, settings: &ModelSettings) {
         let whole = match settings.r#type() {
             ModelType::Embedding => self.word("--embeddings"),
             ModelType::Reranking => self.word("--reranking"),
@@ -253,10 +266,9 @@ impl Line {
                 return;
             }
         };
-        let or = |value: u32| if value == 0 { cells } else { value };
         whole
-            .pair("-b", number(or(settings.batch_size)))
-            .pair("-ub", number(or(settings.ubatch_size)));
+            .pair("-b", number(or_all(settings.batch_size, settings)))
+            .pair("-ub", number(longest(settings)));
     }
 }
 

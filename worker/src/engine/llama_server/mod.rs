@@ -96,10 +96,7 @@ impl LlamaServer {
         let job = Job {
             http: http.clone(),
             context: capabilities.context_length,
-            longest: match launch.settings.ubatch_size {
-                0 => capabilities.context_length,
-                batch => batch.min(capabilities.context_length),
-            },
+            longest: args::longest(&launch.settings).min(capabilities.context_length),
             unpooled: launch.settings.pooling == "none",
             media: request::Media {
                 vision: capabilities.vision,
