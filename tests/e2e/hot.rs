@@ -145,6 +145,19 @@ async fn operators_need_not_wait_for_the_next_look() {
             .await
             .is_ok()
     );
+    // As llama.cpp's clients ask; what was added is in that very list.
+    edit(
+        &stack,
+        &(limits.to_owned() + &stub("m", "") + &stub("b", "") + &stub("c", "")),
+    );
+    let list = stack.http().get("/models?reload=1").await.ok();
+    let ids: Vec<_> = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| &row["id"])
+        .collect();
+    assert_eq!(ids, ["b", "c", "m"]);
     for id in ["b", "m"] {
         stack.http().chat(id, json!({"max_tokens": 1})).await.ok();
     }

@@ -32,7 +32,7 @@ use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::{self, Address, Channel},
     trust::Credentials,
-    v1::control_client::ControlClient,
+    v1::{ReloadResponse, control_client::ControlClient},
 };
 use tokio::sync::watch as signal;
 
@@ -171,11 +171,26 @@ impl Fleet {
     /// Waits until the table shows a model as loaded that the controller has just called loaded, so that whoever ordered the load finds it
     /// loaded. The model may be unloaded again already, so the wait is limited.
     pub(crate) async fn shows_loaded(&self, model: &str) {
-        let shown = |_: &u64| {
-            self.table()
+        let is_loaded = |table: &Table| {
+            table
                 .model(model)
                 .is_some_and(|summary| table::is_loaded(summary))
         };
+        self.shows(is_loaded).await;
+    }
+
+    /// Waits until the table shows what a reload of the configuration has added and taken away. The wait is limited as above.
+    pub(crate) async fn shows_reloaded(&self, reloaded: &ReloadResponse) {
+        let ReloadResponse { added, removed, .. } = reloaded;
+        let is_shown = |table: &Table| {
+            added.iter().all(|id| table.has_id(id)) && !removed.iter().any(|id| table.has_id(id))
+        };
+        self.shows(is_shown).await;
+    }
+
+    /// Waits until the table is as wanted, or ought to be.
+    async fn shows(&self, wanted: impl Fn(&Table) -> bool) {
+        let shown = |_: &u64| wanted(&self.table());
         drop(tokio::time::timeout(TABLE_LAG, self.changes().wait_for(shown)).await);
     }
 

@@ -254,6 +254,39 @@ async fn the_only_model_sleeps_while_it_is_not_loaded() {
     assert_eq!(list["models"][0]["name"], "only");
 }
 
+/// llama.cpp's own clients ask so for what has come into a watched folder. It is a change, though it comes as a GET.
+#[tokio::test]
+async fn only_administrators_have_a_list_reloaded() {
+    let said = Said {
+        epoch: 1,
+        models: vec![model("new")],
+        ..Said::default()
+    };
+    let controller = Controller::start(said).await;
+    let gateway = Gateway::start(&controller.address).await;
+    let (status, list) = gateway.get("/models?reload=1").await;
+    assert_eq!((status.as_u16(), &list["data"][0]["id"]), (200, &json!("new")));
+    assert_eq!(controller.heard().reloads, 1);
+    let (status, error) = gateway.get("/models?reload=perhaps").await;
+    assert_eq!(
+        (status.as_u16(), &error["error"]["message"]),
+        (400, &json!("`reload` must be `1` or `0`"))
+    );
+    let foreign = async |path: &str| {
+        let request = gateway.client.get(format!("{}{path}", gateway.url));
+        let request = request.header("origin", "http://evil.example");
+        read(request.send().await.unwrap()).await.0
+    };
+    assert_eq!(
+        (
+            foreign("/models?reload=1").await.as_u16(),
+            foreign("/models?reload=0").await.as_u16()
+        ),
+        (403, 200)
+    );
+    assert_eq!(controller.heard().reloads, 1);
+}
+
 #[tokio::test]
 async fn a_router_load_answers_when_it_has_begun() {
     let controller = Controller::start(Said {

@@ -58,6 +58,7 @@ pub struct Heard {
     pub options: Vec<(String, String)>,
     pub unloads: Vec<v1::UnloadModelRequest>,
     pub pins: Vec<(String, bool)>,
+    pub reloads: usize,
 }
 
 #[derive(Debug)]
@@ -329,6 +330,7 @@ impl v1::control_server::Control for Service {
         Ok(Response::new(v1::ListWorkersResponse { workers }))
     }
     async fn reload(&self, _: Request<v1::ReloadRequest>) -> Result<Response<v1::ReloadResponse>, Status> {
+        self.0.heard.send_modify(|heard| heard.reloads += 1);
         Ok(Response::new(v1::ReloadResponse {
             added: vec!["new".to_owned()],
             ..v1::ReloadResponse::default()

@@ -10,12 +10,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_core::{Error, name::USER};
+use muster_core::{Code, Error, name::USER};
 use muster_proto::v1::{
     Download, DownloadState, FetchProgress, GenerateRequest, LoadModelRequest, ModelSummary, Sampling,
     UnloadModelRequest,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
@@ -25,12 +25,14 @@ use crate::{
         listing::{RouterStatus, Short},
         models::{self, Model},
     },
+    dispatch::autoload::on_off,
     fleet::table::Table,
     render::settings::generation_settings,
-    translate::{ModelName, read::Fields as _},
+    translate::{ModelName, object, read::Fields as _},
     web::{
         App,
         access::Access,
+        extract::Query,
         reply::{self, Refusal},
         route::Route,
         run::ClientRequest,
@@ -42,6 +44,10 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::get("/models", Access::User, list)
             .summary("All models with their status, as llama.cpp's router lists them")
+            .query::<bool>(
+                "reload",
+                "Read the configuration and watched folders again first; only administrators may ask this.",
+            )
             .answers::<RouterList>("Also models whose files are not here."),
         Route::post("/models/load", Access::Admin, load)
             .summary("Begin to load a model")
@@ -60,7 +66,20 @@ pub(super) fn routes() -> Vec<Route> {
     .collect()
 }
 
-async fn list(State(app): State<Arc<App>>) -> Response {
+/// What a list may be asked for.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ListQuery {
+    reload: Option<String>,
+}
+
+async fn list(
+    State(app): State<Arc<App>>,
+    Query(ListQuery { reload }): Query<ListQuery>,
+    request: ClientRequest,
+) -> Result<Response, Refusal> {
+    if reads_again(reload.as_deref())? {
+        read_again(&app, &request).await?;
+    }
     let coming = running_downloads(&app).await;
     let table = app.dispatcher.fleet.table();
     let row = |summary: &Arc<ModelSummary>| RouterModel::of(&table, summary, coming.get(summary.id.as_str()));
@@ -74,7 +93,24 @@ async fn list(State(app): State<Arc<App>>) -> Response {
         data,
         models,
     };
-    reply::value(StatusCode::OK, &list)
+    Ok(reply::value(StatusCode::OK, &list))
+}
+
+/// Whether `?reload=` asks for it.
+fn reads_again(reload: Option<&str>) -> Result<bool, Error> {
+    let wrong = || object::invalid("reload", "must be `1` or `0`");
+    reload.map_or(Ok(false), |text| on_off(text).ok_or_else(wrong))
+}
+
+/// Has the configuration read again, and waits until its models can be listed.
+async fn read_again(app: &App, request: &ClientRequest) -> Result<(), Error> {
+    if !request.administers {
+        return Err(Code::Forbidden.error("reading the configuration again needs the admin key"));
+    }
+    let fleet = &app.dispatcher.fleet;
+    let reloaded = fleet.control().reload().await?;
+    fleet.shows_reloaded(&reloaded).await;
+    Ok(())
 }
 
 /// The running downloads of models that are not here, by model; none while the controller is away.
