@@ -154,6 +154,48 @@ async fn verbose_shows_what_the_engine_saw() {
     }
 }
 
+/// With `--no-kv-unified` each sequence has a part of the context, as llama.cpp rounds it, and that is what its clients are told.
+#[tokio::test]
+async fn a_split_cache_shows_each_sequences_part() {
+    let checkpoint = test_model("tiny-chat");
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        for (flag, most) in [("--kv-unified", 512), ("--no-kv-unified", 256)] {
+            let more = format!("ctx_size = 512\nllamacpp_args = \"--slots {flag}\"");
+            let stack = Stack::with(engine.serving(&checkpoint, "m", 4, &more))
+                .start()
+                .await;
+            let http = stack.http();
+            http.chat("m", json!({"max_tokens": 1})).await.ok();
+            let props = http.get("/props").await.ok();
+            assert_eq!(
+                (
+                    &props["total_slots"],
+                    &props["default_generation_settings"]["n_ctx"]
+                ),
+                (&json!(4), &json!(most)),
+                "{engine:?} {flag}"
+            );
+            let slots = http.get("/slots").await.ok();
+            let slots = slots.as_array().unwrap();
+            assert!(
+                slots.len() == 4 && slots.iter().all(|slot| slot["n_ctx"] == most),
+                "{engine:?} {flag} {slots:?}"
+            );
+            let long = json!({"prompt": vec![20; 600], "n_predict": 1});
+            let refused = http.post("/completion", &long).await;
+            assert_eq!(refused.status, 400, "{engine:?} {flag}");
+            assert_eq!(
+                refused.json()["error"]["n_ctx"],
+                most,
+                "{engine:?} {flag} {}",
+                refused.text
+            );
+            let fits = json!({"prompt": vec![20; most - 10], "n_predict": 1});
+            http.post("/completion", &fits).await.ok();
+        }
+    }
+}
+
 /// Anthropic's clients switch thinking where the template can: the generated model's closes it at once where it is off, which takes tokens.
 #[tokio::test]
 async fn anthropics_thinking_reaches_the_template() {

@@ -508,9 +508,18 @@ impl Entry {
         &self.model.settings
     }
 
-    /// Number of tokens of context that a load would have; 0 if only the engine knows.
+    /// Number of tokens of context that a request would have; 0 if only the engine knows.
     pub(crate) fn context(&self) -> u32 {
         let llama = self.model.runtime.is_llama_cpp();
+        let all = self.context_of_all(llama);
+        if llama {
+            llamacpp::of_each(all, &self.model.settings)
+        } else {
+            all
+        }
+    }
+
+    fn context_of_all(&self, llama: bool) -> u32 {
         match llamacpp::context(&self.model.settings) {
             0 if llama => {
                 let trained = self

@@ -64,6 +64,7 @@ pub(super) fn read(runtime: Runtime, settings: &ModelSettings, model: &Model) ->
             values: CacheType::named(&settings.cache_type_v)?,
             flash: settings.flash_attention != "off",
             full_windows: settings.swa_full,
+            split: llamacpp::splits_cache(&settings.args),
         },
         gpu_layers: settings.gpu_layers.and_then(|layers| u64::try_from(layers).ok()),
     })

@@ -66,6 +66,11 @@ fn flags_of_llama_cpp_count() {
     assert_eq!(Some(found.memory.keys), CacheType::named("q8_0"));
     assert_eq!(Some(found.memory.values), CacheType::named("q4_0"));
     assert!(!found.memory.flash && found.memory.full_windows);
+    assert!(!found.memory.split);
+    for runtime in ["llama_cpp", "llama_server"] {
+        let split = effective(runtime, &words("-kvu -no-kvu")).unwrap();
+        assert!(split.memory.split, "{runtime}");
+    }
     // What an engine will refuse is not for us to count.
     assert_eq!(effective("llama_cpp", &words("-ctk q3_K")), None);
     assert_eq!(effective("llama_cpp", &words("-c")).unwrap().memory.cells, 4096);

@@ -46,6 +46,7 @@ fn settings(cells: u64) -> Settings {
         values: CacheType::F16,
         flash: true,
         full_windows: false,
+        split: false,
     }
 }
 

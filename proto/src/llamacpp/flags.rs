@@ -127,6 +127,10 @@ pub const CACHE_TYPES: [&str; 9] = [
 pub const SWITCH: [&str; 3] = ["on", "off", "auto"];
 /// How an embedding model's token vectors become one.
 pub const POOLING: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
+/// The cache is one for all sequences, which is how it is by default.
+pub(super) const UNIFIED: [&str; 2] = ["-kvu", "--kv-unified"];
+/// The cache is split: each sequence has a part of its own.
+pub(super) const SPLIT: [&str; 2] = ["-no-kvu", "--no-kv-unified"];
 const ROPE: [&str; 3] = ["none", "linear", "yarn"];
 const THOUGHTS: [&str; 4] = ["auto", "none", "deepseek", "deepseek-legacy"];
 /// How tokens can be drafted without a file, or with the draft model of the configuration.
@@ -149,7 +153,8 @@ const FLAGS: &[Flag] = {
     &[
         // Flags that our engine has as well.
         Flag::ours(&["--jinja"], Nothing, Request),
-        Flag::ours(&["-kvu", "--kv-unified"], Nothing, Request),
+        Flag::ours(&UNIFIED, Nothing, Request),
+        Flag::ours(&SPLIT, Nothing, Request),
         Flag::ours(&["--no-context-shift"], Nothing, Request),
         Flag::ours(&["-cb", "--cont-batching"], Nothing, Request),
         Flag::ours(&["--no-warmup"], Nothing, Request),
@@ -163,7 +168,6 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--slots"], Nothing, Configuration),
         Flag::ours(&["--props"], Nothing, Configuration),
         // Context and caches.
-        Flag::theirs(&["-no-kvu", "--no-kv-unified"], Nothing),
         Flag::theirs(&["-nocb", "--no-cont-batching"], Nothing),
         Flag::theirs(&["--warmup"], Nothing),
         Flag::theirs(&["--context-shift"], Nothing),

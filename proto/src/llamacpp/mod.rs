@@ -24,6 +24,9 @@ pub mod default {
     pub const UBATCH: u32 = 512;
 }
 
+/// llama.cpp rounds the cells of a cache up to a multiple of this.
+const BLOCK: u32 = 256;
+
 /// The setting that has the flags.
 const KEY: &str = "llamacpp_args";
 
@@ -138,6 +141,19 @@ pub fn fold(args: &[String], into: &mut ModelSettings) {
     }
 }
 
+/// Whether `args` split the KV cache, so that each sequence has a part of its own; as in llama.cpp the last word on it counts.
+///
+/// ```
+/// let splits = |text: &str| muster_proto::llamacpp::splits_cache(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+/// assert!(splits("-kvu --no-kv-unified") && !splits("--no-kv-unified -kvu") && !splits("-np 2"));
+/// ```
+#[must_use]
+pub fn splits_cache(args: &[String]) -> bool {
+    let said =
+        words(args).filter(|word| flags::UNIFIED.contains(&word.name) || flags::SPLIT.contains(&word.name));
+    said.last().is_some_and(|word| flags::SPLIT.contains(&word.name))
+}
+
 /// Number of tokens of context that settings say, by field or by flag; 0 if they leave it to the runtime.
 #[must_use]
 pub fn context(settings: &ModelSettings) -> u32 {
@@ -147,6 +163,33 @@ pub fn context(settings: &ModelSettings) -> u32 {
     };
     fold(&settings.args, &mut folded);
     folded.ctx_size
+}
+
+/// Of a context of `all` tokens, those that one sequence may use: all, or its part where [the cache is split](splits_cache), which llama.cpp
+/// rounds up.
+///
+/// ```
+/// # use muster_proto::{llamacpp::of_each, v1::ModelSettings};
+/// let with = |args: &str| ModelSettings { args: args.split(' ').map(str::to_owned).collect(), ..ModelSettings::default() };
+/// assert_eq!(of_each(512, &with("-np 4")), 512);
+/// assert_eq!(of_each(512, &with("-np 4 -no-kvu")), 256);
+/// assert_eq!(of_each(4096, &with("-no-kvu")), 1024);
+/// ```
+#[must_use]
+pub fn of_each(all: u32, settings: &ModelSettings) -> u32 {
+    if !splits_cache(&settings.args) {
+        return all;
+    }
+    let mut folded = ModelSettings {
+        sequences: settings.sequences,
+        ..ModelSettings::default()
+    };
+    fold(&settings.args, &mut folded);
+    let sequences = match folded.sequences {
+        0 => default::SEQUENCES,
+        set => set,
+    };
+    (all / sequences).max(1).next_multiple_of(BLOCK)
 }
 
 /// Whether a key of a load's settings says the context.

@@ -64,7 +64,7 @@ static llama_context_params read_params(const char * params_json) {
     params.type_v          = cache_type(json.at("type_v").get<std::string>());
     params.pooling_type    = pooling_type(json.at("pooling").get<std::string>());
     params.flash_attn_type = flash_type(json.at("flash_attention").get<std::string>());
-    params.kv_unified      = true;
+    params.kv_unified      = json.at("kv_unified").get<bool>();
     params.no_perf         = true;
     return params;
 }

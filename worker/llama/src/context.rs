@@ -36,6 +36,8 @@ pub(crate) struct ContextParams {
     /// Whether to compute embeddings instead of logits.
     pub(crate) embeddings: bool,
     pub(crate) swa_full: bool,
+    /// Whether all sequences share the cells; else each has an equal part.
+    pub(crate) kv_unified: bool,
     pub(crate) type_k: String,
     pub(crate) type_v: String,
     pub(crate) pooling: String,
@@ -46,11 +48,20 @@ pub(crate) struct ContextParams {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ContextInfo {
     pub(crate) n_ctx: u32,
+    /// Most cells of one sequence: all, or its part of a cache that is split.
+    pub(crate) n_ctx_seq: u32,
     pub(crate) n_batch: u32,
     pub(crate) n_ubatch: u32,
     pub(crate) n_seq_max: u32,
     pub(crate) pooling: String,
     pub(crate) has_memory: bool,
+}
+
+impl ContextInfo {
+    /// Whether each sequence has cells of its own.
+    pub(crate) const fn is_split(&self) -> bool {
+        self.n_ctx_seq < self.n_ctx
+    }
 }
 
 /// Why a decode failed.
@@ -276,9 +287,9 @@ impl Context {
         unsafe { ffi::ms_seq_rm(self.raw, seq, -1, -1) };
     }
 
-    /// Makes `to` share all cells of `from`; `to` must be empty.
+    /// Makes `to` share all cells of `from`; `to` must be empty. In a cache that is split it gets a copy, made by the next decode.
     pub(crate) fn share(&mut self, from: Seq, to: Seq) {
-        // SAFETY: both < n_seq_max; the memory is unified.
+        // SAFETY: both < n_seq_max; whole sequences may be copied in a split memory too.
         unsafe { ffi::ms_seq_cp(self.raw, from, to) }
     }
 

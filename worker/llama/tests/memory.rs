@@ -20,7 +20,10 @@ use muster_gguf::{
     CacheType, Gguf, Model,
     memory::{self, Demand, Settings},
 };
-use muster_proto::v1::{EmbedRequest, GenerateRequest, ModelSettings, ModelType, generate_request::Input};
+use muster_proto::{
+    llamacpp,
+    v1::{EmbedRequest, GenerateRequest, ModelSettings, ModelType, generate_request::Input},
+};
 use support::{Engine, completion, token_prompt};
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -96,6 +99,7 @@ fn settings(given: &ModelSettings) -> Settings {
         values: CacheType::named(&given.cache_type_v).unwrap(),
         flash: given.flash_attention != "off",
         full_windows: given.swa_full,
+        split: llamacpp::splits_cache(&given.args),
     }
 }
 
@@ -250,6 +254,37 @@ async fn what_is_computed_is_what_llama_cpp_allocates() {
                 r#type: ModelType::Embedding.into(),
                 ..llm(8192)
             },
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (name, file, wanted) in cases {
+        wrong.extend(compare(name, &file, wanted).await.err());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// With `--no-kv-unified`: what windows hold is held once for each sequence, and a token is compared with its own part only.
+#[tokio::test]
+async fn a_split_cache_is_computed_as_llama_cpp_allocates_it() {
+    let split = |settings| ModelSettings {
+        args: vec!["--no-kv-unified".to_owned()],
+        ..settings
+    };
+    let without_flash = ModelSettings {
+        flash_attention: "off".to_owned(),
+        ..llm(16_384)
+    };
+    let cases = [
+        ("llama, split cache", shapes::llama(8, 32_000), split(llm(65_536))),
+        (
+            "llama, split cache, without flash attention",
+            shapes::llama(8, 32_000),
+            split(without_flash),
+        ),
+        (
+            "gemma3, window, split cache",
+            shapes::gemma3(12, 64_000, 1024),
+            split(llm(65_536)),
         ),
     ];
     let mut wrong = Vec::new();

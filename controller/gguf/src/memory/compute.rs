@@ -4,7 +4,7 @@
 //! fullest moment of the graph: inside a layer's attention, its feed-forward part, its recurrent part, or at the results. Inputs are needed
 //! in all layers.
 
-use super::{MIB, Settings, cells, window_cells};
+use super::{MIB, Settings, caches, cells, window_cells};
 use crate::{Model, model::Layer};
 
 const FLOAT: u64 = 4;
@@ -33,7 +33,10 @@ impl Graph {
 
 /// Number of tokens in the largest graph run: llama.cpp reserves a whole number per sequence (`graph_reserve`).
 fn tokens(settings: &Settings) -> u64 {
-    let tokens = settings.ubatch.min(cells(settings)).max(1);
+    let tokens = settings
+        .ubatch
+        .min(cells(settings).saturating_mul(caches(settings)))
+        .max(1);
     tokens.next_multiple_of(settings.sequences.clamp(1, 1 << 16))
 }
 

@@ -35,7 +35,7 @@ const CHECKPOINTS: u64 = 2;
 pub struct Settings {
     /// Number of cells over all sequences (`n_ctx`).
     pub cells: u64,
-    /// Number of sequences (`n_seq_max`); they share one cache.
+    /// Number of sequences (`n_seq_max`).
     pub sequences: u64,
     /// Number of tokens per graph run (`n_ubatch`).
     pub ubatch: u64,
@@ -53,6 +53,8 @@ pub struct Settings {
     pub flash: bool,
     /// Whether layers with a window get caches of full size.
     pub full_windows: bool,
+    /// Whether each sequence has a cache of its own, an equal part of the cells (not `kv_unified`); else all share one.
+    pub split: bool,
 }
 
 /// Memory on one device or on the host, in bytes.
@@ -152,12 +154,22 @@ pub fn demand(model: &Model, settings: &Settings, offloaded: u64) -> Demand {
     demand
 }
 
-/// Number of cells of each layer without a window.
-fn cells(settings: &Settings) -> u64 {
-    settings.cells.min(1 << 32).next_multiple_of(CELL_BLOCK)
+/// Number of caches, over which the sequences are spread.
+fn caches(settings: &Settings) -> u64 {
+    if settings.split {
+        settings.sequences.max(1)
+    } else {
+        1
+    }
 }
 
-/// Number of cells of each layer with a window: what all sequences see, and one more graph run (llama-kv-cache-iswa.cpp).
+/// Number of cells of each layer without a window, in one cache.
+fn cells(settings: &Settings) -> u64 {
+    let part = settings.cells.min(1 << 32) / caches(settings);
+    part.max(1).next_multiple_of(CELL_BLOCK)
+}
+
+/// Number of cells of each layer with a window, in one cache: what its sequences see, and one more graph run (llama-kv-cache-iswa.cpp).
 fn window_cells(model: &Model, settings: &Settings) -> u64 {
     let all = cells(settings);
     if settings.full_windows {
@@ -165,7 +177,7 @@ fn window_cells(model: &Model, settings: &Settings) -> u64 {
     }
     model
         .window
-        .saturating_mul(settings.sequences)
+        .saturating_mul(settings.sequences / caches(settings))
         .saturating_add(settings.ubatch)
         .min(all)
         .next_multiple_of(CELL_BLOCK)
@@ -181,6 +193,7 @@ fn cache(model: &Model, settings: &Settings, layer: &Layer) -> u64 {
     } else {
         cells(settings)
     };
+    let cells = cells.saturating_mul(caches(settings));
     // Transposed values have the same width in all layers (llama-kv-cache.cpp, TAG_V_CACHE_VARIABLE).
     let value = if settings.flash || layer.value == 0 {
         layer.value
@@ -202,6 +215,8 @@ fn cache(model: &Model, settings: &Settings, layer: &Layer) -> u64 {
 pub fn set_aside(model: &Model, settings: &Settings) -> u64 {
     let one = Settings {
         sequences: 1,
+        cells: cells(settings),
+        split: false,
         ..*settings
     };
     let partial = |layer: &Layer| match layer {

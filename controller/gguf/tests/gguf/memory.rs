@@ -68,6 +68,25 @@ fn windows_hold_what_all_sequences_see() {
 }
 
 #[test]
+fn a_split_cache_gives_each_sequence_its_part() {
+    let model = model(&shapes::gemma3(6, 32, 1000));
+    let cell = 2 * 4 * 128 * 2;
+    let split = |cells| Settings {
+        split: true,
+        ..settings(cells)
+    };
+    // Of each of four: 1000 + 512, up to the next 256.
+    assert_eq!(
+        on_host(&model, &split(32_768)).host.cache,
+        (32_768 + 5 * 4 * 1536) * cell
+    );
+    // 500 / 4, up to the next 256.
+    assert_eq!(on_host(&model, &split(500)).host.cache, 6 * 4 * 256 * cell);
+    // A token sees its own part only.
+    assert!(on_host(&model, &split(32_768)).host.compute < on_host(&model, &settings(32_768)).host.compute);
+}
+
+#[test]
 fn states_are_constant_and_scores_are_not() {
     let mamba = model(&shapes::mamba(2, 32));
     assert_eq!(
@@ -163,8 +182,8 @@ proptest! {
 
     /// More cells, sequences or tokens at once never take less.
     #[test]
-    fn demand_grows(cells in 1_u64..100_000, sequences in 1_u64..64, ubatch in 1_u64..4096, flash: bool) {
-        let smaller = Settings { sequences, ubatch, flash, ..settings(cells) };
+    fn demand_grows(cells in 1_u64..100_000, sequences in 1_u64..64, ubatch in 1_u64..4096, flash: bool, split: bool) {
+        let smaller = Settings { sequences, ubatch, flash, split, ..settings(cells) };
         for model in [
             model(&shapes::gemma3(6, 64, 512)),
             model(&shapes::deepseek2(2, 64)),
@@ -175,7 +194,8 @@ proptest! {
             for larger in [
                 Settings { cells: cells * 2, ..smaller },
                 Settings { ubatch: ubatch * 2, ..smaller },
-                Settings { sequences: sequences * 2, ..smaller },
+                // Of a split cache more sequences see less each.
+                Settings { sequences: if split { sequences } else { sequences * 2 }, ..smaller },
             ] {
                 prop_assert!(total(&larger) >= total(&smaller));
             }

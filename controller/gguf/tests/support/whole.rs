@@ -19,6 +19,7 @@ pub(crate) fn settings(cells: u64) -> Settings {
         values: CacheType::F16,
         flash: true,
         full_windows: false,
+        split: false,
     }
 }
 

@@ -125,8 +125,7 @@ impl Engine {
             .max_tokens
             .map_or(RESERVE, |max| (max as usize).min(RESERVE));
         let need = job.prompt.len() + reserve * job.samplers.len();
-        let busy = self.slots.iter().any(|slot| slot.run.is_some());
-        if busy && need > self.free_cells() {
+        if !self.finds_cells(need) {
             return Err(no_room("too few KV cells are free"));
         }
         self.pick(&job.prompt, job.params.id_slot, &job.params)
@@ -222,7 +221,6 @@ impl Engine {
                     .as_ref()
                     .is_some_and(|run| run.handle == handle && run.choice == 0 && run.first_token.is_none())
             });
-            let busy = self.slots.iter().any(|slot| slot.run.is_some());
             let need = next.prompt.len() + next.run.reserve();
             let shared = self
                 .slots
@@ -231,9 +229,8 @@ impl Engine {
                 .map(|slot| common_prefix(slot.cached(), &next.prompt))
                 .max()
                 .unwrap_or(0);
-            if parent_reads
-                || (busy && need.saturating_sub(if self.may_share { shared } else { 0 }) > self.free_cells())
-            {
+            let shared = if self.may_share { shared } else { 0 };
+            if parent_reads || !self.finds_cells(need.saturating_sub(shared)) {
                 return;
             }
             let Some(choice) = self.waiting.pop_front() else {

@@ -144,9 +144,10 @@ impl Engine {
         let info = parts.model.info();
         let windows = info.n_swa > 0 && !parts.swa_full;
         let recurrent = info.recurrent || info.hybrid;
-        let slots = (0..parts.context.info().n_seq_max).map(Slot::new).collect();
+        let memory = parts.context.info();
+        let slots = (0..memory.n_seq_max).map(Slot::new).collect();
         Self {
-            may_share: !windows && !recurrent && parts.context.info().has_memory,
+            may_share: !windows && !recurrent && memory.has_memory && !memory.is_split(),
             reach: match info.n_swa {
                 _ if recurrent => Reach::Nowhere,
                 0 => Reach::Any,
@@ -354,6 +355,13 @@ impl Engine {
             .map(|(slot, run)| slot.tokens.len() + run.reserve())
             .sum();
         total.saturating_sub(used)
+    }
+
+    /// Whether a sequence of so many cells finds them. In a cache that is split each has its own; where all are idle everything can be
+    /// forgotten.
+    fn finds_cells(&self, need: usize) -> bool {
+        let busy = self.slots.iter().any(|slot| slot.run.is_some());
+        !busy || self.context.info().is_split() || need <= self.free_cells()
     }
 
     fn idle_slots(&self) -> usize {

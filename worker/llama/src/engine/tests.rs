@@ -50,6 +50,7 @@ impl Bench {
             n_threads: 1,
             n_threads_batch: 1,
             embeddings: false,
+            kv_unified: true,
             swa_full: false,
             type_k: "f32".to_owned(),
             type_v: "f32".to_owned(),

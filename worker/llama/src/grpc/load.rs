@@ -191,6 +191,7 @@ fn set_aside(wanted: &settings::Wanted, info: &ContextInfo) -> usize {
                 values: cache(&given.cache_type_v),
                 flash: given.flash_attention != "off",
                 full_windows: given.swa_full,
+                split: info.is_split(),
             };
             usize::try_from(memory::set_aside(&model, &settings)).unwrap_or(usize::MAX)
         }
@@ -203,8 +204,13 @@ fn set_aside(wanted: &settings::Wanted, info: &ContextInfo) -> usize {
 
 fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits {
     let trained = model.info().n_ctx_train;
-    // llama.cpp rounds the context up; the user's number is what one request may use
-    let mut most = context.info().n_ctx.min(wanted.settings.ctx_size);
+    let info = context.info();
+    let mut most = if info.is_split() {
+        info.n_ctx_seq
+    } else {
+        // llama.cpp rounds the context up; the user's number is what one request may use
+        info.n_ctx.min(wanted.settings.ctx_size)
+    };
     if trained > 0 && most > trained {
         // as llama-server does: cells beyond serve other sequences
         tracing::warn!(

@@ -5,7 +5,7 @@ use std::path::Path;
 use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    llamacpp::{Takes, default},
+    llamacpp::{Takes, default, splits_cache},
     settings,
     v1::{ModelSettings, ModelType},
 };
@@ -150,8 +150,9 @@ fn fold<'a>(
         "--embedding" | "--embeddings" => wanted.r#type = ModelType::Embedding.into(),
         "--rerank" | "--reranking" => wanted.r#type = ModelType::Reranking.into(),
         // what this engine always does
-        "--jinja" | "-kvu" | "--kv-unified" | "--no-context-shift" | "-cb" | "--cont-batching"
-        | "--no-warmup" => {}
+        "--jinja" | "--no-context-shift" | "-cb" | "--cont-batching" | "--no-warmup" => {}
+        // `llamacpp::splits_cache` reads them
+        "-kvu" | "--kv-unified" | "-no-kvu" | "--no-kv-unified" => {}
         // what our gateway reads (seed 004, `/slots` and `POST /props`)
         "--slots" | "--props" => {}
         _ => {
@@ -223,6 +224,7 @@ impl Wanted {
             n_threads_batch: i32::try_from(s.threads_batch).unwrap_or(1),
             embeddings: !generate,
             swa_full: s.swa_full,
+            kv_unified: !splits_cache(&s.args),
             type_k: text(&mut s.cache_type_k, "f16"),
             type_v: text(&mut s.cache_type_v, "f16"),
             pooling,
