@@ -51,7 +51,9 @@ impl Feed {
     fn prompt(&mut self, prompt: &Prompt) {
         for piece in &prompt.pieces {
             match &piece.kind {
-                Some(prompt_piece::Kind::Text(text)) => self.bytes(text.as_bytes()),
+                Some(prompt_piece::Kind::Text(text) | prompt_piece::Kind::Media(text)) => {
+                    self.bytes(text.as_bytes())
+                }
                 Some(prompt_piece::Kind::Tokens(tokens)) => {
                     let ids = tokens.ids.iter().take(BYTES / 4);
                     ids.for_each(|id| self.bytes(&id.to_le_bytes()));

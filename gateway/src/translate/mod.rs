@@ -18,6 +18,7 @@ pub(crate) mod object;
 pub(crate) mod output;
 pub(crate) mod parameters;
 pub(crate) mod prompt;
+pub(crate) mod prompt_media;
 pub(crate) mod read;
 pub(crate) mod sampling;
 pub(crate) mod tools;

@@ -1,12 +1,11 @@
-//! Reads plain input: text, tokens, or both.
+//! Reads plain input: text, tokens, or both; or text with images ([`prompt_media`]).
 
-use muster_core::{Code, Error};
+use muster_core::Error;
 use muster_proto::v1::{Prompt, PromptPiece, TokenIds, prompt_piece};
-use utoipa::openapi::{RefOr, Schema};
 
 use super::{
     object::{Field, Kind},
-    read::Read,
+    prompt_media,
 };
 
 /// Reads a string, a list of strings, tokens, lists of tokens, or a mixture (seed 004, `prompt`); at most `most` prompts.
@@ -46,14 +45,14 @@ pub(crate) fn one(items: &[Field<'_>]) -> Result<Prompt, Error> {
                 let token = item.i32(0, i32::MAX)?;
                 match pieces.last_mut().and_then(|piece| piece.kind.as_mut()) {
                     Some(prompt_piece::Kind::Tokens(tokens)) => tokens.ids.push(token),
-                    Some(prompt_piece::Kind::Text(_)) | None => pieces.push(PromptPiece {
-                        kind: Some(prompt_piece::Kind::Tokens(TokenIds { ids: vec![token] })),
-                    }),
+                    Some(prompt_piece::Kind::Text(_) | prompt_piece::Kind::Media(_)) | None => {
+                        pieces.push(PromptPiece {
+                            kind: Some(prompt_piece::Kind::Tokens(TokenIds { ids: vec![token] })),
+                        })
+                    }
                 }
             }
-            Kind::Object => pieces.push(PromptPiece {
-                kind: Some(prompt_piece::Kind::Text(prompt_string(item)?)),
-            }),
+            Kind::Object => pieces.extend(prompt_media::of_object(item)?),
             Kind::Null | Kind::Bool | Kind::Array => {
                 return Err(item.want("a string, an array of strings, or token ids"));
             }
@@ -63,34 +62,6 @@ pub(crate) fn one(items: &[Field<'_>]) -> Result<Prompt, Error> {
         pieces,
         add_special: None,
     })
-}
-
-/// Images of a plain prompt (seed 004, `image_data`), which no engine of today takes there: never dropped in silence.
-#[derive(Debug)]
-pub(crate) struct Images;
-
-impl Read<'_> for Images {
-    fn read(field: &Field<'_>) -> Result<Self, Error> {
-        if field.list()?.is_empty() {
-            return Ok(Self);
-        }
-        let error = Code::UnsupportedByRuntime
-            .error("no runtime here takes images in a plain prompt; a chat's content parts may hold them");
-        Err(error.with_param(field.path()))
-    }
-
-    fn schema() -> RefOr<Schema> {
-        Vec::<Field<'_>>::schema()
-    }
-}
-
-/// The text of a prompt in object form (seed 004, `prompt_string`), which may name no media: nothing is dropped in silence.
-fn prompt_string(item: &Field<'_>) -> Result<String, Error> {
-    let mut object = item.object()?;
-    if let Some(media) = object.take("multimodal_data") {
-        Images::read(&media)?;
-    }
-    object.need("prompt_string")?.string()
 }
 
 /// The text of a prompt that is only text.

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{router, schema::engine::Props};
 use crate::render::settings::generation_settings;
+use crate::translate::prompt_media::MARKER;
 use crate::web::{
     App,
     access::{Access, Caller},
@@ -23,8 +24,6 @@ use crate::web::{
     run::ClientRequest,
 };
 
-/// llama.cpp's own name for the place of an image in a prompt.
-const MEDIA_MARKER: &str = "<__media__>";
 /// Largest description of a `llama-server` that is read, in bytes: most of it is the chat template.
 const LONGEST: usize = 4 << 20;
 
@@ -143,11 +142,11 @@ async fn of_engine(mut engine: Engine) -> Result<Map<String, Value>, Refusal> {
         let answer = engine.forward(Method::GET, "/props", Bytes::new()).await?;
         let body = axum::body::to_bytes(answer.into_body(), LONGEST).await;
         let read = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
-        return read.ok_or_else(|| {
-            Code::RuntimeError
-                .error("the engine did not answer with its properties")
-                .into()
-        });
+        let wrong = || Code::RuntimeError.error("the engine did not answer with its properties");
+        let mut shown: Map<String, Value> = read.ok_or_else(wrong)?;
+        // Its own is the worker's to write: nobody's text may stand for an image.
+        shown.insert("media_marker".to_owned(), MARKER.into());
+        return Ok(shown);
     }
     let description = engine.describe().await?;
     let can = description.capabilities.clone().unwrap_or_default();
@@ -198,8 +197,8 @@ fn of_model(summary: &ModelSummary, description: &EngineDescription) -> Map<Stri
         "default_generation_settings": slot(description, &idle),
         "model_alias": summary.id,
         "model_path": summary.checkpoint,
-        // What stands for an image in a prompt of a model that takes some; a `llama-server` makes one up for itself.
-        "media_marker": MEDIA_MARKER,
+        // Of a model that takes images.
+        "media_marker": MARKER,
         "ui": false,
         "ui_settings": {},
         "cors_proxy_enabled": false,

@@ -18,7 +18,7 @@ use crate::{
     dialects::openai::{self, render::rerank as scores},
     translate::{
         Asked,
-        prompt::{Images, prompts},
+        prompt::prompts,
         read::{Fields as _, Int},
     },
     web::{
@@ -207,10 +207,12 @@ async fn embedding(
         model,
         content,
         embd_normalize,
-        image_data: None | Some(Images),
+        image_data,
     } = EmbeddingBody::body(&request.body)?;
+    let mut inputs = prompts(&content, openai::translate::MAX_INPUTS)?;
+    image_data.unwrap_or_default().place(&mut inputs)?;
     let work = EmbedRequest {
-        inputs: prompts(&content, openai::translate::MAX_INPUTS)?,
+        inputs,
         normalize: embd_normalize.map(|Int(norm)| norm),
         dimensions: 0,
     };

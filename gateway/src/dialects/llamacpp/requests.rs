@@ -8,7 +8,8 @@ use crate::translate::{
     ModelName,
     object::{Field, Kind},
     output::{Constraints, Limits, Switches},
-    prompt::{self, Images},
+    prompt,
+    prompt_media::{Images, has_media},
     read::{Int, Read, Strings, Uint, body},
     sampling::LlamaCppSamplers,
 };
@@ -18,7 +19,8 @@ body! {
     #[example {"prompt": "Once upon a time", "n_predict": 16}]
     pub(super) struct CompletionBody<'a> as LlamaCppCompletionRequest {
         ..options: Options,
-        /// Text, token ids, a mixture, or several of these.
+        /// Text, token ids, a mixture, or several of these; or `prompt_string` with `multimodal_data`: files of images or sounds as base64, each of
+        /// which goes where the text has `/props`' `media_marker`.
         prompt: Field<'a>,
     }
 
@@ -60,7 +62,7 @@ body! {
         n_probs: Option<Uint<0>>,
         /// Show the speed in each event of a stream.
         timings_per_token: Option<bool>,
-        /// Refused unless it is empty: images go into a chat's content parts.
+        /// Images as base64 (`data`), each of which goes where the prompt has `[img-ID]` of its `id`.
         image_data: Option<Images>,
     }
 
@@ -73,7 +75,7 @@ body! {
         content | input: Field<'a>,
         /// Norm to divide by: -1 none, 0 the largest, 1 taxicab, 2 Euclidean. By default 2, and none where nothing is pooled.
         embd_normalize: Option<Int<-1, 2>>,
-        /// Refused unless it is empty.
+        /// Images as base64 (`data`), each of which goes where the text has `[img-ID]` of its `id`.
         image_data: Option<Images>,
     }
 
@@ -121,13 +123,16 @@ pub(super) struct Content(pub(super) Prompt);
 
 impl Read<'_> for Content {
     fn read(field: &Field<'_>) -> Result<Self, Error> {
-        match field.kind() {
+        let prompt = match field.kind() {
             Kind::Array => prompt::one(&field.list()?),
             Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Object => {
                 prompt::one(std::slice::from_ref(field))
             }
+        }?;
+        if has_media(&prompt) {
+            return Err(field.wrong("takes no images or sounds: they are no tokens"));
         }
-        .map(Self)
+        Ok(Self(prompt))
     }
 
     fn schema() -> RefOr<Schema> {

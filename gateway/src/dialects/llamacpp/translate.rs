@@ -2,7 +2,8 @@
 
 use muster_core::Error;
 use muster_proto::v1::{
-    GenerateRequest, Infill, InfillFile, Prompt, generate_request::Input, prompt_piece::Kind as Piece,
+    GenerateRequest, Infill, InfillFile, Prompt, PromptPiece, generate_request::Input,
+    prompt_piece::Kind as Piece,
 };
 use serde_json::{Value, json};
 
@@ -16,7 +17,8 @@ use crate::{
         Asked, View,
         object::Object,
         output::{constraint, max_tokens, switches},
-        prompt::{Images, prompts},
+        prompt::prompts,
+        prompt_media::MARKER,
         read::{Fields as _, Strings, Uint},
     },
     web::engine::ModelQuery,
@@ -40,8 +42,13 @@ pub(super) struct CompletionCall {
 /// # Errors
 /// `invalid_request` naming the field.
 pub(super) fn completion(mut body: Object<'_>, query: ModelQuery) -> Result<CompletionCall, Error> {
-    let CompletionBody { options, prompt } = CompletionBody::take_from(&mut body)?;
-    let prompts = prompts(&prompt, MAX_PROMPTS)?;
+    let CompletionBody { mut options, prompt } = CompletionBody::take_from(&mut body)?;
+    let mut prompts = prompts(&prompt, MAX_PROMPTS)?;
+    options
+        .image_data
+        .take()
+        .unwrap_or_default()
+        .place(&mut prompts)?;
     let shown = prompts.iter().map(shown).collect();
     let inputs = prompts.into_iter().map(Input::Prompt).collect();
     call(body, query, options, inputs, shown)
@@ -52,7 +59,14 @@ pub(super) fn completion(mut body: Object<'_>, query: ModelQuery) -> Result<Comp
 /// # Errors
 /// As [`completion`].
 pub(super) fn infill(mut body: Object<'_>, query: ModelQuery) -> Result<CompletionCall, Error> {
-    let request = InfillBody::take_from(&mut body)?;
+    let mut request = InfillBody::take_from(&mut body)?;
+    // Text around a gap has no place for an image.
+    request
+        .options
+        .image_data
+        .take()
+        .unwrap_or_default()
+        .place(&mut [])?;
     let file = |ExtraFile { filename, text }| InfillFile {
         filename: filename.unwrap_or_else(|| "tmp".to_owned()),
         text,
@@ -76,20 +90,15 @@ pub(super) fn infill(mut body: Object<'_>, query: ModelQuery) -> Result<Completi
 
 /// A prompt as the answer shows it: text where it is text.
 fn shown(prompt: &Prompt) -> Value {
+    let piece = |piece: &PromptPiece| match &piece.kind {
+        Some(Piece::Text(text)) => json!(text),
+        Some(Piece::Tokens(tokens)) => json!(tokens.ids),
+        Some(Piece::Media(_)) => json!(MARKER),
+        None => Value::Null,
+    };
     match prompt.pieces.as_slice() {
-        [one] => match &one.kind {
-            Some(Piece::Text(text)) => json!(text),
-            Some(Piece::Tokens(tokens)) => json!(tokens.ids),
-            None => Value::Null,
-        },
-        pieces => pieces
-            .iter()
-            .map(|piece| match &piece.kind {
-                Some(Piece::Text(text)) => json!(text),
-                Some(Piece::Tokens(tokens)) => json!(tokens.ids),
-                None => Value::Null,
-            })
-            .collect(),
+        [one] => piece(one),
+        pieces => pieces.iter().map(piece).collect(),
     }
 }
 
@@ -105,7 +114,6 @@ fn call(
         choices: 1,
         ..View::default()
     };
-    let (None | Some(Images)) = options.image_data;
     let top = options.n_probs.map_or(0, |Uint(top)| top);
     view.logprobs = top > 0;
     let mut work = GenerateRequest {
@@ -190,7 +198,7 @@ mod tests {
             (r#"{"prompt": "a", "response_fields": 3}"#, "response_fields"),
             (
                 r#"{"prompt": "a", "image_data": [{"data": "", "id": 1}]}"#,
-                "image_data",
+                "image_data[0].data",
             ),
             (
                 r#"{"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}"#,

@@ -3,7 +3,7 @@
 use muster_core::Error;
 use muster_proto::v1::{DetokenizeCall, Prompt, prompt_piece::Kind};
 
-use crate::web::App;
+use crate::{translate::prompt_media::MARKER, web::App};
 
 /// Each prompt as text. Call it after the request was admitted: then an instance that knows the tokens is loaded.
 ///
@@ -16,6 +16,7 @@ pub(super) async fn texts(app: &App, model: &str, prompts: Vec<Prompt>) -> Resul
         for piece in prompt.pieces {
             match piece.kind {
                 Some(Kind::Text(piece)) => text.push_str(&piece),
+                Some(Kind::Media(_)) => text.push_str(MARKER),
                 Some(Kind::Tokens(piece)) => {
                     let mut loaded = app.dispatcher.loaded(model)?;
                     let call = DetokenizeCall {

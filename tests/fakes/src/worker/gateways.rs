@@ -301,7 +301,7 @@ impl v1::inference_server::Inference for Service {
         let content = call.content.unwrap_or_default();
         let words = content.pieces.iter().filter_map(|piece| match &piece.kind {
             Some(v1::prompt_piece::Kind::Text(text)) => Some(text.split_whitespace().count()),
-            Some(v1::prompt_piece::Kind::Tokens(_)) | None => None,
+            Some(v1::prompt_piece::Kind::Tokens(_) | v1::prompt_piece::Kind::Media(_)) | None => None,
         });
         let tokens = vec![7; words.sum()];
         let pieces = [&b"w"[..], &b"\xC3"[..]].into_iter().cycle().take(tokens.len());

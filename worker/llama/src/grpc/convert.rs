@@ -88,7 +88,7 @@ pub(crate) fn overflow(tokens: usize, room: usize, param: &str) -> Error {
 pub(crate) fn text_bytes(prompt: &Prompt) -> usize {
     let text = |piece: &PromptPiece| match &piece.kind {
         Some(prompt_piece::Kind::Text(text)) => text.len(),
-        Some(prompt_piece::Kind::Tokens(_)) | None => 0,
+        Some(prompt_piece::Kind::Tokens(_) | prompt_piece::Kind::Media(_)) | None => 0,
     };
     prompt.pieces.iter().map(text).sum()
 }
@@ -127,6 +127,9 @@ pub(crate) fn prompt(
                         .tokenize(text, special, parse_special)
                         .map_err(native(param))?,
                 );
+            }
+            Some(prompt_piece::Kind::Media(_)) => {
+                return Err(invalid(param, "this engine takes no images or sounds"));
             }
             Some(prompt_piece::Kind::Tokens(ids)) => {
                 check_tokens(model, &ids.ids, param)?;

@@ -1,5 +1,7 @@
 //! llama-server's answers to calls outside of requests: descriptions, tokens, templates, its own HTTP.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::{
     FutureExt as _, StreamExt as _, TryStreamExt as _,
@@ -8,7 +10,7 @@ use futures::{
 };
 use muster_core::{Code, Error, runtime::Family};
 use muster_proto::{
-    engine_http,
+    engine_http, llamacpp,
     parameters::SAMPLING,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
@@ -146,7 +148,7 @@ fn chunks(answer: Response) -> BoxStream<'static, Result<EngineHttpChunk, Error>
     stream::iter([Ok(head)]).chain(body).boxed()
 }
 
-/// Asks a server that has just loaded its model what it can do.
+/// Asks a server that has just loaded its model what it can do, and what stands for media in its prompts.
 ///
 /// # Errors
 /// As [`Http::get`].
@@ -154,7 +156,7 @@ pub(super) async fn description(
     http: &Http,
     model_id: &str,
     settings: &ModelSettings,
-) -> Result<EngineDescription, Error> {
+) -> Result<(EngineDescription, Arc<str>), Error> {
     let props: Props = http.get("/props").await?;
     let models: Models = http.get("/v1/models").await?;
     let meta = models.data.into_iter().next().unwrap_or_default().meta;
@@ -182,7 +184,17 @@ pub(super) async fn description(
     let mut effective = settings.clone();
     effective.ctx_size = props.default_generation_settings.n_ctx;
     effective.sequences = args::sequences(settings);
-    Ok(EngineDescription {
+    if llamacpp::splits_cache(&settings.args) {
+        // It tells the part of each sequence.
+        effective.ctx_size = effective.ctx_size.saturating_mul(effective.sequences);
+    }
+    // Servers of before have the name that llama.cpp's library has.
+    let marker = match props.media_marker.as_str() {
+        "" => "<__media__>",
+        own => own,
+    };
+    let marker = marker.into();
+    let description = EngineDescription {
         engine: format!("llama-server {}", props.build_info),
         model_id: model_id.to_owned(),
         capabilities: Some(capabilities),
@@ -191,7 +203,8 @@ pub(super) async fn description(
         chat_template: props.chat_template,
         sampling: generate.then(|| SAMPLING.read(&props.default_generation_settings.params)),
         ..EngineDescription::default()
-    })
+    };
+    Ok((description, marker))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -199,6 +212,7 @@ pub(super) async fn description(
 struct Props {
     default_generation_settings: DefaultSettings,
     modalities: Modalities,
+    media_marker: String,
     chat_template: String,
     chat_template_caps: TemplateCaps,
     build_info: String,

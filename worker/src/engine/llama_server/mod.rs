@@ -91,7 +91,7 @@ impl LlamaServer {
                 .await
                 .map_err(LoadFailure::Said)
         };
-        let (description, process) = started.finish(&launch, work).await?;
+        let ((description, marker), process) = started.finish(&launch, work).await?;
         let capabilities = description.capabilities.clone().unwrap_or_default();
         let job = Job {
             http: http.clone(),
@@ -102,6 +102,7 @@ impl LlamaServer {
                 vision: capabilities.vision,
                 audio: capabilities.audio,
             },
+            marker,
         };
         let ended = process.exited();
         let link = session::open(job, capabilities.sequences, async move {

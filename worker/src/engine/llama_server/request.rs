@@ -51,8 +51,10 @@ impl Media {
     /// # Errors
     /// `unsupported_by_runtime`, naming the message.
     pub(super) fn check(self, request: &GenerateRequest) -> Result<(), Error> {
-        let Some(Input::Chat(chat)) = &request.input else {
-            return Ok(());
+        let chat = match &request.input {
+            Some(Input::Chat(chat)) => chat,
+            Some(Input::Prompt(prompt)) => return self.check_prompt(prompt),
+            Some(Input::Infill(_)) | None => return Ok(()),
         };
         for (index, message) in chat.messages.iter().enumerate() {
             let refused = message.parts.iter().find_map(|part| match &part.kind {
@@ -73,6 +75,29 @@ impl Media {
             }
         }
         Ok(())
+    }
+
+    /// As [`check`](Self::check), for a plain prompt, in which a file may be an image or a sound: where neither is taken, llama.cpp's own answer is
+    /// 400 too.
+    ///
+    /// # Errors
+    /// `invalid_request`.
+    pub(super) fn check_prompt(self, prompt: &Prompt) -> Result<(), Error> {
+        if !has_media(prompt) {
+            return Ok(());
+        }
+        let has_tokens = |piece: &PromptPiece| matches!(piece.kind, Some(prompt_piece::Kind::Tokens(_)));
+        let why = if !self.vision && !self.audio {
+            "this model takes no images or sounds"
+        } else if prompt.pieces.iter().any(has_tokens) || prompt.add_special == Some(false) {
+            "images and sounds go into text alone, which begins as the model's texts do"
+        } else if prompt.pieces.last().is_some_and(is_media) {
+            // llama.cpp's server aborts where it is to compute a vector of such an input, and answers 500 to others.
+            "text must follow the last image or sound"
+        } else {
+            return Ok(());
+        };
+        Err(Code::InvalidRequest.error(why).with_param("prompt"))
     }
 }
 
@@ -100,11 +125,11 @@ fn asks(value: &Value) -> bool {
     !value.is_null() && value.as_f64() != Some(0.0)
 }
 
-/// Translates a request. `context` replaces llama.cpp's `-1` (the whole context), which current servers refuse.
+/// Translates a request. `marker` stands for media in its prompt; `context` replaces llama.cpp's `-1` (the whole context), which current servers refuse.
 ///
 /// # Errors
 /// `unsupported_by_runtime` or `invalid_request`, naming the parameter.
-pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, Error> {
+pub(super) fn generate(request: &GenerateRequest, context: u32, marker: &str) -> Result<Wire, Error> {
     check_alternatives(request)?;
     let mut body = oai::object(&request.extra_json);
     // llama.cpp's server would ignore them.
@@ -123,7 +148,7 @@ pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, 
         }
         Some(Input::Prompt(prompt)) => {
             completion_fields(request, &mut body)?;
-            body.insert("prompt".into(), prompt_value(prompt));
+            body.insert("prompt".into(), input_value(prompt, marker));
             (
                 "/completion",
                 Dialect::LlamaCpp,
@@ -149,7 +174,35 @@ pub(super) fn generate(request: &GenerateRequest, context: u32) -> Result<Wire, 
     })
 }
 
-/// A prompt in llama.cpp's form: a string, an array of tokens, or a mixed array.
+fn has_media(prompt: &Prompt) -> bool {
+    prompt.pieces.iter().any(is_media)
+}
+
+fn is_media(piece: &PromptPiece) -> bool {
+    matches!(piece.kind, Some(prompt_piece::Kind::Media(_)))
+}
+
+/// A prompt as input: as [`prompt_value`], or an object with files, at whose places `marker` stands.
+pub(super) fn input_value(prompt: &Prompt, marker: &str) -> Value {
+    if !has_media(prompt) {
+        return prompt_value(prompt);
+    }
+    let (mut text, mut files) = (String::new(), Vec::new());
+    for PromptPiece { kind } in &prompt.pieces {
+        match kind {
+            Some(prompt_piece::Kind::Text(piece)) => text.push_str(piece),
+            Some(prompt_piece::Kind::Media(file)) => {
+                text.push_str(marker);
+                files.push(file.as_str());
+            }
+            // Refused before (`Media::check_prompt`).
+            Some(prompt_piece::Kind::Tokens(_)) | None => {}
+        }
+    }
+    json!({"prompt_string": text, "multimodal_data": files})
+}
+
+/// A prompt without media in llama.cpp's form: a string, an array of tokens, or a mixed array.
 pub(super) fn prompt_value(prompt: &Prompt) -> Value {
     let mut parts: Vec<Value> = Vec::new();
     for PromptPiece { kind } in &prompt.pieces {
@@ -160,7 +213,7 @@ pub(super) fn prompt_value(prompt: &Prompt) -> Value {
             (Some(prompt_piece::Kind::Tokens(tokens)), _) => {
                 parts.extend(tokens.ids.iter().map(|id| Value::from(*id)))
             }
-            (None, _) => {}
+            (Some(prompt_piece::Kind::Media(_)) | None, _) => {}
         }
     }
     match parts.as_slice() {
@@ -381,10 +434,10 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            generate(&request(TOP_LOGPROBS), 1).unwrap().body["n_probs"],
+            generate(&request(TOP_LOGPROBS), 1, "").unwrap().body["n_probs"],
             TOP_LOGPROBS
         );
-        let error = generate(&request(TOP_LOGPROBS + 1), 1).unwrap_err();
+        let error = generate(&request(TOP_LOGPROBS + 1), 1, "").unwrap_err();
         assert_eq!(
             (error.code.as_str(), error.param.as_deref().unwrap_or_default()),
             ("invalid_request", "n_probs")
@@ -399,7 +452,7 @@ mod tests {
             extra_json: r#"{"backend_sampling":true,"n_predict":99}"#.into(),
             ..Default::default()
         };
-        let wire = generate(&request, 100).unwrap();
+        let wire = generate(&request, 100, "").unwrap();
         assert_eq!(wire.body["backend_sampling"], true);
         assert_eq!(wire.body["n_predict"], 3);
         assert_eq!((wire.path, wire.dialect), ("/completion", Dialect::LlamaCpp));
@@ -412,7 +465,7 @@ mod tests {
             ..Default::default()
         };
         let asked = |length| {
-            generate(&request(length), 1)
+            generate(&request(length), 1, "")
                 .unwrap()
                 .body
                 .get("return_progress")
@@ -436,6 +489,7 @@ mod tests {
                 ..Default::default()
             },
             512,
+            "",
         )
         .unwrap();
         assert_eq!(wire.body["repeat_last_n"], 512);
@@ -449,7 +503,7 @@ mod tests {
                 input: Some(Input::Prompt(Prompt::default())),
                 ..Default::default()
             };
-            generate(&request, 512)
+            generate(&request, 512, "")
                 .err()
                 .map(|error| (error.code, error.param))
         };
@@ -476,7 +530,7 @@ mod tests {
             input: Some(Input::Chat(chat)),
             ..Default::default()
         };
-        let wire = generate(&request(chat.clone()), 1).unwrap();
+        let wire = generate(&request(chat.clone()), 1, "").unwrap();
         assert_eq!(
             wire.body["chat_template_kwargs"],
             json!({"a": 1, "enable_thinking": false})
@@ -487,6 +541,7 @@ mod tests {
                 ..chat
             }),
             1,
+            "",
         )
         .unwrap_err();
         assert_eq!(error.code, Code::UnsupportedByRuntime);
@@ -529,5 +584,44 @@ mod tests {
                 .check(&chat(vec![part(content_part::Kind::Text("x".into()))]))
                 .is_ok()
         );
+    }
+
+    /// What a client writes is text, and the server's own mark stands for files alone.
+    #[test]
+    fn media_of_a_plain_prompt_stand_at_the_servers_mark() {
+        let media = |data: &str| PromptPiece {
+            kind: Some(prompt_piece::Kind::Media(data.into())),
+        };
+        let mixed = prompt(vec![
+            text("a <__media__> "),
+            media("AAAA"),
+            text(" b "),
+            media("BBBB"),
+            text("!"),
+        ]);
+        assert_eq!(
+            input_value(&mixed, "<mark>"),
+            json!({"prompt_string": "a <__media__> <mark> b <mark>!", "multimodal_data": ["AAAA", "BBBB"]})
+        );
+        let (sees, blind) = (
+            Media {
+                vision: true,
+                audio: false,
+            },
+            Media {
+                vision: false,
+                audio: false,
+            },
+        );
+        assert!(sees.check_prompt(&mixed).is_ok() && blind.check_prompt(&prompt(vec![text("a")])).is_ok());
+        let bare = Prompt {
+            add_special: Some(false),
+            ..mixed.clone()
+        };
+        let beside_tokens = prompt(vec![tokens(&[1]), media("AAAA"), text("!")]);
+        let last = prompt(vec![text("a"), media("AAAA")]);
+        for (who, refused) in [(blind, mixed), (sees, bare), (sees, beside_tokens), (sees, last)] {
+            assert_eq!(who.check_prompt(&refused).unwrap_err().code, Code::InvalidRequest);
+        }
     }
 }

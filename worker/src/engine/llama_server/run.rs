@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::{
     client::{Http, broken, send},
     reply::{Reply, kind},
-    request::{self, prompt_value},
+    request::{self, input_value, prompt_value},
     sse::Decoder,
 };
 
@@ -31,6 +31,8 @@ pub(super) struct Job {
     pub(super) unpooled: bool,
     /// The kinds of media that the model takes.
     pub(super) media: request::Media,
+    /// What stands for media in a prompt.
+    pub(super) marker: Arc<str>,
 }
 
 /// The output of a request: events are collected and sent together, deltas only for credits.
@@ -165,7 +167,7 @@ impl Job {
 
     async fn generate(&self, mut request: GenerateRequest, out: &mut Out) -> Result<(), Error> {
         self.media.check(&request)?;
-        let mut wire = request::generate(&request, self.context)?;
+        let mut wire = request::generate(&request, self.context, &self.marker)?;
         if wire.bare {
             wire.body["prompt"] = self.bare_tokens(&request).await?;
         }
@@ -201,7 +203,14 @@ impl Job {
 
     async fn embed(&self, request: &EmbedRequest, out: &mut Out) -> Result<(), Error> {
         out.flush().await;
-        let inputs: Value = request.inputs.iter().map(input_value).collect();
+        for input in &request.inputs {
+            self.media.check_prompt(input)?;
+        }
+        let inputs: Value = request
+            .inputs
+            .iter()
+            .map(|input| vector_input(input, &self.marker))
+            .collect();
         let mut result = if self.unpooled {
             let items: Vec<Unpooled> = self.http.post("/embeddings", &json!({"content": inputs})).await?;
             EmbedResult {
@@ -280,13 +289,18 @@ fn overflow(tokens: usize, room: u32) -> Error {
 }
 
 /// An input for embeddings: text, tokens, or a mixture.
-fn input_value(input: &Prompt) -> Value {
+fn vector_input(input: &Prompt, marker: &str) -> Value {
     let empty = input.pieces.iter().all(|piece| match &piece.kind {
         Some(prompt_piece::Kind::Text(text)) => text.is_empty(),
         Some(prompt_piece::Kind::Tokens(tokens)) => tokens.ids.is_empty(),
+        Some(prompt_piece::Kind::Media(_)) => false,
         None => true,
     });
-    if empty { "".into() } else { prompt_value(input) }
+    if empty {
+        "".into()
+    } else {
+        input_value(input, marker)
+    }
 }
 
 /// Cuts vectors to the requested length and normalises them again.

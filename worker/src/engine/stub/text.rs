@@ -109,7 +109,8 @@ pub(super) fn render_prompt(prompt: &Prompt) -> String {
         match &piece.kind {
             Some(prompt_piece::Kind::Text(piece)) => text.push_str(piece),
             Some(prompt_piece::Kind::Tokens(tokens)) => text.push_str(&detokenize(&tokens.ids)),
-            None => {}
+            // As of chats, the stub reads text only.
+            Some(prompt_piece::Kind::Media(_)) | None => {}
         }
     }
     text
