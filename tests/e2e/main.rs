@@ -39,6 +39,7 @@ mod ollama;
 mod places;
 mod policy;
 mod pull;
+mod recorded_clients;
 mod reload;
 mod same;
 mod shutdown;

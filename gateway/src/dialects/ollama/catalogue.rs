@@ -15,6 +15,9 @@ use crate::{
     web::{App, access::Access, reply, route::Route},
 };
 
+/// The end of time for clients that count nanoseconds in 64 bits. The year 9999 is beyond what some of them can convert to their own time.
+const NEVER: &str = "2262-04-11T23:47:16Z";
+
 /// The routes.
 pub(super) fn routes() -> Vec<Route> {
     vec![
@@ -46,7 +49,7 @@ async fn ps(State(app): State<Arc<App>>) -> Response {
         OllamaLoadedModel {
             model: OllamaModel::of(&table, summary),
             size_vram: if on_gpu { summary.size_bytes } else { 0 },
-            expires_at: "9999-12-31T23:59:59Z",
+            expires_at: NEVER,
             context_length: can(&table, summary).map_or(summary.ctx_size, |can| can.context_length),
         }
     });
