@@ -29,9 +29,17 @@ async fn client(words: &[&str], at: &Address, more: &[&str]) {
 
 #[tokio::test]
 async fn llama_cpps_client_names_no_model() {
-    let model = test_model("tiny-chat");
-    let up = Up::start("", &["--model", model.to_str().unwrap()]).await;
-    client(&["native"], &up.http, &[]).await;
+    for (kind, model) in [
+        ("native", "tiny-chat"),
+        ("embedding", "tiny-embed"),
+        ("rerank", "tiny-rerank"),
+        ("infill", "tiny-infill"),
+    ] {
+        let model = test_model(model);
+        let words = ["--model", model.to_str().unwrap(), "--llamacpp-args", "--slots"];
+        let up = Up::start("", &words).await;
+        client(&[kind], &up.http, &[]).await;
+    }
 }
 
 #[tokio::test]

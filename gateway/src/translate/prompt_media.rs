@@ -17,12 +17,15 @@ const MOST: usize = 64;
 /// Most bytes of one as base64 text.
 const MOST_BYTES: usize = 20 << 20;
 
-/// The pieces of a prompt in object form: `prompt_string`, and in `multimodal_data` what stands at its markers.
+/// The pieces of a prompt in object form: `prompt_string`, and in `multimodal_data` what stands at its markers; or `content`, the parts of a message.
 ///
 /// # Errors
 /// `invalid_request` naming the field: not as many markers as data, or data that is no base64.
 pub(super) fn of_object(item: &Field<'_>) -> Result<Vec<PromptPiece>, Error> {
     let mut object = item.object()?;
+    if let Some(parts) = object.take("content") {
+        return of_parts(&parts);
+    }
     let media = object.take("multimodal_data");
     let text = object.need("prompt_string")?.string()?;
     let Some(media) = media else {
@@ -50,6 +53,47 @@ pub(super) fn of_object(item: &Field<'_>) -> Result<Vec<PromptPiece>, Error> {
             pieces.push(piece(Piece::Media(file(field)?)));
         }
     }
+    Ok(pieces)
+}
+
+fn of_parts(parts: &Field<'_>) -> Result<Vec<PromptPiece>, Error> {
+    let list = parts.list()?;
+    let mut pieces: Vec<PromptPiece> = Vec::new();
+    for part in &list {
+        let mut object = part.object()?;
+        let kind = object.need("type")?;
+        match kind.string()?.as_str() {
+            "text" => {
+                let text = object.need("text")?.string()?;
+                match pieces.last_mut().and_then(|piece| piece.kind.as_mut()) {
+                    // Read in one go, so that its tokens are those of the whole text.
+                    Some(Piece::Text(before)) => before.push_str(&text),
+                    Some(Piece::Tokens(_) | Piece::Media(_)) | None => push_text(&mut pieces, &text),
+                }
+            }
+            "image_url" => {
+                let url = object.need("image_url")?.object()?.need("url")?;
+                let text = url.string()?;
+                let data = text
+                    .strip_prefix("data:")
+                    .and_then(|rest| rest.split_once(";base64,"));
+                let (_, data) = data.ok_or_else(|| url.wrong("must be a `data:` URL in base64"))?;
+                pieces.push(piece(Piece::Media(checked(&url, data.to_owned())?)));
+            }
+            "input_audio" => {
+                let data = object.need("input_audio")?.object()?.need("data")?;
+                pieces.push(piece(Piece::Media(file(&data)?)));
+            }
+            _ => return Err(kind.wrong("must be `text`, `image_url` or `input_audio`")),
+        }
+    }
+    bounded(
+        parts,
+        pieces
+            .iter()
+            .filter(|piece| matches!(piece.kind, Some(Piece::Media(_))))
+            .count(),
+    )?;
     Ok(pieces)
 }
 
@@ -149,7 +193,10 @@ fn bounded(field: &Field<'_>, count: usize) -> Result<(), Error> {
 
 /// A file as base64 text.
 fn file(field: &Field<'_>) -> Result<String, Error> {
-    let data = field.string()?;
+    checked(field, field.string()?)
+}
+
+fn checked(field: &Field<'_>, data: String) -> Result<String, Error> {
     if data.len() > MOST_BYTES {
         return Err(field.wrong(format_args!("must not be longer than {MOST_BYTES} bytes")));
     }
@@ -229,6 +276,10 @@ mod tests {
                 r#"{"prompt": "x [img-12] y [img-7]", "image_data": [{"data": "AAAA", "id": 7}, {"data": "BBBB", "id": 12}]}"#,
                 "(x )!BBBB( y )!AAAA",
             ),
+            (
+                r#"{"prompt": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, {"type": "input_audio", "input_audio": {"data": "BBBB", "format": "wav"}}, {"type": "text", "text": "c"}]}}"#,
+                "(ab)!AAAA!BBBB(c)",
+            ),
             (r#"{"prompt": "x [img-1]"}"#, "(x [img-1])"),
             (r#"{"prompt": "x", "image_data": []}"#, "(x)"),
         ] {
@@ -286,6 +337,15 @@ mod tests {
             (
                 r#"{"prompt": "[img-1]", "image_data": [{"data": "AAAA"}]}"#,
                 "image_data[0].id",
+            ),
+            (r#"{"prompt": {"content": "a"}}"#, "prompt.content"),
+            (
+                r#"{"prompt": {"content": [{"type": "video"}]}}"#,
+                "prompt.content[0].type",
+            ),
+            (
+                r#"{"prompt": {"content": [{"type": "image_url", "image_url": {"url": "http://192.0.2.1/x"}}]}}"#,
+                "prompt.content[0].image_url.url",
             ),
             (many.as_str(), "prompt.multimodal_data"),
             (large.as_str(), "image_data[0].data"),

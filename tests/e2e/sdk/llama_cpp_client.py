@@ -1,7 +1,7 @@
 """A client of llama.cpp's server as its own tests have one (`tools/server/tests/utils.py`): requests to its native routes, which name no model, and
 its router's life of a model.
 
-    llama_cpp_client.py native http://HOST:PORT
+    llama_cpp_client.py native|embedding|rerank|infill http://HOST:PORT     (a server with one model of that kind)
     llama_cpp_client.py router http://HOST:PORT ORG/NAME:VARIANT
 """
 
@@ -73,6 +73,10 @@ def native(server: Server) -> None:
     props = server.ok("GET", "/props")
     assert props["total_slots"] >= 1 and props["chat_template"] and props["is_sleeping"] is False
     assert props["default_generation_settings"]["n_ctx"] > 0 and props["model_path"].endswith(".gguf")
+    slots = server.ok("GET", "/slots")
+    assert [slot["id"] for slot in slots] == list(range(props["total_slots"]))
+    assert all(slot["n_ctx"] == props["default_generation_settings"]["n_ctx"] for slot in slots)
+    assert server.make_request("GET", "/slots?fail_on_no_slot=1")[0] == 200
     models = server.ok("GET", "/models")
     assert len(models["data"]) == 1 and models["models"][0]["name"] == models["data"][0]["id"]
 
@@ -117,6 +121,73 @@ def native(server: Server) -> None:
     assert error["error"]["n_prompt_tokens"] > error["error"]["n_ctx"] > 0
     status, error = server.make_request("POST", "/completion", {"prompt": "a", "grammar": "root ::= ("})
     assert status == 400 and error["error"]["type"] == "invalid_request_error", error
+
+
+def embedding(server: Server) -> None:
+    """As its `test_embedding.py`: every shape of input, vectors of length 1."""
+    until("ready", lambda: server.make_request("GET", "/health")[0] == 200)
+    single = server.ok("POST", "/embedding", {"content": "I believe the meaning of life is"})
+    vector = single[0]["embedding"][0]
+    assert single[0]["index"] == 0 and abs(sum(x * x for x in vector) - 1) < 1e-3
+    for given, several in [
+        ("string", False),
+        ([12, 34, 56], False),
+        ([12, 34, "string", 56, 78], False),
+        ({"prompt_string": "string"}, False),
+        ({"content": [{"type": "text", "text": "string"}]}, False),
+        (["string1", "string2"], True),
+        (["string1", [12, 34, 56]], True),
+        ([[12, 34, 56], [12, "string", 34, 56]], True),
+        (["string1", {"prompt_string": "string2"}, {"content": [{"type": "text", "text": "string3"}]}], True),
+    ]:
+        for path, key in [("/embeddings", "content"), ("/v1/embeddings", "input")]:
+            body = server.ok("POST", path, {key: given})
+            rows = body if isinstance(body, list) else body["data"]
+            assert len(rows) == (len(given) if several else 1), (path, given)
+    same = {"input": ["hello world", {"content": [{"type": "text", "text": "hello "}, {"type": "text", "text": "world"}]}]}
+    rows = server.ok("POST", "/v1/embeddings", same)["data"]
+    assert rows[0]["embedding"] == rows[1]["embedding"]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    sound: dict[str, Any] = {"type": "input_audio", "input_audio": {}}
+    for wrong in [[], {"content": "string"}, {"content": [sound]}, {"content": [image]}]:
+        status, error = server.make_request("POST", "/v1/embeddings", {"input": wrong})
+        assert status == 400, (wrong, error)
+    status, error = server.make_request("POST", "/embedding", {"content": "This is a test " * 5000})
+    assert status == 400 and error["error"]["n_prompt_tokens"] > error["error"]["n_ctx"] > 0, error
+
+
+def rerank(server: Server) -> None:
+    """As its `test_rerank.py`: Jina's and TEI's shape."""
+    until("ready", lambda: server.make_request("GET", "/health")[0] == 200)
+    documents = ["A machine", "Learning is", "Paris, capitale de la France"]
+    body = server.ok("POST", "/rerank", {"query": "Machine learning is", "documents": documents})
+    assert sorted(one["index"] for one in body["results"]) == [0, 1, 2]
+    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 0
+    scores = {one["index"]: one["relevance_score"] for one in body["results"]}
+    tei = server.ok("POST", "/rerank", {"query": "Machine learning is", "texts": documents})
+    assert {one["index"]: one["score"] for one in tei} == scores
+    for most, count in [(2, 2), (99, 3)]:
+        asked = {"query": "Machine learning is", "top_n": most}
+        assert len(server.ok("POST", "/rerank", {**asked, "documents": documents})["results"]) == count
+        assert len(server.ok("POST", "/rerank", {**asked, "texts": documents})) == count
+    for wrong in [[], None, 123, [1, 2, 3]]:
+        status, error = server.make_request("POST", "/rerank", {"query": "a", "documents": wrong})
+        assert status == 400 and error["error"], (wrong, error)
+
+
+def infill(server: Server) -> None:
+    """As its `test_infill.py`."""
+    until("ready", lambda: server.make_request("GET", "/health")[0] == 200)
+    asked = {"input_prefix": "int main() {\n", "prompt": "    int n = ", "input_suffix": "}\n", "n_predict": 4}
+    plain = server.ok("POST", "/infill", asked)
+    extra = server.ok("POST", "/infill", {**asked, "input_extra": [{"filename": "llama.h", "text": "int n();\n"}]})
+    assert extra["tokens_evaluated"] > plain["tokens_evaluated"] > 0 and plain["tokens_predicted"] == 4
+    content = "".join(event["content"] for event in server.make_stream_request("POST", "/infill", {**asked, "stream": True}))
+    assert content
+    bad: list[Any] = [{}, {"filename": "ok"}, {"filename": 123}, {"filename": 123, "text": "abc"}]
+    for wrong in bad:
+        status, error = server.make_request("POST", "/infill", {**asked, "input_extra": [wrong]})
+        assert status == 400, (wrong, error)
 
 
 def router(server: Server, model: str) -> None:
@@ -175,7 +246,8 @@ def listen(server: Server, events: list[Any]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "native":
-        native(Server(sys.argv[2]))
-    else:
+    if sys.argv[1] == "router":
         router(Server(sys.argv[2]), sys.argv[3])
+    else:
+        kinds = {"native": native, "embedding": embedding, "rerank": rerank, "infill": infill}
+        kinds[sys.argv[1]](Server(sys.argv[2]))

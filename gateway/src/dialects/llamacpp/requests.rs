@@ -20,7 +20,7 @@ body! {
     pub(super) struct CompletionBody<'a> as LlamaCppCompletionRequest {
         ..options: Options,
         /// Text, token ids, a mixture, or several of these; or `prompt_string` with `multimodal_data`: files of images or sounds as base64, each of
-        /// which goes where the text has `/props`' `media_marker`.
+        /// which goes where the text has `/props`' `media_marker`; or `content`, the parts of a message.
         prompt: Field<'a>,
     }
 
