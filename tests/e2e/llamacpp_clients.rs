@@ -162,6 +162,66 @@ async fn verbose_shows_what_the_engine_saw() {
     }
 }
 
+/// llama.cpp's own page shows the speed while an answer comes: `timings_per_token` in a chat or a completion.
+#[tokio::test]
+async fn times_come_with_each_chunk_where_they_are_asked_for() {
+    let checkpoint = test_model("tiny-chat");
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        let stack = Stack::with(engine.serving(&checkpoint, "m", 1, "")).start().await;
+        let http = stack.http();
+        let turns = json!([{"role": "user", "content": "hi"}]);
+        for (path, mut body) in [
+            ("/v1/chat/completions", json!({"messages": turns})),
+            ("/v1/completions", json!({"prompt": "hi"})),
+        ] {
+            let options = json!({"max_tokens": 6, "stream": true, "ignore_eos": true, "stream_options": {"include_usage": true}});
+            body.as_object_mut()
+                .unwrap()
+                .extend(options.as_object().unwrap().clone());
+            let chunks = async |body: &serde_json::Value| {
+                let text = http.post(path, body).await.text;
+                let events = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+                events
+                    .map(|event| serde_json::from_str(&format!("{{{event}")).unwrap())
+                    .collect::<Vec<serde_json::Value>>()
+            };
+            let shown = |chunk: &&serde_json::Value| {
+                let choice = &chunk["choices"][0];
+                !choice["delta"]["content"].is_null()
+                    || !choice["text"].as_str().unwrap_or_default().is_empty()
+            };
+            let quiet = chunks(&body).await;
+            assert!(
+                quiet
+                    .iter()
+                    .filter(shown)
+                    .all(|chunk| chunk.get("timings").is_none()),
+                "{engine:?} {path}"
+            );
+            body["timings_per_token"] = json!(true);
+            let timed = chunks(&body).await;
+            let counts: Vec<u64> = timed
+                .iter()
+                .filter(shown)
+                .map(|chunk| chunk["timings"]["predicted_n"].as_u64().unwrap())
+                .collect();
+            assert!(
+                !counts.is_empty() && counts.is_sorted() && counts[0] > 0,
+                "{engine:?} {path} {counts:?}"
+            );
+            let last = timed.last().unwrap();
+            assert_eq!(
+                (
+                    &last["timings"]["predicted_n"],
+                    &last["usage"]["completion_tokens"]
+                ),
+                (&json!(6), &json!(6)),
+                "{engine:?} {path}"
+            );
+        }
+    }
+}
+
 /// With `--no-kv-unified` each sequence has a part of the context, as llama.cpp rounds it, and that is what its clients are told.
 #[tokio::test]
 async fn a_split_cache_shows_each_sequences_part() {

@@ -41,6 +41,8 @@ body! {
         return_tokens: Option<bool>,
         /// Report how much of the prompt was read (llama.cpp).
         return_progress: Option<bool>,
+        /// Show the speed in each event of a stream (llama.cpp).
+        timings_per_token: Option<bool>,
         /// Index of the slot to use; -1 = any (llama.cpp).
         id_slot: Option<Int<-1>>,
         /// Largest number of milliseconds to generate; 0 and -1 = no limit (llama.cpp).
@@ -103,6 +105,7 @@ pub(crate) fn switches(asked: Switches, work: &mut GenerateRequest, view: &mut V
     work.post_sampling_probs = asked.post_sampling_probs.unwrap_or_default();
     work.return_tokens = asked.return_tokens.unwrap_or_default();
     work.return_progress = asked.return_progress.unwrap_or_default();
+    work.timings_per_token = asked.timings_per_token.unwrap_or_default();
     work.id_slot = asked.id_slot.and_then(limit);
     work.max_predict_ms = asked.t_max_predict_ms.and_then(limit).filter(|limit| *limit > 0);
     work.min_indent = asked.n_indent.map_or(0, |Uint(spaces)| spaces);

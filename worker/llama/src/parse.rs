@@ -17,7 +17,7 @@ use std::sync::{
 };
 
 use muster_proto::v1::{
-    ChoiceFinished, Delta, Event, FinishReason, SequenceEvents, TokenLogprob, ToolCallDelta, event,
+    ChoiceFinished, Delta, Event, FinishReason, SequenceEvents, Timings, TokenLogprob, ToolCallDelta, event,
 };
 use tokio::sync::mpsc;
 
@@ -76,6 +76,8 @@ struct Inbox {
     logprobs: Vec<TokenLogprob>,
     tokens: Vec<i32>,
     generated: u32,
+    /// Times up to here, if they were asked for.
+    timings: Option<Timings>,
     /// Credits paid for what is here.
     paid: u32,
     end: Option<End>,
@@ -145,6 +147,7 @@ impl Lane {
         inbox.logprobs.append(output.logprobs);
         inbox.tokens.append(output.tokens);
         inbox.generated = output.generated;
+        inbox.timings = output.timings;
         inbox.paid += 1;
         if inbox.queued {
             return None;
@@ -219,6 +222,8 @@ pub(crate) struct Output<'a> {
     pub(crate) tokens: &'a mut Vec<i32>,
     /// Tokens generated so far.
     pub(crate) generated: u32,
+    /// Times so far, if they were asked for.
+    pub(crate) timings: Option<Timings>,
 }
 
 /// Sender side of the parse thread's queue.
@@ -284,6 +289,7 @@ fn work(lane: &Lane, reader: &mut Reader) -> Option<SequenceEvents> {
         logprobs: std::mem::take(&mut taken.logprobs),
         tokens: std::mem::take(&mut taken.tokens),
         generated: taken.generated,
+        timings: taken.timings,
         ..Delta::default()
     };
     let cut = match &taken.end {

@@ -60,8 +60,6 @@ body! {
         response_fields: Option<Strings>,
         /// Probabilities of this many tokens in each place.
         n_probs: Option<Uint<0>>,
-        /// Show the speed in each event of a stream.
-        timings_per_token: Option<bool>,
         /// Images as base64 (`data`), each of which goes where the prompt has `[img-ID]` of its `id`.
         image_data: Option<Images>,
     }

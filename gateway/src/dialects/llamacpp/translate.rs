@@ -122,7 +122,6 @@ fn call(
         max_tokens: max_tokens(&options.limits),
         top_logprobs: top,
         logprobs: view.logprobs,
-        timings_per_token: options.timings_per_token.unwrap_or_default(),
         return_prompt: true,
         return_sampling: true,
         ..GenerateRequest::default()

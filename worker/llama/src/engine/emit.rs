@@ -99,6 +99,9 @@ impl Engine {
             return None;
         }
         pending.count = 0;
+        let timed = self.requests.get(&run.handle);
+        let timed = timed.filter(|_| run.params.timings_per_token);
+        let timings = timed.map(|request| timings(request, run.generated, Instant::now()));
         if let Some(lane) = &run.lane {
             if let Some(request) = self.requests.get(&run.handle) {
                 request.control.pay(1);
@@ -109,21 +112,20 @@ impl Engine {
                 logprobs: &mut pending.logprobs,
                 tokens: &mut pending.tokens,
                 generated: run.generated,
+                timings,
             };
             let events = lane.push(&mut output, &self.parse);
             pending.text.clear();
             self.merge(events);
             return None;
         }
-        let request = self.requests.get(&run.handle);
-        let request = request.filter(|_| run.params.timings_per_token);
         Some(Delta {
             choice: run.choice,
             content: std::mem::take(&mut pending.text),
             logprobs: std::mem::take(&mut pending.logprobs),
             tokens: std::mem::take(&mut pending.tokens),
             generated: run.generated,
-            timings: request.map(|request| timings(request, run.generated, Instant::now())),
+            timings,
             ..Delta::default()
         })
     }

@@ -102,8 +102,12 @@ impl Reply {
         if let Some(progress) = chunk.prompt_progress {
             self.progress(progress, events);
         }
+        // Requested times come with each chunk; those that follow the last choice's end are the answer's.
+        let goes_on = chunk.choices.iter().any(|choice| choice.finish_reason.is_none());
+        let so_far = chunk.timings.as_ref().filter(|_| goes_on).map(Timings::from);
         for choice in chunk.choices {
-            let delta = self.chat_delta(choice.index, choice.delta, choice.logprobs);
+            let mut delta = self.chat_delta(choice.index, choice.delta, choice.logprobs);
+            delta.timings = so_far;
             if !self.mute && !is_empty(&delta) {
                 events.push(kind(event::Kind::Delta(delta)));
             }
@@ -123,7 +127,7 @@ impl Reply {
                 end.stopping_word = shown.stopping_word;
             }
         }
-        if let Some(timings) = chunk.timings {
+        if let Some(timings) = chunk.timings.filter(|_| !goes_on) {
             self.add_timings(&timings);
         }
         if let Some(usage) = chunk.usage {

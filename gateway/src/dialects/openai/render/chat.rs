@@ -134,7 +134,7 @@ impl Frames for Chat {
             member(out, "tokens", &delta.tokens);
         }
         raw(out, ",\"finish_reason\":null}");
-        self.chunks.close(out);
+        self.chunks.close_delta(out, delta);
         Chunks::end(out, extra);
     }
 

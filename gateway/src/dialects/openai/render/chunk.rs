@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use muster_core::Error;
-use muster_proto::v1::{ChoiceFinished, Finished, PromptProgress};
+use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress, Usage};
 
 use super::VERBOSE;
 use crate::{
@@ -42,6 +42,15 @@ impl Chunks {
     /// Begins a chunk, up to its choice.
     pub(super) fn open(&self, out: &mut BytesMut) {
         out.extend_from_slice(&self.prefix);
+    }
+
+    /// Ends the choices of a chunk that shows new output, and writes the times that it came with (llama.cpp's `timings_per_token`).
+    pub(super) fn close_delta(&self, out: &mut BytesMut, delta: &Delta) {
+        self.close(out);
+        if let Some(timings) = &delta.timings {
+            raw(out, ",\"timings\":");
+            usage::times(out, timings, &Usage::default());
+        }
     }
 
     /// Ends the choices of a chunk. With `include_usage` it writes `"usage":null`, as OpenAI does.

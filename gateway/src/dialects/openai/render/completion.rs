@@ -145,7 +145,7 @@ impl Frames for Completion {
             member(out, "tokens", &delta.tokens);
         }
         raw(out, ",\"finish_reason\":null}");
-        self.chunks.close(out);
+        self.chunks.close_delta(out, delta);
         Chunks::end(out, extra);
     }
 

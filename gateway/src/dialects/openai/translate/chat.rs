@@ -206,10 +206,10 @@ mod tests {
 
     #[test]
     fn unknown_fields_pass_through_untouched() {
-        let call = read(r#", "timings_per_token": true, "lora": [{"id": 0, "scale": 0.50}]"#).unwrap();
+        let call = read(r#", "n_cache_reuse": 8, "lora": [{"id": 0, "scale": 0.50}]"#).unwrap();
         assert_eq!(
             call.work.extra_json,
-            r#"{"timings_per_token":true,"lora":[{"id": 0, "scale": 0.50}]}"#
+            r#"{"n_cache_reuse":8,"lora":[{"id": 0, "scale": 0.50}]}"#
         );
     }
 
