@@ -65,8 +65,9 @@ fn it_says_where_it_listens_and_ends_on_sigterm() {
     let (second, _) = start_at(&dir.path().join("second.sock"), dir.path(), "", &[]);
     let output = second.wait_with_output().unwrap();
     assert!(!output.status.success());
+    let first = format!("in use by another controller (pid {})", child.id());
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("in use by another controller"),
+        String::from_utf8_lossy(&output.stderr).contains(&first),
         "{output:?}"
     );
     assert!(
@@ -107,5 +108,38 @@ fn a_limit_that_is_none_is_refused() {
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("--max-loaded-models: 0 is no limit"),
         "{output:?}"
+    );
+}
+
+/// Killed, so that nothing is tidied up: the lock is free, and what people saved has its backup.
+#[test]
+fn after_a_kill_the_state_is_taken_up_and_a_damaged_file_is_replaced_by_its_backup() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let (mut child, notify) = start(dir.path(), "", &[]);
+    assert!(hear(&notify).contains("READY=1"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    std::fs::write(state.join("pins.json"), r#"{"a": tr"#).unwrap();
+    let (child, _) = start(dir.path(), "", &[]);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("pins.json"), "{said}");
+
+    std::fs::write(state.join("pins.json.backup"), r#"{"a": true}"#).unwrap();
+    let (mut child, notify) = start(dir.path(), "", &[]);
+    assert!(hear(&notify).contains("READY=1"));
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("replaced by its backup"), "{said}");
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(state.join(name)).unwrap()).unwrap()
+    };
+    assert_eq!(json("pins.json"), serde_json::json!({"a": true}));
+    assert_eq!(
+        std::fs::read_to_string(state.join("pins.json.damaged")).unwrap(),
+        r#"{"a": tr"#
     );
 }

@@ -137,7 +137,7 @@ impl Start {
             lost: config.timing.roster_ttl,
         };
         let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
-        let (observed, pins, own) = (state.observed(), state.pins()?, state.own()?);
+        let (observed, pins, own) = (state.observed(), state.pins()?, state.own_at_start()?);
         let writer = Writer::spawn(state, roster, &life);
         if !epoch_kept {
             writer.epoch(epoch);

@@ -3,19 +3,21 @@
 //!
 //! ```text
 //! DIR                mode 0700, its files 0600
-//! DIR/lock           held (flock) for as long as the process lives: two controllers never share a directory
+//! DIR/lock           held (flock) for as long as the process lives: two controllers never share a directory; says the process id
 //! DIR/epoch.json     raised and written before anything is served (PROTOCOL.md 5)
 //! DIR/roster.json    workers that ever joined and were not forgotten since, see `roster`
 //! DIR/observed.json  see `estimate`
 //! DIR/pins.json      models that operators pinned (true) or unpinned (false); wins over the configuration
 //! DIR/user_models.json, model_options.json, aliases.json    see `own`
+//! DIR/NAME.backup    of each file that people's changes are in, as it was before the last change, see `kept`
 //! ```
 //!
 //! Every file is replaced as a whole and atomically. Serving needs none of them: what cannot be written is kept in memory, reported in
 //! health, and written when there is room (`writer`). A file that the controller made for itself and cannot read any more is renamed to
-//! `NAME.damaged`; only a damaged file that an operator or a user wrote stops the start. An epoch that cannot be read or written is
-//! replaced by the time in seconds, which is higher than any counted epoch and rises over restarts.
+//! `NAME.damaged`; only a damaged file that an operator or a user wrote, and that has no backup, stops the start. An epoch that cannot be
+//! read or written is replaced by the time in seconds, which is higher than any counted epoch and rises over restarts.
 
+mod kept;
 mod own;
 mod roster;
 mod writer;
@@ -72,8 +74,12 @@ pub enum StateError {
     #[error("{} cannot be used", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// Another process has locked it.
-    #[error("{} is in use by another controller", .0.display())]
-    InUse(PathBuf),
+    #[error("{} is in use by another controller{}", path.display(), pid.map_or_else(String::new, |pid| format!(" (pid {pid})")))]
+    InUse {
+        path: PathBuf,
+        /// Its process id, if it could write that.
+        pid: Option<u32>,
+    },
     /// A file cannot be read by this version.
     #[error(
         "{0} cannot be understood: repair it, or start without what it holds: mv {0} {0}.damaged",
@@ -124,11 +130,17 @@ impl StateDir {
             }
         };
         match lock.try_lock() {
-            Ok(()) => Ok(Self {
+            Ok(()) => {
+                sign(&lock);
+                Ok(Self {
+                    path: path.to_owned(),
+                    _lock: Some(lock),
+                })
+            }
+            Err(TryLockError::WouldBlock) => Err(StateError::InUse {
                 path: path.to_owned(),
-                _lock: Some(lock),
+                pid: signed(&lock_path),
             }),
-            Err(TryLockError::WouldBlock) => Err(StateError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => Err(StateError::Io {
                 path: lock_path,
                 source,
@@ -188,9 +200,9 @@ impl StateDir {
     /// Operators' pins.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// They cannot be read, and have no backup.
     pub(crate) fn pins(&self) -> Result<Pins, StateError> {
-        self.read(PINS)
+        self.read_kept(PINS)
     }
 
     /// Writes operators' pins.
@@ -198,7 +210,7 @@ impl StateDir {
     /// # Errors
     /// They cannot be written.
     pub(crate) fn save_pins(&self, pins: &Pins) -> Result<(), StateError> {
-        self.write(PINS, pins)
+        self.write_kept(PINS, pins)
     }
 
     /// The files of [`own`](Self::own).
@@ -220,19 +232,32 @@ impl StateDir {
         })
     }
 
+    /// As [`own`](Self::own) at a start, when nothing is in force that could stay: a damaged file is replaced by its backup. Later, it is
+    /// somebody's edit, which is refused.
+    ///
+    /// # Errors
+    /// One cannot be read, and has no backup.
+    pub(crate) fn own_at_start(&self) -> Result<Own, StateError> {
+        Ok(Own {
+            models: self.read_kept(MODELS)?,
+            options: self.read_kept(OPTIONS)?,
+            aliases: self.read_kept(ALIASES)?,
+        })
+    }
+
     /// Writes those of users' models and options that differ from `old`.
     ///
     /// # Errors
     /// It cannot be written.
     pub(crate) fn save_own(&self, old: &Own, new: &Own) -> Result<(), StateError> {
         if old.models != new.models {
-            self.write(MODELS, &new.models)?;
+            self.write_kept(MODELS, &new.models)?;
         }
         if old.options != new.options {
-            self.write(OPTIONS, &new.options)?;
+            self.write_kept(OPTIONS, &new.options)?;
         }
         if old.aliases != new.aliases {
-            self.write(ALIASES, &new.aliases)?;
+            self.write_kept(ALIASES, &new.aliases)?;
         }
         Ok(())
     }
@@ -287,6 +312,20 @@ impl StateDir {
             source,
         })
     }
+}
+
+/// Writes the process id into the lock file, for the message of whoever comes second. Without room it says nothing.
+fn sign(mut lock: &File) {
+    let signed = lock
+        .set_len(0)
+        .and_then(|()| lock.write_all(std::process::id().to_string().as_bytes()));
+    if let Err(error) = signed {
+        tracing::debug!(%error, "the lock does not say whose it is");
+    }
+}
+
+fn signed(lock: &Path) -> Option<u32> {
+    fs::read_to_string(lock).ok()?.trim().parse().ok()
 }
 
 /// The name that a damaged file gets.
@@ -359,9 +398,15 @@ mod tests {
     fn two_controllers_never_share_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = StateDir::open(dir.path()).unwrap();
-        assert!(matches!(StateDir::open(dir.path()), Err(StateError::InUse(_))));
+        let second = StateDir::open(dir.path()).unwrap_err().to_string();
+        let me = format!("in use by another controller (pid {})", std::process::id());
+        assert!(second.ends_with(&me), "{second}");
         drop(first);
-        StateDir::open(dir.path()).unwrap();
+        // Of an earlier process, with a longer number.
+        fs::write(dir.path().join(LOCK), "4294967295").unwrap();
+        let again = StateDir::open(dir.path()).unwrap();
+        assert_eq!(signed(&dir.path().join(LOCK)), Some(std::process::id()));
+        drop(again);
     }
 
     #[test]
@@ -414,7 +459,7 @@ mod tests {
             said.contains(&format!("mv {0} {0}.damaged", dir.path().join(PINS).display())),
             "{said}"
         );
-        assert!(state.own().is_err());
+        assert!(state.own_at_start().is_err());
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Rig {
         let deadline = tokio::time::Instant::now() + LIMIT;
         // A program that another test starts has the lock for a moment too, between fork and exec.
         while let Err(error) = self.try_start().await {
-            let in_use = matches!(&error, ServerError::State(StateError::InUse(_)));
+            let in_use = matches!(&error, ServerError::State(StateError::InUse { .. }));
             assert!(in_use && tokio::time::Instant::now() < deadline, "{error:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
