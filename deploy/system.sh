@@ -120,6 +120,65 @@ have_python() {
 	python3 -c 'import ensurepip, venv' 2>/dev/null
 }
 
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+# What is missing here for an engine that runs on NVIDIA's GPUs, a line each.
+cuda_lacks() {
+	[[ -e ${SYSTEM_ROOT:-}/proc/driver/nvidia/version ]] || echo 'an NVIDIA driver'
+	have_command nvcc || [[ -x ${SYSTEM_ROOT:-}/usr/local/cuda/bin/nvcc ]] || echo nvcc
+}
+
+# What is missing here for one that runs on GPUs through Vulkan. ggml's backend wants headers of 1.3.275 (Debian 13, Ubuntu 24.04).
+vulkan_lacks() {
+	compgen -G "${SYSTEM_ROOT:-}/dev/dri/renderD*" >/dev/null || echo 'a GPU in /dev/dri'
+	vulkan_build_lacks
+}
+
+# The same for building only: the GPU may be another machine's.
+vulkan_build_lacks() {
+	local header=${VULKAN_SDK:-${SYSTEM_ROOT:-}/usr}/include/vulkan/vulkan_core.h
+	have_command glslc || echo glslc
+	local version
+	version=$(sed -n 's/^#define VK_HEADER_VERSION \([0-9]*\)$/\1/p' "$header" 2>/dev/null)
+	((${version:-0} >= 275)) || echo 'Vulkan headers of 1.3.275 or newer (libvulkan-dev)'
+}
+
+# choose_backend WANTED: prints cuda, vulkan or cpu; where there is a GPU, why not the others, on stderr. WANTED is one of them, or empty = what this machine can use.
+choose_backend() {
+	local wanted=$1 backend lacks why=
+	case $wanted in
+		cpu | cuda | vulkan | rocm | metal)
+			echo "$wanted"
+			return
+			;;
+		?*)
+			echo "$wanted is no backend: want cpu, cuda, vulkan, rocm or metal" >&2
+			return 1
+			;;
+	esac
+	for backend in cuda vulkan; do
+		lacks=$("${backend}_lacks")
+		if [[ -z $lacks ]]; then
+			echo "$backend"
+			return
+		fi
+		why+="; $backend wants ${lacks//$'\n'/, }"
+	done
+	if compgen -G "${SYSTEM_ROOT:-}/dev/dri/renderD*" >/dev/null || [[ -e ${SYSTEM_ROOT:-}/proc/driver/nvidia/version ]]; then
+		echo "there is a GPU, and the engine is built for the CPU only$why" >&2
+	fi
+	echo cpu
+}
+
+# use_backend BACKEND: sets `features` to cargo's arguments for it, and finds its compiler.
+use_backend() {
+	features=()
+	[[ $1 == cpu ]] || features=(--features "muster-llama/$1")
+	if [[ $1 == cuda ]] && ! have_command nvcc; then
+		PATH=$PATH:/usr/local/cuda/bin
+	fi
+}
+
 # --- packages ---------------------------------------------------------------------------------------------------------
 
 # Debian's names of what the build lacks.

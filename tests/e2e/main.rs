@@ -29,6 +29,7 @@ mod errors;
 mod flood;
 mod folders;
 mod frozen;
+mod gpu;
 mod hot;
 mod kills;
 mod llamacpp;

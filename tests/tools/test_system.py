@@ -171,6 +171,46 @@ class Tools(System):
         self.assertIn("python3-venv", self.run_in("missing_for_tests").stdout.split())
 
 
+class Gpus(System):
+    """What the engine is built for."""
+
+    def chosen(self, wanted: str = "", **environment: str) -> tuple[str, str]:
+        done = self.run_in("choose_backend", wanted, **environment)
+        return done.stdout.strip(), done.stderr
+
+    def test_without_a_gpu_nothing_is_said(self) -> None:
+        self.assertEqual(self.chosen(), ("cpu", ""))
+
+    def test_a_gpu_that_nothing_is_built_for_is_told_of(self) -> None:
+        self.file("dev/dri/renderD128", b"")
+        self.file("usr/include/vulkan/vulkan_core.h", b"#define VK_HEADER_VERSION 239\n")
+        backend, why = self.chosen()
+        self.assertEqual(backend, "cpu")
+        for lack in ("cuda wants an NVIDIA driver, nvcc", "vulkan wants glslc, Vulkan headers"):
+            self.assertIn(lack, why)
+
+    def test_vulkan_where_headers_and_a_gpu_are(self) -> None:
+        self.file("dev/dri/renderD128", b"")
+        self.file("usr/include/vulkan/vulkan_core.h", b"#define VK_HEADER_VERSION 309\n")
+        self.command("glslc", "")
+        self.assertEqual(self.chosen(), ("vulkan", ""))
+        self.assertEqual(self.chosen("cpu"), ("cpu", ""))
+        sdk = self.file("sdk/include/vulkan/vulkan_core.h", b"#define VK_HEADER_VERSION 200\n").parents[2]
+        self.assertEqual(self.chosen(VULKAN_SDK=str(sdk))[0], "cpu")
+
+    def test_cuda_before_vulkan(self) -> None:
+        self.test_vulkan_where_headers_and_a_gpu_are()
+        self.file("proc/driver/nvidia/version", b"")
+        self.assertEqual(self.chosen()[0], "vulkan")
+        self.file("usr/local/cuda/bin/nvcc").chmod(0o755)
+        self.assertEqual(self.chosen(), ("cuda", ""))
+
+    def test_a_name_that_is_none(self) -> None:
+        backend, why = self.chosen("opengl")
+        self.assertEqual(backend, "")
+        self.assertIn("opengl is no backend", why)
+
+
 class Packages(System):
     """What is done about what is missing."""
 

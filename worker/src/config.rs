@@ -11,7 +11,14 @@ use muster_proto::{
     trust::{TokenOptions, place},
 };
 
-use crate::{engine::stub::StubArgs, keeper::KeeperArgs, procfs};
+use crate::{
+    engine::{
+        gpus::{CUDA, VULKAN},
+        stub::StubArgs,
+    },
+    keeper::KeeperArgs,
+    procfs,
+};
 
 /// Hosts engines on the devices of one machine and streams their tokens.
 #[derive(Debug, Parser)]
@@ -35,9 +42,41 @@ pub(crate) enum Other {
     /// Keeps the process tree of one engine
     #[command(hide = true)]
     Keeper(KeeperArgs),
+    /// List the GPUs of this machine, a line of JSON each: what --device calls it, and why it is of no use if it is not
+    Devices(EngineOptions),
     /// A deterministic engine for tests and benchmarks; loads no real model
     #[command(hide = true)]
     StubEngine(StubArgs),
+}
+
+/// Where engines are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EngineOptions {
+    /// Path of the embedded engine [default: muster-llama beside this binary]
+    #[arg(long, env = "MUSTER_WORKER_ENGINE_LLAMA", value_name = "PATH")]
+    pub(crate) engine_llama: Option<PathBuf>,
+
+    /// Path of llama.cpp's own server
+    #[arg(
+        long,
+        env = "MUSTER_LLAMA_SERVER",
+        default_value = "llama-server",
+        value_name = "PATH"
+    )]
+    pub(crate) llama_server: PathBuf,
+}
+
+impl EngineOptions {
+    /// The embedded engine.
+    ///
+    /// # Errors
+    /// This program's own path is unknown.
+    pub(crate) fn muster_llama(&self) -> std::io::Result<PathBuf> {
+        match &self.engine_llama {
+            Some(path) => Ok(path.clone()),
+            None => Ok(std::env::current_exe()?.with_file_name("muster-llama")),
+        }
+    }
 }
 
 /// Flags of a worker.
@@ -81,18 +120,9 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "MUSTER_WORKER_RUN_DIR", value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Path of the embedded engine [default: muster-llama beside this binary]
-    #[arg(long, env = "MUSTER_WORKER_ENGINE_LLAMA", value_name = "PATH")]
-    pub(crate) engine_llama: Option<PathBuf>,
-
-    /// Path of llama.cpp's own server
-    #[arg(
-        long,
-        env = "MUSTER_LLAMA_SERVER",
-        default_value = "llama-server",
-        value_name = "PATH"
-    )]
-    pub(crate) llama_server: PathBuf,
+    /// The engines
+    #[command(flatten)]
+    pub(crate) engines: EngineOptions,
 
     /// Most bytes per second of all downloads together, such as 20MB [default: no limit]
     #[arg(long, env = "MUSTER_DOWNLOAD_LIMIT", value_name = "SIZE")]
@@ -190,18 +220,20 @@ pub(crate) enum DeviceChoice {
         capacity: Bytes,
     },
     /// NVIDIA GPUs.
-    Cuda(CudaChoice),
+    Cuda(GpuChoice),
+    /// GPUs of any maker, as the engine finds them through Vulkan.
+    Vulkan(GpuChoice),
 }
 
-/// A choice of NVIDIA GPUs.
+/// A choice of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CudaChoice {
+pub(crate) enum GpuChoice {
     /// All GPUs.
     All,
     /// The GPU with this index in the driver's order.
     Index(u32),
-    /// The GPU with this UUID.
-    Uuid(String),
+    /// The GPU with this UUID or PCI address.
+    Id(String),
 }
 
 impl DeviceChoice {
@@ -209,9 +241,27 @@ impl DeviceChoice {
         match self {
             Self::Cpu => "cpu".to_owned(),
             Self::Sim { name, .. } => name.clone(),
-            Self::Cuda(CudaChoice::All) => "cuda".to_owned(),
-            Self::Cuda(CudaChoice::Index(index)) => format!("cuda{index}"),
-            Self::Cuda(CudaChoice::Uuid(uuid)) => uuid.clone(),
+            Self::Cuda(choice) => choice.short(CUDA),
+            Self::Vulkan(choice) => choice.short(VULKAN),
+        }
+    }
+}
+
+impl GpuChoice {
+    fn short(&self, api: &str) -> String {
+        match self {
+            Self::All => api.to_owned(),
+            Self::Index(index) => format!("{api}{index}"),
+            Self::Id(id) => id.clone(),
+        }
+    }
+
+    fn read(which: &str) -> Self {
+        match which {
+            "all" => Self::All,
+            which => which
+                .parse()
+                .map_or_else(|_| Self::Id(which.to_owned()), Self::Index),
         }
     }
 }
@@ -219,7 +269,7 @@ impl DeviceChoice {
 /// The text names no device.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no device: want cpu, cuda:UUID, cuda:INDEX, cuda:all or sim:NAME:CAPACITY (for example sim:gpu0:8GiB)"
+    "`{0}` is no device: want cpu, cuda:UUID, cuda:INDEX, cuda:all, vulkan:PCI-ADDRESS, vulkan:INDEX, vulkan:all or sim:NAME:CAPACITY (for example sim:gpu0:8GiB)"
 )]
 pub(crate) struct DeviceError(String);
 
@@ -230,12 +280,8 @@ impl FromStr for DeviceChoice {
         let wrong = || DeviceError(text.to_owned());
         match text.split_once(':') {
             None if text == "cpu" => Ok(Self::Cpu),
-            Some(("cuda", "all")) => Ok(Self::Cuda(CudaChoice::All)),
-            Some(("cuda", which)) if !which.is_empty() => Ok(Self::Cuda(
-                which
-                    .parse()
-                    .map_or_else(|_| CudaChoice::Uuid(which.to_owned()), CudaChoice::Index),
-            )),
+            Some(("cuda", which)) if !which.is_empty() => Ok(Self::Cuda(GpuChoice::read(which))),
+            Some(("vulkan", which)) if !which.is_empty() => Ok(Self::Vulkan(GpuChoice::read(which))),
             Some(("sim", rest)) => {
                 let (name, capacity) = rest.split_once(':').ok_or_else(wrong)?;
                 let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -281,11 +327,11 @@ mod tests {
         assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
         assert_eq!("sim:gpu0:8GiB".parse(), Ok(sim("gpu0", Bytes::new(8 << 30))));
         assert_eq!("sim:a:1000".parse(), Ok(sim("a", Bytes::new(1000))));
-        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(CudaChoice::Index(3))));
-        assert_eq!("cuda:all".parse(), Ok(DeviceChoice::Cuda(CudaChoice::All)));
+        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(GpuChoice::Index(3))));
+        assert_eq!("cuda:all".parse(), Ok(DeviceChoice::Cuda(GpuChoice::All)));
         assert_eq!(
             "cuda:GPU-1f".parse(),
-            Ok(DeviceChoice::Cuda(CudaChoice::Uuid("GPU-1f".to_owned())))
+            Ok(DeviceChoice::Cuda(GpuChoice::Id("GPU-1f".to_owned())))
         );
         for text in ["", "gpu", "sim", "sim:a", "sim:a:much", "sim:../x:1GiB", "cuda:"] {
             assert!(text.parse::<DeviceChoice>().is_err(), "{text}");

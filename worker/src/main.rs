@@ -32,11 +32,11 @@ mod session;
 mod tls;
 mod worker;
 
-use std::process::ExitCode;
+use std::{io::Write as _, process::ExitCode};
 
 use clap::Parser as _;
-use config::{Cli, Other, WorkerArgs};
-use muster_proto::process::{init_logging, raise_file_limit};
+use config::{Cli, EngineOptions, Other, WorkerArgs};
+use muster_proto::process::{LogLevel, init_logging, raise_file_limit};
 use tokio::runtime::Builder;
 
 fn main() -> ExitCode {
@@ -44,18 +44,35 @@ fn main() -> ExitCode {
     match cli.command {
         Some(Other::Keeper(args)) => keeper::run(&args),
         Some(Other::StubEngine(args)) => engine::stub::run(&args),
+        Some(Other::Devices(engines)) => {
+            init_logging(LogLevel::Warning);
+            shown(list_devices(&engines))
+        }
         None => {
             init_logging(cli.worker.log_level);
             raise_file_limit();
-            match work(cli.worker) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    tracing::error!("{error:#}");
-                    ExitCode::FAILURE
-                }
-            }
+            shown(work(cli.worker))
         }
     }
+}
+
+fn shown(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list_devices(engines: &EngineOptions) -> anyhow::Result<()> {
+    let server = engine::is_installed(&engines.llama_server);
+    let mut out = std::io::stdout().lock();
+    for gpu in devices::survey::gpus(&engines.muster_llama()?, server) {
+        writeln!(out, "{}", serde_json::to_string(&gpu)?)?;
+    }
+    Ok(())
 }
 
 fn work(args: WorkerArgs) -> anyhow::Result<()> {

@@ -69,12 +69,13 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let _lock = tokio::task::spawn_blocking(move || keeper::sweep(&sweep_dir))
         .await?
         .with_context(|| format!("the run directory {} cannot be used", own_dir.display()))?;
-    let devices =
-        Devices::open(&args.devices(), &shared_dir.join("sim")).context("a device cannot be used")?;
+    let engines = engine_config(&args, &shared_dir, own_dir.clone())?;
+    let devices = Devices::open(&args.devices(), &shared_dir.join("sim"), &engines.muster_llama)
+        .context("a device cannot be used")?;
     let ground = Arc::new(Ground {
         board: Arc::new(Board::new()),
         devices,
-        runtimes: engine::runtimes(&engine_config(&args, &shared_dir, own_dir.clone())?),
+        runtimes: engine::runtimes(&engines),
         patience: args.patience(),
         files: Desk::new(HubConfig::read(|name| std::env::var(name).ok()).limited(args.download_limit)),
         around: watch::Sender::new(Surroundings::default()),
@@ -151,15 +152,15 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
 fn engine_config(args: &WorkerArgs, shared_dir: &Path, run_dir: PathBuf) -> anyhow::Result<EngineConfig> {
     let worker = std::env::current_exe().context("this program's own path is unknown")?;
     let muster_llama = args
-        .engine_llama
-        .clone()
-        .unwrap_or_else(|| worker.with_file_name("muster-llama"));
+        .engines
+        .muster_llama()
+        .context("this program's own path is unknown")?;
     Ok(EngineConfig {
         run_dir,
         cores: shared_dir.join("cores"),
         worker,
         muster_llama,
-        llama_server: args.llama_server.clone(),
+        llama_server: args.engines.llama_server.clone(),
         grace: ENGINE_GRACE,
     })
 }

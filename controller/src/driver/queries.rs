@@ -215,6 +215,7 @@ impl Driver {
             exclusive: false,
             index: None,
             driver_version: String::new(),
+            api: String::new(),
         });
         v1::DeviceStatus {
             device: Some(device),

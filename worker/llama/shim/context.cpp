@@ -70,11 +70,14 @@ static llama_context_params read_params(const char * params_json) {
 }
 
 // With the layers and the context given, `common` has nothing left to change: it says whether they fit.
-extern "C" int ms_fits(const char * path, int32_t n_gpu_layers, const char * params_json, int * fits, char * error) noexcept {
+extern "C" int ms_fits(const char * path, const char * model_json, const char * params_json, int * fits, char * error) noexcept {
     return ms_guard(error, MS_INVALID, [&]() -> int {
         auto model   = llama_model_default_params();
         auto context = read_params(params_json);
-        model.n_gpu_layers = n_gpu_layers;
+        const auto json = common_json::parse(model_json);
+        model.n_gpu_layers = json.value<int32_t>("n_gpu_layers", -1);
+        ms_places places(json);
+        places.apply(model);
         std::vector<float> split(llama_max_devices());
         std::vector<llama_model_tensor_buft_override> overrides(llama_max_tensor_buft_overrides());
         std::vector<size_t> margins(std::max<size_t>(1, llama_max_devices()), 0);

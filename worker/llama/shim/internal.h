@@ -58,6 +58,18 @@ struct ms_model {
     ~ms_model() { llama_model_free(model); }
 };
 
+// The devices that a model may use, as `devices` of the parameters names them: absent or null = all, empty = none but the CPU.
+struct ms_places {
+    std::vector<ggml_backend_dev_t> devices; // ends with null
+    std::vector<float>              split;
+
+    explicit ms_places(const common_json & json);
+    // both must live until the model is loaded
+    void apply(llama_model_params & params);
+};
+
+llama_context * ms_raw_context(ms_context * c);
+
 // Values of the parameters that requests know, under their names.
 common_json ms_parameters(const common_params_sampling & p);
 

@@ -113,6 +113,8 @@ extern "C" int ms_model_load(const char * path, const char * params_json, const 
         const auto json   = common_json::parse(params_json);
         auto       params = llama_model_default_params();
         params.n_gpu_layers = json.value<int32_t>("n_gpu_layers", -1);
+        ms_places places(json);
+        places.apply(params);
         params.load_mode    = llama_load_mode_from_str(json.value<std::string>("load_mode", "auto").c_str());
         params.progress_callback = [](float fraction, void * raw) -> bool {
             const auto * s = static_cast<forward *>(raw);

@@ -46,6 +46,11 @@ int  ms_range_lock(int fd, int64_t start, int64_t len, int take) noexcept;
 // a range that another open file has within this one; 0 if there is none
 int  ms_range_locked(int fd, int64_t start, int64_t len, int64_t * found, int64_t * found_len) noexcept;
 
+// what llama.cpp was built with, and the GPUs it finds, as a JSON object
+int  ms_devices(ms_sink sink, void * user, char * error) noexcept;
+// bytes that a model and its context take on each device, as a JSON array
+int  ms_context_memory(ms_context * ctx, ms_sink sink, void * user, char * error) noexcept;
+
 int  ms_model_load(const char * path, const char * params_json, const char * chat_template, ms_progress progress, void * user,
                    ms_model ** out, char * error) noexcept;
 void ms_model_free(ms_model * model) noexcept;
@@ -62,7 +67,7 @@ int  ms_is_eog(const ms_model * model, int32_t token) noexcept;
 int  ms_schema_to_grammar(const char * schema_json, ms_sink sink, void * user, char * error) noexcept;
 
 // whether llama.cpp expects the model with these layers on devices and this context to fit into their free memory (without a device: into host memory)
-int  ms_fits(const char * path, int32_t n_gpu_layers, const char * params_json, int * fits, char * error) noexcept;
+int  ms_fits(const char * path, const char * model_json, const char * params_json, int * fits, char * error) noexcept;
 int  ms_context_new(ms_model * model, const char * params_json, ms_context ** out, char * error) noexcept;
 void ms_context_free(ms_context * ctx) noexcept;
 int  ms_context_info(const ms_context * ctx, ms_sink sink, void * user, char * error) noexcept;

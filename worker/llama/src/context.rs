@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     control::Control,
+    devices::Taken,
     ffi::{self, ErrorText, NativeError, RawContext, append},
-    model::{GIVING_UP, Model, Token, c_string, collect, path_string},
+    model::{GIVING_UP, Model, Places, Token, c_string, collect, path_string},
 };
 
 /// A sequence id: 0 to `n_seq_max` − 1.
@@ -113,22 +114,22 @@ impl Batch {
     }
 }
 
-/// Whether llama.cpp expects the model, with `gpu_layers` layers on devices, and a context for it to fit into the devices' free memory, or
+/// Whether llama.cpp expects the model, laid out so, and a context for it to fit into the devices' free memory, or
 /// without a device into host memory. Reads the file's headers and allocates nothing, but takes as long as loading without weights. Must
 /// not run at the same time as other calls.
 ///
 /// # Errors
 /// llama.cpp cannot lay out the model.
-pub(crate) fn fits(path: &Path, gpu_layers: i32, params: &ContextParams) -> Result<bool, NativeError> {
+pub(crate) fn fits(path: &Path, places: &Places, params: &ContextParams) -> Result<bool, NativeError> {
     let path = path_string(path)?;
-    let json = params_string(params)?;
+    let (model, json) = (places.json(None)?, params_string(params)?);
     let mut fits = 0;
     let mut error = ErrorText::new();
     // SAFETY: all pointers live during the call.
     let code = unsafe {
         ffi::ms_fits(
             path.as_ptr(),
-            gpu_layers,
+            model.as_ptr(),
             json.as_ptr(),
             &raw mut fits,
             error.as_mut_ptr(),
@@ -221,6 +222,17 @@ impl Context {
 
     pub(crate) const fn raw(&self) -> *mut RawContext {
         self.raw
+    }
+
+    /// Bytes that the model and this context take on each device.
+    ///
+    /// # Errors
+    /// llama.cpp fails.
+    pub(crate) fn memory(&mut self) -> Result<Vec<Taken>, NativeError> {
+        let raw = self.raw;
+        // SAFETY: the context lives and is ours; the sink is called during the call only.
+        let json = collect(|user, error| unsafe { ffi::ms_context_memory(raw, append, user, error) })?;
+        serde_json::from_slice(&json).map_err(|error| NativeError::Failed(error.to_string()))
     }
 
     pub(crate) const fn info(&self) -> &ContextInfo {

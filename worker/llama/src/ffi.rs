@@ -1,6 +1,6 @@
 //! The C interface of the shim (`shim/shim.h`), declared by hand, and how errors and bytes cross it.
 //!
-//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::sampler`], [`crate::chat`] and [`crate::cores`] use this module; nothing in it is safe to call alone.
+//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::sampler`], [`crate::chat`], [`crate::devices`] and [`crate::cores`] use this module; nothing in it is safe to call alone.
 #![expect(unsafe_code, reason = "the boundary to C++")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -55,6 +55,14 @@ unsafe extern "C" {
         found_len: *mut i64,
     ) -> c_int;
 
+    pub(crate) fn ms_devices(sink: Sink, user: *mut c_void, error: *mut c_char) -> c_int;
+    pub(crate) fn ms_context_memory(
+        ctx: *mut RawContext,
+        sink: Sink,
+        user: *mut c_void,
+        error: *mut c_char,
+    ) -> c_int;
+
     pub(crate) fn ms_model_load(
         path: *const c_char,
         params_json: *const c_char,
@@ -106,7 +114,7 @@ unsafe extern "C" {
 
     pub(crate) fn ms_fits(
         path: *const c_char,
-        n_gpu_layers: i32,
+        model_json: *const c_char,
         params_json: *const c_char,
         fits: *mut c_int,
         error: *mut c_char,

@@ -16,6 +16,7 @@ mod chat;
 mod context;
 mod control;
 mod cores;
+mod devices;
 mod engine;
 mod ffi;
 mod group;
@@ -37,7 +38,7 @@ mod thought;
 mod vector;
 mod waker;
 
-use std::path::PathBuf;
+use std::{io::Write as _, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -54,8 +55,17 @@ use muster_proto::{
 #[command(version)]
 struct Args {
     /// Where to serve the Engine service: unix:PATH, for processes of the same user.
-    #[arg(long, env = "MUSTER_LLAMA_LISTEN")]
-    listen: Address,
+    #[arg(long, env = "MUSTER_LLAMA_LISTEN", required_unless_present = "list_devices")]
+    listen: Option<Address>,
+    /// A device that the model may use beside the CPU, as --list-devices names it; repeat it for more, which get even shares. none = the CPU only.
+    #[arg(long = "device", value_name = "NAME")]
+    devices: Vec<String>,
+    /// Print what this build can use here as a line of JSON, and end.
+    #[arg(long)]
+    list_devices: bool,
+    /// With --list-devices: print it again after so many seconds, until the input ends.
+    #[arg(long, value_name = "SECONDS", requires = "list_devices")]
+    every: Option<u32>,
     /// File in which the engines of this host meet to share its cores.
     #[arg(long, env = "MUSTER_LLAMA_CORES", value_name = "PATH")]
     cores: Option<PathBuf>,
@@ -64,6 +74,8 @@ struct Args {
     log_level: LogLevel,
 }
 
+/// Among the names of devices: none of them.
+const NO_DEVICE: &str = "none";
 /// Without this variable ggml starts a debugger when it aborts; it is read by C code, so it must be there before any thread is.
 const NO_BACKTRACE: &str = "GGML_NO_BACKTRACE";
 /// How long OpenMP's threads spin where they wait for each other, in turns of a loop: some 20 µs, after that they sleep. By default they spin for milliseconds,
@@ -80,11 +92,20 @@ fn main() -> anyhow::Result<()> {
     process::init_logging(args.log_level);
     process::raise_file_limit();
     model::init();
+    if args.list_devices {
+        return list_devices(args.every);
+    }
+    let devices = match args.devices.as_slice() {
+        [] => None,
+        [none] if none == NO_DEVICE => Some(Vec::new()),
+        devices => Some(devices.to_vec()),
+    };
+    let listen = args.listen.context("--listen is required")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_stack_size(256 << 20)
         .build()?;
-    runtime.block_on(serve(args.listen, args.cores))
+    runtime.block_on(serve(listen, args.cores, devices))
 }
 
 /// Runs this program again in its place, with the environment llama.cpp needs (setting it here would not be thread-safe).
@@ -100,9 +121,33 @@ fn restart_with_environment() -> anyhow::Result<()> {
     Err(error).context("restart with GGML_NO_BACKTRACE")
 }
 
-async fn serve(address: Address, cores: Option<PathBuf>) -> anyhow::Result<()> {
+/// Prints the devices, again and again if `every` says how often.
+fn list_devices(every: Option<u32>) -> anyhow::Result<()> {
+    let Some(seconds) = every else {
+        return print_devices();
+    };
+    // Whoever reads the lines holds the other end of the input, and takes it along when it ends.
+    std::thread::spawn(|| {
+        drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+        std::process::exit(0);
+    });
+    loop {
+        print_devices()?;
+        std::thread::park_timeout(Duration::from_secs(seconds.max(1).into()));
+    }
+}
+
+fn print_devices() -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(&devices::find()?)?;
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line)?;
+    Ok(out.flush()?)
+}
+
+async fn serve(address: Address, cores: Option<PathBuf>, devices: Option<Vec<String>>) -> anyhow::Result<()> {
     let door = Door::parts(&address, None, &Keys::default()).await?;
-    let service = grpc::EngineService::new(cores);
+    let service = grpc::EngineService::new(cores, devices);
     let engine = EngineServer::new(service.clone())
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);

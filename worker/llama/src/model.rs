@@ -167,6 +167,32 @@ pub(crate) fn collect(call: impl FnOnce(*mut c_void, *mut c_char) -> c_int) -> R
     Ok(bytes)
 }
 
+/// Where a model's layers go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// ggml's names of the devices, which get even shares; empty = the CPU only; none = as llama.cpp chooses.
+    pub(crate) devices: Option<Vec<String>>,
+    /// Layers on devices; −1 = all.
+    pub(crate) gpu_layers: i32,
+}
+
+impl Places {
+    /// The parameters of a model for the shim.
+    ///
+    /// # Errors
+    /// A name with a NUL.
+    pub(crate) fn json(&self, mapping: Option<Mapping>) -> Result<CString, NativeError> {
+        let mut params = serde_json::json!({
+            "devices": self.devices,
+            "n_gpu_layers": self.gpu_layers,
+        });
+        if let Some(mapping) = mapping {
+            params["load_mode"] = mapping.mode().into();
+        }
+        c_string(&params.to_string())
+    }
+}
+
 /// How a file's weights come into memory (llama.cpp's `--mmap`, `--no-mmap`, `--mlock`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mapping {
@@ -190,23 +216,19 @@ impl Mapping {
 }
 
 impl Model {
-    /// Loads a model file. `progress` gets 0 to 1 and stops the load by returning false.
+    /// Loads a model file onto its devices. `progress` gets 0 to 1 and stops the load by returning false.
     ///
     /// # Errors
     /// The file is no model, or the chat template given is unusable.
     pub(crate) fn load(
         path: &Path,
-        gpu_layers: i32,
+        places: &Places,
         mapping: Mapping,
         chat_template: &str,
         mut progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Arc<Self>, NativeError> {
         let path = path_string(path)?;
-        let params = serde_json::json!({
-            "n_gpu_layers": gpu_layers,
-            "load_mode": mapping.mode(),
-        });
-        let params = c_string(&params.to_string())?;
+        let params = places.json(Some(mapping))?;
         let template = c_string(chat_template)?;
         let mut raw = std::ptr::null_mut();
         let mut error = ErrorText::new();

@@ -35,6 +35,7 @@ impl Cpu {
             exclusive: false,
             index: None,
             driver_version: String::new(),
+            api: String::new(),
         };
         Ok(Self { device })
     }

@@ -1,6 +1,8 @@
 //! Devices: their description, their free memory, and how much of it an engine has.
 //!
-//! * [`cpu`]: the host's memory. [`sim`]: a declared device with a ledger. [`nvml`]: NVIDIA GPUs.
+//! * [`cpu`]: the host's memory. [`sim`]: a declared device with a ledger. [`nvml`]: NVIDIA GPUs. [`vulkan`]: GPUs that the engine finds.
+//!
+//! Where a driver cannot tell what a process has of a device, what its engine says it took counts ([`Devices::tell`]).
 //!
 //! A sample tells which engine start or exit it includes (`lifecycle_seq`), since a load is judged only by a sample newer than the last one
 //! (I4). So the count is raised first and the sample is taken after that.
@@ -10,12 +12,15 @@
 mod cpu;
 mod nvml;
 mod sim;
+pub(crate) mod survey;
+mod vulkan;
 
 use std::{
+    collections::HashMap,
     fmt, io,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -57,6 +62,8 @@ struct Owned {
     driver: Box<dyn Driver>,
     /// Number of engine starts and exits so far.
     lifecycle: AtomicU64,
+    /// Bytes that engines say they took. Held for a look or an entry.
+    told: Mutex<HashMap<InstanceId, Bytes>>,
 }
 
 /// The devices of this worker. Cheap to clone.
@@ -64,11 +71,11 @@ struct Owned {
 pub(crate) struct Devices(Arc<Vec<Owned>>);
 
 impl Devices {
-    /// Finds the chosen devices. `sim_dir` has the ledgers that the workers of a host share.
+    /// Finds the chosen devices. `sim_dir` has the ledgers that the workers of a host share; `engine` is the program that knows Vulkan's.
     ///
     /// # Errors
     /// A device that was named does not exist.
-    pub(crate) fn open(choices: &[DeviceChoice], sim_dir: &Path) -> io::Result<Self> {
+    pub(crate) fn open(choices: &[DeviceChoice], sim_dir: &Path, engine: &Path) -> io::Result<Self> {
         let mut owned = Vec::new();
         for choice in choices {
             let drivers: Vec<Box<dyn Driver>> = match choice {
@@ -77,11 +84,13 @@ impl Devices {
                     vec![Box::new(sim::Sim::new(sim_dir, name, *capacity)?)]
                 }
                 DeviceChoice::Cuda(which) => nvml::find(which)?,
+                DeviceChoice::Vulkan(which) => vulkan::find(engine, which)?,
             };
             owned.extend(drivers.into_iter().map(|driver| Owned {
                 id: driver.device().device_id,
                 driver,
                 lifecycle: AtomicU64::new(0),
+                told: Mutex::default(),
             }));
         }
         Ok(Self(Arc::new(owned)))
@@ -117,6 +126,15 @@ impl Devices {
             }
         }
         Ok(())
+    }
+
+    /// Records what an engine says it took of a device.
+    pub(crate) fn tell(&self, instance: &InstanceId, took: &[Reservation]) {
+        for took in took {
+            if let Some(owned) = self.get(&took.device_id) {
+                owned.told().insert(instance.clone(), Bytes::new(took.bytes));
+            }
+        }
     }
 
     /// Records that an engine has ended or never started. Returns samples taken after that.
@@ -162,6 +180,7 @@ impl Devices {
             .iter()
             .filter_map(|reservation| self.get(&reservation.device_id))
         {
+            owned.told().remove(instance);
             if let Err(error) = owned.driver.leave(instance) {
                 tracing::error!(%instance, device = owned.id, %error, "the device's ledger was not updated");
             }
@@ -194,7 +213,9 @@ impl Devices {
         reservations
             .iter()
             .filter_map(|reservation| {
-                let used = self.get(&reservation.device_id)?.driver.used_by(tree, instance)?;
+                let owned = self.get(&reservation.device_id)?;
+                let used = owned.driver.used_by(tree, instance);
+                let used = used.or_else(|| owned.told().get(instance).copied())?;
                 Some(Reservation {
                     device_id: reservation.device_id.clone(),
                     bytes: used.get(),
@@ -205,6 +226,17 @@ impl Devices {
 }
 
 impl Owned {
+    fn told(&self) -> MutexGuard<'_, HashMap<InstanceId, Bytes>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Free memory, by a driver that may not know what our engines have.
+    fn free(&self, memory: &Memory) -> Bytes {
+        let told: u64 = self.told().values().map(|bytes| bytes.get()).sum();
+        let left = memory.capacity.get().saturating_sub(told);
+        Bytes::new(left.min(memory.free.get()))
+    }
+
     fn sample(&self) -> Option<Sample> {
         // Read first: the sample may or may not include a start or exit that happens meanwhile.
         let lifecycle_seq = self.lifecycle.load(Ordering::Relaxed);
@@ -213,7 +245,7 @@ impl Owned {
                 let sample = DeviceSample {
                     device_id: self.id.clone(),
                     capacity_bytes: memory.capacity.get(),
-                    free_bytes: memory.free.get(),
+                    free_bytes: self.free(&memory).get(),
                     age: None,
                     lifecycle_seq,
                 };

@@ -9,7 +9,7 @@ use nvml_wrapper::{
 };
 
 use super::Driver;
-use crate::{config::CudaChoice, procfs::Memory};
+use crate::{config::GpuChoice, engine::gpus::CUDA, procfs::Memory};
 
 /// A GPU. It is looked up by UUID each time, since the indexes change when a GPU falls off the bus.
 #[derive(Debug)]
@@ -23,26 +23,26 @@ struct Gpu {
 ///
 /// # Errors
 /// A named GPU does not exist; `all` may find none.
-pub(super) fn find(choice: &CudaChoice) -> io::Result<Vec<Box<dyn Driver>>> {
+pub(super) fn find(choice: &GpuChoice) -> io::Result<Vec<Box<dyn Driver>>> {
     let nvml = match Nvml::init() {
         Ok(nvml) => Arc::new(nvml),
         Err(error) => {
             return match choice {
-                CudaChoice::All => {
+                GpuChoice::All => {
                     tracing::info!(%error, "no NVIDIA driver here, so no GPUs");
                     Ok(Vec::new())
                 }
-                CudaChoice::Index(_) | CudaChoice::Uuid(_) => Err(io::Error::other(error)),
+                GpuChoice::Index(_) | GpuChoice::Id(_) => Err(io::Error::other(error)),
             };
         }
     };
     let uuids: Result<Vec<String>, NvmlError> = match choice {
-        CudaChoice::All => nvml.device_count().and_then(|count| {
+        GpuChoice::All => nvml.device_count().and_then(|count| {
             let uuid = |index| nvml.device_by_index(index)?.uuid();
             (0..count).map(uuid).collect()
         }),
-        CudaChoice::Index(index) => nvml.device_by_index(*index).and_then(|gpu| Ok(vec![gpu.uuid()?])),
-        CudaChoice::Uuid(uuid) => nvml
+        GpuChoice::Index(index) => nvml.device_by_index(*index).and_then(|gpu| Ok(vec![gpu.uuid()?])),
+        GpuChoice::Id(uuid) => nvml
             .device_by_uuid(uuid.as_str())
             .and_then(|gpu| Ok(vec![gpu.uuid()?])),
     };
@@ -57,6 +57,21 @@ pub(super) fn find(choice: &CudaChoice) -> io::Result<Vec<Box<dyn Driver>>> {
         .collect())
 }
 
+/// All GPUs with their PCI addresses, as Vulkan's drivers write them; none if there is no driver.
+pub(super) fn addressed() -> Vec<(Device, String)> {
+    let Ok(nvml) = Nvml::init().map(Arc::new) else {
+        return Vec::new();
+    };
+    let gpu = |index| {
+        let found = nvml.device_by_index(index)?;
+        let at = found.pci_info()?;
+        let address = format!("{:04x}:{:02x}:{:02x}.0", at.domain, at.bus, at.device);
+        Ok::<_, NvmlError>((Gpu::open(&nvml, found.uuid()?)?.device, address))
+    };
+    let count = nvml.device_count().unwrap_or_default();
+    (0..count).filter_map(|index| gpu(index).ok()).collect()
+}
+
 impl Gpu {
     fn open(nvml: &Arc<Nvml>, uuid: String) -> Result<Self, NvmlError> {
         let found = nvml.device_by_uuid(uuid.as_str())?;
@@ -69,6 +84,7 @@ impl Gpu {
             index: Some(found.index()?),
             // Only for people: a missing version is no reason to do without the GPU.
             driver_version: nvml.sys_driver_version().unwrap_or_default(),
+            api: CUDA.to_owned(),
         };
         let nvml = Arc::clone(nvml);
         Ok(Self { nvml, uuid, device })

@@ -106,6 +106,7 @@ impl Driver for Sim {
             exclusive: false,
             index: None,
             driver_version: String::new(),
+            api: String::new(),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::{
     ffi::OsString,
     path::PathBuf,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -34,6 +34,7 @@ use tonic::{Status, Streaming};
 
 use super::{
     EngineCalls, EngineConfig, EngineLink, EngineProcess, Launch, LaunchError, RunningEngine, Runtime, files,
+    gpus::{self, Listed},
     started::{LoadFailure, Started, private_dir, report, unix_address},
 };
 use crate::keeper::Kept;
@@ -52,6 +53,8 @@ pub(super) struct GrpcRuntime {
     /// Arguments; the address to listen on follows them.
     args: Vec<OsString>,
     config: EngineConfig,
+    /// What the engine was built for; it is asked once, where there is a GPU.
+    listed: Arc<OnceLock<Listed>>,
 }
 
 impl GrpcRuntime {
@@ -62,7 +65,23 @@ impl GrpcRuntime {
             program,
             args,
             config: config.clone(),
+            listed: Arc::default(),
         }
+    }
+
+    /// Whether the engine was built for an interface of GPUs.
+    fn drives(&self, api: &str) -> bool {
+        let listed = self.listed.get_or_init(|| match gpus::list(&self.program) {
+            Ok(listed) => {
+                tracing::info!(backends = ?listed.backends, "what muster-llama was built for");
+                listed
+            }
+            Err(error) => {
+                tracing::warn!(program = %self.program.display(), %error, "it does not say what it was built for");
+                Listed::default()
+            }
+        });
+        listed.has(api)
     }
 
     fn is_stub(&self) -> bool {
@@ -86,6 +105,14 @@ impl GrpcRuntime {
         })?;
         let mut args = self.args;
         args.push(unix_address(&socket));
+        if self.kind == Kind::LlamaCpp {
+            let devices = gpus::device_names(&launch.devices);
+            args.extend(
+                devices
+                    .into_iter()
+                    .flat_map(|name| ["--device".into(), name.into()]),
+            );
+        }
         let environment = vec![("NOTIFY_SOCKET".into(), notify.into_os_string())];
         let started = Started::start(&self.config, &launch, dir, self.program, args, environment).await?;
         let process = started.kept().map(Arc::downgrade).unwrap_or_default();
@@ -115,10 +142,11 @@ impl Runtime for GrpcRuntime {
 
     fn info(&self, devices: &[Device]) -> Option<RuntimeInfo> {
         files::program(&self.program)?;
-        // The stub needs no hardware. muster-llama is built for the CPU here; `sim:` devices have no other hardware behind them.
+        // The stub needs no hardware; `sim:` devices have none behind them.
         let fits = |device: &&Device| match device.kind() {
             DeviceKind::Cpu | DeviceKind::Sim => true,
-            DeviceKind::Gpu | DeviceKind::Npu => self.is_stub(),
+            DeviceKind::Gpu => self.is_stub() || self.drives(&device.api),
+            DeviceKind::Npu => self.is_stub(),
             DeviceKind::Unspecified => false,
         };
         let device_ids = devices

@@ -9,12 +9,18 @@
 //! what it can do, and returns typed events; the instance manages queues, holds and touches.
 
 mod files;
+pub(crate) mod gpus;
 mod grpc;
 mod llama_server;
 mod started;
 pub(crate) mod stub;
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -42,6 +48,11 @@ pub(crate) struct EngineConfig {
     pub(crate) llama_server: PathBuf,
     /// Time between TERM and KILL when an engine is ended.
     pub(crate) grace: Duration,
+}
+
+/// Whether there is such a program, by path or in `PATH`.
+pub(crate) fn is_installed(program: &Path) -> bool {
+    files::program(program).is_some()
 }
 
 /// All runtimes of this build. [`Runtime::info`] tells which are installed.

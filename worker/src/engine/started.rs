@@ -18,7 +18,7 @@ use muster_core::{Code, Error};
 use muster_proto::v1::{Device, DeviceKind, LoadPhase, LoadProgress};
 use tokio::{sync::watch, time::timeout};
 
-use super::{EngineConfig, EngineProcess as _, Launch, LaunchError};
+use super::{EngineConfig, EngineProcess as _, Launch, LaunchError, gpus::VULKAN};
 use crate::keeper::{self, EngineCommand, EngineDir, Kept, StartError};
 
 /// A connection may break a moment before its process is seen to have ended.
@@ -200,16 +200,14 @@ fn not_started(error: &StartError) -> Error {
     code.error(format!("{error}{cause}"))
 }
 
-/// Pins the engine to its GPUs by UUID; engines of other kinds are not told.
+/// Shows the engine NVIDIA's GPUs that it was given, by UUID, and no others: whoever sees one takes memory of it. An engine on Vulkan is told its
+/// devices by name.
 fn visible_devices(devices: &[Device]) -> Vec<(OsString, OsString)> {
     let gpus: Vec<&str> = devices
         .iter()
-        .filter(|device| device.kind() == DeviceKind::Gpu)
+        .filter(|device| device.kind() == DeviceKind::Gpu && device.api != VULKAN)
         .map(|device| device.device_id.as_str())
         .collect();
-    if gpus.is_empty() {
-        return Vec::new();
-    }
     vec![
         ("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into()),
         ("CUDA_VISIBLE_DEVICES".into(), gpus.join(",").into()),

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use muster_core::{Code, Error, GatewayId};
 use muster_proto::v1::{
-    Capabilities, Device, Done, Hold, InstanceSpec, InstanceState, InstanceStatus, ProcessId, Refused,
-    RefusedReason, SetAttributes, command::Kind as Order,
+    Capabilities, Device, DeviceKind, Done, EngineMemory, Hold, InstanceSpec, InstanceState, InstanceStatus,
+    ProcessId, Refused, RefusedReason, Reservation, SetAttributes, command::Kind as Order,
 };
 use tokio::sync::watch;
 
@@ -18,7 +18,7 @@ use crate::{
     config::Patience,
     convert,
     devices::{Devices, Sample},
-    engine::{EngineProcess, Runtime},
+    engine::{EngineProcess, Runtime, gpus::names_of},
     hub::desk::Desk,
 };
 
@@ -293,6 +293,24 @@ impl Core {
             Request::Visit(_, reply) => drop(reply.send(Err(stale(why)))),
             Request::Cancel(_) | Request::Supersede(_) | Request::Credit(..) => {}
         }
+    }
+
+    /// Passes on what the engine says it took of its GPUs, for drivers that cannot tell.
+    pub(super) fn tell_memory(&self, took: &[EngineMemory]) {
+        let devices = &self.ground.devices;
+        let Ok(owned) = devices.resolve(&self.spec.reservations) else {
+            return;
+        };
+        let of = |(device, name): (&Device, String)| {
+            let took = took.iter().find(|took| took.device == name)?;
+            let bytes = took.weights_bytes + took.cache_bytes + took.compute_bytes;
+            (device.kind() == DeviceKind::Gpu).then(|| Reservation {
+                device_id: device.device_id.clone(),
+                bytes,
+            })
+        };
+        let told: Vec<Reservation> = owned.iter().zip(names_of(&owned)).filter_map(of).collect();
+        devices.tell(self.handle.id(), &told);
     }
 
     /// Reports that the model is loaded, together with samples and figures taken since: policy counts samples in the same report as fresh.

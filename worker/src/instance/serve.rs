@@ -82,6 +82,7 @@ pub(super) async fn serve(core: &mut Core, engine: RunningEngine) -> End {
         .as_ref()
         .map_or(0, |capabilities| capabilities.sequences);
     let limits = limits(&core.spec, sequences);
+    core.tell_memory(&description.memory);
     let walked = Arc::clone(&process);
     let loaded = Loaded {
         tree: beside(move || walked.tree()).await,

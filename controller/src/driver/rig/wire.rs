@@ -54,6 +54,7 @@ fn device(facts: &DeviceFacts) -> v1::Device {
         exclusive: facts.exclusivity == Exclusivity::OneModel,
         index: None,
         driver_version: String::new(),
+        api: String::new(),
     }
 }
 

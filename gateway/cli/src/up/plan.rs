@@ -2,10 +2,14 @@
 
 use std::{
     ffi::OsString,
+    io::Write as _,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use muster_proto::{net::Address, trust::place};
+use serde::Deserialize;
+use serde_json::Deserializer;
 
 use super::{UpError, catalogue, directories::Directories, ports, process::Spec};
 use crate::args::UpOptions;
@@ -50,7 +54,7 @@ impl Plan {
         ports::check("the gateway", "--http", &options.http)?;
         ports::check("the controller", "--grpc", &options.grpc)?;
         let devices = if options.devices.is_empty() {
-            found()
+            found(&binaries)
         } else {
             options.devices.clone()
         };
@@ -193,9 +197,48 @@ fn flag(args: &mut Vec<OsString>, name: &str, value: Option<String>) {
     }
 }
 
-/// The devices of this machine. GPUs and NPUs come with their runtimes.
-fn found() -> Vec<String> {
-    vec!["cpu".to_owned()]
+/// A GPU, as `muster-worker devices` prints it.
+#[derive(Debug, Deserialize)]
+struct Listed {
+    device: String,
+    name: String,
+    why_not: Option<String>,
+}
+
+/// The devices of this machine: the GPUs that an engine here can use, and the processor. What is left out is said.
+fn found(binaries: &Path) -> Vec<String> {
+    let mut command = Command::new(binaries.join(WORKER));
+    command
+        .arg("devices")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    // Without anybody who reads it, nothing is said.
+    let mut say = |line: String| drop(writeln!(std::io::stderr(), "{line}"));
+    match command.output() {
+        Ok(output) => usable(&output.stdout, &mut say),
+        Err(error) => {
+            say(format!(
+                "no GPU is used: {} devices: {error}",
+                binaries.join(WORKER).display()
+            ));
+            usable(b"", &mut |_| {})
+        }
+    }
+}
+
+fn usable(lines: &[u8], say: &mut dyn FnMut(String)) -> Vec<String> {
+    let mut devices = Vec::new();
+    for listed in Deserializer::from_slice(lines)
+        .into_iter::<Listed>()
+        .map_while(Result::ok)
+    {
+        match listed.why_not {
+            None => devices.push(listed.device),
+            Some(why) => say(format!("{} ({}) is left out: {why}", listed.name, listed.device)),
+        }
+    }
+    devices.push("cpu".to_owned());
+    devices
 }
 
 /// The name of a worker, the same after restarts. It comes from the device and not from the host name, which changes at each start of a
@@ -227,6 +270,16 @@ fn binaries() -> Result<PathBuf, UpError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_are_used_that_an_engine_can_use_and_of_others_it_is_said_why_not() {
+        let lines = br#"{"device":"cuda:GPU-1","name":"A","capacity_bytes":1,"why_not":"built without CUDA"}
+            {"device":"vulkan:0","name":"B","capacity_bytes":1}"#;
+        let mut said = Vec::new();
+        assert_eq!(usable(lines, &mut |line| said.push(line)), ["vulkan:0", "cpu"]);
+        assert_eq!(said, ["A (cuda:GPU-1) is left out: built without CUDA"]);
+        assert_eq!(usable(b"nonsense", &mut |_| ()), ["cpu"]);
+    }
 
     #[test]
     fn workers_are_named_after_their_devices() {

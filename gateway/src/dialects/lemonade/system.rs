@@ -109,10 +109,10 @@ fn body<'a>(
     workers: &'a [WorkerStatus],
     verbose: bool,
 ) -> Info<'a> {
-    let of = |wanted: fn(&str) -> bool| -> Vec<Gpu<'a>> {
+    let of = |wanted: fn(&Device) -> bool| -> Vec<Gpu<'a>> {
         let mut seen = BTreeSet::new();
         let gpus = devices.iter().filter_map(|status| status.device.as_ref());
-        let gpus = gpus.filter(|device| device.kind() == DeviceKind::Gpu && wanted(&device.name));
+        let gpus = gpus.filter(|device| device.kind() == DeviceKind::Gpu && wanted(device));
         let once = gpus.filter(|device| seen.insert(&device.device_id));
         let shown = |gpu: &'a Device| Gpu {
             name: &gpu.name,
@@ -136,8 +136,8 @@ fn body<'a>(
                 available: true,
             },
             amd_igpu: Integrated::default(),
-            amd_dgpu: of(is_amd),
-            nvidia_dgpu: of(|name| !is_amd(name)),
+            amd_dgpu: of(|gpu| is_amd(&gpu.name)),
+            nvidia_dgpu: of(is_nvidia),
             npu: Npu {
                 name: npu.map(|npu| npu.name.as_str()),
                 driver_version: npu.and_then(driver),
@@ -154,6 +154,11 @@ fn body<'a>(
 /// Version of a device's driver; none if its worker does not know it.
 fn driver(device: &Device) -> Option<&str> {
     Some(device.driver_version.as_str()).filter(|version| !version.is_empty())
+}
+
+/// Through other interfaces there are GPUs of other makers, and drivers that are none.
+fn is_nvidia(gpu: &Device) -> bool {
+    gpu.name.contains("NVIDIA") || gpu.api == "cuda"
 }
 
 fn is_amd(name: &str) -> bool {
@@ -230,6 +235,7 @@ mod tests {
                 name: name.into(),
                 capacity_bytes: 512 << 20,
                 driver_version: "580.82".into(),
+                api: String::new(),
                 ..Device::default()
             }),
             ..DeviceStatus::default()

@@ -34,6 +34,7 @@ pub(super) fn routes() -> Vec<Route> {
             .part::<String>("digest", DIGEST)
             .takes_bytes("The file.")
             .answers_text("text/plain", "Nothing: it is kept, on each host.")
+            .refuses("It is no GGUF, or not what its digest says.")
             .fails("There is no room, or a worker was lost."),
     ]
 }

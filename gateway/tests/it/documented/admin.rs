@@ -22,6 +22,7 @@ pub(super) fn gpu(id: &str, name: &str) -> v1::DeviceStatus {
             exclusive: true,
             index: Some(0),
             driver_version: "580.82".into(),
+            api: "cuda".into(),
         }),
         sample: Some(v1::DeviceSample {
             device_id: id.into(),

@@ -349,6 +349,7 @@ pub fn device(id: &str, kind: v1::DeviceKind, capacity_bytes: u64) -> v1::Device
         exclusive: false,
         index: None,
         driver_version: String::new(),
+        api: String::new(),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     control::Control,
     cores::Cores,
     group::Grouping,
-    model::{self, Mapping, Model},
+    model::{self, Mapping, Model, Places},
     outbox::{Message, Outbox},
     pace::Pace,
     parse,
@@ -40,7 +40,7 @@ impl Bench {
         let directory = std::env::var_os("MUSTER_TEST_MODELS")
             .expect("MUSTER_TEST_MODELS is not set: use tests/run, which prepares everything");
         let path = PathBuf::from(directory).join(file);
-        let model = Model::load(&path, 0, Mapping::default(), "", &mut |_| true).unwrap();
+        let model = Model::load(&path, &Places::default(), Mapping::default(), "", &mut |_| true).unwrap();
         let params = ContextParams {
             n_ctx: CELLS,
             n_batch: 256,

@@ -4,7 +4,9 @@ use std::{path::Path, sync::Arc, time::Instant};
 
 use muster_core::{Code, Error};
 use muster_gguf::{CacheType, Gguf, memory};
-use muster_proto::v1::{Capabilities, EngineDescription, EngineLoadRequest, LoadPhase, LoadProgress};
+use muster_proto::v1::{
+    Capabilities, EngineDescription, EngineLoadRequest, EngineMemory, LoadPhase, LoadProgress,
+};
 use tokio::sync::mpsc;
 
 use super::{
@@ -19,7 +21,7 @@ use crate::{
     engine::{self, EngineParts},
     ffi::NativeError,
     limits::{self, Limits, Role},
-    model::Model,
+    model::{Model, Places},
     parse,
     request::Command,
     shared::Shared,
@@ -53,6 +55,7 @@ fn failed(error: NativeError) -> Error {
 pub(super) fn load(
     request: &EngineLoadRequest,
     cores: Option<&Path>,
+    devices: Option<&[String]>,
     report: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<Loaded, Error> {
     let started = Instant::now();
@@ -70,11 +73,15 @@ pub(super) fn load(
         })
     };
     tell(LoadPhase::Weights, 0.0);
-    check_plan(&wanted)?;
+    let places = Places {
+        devices: devices.map(<[String]>::to_vec),
+        gpu_layers: wanted.settings.gpu_layers.unwrap_or(-1),
+    };
+    check_plan(&wanted, &places)?;
     let mut shown = 0.0;
     let model = Model::load(
         Path::new(&wanted.settings.checkpoint),
-        wanted.settings.gpu_layers.unwrap_or(-1),
+        &places,
         wanted.mapping,
         &wanted.settings.chat_template,
         &mut |fraction| {
@@ -111,16 +118,13 @@ pub(super) fn load(
 }
 
 /// Which layers go on devices was planned from the file's headers: llama.cpp's own calculation must agree before anything is taken.
-fn check_plan(wanted: &settings::Wanted) -> Result<(), Error> {
-    let settings = &wanted.settings;
-    let Some(layers) = settings.gpu_layers.filter(|layers| *layers > 0) else {
-        return Ok(());
-    };
-    if settings.ctx_size == 0 {
+fn check_plan(wanted: &settings::Wanted, places: &Places) -> Result<(), Error> {
+    let (settings, layers) = (&wanted.settings, places.gpu_layers);
+    if layers <= 0 || settings.ctx_size == 0 {
         return Ok(());
     }
     let params = wanted.clone().sized(0)?;
-    if context::fits(Path::new(&settings.checkpoint), layers, &params).map_err(failed)? {
+    if context::fits(Path::new(&settings.checkpoint), places, &params).map_err(failed)? {
         return Ok(());
     }
     let message = format!(
@@ -133,15 +137,19 @@ fn check_plan(wanted: &settings::Wanted) -> Result<(), Error> {
 fn serve(
     request: &EngineLoadRequest,
     model: Arc<Model>,
-    context: Context,
+    mut context: Context,
     wanted: &settings::Wanted,
     limits: &Limits,
     warmed: Warmed,
     cores: Cores,
 ) -> std::io::Result<Loaded> {
+    let memory = taken(&mut context);
     let info = context.info();
     let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
-    let description = describe(request, &model, &context, wanted, limits);
+    let description = EngineDescription {
+        memory,
+        ..describe(request, &model, &context, wanted, limits)
+    };
     let set_aside = set_aside(wanted, info);
     let (commands, rx) = mpsc::channel(COMMANDS);
     let waker = Waker::new(Arc::clone(&shared), commands.clone());
@@ -171,6 +179,21 @@ fn serve(
         waker,
         alive,
     })
+}
+
+/// What llama.cpp took of each device. It is only told: a load does not fail by it.
+fn taken(context: &mut Context) -> Vec<EngineMemory> {
+    let taken = context.memory().unwrap_or_else(|error| {
+        tracing::warn!(%error, "llama.cpp does not say what it took");
+        Vec::new()
+    });
+    let told = taken.into_iter().map(|taken| EngineMemory {
+        device: taken.device,
+        weights_bytes: taken.weights_bytes,
+        cache_bytes: taken.cache_bytes,
+        compute_bytes: taken.compute_bytes,
+    });
+    told.collect()
 }
 
 /// Bytes that saved states may take: exactly what an estimate reserves for them. Of a file that is not understood there is no estimate, and nothing is saved.
@@ -298,5 +321,6 @@ fn describe(
         chat_template_caps: info.template_caps.clone(),
         bos_token: info.bos_text.clone(),
         eos_token: info.eos_text.clone(),
+        memory: Vec::new(),
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct EngineService {
     sessions: Arc<AtomicU64>,
     /// Where the engines of this host meet to share its cores.
     cores: Option<PathBuf>,
+    /// The devices that its model may use beside the CPU, by ggml's names; none = as llama.cpp chooses.
+    devices: Option<Vec<String>>,
     /// Becomes true when the process is asked to end.
     stopping: watch::Sender<bool>,
     /// Places for work on texts, and the one for large ones.
@@ -67,12 +69,13 @@ pub(crate) struct EngineService {
 
 impl EngineService {
     /// An engine without a model; it meets the others of this host in the file `cores`.
-    pub(crate) fn new(cores: Option<PathBuf>) -> Self {
+    pub(crate) fn new(cores: Option<PathBuf>, devices: Option<Vec<String>>) -> Self {
         Self {
             state: Arc::default(),
             in_session: Arc::default(),
             sessions: Arc::default(),
             cores,
+            devices,
             stopping: watch::Sender::default(),
             small: Arc::new(Semaphore::new(SMALL)),
             large: Arc::new(Semaphore::new(1)),
@@ -145,9 +148,12 @@ impl EngineService {
             .name("load".to_owned())
             .spawn(move || {
                 let send = |kind| tx.blocking_send(Ok(EngineLoadEvent { kind: Some(kind) })).is_ok();
-                let result = load::load(&request, service.cores.as_deref(), &mut |progress| {
-                    send(engine_load_event::Kind::Progress(progress))
-                });
+                let result = load::load(
+                    &request,
+                    service.cores.as_deref(),
+                    service.devices.as_deref(),
+                    &mut |progress| send(engine_load_event::Kind::Progress(progress)),
+                );
                 match result {
                     Ok(loaded) => {
                         let description = loaded.description.clone();

@@ -14,6 +14,7 @@ use muster_proto::{
 use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
+use super::super::gpus::device_names;
 use crate::keeper;
 
 /// Connections in addition to one per sequence: calls, descriptions, forwarded HTTP.
@@ -242,8 +243,8 @@ impl Line {
             .iter()
             .filter(|device| device.kind() == DeviceKind::Gpu)
             .count();
+        self.pair("--device", device_names(devices).join(","));
         if gpus == 0 {
-            self.pair("--device", "none");
             return;
         }
         if let Some(layers) = settings.gpu_layers {

@@ -48,7 +48,8 @@ pub(super) fn routes() -> Vec<Route> {
                 "reload",
                 "Read the configuration and watched folders again first; only administrators may ask this.",
             )
-            .answers::<RouterList>("Also models whose files are not here."),
+            .answers::<RouterList>("Also models whose files are not here.")
+            .refuses("`reload` is neither yes nor no, or its sender may not ask for it."),
         Route::post("/models/load", Access::Admin, load)
             .summary("Begin to load a model")
             .takes::<RouterBody>()
