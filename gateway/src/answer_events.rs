@@ -16,7 +16,7 @@ use muster_proto::v1::{Event, Finished, Timings, Usage, event::Kind};
 use crate::{
     dispatch::Admitted,
     session::{Batch, End},
-    stats::Meter,
+    stats::{Meter, Streaming},
 };
 
 /// The requests whose events make up an answer.
@@ -28,6 +28,8 @@ pub(crate) struct AnswerEvents {
     waited: bool,
     finished: Finished,
     meter: Meter,
+    /// Present while a client reads the events as they come.
+    streaming: Option<Streaming>,
 }
 
 impl AnswerEvents {
@@ -38,7 +40,13 @@ impl AnswerEvents {
             choices,
             finished: Finished::default(),
             meter,
+            streaming: None,
         }
+    }
+
+    /// Counts the answer as one that is being streamed, until it is dropped.
+    pub(crate) fn is_streamed(&mut self) {
+        self.streaming = Some(self.meter.streaming());
     }
 
     /// Whether the request had to wait until its model was loaded.

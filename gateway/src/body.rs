@@ -27,7 +27,8 @@ pub(crate) struct EventBody<R> {
 
 impl<R: Render> EventBody<R> {
     /// A body that renders `events` first, and then those of `answers`.
-    pub(crate) fn new(answers: AnswerEvents, events: Vec<Event>, render: R) -> Self {
+    pub(crate) fn new(mut answers: AnswerEvents, events: Vec<Event>, render: R) -> Self {
+        answers.is_streamed();
         Self {
             answers: Some(answers),
             events,

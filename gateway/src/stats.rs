@@ -38,8 +38,10 @@ pub(crate) struct Last {
 /// The figures, shared by all threads and written once per request.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    /// Held only for a copy, never across an await: a std mutex is enough.
+    /// Held only for a copy, never across an await: a std mutex is enough. So is the next one.
     last: Mutex<Lasts>,
+    /// Number of answers of each model that are being streamed to clients; models without any are absent.
+    streams: Mutex<HashMap<String, usize>>,
 }
 
 /// The figures of the last requests.
@@ -62,8 +64,36 @@ impl Stats {
         own.cloned().unwrap_or_default()
     }
 
+    /// Whether an answer of the model is being streamed to a client of this gateway.
+    pub(crate) fn streams(&self, model: &str) -> bool {
+        self.open_streams().contains_key(model)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Lasts> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_streams(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer that is being streamed; dropped with it.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    stats: Arc<Stats>,
+    model: String,
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        let mut streams = self.stats.open_streams();
+        if let Some(count) = streams.get_mut(&self.model) {
+            *count -= 1;
+            if *count == 0 {
+                streams.remove(&self.model);
+            }
+        }
     }
 }
 
@@ -92,6 +122,15 @@ impl Meter {
             latest: began,
             generated: 0,
             times: Vec::new(),
+        }
+    }
+
+    /// Counts the answer as one that is being streamed, until the result is dropped.
+    pub(crate) fn streaming(&self) -> Streaming {
+        *self.stats.open_streams().entry(self.model.clone()).or_default() += 1;
+        Streaming {
+            stats: Arc::clone(&self.stats),
+            model: self.model.clone(),
         }
     }
 
@@ -250,6 +289,18 @@ mod tests {
             (4.0, 2.0, 3.0)
         );
         assert_eq!(seen("c", true), 4.0);
+    }
+
+    #[test]
+    fn a_model_streams_until_its_last_stream_ends() {
+        let stats = Arc::new(Stats::default());
+        let meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), Instant::now());
+        assert!(!stats.streams("m"));
+        let (one, two) = (meter.streaming(), meter.streaming());
+        drop(one);
+        assert!(stats.streams("m") && !stats.streams("other"));
+        drop(two);
+        assert!(!stats.streams("m"));
     }
 
     #[test]

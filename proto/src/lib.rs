@@ -13,6 +13,7 @@
 //! * [`overrides`]: settings for one load (seed 001), checked and merged into a definition.
 //! * [`hub`]: names of checkpoints on a hub.
 //! * [`private`]: directories that other users cannot change.
+//! * [`secrets`]: what settings and command lines do not show.
 //! * [`process`]: logging, readiness over sd_notify and the shutdown signal, the same in every process.
 //!
 //! Architecture invariant: this crate knows no policy, no device and no engine.
@@ -53,6 +54,7 @@ pub mod parameters;
 pub mod pauses;
 pub mod private;
 pub mod process;
+pub mod secrets;
 pub mod settings;
 pub mod trace;
 pub mod trust;

@@ -32,6 +32,7 @@ mod frozen;
 mod gpu;
 mod hot;
 mod kills;
+mod lemonade;
 mod llamacpp;
 mod llamacpp_clients;
 mod memory;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{DeviceKind, InstanceId};
-use muster_policy::{DeviceView, Limit, ModelView};
+use muster_policy::{DeviceView, Limit, ModelState, ModelView};
 use muster_proto::v1;
 
 use super::{Driver, inbox::Query};
@@ -23,10 +23,17 @@ impl Driver {
             Query::Models(request, reply) => {
                 let views = self.views();
                 let present = self.fleet.device_kinds();
-                let show = |entry: &Entry| self.show(entry, views.get(entry.model().id.as_str()), &present);
-                let mut models: Vec<v1::Model> = self.catalogue.entries().iter().map(show).collect();
-                models.extend(views.values().filter_map(|view| self.unlisted(view)));
-                models.retain(|model| !request.loaded_only || model.status() != v1::ModelStatus::Unloaded);
+                let wanted = |view: Option<&ModelView>| {
+                    !request.loaded_only || view.is_some_and(|view| view.state != ModelState::Unloaded)
+                };
+                let entries = self.catalogue.entries().iter();
+                let entries = entries.map(|entry| (entry, views.get(entry.model().id.as_str())));
+                let entries = entries.filter(|(_, view)| wanted(*view));
+                let mut models: Vec<v1::Model> = entries
+                    .map(|(entry, view)| self.show(entry, view, &present))
+                    .collect();
+                let others = views.values().filter(|view| wanted(Some(view)));
+                models.extend(others.filter_map(|view| self.unlisted(view)));
                 models.sort_by(|a, b| a.id.cmp(&b.id));
                 drop(reply.send(v1::ListModelsResponse {
                     models,

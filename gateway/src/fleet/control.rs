@@ -46,6 +46,16 @@ impl Control {
         Ok(answer.map_err(|status| error(&status))?.into_inner().models)
     }
 
+    /// Models that are not unloaded.
+    pub(crate) async fn not_unloaded(mut self) -> Result<Vec<Model>, Error> {
+        let request = ListModelsRequest {
+            loaded_only: true,
+            ..ListModelsRequest::default()
+        };
+        let answer = self.0.list_models(request).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner().models)
+    }
+
     /// Built-in models that are not in the catalogue.
     pub(crate) async fn suggestions(mut self) -> Result<Vec<Model>, Error> {
         let request = ListModelsRequest {

@@ -319,6 +319,22 @@ async fn seed_000_example_of_health() {
     let ours = health.as_object_mut().unwrap();
     assert_eq!(ours.remove("controller"), Some(json!("ok")));
     assert_eq!(ours.remove("troubles"), Some(json!([])));
+    for key in ["max_models", "pinned_models"] {
+        assert!(ours.remove(key).is_some(), "{key}");
+    }
+    for row in health["all_models_loaded"].as_array_mut().unwrap() {
+        let row = row.as_object_mut().unwrap();
+        for key in [
+            "recipe",
+            "pid",
+            "launch_command",
+            "pinned",
+            "is_busy",
+            "is_streaming",
+        ] {
+            assert!(row.remove(key).is_some(), "{key}");
+        }
+    }
     let expected = json!({
         "status": "ok",
         "checkpoint_loaded": llm,

@@ -17,6 +17,7 @@ mod documented;
 mod ends;
 mod errors;
 mod gateway;
+mod health;
 mod hostile;
 mod keys;
 mod lemonade;

@@ -154,6 +154,9 @@ pub(crate) trait EngineProcess: Send + Sync + fmt::Debug {
     /// All processes of the tree, the root first; empty once they have ended.
     fn tree(&self) -> Vec<ProcessId>;
 
+    /// The command line that the engine was started with, its program first, without secrets.
+    fn command(&self) -> Vec<String>;
+
     /// Resolves when no process of the tree is left. May be called several times.
     fn gone(&self) -> BoxFuture<'static, ()>;
 

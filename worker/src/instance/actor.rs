@@ -91,6 +91,8 @@ pub(crate) struct Ground {
 pub(super) struct Loaded {
     /// The engine's processes.
     pub(super) tree: Vec<ProcessId>,
+    /// The engine's command line without secrets.
+    pub(super) command: Vec<String>,
     /// What the loaded model can do.
     pub(super) capabilities: Option<Capabilities>,
     /// Address of the engine, for people.
@@ -317,6 +319,7 @@ impl Core {
     pub(super) async fn loaded(&mut self, engine: Loaded) {
         let Loaded {
             tree,
+            command,
             capabilities,
             url,
             limits,
@@ -330,6 +333,7 @@ impl Core {
         self.enter_with(InstanceState::Ready, samples, |status| {
             status.progress = None;
             status.engine = tree;
+            status.launch_command = command;
             status.observed = observed;
             status.capabilities = capabilities;
             (status.target_inflight, status.queue_limit) = limits;

@@ -265,12 +265,14 @@ impl Loading<'_> {
         self.watch.progressed(Instant::now());
         let process = self.process.borrow_and_update().clone();
         if let Some(process) = process {
+            let command = process.command();
             let tree = beside(move || process.tree()).await;
             let reservations = &self.core.spec.reservations;
             let samples = self.core.ground.devices.started(reservations).await;
             let board = &self.core.ground.board;
             board.update_with(self.core.handle.id(), Urgency::Now, samples, |status| {
                 status.engine = tree;
+                status.launch_command = command;
             });
         }
     }

@@ -85,6 +85,7 @@ pub(super) async fn serve(core: &mut Core, engine: RunningEngine) -> End {
     core.tell_memory(&description.memory);
     let walked = Arc::clone(&process);
     let loaded = Loaded {
+        command: process.command(),
         tree: beside(move || walked.tree()).await,
         capabilities: description.capabilities,
         url: backend_url,

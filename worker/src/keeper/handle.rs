@@ -21,7 +21,7 @@ use std::{
 };
 
 use futures::future::{BoxFuture, FutureExt as _};
-use muster_proto::v1::ProcessId;
+use muster_proto::{secrets::redacted, v1::ProcessId};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{UnixStream, unix::OwnedWriteHalf},
@@ -68,6 +68,16 @@ pub(crate) struct EngineCommand {
     pub(crate) grace: Duration,
 }
 
+impl EngineCommand {
+    /// The engine's command line, its program first, without secrets.
+    fn shown(&self) -> Vec<String> {
+        let program = std::iter::once(self.program.as_os_str());
+        let words = program.chain(self.args.iter().map(OsString::as_os_str));
+        let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+        redacted(&words)
+    }
+}
+
 /// Why an engine was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
@@ -100,6 +110,8 @@ enum Wish {
 pub(crate) struct Kept {
     keeper: u32,
     grace: Duration,
+    /// As people may see it.
+    command: Vec<String>,
     wish: watch::Sender<Wish>,
     state: watch::Receiver<TreeState>,
     log: Arc<Log>,
@@ -181,6 +193,10 @@ impl EngineProcess for Kept {
         tree
     }
 
+    fn command(&self) -> Vec<String> {
+        self.command.clone()
+    }
+
     fn gone(&self) -> BoxFuture<'static, ()> {
         let mut state = self.state.clone();
         async move {
@@ -233,6 +249,7 @@ pub(crate) async fn start(
     let kept = Arc::new(Kept {
         keeper: child.id().unwrap_or_default(),
         grace: command.grace,
+        command: command.shown(),
         wish,
         state,
         log,

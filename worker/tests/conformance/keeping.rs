@@ -144,6 +144,23 @@ async fn the_worker_ends_the_tree_of_a_keeper_that_does_not_obey() {
 }
 
 #[tokio::test]
+async fn an_engine_is_known_with_its_command_line_but_not_its_secrets() {
+    let bench = Bench::new();
+    let mut command = command(&bench, "sleep 1000 & wait");
+    command
+        .args
+        .extend(["engine", "--api-key", "s3cret"].map(Into::into));
+    let kept = keeper::start(command, |_| ()).await.unwrap();
+    let shown = kept.command();
+    let words = ["/bin/sh", "-c", "sleep 1000 & wait", "engine", "--api-key", "***"];
+    assert_eq!(shown, words);
+    kept.kill();
+    timeout(PATIENCE, kept.gone())
+        .await
+        .expect("the tree does not go");
+}
+
+#[tokio::test]
 async fn what_cannot_be_started_is_told_apart() {
     let bench = Bench::new();
     let command = EngineCommand {

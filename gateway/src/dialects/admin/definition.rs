@@ -6,13 +6,11 @@ use std::collections::BTreeMap;
 use muster_core::runtime::Family;
 use muster_proto::{
     llamacpp, overrides,
+    secrets::{REDACTED, is_secret, redacted},
     settings::{SETTINGS, named as setting},
     v1::{Model, ModelSettings},
 };
 use serde_json::{Map, Value, json};
-
-/// Shown in place of a secret.
-const REDACTED: &str = "***";
 
 /// A model's definition, without settings of a single load.
 pub(super) fn definition(model: &Model) -> Map<String, Value> {
@@ -125,38 +123,6 @@ fn flag(words: &[String], names: &[&str]) -> Option<String> {
         Some((_, value)) => Some(value.to_owned()),
         None => words.get(place + 1).cloned(),
     }
-}
-
-/// A command line in which the values of secret flags are replaced.
-fn redacted(words: &[String]) -> Vec<String> {
-    let mut hide = false;
-    let show = |word: &String| {
-        if std::mem::take(&mut hide) {
-            return REDACTED.to_owned();
-        }
-        let (name, joined) = word
-            .split_once('=')
-            .map_or((word.as_str(), false), |(name, _)| (name, true));
-        match (name.starts_with('-') && is_secret(name), joined) {
-            (true, true) => format!("{name}={REDACTED}"),
-            (true, false) => {
-                hide = true;
-                word.clone()
-            }
-            (false, _) => word.clone(),
-        }
-    };
-    words.iter().map(show).collect()
-}
-
-/// Whether a name is that of a key or password, whose value is not shown (gateway/README.md, Runtime Admin API).
-fn is_secret(name: &str) -> bool {
-    const WORDS: [&str; 6] = ["api_key", "apikey", "token", "secret", "password", "credential"];
-    // Names of settings that count tokens.
-    const HARMLESS: [&str; 2] = ["tokens", "tokenizer"];
-    let name = name.trim_start_matches('-').replace('-', "_").to_lowercase();
-    let ends = name.ends_with("_key") || name == "key";
-    ends || WORDS.iter().any(|word| name.contains(word)) && !HARMLESS.iter().any(|word| name.contains(word))
 }
 
 fn word(text: &str) -> Option<&str> {

@@ -1,0 +1,99 @@
+//! Lemonade's clients of today: what they read beside seed 000's answers, with real engines.
+
+use std::time::Duration;
+
+use muster_tests::{Engine, Stack, eventually, http::client};
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The row of a model in Lemonade's health, as the holder of a key sees it, once it has what is wanted.
+async fn row(stack: &Stack, key: &str, model: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let looks = async || {
+        let request = client().get(format!("{}/api/v1/health", stack.http().base()));
+        let answer = request.bearer_auth(key).send().await;
+        let health: Value = answer.expect("it answers").json().await.expect("JSON");
+        let rows = health["all_models_loaded"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let found = rows.into_iter().find(|row| row["model_name"] == model);
+        found.filter(|row| wanted(row)).ok_or(health)
+    };
+    eventually("health shows the model as it is", LIMIT, looks)
+        .await
+        .0
+}
+
+/// What the kernel says that a process was started with.
+fn started_with(pid: &Value) -> Vec<String> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).expect("the process runs");
+    let words = line.split(|byte| *byte == 0);
+    let mut words: Vec<String> = words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    // Each word ends with a zero.
+    words.pop();
+    words
+}
+
+#[tokio::test]
+async fn health_shows_the_process_and_command_line_of_an_engine_without_its_secrets() {
+    let secret = "llamacpp_args = \"--hf-token s3cret\"\npinned = true";
+    let config = "[policy]\nmax_loaded_models = 2\n".to_owned()
+        + &Engine::Stub.model("stub", 1, "")
+        + &Engine::LlamaCpp.model("ours", 1, "")
+        + &Engine::LlamaServer.model("theirs", 1, secret);
+    for (model, pinned) in [("stub", false), ("ours", false), ("theirs", true)] {
+        let keys = ["--api-key", "user", "--admin-api-key", "admin"];
+        let stack = Stack::with(config.clone()).gateway_args(&keys).start().await;
+        let load = client()
+            .post(format!("{}/api/v1/load", stack.http().base()))
+            .json(&json!({"model_name": model}));
+        let answer = load.bearer_auth("admin").send().await.expect("it answers");
+        assert_eq!(answer.status(), 200, "{model}");
+        let known = |row: &Value| !row["pid"].is_null();
+        let shown = row(&stack, "admin", model, known).await;
+        assert_eq!(shown["pinned"], pinned, "{shown}");
+        let mut real = started_with(&shown["pid"]);
+        if let Some(place) = real.iter().position(|word| word == "s3cret") {
+            "***".clone_into(&mut real[place]);
+        }
+        assert_eq!(
+            real.contains(&"***".to_owned()),
+            model == "theirs",
+            "{model}: {real:?}"
+        );
+        // The program may be a script, which its interpreter runs.
+        let line = shown["launch_command"].as_array().expect("the command line");
+        assert!(
+            line.len() > 1 && json!(real[real.len() - line.len() + 1..]) == json!(line[1..]),
+            "{model}: {line:?} is not {real:?}"
+        );
+        let users = row(&stack, "user", model, known).await;
+        assert_eq!(users["launch_command"], Value::Null, "{model}");
+        assert_eq!(users["pid"], shown["pid"], "{model}");
+    }
+}
+
+#[tokio::test]
+async fn health_shows_who_works_and_streams_and_what_may_be_loaded() {
+    let config = "[policy]\nmax_loaded_models = 2\n".to_owned() + &Engine::Stub.model("m", 1, "");
+    let stack = Stack::with(config).start().await;
+    let mut stream = stack
+        .http()
+        .chat_stream("m", json!({"max_tokens": 1_000_000}))
+        .await;
+    assert!(stream.next().await.is_some());
+    let works = |row: &Value| row["is_busy"] == true && row["is_streaming"] == true;
+    row(&stack, "", "m", works).await;
+    drop(stream);
+    let rests = |row: &Value| row["is_busy"] == false && row["is_streaming"] == false;
+    row(&stack, "", "m", rests).await;
+    let health = stack.http().get("/api/v1/health").await.ok();
+    assert_eq!(
+        (&health["max_models"]["llm"], &health["max_models"]["image"]),
+        (&json!(2), &json!(2)),
+        "{health}"
+    );
+}
