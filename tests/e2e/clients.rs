@@ -76,7 +76,12 @@ async fn grpcurl_finds_its_way_by_reflection() {
     assert!(health.contains("SERVING"), "{health}");
 
     let services = grpcurl(&stack, true, &[], &["list"]).await;
-    let served = ["grpc.health.v1.Health", "muster.v1.Host", "muster.v1.Inference", "muster.v1.Uploads"];
+    let served = [
+        "grpc.health.v1.Health",
+        "muster.v1.Host",
+        "muster.v1.Inference",
+        "muster.v1.Uploads",
+    ];
     assert_eq!(services.lines().collect::<Vec<_>>(), served);
     let call = r#"{"model":"tiny","request":{"chat":{"messages":[{"role":"user","parts":[{"text":"hi"}]}]},"max_tokens":4}}"#;
     let generated = messages(&grpcurl(&stack, true, &["-d", call], &["muster.v1.Inference/Generate"]).await);

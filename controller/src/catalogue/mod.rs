@@ -526,11 +526,7 @@ impl Entry {
                     .details()
                     .and_then(Details::facts)
                     .map_or(0, |facts| facts.context);
-                let trained = u32::try_from(trained).unwrap_or(u32::MAX);
-                match trained {
-                    0 => llamacpp::default::CONTEXT,
-                    trained => trained.min(llamacpp::default::CONTEXT),
-                }
+                llamacpp::automatic_context(u32::try_from(trained).unwrap_or(u32::MAX))
             }
             given => given,
         }

@@ -192,6 +192,8 @@ pub(crate) fn summary(
         prompt_format: model.prompt_format,
         last_used: model.last_used,
         autoload: model.autoload,
+        pinned: model.pinned,
+        options_json: model.options_json,
         aliases,
         any_name,
         file: model.file,

@@ -16,6 +16,7 @@ use crate::{
     catalogue::Entry,
     config,
     convert::{self, stage, wish::Wish},
+    state::Pin as KeptPin,
 };
 
 /// Open `EnsureLoaded` streams.
@@ -195,18 +196,48 @@ impl Driver {
 
     /// Pins or unpins a model. Policy reads pins from the catalogue.
     pub(super) fn pin(&mut self, pin: Pin) {
-        if !self.catalogue.pin(&pin.model, pin.pinned) {
+        let already = self
+            .catalogue
+            .get(&pin.model)
+            .is_some_and(|entry| entry.model().pinned);
+        if !self.catalogue.pin(&pin.model, pin.pin.pins()) {
             // A caller that has left is no failure, here and below.
             drop(pin.reply.send(None));
             return;
         }
-        self.pins.insert(pin.model.clone(), pin.pinned);
+        // Whoever pinned it for good meant longer than that.
+        if pin.pin != KeptPin::WHILE_LOADED || !already {
+            self.pins.insert(pin.model.clone(), pin.pin);
+        }
         let saving = self.writer.pins(&self.pins);
         self.models_changed([pin.model.clone()]);
         drop(
             pin.reply
                 .send(self.model(&pin.model).map(|model| (model, saving))),
         );
+    }
+
+    /// Takes pins away that were for as long as a model is loaded.
+    pub(super) fn loosen_pins(&mut self) {
+        if !self.fleet.settled() {
+            return;
+        }
+        let gone = |id: &&String| {
+            let loose = self.pins.get(*id) == Some(&KeptPin::WHILE_LOADED);
+            let view = loose.then(|| self.fleet.model(id));
+            view.is_some_and(|view| {
+                view.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)))
+            })
+        };
+        let gone: Vec<String> = self.changed_models.iter().filter(gone).cloned().collect();
+        for id in &gone {
+            self.pins.remove(id);
+            self.catalogue.pin(id, false);
+        }
+        if !gone.is_empty() {
+            drop(self.writer.pins(&self.pins));
+            self.models_changed(gone);
+        }
     }
 
     /// Answers a call with policy's reply.

@@ -340,10 +340,10 @@ impl Handle {
     ///
     /// # Errors
     /// The model is unknown, the pin cannot be written, or the controller is overloaded or ends.
-    pub(crate) async fn pin(&self, model: String, pinned: bool) -> Result<v1::Model, Status> {
+    pub(crate) async fn pin(&self, model: String, pin: crate::state::Pin) -> Result<v1::Model, Status> {
         let (reply, receiver) = oneshot::channel();
         let unknown = unknown_model(&model);
-        self.ask(Ask::Pin(Pin { model, pinned, reply }))?;
+        self.ask(Ask::Pin(Pin { model, pin, reply }))?;
         let (model, saving) = receiver
             .await
             .map_err(|_| stopping())?

@@ -183,8 +183,8 @@ pub(crate) struct Removed {
 pub(crate) struct Pin {
     /// Id of the model.
     pub(crate) model: String,
-    /// True to pin, false to unpin.
-    pub(crate) pinned: bool,
+    /// What is said of it.
+    pub(crate) pin: crate::state::Pin,
     /// Receives the model afterwards and when that is on disk; none if there is no such model.
     pub(crate) reply: oneshot::Sender<Option<(v1::Model, Saving)>>,
 }

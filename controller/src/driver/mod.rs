@@ -245,7 +245,7 @@ impl Driver {
         registrations::restore(&mut catalogue, &own, &config, writer.path());
         for (model, pinned) in &pins {
             // A model that left the catalogue may come back.
-            catalogue.pin(model, *pinned);
+            catalogue.pin(model, pinned.pins());
         }
         let sessions = Sessions::new(config.timing.command_wait);
         let (lanes, inbox) = handle::lanes();
@@ -459,6 +459,7 @@ impl Driver {
             self.used_told = now;
             self.tell_use();
         }
+        self.loosen_pins();
         self.refresh_summaries();
         self.routes.commit();
     }

@@ -234,7 +234,7 @@ impl Driver {
         let checkpoint = model.hub.clone();
         self.catalogue.insert(model);
         if let Some(pinned) = self.pins.get(&id) {
-            self.catalogue.pin(&id, *pinned);
+            self.catalogue.pin(&id, pinned.pins());
         }
         if let Some(options) = self.own.options.get(&id) {
             let json = serde_json::Value::Object(options.clone()).to_string();

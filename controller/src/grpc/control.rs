@@ -24,6 +24,7 @@ use crate::{
     },
     reload, replace,
     routes::{Step, Subscription},
+    state::Pin,
 };
 
 /// Largest number of places in an explanation if the caller sets none.
@@ -209,8 +210,13 @@ impl Control for ControlService {
         &self,
         request: Request<v1::PinModelRequest>,
     ) -> Result<Response<v1::PinModelResponse>, Status> {
-        let id = named(request.into_inner().model, "model")?;
-        let model = Some(self.handle.pin(id, true).await?);
+        let v1::PinModelRequest { model, while_loaded } = request.into_inner();
+        let pin = if while_loaded {
+            Pin::WHILE_LOADED
+        } else {
+            Pin::Always(true)
+        };
+        let model = Some(self.handle.pin(named(model, "model")?, pin).await?);
         Ok(Response::new(v1::PinModelResponse { model }))
     }
 
@@ -219,7 +225,7 @@ impl Control for ControlService {
         request: Request<v1::UnpinModelRequest>,
     ) -> Result<Response<v1::UnpinModelResponse>, Status> {
         let id = named(request.into_inner().model, "model")?;
-        let model = Some(self.handle.pin(id, false).await?);
+        let model = Some(self.handle.pin(id, Pin::Always(false)).await?);
         Ok(Response::new(v1::UnpinModelResponse { model }))
     }
 

@@ -79,10 +79,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::state::{Own, Pins};
+    use crate::state::{Own, Pin, Pins};
 
     fn pins(id: &str) -> Pins {
-        Pins::from([(id.to_owned(), true)])
+        Pins::from([(id.to_owned(), Pin::Always(true))])
     }
 
     fn own(alias: &str) -> Own {

@@ -33,7 +33,7 @@ use std::{
 
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use muster_proto::{disk::no_room, private::PrivateDir};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub(crate) use own::{Own, Registration};
 pub(crate) use roster::{Expiry, Roster};
@@ -41,8 +41,39 @@ pub(crate) use writer::{Saving, Writer};
 
 use crate::estimate::Observed;
 
-/// Operators' pins (true) and unpins (false), by model id.
-pub(crate) type Pins = BTreeMap<String, bool>;
+/// Operators' pins, by model id.
+pub(crate) type Pins = BTreeMap<String, Pin>;
+
+/// What an operator said of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Pin {
+    /// It is pinned, or not, until somebody says otherwise.
+    Always(bool),
+    /// It is pinned until it is unloaded.
+    Until(Until),
+}
+
+/// How long a pin counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Until {
+    /// It goes with the model.
+    Unloaded,
+}
+
+impl Pin {
+    /// A pin that goes with the model.
+    pub(crate) const WHILE_LOADED: Self = Self::Until(Until::Unloaded);
+
+    /// Whether the model is pinned.
+    pub(crate) const fn pins(self) -> bool {
+        match self {
+            Self::Always(pinned) => pinned,
+            Self::Until(Until::Unloaded) => true,
+        }
+    }
+}
 
 /// The locked state directory.
 #[derive(Debug)]

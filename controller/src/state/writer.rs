@@ -307,9 +307,9 @@ mod tests {
             Roster::default(),
             &Life::default(),
         );
-        let one = Pins::from([("a".to_owned(), true)]);
+        let one = Pins::from([("a".to_owned(), crate::state::Pin::Always(true))]);
         writer.pins(&one).done().await.unwrap();
-        let two = Pins::from([("a".to_owned(), false)]);
+        let two = Pins::from([("a".to_owned(), crate::state::Pin::Always(false))]);
         let (overtaken, last) = (writer.pins(&one), writer.pins(&two));
         last.done().await.unwrap();
         overtaken.done().await.unwrap();
@@ -328,7 +328,7 @@ mod tests {
         );
         let mut troubles = writer.troubles();
         std::fs::remove_dir_all(&path).unwrap();
-        let pins = Pins::from([("a".to_owned(), true)]);
+        let pins = Pins::from([("a".to_owned(), crate::state::Pin::Always(true))]);
         let failed = writer.pins(&pins).done().await.unwrap_err().unwrap();
         assert!(failed.to_string().contains("pins.json"), "{failed}");
         writer.epoch(7);

@@ -382,7 +382,10 @@ async fn what_users_made_outlives_restarts() {
         client.load("mine").await.unwrap().status(),
         v1::ModelStatus::Loaded
     );
-    let pin = v1::PinModelRequest { model: "mine".into() };
+    let pin = v1::PinModelRequest {
+        model: "mine".into(),
+        while_loaded: false,
+    };
     let pinned = client.0.pin_model(pin).await.unwrap().into_inner().model.unwrap();
     assert!(pinned.id == "user.mine" && pinned.pinned);
     let by_alias = v1::SetModelOptionsRequest {

@@ -1,5 +1,7 @@
 //! Pins: kept over restarts, stronger than the configuration, and heeded by policy. Idle times: shown, and over one day.
 
+use std::time::Duration;
+
 use muster_core::{Code, Error};
 use muster_proto::{StatusExt as _, v1};
 
@@ -8,7 +10,13 @@ use crate::{Client, Rig, TWO_MODELS, worker::Worker};
 async fn pin(client: &mut Client, model: &str, pinned: bool) -> Result<v1::Model, tonic::Status> {
     let model = model.to_owned();
     let shown = if pinned {
-        let answer = client.0.pin_model(v1::PinModelRequest { model }).await?;
+        let answer = client
+            .0
+            .pin_model(v1::PinModelRequest {
+                model,
+                while_loaded: false,
+            })
+            .await?;
         answer.into_inner().model
     } else {
         let answer = client.0.unpin_model(v1::UnpinModelRequest { model }).await?;
@@ -62,6 +70,48 @@ async fn a_model_pinned_while_loaded_is_not_evicted_until_it_is_unpinned() {
     assert_eq!(worker.count("set"), 2);
     client.ensure("b").await.ready().await;
     assert_eq!(client.model("a").await.status(), v1::ModelStatus::Unloaded);
+}
+
+/// Lemonade's `load` with `pinned`: the pin goes with the model, also if the controller was restarted meanwhile.
+#[tokio::test]
+async fn a_pin_for_as_long_as_a_model_is_loaded_goes_when_it_is_unloaded() {
+    let mut rig = Rig::start(TWO_MODELS).await;
+    let mut worker = Worker::new("w");
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    client.load("a").await.unwrap();
+    let while_loaded = |model: &str| v1::PinModelRequest {
+        model: model.into(),
+        while_loaded: true,
+    };
+    let shown = client.0.pin_model(while_loaded("a")).await.unwrap();
+    assert!(shown.into_inner().model.unwrap().pinned);
+    let refused = client.ensure("b").await.failed().await;
+    assert_eq!(refused.code, Code::SlotsPinned);
+
+    rig.restart().await;
+    worker.join(&rig.address()).await;
+    let mut client = rig.client().await;
+    assert!(client.model("a").await.pinned);
+    client.unload("a", false).await.unwrap();
+    assert!(!client.model("a").await.pinned);
+    let kept = || std::fs::read_to_string(rig.path("state/pins.json")).unwrap();
+    let gone = async {
+        while kept().contains("\"a\"") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(30), gone).await;
+    gone.expect("the pin is gone from the disk too");
+    client.ensure("b").await.ready().await;
+
+    // One that is not loaded has nothing to be pinned for; one that is pinned for good stays so.
+    client.0.pin_model(while_loaded("a")).await.unwrap();
+    assert!(!client.model("a").await.pinned);
+    pin(&mut client, "b", true).await.unwrap();
+    client.0.pin_model(while_loaded("b")).await.unwrap();
+    client.unload("b", false).await.unwrap();
+    assert!(client.model("b").await.pinned);
 }
 
 #[tokio::test]

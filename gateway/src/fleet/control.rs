@@ -29,6 +29,14 @@ pub(crate) struct LoadDone {
     pub(crate) evicted: Vec<String>,
 }
 
+/// Whether policy may evict a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pin {
+    Not,
+    WhileLoaded,
+    Always,
+}
+
 impl Control {
     pub(super) fn new(channel: Channel) -> Self {
         let client = ControlClient::new(channel)
@@ -136,14 +144,16 @@ impl Control {
     ///
     /// # Errors
     /// `unknown_model`.
-    pub(crate) async fn pin(mut self, id: &str, pinned: bool) -> Result<Model, Error> {
+    pub(crate) async fn pin(mut self, id: &str, pin: Pin) -> Result<Model, Error> {
         nameable(id)?;
         let model = id.to_owned();
-        let answer = if pinned {
-            let answer = self.0.pin_model(PinModelRequest { model }).await;
+        let answer = if pin == Pin::Not {
+            let answer = self.0.unpin_model(UnpinModelRequest { model }).await;
             answer.map(|answer| answer.into_inner().model)
         } else {
-            let answer = self.0.unpin_model(UnpinModelRequest { model }).await;
+            let while_loaded = pin == Pin::WhileLoaded;
+            let request = PinModelRequest { model, while_loaded };
+            let answer = self.0.pin_model(request).await;
             answer.map(|answer| answer.into_inner().model)
         };
         shown(answer.map_err(|status| error(&status))?)

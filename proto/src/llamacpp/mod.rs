@@ -192,6 +192,16 @@ pub fn of_each(all: u32, settings: &ModelSettings) -> u32 {
     (all / sequences).max(1).next_multiple_of(BLOCK)
 }
 
+/// Number of tokens of context where nobody says one, for a model that was trained with `trained` (0 = not known).
+#[must_use]
+pub const fn automatic_context(trained: u32) -> u32 {
+    if trained == 0 || trained > default::CONTEXT {
+        default::CONTEXT
+    } else {
+        trained
+    }
+}
+
 /// Whether a key of a load's settings says the context.
 #[must_use]
 pub fn is_context(key: &str) -> bool {

@@ -13,6 +13,7 @@ use crate::driver::{
     handle::{Ensure, RunningCall, Word},
     inbox::{Ask, Order, Pin, Query},
 };
+use crate::state::Pin as KeptPin;
 
 /// A gateway's stream as the gateway sees it.
 pub(in crate::driver) struct Stream {
@@ -125,7 +126,7 @@ impl Rig {
         let (reply, _) = oneshot::channel();
         let pin = Pin {
             model: model.to_string(),
-            pinned,
+            pin: KeptPin::Always(pinned),
             reply,
         };
         self.ask(Ask::Pin(pin)).await;

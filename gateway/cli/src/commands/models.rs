@@ -102,7 +102,14 @@ pub(crate) async fn running(controller: &Controller, output: Output) -> Result<(
 /// Keeps a model from being evicted.
 pub(crate) async fn pin(controller: &Controller, output: Output, model: String) -> Result<(), Failure> {
     let mut client = controller.connect().await?;
-    let response = answer(client.pin_model(PinModelRequest { model }).await)?;
+    let response = answer(
+        client
+            .pin_model(PinModelRequest {
+                model,
+                while_loaded: false,
+            })
+            .await,
+    )?;
     if output.is_json() {
         return output.message("PinModelResponse", &response);
     }

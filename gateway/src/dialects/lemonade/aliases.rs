@@ -65,6 +65,7 @@ async fn set(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Resp
         status: SUCCESS,
         alias: alias.clone(),
         model_name: model.clone(),
+        target: model.clone(),
     };
     let set = app
         .dispatcher

@@ -77,6 +77,8 @@ pub(super) struct AliasSet {
     pub(super) alias: String,
     /// Id in the catalogue.
     pub(super) model_name: String,
+    /// The same as `model_name`, as Lemonade calls it.
+    pub(super) target: String,
 }
 
 /// An alias was deleted.

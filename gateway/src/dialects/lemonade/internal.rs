@@ -14,6 +14,7 @@ use super::{
     requests::{LevelBody, PinBody, SetBody},
 };
 use crate::{
+    fleet::control::Pin,
     translate::{
         object::{self, Object},
         read::Fields as _,
@@ -99,7 +100,8 @@ async fn pin(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Resp
         model_name: name,
         pinned,
     } = PinBody::body(&request.body)?;
-    let model = app.dispatcher.fleet.control().pin(&name, pinned).await;
+    let pin = if pinned { Pin::Always } else { Pin::Not };
+    let model = app.dispatcher.fleet.control().pin(&name, pin).await;
     let model = model.map_err(super::load::not_found)?;
     let answer = Pinned {
         status: SUCCESS,

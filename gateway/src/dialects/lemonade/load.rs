@@ -16,9 +16,10 @@ use serde_json::{Map, Value};
 use super::{
     answers::{Done, SUCCESS},
     options,
-    requests::{LoadBody, UnloadBody},
+    requests::{AnyBackend, LoadBody, UnloadBody},
 };
 use crate::{
+    fleet::control::Pin,
     translate::{
         object::{self, Object},
         read::{Fields as _, Int},
@@ -74,11 +75,8 @@ impl LoadCall {
         let args = load.llamacpp_args;
         options.extend(args.map(|args| ("llamacpp_args".to_owned(), args.into())));
         let mut saved = options.clone();
-        let device = load
-            .llamacpp_backend
-            .as_ref()
-            .map_or("", |backend| backend.device);
-        let backend = load.llamacpp_backend;
+        let backend = load.llamacpp_backend.and_then(|AnyBackend(backend)| backend);
+        let device = backend.as_ref().map_or("", |backend| backend.device);
         saved.extend(backend.map(|backend| ("llamacpp_backend".to_owned(), backend.name.into())));
         Ok(Self {
             save: (load.save_options == Some(true)).then_some(saved),
@@ -151,7 +149,8 @@ impl LoadCall {
         })?;
         fleet.shows_loaded(&model.id).await;
         if let Some(pinned) = self.pinned {
-            fleet.control().pin(&model.id, pinned).await?;
+            let pin = if pinned { Pin::WhileLoaded } else { Pin::Not };
+            fleet.control().pin(&model.id, pin).await?;
         }
         if let Some(save) = self.save {
             let saved = Value::Object(options::merged(&model, save)).to_string();

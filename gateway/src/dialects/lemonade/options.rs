@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// Reads the changes and `dry_run`. Null removes an option, and so does the automatic context size.
+/// Reads the changes and `dry_run`. Null removes an option, and so do the automatic context size and an empty text.
 fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), Error> {
     let mut body = Object::body(object::text(body)?)?;
     let OptionsBody {
@@ -46,11 +46,18 @@ fn changes(body: &[u8]) -> Result<(Map<String, Value>, bool), Error> {
     if let Some(key) = body.first() {
         return Err(object::invalid(key, "is no option that can be saved"));
     }
-    let automatic = |size| if size == json!(-1) { Value::Null } else { size };
+    // What `effective` shows where nothing is set.
+    let nothing = |value| {
+        if value == json!(-1) || value == json!("") {
+            Value::Null
+        } else {
+            value
+        }
+    };
     let given = [
-        ("ctx_size", ctx_size.0.map(automatic)),
-        ("llamacpp_backend", llamacpp_backend.0),
-        ("llamacpp_args", llamacpp_args.0),
+        ("ctx_size", ctx_size.0.map(nothing)),
+        ("llamacpp_backend", llamacpp_backend.0.map(nothing)),
+        ("llamacpp_args", llamacpp_args.0.map(nothing)),
     ];
     let given = given
         .into_iter()
@@ -132,7 +139,7 @@ fn view(model: &Model, options: Map<String, Value>, effective: &ModelSettings) -
     }
 }
 
-/// The context size after a load; none if it is automatic and no loaded instance tells it.
+/// The context size after a load; none if it is automatic, and neither a loaded instance nor llama.cpp's rule tells it.
 fn resolved(model: &Model, effective: &ModelSettings) -> Option<u32> {
     if effective.ctx_size > 0 {
         return Some(effective.ctx_size);
@@ -146,7 +153,12 @@ fn resolved(model: &Model, effective: &ModelSettings) -> Option<u32> {
         spec.is_some_and(|settings| settings.ctx_size == 0)
     });
     let lengths = automatic.filter_map(|status| Some(status.capabilities.as_ref()?.context_length));
-    lengths.into_iter().find(|length| *length > 0)
+    let known = lengths.into_iter().find(|length| *length > 0);
+    known.or_else(|| {
+        let trained = model.file.as_ref().map_or(0, |file| file.train_context_length);
+        let llama = Family::of(&model.runtime).is_llama_cpp();
+        llama.then(|| llamacpp::of_each(llamacpp::automatic_context(trained), effective))
+    })
 }
 
 pub(super) fn routes() -> Vec<Route> {

@@ -18,12 +18,12 @@ body! {
         model_name | model: ModelName,
         /// Context size in tokens; -1 = not given.
         ctx_size: Option<Int<-1>>,
-        /// Backend of llama.cpp: `vulkan`, `rocm`, `metal`, `cuda` or `cpu`. Only for llama.cpp's models.
-        llamacpp_backend: Option<Backend>,
+        /// Backend of llama.cpp: `vulkan`, `rocm`, `metal`, `cuda` or `cpu`; empty = any. Only for llama.cpp's models.
+        llamacpp_backend: Option<AnyBackend>,
         /// Arguments for llama.cpp, except those that Muster sets itself (`-m`, `--port`, `--ctx-size`, `-ngl`, …). Only for llama.cpp's
         /// models.
         llamacpp_args: Option<String>,
-        /// true = policy never evicts the model; false = it may. This stays after the model is unloaded.
+        /// true = policy does not evict the model until it is unloaded; false = it may.
         pinned: Option<bool>,
         /// Save these settings for later loads as well, as `models/{id}/options` does.
         save_options: Option<bool>,
@@ -88,11 +88,11 @@ body! {
     /// Options to save for a model's loads; null removes one.
     #[example {"ctx_size": 8192, "llamacpp_backend": "vulkan"}]
     pub(super) struct OptionsBody as LemonadeOptions {
-        /// Context size in tokens; -1 = save none.
+        /// Context size in tokens; -1 removes it.
         ctx_size: Kept<Int<-1>>,
-        /// Backend of llama.cpp, as in `load`.
+        /// Backend of llama.cpp, as in `load`; empty removes it.
         llamacpp_backend: Kept<String>,
-        /// Arguments for llama.cpp, as in `load`.
+        /// Arguments for llama.cpp, as in `load`; empty removes them.
         llamacpp_args: Kept<String>,
         /// Only check the options, save nothing.
         dry_run: Option<bool>,
@@ -191,6 +191,23 @@ impl Read<'_> for Backend {
             let names = BACKENDS.map(|(name, _)| name).join(", ");
             field.wrong(format_args!("must be one of {names}, not `{name}`"))
         })
+    }
+
+    fn schema() -> RefOr<Schema> {
+        String::schema()
+    }
+}
+
+/// A backend, or none: an empty text.
+#[derive(Debug)]
+pub(super) struct AnyBackend(pub(super) Option<Backend>);
+
+impl Read<'_> for AnyBackend {
+    fn read(field: &Field<'_>) -> Result<Self, Error> {
+        if field.string()?.is_empty() {
+            return Ok(Self(None));
+        }
+        Backend::read(field).map(|backend| Self(Some(backend)))
     }
 
     fn schema() -> RefOr<Schema> {

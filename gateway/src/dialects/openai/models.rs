@@ -6,6 +6,7 @@ use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_proto::v1::{Model as WireModel, ModelSummary};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::listing::{Short, Standing};
@@ -54,6 +55,10 @@ pub(in crate::dialects) struct Model {
     max_context_window: Option<u32>,
     /// Further names of the model.
     aliases: Vec<String>,
+    /// Whether it is never evicted.
+    pinned: bool,
+    /// Options saved for its loads; those that are not saved are absent.
+    recipe_options: Map<String, Value>,
     /// llama.cpp's name for labels.
     tags: Vec<String>,
     /// llama.cpp's description; only while the model is loaded.
@@ -224,6 +229,8 @@ pub(in crate::dialects) fn model(table: &Table, summary: &ModelSummary) -> Model
         tags: labels.clone(),
         labels,
         aliases: summary.aliases.clone(),
+        pinned: summary.pinned,
+        recipe_options: serde_json::from_str(&summary.options_json).unwrap_or_default(),
         context_length: Some(summary.ctx_size).filter(|length| *length > 0),
         max_context_window: capabilities
             .map(|can| can.train_context_length)

@@ -1,6 +1,6 @@
 //! Saved options, shown and changed.
 
-use muster_proto::v1::{Capabilities, Instance, InstanceSpec, InstanceStatus};
+use muster_proto::v1::{Capabilities, FileFacts, Instance, InstanceSpec, InstanceStatus};
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn a_preview_shows_what_would_be_and_checks_what_saving_checks() {
 }
 
 #[test]
-fn an_automatic_context_is_what_is_loaded_so_or_not_known() {
+fn an_automatic_context_is_what_is_loaded_so_or_what_llama_cpp_would_take() {
     let automatic = |ctx_size| Model {
         settings: Some(ModelSettings::default()),
         instances: vec![Instance {
@@ -126,4 +126,37 @@ fn an_automatic_context_is_what_is_loaded_so_or_not_known() {
     assert_eq!(shown(&automatic(0)).resolved_ctx_size, Some(4096));
     assert_eq!(shown(&automatic(512)).resolved_ctx_size, None);
     assert_eq!(shown(&Model::default()).resolved_ctx_size, None);
+    let cold = |train_context_length| Model {
+        runtime: "llama_cpp".into(),
+        file: Some(FileFacts {
+            train_context_length,
+            ..FileFacts::default()
+        }),
+        ..Model::default()
+    };
+    assert_eq!(shown(&cold(512)).resolved_ctx_size, Some(512));
+    assert_eq!(
+        shown(&cold(1 << 20)).resolved_ctx_size,
+        Some(llamacpp::default::CONTEXT)
+    );
+}
+
+#[test]
+fn what_is_effective_can_be_sent_back_and_changes_nothing() {
+    let model = Model {
+        id: "m".into(),
+        runtime: "llama_cpp".into(),
+        options_json: r#"{"ctx_size":8192}"#.into(),
+        settings: Some(ModelSettings {
+            ctx_size: 8192,
+            ..ModelSettings::default()
+        }),
+        definition: Some(ModelSettings::default()),
+        ..Model::default()
+    };
+    let effective = json(shown(&model))["effective"].clone();
+    let again = merged(&model, change(&effective).unwrap());
+    assert_eq!(Value::Object(again), json!({"ctx_size": 8192}));
+    let cleared = json!({"ctx_size": -1, "llamacpp_args": "", "llamacpp_backend": ""});
+    assert_eq!(merged(&model, change(&cleared).unwrap()).len(), 0);
 }
