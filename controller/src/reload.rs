@@ -11,17 +11,18 @@ use std::{
 
 use muster_core::{Code, Error};
 use muster_proto::{StatusExt as _, v1};
-use tokio::time::sleep;
+use serde_json::{Map, Value};
+use tokio::{sync::Mutex, time::sleep};
 
 use crate::{
     aside::aside,
-    config::Sources,
+    config::{Config, ConfigError, Sources},
     driver::{
         handle::Handle,
         inbox::{Models, Query},
     },
     replace,
-    state::StateDir,
+    state::{StateDir, StateError},
 };
 
 /// How often the files are looked at, and models that could be loaded anew.
@@ -52,10 +53,44 @@ pub(crate) async fn reload(handle: &Handle, sources: Sources) -> Result<v1::Relo
     }
 }
 
+/// Changes settings over the configuration, keeps them, and has them taken over; without changes only shows those in force.
+///
+/// # Errors
+/// `invalid_request`: a key that is none. `invalid_configuration`: a value that is wrong. Then nothing changes. Or the disk refuses.
+pub(crate) async fn adjust(
+    handle: &Handle,
+    state: Arc<StateDir>,
+    changes: Map<String, Value>,
+) -> Result<Map<String, Value>, Error> {
+    /// One after the other: each changes what the one before has left.
+    static TURN: Mutex<()> = Mutex::const_new(());
+    let _turn = TURN.lock().await;
+    let sources = handle.sources();
+    let changed = !changes.is_empty();
+    let read: Result<Result<Config, Error>, _> = aside(move || {
+        let wrong = |error: ConfigError| Code::InvalidConfiguration.error(error.to_string());
+        let adjusted = sources.adjusted().map_err(wrong)?.changed(&changes)?;
+        let config = sources.load_with(&adjusted).map_err(wrong)?;
+        if changed {
+            let unwritten = |error: StateError| Code::Internal.error(error.to_string());
+            state.save_adjustments(&adjusted).map_err(unwritten)?;
+        }
+        Ok(config)
+    })
+    .await;
+    let config = read.map_err(|error| Code::Internal.error(error.to_string()))??;
+    let shown = config.adjustable();
+    if changed {
+        let taken = handle.models(|reply| Models::Reload(Box::new(config), reply));
+        taken.await?;
+    }
+    Ok(shown)
+}
+
 /// Watches the files until the controller ends.
 pub(crate) async fn watch(handle: Handle, sources: Sources, state: Arc<StateDir>) {
     let own = state.own_files();
-    let mut config = Watched::new(sources.files().to_vec()).await;
+    let mut config = Watched::new(sources.files().cloned().collect()).await;
     let mut users = Watched::new(own).await;
     let stop = handle.stop();
     while tokio::select! {

@@ -3,7 +3,7 @@
 //! Start: configuration → state directory → epoch written → driver → services. End: not serving → the driver stops (it releases and unloads
 //! nothing, so the fleet goes on) → streams end → connections close → state is written.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use muster_proto::{
     DESCRIPTORS, MAX_MESSAGE_BYTES,
@@ -24,11 +24,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    config::Config,
+    config::{Config, ConfigError},
     driver::{Driver, Start, handle::Handle},
     grpc::{ControlService, FleetService, ModelsService},
     reload,
-    state::StateError,
+    state::{ADJUSTMENTS, StateDir, StateError},
 };
 
 /// The services that a controller offers, each to callers that may use it.
@@ -74,6 +74,9 @@ pub enum ServerError {
     /// The state directory cannot be used.
     #[error("the state directory cannot be used")]
     State(#[from] StateError),
+    /// The configuration changed since it was read, or what was adjusted does not fit it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// gRPC reflection could not be set up.
     #[error("reflection cannot be served")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -98,6 +101,8 @@ impl Controller {
         let operators = doors.operators.as_ref().map(|door| door.address().clone());
         let life = Life::default();
         let stop = CancellationToken::new();
+        let sources = config.sources.adjusted_by(state_dir.join(ADJUSTMENTS));
+        let config = sources.load()?;
         let start = Start::read(config, state_dir, stop.clone(), life.clone())?;
         tracing::info!(%address, operators = ?operators.as_ref().map(ToString::to_string), epoch = start.epoch, workers_expected = start.expected.len(), models = start.config.models.len(), "controller starts");
         let tasks = TaskTracker::new();
@@ -112,11 +117,18 @@ impl Controller {
         );
         tokio::spawn(
             life.part("reload")
-                .run(reload::watch(handle.clone(), sources, disk)),
+                .run(reload::watch(handle.clone(), sources, Arc::clone(&disk))),
         );
         let mut servers = JoinSet::new();
         for door in [Some(doors.parts), doors.operators].into_iter().flatten() {
-            servers.spawn(serve(door, handle.clone(), &health, tasks.clone(), stop.clone())?);
+            servers.spawn(serve(
+                door,
+                handle.clone(),
+                &disk,
+                &health,
+                tasks.clone(),
+                stop.clone(),
+            )?);
         }
         Ok(Self {
             address,
@@ -233,6 +245,7 @@ async fn all_served(servers: &mut JoinSet<Served>) -> Result<(), ServerError> {
 fn serve(
     door: Door,
     handle: Handle,
+    disk: &Arc<StateDir>,
     health: &HealthReporter,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -247,7 +260,7 @@ fn serve(
     };
     let (v1, v1alpha) = (reflection().build_v1()?, reflection().build_v1alpha()?);
     let health_service = tonic_health::server::HealthService::from_health_reporter(health.clone());
-    let control = ControlServer::new(ControlService::new(handle.clone()))
+    let control = ControlServer::new(ControlService::new(handle.clone(), Arc::clone(disk)))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let models = ModelsServer::new(ModelsService::new(handle.clone(), tasks.clone()))

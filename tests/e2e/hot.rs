@@ -3,9 +3,9 @@
 use std::{fs, process::Command, time::Duration};
 
 use muster_proto::v1::{ModelStatus, ReloadRequest};
-use muster_tests::{Engine, Role, Stack, eventually, processes};
+use muster_tests::{Engine, Role, Stack, engines::test_model, eventually, processes};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{clients::run, policy::Events};
 
@@ -193,4 +193,65 @@ async fn users_files_may_be_edited_too() {
     stack.http().chat("mine", json!({})).await.ok();
     write("{}");
     listed(&stack, &["m"]).await;
+}
+
+/// Lemonade's `/internal/set`: taken over at once, kept over a restart, and all or none.
+#[tokio::test]
+async fn settings_of_the_fleet_are_set_while_it_runs_and_kept() {
+    let folders = tempfile::tempdir().unwrap();
+    fs::create_dir(folders.path().join("mine")).unwrap();
+    fs::copy(test_model("tiny-chat"), folders.path().join("mine/found.gguf")).unwrap();
+    let config = format!("[catalogue]\nallowed_models_dirs = [{:?}]\n", folders.path());
+    let llama = Engine::LlamaCpp.serving(&test_model("tiny-chat"), "m", 1, "");
+    let mut stack = Stack::with(config + &llama + &stub("a", "") + &stub("b", ""))
+        .start()
+        .await;
+    let set = async |stack: &Stack, body: Value| stack.http().post("/internal/set", &body).await;
+    let shown = async |stack: &Stack| stack.http().get("/internal/config").await.ok();
+    assert_eq!(shown(&stack).await["max_loaded_models"], 1);
+    stack.http().chat("a", json!({"max_tokens": 1})).await.ok();
+    let mine = folders.path().join("mine");
+    let all =
+        json!({"max_loaded_models": 2, "ctx_size": 96, "llamacpp_args": "-b 64", "extra_models_dir": mine});
+    let answer = set(&stack, all).await.ok();
+    assert_eq!(answer["updated"]["max_loaded_models"], 2, "{answer}");
+    listed(&stack, &["a", "b", "found", "m"]).await;
+    stack.http().chat("b", json!({"max_tokens": 1})).await.ok();
+    stack.model_is("a", ModelStatus::Loaded, LIMIT).await;
+
+    for (wrong, names) in [
+        (json!({"max_loaded_models": 0}), "max_loaded_models"),
+        (json!({"llamacpp_args": "--log-file /tmp/x"}), "llamacpp_args"),
+        (json!({"extra_models_dir": "/etc"}), "extra_models_dir"),
+        (json!({"ctx_size": 128, "port": 1}), "port"),
+    ] {
+        let refused = set(&stack, wrong).await;
+        assert!(
+            refused.status == 400 && refused.text.contains(names),
+            "{}",
+            refused.text
+        );
+    }
+    stack.kill(Role::Controller);
+    stack.start_process(Role::Controller).await;
+    let probe = async || match stack.http().get("/internal/config").await {
+        reply if reply.status == 200 => Ok(reply.ok()),
+        reply => Err(reply.text),
+    };
+    let (kept, _) = eventually("the settings after a restart", LIMIT, probe).await;
+    assert_eq!(
+        (&kept["max_loaded_models"], &kept["ctx_size"]),
+        (&json!(2), &json!(96)),
+        "{kept}"
+    );
+    let answer = stack.http().chat("m", json!({"max_tokens": 1})).await.ok();
+    assert!(answer["usage"].is_object());
+    let loaded = stack.model_is("m", ModelStatus::Loaded, LIMIT).await;
+    assert_eq!(loaded.settings.unwrap().ctx_size, 96);
+
+    set(&stack, json!({"ctx_size": null, "extra_models_dir": null}))
+        .await
+        .ok();
+    listed(&stack, &["a", "b", "m"]).await;
+    assert_eq!(shown(&stack).await["ctx_size"], -1);
 }

@@ -10,6 +10,7 @@
 //!
 //! Architecture invariant: only this module sees TOML values, and it does not look at the fleet.
 
+mod adjust;
 mod args;
 mod classes;
 mod defaults;
@@ -33,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use adjust::Adjustments;
 pub use args::{LimitsArg, Options};
 pub use defaults::Defaults;
 pub(crate) use defaults::backend;
@@ -77,13 +79,22 @@ pub struct Sources {
     files: Vec<PathBuf>,
     limits: Option<LimitsArg>,
     defaults: Defaults,
+    /// Where adjustments are, which stand over all of it.
+    adjustments: Option<PathBuf>,
 }
 
 impl Sources {
-    /// The files, later ones over former ones.
-    #[must_use]
-    pub fn files(&self) -> &[PathBuf] {
-        &self.files
+    /// All files that are read.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().chain(&self.adjustments)
+    }
+
+    /// With a file of [`Adjustments`], which need not be there.
+    pub(crate) fn adjusted_by(self, file: PathBuf) -> Self {
+        Self {
+            adjustments: Some(file),
+            ..self
+        }
     }
 
     /// Reads the configuration again.
@@ -91,7 +102,25 @@ impl Sources {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(&self) -> Result<Config, ConfigError> {
-        Config::load(&self.files, self.limits, &self.defaults)
+        self.load_with(&self.adjusted()?)
+    }
+
+    /// What was adjusted.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn adjusted(&self) -> Result<Adjustments, ConfigError> {
+        let read = self.adjustments.as_deref().map(Adjustments::read);
+        read.unwrap_or_else(|| Ok(Adjustments::default()))
+            .map_err(|why| ConfigError(vec![self.adjustment("", why)]))
+    }
+
+    fn adjustment(&self, key: &str, message: String) -> Problem {
+        Problem {
+            file: self.adjustments.clone().unwrap_or_default(),
+            key: key.to_owned(),
+            message,
+        }
     }
 }
 
@@ -153,9 +182,32 @@ impl Config {
         limits: Option<LimitsArg>,
         defaults: &Defaults,
     ) -> Result<Self, ConfigError> {
+        let sources = Sources {
+            files: files.to_vec(),
+            limits,
+            defaults: defaults.clone(),
+            adjustments: None,
+        };
+        sources.load()
+    }
+}
+
+impl Sources {
+    /// Reads the configuration with these adjustments.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub(crate) fn load_with(&self, adjustments: &Adjustments) -> Result<Config, ConfigError> {
         let problems = Problems::default();
+        let (limits, defaults) =
+            adjustments
+                .over(self.limits, &self.defaults)
+                .unwrap_or_else(|(key, why)| {
+                    problems.borrow_mut().push(self.adjustment(key, why));
+                    (self.limits, self.defaults.clone())
+                });
         let mut tree = Node::empty();
-        for file in files {
+        for file in &self.files {
             match read(file) {
                 Ok((node, resets)) => {
                     resets.iter().for_each(|path| tree.remove(path));
@@ -176,24 +228,31 @@ impl Config {
             .map_or_else(Timing::default, policy::timing);
         let models = root
             .section("models")
-            .map_or_else(Vec::new, |section| model::catalogue(&section, defaults));
-        let (any_name, builtin, mut extra_models_dir) =
+            .map_or_else(Vec::new, |section| model::catalogue(&section, &defaults));
+        let (any_name, builtin, mut extra_models_dir, allowed) =
             root.section("catalogue")
-                .map_or((false, true, Vec::new()), |section| {
+                .map_or((false, true, Vec::new(), Vec::new()), |section| {
                     let any_name = section.boolean("any_name").unwrap_or_default();
                     let builtin = section.boolean("builtin").unwrap_or(true);
                     let folders = model::folders(&section, "extra_models_dir");
+                    let allowed = model::folders(&section, "allowed_models_dirs");
                     section.finish();
-                    (any_name, builtin, folders)
+                    (any_name, builtin, folders, allowed)
                 });
         extra_models_dir.extend(defaults.models_dirs.iter().cloned());
+        match adjustments.folder(&allowed) {
+            Ok(folder) => extra_models_dir.extend(folder),
+            Err(why) => problems
+                .borrow_mut()
+                .push(self.adjustment("extra_models_dir", why)),
+        }
         let devices = root
             .section("devices")
             .map_or_else(DeviceRules::default, |section| device::rules(&section));
         root.finish();
         let problems = problems.into_inner();
         if problems.is_empty() {
-            Ok(Self {
+            Ok(Config {
                 policy,
                 timing,
                 devices,
@@ -201,12 +260,8 @@ impl Config {
                 any_name,
                 builtin,
                 extra_models_dir,
-                defaults: defaults.clone(),
-                sources: Sources {
-                    files: files.to_vec(),
-                    limits,
-                    defaults: defaults.clone(),
-                },
+                defaults,
+                sources: self.clone(),
             })
         } else {
             Err(ConfigError(problems))

@@ -1,6 +1,6 @@
 //! The service `muster.v1.Control`, for operators, gateways and the CLI.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use muster_core::Code;
@@ -24,7 +24,7 @@ use crate::{
     },
     reload, replace,
     routes::{Step, Subscription},
-    state::Pin,
+    state::{Pin, StateDir},
 };
 
 /// Largest number of places in an explanation if the caller sets none.
@@ -34,12 +34,13 @@ const EXPLAINED_PLACES: usize = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct ControlService {
     handle: Handle,
+    disk: Arc<StateDir>,
 }
 
 impl ControlService {
     /// Answers from `handle`.
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
+    pub(crate) fn new(handle: Handle, disk: Arc<StateDir>) -> Self {
+        Self { handle, disk }
     }
 }
 
@@ -75,6 +76,26 @@ impl Control for ControlService {
     async fn reload(&self, _: Request<v1::ReloadRequest>) -> Result<Response<v1::ReloadResponse>, Status> {
         let reloaded = reload::reload(&self.handle, self.handle.sources()).await;
         reloaded.map(Response::new).map_err(StatusExt::into_status)
+    }
+
+    async fn adjust(
+        &self,
+        request: Request<v1::AdjustRequest>,
+    ) -> Result<Response<v1::AdjustResponse>, Status> {
+        let text = request.into_inner().settings_json;
+        let wrong = |error: serde_json::Error| {
+            let error = Code::InvalidRequest.error(format!("`settings_json` is no object: {error}"));
+            error.with_param("settings_json").into_status()
+        };
+        let changes = match text.as_str() {
+            "" => serde_json::Map::new(),
+            text => serde_json::from_str(text).map_err(wrong)?,
+        };
+        let shown = reload::adjust(&self.handle, Arc::clone(&self.disk), changes).await;
+        let settings_json = shown
+            .map(|shown| serde_json::Value::Object(shown).to_string())
+            .map_err(StatusExt::into_status)?;
+        Ok(Response::new(v1::AdjustResponse { settings_json }))
     }
 
     async fn load_model(

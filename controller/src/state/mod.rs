@@ -39,7 +39,7 @@ pub(crate) use own::{Own, Registration};
 pub(crate) use roster::{Expiry, Roster};
 pub(crate) use writer::{Saving, Writer};
 
-use crate::estimate::Observed;
+use crate::{config::Adjustments, estimate::Observed};
 
 /// Operators' pins, by model id.
 pub(crate) type Pins = BTreeMap<String, Pin>;
@@ -126,6 +126,8 @@ const LOCK: &str = "lock";
 const EPOCH: &str = "epoch.json";
 const ROSTER: &str = "roster.json";
 const OBSERVED: &str = "observed.json";
+/// What operators adjusted while the controller ran.
+pub(crate) const ADJUSTMENTS: &str = "settings.json";
 const PINS: &str = "pins.json";
 const MODELS: &str = "user_models.json";
 const OPTIONS: &str = "model_options.json";
@@ -242,6 +244,14 @@ impl StateDir {
     /// They cannot be written.
     pub(crate) fn save_pins(&self, pins: &Pins) -> Result<(), StateError> {
         self.write_kept(PINS, pins)
+    }
+
+    /// Writes what operators adjusted.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn save_adjustments(&self, adjustments: &Adjustments) -> Result<(), StateError> {
+        self.write(ADJUSTMENTS, adjustments)
     }
 
     /// The files of [`own`](Self::own).

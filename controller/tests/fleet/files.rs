@@ -308,6 +308,13 @@ async fn a_delete_unloads_and_spares_what_others_have() {
     assert_eq!(Error::from_status(&error).code, Code::InvalidRequest);
 }
 
+fn pin_of(model: &str) -> v1::PinModelRequest {
+    v1::PinModelRequest {
+        model: model.into(),
+        while_loaded: false,
+    }
+}
+
 #[tokio::test]
 async fn what_users_made_outlives_restarts() {
     let mut rig = Rig::start(&config()).await;
@@ -382,10 +389,7 @@ async fn what_users_made_outlives_restarts() {
         client.load("mine").await.unwrap().status(),
         v1::ModelStatus::Loaded
     );
-    let pin = v1::PinModelRequest {
-        model: "mine".into(),
-        while_loaded: false,
-    };
+    let pin = pin_of("mine");
     let pinned = client.0.pin_model(pin).await.unwrap().into_inner().model.unwrap();
     assert!(pinned.id == "user.mine" && pinned.pinned);
     let by_alias = v1::SetModelOptionsRequest {

@@ -7,12 +7,13 @@ use muster_proto::{
     MAX_MESSAGE_BYTES, StatusExt as _,
     net::Channel,
     v1::{
-        DeviceStatus, GetModelRequest, GetStatsRequest, ListDevicesRequest, ListModelsRequest,
+        AdjustRequest, DeviceStatus, GetModelRequest, GetStatsRequest, ListDevicesRequest, ListModelsRequest,
         ListWorkersRequest, LoadModelEvent, LoadModelRequest, Model, PinModelRequest, ReloadRequest,
         ReloadResponse, UnloadModelRequest, UnpinModelRequest, WorkerStatus, control_client::ControlClient,
         load_model_event::Kind,
     },
 };
+use serde_json::{Map, Value};
 use tonic::{Response, Status, Streaming};
 
 use crate::translate::LONGEST_NAME;
@@ -90,6 +91,21 @@ impl Control {
         let request = GetModelRequest { model: id.to_owned() };
         let answer = self.0.get_model(request).await;
         shown(answer.map_err(|status| error(&status))?.into_inner().model)
+    }
+
+    /// Changes settings over the configuration, as a JSON object; those in force afterwards.
+    ///
+    /// # Errors
+    /// `invalid_request`, `invalid_configuration`; then none is changed.
+    pub(crate) async fn adjust(mut self, changes: Map<String, Value>) -> Result<Map<String, Value>, Error> {
+        let settings_json = if changes.is_empty() {
+            String::new()
+        } else {
+            Value::Object(changes).to_string()
+        };
+        let answer = self.0.adjust(AdjustRequest { settings_json }).await;
+        let shown = answer.map_err(|status| error(&status))?.into_inner();
+        serde_json::from_str(&shown.settings_json).map_err(|error| Code::Internal.error(error.to_string()))
     }
 
     /// Has the configuration read again.

@@ -176,6 +176,11 @@ impl<'a> Object<'a> {
         self.fields.first().map(|(key, _)| key.as_ref())
     }
 
+    /// The names of the fields that were not taken.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(key, _)| key.as_ref())
+    }
+
     /// The fields that were not taken, as the text of a JSON object; empty if there are none.
     pub(crate) fn rest(self) -> String {
         if self.fields.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -143,25 +143,34 @@ pub(super) struct Config {
     pub(super) lock_autoload: bool,
     /// Longest body of a request, in bytes; a longer one is refused with 413.
     pub(super) max_body_bytes: usize,
+    /// Always true: models that are not pinned make room for others.
+    pub(super) auto_evict: bool,
+    #[serde(flatten)]
+    pub(super) fleet: FleetSettings,
 }
 
-/// Settings were changed. They stay until this gateway ends.
+/// The settings of the fleet that can be set, as they are in force.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = LemonadeFleetSettings)]
+pub(super) struct FleetSettings {
+    /// Models of each type that may be loaded at once on a host; -1 = unlimited.
+    max_loaded_models: i64,
+    /// Context size in tokens of models that say none; -1 = automatic.
+    ctx_size: i64,
+    /// Arguments of llama.cpp's models that say none.
+    llamacpp_args: String,
+    /// Folders whose GGUF files are models, separated by colons.
+    extra_models_dir: String,
+}
+
+/// Settings were changed. The log level stays until this gateway ends, the others are kept.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeSettingsSet)]
 pub(super) struct SettingsSet {
     /// The word `success`.
     pub(super) status: &'static str,
-    /// The settings that were changed.
-    pub(super) updated: Updated,
-}
-
-/// The changed settings; unchanged ones are absent.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LemonadeSettings)]
-pub(super) struct Updated {
-    /// Log level: `critical`, `error`, `warning`, `info`, `debug` or `trace`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) log_level: Option<&'static str>,
+    /// The settings that were changed, as they were given.
+    pub(super) updated: Map<String, Value>,
 }
 
 /// A model was pinned or unpinned.

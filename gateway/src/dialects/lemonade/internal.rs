@@ -1,16 +1,18 @@
 //! Lemonade's settings that can change while the gateway runs: `POST log-level`, `GET /internal/config`, `POST /internal/set`, `POST
 //! /internal/pin` (Lemonade's public documentation). Callers must be on this machine or have a key that allows it.
 //!
-//! They are settings of the gateway itself. The fleet follows the controller's configuration.
+//! The log level is the gateway's own. What is set for the fleet is the controller's to keep (`Control.Adjust`).
 
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
+use muster_core::{Code, Error};
 use muster_proto::process::{self, LogLevel};
+use serde_json::{Map, Value, json};
 
 use super::{
-    answers::{Config, LevelSet, Pinned, SUCCESS, SettingsSet, Updated},
+    answers::{Config, LevelSet, Pinned, SUCCESS, SettingsSet},
     requests::{LevelBody, PinBody, SetBody},
 };
 use crate::{
@@ -36,10 +38,11 @@ pub(super) fn routes() -> Vec<Route> {
             .answers::<LevelSet>("It is changed.")
             .change_errors(),
         Route::get("/internal/config", Access::Internal, config)
-            .summary("Settings of this gateway")
-            .answers::<Config>("As they are now."),
+            .summary("Settings of this gateway, and those of the fleet that can be set")
+            .answers::<Config>("As they are now.")
+            .fails("The controller is away."),
         Route::post("/internal/set", Access::Internal, set)
-            .summary("Change settings of this gateway, all or none")
+            .summary("Change settings of this gateway and of the fleet, all or none")
             .takes::<SetBody>()
             .answers::<SettingsSet>("What was changed.")
             .change_errors(),
@@ -63,35 +66,74 @@ async fn log_level(request: ClientRequest) -> Result<Response, Refusal> {
     Ok(reply::value(StatusCode::OK, &answer))
 }
 
-/// Shows the settings that this gateway was started with, without secrets.
-async fn config(State(app): State<Arc<App>>) -> Response {
+/// Shows the settings of this gateway and those of the fleet that can be set, without secrets.
+async fn config(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let autoload = app.dispatcher.autoload;
+    let fleet = app.dispatcher.fleet.control().adjust(Map::new()).await?;
     let config = Config {
         log_level: process::log_level().as_str(),
         autoload: autoload.on,
         lock_autoload: autoload.locked,
         max_body_bytes: app.max_body,
+        auto_evict: true,
+        fleet: serde_json::from_value(Value::Object(fleet))
+            .map_err(|error| Code::Internal.error(error.to_string()))?,
     };
-    reply::value(StatusCode::OK, &config)
+    Ok(reply::value(StatusCode::OK, &config))
 }
 
 /// Changes settings. If one is refused, none is changed.
-async fn set(request: ClientRequest) -> Result<Response, Refusal> {
-    let mut body = Object::body(object::text(&request.body)?)?;
-    let SetBody { log_level: level } = SetBody::take_from(&mut body)?;
-    if let Some(key) = body.first() {
-        return Err(object::invalid(key, "cannot be set while the gateway runs").into());
+async fn set(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
+    let (level, changes) = settings(&request.body)?;
+    let mut updated = changes.clone();
+    if !changes.is_empty() {
+        app.dispatcher.fleet.control().adjust(changes).await?;
     }
     if let Some(level) = level {
         process::set_log_level(level);
+        updated.insert("log_level".to_owned(), level.as_str().into());
     }
     let answer = SettingsSet {
         status: SUCCESS,
-        updated: Updated {
-            log_level: level.map(LogLevel::as_str),
-        },
+        updated,
     };
     Ok(reply::value(StatusCode::OK, &answer))
+}
+
+/// The log level, and what is the fleet's.
+fn settings(body: &[u8]) -> Result<(Option<LogLevel>, Map<String, Value>), Error> {
+    let mut body = Object::body(object::text(body)?)?;
+    let SetBody {
+        log_level,
+        max_loaded_models,
+        ctx_size,
+        llamacpp_args,
+        extra_models_dir,
+    } = SetBody::take_from(&mut body)?;
+    if body.peek("auto_evict").is_some() {
+        let error = object::invalid(
+            "auto_evict",
+            "is always true: pin a model to keep it, or set `max_loaded_models`",
+        );
+        return Err(error);
+    }
+    let unknown: Vec<&str> = body.keys().collect();
+    if let Some(first) = unknown.first() {
+        let error = format!("unknown settings: {}", unknown.join(", "));
+        return Err(Code::InvalidRequest.error(error).with_param(*first));
+    }
+    // -1 is the automatic context, the same as none.
+    let automatic = |value| if value == json!(-1) { Value::Null } else { value };
+    let given = [
+        ("max_loaded_models", max_loaded_models.0),
+        ("ctx_size", ctx_size.0.map(automatic)),
+        ("llamacpp_args", llamacpp_args.0),
+        ("extra_models_dir", extra_models_dir.0),
+    ];
+    let given = given
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    Ok((log_level, given.collect()))
 }
 
 /// Pins or unpins a model.
@@ -109,4 +151,28 @@ async fn pin(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Resp
         pinned: model.pinned,
     };
     Ok(reply::value(StatusCode::OK, &answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_settings_are_named_all_of_them_and_none_is_half_read() {
+        let read = |body: Value| settings(body.to_string().as_bytes());
+        let error = read(json!({"ctx_size": 512, "port": 1, "host": "x"})).unwrap_err();
+        assert!(
+            error.message.contains("port") && error.message.contains("host"),
+            "{error}"
+        );
+        let error = read(json!({"auto_evict": false})).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("auto_evict"));
+        let (level, given) =
+            read(json!({"log_level": "debug", "ctx_size": -1, "llamacpp_args": "-b 64"})).unwrap();
+        assert_eq!(level, Some(LogLevel::Debug));
+        assert_eq!(
+            Value::Object(given),
+            json!({"ctx_size": null, "llamacpp_args": "-b 64"})
+        );
+    }
 }

@@ -126,8 +126,17 @@ body! {
     /// Settings to change.
     #[example {"log_level": "debug"}]
     pub(super) struct SetBody as LemonadeSet {
-        /// Log level: `critical`, `error`, `warning`, `info`, `debug` or `trace`.
+        /// Log level of this gateway: `critical`, `error`, `warning`, `info`, `debug` or `trace`.
         log_level: Option<LogLevel>,
+        /// Models of each type that may be loaded at once on a host; -1 = unlimited; null = as configured. This and what follows is the fleet's,
+        /// and stays over restarts.
+        max_loaded_models: Kept<Int<-1>>,
+        /// Context size in tokens of models that say none; null = as configured.
+        ctx_size: Kept<Int<-1>>,
+        /// Arguments of llama.cpp's models that say none, as in `load`; null = as configured.
+        llamacpp_args: Kept<String>,
+        /// One more folder whose GGUF files are models, below one of the configured `allowed_models_dirs`; null = none.
+        extra_models_dir: Kept<String>,
     }
 
     /// A model to pin or unpin.

@@ -289,6 +289,12 @@ impl v1::control_server::Control for Service {
         let model = Some(self.0.answer(|said| said.unload.clone()).await?);
         Ok(Response::new(v1::UnloadModelResponse { model }))
     }
+    async fn adjust(&self, _: Request<v1::AdjustRequest>) -> Result<Response<v1::AdjustResponse>, Status> {
+        let settings = r#"{"max_loaded_models":1,"ctx_size":-1,"llamacpp_args":"","extra_models_dir":""}"#;
+        Ok(Response::new(v1::AdjustResponse {
+            settings_json: settings.to_owned(),
+        }))
+    }
     async fn pin_model(
         &self,
         request: Request<v1::PinModelRequest>,
