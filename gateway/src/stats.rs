@@ -1,12 +1,12 @@
 //! Figures about the last request of this gateway (seed 000, `GET /api/v1/stats`).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
-use muster_proto::v1::{Delta, Event, Finished, event::Kind};
+use muster_proto::v1::{Delta, Event, Finished, Usage, event::Kind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -35,33 +35,85 @@ pub(crate) struct Last {
     pub(crate) cache_tokens: u32,
 }
 
+/// Figures since this gateway started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = LemonadeTotals)]
+pub(crate) struct Totals {
+    /// Answers that ended well, those that generated nothing included.
+    pub(crate) request_count_total: u64,
+    /// Prompt tokens that were evaluated.
+    pub(crate) input_tokens_total: u64,
+    /// Tokens that were generated.
+    pub(crate) output_tokens_total: u64,
+    /// Prompt tokens, those from the cache included.
+    pub(crate) prompt_tokens_total: u64,
+    /// Prompt tokens that came from the cache.
+    pub(crate) cache_tokens_total: u64,
+}
+
+impl Totals {
+    fn add(&mut self, usage: &Usage) {
+        self.request_count_total += 1;
+        self.input_tokens_total += u64::from(usage.prompt_tokens.saturating_sub(usage.cached_tokens));
+        self.output_tokens_total += u64::from(usage.completion_tokens);
+        self.prompt_tokens_total += u64::from(usage.prompt_tokens);
+        self.cache_tokens_total += u64::from(usage.cached_tokens);
+    }
+}
+
+/// Figures of requests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[schema(as = LemonadeFigures)]
+pub(crate) struct Figures {
+    /// Of the last one that generated.
+    #[serde(flatten)]
+    pub(crate) last: Last,
+    /// Of all.
+    #[serde(flatten)]
+    pub(crate) totals: Totals,
+}
+
 /// The figures, shared by all threads and written once per request.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     /// Held only for a copy, never across an await: a std mutex is enough. So is the next one.
-    last: Mutex<Lasts>,
+    seen: Mutex<Seen>,
     /// Number of answers of each model that are being streamed to clients; models without any are absent.
     streams: Mutex<HashMap<String, usize>>,
 }
 
-/// The figures of the last requests.
+/// The figures of requests.
 #[derive(Debug, Default)]
-struct Lasts {
-    /// Of the last request with any key.
-    overall: Last,
-    /// Of the last request with each key. The empty key stands for requests without a key.
-    by_key: HashMap<String, Last>,
+struct Seen {
+    /// With any key.
+    overall: Figures,
+    /// With each key; the last request is none if none generated. The empty key stands for requests without a key.
+    by_key: HashMap<String, (Option<Last>, Totals)>,
+    /// To each model.
+    by_model: BTreeMap<String, Figures>,
 }
 
 impl Stats {
-    /// The figures of the last request: of all, or of a caller's key. If that key had none, those of the last request without a key.
-    pub(crate) fn last(&self, of_key: Option<&str>) -> Last {
-        let lasts = self.lock();
+    /// The figures of all requests, or of those with a caller's key. If that key had no last one, it is the last one without a key.
+    pub(crate) fn figures(&self, of_key: Option<&str>) -> Figures {
+        let seen = self.lock();
         let Some(key) = of_key else {
-            return lasts.overall.clone();
+            return seen.overall.clone();
         };
-        let own = lasts.by_key.get(key).or_else(|| lasts.by_key.get(""));
-        own.cloned().unwrap_or_default()
+        let last = |key: &str| seen.by_key.get(key).and_then(|(last, _)| last.clone());
+        Figures {
+            last: last(key).or_else(|| last("")).unwrap_or_default(),
+            totals: seen
+                .by_key
+                .get(key)
+                .map(|(_, totals)| *totals)
+                .unwrap_or_default(),
+        }
+    }
+
+    /// The figures of the requests to each model.
+    pub(crate) fn of_models(&self) -> BTreeMap<String, Figures> {
+        self.lock().by_model.clone()
     }
 
     /// Whether an answer of the model is being streamed to a client of this gateway.
@@ -69,8 +121,8 @@ impl Stats {
         self.open_streams().contains_key(model)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lasts> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open_streams(&self) -> MutexGuard<'_, HashMap<String, usize>> {
@@ -139,7 +191,9 @@ impl Meter {
         match &event.kind {
             Some(Kind::Delta(delta)) => self.delta(delta, now),
             Some(Kind::Finished(finished)) => {
-                metrics::ended(&self.model, Some(&finished.usage.unwrap_or_default()));
+                let usage = finished.usage.unwrap_or_default();
+                metrics::ended(&self.model, Some(&usage));
+                self.count(&usage);
                 // Only requests that generate have figures. Tokens without visible text count as generated.
                 let generated = finished.usage.is_some_and(|usage| usage.completion_tokens > 0);
                 if generated || self.first.is_some() {
@@ -198,150 +252,23 @@ impl Meter {
             prompt_tokens: usage.prompt_tokens,
             cache_tokens: usage.cached_tokens,
         };
-        let mut lasts = self.stats.lock();
-        lasts.by_key.insert(self.key.clone(), last.clone());
-        lasts.overall = last;
+        let mut seen = self.stats.lock();
+        seen.by_key.entry(self.key.clone()).or_default().0 = Some(last.clone());
+        seen.by_model.entry(self.model.clone()).or_default().last = last.clone();
+        seen.overall.last = last;
+    }
+
+    fn count(&self, usage: &Usage) {
+        let mut seen = self.stats.lock();
+        seen.overall.totals.add(usage);
+        seen.by_key.entry(self.key.clone()).or_default().1.add(usage);
+        seen.by_model
+            .entry(self.model.clone())
+            .or_default()
+            .totals
+            .add(usage);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use muster_proto::v1::{Timings, Usage};
-
-    use super::*;
-
-    fn event(kind: Kind) -> Event {
-        Event {
-            kind: Some(kind),
-            extra_json: String::new(),
-        }
-    }
-
-    fn finished() -> Event {
-        event(Kind::Finished(Finished {
-            usage: Some(Usage {
-                prompt_tokens: 9,
-                cached_tokens: 4,
-                completion_tokens: 5,
-                ..Usage::default()
-            }),
-            timings: Some(Timings {
-                predicted_ms: 500.0,
-                ..Timings::default()
-            }),
-            id_slot: None,
-        }))
-    }
-
-    #[test]
-    fn seed_000_figures_of_a_request() {
-        let stats = Arc::new(Stats::default());
-        let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), began);
-        let at = |millis| began + Duration::from_millis(millis);
-        for (generated, millis) in [(1, 2000), (3, 2100), (5, 2300)] {
-            let delta = Delta {
-                generated,
-                ..Delta::default()
-            };
-            meter.event(&event(Kind::Delta(delta)), at(millis));
-        }
-        meter.event(&finished(), at(2400));
-        let last = stats.last(None);
-        assert!((last.time_to_first_token - 2.0).abs() < 1e-9);
-        assert!((last.tokens_per_second - 10.0).abs() < 1e-9);
-        let figures = (
-            last.input_tokens,
-            last.output_tokens,
-            last.prompt_tokens,
-            last.cache_tokens,
-        );
-        assert_eq!(figures, (5, 5, 9, 4));
-        let expected = [2.0, 0.05, 0.05, 0.1, 0.1];
-        assert_eq!(last.decode_token_times.len(), expected.len());
-        for (time, expected) in last.decode_token_times.iter().zip(expected) {
-            assert!((time - expected).abs() < 1e-9, "{time} is not {expected}");
-        }
-    }
-
-    /// Regression (issue 10, 3.13): `/stats` showed each user the timings of others.
-    #[test]
-    fn a_user_is_shown_his_own_figures_or_nobodys() {
-        let stats = Arc::new(Stats::default());
-        let began = Instant::now();
-        let run = |key: &str, seconds| {
-            let mut meter = Meter::new(Arc::clone(&stats), key.into(), "m".into(), began);
-            meter.event(&finished(), began + Duration::from_secs(seconds));
-        };
-        let seen = |key: &str, oversees: bool| stats.last((!oversees).then_some(key)).time_to_first_token;
-        run("a", 1);
-        assert_eq!(
-            (seen("a", false), seen("b", false), seen("z", true)),
-            (1.0, 0.0, 1.0)
-        );
-        run("b", 2);
-        run("", 3);
-        run("a", 4);
-        assert_eq!(
-            (seen("a", false), seen("b", false), seen("c", false)),
-            (4.0, 2.0, 3.0)
-        );
-        assert_eq!(seen("c", true), 4.0);
-    }
-
-    #[test]
-    fn a_model_streams_until_its_last_stream_ends() {
-        let stats = Arc::new(Stats::default());
-        let meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), Instant::now());
-        assert!(!stats.streams("m"));
-        let (one, two) = (meter.streaming(), meter.streaming());
-        drop(one);
-        assert!(stats.streams("m") && !stats.streams("other"));
-        drop(two);
-        assert!(!stats.streams("m"));
-    }
-
-    #[test]
-    fn what_generates_nothing_leaves_the_figures_as_they_are() {
-        let stats = Arc::new(Stats::default());
-        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), Instant::now());
-        let embedded = event(Kind::Finished(Finished {
-            usage: Some(Usage {
-                prompt_tokens: 9,
-                ..Usage::default()
-            }),
-            ..Finished::default()
-        }));
-        meter.event(&embedded, Instant::now());
-        assert_eq!(stats.last(None), Last::default());
-    }
-
-    #[test]
-    fn tokens_without_visible_text_count() {
-        let stats = Arc::new(Stats::default());
-        let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), began);
-        meter.event(&finished(), began + Duration::from_millis(1500));
-        let last = stats.last(None);
-        assert_eq!((last.output_tokens, last.prompt_tokens), (5, 9));
-        assert!((last.time_to_first_token - 1.5).abs() < 1e-9);
-        assert!((last.tokens_per_second - 10.0).abs() < 1e-9);
-        assert_eq!(last.decode_token_times.len(), 5);
-        assert!((last.decode_token_times[0] - 0.3).abs() < 1e-9);
-    }
-
-    #[test]
-    fn an_endless_answer_does_not_fill_memory() {
-        let stats = Arc::new(Stats::default());
-        let began = Instant::now();
-        let mut meter = Meter::new(Arc::clone(&stats), String::new(), "m".into(), began);
-        let delta = Delta {
-            generated: u32::MAX,
-            ..Delta::default()
-        };
-        meter.event(&event(Kind::Delta(delta)), began);
-        assert_eq!(meter.times.len(), MOST_TIMES);
-    }
-}
+mod tests;

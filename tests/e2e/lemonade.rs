@@ -97,3 +97,55 @@ async fn health_shows_who_works_and_streams_and_what_may_be_loaded() {
         "{health}"
     );
 }
+
+#[tokio::test]
+async fn stats_and_metrics_add_up_and_recipes_say_what_the_machine_can_run() {
+    let config = Engine::LlamaCpp.model("m", 1, "");
+    let stack = Stack::with(config).start().await;
+    for _ in 0..2 {
+        let reply = stack.http().chat("m", json!({"max_tokens": 4})).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    let stats = stack.http().get("/api/v1/stats").await.ok();
+    let figure = |name: &str| stats[name].as_u64().unwrap_or_else(|| panic!("{name}: {stats}"));
+    assert_eq!(
+        (figure("request_count_total"), figure("output_tokens_total")),
+        (2, 8)
+    );
+    // The second prompt is the first one's again.
+    assert_eq!(figure("prompt_tokens_total"), 2 * figure("prompt_tokens"));
+    assert!(figure("cache_tokens") > 0, "{stats}");
+    assert_eq!(figure("cache_tokens_total"), figure("cache_tokens"));
+    let evaluated = figure("prompt_tokens_total") - figure("cache_tokens_total");
+    assert_eq!(figure("input_tokens_total"), evaluated);
+    let metrics = stack.http().get("/metrics").await.text;
+    let of_model = |name: &str| {
+        let start = format!("lemonade_model_{name}{{checkpoint=");
+        let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(&start));
+        let found = lines.find(|line| line.contains("model_name=\"m\",recipe=\"\",type=\"llm\""));
+        found
+            .and_then(|line| line.split(' ').next_back())
+            .map(str::to_owned)
+    };
+    for (name, value) in [
+        ("loaded", 1),
+        ("requests_total", 2),
+        ("cache_tokens_total", figure("cache_tokens_total")),
+        ("prompt_tokens", figure("prompt_tokens")),
+    ] {
+        assert_eq!(of_model(name), Some(value.to_string()), "{name}: {metrics}");
+    }
+    let info = stack.http().get("/api/v1/system-info").await.ok();
+    let llama = &info["recipes"]["llamacpp"];
+    assert_eq!(llama["default_backend"], "cpu", "{info}");
+    let cpu = &llama["backends"]["cpu"];
+    assert_eq!(
+        (&cpu["state"], &cpu["devices"]),
+        (&json!("installed"), &json!(["cpu"]))
+    );
+    let npu = &info["recipes"]["flm"]["backends"]["npu"];
+    assert_eq!(
+        (&npu["state"], &npu["devices"]),
+        (&json!("unsupported"), &json!([]))
+    );
+}

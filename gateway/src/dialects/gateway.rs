@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::{body::Body, extract::State, response::Response};
+use axum::{Extension, body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
@@ -14,14 +14,17 @@ use muster_proto::v1::{EngineDescription, ModelStatus, ModelSummary};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::llamacpp::error::{self, LlamaCppError, unavailable};
+use super::{
+    lemonade,
+    llamacpp::error::{self, LlamaCppError, unavailable},
+};
 use crate::{
     fleet::{Contact, table::is_loaded},
     gauges, metrics,
     openapi::{self, page},
     web::{
         App,
-        access::Access,
+        access::{Access, Caller},
         engine::{EngineQuery, ModelQuery},
         extract::Query,
         reply::{self, Refusal},
@@ -130,12 +133,23 @@ async fn live() -> Response {
 /// The gateway's counters; with `?model=` those of the model's engine.
 async fn counters(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     Query(query): Query<EngineQuery>,
 ) -> Result<Response, Refusal> {
     if query.model.is_none() {
         let fleet = &app.dispatcher.fleet;
         let health = (fleet.contact(), fleet.troubles().len());
-        let mut response = Response::new(metrics::text(&gauges::read(&fleet.table(), health)).into());
+        let limits = fleet.limits_soon().await;
+        let table = fleet.table();
+        let mut families = gauges::read(&table, health);
+        families.extend(lemonade::metrics::read(&lemonade::metrics::Sources {
+            table: &table,
+            models: &app.stats.of_models(),
+            all: app.stats.figures(None).totals,
+            latest: caller.oversees,
+            limits: limits.as_deref(),
+        }));
+        let mut response = Response::new(metrics::text(&families).into());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response.headers_mut().insert(STARTED_HEADER, (*STARTED).into());

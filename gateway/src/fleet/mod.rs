@@ -27,7 +27,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, Guard};
-use muster_core::GatewayId;
+use muster_core::{Error, GatewayId};
 use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::{self, Address, Channel},
@@ -40,6 +40,8 @@ use self::{control::Control, ensure::Wishes, models::Models, table::Table};
 
 /// The table lags behind the controller's answers by less than this.
 const TABLE_LAG: Duration = Duration::from_secs(1);
+/// Longest wait for what an answer can do without. A controller that hangs is known as such after a while, and then not asked.
+const SOON: Duration = Duration::from_secs(1);
 
 /// The highest controller epoch seen so far; lower ones are refused (PROTOCOL.md 5).
 #[derive(Debug, Default)]
@@ -149,6 +151,19 @@ impl Fleet {
     /// A client of the controller for operators' calls.
     pub(crate) fn control(&self) -> Control {
         Control::new(self.controller.channel.clone())
+    }
+
+    /// What a call of the controller's answers, for answers that do without it: none if it is away or hangs.
+    pub(crate) async fn soon<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Option<T> {
+        if self.contact() != Contact::Ok {
+            return None;
+        }
+        tokio::time::timeout(SOON, call).await.ok()?.ok()
+    }
+
+    /// The limits by type, if the controller tells them soon.
+    pub(crate) async fn limits_soon(&self) -> Option<Vec<i32>> {
+        self.soon(self.control().limits()).await
     }
 
     /// A client of the controller for changes of the catalogue and files.

@@ -2,14 +2,13 @@
 //!
 //! What is loaded is read from the route table, and told without the controller too. What only the controller knows is null then.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Extension, extract::State, response::Response};
 use http::StatusCode;
 use muster_core::ModelType;
 use muster_proto::v1::{self, InstanceStatus, Model, ModelSummary};
 use serde::Serialize;
-use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use crate::{
@@ -25,9 +24,6 @@ use crate::{
         route::Route,
     },
 };
-
-/// Longest wait for what only the controller knows. One that hangs is known as such soon, and then not asked.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The loaded models, and whether the controller is reachable.
 #[derive(Debug, Serialize, ToSchema)]
@@ -128,7 +124,7 @@ async fn health(State(app): State<Arc<App>>, Extension(caller): Extension<Caller
         checkpoint_loaded: latest.map(|summary| summary.checkpoint.as_str()),
         model_loaded: latest.map(|summary| summary.id.as_str()),
         pinned_models: known.as_ref().map(|_| pinned(&rows)),
-        max_models: known.as_ref().map(|known| by_type(|kind| known.limit(kind))),
+        max_models: known.as_ref().map(|known| limits_by_type(&known.limits)),
         all_models_loaded: rows,
     };
     reply::value(StatusCode::OK, &health)
@@ -144,11 +140,8 @@ impl Known {
     /// Asks the controller; none if it is away.
     async fn ask(app: &App) -> Option<Self> {
         let fleet = &app.dispatcher.fleet;
-        if fleet.contact() != Contact::Ok {
-            return None;
-        }
         let both = async { tokio::try_join!(fleet.control().not_unloaded(), fleet.control().limits()) };
-        let (models, limits) = timeout(PATIENCE, both).await.ok()?.ok()?;
+        let (models, limits) = fleet.soon(both).await?;
         Some(Self {
             models: models
                 .into_iter()
@@ -157,15 +150,6 @@ impl Known {
             limits,
         })
     }
-
-    /// The limit of a type; -1 where a controller names none.
-    fn limit(&self, kind: ModelType) -> i32 {
-        let place = ModelType::ALL.iter().position(|other| *other == kind);
-        place
-            .and_then(|place| self.limits.get(place))
-            .copied()
-            .unwrap_or(-1)
-    }
 }
 
 /// A figure for each type, under our names and Lemonade's.
@@ -173,6 +157,14 @@ fn by_type(figure: impl Fn(ModelType) -> i32) -> BTreeMap<&'static str, i32> {
     let ours = ModelType::ALL.map(|kind| (kind.name(), figure(kind)));
     let theirs = ["transcription", "tts"].map(|name| (name, figure(ModelType::Audio)));
     ours.into_iter().chain(theirs).collect()
+}
+
+/// The controller's limits by type; -1 where it names none.
+pub(super) fn limits_by_type(limits: &[i32]) -> BTreeMap<&'static str, i32> {
+    by_type(|kind| {
+        let place = ModelType::ALL.iter().position(|other| *other == kind);
+        place.and_then(|place| limits.get(place)).copied().unwrap_or(-1)
+    })
 }
 
 fn pinned(rows: &[Loaded<'_>]) -> BTreeMap<&'static str, i32> {

@@ -1,7 +1,11 @@
-//! The answer of `system-info`: seed 000's keys, and in addition `hosts` and what `verbose` adds.
+//! The answer of `system-info`: seed 000's keys, today's `recipes`, and in addition `hosts` and what `verbose` adds.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use super::recipes::Recipe;
 
 /// The machine that the gateway runs on, and every host of the fleet.
 #[derive(Debug, Serialize, ToSchema)]
@@ -18,6 +22,8 @@ pub(super) struct Info<'a> {
     pub(super) memory: String,
     /// Devices: `cpu` of the gateway's machine, the others of the whole fleet.
     pub(super) devices: Devices<'a>,
+    /// Lemonade's recipes by name, with what is here for each.
+    pub(super) recipes: BTreeMap<&'static str, Recipe<'a>>,
     /// All hosts of the fleet in the order of their names.
     pub(super) hosts: Vec<Host<'a>>,
     /// Version of this gateway; only with `verbose`.

@@ -12,7 +12,10 @@ use http::StatusCode;
 use muster_proto::v1::{Device, DeviceKind, DeviceStatus, WorkerStatus};
 use serde::Deserialize;
 
-use super::info::{self, Cpu, Devices, Gpu, Host, HostDevice, Info, Integrated, Npu, Runtime};
+use super::{
+    info::{self, Cpu, Devices, Gpu, Host, HostDevice, Info, Integrated, Npu, Runtime},
+    recipes,
+};
 use crate::web::{
     App,
     access::Access,
@@ -136,7 +139,7 @@ fn body<'a>(
                 available: true,
             },
             amd_igpu: Integrated::default(),
-            amd_dgpu: of(|gpu| is_amd(&gpu.name)),
+            amd_dgpu: of(is_amd),
             nvidia_dgpu: of(is_nvidia),
             npu: Npu {
                 name: npu.map(|npu| npu.name.as_str()),
@@ -145,6 +148,7 @@ fn body<'a>(
                 available: npu.is_some(),
             },
         },
+        recipes: recipes::of(devices, workers),
         hosts: hosts(devices, workers),
         version: verbose.then_some(muster_proto::VERSION),
         workers: verbose.then(|| workers.iter().map(worker).collect()),
@@ -157,12 +161,12 @@ fn driver(device: &Device) -> Option<&str> {
 }
 
 /// Through other interfaces there are GPUs of other makers, and drivers that are none.
-fn is_nvidia(gpu: &Device) -> bool {
+pub(super) fn is_nvidia(gpu: &Device) -> bool {
     gpu.name.contains("NVIDIA") || gpu.api == "cuda"
 }
 
-fn is_amd(name: &str) -> bool {
-    name.contains("AMD") || name.contains("Radeon")
+pub(super) fn is_amd(gpu: &Device) -> bool {
+    gpu.name.contains("AMD") || gpu.name.contains("Radeon")
 }
 
 /// All devices, grouped by host.
