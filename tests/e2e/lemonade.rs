@@ -1,8 +1,13 @@
 //! Lemonade's clients of today: what they read beside seed 000's answers, with real engines.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
-use muster_tests::{Engine, Stack, eventually, http::client};
+use muster_tests::{
+    Engine, Stack,
+    engines::{required, test_model},
+    eventually,
+    http::client,
+};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -147,5 +152,33 @@ async fn stats_and_metrics_add_up_and_recipes_say_what_the_machine_can_run() {
     assert_eq!(
         (&npu["state"], &npu["devices"]),
         (&json!("unsupported"), &json!([]))
+    );
+}
+
+/// The one package of the registry that is a client of Lemonade's servers, through its own script.
+#[tokio::test]
+async fn lemonades_python_client_talks_to_llama_cpp() {
+    let engine = Engine::LlamaCpp;
+    let of_type = |name: &str, label: &str| {
+        let more = format!("labels = [\"{label}\"]");
+        engine.serving(&test_model(&format!("tiny-{name}")), name, 1, &more)
+    };
+    let config = engine.model("chat", 1, "recipe = \"llamacpp\"")
+        + &of_type("embed", "embeddings")
+        + &of_type("rerank", "reranking");
+    let stack = Stack::with(config).start().await;
+    let mut command = Command::new(required("MUSTER_TEST_PYTHON"));
+    command
+        .arg(format!(
+            "{}/e2e/sdk/lemonade_client.py",
+            env!("CARGO_MANIFEST_DIR")
+        ))
+        .arg(format!("http://{}", stack.gateway_address()));
+    let output = crate::clients::run(command).await;
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
     );
 }
