@@ -85,6 +85,9 @@ async fn health_shows_the_process_and_command_line_of_an_engine_without_its_secr
 async fn health_shows_who_works_and_streams_and_what_may_be_loaded() {
     let config = "[policy]\nmax_loaded_models = 2\n".to_owned() + &Engine::Stub.model("m", 1, "");
     let stack = Stack::with(config).start().await;
+    let load = json!({"model_name": "m", "pinned": true});
+    stack.http().post("/api/v1/load", &load).await.ok();
+    row(&stack, "", "m", |row| row["pinned"] == true).await;
     let mut stream = stack
         .http()
         .chat_stream("m", json!({"max_tokens": 1_000_000}))
@@ -101,6 +104,7 @@ async fn health_shows_who_works_and_streams_and_what_may_be_loaded() {
         (&json!(2), &json!(2)),
         "{health}"
     );
+    assert_eq!(health["pinned_models"]["llm"], 1, "{health}");
 }
 
 #[tokio::test]
