@@ -1,8 +1,9 @@
 //! `tests/bench`: what Muster costs, as ratios against baselines in the same run, on this machine.
 //!
 //! Rows: real llama.cpp server directly, through Muster with `llama_server`, Muster with `llama_cpp`; prompts of several lengths, alone and beside streams;
-//! four engines at once; model swaps; `stub` against a direct HTTP mock; the controller alone with thousands of scripted workers.
+//! four engines at once; model swaps; `stub` against a direct HTTP mock; the controller alone with thousands of scripted workers; large catalogues.
 
+mod catalogue;
 mod client;
 mod mock;
 mod prompts;
@@ -56,14 +57,17 @@ struct Arguments {
     /// Numbers of scripted workers of `scale`.
     #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
     workers: Vec<usize>,
+    /// Sizes of catalogues of `catalogue`.
+    #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
+    models: Vec<usize>,
     /// How long `scale` measures what lasts.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Only these parts: engines, prompts, several, swap, stub, scale.
+    /// Only these parts: engines, prompts, several, swap, stub, scale, catalogue.
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "engines,prompts,several,swap,stub,scale"
+        default_value = "engines,prompts,several,swap,stub,scale,catalogue"
     )]
     only: Vec<String>,
 }
@@ -109,6 +113,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wants("scale") {
         scale::measure(arguments).await?;
+    }
+    if wants("catalogue") {
+        catalogue::measure(arguments).await?;
     }
     Ok(())
 }
