@@ -75,6 +75,47 @@ async fn ollamas_client_pulls_from_the_hub_copies_and_deletes() {
     assert!(output.status.success(), "{said}");
 }
 
+/// Hugging Face's own library, on the cache of a stack.
+async fn huggingface_hub(stack: &Stack, arguments: &[&str]) {
+    let mut command = Command::new(engines::required("MUSTER_TEST_PYTHON"));
+    command.arg(format!("{}/e2e/sdk/hub_client.py", env!("CARGO_MANIFEST_DIR")));
+    let (what, hub) = arguments.split_first().unwrap();
+    command
+        .arg(what)
+        .arg(stack.path("hub"))
+        .args([REPO, "tiny-Q8_0.gguf"])
+        .args(hub);
+    // Nothing of the account and the cache of whoever runs the tests.
+    command
+        .env("HF_HOME", stack.path("home"))
+        .env("NO_PROXY", "127.0.0.1");
+    let output = run(command).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+#[tokio::test]
+async fn hugging_faces_library_reads_what_was_pulled() {
+    let hub = hub().await;
+    let stack = stack(&hub, "").start().await;
+    let pull = json!({"model_name": "built-in"});
+    stack.http().post("/api/v1/pull", &pull).await.ok();
+    huggingface_hub(&stack, &["read"]).await;
+}
+
+#[tokio::test]
+async fn what_hugging_faces_library_downloaded_needs_no_pull() {
+    let hub = hub().await;
+    let stack = stack(&hub, "").start().await;
+    huggingface_hub(&stack, &["fill", &hub.endpoint()]).await;
+    let before = hub.downloads();
+    downloaded(&stack, "built-in", true).await;
+    let body =
+        json!({"model": "built-in", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
+    stack.http().post("/v1/chat/completions", &body).await.ok();
+    assert_eq!(hub.downloads(), before);
+}
+
 #[tokio::test]
 async fn a_built_in_model_is_pulled_chatted_with_and_deleted() {
     let hub = hub().await;

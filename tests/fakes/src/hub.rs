@@ -256,6 +256,7 @@ async fn listing(State(shared): State<Arc<Shared>>, Path((org, name)): Path<(Str
 async fn resolve(
     State(shared): State<Arc<Shared>>,
     Path((org, name, commit, path)): Path<(String, String, String, String)>,
+    headers: HeaderMap,
 ) -> Response {
     let files = shared.of(&format!("{org}/{name}"));
     let found = files.iter().find(|(known, _)| *known == path);
@@ -269,7 +270,14 @@ async fn resolve(
     let location = match elsewhere {
         Some(endpoint) => format!("{endpoint}/lfs/{sum}"),
         None if shared.is(&Fault::Circles) => format!("/{org}/{name}/resolve/{commit}/{path}"),
-        None => format!("/lfs/{sum}"),
+        None => {
+            // Content is on another host, as the real one's is; a proxy finds its own way.
+            let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+            match host.and_then(|host| host.rsplit_once(':')) {
+                Some((_, port)) => format!("http://localhost:{port}/lfs/{sum}"),
+                None => format!("/lfs/{sum}"),
+            }
+        }
     };
     let headers = [
         ("x-repo-commit", COMMIT.to_owned()),
