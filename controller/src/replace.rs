@@ -32,6 +32,7 @@ use crate::{
         inbox::{Answer, Order, Query, stopping},
         replace::Replacement,
     },
+    state::Pin,
 };
 
 /// Number of progress messages kept for a slow reader; further ones are left out.
@@ -84,11 +85,26 @@ impl Task {
             Replacement::AsWanted(model) => return Ok(*model),
             Replacement::Otherwise(former) => *former,
         };
-        self.unload(&former.model).await?;
-        match self.load(request).await {
+        let id = former.model.clone();
+        let pinned = self.pinned(&id).await;
+        self.unload(&id).await?;
+        let loaded = match self.load(request).await {
             Ok(model) => Ok(model),
             Err(error) => Err(self.restore(former, error).await),
+        };
+        // A pin for as long as it is loaded went with what it replaces.
+        if pinned && !self.pinned(&id).await {
+            let again = self.handle.pin(id, Pin::WHILE_LOADED).await;
+            let again = again.map_err(|status| Error::from_status(&status));
+            return loaded.and(again);
         }
+        loaded
+    }
+
+    async fn pinned(&self, model: &str) -> bool {
+        let question = |reply| Query::Model(model.to_owned(), reply);
+        let model = self.handle.query(question).await;
+        model.is_ok_and(|model| model.is_some_and(|model| model.pinned))
     }
 
     async fn unload(&mut self, model: &str) -> Result<(), Error> {

@@ -102,7 +102,16 @@ impl Controller {
         let life = Life::default();
         let stop = CancellationToken::new();
         let sources = config.sources.adjusted_by(state_dir.join(ADJUSTMENTS));
-        let config = sources.load()?;
+        let config = match sources.load() {
+            Ok(config) => config,
+            // What was set while it ran must not keep it from running: a folder that is gone, a damaged file.
+            Err(error) if sources.is_adjusted() => {
+                let aside = sources.set_aside();
+                tracing::error!(%error, ?aside, "what was set while the controller ran does not fit any more: starting without it");
+                sources.load()?
+            }
+            Err(error) => return Err(error.into()),
+        };
         let start = Start::read(config, state_dir, stop.clone(), life.clone())?;
         tracing::info!(%address, operators = ?operators.as_ref().map(ToString::to_string), epoch = start.epoch, workers_expected = start.expected.len(), models = start.config.models.len(), "controller starts");
         let tasks = TaskTracker::new();

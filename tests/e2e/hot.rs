@@ -249,9 +249,18 @@ async fn settings_of_the_fleet_are_set_while_it_runs_and_kept() {
     let loaded = stack.model_is("m", ModelStatus::Loaded, LIMIT).await;
     assert_eq!(loaded.settings.unwrap().ctx_size, 96);
 
-    set(&stack, json!({"ctx_size": null, "extra_models_dir": null}))
-        .await
-        .ok();
-    listed(&stack, &["a", "b", "m"]).await;
+    set(&stack, json!({"ctx_size": null})).await.ok();
     assert_eq!(shown(&stack).await["ctx_size"], -1);
+
+    // What does not fit any more keeps nothing from starting.
+    stack.kill(Role::Controller);
+    fs::remove_dir_all(&mine).unwrap();
+    stack.start_process(Role::Controller).await;
+    let probe = async || match stack.http().get("/internal/config").await {
+        reply if reply.status == 200 => Ok(reply.ok()),
+        reply => Err(reply.text),
+    };
+    let (without, _) = eventually("the settings without what did not fit", LIMIT, probe).await;
+    assert_eq!(without["max_loaded_models"], 1, "{without}");
+    assert!(stack.path("state/settings.json.unfit").exists());
 }

@@ -186,3 +186,24 @@ async fn lemonades_python_client_talks_to_llama_cpp() {
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+/// A load with other settings replaces what is loaded: its pin goes over, and goes with the model.
+#[tokio::test]
+async fn a_pin_by_a_load_survives_a_load_with_other_settings_and_no_unload() {
+    let stack = Stack::with(Engine::LlamaCpp.model("m", 1, "")).start().await;
+    let http = stack.http();
+    let load = async |more: Value| {
+        let mut body = json!({"model_name": "m"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        http.post("/v1/load", &body).await.ok()
+    };
+    load(json!({"pinned": true})).await;
+    assert!(stack.model("m").await.pinned);
+    load(json!({"ctx_size": 512})).await;
+    assert!(stack.model("m").await.pinned);
+    assert_eq!(http.get("/v1/models/m").await.ok()["id"], "m");
+    http.post("/v1/unload", &json!({"model_name": "m"})).await.ok();
+    assert!(!stack.model("m").await.pinned);
+}

@@ -105,6 +105,19 @@ impl Sources {
         self.load_with(&self.adjusted()?)
     }
 
+    /// Whether there is something adjusted, whatever it says.
+    pub(crate) fn is_adjusted(&self) -> bool {
+        self.adjustments.as_ref().is_some_and(|file| file.exists())
+    }
+
+    /// Takes the adjustments out of the way; where they are then, if that could be done.
+    pub(crate) fn set_aside(&self) -> std::io::Result<PathBuf> {
+        let file = self.adjustments.clone().unwrap_or_default();
+        let aside = file.with_extension("json.unfit");
+        std::fs::rename(file, &aside)?;
+        Ok(aside)
+    }
+
     /// What was adjusted.
     ///
     /// # Errors

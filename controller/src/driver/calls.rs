@@ -207,7 +207,8 @@ impl Driver {
         }
         // Whoever pinned it for good meant longer than that.
         if pin.pin != KeptPin::WHILE_LOADED || !already {
-            self.pins.insert(pin.model.clone(), pin.pin);
+            let former = self.pins.get(&pin.model).copied();
+            self.pins.insert(pin.model.clone(), pin.pin.after(former));
         }
         let saving = self.writer.pins(&self.pins);
         self.models_changed([pin.model.clone()]);
@@ -222,17 +223,22 @@ impl Driver {
         if !self.fleet.settled() {
             return;
         }
-        let gone = |id: &&String| {
-            let loose = self.pins.get(*id) == Some(&KeptPin::WHILE_LOADED);
-            let view = loose.then(|| self.fleet.model(id));
-            view.is_some_and(|view| {
-                view.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)))
-            })
+        let left = |id: &String| {
+            let left = self.pins.get(id)?.once_unloaded()?;
+            let view = self.fleet.model(id);
+            let gone =
+                view.is_none_or(|view| matches!(view.state, ModelState::Unloaded | ModelState::Failed(_)));
+            gone.then(|| (id.clone(), left))
         };
-        let gone: Vec<String> = self.changed_models.iter().filter(gone).cloned().collect();
-        for id in &gone {
-            self.pins.remove(id);
-            self.catalogue.pin(id, false);
+        let left: Vec<(String, Option<KeptPin>)> = self.changed_models.iter().filter_map(left).collect();
+        let mut gone = Vec::with_capacity(left.len());
+        for (id, left) in left {
+            match left {
+                Some(pin) => drop(self.pins.insert(id.clone(), pin)),
+                None => drop(self.pins.remove(&id)),
+            }
+            self.catalogue.pin(&id, false);
+            gone.push(id);
         }
         if !gone.is_empty() {
             drop(self.writer.pins(&self.pins));

@@ -60,17 +60,38 @@ pub(crate) enum Pin {
 pub(crate) enum Until {
     /// It goes with the model.
     Unloaded,
+    /// It goes with the model, which is unpinned for good then, as it was before.
+    UnpinnedAgain,
 }
 
 impl Pin {
     /// A pin that goes with the model.
     pub(crate) const WHILE_LOADED: Self = Self::Until(Until::Unloaded);
 
+    /// What is kept of `self`, said after `former`.
+    pub(crate) fn after(self, former: Option<Self>) -> Self {
+        match (self, former) {
+            (Self::Until(_), Some(Self::Always(false) | Self::Until(Until::UnpinnedAgain))) => {
+                Self::Until(Until::UnpinnedAgain)
+            }
+            (said, _) => said,
+        }
+    }
+
+    /// What is left once the model is unloaded: none, or what to keep instead.
+    pub(crate) const fn once_unloaded(self) -> Option<Option<Self>> {
+        match self {
+            Self::Always(_) => None,
+            Self::Until(Until::Unloaded) => Some(None),
+            Self::Until(Until::UnpinnedAgain) => Some(Some(Self::Always(false))),
+        }
+    }
+
     /// Whether the model is pinned.
     pub(crate) const fn pins(self) -> bool {
         match self {
             Self::Always(pinned) => pinned,
-            Self::Until(Until::Unloaded) => true,
+            Self::Until(Until::Unloaded | Until::UnpinnedAgain) => true,
         }
     }
 }

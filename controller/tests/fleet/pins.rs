@@ -105,6 +105,16 @@ async fn a_pin_for_as_long_as_a_model_is_loaded_goes_when_it_is_unloaded() {
     gone.expect("the pin is gone from the disk too");
     client.ensure("b").await.ready().await;
 
+    // An operator's word for good counts again afterwards.
+    assert!(!pin(&mut client, "a", false).await.unwrap().pinned);
+    client.unload("b", false).await.unwrap();
+    client.load("a").await.unwrap();
+    let again = client.0.pin_model(while_loaded("a")).await.unwrap();
+    assert!(again.into_inner().model.unwrap().pinned);
+    client.unload("a", false).await.unwrap();
+    assert!(!client.model("a").await.pinned);
+    client.ensure("b").await.ready().await;
+
     // One that is not loaded has nothing to be pinned for; one that is pinned for good stays so.
     client.0.pin_model(while_loaded("a")).await.unwrap();
     assert!(!client.model("a").await.pinned);

@@ -109,8 +109,9 @@ fn settings(body: &[u8]) -> Result<(Option<LogLevel>, Map<String, Value>), Error
         ctx_size,
         llamacpp_args,
         extra_models_dir,
+        auto_evict,
     } = SetBody::take_from(&mut body)?;
-    if body.peek("auto_evict").is_some() {
+    if auto_evict == Some(false) {
         let error = object::invalid(
             "auto_evict",
             "is always true: pin a model to keep it, or set `max_loaded_models`",
@@ -167,6 +168,8 @@ mod tests {
         );
         let error = read(json!({"auto_evict": false})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("auto_evict"));
+        // As `config` shows it.
+        assert!(read(json!({"auto_evict": true})).unwrap().1.is_empty());
         let (level, given) =
             read(json!({"log_level": "debug", "ctx_size": -1, "llamacpp_args": "-b 64"})).unwrap();
         assert_eq!(level, Some(LogLevel::Debug));

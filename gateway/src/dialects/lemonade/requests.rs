@@ -137,6 +137,8 @@ body! {
         llamacpp_args: Kept<String>,
         /// One more folder whose GGUF files are models, below one of the configured `allowed_models_dirs`; null = none.
         extra_models_dir: Kept<String>,
+        /// Always true: false is refused.
+        auto_evict: Option<bool>,
     }
 
     /// A model to pin or unpin.
