@@ -36,24 +36,22 @@ async fn row(models: usize, few: Option<f64>) -> anyhow::Result<f64> {
             "[models.model-{number:05}]\nruntime = \"stub\"\nlabels = [\"bench\"]"
         )?;
     }
-    let mut stack = Stack::with(config).devices(&[]).start().await;
+    let builder = Stack::with(config).devices(&[]).log_level("warning");
+    let mut stack = builder.start().await;
     stack.kill(Role::Controller);
     let begun = Instant::now();
     stack.start_process(Role::Controller).await;
     let started = begun.elapsed();
-    let (url, client) = (
-        format!("http://{}/v1/models?show_all=true", stack.gateway_address()),
-        reqwest::Client::new(),
-    );
+    let http = stack.http();
     let mut times = Vec::with_capacity(LISTS);
-    let mut bytes = 0;
+    let mut text = String::new();
     for _ in 0..LISTS {
         let begun = Instant::now();
-        let body = client.get(&url).send().await?.bytes().await?;
+        text = http.get("/v1/models?show_all=true").await.text;
         times.push(begun.elapsed());
-        bytes = body.len();
     }
-    let listed = serde_json::from_slice::<serde_json::Value>(&client.get(&url).send().await?.bytes().await?)?;
+    let bytes = text.len();
+    let listed: serde_json::Value = serde_json::from_str(&text)?;
     let count = listed["data"].as_array().context("a list")?.len();
     anyhow::ensure!(count >= models, "{count} of {models} models are listed");
     times.sort_unstable();

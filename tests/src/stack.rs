@@ -38,6 +38,7 @@ pub struct StackBuilder {
     devices: Vec<String>,
     gateway_args: Vec<String>,
     worker_env: Vec<(String, String)>,
+    log_level: &'static str,
 }
 
 impl StackBuilder {
@@ -63,6 +64,13 @@ impl StackBuilder {
         self
     }
 
+    /// What the processes log, instead of everything.
+    #[must_use]
+    pub fn log_level(mut self, level: &'static str) -> Self {
+        self.log_level = level;
+        self
+    }
+
     /// Starts everything and waits until it is ready.
     ///
     /// # Panics
@@ -85,6 +93,7 @@ impl StackBuilder {
             devices: self.devices,
             gateway_args: self.gateway_args,
             worker_env: self.worker_env,
+            log_level: self.log_level,
             directory,
         };
         stack.start_process(Role::Controller).await;
@@ -108,6 +117,7 @@ pub struct Stack {
     devices: Vec<String>,
     gateway_args: Vec<String>,
     worker_env: Vec<(String, String)>,
+    log_level: &'static str,
     directory: TempDir,
 }
 
@@ -120,6 +130,7 @@ impl Stack {
             devices: vec!["cpu".to_owned()],
             gateway_args: Vec::new(),
             worker_env: Vec::new(),
+            log_level: "debug",
         }
     }
 
@@ -190,7 +201,7 @@ impl Stack {
                 command
             }
         };
-        command.args(["--log-level", "debug"]);
+        command.args(["--log-level", self.log_level]);
         command
     }
 

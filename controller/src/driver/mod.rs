@@ -79,7 +79,7 @@ use crate::{
     convert,
     estimate::Observed,
     routes::Publisher,
-    state::{Expiry, Own, Pins, StateDir, StateError, Writer},
+    state::{Downloads, Expiry, Own, Pins, StateDir, StateError, Writer},
 };
 
 /// Number of events that a watcher of `WatchEvents` may lag behind.
@@ -106,6 +106,8 @@ pub(crate) struct Start {
     pub(crate) leavers: Vec<WorkerFacts>,
     /// Memory measured before.
     pub(crate) observed: Observed,
+    /// Downloads that had not ended.
+    pub(crate) downloads: Downloads,
     /// The pins that operators set.
     pub(crate) pins: Pins,
     /// Models that users registered and options they saved.
@@ -137,7 +139,8 @@ impl Start {
             lost: config.timing.roster_ttl,
         };
         let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
-        let (observed, pins, own) = (state.observed(), state.pins()?, state.own_at_start()?);
+        let (observed, downloads) = (state.observed(), state.downloads());
+        let (pins, own) = (state.pins()?, state.own_at_start()?);
         let writer = Writer::spawn(state, roster, &life);
         if !epoch_kept {
             writer.epoch(epoch);
@@ -148,6 +151,7 @@ impl Start {
             expected,
             leavers,
             observed,
+            downloads,
             pins,
             own,
             writer,
@@ -234,6 +238,7 @@ impl Driver {
             expected,
             leavers,
             observed,
+            downloads,
             pins,
             own,
             writer,
@@ -276,7 +281,7 @@ impl Driver {
             pins,
             own,
             stale: BTreeSet::new(),
-            pulls: Pulls::default(),
+            pulls: Pulls::new(downloads),
             looks: Looks::default(),
             mirror: Mirror::default(),
             ghosts: Ghosts::default(),
@@ -311,6 +316,7 @@ impl Driver {
     /// Tells policy the catalogue and which models to load at start, in the order of the configuration.
     fn begin(&mut self) {
         self.catalogue_changed();
+        self.reopen_pulls();
         if self.catalogue.unread() {
             self.look_again();
         }
@@ -337,6 +343,8 @@ impl Driver {
         self.by_id(&mut ask);
         self.off_the_shelf(&ask);
         match &ask {
+            // They are none of the catalogue's: a look at its files says nothing of them.
+            Ask::Query(Query::Models(request, _)) if request.suggested => self.answer(ask),
             Ask::Call {
                 order: Order::Load(_),
                 ..

@@ -178,6 +178,7 @@ impl Thread {
             bodies: self.settings.bodies,
             keys: self.settings.keys,
             hosts: self.settings.hosts,
+            lists: web::lists::Lists::default(),
             stats: self.settings.stats,
             stopping: self.stop.clone(),
         };

@@ -15,6 +15,7 @@ pub(crate) mod engine;
 pub(crate) mod extract;
 pub(crate) mod host;
 mod layers;
+pub(crate) mod lists;
 pub(crate) mod reply;
 pub(crate) mod route;
 pub(crate) mod run;
@@ -42,6 +43,7 @@ use tower::Service;
 use self::{
     budget::Budget,
     host::Hosts,
+    lists::Lists,
     reply::Refusal,
     route::{Dialect, Route, Slashes},
 };
@@ -64,6 +66,8 @@ pub(crate) struct App {
     pub(crate) keys: Arc<Keys>,
     /// The host names that requests may have.
     pub(crate) hosts: Arc<Hosts>,
+    /// Lists of models as they were answered last.
+    pub(crate) lists: Lists,
     /// Figures about the last request.
     pub(crate) stats: Arc<Stats>,
     /// Cancelled when the gateway shuts down: it finishes running requests and is not ready for more.

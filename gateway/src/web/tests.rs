@@ -19,6 +19,7 @@ use super::{
     access::Access,
     budget::Budget,
     extract::Path,
+    lists::Lists,
     reply::Refusal,
     route::{Dialect, Named, Route},
     surface,
@@ -59,6 +60,7 @@ fn app(stopping: &CancellationToken, keys: Keys) -> App {
         bodies: Budget::new(1000),
         keys: Arc::new(keys),
         hosts: Arc::default(),
+        lists: Lists::default(),
         stats: Arc::default(),
         stopping: stopping.clone(),
     }

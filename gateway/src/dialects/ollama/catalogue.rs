@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use crate::{
     fleet::table::{Table, is_loaded},
-    web::{App, access::Access, reply, route::Route},
+    web::{App, access::Access, lists::Listed, reply, route::Route},
 };
 
 /// The end of time for clients that count nanoseconds in 64 bits. The year 9999 is beyond what some of them can convert to their own time.
@@ -33,11 +33,14 @@ pub(super) fn routes() -> Vec<Route> {
 /// `GET /api/tags`: lists the models whose files are present.
 async fn tags(State(app): State<Arc<App>>) -> Response {
     let table = app.dispatcher.fleet.table();
+    if let Some(made) = app.lists.made_of(&table, Listed::Ollama) {
+        return made;
+    }
     let here = table
         .models()
         .filter(|summary| summary.downloaded || is_loaded(summary));
     let models = here.map(|summary| OllamaModel::of(&table, summary)).collect();
-    reply::value(StatusCode::OK, &OllamaTags { models })
+    app.lists.answer(&table, Listed::Ollama, &OllamaTags { models })
 }
 
 /// `GET /api/ps`: lists the loaded models. Models are not unloaded after a time unless that is configured, so `expires_at` is far away.

@@ -18,6 +18,7 @@ use crate::{
         App,
         access::Access,
         extract::{Path, Query},
+        lists::Listed,
         reply,
         route::Route,
     },
@@ -134,22 +135,24 @@ async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response
     let all = show
         .show_all
         .is_some_and(|value| matches!(value.as_str(), "" | "1" | "true" | "True"));
+    let listed = if all { Listed::OpenAiAll } else { Listed::OpenAi };
     let table = app.dispatcher.fleet.table();
+    if let Some(made) = app.lists.made_of(&table, listed) {
+        return made;
+    }
     let shown = |summary: &&Arc<ModelSummary>| all || summary.downloaded || is_loaded(summary);
     let mut data: Vec<Model> = table
         .models()
         .filter(shown)
         .map(|summary| model(&table, summary))
         .collect();
+    let mut complete = true;
     if all {
         // A controller that is away suggests nothing.
         let suggested = app.dispatcher.fleet.control().suggestions().await;
-        data.extend(
-            suggested
-                .unwrap_or_default()
-                .into_iter()
-                .map(|other| suggestion(&table, other)),
-        );
+        complete = suggested.is_ok();
+        let suggested = suggested.unwrap_or_default().into_iter();
+        data.extend(suggested.map(|other| suggestion(&table, other)));
         data.sort_by(|a, b| a.id.cmp(&b.id));
     }
     let models = match data.as_slice() {
@@ -161,7 +164,11 @@ async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response
         data,
         models,
     };
-    reply::value(StatusCode::OK, &list)
+    if complete {
+        app.lists.answer(&table, listed, &list)
+    } else {
+        reply::value(StatusCode::OK, &list)
+    }
 }
 
 async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
