@@ -85,20 +85,22 @@ async fn twenty_kills_at_any_time_end_in_the_right_file() {
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap();
     let seed = (since.as_secs() << 30) | u64::from(since.subsec_nanos()) | 1;
     println!("seed {seed}");
-    let (hub, content) = hub(6 << 20).await;
+    let (hub, content) = hub(32 << 20).await;
     hub.fault(Fault::Slow(SLOW), u32::MAX);
     let mut stack = stack(&hub).start().await;
     let pulled = pull(&stack);
     let mut state = seed;
     for _ in 0..20 {
         // Sometimes before the first byte.
-        sent(&hub, hub.sent() + random(&mut state, 400_000)).await;
+        sent(&hub, hub.sent() + random(&mut state, 1_600_000)).await;
         stack.kill(Role::Worker(0));
         stack.start_process(Role::Worker(0)).await;
     }
     assert_eq!(pulled.await.unwrap()["status"], "success");
     is_whole(&stack, &content);
-    println!("{} bytes were sent of {}", hub.sent(), content.len());
+    let sent = hub.sent();
+    println!("{sent} bytes were sent of {}", content.len());
+    assert!(sent <= content.len() as u64 * 11 / 10, "{sent} bytes were sent");
 }
 
 #[tokio::test]
@@ -232,6 +234,49 @@ async fn a_download_is_listed_paused_resumed_and_cancelled() {
         if left == 0 { Ok(()) } else { Err(left) }
     };
     eventually("what came is gone", LIMIT, gone).await;
+}
+
+#[tokio::test]
+async fn a_controller_that_restarts_goes_on_with_downloads_and_lets_paused_ones_be() {
+    let (hub, content) = hub(8 << 20).await;
+    hub.fault(Fault::Slow(SLOW), u32::MAX);
+    let mut stack = stack(&hub).start().await;
+    let restart = async |stack: &mut Stack| {
+        stack.kill(Role::Controller);
+        stack.start_process(Role::Controller).await;
+    };
+    let http = stack.http();
+    let pulled =
+        tokio::spawn(async move { http.post("/api/v1/pull", &json!({"model_name": "large"})).await });
+    let comes = async || {
+        let shown = download(&stack).await;
+        if shown["bytes_downloaded"].as_u64() > Some(1 << 20) {
+            Ok(())
+        } else {
+            Err(shown)
+        }
+    };
+    eventually("some of it is there", LIMIT, comes).await;
+    muster(&stack, &["downloads", "pause", "large"]).await;
+    restart(&mut stack).await;
+    // Whoever waited for it has lost the controller that it asked.
+    assert_eq!(pulled.await.unwrap().error(503)["code"], "controller_unavailable");
+    let shown = status(&stack, "paused").await;
+    assert!(shown["bytes_downloaded"].as_u64() > Some(1 << 20), "{shown}");
+    assert_eq!(shown["bytes_total"], 8 << 20);
+    muster(&stack, &["downloads", "resume", "large"]).await;
+    status(&stack, "downloading").await;
+    // It goes on though nobody waits for it.
+    restart(&mut stack).await;
+    status(&stack, "completed").await;
+    is_whole(&stack, &content);
+    restart(&mut stack).await;
+    let ended = stack.http().get("/api/v1/downloads").await.ok();
+    assert_eq!(
+        ended,
+        json!({"downloads": []}),
+        "what has ended is not begun again"
+    );
 }
 
 /// A file system of its own with little room; none where this user may not mount.

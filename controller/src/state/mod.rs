@@ -1,4 +1,4 @@
-//! What survives a restart: the epoch, the known workers, measured memory, pins and users' models. Nothing else about the fleet is stored
+//! What survives a restart: the epoch, the known workers, measured memory, open downloads, pins and users' models. Nothing else about the fleet is stored
 //! (PROTOCOL.md 2, 7).
 //!
 //! ```text
@@ -7,6 +7,7 @@
 //! DIR/epoch.json     raised and written before anything is served (PROTOCOL.md 5)
 //! DIR/roster.json    workers that ever joined and were not forgotten since, see `roster`
 //! DIR/observed.json  see `estimate`
+//! DIR/downloads.json models whose files were coming, and whether that is paused
 //! DIR/pins.json      models that operators pinned (true) or unpinned (false); wins over the configuration
 //! DIR/user_models.json, model_options.json, aliases.json    see `own`
 //! DIR/NAME.backup    of each file that people's changes are in, as it was before the last change, see `kept`
@@ -40,6 +41,20 @@ pub(crate) use roster::{Expiry, Roster};
 pub(crate) use writer::{Saving, Writer};
 
 use crate::{config::Adjustments, estimate::Observed};
+
+/// Downloads that have not ended, by model id.
+pub(crate) type Downloads = BTreeMap<String, KeptDownload>;
+
+/// How a download stood when it was begun, paused or resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptDownload {
+    /// An operator has stopped it for now.
+    pub(crate) paused: bool,
+    /// Bytes of all its files that were there.
+    pub(crate) downloaded: u64,
+    /// Bytes of all its files.
+    pub(crate) total: u64,
+}
 
 /// Operators' pins, by model id.
 pub(crate) type Pins = BTreeMap<String, Pin>;
@@ -149,6 +164,7 @@ const ROSTER: &str = "roster.json";
 const OBSERVED: &str = "observed.json";
 /// What operators adjusted while the controller ran.
 pub(crate) const ADJUSTMENTS: &str = "settings.json";
+const DOWNLOADS: &str = "downloads.json";
 const PINS: &str = "pins.json";
 const MODELS: &str = "user_models.json";
 const OPTIONS: &str = "model_options.json";
@@ -249,6 +265,19 @@ impl StateDir {
     /// It cannot be written.
     pub(crate) fn save_observed(&self, observed: &Observed) -> Result<(), StateError> {
         self.write(OBSERVED, observed)
+    }
+
+    /// Downloads that had not ended.
+    pub(crate) fn downloads(&self) -> Downloads {
+        self.cache(DOWNLOADS, |_| true).unwrap_or_default()
+    }
+
+    /// Writes which downloads have not ended.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn save_downloads(&self, downloads: &Downloads) -> Result<(), StateError> {
+        self.write(DOWNLOADS, downloads)
     }
 
     /// Operators' pins.

@@ -1,4 +1,4 @@
-//! Writes roster, measured memory, pins and users' models in the background, so that the driver never waits for a disk.
+//! Writes roster, measured memory, open downloads, pins and users' models in the background, so that the driver never waits for a disk.
 //!
 //! Only the newest value is written: a `watch` channel holds one, and older ones are skipped. When the handle is dropped, what is not on
 //! disk is written and the task ends. A failed write is reported in health ([`Writer::troubles`]) and tried again until there is room. A
@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Own, Pins, Roster, StateDir, StateError};
+use super::{Downloads, Own, Pins, Roster, StateDir, StateError};
 use crate::{aside::aside, estimate::Observed};
 
 /// Pause before a failed write is tried again.
@@ -44,6 +44,7 @@ struct Pending {
     epoch: Option<u64>,
     roster: Option<Arc<Roster>>,
     observed: Option<Observed>,
+    downloads: Option<Downloads>,
     pins: Option<Pins>,
     own: Option<Own>,
     /// Counts changes.
@@ -134,6 +135,12 @@ impl Writer {
     pub(crate) fn observed(&self, observed: &Observed) {
         self.sender
             .send_modify(|pending| pending.observed = Some(observed.clone()));
+    }
+
+    /// Writes which downloads have not ended.
+    pub(crate) fn downloads(&self, downloads: Downloads) {
+        self.sender
+            .send_modify(|pending| pending.downloads = Some(downloads));
     }
 
     /// Path of the state directory.
@@ -287,6 +294,9 @@ fn save(state: &StateDir, mut disk: Pending, new: &Pending) -> (Pending, Option<
         }),
         put(&mut disk.observed, &new.observed, |_, observed| {
             state.save_observed(observed)
+        }),
+        put(&mut disk.downloads, &new.downloads, |_, downloads| {
+            state.save_downloads(downloads)
         }),
     ];
     (disk, failures.into_iter().flatten().next())

@@ -172,6 +172,7 @@ impl Driver {
                 fail(&ask, &paused(), epoch);
             }
         }
+        self.keep_pulls();
     }
 
     /// The worker of a download ends it, and its answer to the order is not waited for. What came is kept, or removed wherever it may lie.

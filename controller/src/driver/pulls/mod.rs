@@ -12,13 +12,14 @@
 //! ```
 //!
 //! Invariants: downloads hold no load slot and no claim: policy hears of a load only once its files are there. A pull goes on without
-//! anybody waiting. There is one pull of the same files at most.
+//! anybody waiting, and over a restart of the controller, as long as its model is in the catalogue. There is one pull of the same files at most.
 //!
-//! * `files`: orders to workers and their answers. * `told`: what those who wait hear. * `list`: what operators see of it, and do to it.
+//! * `keep`: what a restart needs of them. * `files`: orders to workers and their answers. * `told`: what those who wait hear. * `list`: what operators see of it, and do to it.
 //!
 //! Architecture invariant: where a model should run is policy's to say; here is only asked which place it would choose.
 
 mod files;
+mod keep;
 mod list;
 mod told;
 
@@ -44,7 +45,7 @@ use super::{
     looks::Later,
     sessions::Sent,
 };
-use crate::{config::ModelEntry, convert::model::kind_of};
+use crate::{config::ModelEntry, convert::model::kind_of, state::Downloads};
 use told::{fail, tell};
 
 /// How long a pull waits for a worker that could host the model (PROTOCOL.md 2).
@@ -66,6 +67,8 @@ pub(super) struct Pulls {
     ended: VecDeque<v1::Download>,
     removals: HashMap<u64, Removal>,
     removals_begun: u64,
+    /// What is on the disk of [`open`](Self::open), or on its way there.
+    kept: Downloads,
     looked: Option<Instant>,
 }
 
@@ -233,6 +236,7 @@ impl Driver {
 
     /// Gives a waiting pull to a worker, if one is able.
     fn start_pull(&mut self, checkpoint: &HubCheckpoint) {
+        self.keep_pulls();
         let Some(pull) = self.pulls.open.get(checkpoint) else {
             return;
         };
@@ -318,6 +322,7 @@ impl Driver {
         let Some(pull) = self.pulls.open.remove(checkpoint) else {
             return;
         };
+        self.keep_pulls();
         let epoch = *self.epoch.borrow();
         if let Err(error) = result {
             tracing::warn!(model = %pull.model.id, repo = checkpoint.repo, %error, "pull failed");
