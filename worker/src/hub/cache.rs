@@ -15,6 +15,7 @@ use std::{
     io,
     os::unix::fs::symlink,
     path::{Component, Path, PathBuf},
+    time::Duration,
 };
 
 use muster_core::{Code, Error};
@@ -155,7 +156,7 @@ impl Cache {
         }
         let shared = |path: &str| kept.iter().any(|other| is_of(path, other));
         for (etag, _) in repo
-            .coming(checkpoint)
+            .coming(checkpoint, Duration::ZERO)
             .into_iter()
             .filter(|(_, path)| !shared(path))
         {
@@ -249,12 +250,16 @@ impl Repo {
         File::create(self.locks.join(format!("{etag}.lock")))
     }
 
-    /// What began to come of a checkpoint: etags, and paths in the repository.
-    pub(super) fn coming(&self, checkpoint: &HubCheckpoint) -> Vec<(String, String)> {
+    /// What began to come of a checkpoint and was not written to for so long: etags, and paths in the repository.
+    pub(super) fn coming(&self, checkpoint: &HubCheckpoint, untouched: Duration) -> Vec<(String, String)> {
         let entries = fs::read_dir(self.blobs()).into_iter().flatten().flatten();
         let of = |entry: fs::DirEntry| {
             let name = entry.file_name().into_string().ok()?;
             let etag = name.strip_suffix(partial::SUFFIX)?;
+            if !untouched.is_zero() {
+                let written = entry.metadata().ok()?.modified().ok()?;
+                written.elapsed().ok().filter(|since| *since >= untouched)?;
+            }
             let head = Partial::head(&entry.path())?;
             is_of(&head.path, checkpoint).then(|| (etag.to_owned(), head.path))
         };

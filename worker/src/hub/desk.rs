@@ -132,7 +132,7 @@ impl Desk {
                 let desk = self.clone();
                 self.0.tasks.spawn(async move {
                     if !keep {
-                        discard(desk.cache(), &checkpoint).await;
+                        discard(desk.cache(), &checkpoint, Duration::ZERO).await;
                     }
                     desk.tell_cached(order_id, checkpoint);
                 });

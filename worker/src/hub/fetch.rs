@@ -7,7 +7,7 @@
 //!
 //! Invariants: what is there already is not fetched again, whole files and parts of files alike.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 use muster_core::{Bytes as Amount, Code, Error};
 use muster_proto::{
@@ -25,6 +25,8 @@ use super::{
     transfer::{self, Transfer},
 };
 
+/// How long what began to come of a file is kept once the file has come with another content.
+const STALE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Room that is left on the disk, in bytes.
 pub(super) const SPARE: u64 = 64 << 20;
 
@@ -93,15 +95,19 @@ pub(super) async fn fetch(
         on_disk(move || to.link(&commit, &path, &etag)).await?;
     }
     on_disk(move || repo.set_main(&listing.commit)).await?;
+    discard(cache, checkpoint, STALE).await;
     let (cache, checkpoint) = (cache.clone(), checkpoint.clone());
     beside(move || cache.resolve(&checkpoint)).await?
 }
 
-/// Removes what began to come of a checkpoint, once nobody writes it any more. What cannot be removed is only in the way of nothing.
-pub(super) async fn discard(cache: &Cache, checkpoint: &HubCheckpoint) {
+/// Removes what began to come of a checkpoint and was not written to for so long, once nobody writes it any more. What cannot be removed is only
+/// in the way of nothing.
+pub(super) async fn discard(cache: &Cache, checkpoint: &HubCheckpoint, untouched: Duration) {
     let repo = cache.repo(&checkpoint.repo);
     let (found, of) = (repo.clone(), checkpoint.clone());
-    let coming = beside(move || found.coming(&of)).await.unwrap_or_default();
+    let coming = beside(move || found.coming(&of, untouched))
+        .await
+        .unwrap_or_default();
     for (etag, _) in coming {
         let Ok(_lock) = transfer::lock(&repo, &etag).await else {
             continue;

@@ -1,5 +1,7 @@
 //! Every fault a hub may have, and what becomes of a download then.
 
+use std::time::SystemTime;
+
 use super::*;
 
 /// Bytes of the model: several pieces.
@@ -32,6 +34,19 @@ impl Rig {
         let found = self.cached("a").await;
         assert!(fs::read(&found.path).unwrap() == content, "another content");
         assert_eq!(self.blobs(), 1, "nothing is left over");
+    }
+
+    /// What began to come was written so long ago for the last time.
+    fn untouched_for(&self, age: Duration) {
+        let hub = self.dir.path().join("hub");
+        for lock in fs::read_dir(hub.join(".locks/models--o--n")).unwrap() {
+            // Whoever writes has it.
+            fs::File::open(lock.unwrap().path()).unwrap().lock().unwrap();
+        }
+        for part in fs::read_dir(hub.join("models--o--n/blobs")).unwrap() {
+            let part = fs::File::options().write(true).open(part.unwrap().path());
+            part.unwrap().set_modified(SystemTime::now() - age).unwrap();
+        }
     }
 }
 
@@ -155,6 +170,26 @@ async fn a_pause_keeps_what_came_and_a_cancel_does_not() {
     timeout(Duration::from_secs(20), gone).await.unwrap();
     rig.hub.mend();
     rig.arrives(&content).await;
+}
+
+#[tokio::test]
+async fn what_began_to_come_of_an_older_content_is_removed_a_week_later() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    for (age, left) in [(day, 2), (8 * day, 1)] {
+        let (rig, mut content) = Rig::big().await;
+        rig.hub.fault(Fault::Slow(Duration::from_millis(5)), u32::MAX);
+        rig.order("1", "BF16", Order::Fetch(FetchFiles {}));
+        rig.came(500_000).await;
+        rig.order("2", "BF16", Order::Cancel(CancelFetch { keep: true }));
+        rig.cached("2").await;
+        rig.untouched_for(age);
+        rig.hub.mend();
+        content[0] ^= 1;
+        rig.hub.put("o/n", "m-BF16.gguf", content.clone());
+        rig.order("3", "BF16", Order::Fetch(FetchFiles {}));
+        assert!(fs::read(rig.cached("3").await.path).unwrap() == content);
+        assert_eq!(rig.blobs(), left);
+    }
 }
 
 #[tokio::test]
