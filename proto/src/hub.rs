@@ -1,4 +1,6 @@
-//! Names of checkpoints on a hub: `ORG/NAME` or `ORG/NAME:VARIANT` (seed 000, `checkpoint`).
+//! Names of checkpoints on a hub: `ORG/NAME` or `ORG/NAME:VARIANT` (seed 000, `checkpoint`), and revisions of their repositories.
+//!
+//! A revision is no part of a name (Ollama, llama.cpp and Lemonade have none in theirs): it stands beside it, as `revision`, Hugging Face's word.
 //!
 //! A path is never such a name: it begins with `/`, `.` or `~`, or has more than one `/`, or is a file name that ends in `.gguf`.
 
@@ -33,13 +35,101 @@ impl HubName {
 
     /// The name as a message; `folder` = the whole repository.
     #[must_use]
-    pub fn checkpoint(&self, mmproj: &str, folder: bool) -> HubCheckpoint {
+    pub fn checkpoint(&self, revision: &Revision, mmproj: &str, folder: bool) -> HubCheckpoint {
         HubCheckpoint {
             repo: self.repo.clone(),
             variant: self.variant.clone(),
             mmproj: mmproj.to_owned(),
             folder,
+            revision: revision.message(),
         }
+    }
+}
+
+/// The revision of a repository that names none.
+const MAIN: &str = "main";
+
+/// A branch, a tag or a commit of a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Revision(String);
+
+/// The text is no such name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no revision: want a branch, a tag or a commit, of letters, digits and `-_.+/`")]
+pub struct RevisionError(String);
+
+impl Default for Revision {
+    fn default() -> Self {
+        Self(MAIN.to_owned())
+    }
+}
+
+impl Revision {
+    /// The revision that a checkpoint is of.
+    ///
+    /// # Errors
+    /// It can be none.
+    pub fn of(checkpoint: &HubCheckpoint) -> Result<Self, RevisionError> {
+        checkpoint.revision.parse()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// As a field of a message, of which there is one form: empty = `main`.
+    #[must_use]
+    pub fn message(&self) -> String {
+        if self.is_main() {
+            String::new()
+        } else {
+            self.0.clone()
+        }
+    }
+
+    /// Whether it is what a repository shows if nobody names a revision.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.0 == MAIN
+    }
+
+    /// Whether it is a commit, which never changes.
+    #[must_use]
+    pub fn is_commit(&self) -> bool {
+        self.0.len() == 40 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }
+}
+
+impl FromStr for Revision {
+    type Err = RevisionError;
+
+    /// Reads a name by git's rules (`git check-ref-format`), of which it is also safe as a path; empty = `main`.
+    fn from_str(text: &str) -> Result<Self, RevisionError> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let known =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+' | b'/');
+        let part = |part: &str| !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with(".lock");
+        let fine = text.len() <= 200
+            && text.bytes().all(known)
+            && !text.contains("..")
+            && !text.ends_with('.')
+            && text.split('/').all(part);
+        let read = Self(text.to_owned());
+        match (fine, read.is_commit()) {
+            (false, _) => Err(RevisionError(text.to_owned())),
+            (true, true) => Ok(Self(text.to_ascii_lowercase())),
+            (true, false) => Ok(read),
+        }
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -180,6 +270,35 @@ mod tests {
             "a b/c",
         ] {
             assert!(path.parse::<HubName>().is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_revision_is_a_name_by_gits_rules_and_main_has_one_form() {
+        for (text, message) in [
+            ("", ""),
+            ("main", ""),
+            ("v1.0+cu128", "v1.0+cu128"),
+            ("refs/pr/7", "refs/pr/7"),
+            (
+                "0123456789ABCDEF0123456789abcdef01234567",
+                "0123456789abcdef0123456789abcdef01234567",
+            ),
+        ] {
+            let read: Revision = text.parse().unwrap();
+            assert_eq!(read.message(), message);
+            assert_eq!(read.is_commit(), message.len() == 40, "{text}");
+        }
+        let long = "a".repeat(201);
+        for wrong in [
+            "a b", "../x", "a/../b", "/a", "a/", "a//b", ".a", "-a", "a/.b", "a.lock", "a..b", "a.", "a?b",
+            "a%2F", "a\n", "ä", &long,
+        ] {
+            assert_eq!(
+                wrong.parse::<Revision>(),
+                Err(RevisionError(wrong.to_owned())),
+                "{wrong}"
+            );
         }
     }
 

@@ -75,3 +75,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Feature in `Hello` and `Welcome`: the worker carries out `FilesOrder`.
 pub const MODEL_FILES: &str = "model_files";
+
+/// Feature beside it: orders name a revision of the repository.
+pub const MODEL_REVISIONS: &str = "model_revisions";
+
+/// All features of this version.
+pub const FEATURES: [&str; 2] = [MODEL_FILES, MODEL_REVISIONS];

@@ -43,6 +43,7 @@ mod policy;
 mod pull;
 mod recorded_clients;
 mod reload;
+mod revisions;
 mod same;
 mod shutdown;
 mod slow;

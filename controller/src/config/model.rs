@@ -14,7 +14,7 @@ use muster_core::{
 };
 use muster_policy::{DeviceChoice, IdleTtl};
 use muster_proto::{
-    hub::HubName,
+    hub::{HubName, Revision},
     llamacpp::Takes,
     settings::{self, SETTINGS, Setting},
     v1::{HubCheckpoint, LoraAdapter, ModelSettings, RequestDefaults, StubSettings},
@@ -82,6 +82,9 @@ pub struct ModelEntry {
     pub defined_in: PathBuf,
 }
 
+/// The key of the hub's revision.
+const REVISION: &str = "revision";
+
 /// Reads `[models]`.
 pub(super) fn catalogue(section: &Section<'_>, defaults: &Defaults) -> Vec<ModelEntry> {
     section
@@ -111,6 +114,12 @@ fn entry(id: &str, section: Section<'_>, defaults: &Defaults) -> Option<ModelEnt
         (Some(runtime), None) => hub(&section, runtime, &checkpoint, &mut settings),
         (None, _) | (_, Some(_)) => None,
     };
+    if runtime.is_some() && hub.is_none() && section.has(REVISION) {
+        section.problem(
+            REVISION,
+            format!("`{checkpoint}` is no repository of a hub, which alone has revisions"),
+        );
+    }
     settings.stub = stub(&section, runtime);
     settings.runtime_json = own::read(&section, runtime);
     let prompt_format = prompt_format::read(&section, runtime, &mut settings.chat_template);
@@ -272,7 +281,7 @@ pub fn device(text: &str) -> DeviceChoice {
 }
 
 /// Where the hub has the model, if its checkpoint is the name of a repository and no file. A projector is then a file in the same
-/// repository, unless a local file has that name.
+/// repository, unless a local file has that name. Only such a model has a revision.
 fn hub(
     section: &Section<'_>,
     runtime: Runtime,
@@ -284,6 +293,12 @@ fn hub(
         .parse::<HubName>()
         .ok()
         .filter(|_| runtime.reads_repositories())?;
+    let revision = settings.revision.parse::<Revision>();
+    let revision = revision.unwrap_or_else(|error| {
+        section.problem(REVISION, error.to_string());
+        Revision::default()
+    });
+    settings.revision = revision.message();
     let mut mmproj = "";
     if let Some(given) = section
         .string(KEY)
@@ -303,7 +318,7 @@ fn hub(
             );
         }
     }
-    Some(name.checkpoint(mmproj, runtime.takes_folders()))
+    Some(name.checkpoint(&revision, mmproj, runtime.takes_folders()))
 }
 
 /// The path of the model's file. llama.cpp's runtimes take files and names of the hub; others also take names of their own. A name stays a

@@ -156,7 +156,13 @@ fn every_setting_is_a_key_that_is_checked() {
             }
         };
         let files = |value: &str| {
-            let mut keys = toml::Table::from_iter([("checkpoint".to_owned(), "a.gguf".into())]);
+            // Only a repository has revisions.
+            let checkpoint = if setting.key == "revision" {
+                "o/n"
+            } else {
+                "a.gguf"
+            };
+            let mut keys = toml::Table::from_iter([("checkpoint".to_owned(), checkpoint.into())]);
             keys.extend(
                 format!("{} = {value}", setting.key)
                     .parse::<toml::Table>()
@@ -177,6 +183,27 @@ fn every_setting_is_a_key_that_is_checked() {
             "{problems:?}"
         );
     }
+}
+
+#[test]
+fn a_revision_is_one_of_a_repository_and_main_is_none() {
+    let model = |id: &str, checkpoint: &str, revision: &str| {
+        format!("[models.{id}]\nrecipe = 'llamacpp'\ncheckpoint = '{checkpoint}'\nrevision = '{revision}'\n")
+    };
+    let files = Files::new(&[&(model("a", "o/n:Q4_0", "v1") + &model("b", "o/n:Q4_0", "main"))]);
+    let models = files.load().unwrap().models;
+    for (model, revision) in models.iter().zip(["v1", ""]) {
+        assert_eq!(model.hub.as_ref().unwrap().revision, revision);
+        assert_eq!(model.settings.revision, revision, "what the worker resolves");
+    }
+    let files = Files::new(&[&(model("a", "o/n:Q4_0", "../x") + &model("b", "b.gguf", "v1"))]);
+    assert_eq!(
+        files.problems(),
+        [
+            "0.toml: models.a.revision: `../x` is no revision: want a branch, a tag or a commit, of letters, digits and `-_.+/`",
+            "0.toml: models.b.revision: `b.gguf` is no repository of a hub, which alone has revisions",
+        ]
+    );
 }
 
 #[test]

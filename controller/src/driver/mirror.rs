@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{BootId, Bytes, DeviceKind, HostId, InstanceId, SpecHash, WorkerId};
 use muster_policy::{RouteState, WorkerFacts};
-use muster_proto::v1;
+use muster_proto::{MODEL_FILES, MODEL_REVISIONS, v1};
 use tokio::time::Instant;
 
 use super::pulse::Pulse;
@@ -228,13 +228,10 @@ impl Mirror {
         self.workers.get(id)
     }
 
-    /// Connected workers that have a feature.
-    pub(super) fn speaking(&self, feature: &str) -> impl Iterator<Item = WorkerId> {
-        let speaking = self
-            .workers
-            .iter()
-            .filter(move |(_, worker)| worker.speaks(feature));
-        speaking.map(|(id, _)| id.clone())
+    /// Connected workers that take orders about a checkpoint's files.
+    pub(super) fn taking(&self, checkpoint: &v1::HubCheckpoint) -> impl Iterator<Item = WorkerId> {
+        let taking = self.workers.iter().filter(|(_, worker)| worker.takes(checkpoint));
+        taking.map(|(id, _)| id.clone())
     }
 
     /// The reference of an instance.
@@ -370,8 +367,12 @@ impl Mirror {
 }
 
 impl Worker {
-    /// Whether the worker is connected and has a feature.
-    pub(super) fn speaks(&self, feature: &str) -> bool {
+    /// Whether the worker is connected and takes orders about a checkpoint's files. One that knows no revisions would take those of `main`.
+    pub(super) fn takes(&self, checkpoint: &v1::HubCheckpoint) -> bool {
+        self.speaks(MODEL_FILES) && (checkpoint.revision.is_empty() || self.speaks(MODEL_REVISIONS))
+    }
+
+    fn speaks(&self, feature: &str) -> bool {
         self.connected && self.hello.features.iter().any(|spoken| spoken == feature)
     }
 

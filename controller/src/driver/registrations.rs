@@ -119,6 +119,7 @@ fn of_its_own(
     put("checkpoint", &registration.checkpoint);
     put("recipe", &registration.recipe);
     put("mmproj", &registration.mmproj);
+    put("revision", &registration.revision);
     table.insert("labels".to_owned(), registration.labels.clone().into());
     let read = config::definition(id, table, &state_dir.join(FILE), &config.defaults);
     let model = read.map_err(|error| refused(id, &error))?;
@@ -211,6 +212,7 @@ impl Driver {
             checkpoint: definition.checkpoint.clone(),
             recipe: definition.recipe.clone(),
             mmproj: definition.mmproj.clone(),
+            revision: definition.revision.clone(),
             labels: definition.labels.clone(),
             defaults,
             chat_template: definition.chat_template.clone(),

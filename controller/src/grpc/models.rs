@@ -11,6 +11,7 @@ use futures::stream;
 use muster_core::{Code, Error};
 use muster_proto::{
     StatusExt,
+    hub::Revision,
     v1::{self, models_server::Models, pull_model_event},
 };
 use tokio::sync::watch;
@@ -254,7 +255,7 @@ async fn follow(
 async fn register(handle: &Handle, definition: v1::ModelDefinition) -> Result<v1::Model, Error> {
     let id = definition.model.clone();
     match model(handle, &id).await {
-        Ok(old) if old.user && old.checkpoint != definition.checkpoint => unload(handle, &id).await?,
+        Ok(old) if old.user && other_files(&old, &definition) => unload(handle, &id).await?,
         Ok(_) => {}
         Err(error) if error.code == Code::UnknownModel => {}
         Err(error) => return Err(error),
@@ -262,6 +263,16 @@ async fn register(handle: &Handle, definition: v1::ModelDefinition) -> Result<v1
     let (_, saving) = handle.models(|reply| Change::Register(definition, reply)).await?;
     handle.kept(saving).await?;
     model(handle, &id).await
+}
+
+/// Whether a definition means other files than a model has; one that is wrong is refused later.
+fn other_files(old: &v1::Model, definition: &v1::ModelDefinition) -> bool {
+    let revision = definition
+        .revision
+        .parse()
+        .unwrap_or_else(|_| Revision::default());
+    let had = old.hub.as_ref().map_or("", |hub| hub.revision.as_str());
+    old.checkpoint != definition.checkpoint || had != revision.message()
 }
 
 async fn delete(handle: &Handle, id: String) -> Result<v1::DeleteModelResponse, Error> {

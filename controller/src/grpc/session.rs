@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::{Stream, TryStreamExt as _};
 use muster_core::{Code, Error, SessionId};
 use muster_proto::{
-    MODEL_FILES, PROTOCOL_VERSION,
+    FEATURES, PROTOCOL_VERSION,
     v1::{
         ControllerMessage, Heartbeat, Hello, Welcome, WorkerMessage, controller_message::Kind as Down,
         worker_message::Kind as Up,
@@ -139,7 +139,7 @@ impl<S: Stream<Item = Result<WorkerMessage, Status>> + Unpin> Session<S> {
 
     async fn joined(&mut self, hello: Hello) -> Result<(), Ended> {
         let (commands, mut orders) = mpsc::channel(COMMANDS);
-        let spoken = |feature: &&String| *feature == MODEL_FILES;
+        let spoken = |feature: &&String| FEATURES.contains(&feature.as_str());
         let features = hello.features.iter().filter(spoken).cloned().collect();
         let (epoch, mailbox) = self.admitted(hello, commands).await?;
         self.epoch = Some(epoch);

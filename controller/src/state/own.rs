@@ -34,6 +34,9 @@ pub(crate) struct Registration {
     /// File with the multimodal projector in the same repository.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) mmproj: String,
+    /// Branch, tag or commit of the repository; empty = `main`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) revision: String,
     #[serde(default)]
     pub(crate) labels: Vec<String>,
     /// Catalogue id of the model that it is made from; empty if it has files of its own. No registered model: of such a one it has the checkpoint.

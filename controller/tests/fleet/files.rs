@@ -3,7 +3,7 @@
 
 use muster_core::{Code, Error};
 use muster_proto::{
-    MODEL_FILES, StatusExt as _,
+    FEATURES, MODEL_FILES, StatusExt as _,
     net::{Channel, channel},
     trust::Credentials,
     v1::{
@@ -118,6 +118,40 @@ async fn a_download_holds_no_load_slot_and_is_one_for_all_who_wait() {
     // What an engine's worker gets is the name: only it knows its cache.
     let spec = shown.instances[0].status.as_ref().unwrap().spec.as_ref().unwrap();
     assert_eq!(spec.settings.as_ref().unwrap().checkpoint, "o/n:Q4_0");
+}
+
+/// A worker of an older version would take `main` for it.
+#[tokio::test]
+async fn a_revision_is_asked_of_workers_only_that_know_revisions() {
+    let pinned =
+        "[models.pinned]\nruntime = 'llama_cpp'\ncheckpoint = 'o/n:Q4_0'\nrevision = 'v1'\nmemory_mib = 1\n";
+    let rig = Rig::start(&format!("{}{pinned}", config())).await;
+    let (older, mut client) = begin(&rig, Fetches::Done).await;
+    let mut api = models(&rig).await;
+    let begun = tokio::spawn(async move { pull(&mut api, "pinned").await });
+    client.load("a").await.unwrap();
+    let mut newer = worker("newer");
+    newer.features = FEATURES.map(str::to_owned).to_vec();
+    newer.join(&rig.address()).await;
+    assert!(begun.await.unwrap().unwrap().downloaded);
+    let revisions = |worker: &Worker| {
+        let memory = worker.memory.lock().unwrap();
+        let revision = |order: &FilesOrder| order.checkpoint.clone().unwrap().revision;
+        memory.orders.iter().map(revision).collect::<Vec<_>>()
+    };
+    assert!(revisions(&newer).contains(&"v1".to_owned()));
+    assert!(!revisions(&older).contains(&"v1".to_owned()));
+    // What an operator wants is the newest; `h` is other files.
+    assert!(matches!(
+        fetches(&newer.memory.lock().unwrap())[0].kind,
+        Some(Order::Fetch(v1::FetchFiles { refresh: true }))
+    ));
+    assert!(!client.model("h").await.downloaded);
+    let route = client.ensure("pinned").await.ready().await;
+    assert_eq!(route.instance.unwrap().worker_id, "newer");
+    let shown = client.model("pinned").await;
+    let spec = shown.instances[0].status.as_ref().unwrap().spec.as_ref().unwrap();
+    assert_eq!(spec.settings.as_ref().unwrap().revision, "v1");
 }
 
 #[tokio::test]

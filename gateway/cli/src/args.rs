@@ -54,7 +54,7 @@ pub(crate) enum Command {
         #[arg(long)]
         replace: bool,
     },
-    /// Download a model's files to a worker's host; can also register a model whose name begins with `user.`
+    /// Download a model's files to a worker's host, or newer ones if the hub has any; can also register a model whose name begins with `user.`
     Pull(PullOptions),
     /// List downloads with their speed and the time left, or pause, resume or cancel one
     Downloads {
@@ -257,6 +257,9 @@ pub(crate) struct PullOptions {
     /// File with the multimodal projector in the same repository
     #[arg(long, value_name = "FILE", requires = "checkpoint", default_value = "")]
     pub(crate) mmproj: String,
+    /// Branch, tag or commit of the repository [default: main]
+    #[arg(long, value_name = "REVISION", requires = "checkpoint", default_value = "")]
+    pub(crate) revision: String,
     /// Label, for example embeddings, reranking or vision; may be given several times
     #[arg(long = "label", value_name = "LABEL", requires = "checkpoint")]
     pub(crate) labels: Vec<String>,

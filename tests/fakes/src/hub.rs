@@ -27,7 +27,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::sleep};
 
-/// The commit of every repository.
+/// The commit of every repository, unless a test says otherwise.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// Bytes of content that are sent at once.
 const CHUNK: usize = 16 << 10;
@@ -71,7 +71,10 @@ struct HubFile {
 
 #[derive(Debug)]
 struct Shared {
-    files: Mutex<BTreeMap<String, HubFile>>,
+    /// By repository, commit and path.
+    files: Mutex<BTreeMap<(String, String, String), HubFile>>,
+    /// Commits by repository and revision.
+    revisions: Mutex<BTreeMap<(String, String), String>>,
     /// Each with how often it still happens.
     faults: Mutex<Vec<(Fault, u32)>>,
     open: watch::Sender<bool>,
@@ -96,6 +99,7 @@ impl Hub {
     pub async fn start() -> Self {
         let shared = Arc::new(Shared {
             files: Mutex::default(),
+            revisions: Mutex::default(),
             faults: Mutex::default(),
             open: watch::Sender::new(true),
             requests: AtomicU32::new(0),
@@ -104,7 +108,7 @@ impl Hub {
             credentials: Mutex::default(),
         });
         let app = Router::new()
-            .route("/api/models/{org}/{name}/revision/main", get(listing))
+            .route("/api/models/{org}/{name}/revision/{revision}", get(listing))
             .route("/{org}/{name}/resolve/{commit}/{*path}", get(resolve))
             .route("/lfs/{sum}", get(content))
             .layer(from_fn_with_state(Arc::clone(&shared), refuse))
@@ -127,9 +131,25 @@ impl Hub {
 
     /// Puts a file into a repository.
     pub fn put(&self, repo: &str, path: &str, content: impl Into<Bytes>) {
-        let content = content.into();
+        let commit = self.shared.commit(repo, "main").unwrap_or_else(|| {
+            self.publish(repo, "main", COMMIT, &[]);
+            COMMIT.to_owned()
+        });
+        self.add(repo, &commit, path, content.into());
+    }
+
+    /// From now on a revision of a repository is this commit, which has these files.
+    pub fn publish(&self, repo: &str, revision: &str, commit: &str, files: &[(&str, &[u8])]) {
+        lock(&self.shared.revisions).insert((repo.to_owned(), revision.to_owned()), commit.to_owned());
+        for (path, content) in files {
+            self.add(repo, commit, path, Bytes::copy_from_slice(content));
+        }
+    }
+
+    fn add(&self, repo: &str, commit: &str, path: &str, content: Bytes) {
         let sum = sum(&content);
-        lock(&self.shared.files).insert(format!("{repo}/{path}"), HubFile { content, sum });
+        let key = (repo.to_owned(), commit.to_owned(), path.to_owned());
+        lock(&self.shared.files).insert(key, HubFile { content, sum });
     }
 
     /// Holds content back, or lets it go.
@@ -177,13 +197,28 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    fn of(&self, repo: &str) -> Vec<(String, HubFile)> {
+    /// The commit that a revision of a repository is: a branch, a tag or a commit.
+    fn commit(&self, repo: &str, revision: &str) -> Option<String> {
+        let revisions = lock(&self.revisions);
+        if let Some(commit) = revisions.get(&(repo.to_owned(), revision.to_owned())) {
+            return Some(commit.clone());
+        }
         let files = lock(&self.files);
-        let own = files.iter().filter_map(|(path, file)| {
-            let path = path.strip_prefix(repo)?.strip_prefix('/')?;
-            Some((path.to_owned(), file.clone()))
-        });
-        own.collect()
+        let known = files
+            .keys()
+            .any(|(of, commit, _)| of == repo && commit == revision);
+        known.then(|| revision.to_owned())
+    }
+
+    fn of(&self, repo: &str, commit: &str) -> Vec<(String, HubFile)> {
+        let files = lock(&self.files);
+        let own = files.iter().filter(|((of, at, _), _)| of == repo && at == commit);
+        own.map(|((_, _, path), file)| (path.clone(), file.clone()))
+            .collect()
+    }
+
+    fn knows(&self, repo: &str) -> bool {
+        lock(&self.revisions).keys().any(|(known, _)| known == repo)
     }
 
     /// The first fault that `of` takes, if it is to happen once more.
@@ -239,17 +274,33 @@ fn sum(content: &[u8]) -> String {
         .collect()
 }
 
-async fn listing(State(shared): State<Arc<Shared>>, Path((org, name)): Path<(String, String)>) -> Response {
-    let files = shared.of(&format!("{org}/{name}"));
-    if files.is_empty() {
+async fn listing(
+    State(shared): State<Arc<Shared>>,
+    Path((org, name, revision)): Path<(String, String, String)>,
+) -> Response {
+    let repo = format!("{org}/{name}");
+    if !shared.knows(&repo) {
         // As huggingface.co answers for what does not exist, or is private.
         return (StatusCode::UNAUTHORIZED, "Invalid username or password.").into_response();
     }
-    let siblings: Vec<_> = files
+    let Some(commit) = shared.commit(&repo, &revision) else {
+        let error = json!({"error": format!("Invalid rev id: {revision}")});
+        return (
+            StatusCode::NOT_FOUND,
+            [("x-error-code", "RevisionNotFound")],
+            error.to_string(),
+        )
+            .into_response();
+    };
+    let siblings: Vec<_> = shared
+        .of(&repo, &commit)
         .iter()
-        .map(|(path, file)| json!({"rfilename": path, "size": file.content.len()}))
+        .map(|(path, HubFile { content, sum })| {
+            let size = content.len();
+            json!({"rfilename": path, "size": size, "blobId": &sum[..40], "lfs": {"sha256": sum, "size": size, "pointerSize": 134}})
+        })
         .collect();
-    let body = json!({"id": format!("{org}/{name}"), "sha": COMMIT, "siblings": siblings});
+    let body = json!({"id": repo, "sha": commit, "siblings": siblings});
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
@@ -258,9 +309,11 @@ async fn resolve(
     Path((org, name, commit, path)): Path<(String, String, String, String)>,
     headers: HeaderMap,
 ) -> Response {
-    let files = shared.of(&format!("{org}/{name}"));
+    let repo = format!("{org}/{name}");
+    let commit = shared.commit(&repo, &commit).unwrap_or(commit);
+    let files = shared.of(&repo, &commit);
     let found = files.iter().find(|(known, _)| *known == path);
-    let Some((_, HubFile { content, sum })) = found.filter(|_| commit == COMMIT || commit == "main") else {
+    let Some((_, HubFile { content, sum })) = found else {
         return (StatusCode::NOT_FOUND, "Entry not found").into_response();
     };
     let elsewhere = shared.happens(|fault| match fault {
@@ -280,7 +333,7 @@ async fn resolve(
         }
     };
     let headers = [
-        ("x-repo-commit", COMMIT.to_owned()),
+        ("x-repo-commit", commit),
         ("x-linked-etag", format!("\"{sum}\"")),
         ("x-linked-size", content.len().to_string()),
         ("location", location),

@@ -7,7 +7,7 @@ use std::{
 
 use muster_core::{Error, SessionId};
 use muster_proto::{
-    MODEL_FILES, PROTOCOL_VERSION, VERSION, net,
+    FEATURES, PROTOCOL_VERSION, VERSION, net,
     v1::{
         Command, ControllerMessage, Goodbye, Heartbeat, Hello, Outcome, Refused, RefusedReason, Welcome,
         WorkerMessage, WorkerReport, controller_message::Kind as Down, fleet_client::FleetClient,
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
             host_id: (&identity.host).into(),
             protocol_min: PROTOCOL_VERSION,
             protocol_max: PROTOCOL_VERSION,
-            features: vec![MODEL_FILES.to_owned()],
+            features: FEATURES.map(str::to_owned).to_vec(),
             highest_epoch_seen: *self.highest_epoch,
             addresses: self.fleet.addresses.iter().map(ToString::to_string).collect(),
             runtimes: ground

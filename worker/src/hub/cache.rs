@@ -1,31 +1,28 @@
 //! The cache on disk, in the layout of hf-hub and `huggingface_hub`, which other programs of the host read and write too.
 //!
 //! ```text
-//! CACHE/models--ORG--NAME/blobs/ETAG                 content; ETAG.muster-part while it comes (partial.rs)
-//!                        /snapshots/COMMIT/PATH      symbolic links into blobs
-//!                        /refs/main                  the newest COMMIT
-//!      /.locks/models--ORG--NAME/ETAG.lock           held by who fetches it
+//! CACHE/models--ORG--NAME                    one repository (repo.rs)
+//!      /.locks/models--ORG--NAME/ETAG.lock   held by who fetches it
 //! ```
 //!
 //! Everything here blocks while the disk does.
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
-    io,
-    os::unix::fs::symlink,
-    path::{Component, Path, PathBuf},
+    fs, io,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
 use muster_core::{Code, Error};
 use muster_proto::{
-    hub,
+    hub::{self, Revision},
     v1::{CachedFiles, HubCheckpoint},
 };
 
 use super::{
-    partial::{self, Partial},
+    partial,
+    repo::Repo,
     select::{RepoFile, Selection, is_named, is_of, select},
 };
 
@@ -33,13 +30,6 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cache {
     root: PathBuf,
-}
-
-/// One repository in it.
-#[derive(Clone, Debug)]
-pub(super) struct Repo {
-    path: PathBuf,
-    locks: PathBuf,
 }
 
 /// Files of one snapshot that make up a checkpoint.
@@ -62,11 +52,7 @@ impl Cache {
 
     /// One repository; `name` is checked (`hub::is_repo`).
     pub(super) fn repo(&self, name: &str) -> Repo {
-        let folder = format!("models--{}", name.replace('/', "--"));
-        Repo {
-            locks: self.root.join(".locks").join(&folder),
-            path: self.root.join(folder),
-        }
+        Repo::new(&self.root, name)
     }
 
     /// What is there of a checkpoint.
@@ -86,10 +72,16 @@ impl Cache {
         if found.complete {
             return Ok(found);
         }
-        let HubCheckpoint { repo, variant, .. } = checkpoint;
+        let HubCheckpoint {
+            repo,
+            variant,
+            revision,
+            ..
+        } = checkpoint;
         let colon = if variant.is_empty() { "" } else { ":" };
+        let at = if revision.is_empty() { "" } else { " at " };
         let message = format!(
-            "{repo}{colon}{variant} is not downloaded here: it is not in {}",
+            "{repo}{colon}{variant}{at}{revision} is not downloaded here: it is not in {}",
             self.root.display()
         );
         Err(Code::FileNotFound.error(message))
@@ -99,8 +91,9 @@ impl Cache {
         if !hub::is_repo(&checkpoint.repo) {
             return None;
         }
+        let revision = Revision::of(checkpoint).ok()?;
         let repo = self.repo(&checkpoint.repo);
-        repo.snapshots().into_iter().find_map(|snapshot| {
+        repo.snapshots(&revision).into_iter().find_map(|snapshot| {
             let files = list(&snapshot);
             let selection = select(&files, checkpoint).ok()?;
             if checkpoint.folder && !is_whole(&snapshot, &files) {
@@ -121,17 +114,21 @@ impl Cache {
     /// # Errors
     /// The disk refuses.
     pub(super) fn remove(&self, checkpoint: &HubCheckpoint, keep: &[HubCheckpoint]) -> io::Result<u64> {
-        if !hub::is_repo(&checkpoint.repo) {
+        let Some(revision) = Revision::of(checkpoint)
+            .ok()
+            .filter(|_| hub::is_repo(&checkpoint.repo))
+        else {
             return Ok(0);
-        }
+        };
         let repo = self.repo(&checkpoint.repo);
-        let kept: Vec<&HubCheckpoint> = keep
+        let kept: Vec<(&HubCheckpoint, Vec<PathBuf>)> = keep
             .iter()
             .filter(|other| other.repo == checkpoint.repo)
+            .filter_map(|other| Some((other, repo.snapshots(&Revision::of(other).ok()?))))
             .collect();
         let mut candidates = Vec::new();
         let mut freed = 0;
-        for snapshot in repo.snapshots() {
+        for snapshot in repo.snapshots(&revision) {
             let files = list(&snapshot);
             // A snapshot may have the one without the other.
             let of = |checkpoint: &HubCheckpoint| {
@@ -142,7 +139,8 @@ impl Cache {
                 paths.extend(files.iter().find(named).map(|file| file.path.clone()));
                 paths
             };
-            let spared: HashSet<String> = kept.iter().flat_map(|other| of(other)).collect();
+            let theirs = kept.iter().filter(|(_, snapshots)| snapshots.contains(&snapshot));
+            let spared: HashSet<String> = theirs.flat_map(|(other, _)| of(other)).collect();
             for path in of(checkpoint).into_iter().filter(|path| !spared.contains(path)) {
                 let link = snapshot.join(&path);
                 match fs::canonicalize(&link) {
@@ -154,7 +152,7 @@ impl Cache {
                 unlink(&link)?;
             }
         }
-        let shared = |path: &str| kept.iter().any(|other| is_of(path, other));
+        let shared = |path: &str| kept.iter().any(|(other, _)| is_of(path, other));
         for (etag, _) in repo
             .coming(checkpoint, Duration::ZERO)
             .into_iter()
@@ -169,14 +167,14 @@ impl Cache {
             }
         }
         let used: HashSet<PathBuf> = repo
-            .snapshots()
+            .all_snapshots()
             .iter()
             .flat_map(|snapshot| list(snapshot).into_iter().map(|file| snapshot.join(file.path)))
             .filter_map(|link| fs::canonicalize(link).ok())
             .collect();
         if used.is_empty() && kept.is_empty() {
             freed += candidates.iter().map(|blob| size_of(blob)).sum::<u64>();
-            return match fs::remove_dir_all(&repo.path) {
+            return match fs::remove_dir_all(repo.path()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 Ok(()) | Err(_) => Ok(freed),
             };
@@ -219,128 +217,6 @@ impl Found {
             freed_bytes: 0,
         }
     }
-}
-
-impl Repo {
-    pub(super) fn blobs(&self) -> PathBuf {
-        self.path.join("blobs")
-    }
-
-    /// Where the content with this etag is, or will be; the etag is checked ([`is_etag`]).
-    pub(super) fn blob(&self, etag: &str) -> PathBuf {
-        self.blobs().join(etag)
-    }
-
-    /// Where the files of a commit have their names.
-    pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
-        self.path.join("snapshots").join(commit)
-    }
-
-    /// Where content with this etag is while it comes.
-    pub(super) fn part(&self, etag: &str) -> PathBuf {
-        self.blobs().join(format!("{etag}{}", partial::SUFFIX))
-    }
-
-    /// The lock on content with this etag, where all hf-hub clients of the host look for it.
-    ///
-    /// # Errors
-    /// The disk refuses.
-    pub(super) fn lock_file(&self, etag: &str) -> io::Result<File> {
-        fs::create_dir_all(&self.locks)?;
-        File::create(self.locks.join(format!("{etag}.lock")))
-    }
-
-    /// What began to come of a checkpoint and was not written to for so long: etags, and paths in the repository.
-    pub(super) fn coming(&self, checkpoint: &HubCheckpoint, untouched: Duration) -> Vec<(String, String)> {
-        let entries = fs::read_dir(self.blobs()).into_iter().flatten().flatten();
-        let of = |entry: fs::DirEntry| {
-            let name = entry.file_name().into_string().ok()?;
-            let etag = name.strip_suffix(partial::SUFFIX)?;
-            if !untouched.is_zero() {
-                let written = entry.metadata().ok()?.modified().ok()?;
-                written.elapsed().ok().filter(|since| *since >= untouched)?;
-            }
-            let head = Partial::head(&entry.path())?;
-            is_of(&head.path, checkpoint).then(|| (etag.to_owned(), head.path))
-        };
-        entries.filter_map(of).collect()
-    }
-
-    /// Names a blob in a snapshot.
-    ///
-    /// # Errors
-    /// The disk refuses, or the path leaves the snapshot.
-    pub(super) fn link(&self, commit: &str, path: &str, etag: &str) -> io::Result<()> {
-        if !hub::is_plain_path(path) || !is_etag(commit) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("`{path}` is no file name"),
-            ));
-        }
-        let link = self.snapshot(commit).join(path);
-        if let Some(parent) = link.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        // Out of the file's directories, the commit's and `snapshots`.
-        let depth = Path::new(path)
-            .components()
-            .filter(|part| matches!(part, Component::Normal(_)))
-            .count();
-        let target: PathBuf = std::iter::repeat_n("..", depth + 1).collect();
-        let target = target.join("blobs").join(etag);
-        if fs::read_link(&link).is_ok_and(|found| found == target) {
-            return Ok(());
-        }
-        match fs::remove_file(&link) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        symlink(target, link)
-    }
-
-    /// Notes the newest commit.
-    ///
-    /// # Errors
-    /// The disk refuses.
-    pub(super) fn set_main(&self, commit: &str) -> io::Result<()> {
-        let refs = self.path.join("refs");
-        fs::create_dir_all(&refs)?;
-        let fresh = refs.join(format!(".main-{}", std::process::id()));
-        fs::write(&fresh, commit)?;
-        fs::rename(fresh, refs.join("main"))
-    }
-
-    /// Snapshots, the newest one first.
-    fn snapshots(&self) -> Vec<PathBuf> {
-        let root = self.path.join("snapshots");
-        let main = fs::read_to_string(self.path.join("refs/main")).unwrap_or_default();
-        let main = Some(main.trim())
-            .filter(|main| is_etag(main))
-            .map(|main| root.join(main));
-        let mut others: Vec<_> = fs::read_dir(&root)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.is_dir() && Some(path) != main.as_ref())
-            .map(|path| (path.metadata().and_then(|meta| meta.modified()).ok(), path))
-            .collect();
-        others.sort_by(|a, b| b.cmp(a));
-        main.into_iter()
-            .filter(|main| main.is_dir())
-            .chain(others.into_iter().map(|(_, path)| path))
-            .collect()
-    }
-}
-
-/// Whether a text may name a blob or a commit.
-pub(super) fn is_etag(text: &str) -> bool {
-    !text.is_empty()
-        && text.len() <= 128
-        && !text.starts_with('.')
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 /// All files below a snapshot whose content is there.
@@ -418,7 +294,7 @@ mod tests {
         fs::create_dir_all(repo.blobs()).unwrap();
         fs::write(repo.blob(etag), etag).unwrap();
         repo.link(commit, path, etag).unwrap();
-        repo.set_main(commit).unwrap();
+        repo.set_newest(&Revision::default(), commit).unwrap();
     }
 
     #[test]

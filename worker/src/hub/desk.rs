@@ -19,10 +19,10 @@ use std::{
 
 use muster_core::{Code, Error};
 use muster_proto::{
-    hub,
+    hub::{self, Revision},
     v1::{
-        CachedFiles, CancelFetch, FetchProgress, FilesNews, FilesOrder, HubCheckpoint, HubListing,
-        files_news::Kind as News, files_order::Kind as Order,
+        CachedFiles, CancelFetch, FetchFiles, FetchProgress, FilesNews, FilesOrder, HubCheckpoint,
+        HubListing, files_news::Kind as News, files_order::Kind as Order,
     },
 };
 use tokio::{
@@ -123,8 +123,12 @@ impl Desk {
             let error = format!("`{}` is no repository", checkpoint.repo);
             return self.tell(order_id, News::Failed(Code::InvalidRequest.error(error).into()));
         }
+        if let Err(error) = Revision::of(&checkpoint) {
+            let error = Code::InvalidRequest.error(error.to_string());
+            return self.tell(order_id, News::Failed(error.with_param("revision").into()));
+        }
         match kind {
-            Some(Order::Fetch(_)) => self.fetch(order_id, checkpoint),
+            Some(Order::Fetch(FetchFiles { refresh })) => self.fetch(order_id, checkpoint, refresh),
             Some(Order::Cancel(CancelFetch { keep })) => {
                 if let Some(job) = self.lock().jobs.get(&checkpoint) {
                     job.cancel.cancel();
@@ -192,7 +196,9 @@ impl Desk {
     }
 
     async fn list(&self, repo: &str) -> Result<HubListing, Error> {
-        let listing = Remote::new(self.0.hub.clone())?.list(repo).await?;
+        let listing = Remote::new(self.0.hub.clone())?
+            .list(repo, &Revision::default())
+            .await?;
         Ok(HubListing {
             repo: repo.to_owned(),
             variants: variants(&listing.files),
@@ -200,7 +206,7 @@ impl Desk {
         })
     }
 
-    fn fetch(&self, order_id: String, checkpoint: HubCheckpoint) {
+    fn fetch(&self, order_id: String, checkpoint: HubCheckpoint, refresh: bool) {
         if checkpoint.repo == hub::UPLOADS {
             let error = format!(
                 "{} was uploaded, and is no longer here: upload it again",
@@ -235,16 +241,16 @@ impl Desk {
         let desk = self.clone();
         self.0
             .tasks
-            .spawn(async move { desk.work(checkpoint, number, cancel).await });
+            .spawn(async move { desk.work(checkpoint, refresh, number, cancel).await });
     }
 
     /// Runs a job to its end.
-    async fn work(&self, checkpoint: HubCheckpoint, number: u64, cancel: CancellationToken) {
+    async fn work(&self, checkpoint: HubCheckpoint, refresh: bool, number: u64, cancel: CancellationToken) {
         let (meter, mut speed) = (Meter::default(), Speed::default());
         let mut progress = meter.subscribe();
         let work = async {
             let remote = Remote::new(self.0.hub.clone())?;
-            fetch(self.cache(), &remote, &checkpoint, &meter).await
+            fetch(self.cache(), &remote, &checkpoint, refresh, &meter).await
         };
         tokio::pin!(work);
         tracing::info!(repo = checkpoint.repo, variant = checkpoint.variant, "fetching");

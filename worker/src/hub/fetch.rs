@@ -1,8 +1,9 @@
 //! One download of one checkpoint into the cache.
 //!
 //! ```text
-//!   look ─ all there ──────────────────────────────────────────────► done, without the network
-//!     └─► list ─► select ─► ask for each file ─► room? ─► per file: transfer ─► linked ─► refs/main ─► done
+//!   look ─ all there, and nobody wants newer ones ────────────────────────────────────────────► done, without the network
+//!     └─► list ─► select ─► ask for each file ─► room? ─► per file: transfer ─► linked ─► refs ─► done
+//!          └ all there, and the hub cannot be reached ─► done
 //! ```
 //!
 //! Invariants: what is there already is not fetched again, whole files and parts of files alike.
@@ -11,16 +12,17 @@ use std::{fs, io, path::Path, time::Duration};
 
 use muster_core::{Bytes as Amount, Code, Error};
 use muster_proto::{
-    hub,
+    hub::{self, Revision},
     v1::{CachedFiles, HubCheckpoint},
 };
 use tokio::task::spawn_blocking;
 
 use super::{
-    cache::{Cache, Repo},
+    cache::Cache,
     meter::Meter,
     partial,
     remote::{FileInfo, Remote},
+    repo::Repo,
     select::select,
     transfer::{self, Transfer},
 };
@@ -38,7 +40,7 @@ struct WantedFile {
     there: bool,
 }
 
-/// Downloads what is missing of a checkpoint.
+/// Downloads what is missing of a checkpoint; with `refresh`, also what the hub has in a newer commit of its revision.
 ///
 /// # Errors
 /// `checkpoint_not_found`, `checkpoint_forbidden`, `hub_unavailable`, `insufficient_storage`, `download_corrupt`, `internal`.
@@ -46,14 +48,26 @@ pub(super) async fn fetch(
     cache: &Cache,
     remote: &Remote,
     checkpoint: &HubCheckpoint,
+    refresh: bool,
     meter: &Meter,
 ) -> Result<CachedFiles, Error> {
+    let revision = Revision::of(checkpoint).map_err(|error| {
+        Code::InvalidRequest
+            .error(error.to_string())
+            .with_param("revision")
+    })?;
     let found = cached_files(cache, checkpoint).await?;
-    if found.complete {
+    if found.complete && (!refresh || revision.is_commit()) {
         return Ok(found);
     }
     let name = checkpoint.repo.as_str();
-    let listing = remote.list(name).await?;
+    let listing = match remote.list(name, &revision).await {
+        Err(error) if found.complete && error.code == Code::HubUnavailable => {
+            tracing::warn!(repo = name, %error, "the hub cannot be asked for newer files: those that are here stay");
+            return Ok(found);
+        }
+        listed => listed?,
+    };
     let selection = select(&listing.files, checkpoint).map_err(|error| {
         let message = format!("the hub has {name}, but {error}");
         Code::CheckpointNotFound.error(message)
@@ -74,6 +88,8 @@ pub(super) async fn fetch(
         });
     }
     check_room(cache, &repo, &files)?;
+    let (to, of, commit) = (repo.clone(), revision.clone(), listing.commit.clone());
+    on_disk(move || to.claim(&of, &commit)).await?;
     meter.begin(files.len(), files.iter().map(|file| file.info.size).sum());
     for WantedFile { path, info, there } in &files {
         meter.file(path, info.size);
@@ -94,7 +110,7 @@ pub(super) async fn fetch(
         let (path, etag) = (path.clone(), info.etag.clone());
         on_disk(move || to.link(&commit, &path, &etag)).await?;
     }
-    on_disk(move || repo.set_main(&listing.commit)).await?;
+    on_disk(move || repo.set_newest(&revision, &listing.commit)).await?;
     discard(cache, checkpoint, STALE).await;
     let (cache, checkpoint) = (cache.clone(), checkpoint.clone());
     beside(move || cache.resolve(&checkpoint)).await?

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! * [`select`]: which files of a repository a checkpoint means. Pure.
-//! * [`cache`]: the layout on disk. * [`partial`]: a file that is coming.
+//! * [`cache`]: what is on disk. * [`repo`]: one repository's layout there. * [`partial`]: a file that is coming.
 //! * [`remote`]: the hub's HTTP. * [`tries`]: how often it is asked. * [`limit`]: how fast it may answer. * [`meter`]: how far it is.
 //! * [`fetch`]: one download. * [`transfer`]: one file of it. * [`desk`]: orders of the controller.
 //! * [`upload`]: a file that a client brings.
@@ -26,6 +26,7 @@ mod limit;
 mod meter;
 mod partial;
 mod remote;
+mod repo;
 mod select;
 mod transfer;
 mod tries;

@@ -1,7 +1,7 @@
 //! The hub's HTTP: what a repository has, what a file is, and its content.
 //!
 //! ```text
-//! GET  /api/models/ORG/NAME/revision/main?blobs=true    commit, files
+//! GET  /api/models/ORG/NAME/revision/REVISION?blobs=true    commit, files
 //! HEAD /ORG/NAME/resolve/COMMIT/FILE                    etag, size (not redirected: the content's server knows neither)
 //! GET  /ORG/NAME/resolve/COMMIT/FILE                    content or a range of it, maybe from elsewhere
 //! ```
@@ -9,6 +9,7 @@
 use std::{ops::Range, time::Duration};
 
 use muster_core::{Code, Error};
+use muster_proto::hub::Revision;
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode,
     header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, LOCATION, RANGE, RETRY_AFTER},
@@ -18,8 +19,8 @@ use serde::Deserialize;
 
 use super::{
     HubConfig,
-    cache::is_etag,
     limit::Limit,
+    repo::is_etag,
     select::RepoFile,
     tries::{Again, Patience, Tries, Trouble},
 };
@@ -115,14 +116,14 @@ impl Remote {
         self.config.patience
     }
 
-    /// What a repository has now.
+    /// What a repository has now, in one of its revisions.
     ///
     /// # Errors
     /// `checkpoint_not_found`, `checkpoint_forbidden`, `hub_unavailable`.
-    pub(super) async fn list(&self, repo: &str) -> Result<Listing, Error> {
+    pub(super) async fn list(&self, repo: &str, revision: &Revision) -> Result<Listing, Error> {
         let mut tries = self.questions();
         loop {
-            match self.listing(repo).await {
+            match self.listing(repo, revision).await {
                 Ok(listing) => return Ok(listing),
                 Err(trouble) => tries.again(trouble).await?,
             }
@@ -180,8 +181,10 @@ impl Remote {
         Tries::new(patience.questions, patience.pauses)
     }
 
-    async fn listing(&self, repo: &str) -> Result<Listing, Trouble> {
-        let path = format!("/api/models/{repo}/revision/main?blobs=true");
+    async fn listing(&self, repo: &str, revision: &Revision) -> Result<Listing, Trouble> {
+        // The name's own slashes are none of the path's.
+        let escaped = escaped(revision.as_str()).replace('/', "%2F");
+        let path = format!("/api/models/{repo}/revision/{escaped}?blobs=true");
         let request = self.request(&self.client, Method::GET, &path);
         let response = self.send(request, repo).await?;
         let body = response.bytes().await.map_err(|error| broken(&error, repo))?;
@@ -250,11 +253,11 @@ impl Remote {
         if status.is_success() || status.is_redirection() {
             return Ok(response);
         }
-        let gated = text(response.headers(), "x-error-code").is_some_and(|code| code == "GatedRepo");
+        let kind = Refusal::read(text(response.headers(), "x-error-code").as_deref());
         let again = again(status, text(response.headers(), RETRY_AFTER.as_str()).as_deref());
         let said = response.text().await.unwrap_or_default();
         Err(Trouble {
-            error: refused(status, gated, repo, &said),
+            error: refused(status, kind, repo, &said),
             again,
         })
     }
@@ -269,6 +272,11 @@ impl Remote {
 }
 
 fn resolve(repo: &str, commit: &str, path: &str) -> String {
+    format!("/{repo}/resolve/{commit}/{}", escaped(path))
+}
+
+/// As a part of a URL's path; slashes stay.
+fn escaped(path: &str) -> String {
     let mut escaped = String::with_capacity(path.len());
     for byte in path.bytes() {
         match byte {
@@ -278,7 +286,7 @@ fn resolve(repo: &str, commit: &str, path: &str) -> String {
             byte => escaped.push_str(&format!("%{byte:02X}")),
         }
     }
-    format!("/{repo}/resolve/{commit}/{escaped}")
+    escaped
 }
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
@@ -322,14 +330,37 @@ pub(super) fn other_size(path: &str, announced: u64, received: u64) -> Error {
         .with_detail("received_bytes", received)
 }
 
-fn refused(status: StatusCode, gated: bool, repo: &str, said: &str) -> Error {
+/// What a hub says of its refusal, beside the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Gated,
+    Revision,
+    /// Nothing, or what the status says already.
+    Plain,
+}
+
+impl Refusal {
+    fn read(code: Option<&str>) -> Self {
+        match code {
+            Some("GatedRepo") => Self::Gated,
+            Some("RevisionNotFound") => Self::Revision,
+            Some(_) | None => Self::Plain,
+        }
+    }
+}
+
+fn refused(status: StatusCode, kind: Refusal, repo: &str, said: &str) -> Error {
     let said: String = said.chars().take(SHOWN).collect();
     let (code, message) = match status {
+        StatusCode::NOT_FOUND if kind == Refusal::Revision => (
+            Code::CheckpointNotFound,
+            format!("the hub has {repo}, but not this revision of it"),
+        ),
         StatusCode::NOT_FOUND => (
             Code::CheckpointNotFound,
             format!("the hub has no {repo}, or not that file of it"),
         ),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if gated => (
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if kind == Refusal::Gated => (
             Code::CheckpointForbidden,
             format!(
                 "{repo} is gated: accept its terms at the hub, and give the worker that account's HF_TOKEN"
@@ -393,7 +424,18 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart() {
-        let kind = |status, gated| refused(status, gated, "o/n", "").code;
+        let kind = |status, gated: bool| {
+            let kind = Refusal::read(gated.then_some("GatedRepo"));
+            refused(status, kind, "o/n", "").code
+        };
+        let error = refused(
+            StatusCode::NOT_FOUND,
+            Refusal::read(Some("RevisionNotFound")),
+            "o/n",
+            "",
+        );
+        assert_eq!(error.code, Code::CheckpointNotFound);
+        assert!(error.message.contains("revision"), "{}", error.message);
         assert_eq!(kind(StatusCode::NOT_FOUND, false), Code::CheckpointNotFound);
         assert_eq!(kind(StatusCode::UNAUTHORIZED, false), Code::CheckpointForbidden);
         assert_eq!(kind(StatusCode::FORBIDDEN, true), Code::CheckpointForbidden);

@@ -30,11 +30,11 @@ use tokio::{
 };
 
 use super::{
-    cache::Repo,
     fetch::{disk, on_disk},
     meter::Meter,
     partial::Partial,
     remote::{self, Content, FileInfo, Remote},
+    repo::Repo,
     tries::{Tries, Trouble},
 };
 

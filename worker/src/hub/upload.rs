@@ -20,8 +20,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
 use super::{
-    cache::{Cache, Repo},
+    cache::Cache,
     fetch::{SPARE, beside, disk, free_bytes, on_disk},
+    repo::Repo,
     transfer,
 };
 
@@ -200,7 +201,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use futures::stream;
-    use muster_proto::v1::HubCheckpoint;
+    use muster_proto::{hub::Revision, v1::HubCheckpoint};
 
     use super::*;
 
@@ -240,7 +241,7 @@ mod tests {
         // Once more needs no content.
         assert_eq!(put(&cache, &sum, parts(b"", false)).await, Ok(MODEL.len() as u64));
         assert_eq!(look(&cache, &sum).await, Ok(Some(MODEL.len() as u64)));
-        let checkpoint: HubCheckpoint = sum.checkpoint().checkpoint("", false);
+        let checkpoint: HubCheckpoint = sum.checkpoint().checkpoint(&Revision::default(), "", false);
         let found = cache.resolve(&checkpoint).unwrap();
         assert_eq!(fs::read(&found.path).unwrap(), MODEL);
         assert_eq!(cache.remove(&checkpoint, &[]).unwrap(), MODEL.len() as u64);

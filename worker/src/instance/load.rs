@@ -18,7 +18,7 @@ use std::{
 use futures::future::BoxFuture;
 use muster_core::{Code, Error, Runtime as Kind};
 use muster_proto::{
-    hub::HubName,
+    hub::{HubName, Revision, RevisionError},
     overrides::Overrides,
     v1::{
         InstanceState, LoadPhase, LoadProgress, ModelSettings, RefusedReason, UnloadMode,
@@ -139,7 +139,10 @@ fn located(mut settings: ModelSettings, runtime: Kind, cache: &Cache) -> Result<
     };
     let own = Path::new(&settings.mmproj).is_absolute();
     let mmproj = if own { "" } else { settings.mmproj.as_str() };
-    let found = cache.resolve(&name.checkpoint(mmproj, runtime.takes_folders()))?;
+    let revision: Revision = std::mem::take(&mut settings.revision)
+        .parse()
+        .map_err(|error: RevisionError| Code::InvalidRequest.error(error.to_string()))?;
+    let found = cache.resolve(&name.checkpoint(&revision, mmproj, runtime.takes_folders()))?;
     settings.checkpoint = found.path;
     if !own {
         settings.mmproj = found.mmproj;

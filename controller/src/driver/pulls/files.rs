@@ -3,12 +3,9 @@
 use std::collections::HashSet;
 
 use muster_core::{Code, Error, WorkerId};
-use muster_proto::{
-    MODEL_FILES,
-    v1::{
-        self, CachedFiles, FilesNews, FilesOrder, HubCheckpoint, ListFiles, LookForFiles,
-        files_news::Kind as News, files_order::Kind as OrderKind,
-    },
+use muster_proto::v1::{
+    self, CachedFiles, FilesNews, FilesOrder, HubCheckpoint, ListFiles, LookForFiles,
+    files_news::Kind as News, files_order::Kind as OrderKind,
 };
 use tokio::{sync::oneshot, time::Instant};
 
@@ -36,18 +33,18 @@ impl Driver {
         sent
     }
 
-    /// Workers that take orders about files.
-    pub(super) fn file_workers(&self) -> Vec<WorkerId> {
-        self.mirror.speaking(MODEL_FILES).collect()
+    /// Workers that take orders about a checkpoint's files.
+    pub(super) fn file_workers(&self, checkpoint: &HubCheckpoint) -> Vec<WorkerId> {
+        self.mirror.taking(checkpoint).collect()
     }
 
     /// A worker joined: what does it have, and can it do what waits?
     pub(in crate::driver) fn files_joined(&mut self, worker: &WorkerId) {
+        let mut wanted = self.wanted_checkpoints();
         let known = self.mirror.worker(worker.as_str());
-        if known.is_some_and(|known| known.speaks(MODEL_FILES)) {
-            for checkpoint in self.wanted_checkpoints() {
-                self.look_for(worker, &checkpoint);
-            }
+        wanted.retain(|checkpoint| known.is_some_and(|known| known.takes(checkpoint)));
+        for checkpoint in wanted {
+            self.look_for(worker, &checkpoint);
         }
         self.pulls.looked.get_or_insert_with(Instant::now);
         let open: Vec<HubCheckpoint> = self.pulls.open.keys().cloned().collect();
@@ -65,7 +62,7 @@ impl Driver {
 
     /// Asks all workers for files.
     pub(in crate::driver) fn look_everywhere(&mut self, checkpoint: &HubCheckpoint) {
-        for worker in self.file_workers() {
+        for worker in self.file_workers(checkpoint) {
             self.look_for(&worker, checkpoint);
         }
     }
@@ -215,7 +212,7 @@ impl Driver {
             failed: None,
             reply,
         };
-        for worker in self.file_workers() {
+        for worker in self.file_workers(checkpoint) {
             let kind = OrderKind::Remove(v1::RemoveFiles { keep: keep.to_vec() });
             if self.order_files(
                 &worker,
@@ -260,13 +257,13 @@ impl Driver {
         repo: &str,
         reply: oneshot::Sender<Result<v1::HubListing, Error>>,
     ) {
-        let Some(worker) = self.file_workers().into_iter().next() else {
-            let error = Code::NoWorker.error("no worker is here to ask the hub");
-            return drop(reply.send(Err(error)));
-        };
         let checkpoint = HubCheckpoint {
             repo: repo.to_owned(),
             ..HubCheckpoint::default()
+        };
+        let Some(worker) = self.file_workers(&checkpoint).into_iter().next() else {
+            let error = Code::NoWorker.error("no worker is here to ask the hub");
+            return drop(reply.send(Err(error)));
         };
         // If it is not sent, the reply is dropped with it, and the asker hears so.
         let _ = self.order_files(

@@ -39,6 +39,8 @@ impl Driver {
                 continue;
             };
             let pull = self.pull(&checkpoint, &entry);
+            // It may have been for newer files than those that are there.
+            pull.refresh = true;
             pull.told = FetchProgress {
                 all_downloaded: standing.downloaded,
                 all_total: standing.total,

@@ -58,6 +58,7 @@ impl Pull {
         v1::Download {
             model: self.model.id.to_string(),
             checkpoint: name(checkpoint),
+            revision: checkpoint.revision.clone(),
             state: state.into(),
             worker_id,
             time_left: time_left(&progress),
@@ -182,7 +183,7 @@ impl Driver {
             .retain(|_, asked| !matches!(&asked.about, About::Fetch(of) if of == checkpoint));
         let workers = match self.pulls.open.get(checkpoint).map(|pull| &pull.place) {
             Some(Place::At(worker)) => vec![worker.clone()],
-            Some(Place::Waiting(_) | Place::Paused) if !keep => self.file_workers(),
+            Some(Place::Waiting(_) | Place::Paused) if !keep => self.file_workers(checkpoint),
             Some(Place::Waiting(_) | Place::Paused) | None => Vec::new(),
         };
         for worker in workers {

@@ -30,9 +30,8 @@ use std::{
 
 use muster_core::{Code, Error, WorkerId, id};
 use muster_policy::{DeviceChoice, ModelState};
-use muster_proto::{
-    MODEL_FILES,
-    v1::{self, CachedFiles, FetchFiles, FetchProgress, HubCheckpoint, files_order::Kind as OrderKind},
+use muster_proto::v1::{
+    self, CachedFiles, FetchFiles, FetchProgress, HubCheckpoint, files_order::Kind as OrderKind,
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -78,6 +77,8 @@ struct Pull {
     /// A model that it is for: decides which workers can do it.
     model: ModelEntry,
     place: Place,
+    /// An operator wants the newest files.
+    refresh: bool,
     told: FetchProgress,
     listeners: Vec<watch::Sender<PullState>>,
     /// Loads and requests that go on afterwards.
@@ -208,6 +209,7 @@ impl Driver {
         self.pulls.open.entry(checkpoint.clone()).or_insert_with(|| Pull {
             model: model.clone(),
             place: Place::Waiting(Instant::now() + WORKER_WAIT),
+            refresh: false,
             told: FetchProgress::default(),
             listeners: Vec::new(),
             waiting: Vec::new(),
@@ -230,6 +232,7 @@ impl Driver {
             listener.send_replace(PullState::Progress(pull.told.clone()));
         }
         pull.listeners.push(listener);
+        pull.refresh = true;
         pull.resume();
         self.start_pull(&checkpoint);
     }
@@ -244,12 +247,12 @@ impl Driver {
             Place::Waiting(_) => {}
             Place::At(_) | Place::Paused => return,
         }
-        let model = pull.model.clone();
+        let (model, refresh) = (pull.model.clone(), pull.refresh);
         let Some(worker) = self.worker_for(&model, checkpoint) else {
             return;
         };
         tracing::info!(%worker, model = %model.id, repo = checkpoint.repo, variant = checkpoint.variant, "pulling");
-        let kind = OrderKind::Fetch(FetchFiles {});
+        let kind = OrderKind::Fetch(FetchFiles { refresh });
         if self.order_files(&worker, checkpoint, About::Fetch(checkpoint.clone()), kind) == Sent::Yes
             && let Some(pull) = self.pulls.open.get_mut(checkpoint)
         {
@@ -279,7 +282,8 @@ impl Driver {
     /// Connected workers that could host a model and take orders about files.
     fn able_workers(&self, model: &ModelEntry) -> BTreeSet<WorkerId> {
         let able = |view: &muster_policy::WorkerView| {
-            let hello = &self.mirror.worker(view.facts.id.as_str())?.hello;
+            let worker = self.mirror.worker(view.facts.id.as_str())?;
+            let hello = &worker.hello;
             let runtime = hello
                 .runtimes
                 .iter()
@@ -294,8 +298,11 @@ impl Driver {
             };
             let fits =
                 view.connected && !view.facts.draining && hello.devices.iter().any(|device| usable(&device));
-            (fits && hello.features.iter().any(|feature| feature == MODEL_FILES))
-                .then(|| view.facts.id.clone())
+            let takes = model
+                .hub
+                .as_ref()
+                .is_none_or(|checkpoint| worker.takes(checkpoint));
+            (fits && takes).then(|| view.facts.id.clone())
         };
         self.fleet.workers().iter().filter_map(able).collect()
     }

@@ -65,6 +65,7 @@ fn request(options: PullOptions) -> PullModelRequest {
         checkpoint,
         recipe,
         mmproj,
+        revision,
         labels,
     } = options;
     let definition = (!checkpoint.is_empty()).then(|| ModelDefinition {
@@ -72,6 +73,7 @@ fn request(options: PullOptions) -> PullModelRequest {
         checkpoint,
         recipe: recipe.unwrap_or_else(|| RECIPE.to_owned()),
         mmproj,
+        revision,
         labels,
         ..ModelDefinition::default()
     });
@@ -124,10 +126,12 @@ mod tests {
             checkpoint: checkpoint.to_owned(),
             recipe: None,
             mmproj: String::new(),
+            revision: "v1".to_owned(),
             labels: vec!["vision".to_owned()],
         };
         assert_eq!(request(options("")).definition, None);
         let definition = request(options("o/n:Q4_0")).definition.unwrap();
         assert_eq!((definition.recipe.as_str(), definition.labels.len()), (RECIPE, 1));
+        assert_eq!(definition.revision, "v1");
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/v1/pull", Access::Admin, pull)
             .summary("Download a model, and register it first if it is a user's")
             .description("`model_name`; to register: `checkpoint` (`ORG/NAME:VARIANT`), `recipe`, and optionally `reasoning`, `vision`, `embedding`, `reranking`, \
-                   `mmproj`, `labels`. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.")
+                   `mmproj`, `labels`, `revision`. Of files that are here newer ones are fetched. With `stream` the answer is server-sent events `progress`, then `complete` or `error`. The download goes on without its caller.")
             .takes::<PullBody>()
             .answers::<Done>("All files are there; with `stream`, server-sent events.")
             .streams()

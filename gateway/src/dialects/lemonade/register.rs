@@ -66,6 +66,7 @@ pub(super) fn define(model: String, definition: Definition<'_>) -> Result<ModelD
         recipe: definition.recipe.unwrap_or_default(),
         mmproj,
         labels,
+        revision: definition.revision.unwrap_or_default(),
         ..ModelDefinition::default()
     })
 }
@@ -117,15 +118,15 @@ mod tests {
     #[test]
     fn seed_000_flags_are_labels() {
         let read = read(&json!({
-            "checkpoint": "o/n:Q4_0", "recipe": "llamacpp", "mmproj": "mmproj.gguf",
+            "checkpoint": "o/n:Q4_0", "recipe": "llamacpp", "mmproj": "mmproj.gguf", "revision": "v1",
             "reasoning": true, "vision": true, "embedding": true, "reranking": false,
             "labels": ["embedding", "coding", "vision"]
         }));
         let read = read.unwrap();
         assert_eq!(read.labels, ["embeddings", "coding", "vision", "reasoning"]);
         assert_eq!(
-            (read.mmproj.as_str(), read.recipe.as_str()),
-            ("mmproj.gguf", "llamacpp")
+            (read.mmproj.as_str(), read.recipe.as_str(), read.revision.as_str()),
+            ("mmproj.gguf", "llamacpp", "v1")
         );
     }
 

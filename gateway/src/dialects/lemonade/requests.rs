@@ -67,6 +67,8 @@ body! {
         mmproj: Option<String>,
         /// More labels.
         labels: Option<Strings>,
+        /// Branch, tag or commit of the repository; without it `main`.
+        revision: Option<String>,
     }
 
     /// A model to delete.
@@ -236,10 +238,10 @@ impl Read<'_> for LogLevel {
     }
 }
 
-/// A pull defines its model if it names a checkpoint or a recipe.
+/// A pull defines its model if it names a checkpoint, a recipe or a revision.
 impl<'x: 'a, 'a> Fields<'x> for Option<Definition<'a>> {
     fn take_from(object: &mut Object<'x>) -> Result<Self, Error> {
-        let defines = ["checkpoint", "checkpoints", "recipe"];
+        let defines = ["checkpoint", "checkpoints", "recipe", "revision"];
         let defines = defines.iter().any(|key| object.peek(key).is_some());
         defines.then(|| Fields::take_from(object)).transpose()
     }

@@ -107,6 +107,15 @@ body! {
         model: ModelName,
     }
 
+    /// A model to download.
+    #[example {"model": "unsloth/Qwen3-0.6B-GGUF:Q4_0", "revision": "main"}]
+    pub(super) struct DownloadBody as RouterDownloadRequest {
+        /// Id in the catalogue, or `ORG/NAME:VARIANT` on the hub.
+        model: ModelName,
+        /// Branch, tag or commit of the repository; without it `main`. Only for a model that is not in the catalogue yet.
+        revision: Option<String>,
+    }
+
     /// A file to save a sequence's cache to, or to restore it from; to erase, nothing.
     #[example {"filename": "chat-1.bin"}]
     pub(super) struct SlotBody as SlotFile {

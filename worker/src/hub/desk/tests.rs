@@ -80,7 +80,7 @@ impl Rig {
     }
 
     async fn fails(&self, variant: &str) -> Error {
-        self.order("f", variant, Order::Fetch(FetchFiles {}));
+        self.order("f", variant, Order::Fetch(FetchFiles::default()));
         match self.last("f").await.0 {
             News::Failed(error) => error.into(),
             other @ (News::Progress(_) | News::Cached(_) | News::Listing(_)) => panic!("{other:?}"),
@@ -137,7 +137,7 @@ async fn what_is_missing_is_fetched_and_what_is_there_is_not() {
     let rig = Rig::new().await;
     rig.order("1", "Q8_0", Order::Look(LookForFiles {}));
     assert!(!rig.cached("1").await.complete);
-    rig.order("2", "Q8_0", Order::Fetch(FetchFiles {}));
+    rig.order("2", "Q8_0", Order::Fetch(FetchFiles::default()));
     let (last, _) = rig.last("2").await;
     let News::Cached(found) = last else {
         panic!("{last:?}")
@@ -150,7 +150,7 @@ async fn what_is_missing_is_fetched_and_what_is_there_is_not() {
     );
     assert_eq!(fs::read(&found.path).unwrap(), vec![1; 300_000]);
     assert_eq!(rig.blobs(), 2);
-    rig.order("3", "Q8_0", Order::Fetch(FetchFiles {}));
+    rig.order("3", "Q8_0", Order::Fetch(FetchFiles::default()));
     assert!(rig.cached("3").await.complete);
     assert_eq!(rig.hub.downloads(), 2);
     rig.order("4", "Q8_0", Order::Remove(RemoveFiles { keep: Vec::new() }));
@@ -159,12 +159,84 @@ async fn what_is_missing_is_fetched_and_what_is_there_is_not() {
     assert_eq!(rig.blobs(), 0);
 }
 
+/// An order about a revision's files.
+fn at(revision: &str, variant: &str, id: &str, kind: Order) -> FilesOrder {
+    FilesOrder {
+        order_id: id.to_owned(),
+        checkpoint: Some(HubCheckpoint {
+            revision: revision.to_owned(),
+            ..checkpoint(variant)
+        }),
+        kind: Some(kind),
+    }
+}
+
+#[tokio::test]
+async fn each_revision_has_its_own_files() {
+    let rig = Rig::new().await;
+    let pinned = "1111111111111111111111111111111111111111";
+    rig.hub
+        .publish("o/n", "refs/pr/1", pinned, &[("m-Q4_0.gguf", b"older")]);
+    for (id, revision) in [("1", pinned), ("2", "refs/pr/1")] {
+        rig.desk
+            .obey(at(revision, "Q4_0", id, Order::Fetch(FetchFiles::default())));
+        let found = rig.cached(id).await;
+        assert_eq!(fs::read(&found.path).unwrap(), b"older", "{revision}");
+    }
+    assert_eq!(rig.hub.downloads(), 1, "the same content is fetched once");
+    // What is pinned is not what `main` means.
+    rig.order("3", "Q4_0", Order::Look(LookForFiles {}));
+    assert!(!rig.cached("3").await.complete);
+    rig.order("4", "Q4_0", Order::Fetch(FetchFiles::default()));
+    assert_eq!(fs::read(rig.cached("4").await.path).unwrap(), vec![3; 1000]);
+    // Removed where it is no other revision's.
+    rig.order("5", "Q4_0", Order::Remove(RemoveFiles { keep: Vec::new() }));
+    assert_eq!(rig.cached("5").await.freed_bytes, 1000);
+    rig.desk
+        .obey(at(pinned, "Q4_0", "6", Order::Look(LookForFiles {})));
+    assert!(rig.cached("6").await.complete);
+    for (revision, code) in [("none", "checkpoint_not_found"), ("../x", "invalid_request")] {
+        rig.desk
+            .obey(at(revision, "Q4_0", "7", Order::Fetch(FetchFiles::default())));
+        let (last, _) = rig.last("7").await;
+        let News::Failed(error) = last else {
+            panic!("{last:?}")
+        };
+        assert_eq!(error.code, code, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn newer_files_come_when_they_are_asked_for_and_the_old_ones_stay() {
+    let rig = Rig::new().await;
+    rig.order("1", "Q4_0", Order::Fetch(FetchFiles::default()));
+    let old = rig.cached("1").await;
+    let newer = "2222222222222222222222222222222222222222";
+    rig.hub
+        .publish("o/n", "main", newer, &[("m-Q4_0.gguf", b"newer")]);
+    rig.order("2", "Q4_0", Order::Fetch(FetchFiles::default()));
+    assert_eq!(rig.cached("2").await, old);
+    rig.order("3", "Q4_0", Order::Fetch(FetchFiles { refresh: true }));
+    let found = rig.cached("3").await;
+    assert!(found.path.contains(newer), "{}", found.path);
+    assert_eq!(fs::read(&found.path).unwrap(), b"newer");
+    assert_eq!(fs::read(&old.path).unwrap(), vec![3; 1000], "it may be in use");
+    // Without the hub, what is here stays.
+    rig.hub.fault(Fault::Refuse(503, None), 100);
+    rig.order("4", "Q4_0", Order::Fetch(FetchFiles { refresh: true }));
+    assert_eq!(rig.cached("4").await, found);
+    rig.hub.mend();
+    // Both go with the model.
+    rig.order("5", "Q4_0", Order::Remove(RemoveFiles { keep: Vec::new() }));
+    assert_eq!(rig.cached("5").await.freed_bytes, 1005);
+}
+
 #[tokio::test]
 async fn orders_for_the_same_files_are_one_download() {
     let rig = Rig::new().await;
     rig.hub.hold(true);
-    rig.order("1", "Q4_0", Order::Fetch(FetchFiles {}));
-    rig.order("2", "Q4_0", Order::Fetch(FetchFiles {}));
+    rig.order("1", "Q4_0", Order::Fetch(FetchFiles::default()));
+    rig.order("2", "Q4_0", Order::Fetch(FetchFiles::default()));
     // Each hears how far it is, also before the content comes.
     let mut told = Vec::new();
     while told.len() < 2 {
@@ -200,7 +272,7 @@ async fn orders_for_the_same_files_are_one_download() {
 async fn a_cancelled_download_leaves_nothing_and_may_begin_anew() {
     let rig = Rig::new().await;
     rig.hub.hold(true);
-    rig.order("1", "Q4_0", Order::Fetch(FetchFiles {}));
+    rig.order("1", "Q4_0", Order::Fetch(FetchFiles::default()));
     rig.order("2", "Q4_0", Order::Cancel(CancelFetch { keep: false }));
     let (last, _) = rig.last("1").await;
     let News::Failed(error) = last else {
@@ -208,7 +280,7 @@ async fn a_cancelled_download_leaves_nothing_and_may_begin_anew() {
     };
     assert_eq!(error.code, "download_cancelled");
     rig.hub.hold(false);
-    rig.order("3", "Q4_0", Order::Fetch(FetchFiles {}));
+    rig.order("3", "Q4_0", Order::Fetch(FetchFiles::default()));
     assert!(rig.cached("3").await.complete);
     assert_eq!(rig.blobs(), 1);
 }
@@ -228,7 +300,7 @@ async fn errors_say_what_is_wrong() {
             repo: "o/other".to_owned(),
             ..HubCheckpoint::default()
         }),
-        kind: Some(Order::Fetch(FetchFiles {})),
+        kind: Some(Order::Fetch(FetchFiles::default())),
     });
     let (last, _) = rig.last("x").await;
     let News::Failed(error) = last else {

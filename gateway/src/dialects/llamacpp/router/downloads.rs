@@ -7,12 +7,12 @@ use http::StatusCode;
 use muster_core::{Code, Error, name::USER};
 use muster_proto::v1::{DownloadAction, ModelDefinition, PullModelRequest};
 
-use super::super::requests::RouterBody;
-use super::{DONE, Done, named_model};
+use super::super::requests::DownloadBody;
+use super::{DONE, Done};
 use crate::{
     dispatch::unknown_model,
     fleet::models::Models,
-    translate::object,
+    translate::{ModelName, object, read::Fields as _},
     web::{
         App,
         access::Access,
@@ -32,7 +32,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/models", Access::Admin, download)
             .summary("Begin to download a model from the hub, and register it")
             .description("`model` is `ORG/NAME:VARIANT`, under which it is found from then on. `/models/sse` tells how far it is, `/models/unload` ends it.")
-            .takes::<RouterBody>()
+            .takes::<DownloadBody>()
             .answers::<Done>("It has begun.")
             .change_errors(),
         Route::delete("/models", Access::Admin, delete)
@@ -44,8 +44,15 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 async fn download(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Response, Refusal> {
-    let name = named_model(&request.body)?;
+    let DownloadBody {
+        model: ModelName(name),
+        revision,
+    } = DownloadBody::body(&request.body)?;
     let known = known(&app, &name);
+    if known.is_some() && revision.is_some() {
+        let error = "is for a model that is not in the catalogue yet: this one has its own";
+        return Err(object::invalid("revision", error).into());
+    }
     if let Some(id) = &known
         && app
             .dispatcher
@@ -57,7 +64,7 @@ async fn download(State(app): State<Arc<App>>, request: ClientRequest) -> Result
         return Err(object::invalid("model", "is here already").into());
     }
     let fleet = &app.dispatcher.fleet;
-    let order = order(name, known);
+    let order = order(name, revision.unwrap_or_default(), known);
     let registered = order.definition.is_some().then(|| order.model.clone());
     // What the hub does not have is refused at once, as llama.cpp does.
     let begun = async { fleet.models().pull(order).await?.next().await };
@@ -81,7 +88,7 @@ async fn forget(models: Models, registered: Option<String>) {
 }
 
 /// The pull of a model that a client calls `name`; `known`: the catalogue's name for it, if it has one.
-fn order(name: String, known: Option<String>) -> PullModelRequest {
+fn order(name: String, revision: String, known: Option<String>) -> PullModelRequest {
     if let Some(model) = known {
         return PullModelRequest {
             model,
@@ -93,6 +100,7 @@ fn order(name: String, known: Option<String>) -> PullModelRequest {
         model: model.clone(),
         checkpoint: name,
         recipe: "llamacpp".to_owned(),
+        revision,
         ..ModelDefinition::default()
     };
     PullModelRequest {
@@ -145,13 +153,14 @@ mod tests {
 
     #[test]
     fn a_new_name_is_registered_and_one_that_is_known_is_pulled() {
-        let new = order("o/n-GGUF:Q4_K_M".into(), None);
+        let new = order("o/n-GGUF:Q4_K_M".into(), "v1".into(), None);
         let definition = new.definition.unwrap();
         assert_eq!(
             (new.model.as_str(), definition.checkpoint.as_str()),
             ("user.o/n-GGUF:Q4_K_M", "o/n-GGUF:Q4_K_M")
         );
-        let known = order("o/n-GGUF:Q4_K_M".into(), Some("mine".into()));
+        assert_eq!(definition.revision, "v1");
+        let known = order("o/n-GGUF:Q4_K_M".into(), String::new(), Some("mine".into()));
         assert!(known.definition.is_none() && known.model == "mine");
     }
 }

@@ -30,7 +30,7 @@ impl Rig {
 
     /// Fetches it, and looks at every byte.
     async fn arrives(&self, content: &[u8]) {
-        self.order("a", "BF16", Order::Fetch(FetchFiles {}));
+        self.order("a", "BF16", Order::Fetch(FetchFiles::default()));
         let found = self.cached("a").await;
         assert!(fs::read(&found.path).unwrap() == content, "another content");
         assert_eq!(self.blobs(), 1, "nothing is left over");
@@ -104,7 +104,7 @@ async fn a_hub_without_ranges_is_read_from_the_beginning() {
     rig.hub.mend();
     rig.hub.fault(Fault::Slow(Duration::from_millis(2)), u32::MAX);
     let before = rig.hub.sent();
-    rig.order("1", "BF16", Order::Fetch(FetchFiles {}));
+    rig.order("1", "BF16", Order::Fetch(FetchFiles::default()));
     rig.came(before + 500_000).await;
     rig.restart();
     rig.hub.mend();
@@ -117,7 +117,7 @@ async fn what_came_before_is_not_fetched_again() {
     let (mut rig, content) = Rig::big().await;
     rig.hub.fault(Fault::Slow(Duration::from_millis(5)), u32::MAX);
     for part in 1..4 {
-        rig.order("1", "BF16", Order::Fetch(FetchFiles {}));
+        rig.order("1", "BF16", Order::Fetch(FetchFiles::default()));
         rig.came(part * BIG as u64 / 5).await;
         rig.restart();
     }
@@ -131,7 +131,7 @@ async fn what_came_before_is_not_fetched_again() {
 async fn what_a_lost_machine_left_wrong_is_fetched_once_more() {
     let (mut rig, content) = Rig::big().await;
     rig.hub.fault(Fault::Slow(Duration::from_millis(5)), u32::MAX);
-    rig.order("1", "BF16", Order::Fetch(FetchFiles {}));
+    rig.order("1", "BF16", Order::Fetch(FetchFiles::default()));
     rig.came(1_000_000).await;
     rig.restart();
     let blobs = rig.dir.path().join("hub/models--o--n/blobs");
@@ -149,7 +149,7 @@ async fn a_pause_keeps_what_came_and_a_cancel_does_not() {
     rig.hub.fault(Fault::Slow(Duration::from_millis(5)), u32::MAX);
     for keep in [true, false] {
         let before = rig.hub.sent();
-        rig.order("1", "BF16", Order::Fetch(FetchFiles {}));
+        rig.order("1", "BF16", Order::Fetch(FetchFiles::default()));
         rig.came(before + 500_000).await;
         rig.order("2", "BF16", Order::Cancel(CancelFetch { keep }));
         assert!(!rig.cached("2").await.complete);
@@ -157,7 +157,7 @@ async fn a_pause_keeps_what_came_and_a_cancel_does_not() {
     }
     // One that is paused goes with its model.
     let before = rig.hub.sent();
-    rig.order("1", "BF16", Order::Fetch(FetchFiles {}));
+    rig.order("1", "BF16", Order::Fetch(FetchFiles::default()));
     rig.came(before + 500_000).await;
     rig.order("2", "BF16", Order::Cancel(CancelFetch { keep: true }));
     rig.cached("2").await;
@@ -178,7 +178,7 @@ async fn what_began_to_come_of_an_older_content_is_removed_a_week_later() {
     for (age, left) in [(day, 2), (8 * day, 1)] {
         let (rig, mut content) = Rig::big().await;
         rig.hub.fault(Fault::Slow(Duration::from_millis(5)), u32::MAX);
-        rig.order("1", "BF16", Order::Fetch(FetchFiles {}));
+        rig.order("1", "BF16", Order::Fetch(FetchFiles::default()));
         rig.came(500_000).await;
         rig.order("2", "BF16", Order::Cancel(CancelFetch { keep: true }));
         rig.cached("2").await;
@@ -186,7 +186,7 @@ async fn what_began_to_come_of_an_older_content_is_removed_a_week_later() {
         rig.hub.mend();
         content[0] ^= 1;
         rig.hub.put("o/n", "m-BF16.gguf", content.clone());
-        rig.order("3", "BF16", Order::Fetch(FetchFiles {}));
+        rig.order("3", "BF16", Order::Fetch(FetchFiles::default()));
         assert!(fs::read(rig.cached("3").await.path).unwrap() == content);
         assert_eq!(rig.blobs(), left);
     }
