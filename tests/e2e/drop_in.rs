@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use muster_tests::{Http, engines::test_model};
+use muster_tests::{
+    Http,
+    engines::{required, test_model},
+};
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -96,6 +99,10 @@ async fn lacking(http: &Http, recorded: &Recorded) -> Vec<String> {
     ours.extend(marks.cloned());
     // Other names than its own a model has none; llama.cpp lists its own among them.
     ours.insert("/data[]/aliases[]: string".to_owned());
+    if answer["status"] == "incomplete" {
+        // OpenAI's responses that were cut were never completed; llama.cpp calls them so.
+        ours.insert("/completed_at: number".to_owned());
+    }
     if recorded.body["return_progress"] == json!(true) {
         // Beside progress llama.cpp shows a token 0, which nobody generated.
         ours.extend(["first", "second"].map(|event| format!("/{event}/tokens[]: number")));
@@ -142,4 +149,32 @@ async fn nothing_that_clients_of_llama_server_read_is_missing() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A flag that only llama.cpp's own server has: the first load, which begins with the start, is already one of that server.
+#[tokio::test]
+async fn a_flag_of_llama_server_holds_for_the_load_at_the_start() {
+    let model = test_model("tiny-chat");
+    let server = required("MUSTER_TEST_LLAMA_SERVER");
+    let up = Up::start(
+        "",
+        &[
+            "--model",
+            model.to_str().unwrap(),
+            "--ctx-size",
+            "512",
+            "--llamacpp-args",
+            "--metrics",
+            "--llama-server",
+            &server,
+        ],
+    )
+    .await;
+    let http = Http::new(&up.http);
+    http.post("/completion", &json!({"prompt": "hi", "n_predict": 1}))
+        .await
+        .ok();
+    let metrics = http.get("/metrics?model=tiny-chat").await;
+    assert!(metrics.text.contains("llamacpp:"), "{metrics:?}");
+    assert!(!up.running.log().contains("load_failed"), "{}", up.running.log());
 }

@@ -23,7 +23,7 @@ pub(crate) struct LoadId(pub(crate) u64);
 pub(crate) struct Load {
     pub(crate) id: LoadId,
     pub(crate) model: ModelId,
-    /// The model's spec when the load was asked for; it does not change.
+    /// The model's spec when the load was asked for. What it asks for does not change; what is known of how and where it can run may.
     pub(crate) spec: Arc<ModelSpec>,
     pub(crate) origin: Origin,
     /// 1, or 2 after everything on the host was evicted for it (I7).

@@ -82,23 +82,24 @@ impl Fleet {
         self.touch_model(id);
     }
 
-    /// Updates where a queued load may find its files. Everything else about a load is fixed when it is asked for, but files come and go
-    /// while it waits (PROTOCOL 15).
+    /// Updates what is known of how and where a queued load can run. What it was asked to load is fixed: other settings are a load of their own
+    /// (a model whose settings changed is loaded anew when it is idle). But files come and go while it waits (PROTOCOL 15), and which runtime
+    /// hosts it is known only when workers have joined.
     fn files_moved(&mut self, id: &ModelId) {
         let Some(model) = self.models.get_mut(id) else {
             return;
         };
-        let Some(workers) = model.spec.as_ref().map(|spec| spec.workers.clone()) else {
+        let Some(newer) = model.spec.clone() else {
             return;
         };
         if let Some(spec) = &mut model.loaded_with {
-            are_at(spec, &workers);
+            are_at(spec, &newer.workers);
         }
         if let Some(load) = model.queued
             && self
                 .queue
                 .get_mut(&load)
-                .is_some_and(|load| are_at(&mut load.spec, &workers))
+                .is_some_and(|load| learns(&mut load.spec, &newer))
         {
             self.forget_memo(load);
         }
@@ -107,10 +108,22 @@ impl Fleet {
             if self.instances.get(instance).is_some_and(Instance::carries_load)
                 && let Some(load) = self.instances.get_mut(instance).and_then(Instance::load_mut)
             {
-                are_at(&mut load.spec, &workers);
+                are_at(&mut load.spec, &newer.workers);
             }
         }
     }
+}
+
+/// Takes over what is newer known of the same load; of one with other settings, only where its files are. Returns whether that changed anything.
+fn learns(spec: &mut Arc<ModelSpec>, newer: &Arc<ModelSpec>) -> bool {
+    let same =
+        (&spec.spec_hash, &spec.device, spec.replicas) == (&newer.spec_hash, &newer.device, newer.replicas);
+    if !same {
+        return are_at(spec, &newer.workers);
+    }
+    let news = spec != newer;
+    *spec = Arc::clone(newer);
+    news
 }
 
 /// Sets the workers that have the files. Returns whether they were others before.

@@ -1,7 +1,7 @@
 //! Where a model's files are decides where it may run (PROTOCOL.md 15).
 
-use muster_core::{Bytes, Code, DeviceKind, ModelType};
-use muster_policy::{FailureClass, LoadError, ModelState};
+use muster_core::{Bytes, Code, DeviceKind, ModelType, Runtime};
+use muster_policy::{FailureClass, LoadError, ModelSpec, ModelState};
 
 use crate::sim::{Sim, config, device, facts, model};
 
@@ -62,6 +62,22 @@ fn a_queued_load_goes_to_a_host_that_got_its_files_meanwhile() {
     assert!(sim.loading().is_empty(), "w2 does not have them");
     spec.workers = ["w2".into()].into();
     sim.add_model(spec);
+    sim.finish_loads();
+    assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
+}
+
+#[test]
+fn a_queued_load_runs_on_the_runtime_that_is_found_for_it_meanwhile() {
+    let mut sim = two_hosts();
+    let before = ModelSpec {
+        runtime: Runtime::LlamaCpp,
+        ..model("a", ModelType::Llm, 10)
+    };
+    sim.add_model(before);
+    let hold = sim.open("a");
+    sim.deliver_all();
+    assert!(sim.loading().is_empty(), "no worker has that runtime");
+    sim.add_model(model("a", ModelType::Llm, 10));
     sim.finish_loads();
     assert!(sim.streams[&hold].ready().is_some(), "{}", sim.tail());
 }
