@@ -17,6 +17,7 @@ from typing import Any, Iterator
 TURNS = [{"role": "user", "content": "hi"}]
 ANSWER = {"role": "assistant", "content": "yo"}
 LONG = "word " * 900
+REPORTED = {"return_progress": True, "timings_per_token": True}
 FEW = {"messages": TURNS, "max_tokens": 2}
 CASES: list[tuple[str, str, Any]] = [
     ("GET", "/health", None),
@@ -29,6 +30,10 @@ CASES: list[tuple[str, str, Any]] = [
     ("POST", "/completions", {"prompt": "hi", "n_predict": 2, "model": "gpt-4o"}),
     ("POST", "/completion", {"prompt": "hi", "n_predict": 2, "stream": True}),
     ("POST", "/completion", {"prompt": "hi", "n_predict": 2, "stream": True, "return_progress": True}),
+    ("POST", "/completion", {"prompt": "hi", "n_predict": 2, "stream": True, **REPORTED}),
+    ("POST", "/completion", {"prompt": "hi", "n_predict": 1, "n": 2}),
+    ("POST", "/completion", {"prompt": "hi", "n_predict": 1, "samplers": "kt"}),
+    ("POST", "/completion", {"prompt": "hi", "n_predict": 1, "id_slot": 99}),
     ("POST", "/completion", {"prompt": "hi", "n_predict": 1, "response_fields": []}),
     ("POST", "/completion", {"prompt": {"prompt_string": "hi"}, "n_predict": 1}),
     ("POST", "/completion", {"n_predict": 1}),
@@ -39,6 +44,8 @@ CASES: list[tuple[str, str, Any]] = [
     ("POST", "/completion", {"prompt": LONG}),
     ("POST", "/completion", {"prompt": LONG, "stream": True}),
     ("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 2}),
+    ("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 2, "stream": True}),
+    ("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 2, "stream": True, **REPORTED}),
     ("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 2, "verbose": True}),
     ("POST", "/v1/chat/completions", {**FEW, "verbose": True}),
     ("POST", "/v1/chat/completions", {**FEW, "verbose": True, "stream": True}),
@@ -46,6 +53,10 @@ CASES: list[tuple[str, str, Any]] = [
     ("POST", "/chat/completions", FEW),
     ("POST", "/v1/chat/completions", {**FEW, "stream": True}),
     ("POST", "/v1/chat/completions", {**FEW, "stream": True, "stream_options": {"include_usage": True}}),
+    ("POST", "/v1/chat/completions", {**FEW, "stream": True, **REPORTED}),
+    ("POST", "/v1/responses", {"input": "hi", "max_output_tokens": 2}),
+    ("POST", "/responses", {"input": "hi", "max_output_tokens": 2, "stream": True}),
+    ("POST", "/responses", {"input": "hi", "max_output_tokens": 2, "stream": True, **REPORTED}),
     ("POST", "/v1/messages", FEW),
     ("POST", "/v1/messages", {**FEW, "stream": True}),
     ("POST", "/v1/messages/count_tokens", {"messages": TURNS}),
@@ -105,6 +116,8 @@ def ask(base: str, method: str, path: str, body: Any) -> tuple[int, str]:
 def main() -> None:
     """Asks everything once."""
     recorded = []
+    # A sequence that was used shows more of itself.
+    ask(sys.argv[1], "POST", "/v1/chat/completions", {**FEW, "id_slot": 0})
     for method, path, body in CASES:
         status, text = ask(sys.argv[1], method, path, body)
         streamed = bool(body) and body.get("stream") is True and status == 200

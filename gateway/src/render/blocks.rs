@@ -11,7 +11,7 @@
 use bytes::BytesMut;
 use muster_core::Error;
 use muster_proto::v1::{
-    ChoiceFinished, Delta, FinishReason, Finished, PromptProgress, TokenLogprob, ToolCallDelta,
+    ChoiceFinished, Delta, FinishReason, Finished, PromptProgress, Timings, TokenLogprob, ToolCallDelta,
 };
 
 use super::{
@@ -38,23 +38,31 @@ pub(crate) enum Block {
     Call(FunctionCall),
 }
 
+/// More of a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Piece<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) logprobs: &'a [TokenLogprob],
+    /// The times so far, if they were requested.
+    pub(crate) timings: Option<&'a Timings>,
+}
+
 /// How a dialect writes blocks; `index` counts the blocks.
 pub(crate) trait BlockFrames {
     /// Learns how much of the prompt is read; comes before the beginning, if the request asked for it.
     fn note(&mut self, _progress: &PromptProgress) {}
+    /// Writes how much of the prompt is read; the first time, this is the answer's beginning.
+    fn progress(&mut self, _progress: &PromptProgress, _first: bool, _out: &mut BytesMut) {}
+    /// Whether [`progress`](Self::progress) writes anything.
+    fn shows_progress(&self) -> bool {
+        false
+    }
     /// Writes the beginning of the answer.
     fn begin(&mut self, out: &mut BytesMut);
     /// Writes the beginning of a block. The id and name of a tool call are set already.
     fn open(&mut self, index: usize, block: &Block, out: &mut BytesMut);
     /// Writes more text of the open block.
-    fn piece(
-        &mut self,
-        index: usize,
-        block: &Block,
-        text: &str,
-        logprobs: &[TokenLogprob],
-        out: &mut BytesMut,
-    );
+    fn piece(&mut self, index: usize, block: &Block, piece: Piece<'_>, out: &mut BytesMut);
     /// Writes the end of a block. `cut`: a limit ended the answer within this block.
     fn close(&mut self, index: usize, block: &Block, cut: bool, out: &mut BytesMut);
     /// Writes the end of a complete answer.
@@ -121,7 +129,8 @@ impl<B: BlockFrames> Blocks<B> {
     }
 
     /// Writes a piece into a block of its kind, which is opened first if another one is open.
-    fn write(&mut self, place: Place, text: &str, logprobs: &[TokenLogprob], out: &mut BytesMut) {
+    fn write(&mut self, place: Place, piece: Piece<'_>, out: &mut BytesMut) {
+        let Piece { text, logprobs, .. } = piece;
         if self.open != Some(place) {
             let block = match place {
                 Place::Reasoning => Block::Reasoning(String::new()),
@@ -143,7 +152,7 @@ impl<B: BlockFrames> Blocks<B> {
             Block::Call(call) => call.arguments.push_str(text),
         }
         if !text.is_empty() || !logprobs.is_empty() {
-            self.frames.piece(index, block, text, logprobs, out);
+            self.frames.piece(index, block, piece, out);
         }
     }
 
@@ -154,7 +163,7 @@ impl<B: BlockFrames> Blocks<B> {
         self.open = Some(place);
     }
 
-    fn call(&mut self, piece: &ToolCallDelta, out: &mut BytesMut) {
+    fn call(&mut self, piece: &ToolCallDelta, timings: Option<&Timings>, out: &mut BytesMut) {
         let place = Place::Call(piece.index);
         if self.open != Some(place) {
             let call = FunctionCall {
@@ -164,7 +173,12 @@ impl<B: BlockFrames> Blocks<B> {
             };
             self.begin(place, Block::Call(call), out);
         }
-        self.write(place, &piece.arguments, &[], out);
+        let piece = Piece {
+            text: &piece.arguments,
+            logprobs: &[],
+            timings,
+        };
+        self.write(place, piece, out);
     }
 
     fn close(&mut self, cut: bool, out: &mut BytesMut) {
@@ -181,20 +195,39 @@ impl<B: BlockFrames> Frames for Blocks<B> {
         self.frames.note(progress);
     }
 
+    fn progress(&mut self, progress: &PromptProgress, first: bool, out: &mut BytesMut) {
+        self.frames.progress(progress, first, out);
+    }
+
+    fn shows_progress(&self) -> bool {
+        self.frames.shows_progress()
+    }
+
     fn delta(&mut self, delta: &Delta, first: bool, _extra: &str, out: &mut BytesMut) {
+        let timings = delta.timings.as_ref();
         if first {
             self.frames.begin(out);
         }
         if !delta.reasoning.is_empty() {
-            self.write(Place::Reasoning, &delta.reasoning, &[], out);
+            let piece = Piece {
+                text: &delta.reasoning,
+                logprobs: &[],
+                timings,
+            };
+            self.write(Place::Reasoning, piece, out);
         }
         // Bytes that are not a whole character yet come without text, but with their tokens' probabilities.
         let held_back = !delta.logprobs.is_empty() && is_text(delta) && delta.tool_calls.is_empty();
         if !delta.content.is_empty() || held_back {
-            self.write(Place::Text, &delta.content, &delta.logprobs, out);
+            let piece = Piece {
+                text: &delta.content,
+                logprobs: &delta.logprobs,
+                timings,
+            };
+            self.write(Place::Text, piece, out);
         }
         for piece in &delta.tool_calls {
-            self.call(piece, out);
+            self.call(piece, timings, out);
         }
     }
 

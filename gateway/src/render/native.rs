@@ -21,7 +21,7 @@ pub(crate) struct Native {
     model: String,
     /// As asked for.
     settings: Map<String, Value>,
-    /// By prompt.
+    /// By answer.
     pub(crate) prompts: Vec<Value>,
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn head() -> Head {
 }
 
 pub(crate) const PLAIN: View = View {
+    timed: false,
     verbose: false,
     stream: true,
     include_usage: false,

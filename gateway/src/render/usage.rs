@@ -1,7 +1,7 @@
 //! Token counts in OpenAI's form and timings in llama.cpp's (seed 004, `timings`).
 
 use bytes::BytesMut;
-use muster_proto::v1::{Finished, Timings, Usage};
+use muster_proto::v1::{Finished, PromptProgress, Timings, Usage};
 use serde_json::json;
 
 use super::json::{member, raw, value};
@@ -26,6 +26,34 @@ pub(crate) fn timings(out: &mut BytesMut, finished: &Finished) {
     let Some(timings) = &finished.timings else { return };
     raw(out, ",\"timings\":");
     times(out, timings, &finished.usage.unwrap_or_default());
+}
+
+/// Writes `,"prompt_progress":{…}`; `timed`: and the `timings` up to then.
+pub(crate) fn progress(out: &mut BytesMut, progress: &PromptProgress, timed: bool) {
+    if timed {
+        let timings = Timings {
+            cache_n: progress.cached,
+            prompt_n: progress.processed.saturating_sub(progress.cached),
+            prompt_ms: progress.elapsed_ms,
+            ..Timings::default()
+        };
+        raw(out, ",\"timings\":");
+        times(out, &timings, &Usage::default());
+    }
+    raw(out, ",\"prompt_progress\":{\"total\":");
+    value(out, &progress.total);
+    member(out, "cache", &progress.cached);
+    member(out, "processed", &progress.processed);
+    member(out, "time_ms", &progress.elapsed_ms);
+    raw(out, "}");
+}
+
+/// Writes `,"timings":{…}` of output that came with them.
+pub(crate) fn timed(out: &mut BytesMut, timings: Option<&Timings>) {
+    if let Some(timings) = timings {
+        raw(out, ",\"timings\":");
+        times(out, timings, &Usage::default());
+    }
 }
 
 /// Writes the value of `timings`.

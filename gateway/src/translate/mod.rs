@@ -63,6 +63,8 @@ pub(crate) struct View {
     pub(crate) post_sampling: bool,
     /// Report token ids.
     pub(crate) tokens: bool,
+    /// Show the times so far in each event of a stream (seed 004, `timings_per_token`).
+    pub(crate) timed: bool,
     /// Show what llama.cpp's own route shows, too (`__verbose`).
     pub(crate) verbose: bool,
     /// Number of choices per prompt.

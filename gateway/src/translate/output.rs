@@ -114,6 +114,7 @@ pub(crate) fn switches(asked: Switches, work: &mut GenerateRequest, view: &mut V
     work.return_prompt |= view.verbose;
     work.return_sampling |= view.verbose;
     view.tokens = work.return_tokens;
+    view.timed = work.timings_per_token;
     view.post_sampling = work.post_sampling_probs;
     work.n = view.choices;
     work.stream = view.stream;

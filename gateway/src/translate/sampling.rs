@@ -91,10 +91,41 @@ fn value(field: &Field<'_>, takes: Takes, ranges: Ranges) -> Result<Value, Error
         }
         (Takes::Int { range }, _) => Value::Int(field.integer(range.0, range.1)?),
         (Takes::Bool, _) => Value::Bool(field.bool()?),
-        (Takes::Words { .. }, _) => Value::Words(field.strings()?),
+        (Takes::Words { words, .. }, _) => Value::Words(listed(field, words)?),
     };
     takes.check(&value).map_err(|wrong| field.wrong(wrong))?;
     Ok(value)
+}
+
+/// llama.cpp's letters for its samplers.
+const LETTERS: [(char, &str); 11] = [
+    ('d', "dry"),
+    ('k', "top_k"),
+    ('y', "typ_p"),
+    ('p', "top_p"),
+    ('s', "top_n_sigma"),
+    ('m', "min_p"),
+    ('t', "temperature"),
+    ('x', "xtc"),
+    ('i', "infill"),
+    ('e', "penalties"),
+    ('a', "adaptive_p"),
+];
+
+/// Reads a list of texts. Where only certain words are allowed, which are samplers, one text that is none of them has a letter for each.
+fn listed(field: &Field<'_>, words: &[&str]) -> Result<Vec<String>, Error> {
+    let list = field.strings()?;
+    let letters = field.kind() == Kind::String && !words.is_empty();
+    let [text] = list.as_slice() else { return Ok(list) };
+    if !letters || words.contains(&text.as_str()) {
+        return Ok(list);
+    }
+    let name = |letter| {
+        let found = LETTERS.into_iter().find(|(known, _)| *known == letter);
+        found.map(|(_, name)| name.to_owned())
+    };
+    let named: Option<Vec<String>> = text.chars().map(name).collect();
+    named.ok_or_else(|| field.wrong("must be a list of samplers, or their letters in llama.cpp"))
 }
 
 struct Biases(Vec<LogitBias>);
@@ -233,6 +264,19 @@ mod tests {
         assert!(native(r#"{"top_p": 1.5}"#).is_err());
         assert_eq!(read(r#"{"temperature": -1}"#).unwrap().temperature, Some(-1.0));
         assert_eq!(read(r#"{"top_k": -1}"#).unwrap().top_k, Some(0));
+    }
+
+    #[test]
+    fn samplers_may_be_llama_cpps_letters() {
+        let samplers = |text: &str| read(&format!("{{\"samplers\": {text}}}")).map(|read| read.samplers);
+        let named = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert_eq!(samplers("\"kt\"").unwrap(), named(&["top_k", "temperature"]));
+        assert_eq!(samplers("\"top_k\"").unwrap(), named(&["top_k"]));
+        assert_eq!(samplers("[\"min_p\"]").unwrap(), named(&["min_p"]));
+        assert_eq!(
+            samplers("\"kz\"").unwrap_err().param.unwrap_or_default(),
+            "samplers"
+        );
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl ClientRequest {
         Ok(AnswerEvents::new(parts, choices, self.meter(app, common.model)))
     }
 
-    /// As [`dispatch_together`](Self::dispatch_together), where each piece of work is an answer of its own with one choice.
+    /// As [`dispatch_together`](Self::dispatch_together), where each piece of work is an answer of its own.
     ///
     /// # Errors
     /// The first error of a worker or the controller.
@@ -137,13 +137,14 @@ impl ClientRequest {
         app: &App,
         common: Common,
         work: Vec<Work>,
+        choices: u32,
     ) -> Result<Vec<AnswerEvents>, Error> {
         let work = match <[Work; 1]>::try_from(work) {
-            Ok([work]) => return Ok(vec![self.dispatch(app, common, work, 1).await?]),
+            Ok([work]) => return Ok(vec![self.dispatch(app, common, work, choices).await?]),
             Err(work) => work,
         };
         let parts = self.parts(app, &common, &work).await?;
-        let answer = |part| AnswerEvents::new(vec![part], 1, self.meter(app, common.model.clone()));
+        let answer = |part| AnswerEvents::new(vec![part], choices, self.meter(app, common.model.clone()));
         Ok(parts.into_iter().map(answer).collect())
     }
 

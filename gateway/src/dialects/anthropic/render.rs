@@ -9,15 +9,13 @@
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
-use muster_proto::v1::{
-    ChoiceFinished, FinishReason, Finished, PromptProgress, StopKind, TokenLogprob, Usage,
-};
+use muster_proto::v1::{ChoiceFinished, FinishReason, Finished, PromptProgress, StopKind, Usage};
 use serde_json::value::RawValue;
 
 use crate::render::{
     Head,
     answer::Answer,
-    blocks::{Block, BlockFrames, Blocks, blocks},
+    blocks::{Block, BlockFrames, Blocks, Piece, blocks},
     json::{list, member, raw, value},
     reason,
     stream::Stream,
@@ -150,7 +148,7 @@ impl BlockFrames for Message {
         raw(out, "}\n\n");
     }
 
-    fn piece(&mut self, index: usize, block: &Block, text: &str, _: &[TokenLogprob], out: &mut BytesMut) {
+    fn piece(&mut self, index: usize, block: &Block, piece: Piece<'_>, out: &mut BytesMut) {
         about(out, "content_block_delta", index);
         raw(
             out,
@@ -160,7 +158,7 @@ impl BlockFrames for Message {
                 Block::Call(_) => ",\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":",
             },
         );
-        value(out, text);
+        value(out, piece.text);
         raw(out, "}}\n\n");
     }
 

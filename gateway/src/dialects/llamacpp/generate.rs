@@ -78,11 +78,11 @@ async fn generate(
     let model = common.model.clone();
     let work = work.into_iter().map(Work::Generate).collect();
     if view.stream {
-        let answers = request.dispatch_together(app, common, work, 1).await?;
+        let answers = request.dispatch_together(app, common, work, view.choices).await?;
         form.native.answered_by(&model, app.context_of(&model));
         return run::stream(answers, render::stream(form, view)).await;
     }
-    let answers = request.dispatch_each(app, common, work).await?;
+    let answers = request.dispatch_each(app, common, work, view.choices).await?;
     form.native.answered_by(&model, app.context_of(&model));
     let answers = try_join_all(answers.into_iter().map(run::gather)).await?;
     let object = render::body(&form, view, &answers);

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
-use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress, Usage};
-use serde_json::{Map, Value, json};
+use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress};
+use serde_json::{Map, Value};
 
 use crate::{
     render::{
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CompletionForm {
     pub(super) native: Native,
-    /// Several prompts were given, so several answers are shown.
+    /// Several answers are shown: of several prompts, or of several choices.
     pub(super) many: bool,
     /// The stream shows how much of the prompt is read.
     pub(super) progress: bool,
@@ -43,12 +43,17 @@ impl CompletionForm {
     }
 }
 
-/// The whole answer: one object, or a list of them for several prompts, each with figures of its own.
+/// The whole answer: one object, or a list of them for several prompts or choices, each with figures of its own.
 pub(super) fn body(form: &CompletionForm, view: View, answers: &[Answer]) -> Value {
-    let objects = (0..).zip(answers).flat_map(|(index, answer)| {
-        let choices = answer.choices.values();
-        choices.map(move |choice| form.shown(form.native.whole(view, index, choice, &answer.finished)))
+    let choices = answers.iter().flat_map(|answer| {
+        answer
+            .choices
+            .values()
+            .map(move |choice| (choice, &answer.finished))
     });
+    let objects = (0..)
+        .zip(choices)
+        .map(|(index, (choice, finished))| form.shown(form.native.whole(view, index, choice, finished)));
     let mut objects: Vec<Value> = objects.collect();
     if !form.many && objects.len() == 1 {
         return objects.remove(0);
@@ -70,7 +75,7 @@ fn selected(fields: &[String], object: &Value) -> Map<String, Value> {
 pub(crate) struct Events {
     form: CompletionForm,
     view: View,
-    /// Whether a choice's output had a line break, and how many tokens it has; by prompt.
+    /// Whether a choice's output had a line break, and how many tokens it has.
     seen: Vec<(bool, u32)>,
     /// Tokens of the prompt; 0 until the engine has told.
     evaluated: u32,
@@ -121,30 +126,18 @@ impl Frames for Events {
             logprobs::chat(out, &delta.logprobs, self.view.post_sampling);
             raw(out, "]");
         }
-        if let Some(timings) = &delta.timings {
-            raw(out, ",\"timings\":");
-            usage::times(out, timings, &Usage::default());
-        }
+        usage::timed(out, delta.timings.as_ref());
         raw(out, "}\n\n");
     }
 
     fn progress(&mut self, progress: &PromptProgress, _first: bool, out: &mut BytesMut) {
-        let object = json!({
-            "index": 0,
-            "content": "",
-            "tokens": [],
-            "stop": false,
-            "id_slot": -1,
-            "tokens_predicted": 0,
-            "tokens_evaluated": progress.total,
-            "prompt_progress": {
-                "total": progress.total,
-                "cache": progress.cached,
-                "processed": progress.processed,
-                "time_ms": progress.elapsed_ms,
-            },
-        });
-        event(out, &object);
+        raw(
+            out,
+            "data: {\"index\":0,\"content\":\"\",\"tokens\":[],\"stop\":false,\"id_slot\":-1,\"tokens_predicted\":0",
+        );
+        member(out, "tokens_evaluated", &progress.total);
+        usage::progress(out, progress, self.view.timed);
+        raw(out, "}\n\n");
     }
 
     fn note(&mut self, progress: &PromptProgress) {

@@ -56,6 +56,8 @@ body! {
         model: Option<String>,
         /// Answer with server-sent events instead of one body.
         stream: Option<bool>,
+        /// Number of answers to each prompt, 1 to 128.
+        n_cmpl | n: Option<Int<1, 128>>,
         /// Fields that the answer shall have, each at the top under its whole path; all, if the list is empty.
         response_fields: Option<Strings>,
         /// Probabilities of this many tokens in each place.

@@ -19,7 +19,7 @@ use crate::{
         output::{constraint, max_tokens, switches},
         prompt::prompts,
         prompt_media::MARKER,
-        read::{Fields as _, Strings, Uint},
+        read::{Fields as _, Int, Strings, Uint},
     },
     web::engine::ModelQuery,
 };
@@ -111,7 +111,7 @@ fn call(
 ) -> Result<CompletionCall, Error> {
     let mut view = View {
         stream: options.stream.unwrap_or_default(),
-        choices: 1,
+        choices: options.n_cmpl.map_or(1, |Int(choices)| choices.unsigned_abs()),
         ..View::default()
     };
     let top = options.n_probs.map_or(0, |Uint(top)| top);
@@ -134,17 +134,20 @@ fn call(
     // Each event of a stream counts the prompt's tokens.
     work.return_progress |= view.stream;
     // What llama.cpp's clients send that means nothing here.
-    body.discard(&["n", "user", "stream_options"]);
+    body.discard(&["user", "stream_options"]);
     work.extra_json = body.rest();
     let asked = Asked {
         model: query.or(options.model),
         ..Asked::default()
     };
+    // Each answer shows its prompt.
+    let each = |prompt| std::iter::repeat_n(prompt, view.choices as usize);
+    let prompts: Vec<Value> = prompts.into_iter().flat_map(each).collect();
     // Of no field is the same as of all.
     let fields = options.response_fields.map(|Strings(fields)| fields);
     let form = CompletionForm {
+        many: prompts.len() > 1,
         native: Native::of(&work, prompts),
-        many: inputs.len() > 1,
         progress,
         fields: fields.filter(|fields| !fields.is_empty()),
     };

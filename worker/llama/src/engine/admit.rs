@@ -115,11 +115,6 @@ impl Engine {
         if self.idle_slots() <= self.waiting.len() {
             return Err(no_room("no sequence is free"));
         }
-        if job.params.id_slot.is_some_and(|wish| wish >= self.slots.len()) {
-            return Err(Code::InvalidRequest
-                .error("there is no such slot")
-                .with_param("id_slot"));
-        }
         let reserve = job
             .params
             .max_tokens
@@ -128,7 +123,9 @@ impl Engine {
         if !self.finds_cells(need) {
             return Err(no_room("too few KV cells are free"));
         }
-        self.pick(&job.prompt, job.params.id_slot, &job.params)
+        // As llama.cpp counts them: on from the last to the first.
+        let wish = job.params.id_slot.map(|wish| wish % self.slots.len().max(1));
+        self.pick(&job.prompt, wish, &job.params)
             .ok_or_else(|| no_room("the sequence is not free"))
     }
 

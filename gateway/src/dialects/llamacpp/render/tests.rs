@@ -1,6 +1,8 @@
 //! llama.cpp's completions, from events to bytes.
 
-use muster_proto::v1::{Event, Sampling, StopKind, Timings, event::Kind};
+use muster_proto::v1::{Event, Sampling, StopKind, Timings, Usage, event::Kind};
+
+use serde_json::json;
 
 use super::*;
 use crate::{
@@ -122,6 +124,56 @@ fn seed_004_timings_per_token_are_in_each_event() {
     let object: Value = serde_json::from_str(text.trim_end().strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(object["timings"]["prompt_per_second"], 2000.0);
     assert_eq!(object["timings"]["predicted_n"], 1);
+}
+
+/// What comes while the prompt is read has the times up to then, as llama.cpp's does.
+#[test]
+fn progress_is_timed_with_timings_per_token_only() {
+    for (asked, times) in [("true", json!(2)), ("false", Value::Null)] {
+        let text = format!(
+            r#"{{"prompt": "p", "stream": true, "return_progress": true, "timings_per_token": {asked}}}"#
+        );
+        let call = read(&text).unwrap();
+        let mut stream = stream(call.form, call.view);
+        let mut out = BytesMut::new();
+        let progress = PromptProgress {
+            total: 10,
+            cached: 4,
+            processed: 6,
+            elapsed_ms: 1.0,
+        };
+        let event = Event {
+            kind: Some(Kind::Progress(progress)),
+            extra_json: String::new(),
+        };
+        stream.event(event, &mut out);
+        let text = std::str::from_utf8(&out).unwrap();
+        let object: Value = serde_json::from_str(text.trim_end().strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(
+            object["prompt_progress"],
+            json!({"total": 10, "cache": 4, "processed": 6, "time_ms": 1.0})
+        );
+        assert_eq!(object["timings"]["prompt_n"], times);
+    }
+}
+
+#[test]
+fn several_choices_of_each_prompt_are_numbered_through() {
+    let call = read(r#"{"prompt": ["a", "b"], "n_cmpl": 2, "n": 3}"#).unwrap();
+    assert_eq!((call.work.len(), call.work[0].n), (2, 2));
+    let answer = || Answer {
+        choices: [(0, Choice::default()), (1, Choice::default())].into(),
+        ..Answer::default()
+    };
+    let list = body(&call.form, call.view, &[answer(), answer()]);
+    let shown = |key: &str| {
+        let objects = list.as_array().unwrap().iter();
+        objects.map(|object| object[key].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown("index"), [0, 1, 2, 3]);
+    assert_eq!(shown("prompt"), ["a", "a", "b", "b"]);
+    let alone = read(r#"{"prompt": "a", "n": 2}"#).unwrap();
+    assert!(body(&alone.form, alone.view, &[answer()]).is_array());
 }
 
 #[test]

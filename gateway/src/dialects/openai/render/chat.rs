@@ -89,13 +89,18 @@ impl Chat {
 
     /// Writes a choice's first chunk, which names the role and has no text yet, as llama.cpp does.
     fn role(&self, out: &mut BytesMut, choice: u32) {
+        self.silent(out, choice);
+        Chunks::end(out, "");
+    }
+
+    /// Writes a chunk that names the role and has no text. The caller ends it.
+    fn silent(&self, out: &mut BytesMut, choice: u32) {
         self.open(out, choice);
         raw(
             out,
             "\"role\":\"assistant\",\"content\":null},\"finish_reason\":null}",
         );
         self.chunks.close(out);
-        Chunks::end(out, "");
     }
 }
 
@@ -138,14 +143,9 @@ impl Frames for Chat {
         Chunks::end(out, extra);
     }
 
-    fn progress(&mut self, progress: &PromptProgress, first: bool, out: &mut BytesMut) {
-        if first {
-            self.role(out, 0);
-        }
-        self.open(out, 0);
-        raw(out, "},\"finish_reason\":null}");
-        self.chunks.close(out);
-        Chunks::progress(out, progress);
+    fn progress(&mut self, progress: &PromptProgress, _first: bool, out: &mut BytesMut) {
+        self.silent(out, 0);
+        self.chunks.progress(out, progress);
     }
 
     fn shows_progress(&self) -> bool {

@@ -2,13 +2,13 @@
 
 use bytes::BytesMut;
 use muster_core::Error;
-use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress, Usage};
+use muster_proto::v1::{ChoiceFinished, Delta, Finished, PromptProgress};
 
 use super::VERBOSE;
 use crate::{
     render::{
         Head, error,
-        json::{extra, member, raw, value},
+        json::{extra, member, raw},
         native::Native,
         usage,
     },
@@ -23,6 +23,7 @@ pub(super) struct Chunks {
     /// The beginning of a chunk, up to and including `"choices":[`.
     prefix: BytesMut,
     include_usage: bool,
+    timed: bool,
     verbose: Option<Native>,
 }
 
@@ -35,6 +36,7 @@ impl Chunks {
         Self {
             prefix,
             include_usage: view.include_usage,
+            timed: view.timed,
             verbose,
         }
     }
@@ -47,10 +49,7 @@ impl Chunks {
     /// Ends the choices of a chunk that shows new output, and writes the times that it came with (llama.cpp's `timings_per_token`).
     pub(super) fn close_delta(&self, out: &mut BytesMut, delta: &Delta) {
         self.close(out);
-        if let Some(timings) = &delta.timings {
-            raw(out, ",\"timings\":");
-            usage::times(out, timings, &Usage::default());
-        }
+        usage::timed(out, delta.timings.as_ref());
     }
 
     /// Ends the choices of a chunk. With `include_usage` it writes `"usage":null`, as OpenAI does.
@@ -84,13 +83,9 @@ impl Chunks {
     }
 
     /// Writes llama.cpp's `prompt_progress` and ends the chunk.
-    pub(super) fn progress(out: &mut BytesMut, progress: &PromptProgress) {
-        raw(out, ",\"prompt_progress\":{\"total\":");
-        value(out, &progress.total);
-        member(out, "cache", &progress.cached);
-        member(out, "processed", &progress.processed);
-        member(out, "time_ms", &progress.elapsed_ms);
-        raw(out, "}}\n\n");
+    pub(super) fn progress(&self, out: &mut BytesMut, progress: &PromptProgress) {
+        usage::progress(out, progress, self.timed);
+        Self::end(out, "");
     }
 
     /// Writes the last chunks of a stream that succeeded.

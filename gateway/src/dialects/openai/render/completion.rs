@@ -15,6 +15,7 @@ use crate::{
         logprobs,
         native::Native,
         stream::{Frames, Stream},
+        usage,
     },
     translate::View,
 };
@@ -151,8 +152,12 @@ impl Frames for Completion {
 
     fn progress(&mut self, progress: &PromptProgress, _first: bool, out: &mut BytesMut) {
         self.chunks.open(out);
-        raw(out, "]");
-        Chunks::progress(out, progress);
+        raw(
+            out,
+            "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":null}",
+        );
+        self.chunks.close(out);
+        self.chunks.progress(out, progress);
     }
 
     fn shows_progress(&self) -> bool {
@@ -165,6 +170,11 @@ impl Frames for Completion {
         member(out, "finish_reason", finish_reason(end.reason));
         raw(out, "}");
         self.chunks.close(out);
+        // As llama.cpp does, also where no chunk of its own was asked for.
+        if let Some(finished) = last.filter(|_| !self.view.include_usage) {
+            raw(out, ",\"usage\":");
+            usage::usage(out, &finished.usage.unwrap_or_default());
+        }
         self.chunks.last(out, end, last);
     }
 

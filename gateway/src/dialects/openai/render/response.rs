@@ -9,17 +9,18 @@
 
 use bytes::{Bytes, BytesMut};
 use muster_core::Error;
-use muster_proto::v1::{ChoiceFinished, FinishReason, Finished, TokenLogprob, Usage};
+use muster_proto::v1::{ChoiceFinished, FinishReason, Finished, PromptProgress, TokenLogprob, Usage};
 
 use crate::{
     dialects::openai::translate::Echo,
     render::{
         Head,
         answer::Answer,
-        blocks::{Block, BlockFrames, Blocks, Said, blocks, is_cut},
+        blocks::{Block, BlockFrames, Blocks, Piece, Said, blocks, is_cut},
         json::{list, member, raw, value},
         logprobs, reason,
         stream::Stream,
+        usage,
     },
     translate::View,
 };
@@ -31,6 +32,9 @@ enum Status<'a> {
     Ended(i32, &'a Usage),
     Failed(&'a Error),
 }
+
+/// The end of an event.
+const END: &str = "}\n\n";
 
 /// Returns the current Unix time in seconds; called when a response is complete.
 pub(crate) type Clock = fn() -> u64;
@@ -105,11 +109,17 @@ impl Response {
         }
     }
 
+    /// Writes an event about the whole response. The caller adds other fields and [ends](END) it.
     fn whole(&mut self, out: &mut BytesMut, name: &str, status: Status<'_>, blocks: &[Block]) {
         self.open(out, name);
         raw(out, ",\"response\":");
         self.object(out, status, blocks);
-        raw(out, "}\n\n");
+    }
+
+    /// Writes `response.created`, which everything else follows.
+    fn created(&mut self, out: &mut BytesMut) {
+        self.whole(out, "response.created", Status::InProgress, &[]);
+        raw(out, END);
     }
 
     fn object(&self, out: &mut BytesMut, status: Status<'_>, blocks: &[Block]) {
@@ -301,8 +311,23 @@ fn write_usage(out: &mut BytesMut, usage: &Usage) {
 
 impl BlockFrames for Response {
     fn begin(&mut self, out: &mut BytesMut) {
-        self.whole(out, "response.created", Status::InProgress, &[]);
+        self.created(out);
         self.whole(out, "response.in_progress", Status::InProgress, &[]);
+        raw(out, END);
+    }
+
+    /// As llama.cpp shows it: beside a response that is in progress.
+    fn progress(&mut self, progress: &PromptProgress, first: bool, out: &mut BytesMut) {
+        if first {
+            self.created(out);
+        }
+        self.whole(out, "response.in_progress", Status::InProgress, &[]);
+        usage::progress(out, progress, self.view.timed);
+        raw(out, END);
+    }
+
+    fn shows_progress(&self) -> bool {
+        true
     }
 
     fn open(&mut self, index: usize, block: &Block, out: &mut BytesMut) {
@@ -312,25 +337,19 @@ impl BlockFrames for Response {
         }
     }
 
-    fn piece(
-        &mut self,
-        index: usize,
-        block: &Block,
-        text: &str,
-        tokens: &[TokenLogprob],
-        out: &mut BytesMut,
-    ) {
+    fn piece(&mut self, index: usize, block: &Block, piece: Piece<'_>, out: &mut BytesMut) {
         let name = match block {
             Block::Reasoning(_) => "response.reasoning_text.delta",
             Block::Text(_) => "response.output_text.delta",
             Block::Call(_) => "response.function_call_arguments.delta",
         };
         self.about(out, name, index, block);
-        member(out, "delta", text);
+        member(out, "delta", piece.text);
         if matches!(block, Block::Text(_)) {
-            self.logprobs(out, tokens);
+            self.logprobs(out, piece.logprobs);
         }
-        raw(out, "}\n\n");
+        usage::timed(out, piece.timings);
+        raw(out, END);
     }
 
     fn close(&mut self, index: usize, block: &Block, cut: bool, out: &mut BytesMut) {
@@ -367,6 +386,8 @@ impl BlockFrames for Response {
             Status::Ended(end.reason, &usage),
             blocks,
         );
+        usage::timings(out, finished);
+        raw(out, END);
     }
 
     fn keeps_logprobs(&self) -> bool {
@@ -375,5 +396,6 @@ impl BlockFrames for Response {
 
     fn fail(&mut self, blocks: &[Block], error: &Error, out: &mut BytesMut) {
         self.whole(out, "response.failed", Status::Failed(error), blocks);
+        raw(out, END);
     }
 }

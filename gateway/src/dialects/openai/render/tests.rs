@@ -1,7 +1,7 @@
 //! Recorded event sequences and what OpenAI's clients read of them (snapshots beside this file).
 
 use muster_core::{Code, Error};
-use muster_proto::v1::{Delta, Event, FinishReason, PromptProgress, event::Kind};
+use muster_proto::v1::{Delta, Event, FinishReason, PromptProgress, Timings, event::Kind};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -240,6 +240,36 @@ fn responses_stream() {
         event(Kind::Failed(Code::WorkerLost.error("gone").into())),
     ];
     insta::assert_snapshot!("response_stream_failed", response_stream(PLAIN, failing));
+}
+
+/// llama.cpp's `return_progress` and `timings_per_token`, where its own server shows them.
+#[test]
+fn responses_stream_with_progress_and_times() {
+    let progress = |processed| {
+        event(Kind::Progress(PromptProgress {
+            total: 10,
+            cached: 2,
+            processed,
+            elapsed_ms: 1.5,
+        }))
+    };
+    let delta = Delta {
+        content: "a".into(),
+        timings: Some(Timings {
+            predicted_n: 1,
+            ..Timings::default()
+        }),
+        ..Delta::default()
+    };
+    let view = View { timed: true, ..PLAIN };
+    let events = vec![
+        progress(2),
+        progress(10),
+        event(Kind::Delta(delta)),
+        end(0, FinishReason::Stop),
+        done(),
+    ];
+    insta::assert_snapshot!("response_stream_timed", response_stream(view, events));
 }
 
 #[test]
