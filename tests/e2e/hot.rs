@@ -219,7 +219,23 @@ async fn settings_of_the_fleet_are_set_while_it_runs_and_kept() {
     stack.http().chat("b", json!({"max_tokens": 1})).await.ok();
     stack.model_is("a", ModelStatus::Loaded, LIMIT).await;
 
+    // As Lemonade's own command sets it and shows it.
+    set(&stack, json!({"llamacpp": {"args": "-b 32"}})).await.ok();
+    assert_eq!(shown(&stack).await["llamacpp"]["args"], "-b 32");
+
     for (wrong, names) in [
+        (
+            json!({"llamacpp": {"vulkan_bin": "/bin/sh"}}),
+            "llamacpp.vulkan_bin",
+        ),
+        (
+            json!({"llamacpp": {"args": "--log-file /tmp/x"}}),
+            "llamacpp_args",
+        ),
+        (
+            json!({"auto_evict_threshold_pct": 0.8}),
+            "auto_evict_threshold_pct",
+        ),
         (json!({"max_loaded_models": 0}), "max_loaded_models"),
         (json!({"llamacpp_args": "--log-file /tmp/x"}), "llamacpp_args"),
         (json!({"extra_models_dir": "/etc"}), "extra_models_dir"),

@@ -145,8 +145,18 @@ pub(super) struct Config {
     pub(super) max_body_bytes: usize,
     /// Always true: models that are not pinned make room for others.
     pub(super) auto_evict: bool,
+    /// Lemonade's section of llama.cpp.
+    pub(super) llamacpp: LlamaCppShown,
     #[serde(flatten)]
     pub(super) fleet: FleetSettings,
+}
+
+/// What Lemonade shows below `llamacpp`, as far as it can be set here.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LemonadeLlamaCppConfig)]
+pub(super) struct LlamaCppShown {
+    /// As `llamacpp_args`.
+    pub(super) args: String,
 }
 
 /// The settings of the fleet that can be set, as they are in force.
@@ -158,7 +168,7 @@ pub(super) struct FleetSettings {
     /// Context size in tokens of models that say none; -1 = automatic.
     ctx_size: i64,
     /// Arguments of llama.cpp's models that say none.
-    llamacpp_args: String,
+    pub(super) llamacpp_args: String,
     /// Folders whose GGUF files are models, separated by colons.
     extra_models_dir: String,
 }

@@ -12,8 +12,8 @@ use muster_proto::process::{self, LogLevel};
 use serde_json::{Map, Value, json};
 
 use super::{
-    answers::{Config, LevelSet, Pinned, SUCCESS, SettingsSet},
-    requests::{LevelBody, PinBody, SetBody},
+    answers::{Config, FleetSettings, LevelSet, LlamaCppShown, Pinned, SUCCESS, SettingsSet},
+    requests::{LevelBody, PinBody, Section, SetBody},
 };
 use crate::{
     fleet::control::Pin,
@@ -70,14 +70,18 @@ async fn log_level(request: ClientRequest) -> Result<Response, Refusal> {
 async fn config(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let autoload = app.dispatcher.autoload;
     let fleet = app.dispatcher.fleet.control().adjust(Map::new()).await?;
+    let fleet: FleetSettings = serde_json::from_value(Value::Object(fleet))
+        .map_err(|error| Code::Internal.error(error.to_string()))?;
     let config = Config {
         log_level: process::log_level().as_str(),
         autoload: autoload.on,
         lock_autoload: autoload.locked,
         max_body_bytes: app.max_body,
         auto_evict: true,
-        fleet: serde_json::from_value(Value::Object(fleet))
-            .map_err(|error| Code::Internal.error(error.to_string()))?,
+        llamacpp: LlamaCppShown {
+            args: fleet.llamacpp_args.clone(),
+        },
+        fleet,
     };
     Ok(reply::value(StatusCode::OK, &config))
 }
@@ -100,6 +104,9 @@ async fn set(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Resp
     Ok(reply::value(StatusCode::OK, &answer))
 }
 
+/// When Lemonade begins to evict before anything needs the room.
+const THRESHOLD: &str = "auto_evict_threshold_pct";
+
 /// The log level, and what is the fleet's.
 fn settings(body: &[u8]) -> Result<(Option<LogLevel>, Map<String, Value>), Error> {
     let mut body = Object::body(object::text(body)?)?;
@@ -108,6 +115,7 @@ fn settings(body: &[u8]) -> Result<(Option<LogLevel>, Map<String, Value>), Error
         max_loaded_models,
         ctx_size,
         llamacpp_args,
+        llamacpp,
         extra_models_dir,
         auto_evict,
     } = SetBody::take_from(&mut body)?;
@@ -118,17 +126,37 @@ fn settings(body: &[u8]) -> Result<(Option<LogLevel>, Map<String, Value>), Error
         );
         return Err(error);
     }
-    let unknown: Vec<&str> = body.keys().collect();
+    if body.peek(THRESHOLD).is_some() {
+        let error = object::invalid(
+            THRESHOLD,
+            "is not done: models make room when a load needs it; what stays free of each device is `policy.margin_mib` of the configuration",
+        );
+        return Err(error);
+    }
+    let (nested, below) = match llamacpp {
+        Some(Section { known, unknown }) => (known.args.0, unknown),
+        None => (None, Vec::new()),
+    };
+    let unknown: Vec<String> = body.keys().map(str::to_owned).chain(below).collect();
     if let Some(first) = unknown.first() {
         let error = format!("unknown settings: {}", unknown.join(", "));
-        return Err(Code::InvalidRequest.error(error).with_param(*first));
+        return Err(Code::InvalidRequest.error(error).with_param(first));
     }
+    let args = match (llamacpp_args.0, nested) {
+        (Some(one), Some(other)) if one != other => {
+            return Err(object::invalid(
+                "llamacpp_args",
+                "says something else than `llamacpp.args`",
+            ));
+        }
+        (one, other) => one.or(other),
+    };
     // -1 is the automatic context, the same as none.
     let automatic = |value| if value == json!(-1) { Value::Null } else { value };
     let given = [
         ("max_loaded_models", max_loaded_models.0),
         ("ctx_size", ctx_size.0.map(automatic)),
-        ("llamacpp_args", llamacpp_args.0),
+        ("llamacpp_args", args),
         ("extra_models_dir", extra_models_dir.0),
     ];
     let given = given
@@ -168,6 +196,10 @@ mod tests {
         );
         let error = read(json!({"auto_evict": false})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("auto_evict"));
+        let error = read(json!({"auto_evict_threshold_pct": 0.8})).unwrap_err();
+        assert!(error.message.contains("margin_mib"), "{error}");
+        let error = read(json!({"llamacpp": {"backend": "vulkan", "args": "-b 64"}})).unwrap_err();
+        assert!(error.message.ends_with("llamacpp.backend"), "{error}");
         // As `config` shows it.
         assert!(read(json!({"auto_evict": true})).unwrap().1.is_empty());
         let (level, given) =
@@ -177,5 +209,20 @@ mod tests {
             Value::Object(given),
             json!({"ctx_size": null, "llamacpp_args": "-b 64"})
         );
+    }
+
+    #[test]
+    fn lemonades_nested_arguments_are_the_flat_ones() {
+        let read = |body: Value| settings(body.to_string().as_bytes()).map(|(_, given)| Value::Object(given));
+        for body in [
+            json!({"llamacpp": {"args": "-b 64"}}),
+            json!({"llamacpp": {"args": "-b 64"}, "llamacpp_args": "-b 64"}),
+        ] {
+            assert_eq!(read(body).unwrap(), json!({"llamacpp_args": "-b 64"}));
+        }
+        let taken_back = read(json!({"llamacpp": {"args": null}})).unwrap();
+        assert_eq!(taken_back, json!({"llamacpp_args": null}));
+        let two = json!({"llamacpp": {"args": "-b 64"}, "llamacpp_args": "-b 32"});
+        assert_eq!(read(two).unwrap_err().param.as_deref(), Some("llamacpp_args"));
     }
 }

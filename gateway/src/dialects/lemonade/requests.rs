@@ -6,7 +6,7 @@ use utoipa::openapi::{RefOr, Schema};
 
 use crate::translate::{
     object::{Field, Object, invalid},
-    read::{Fields, Int, Kept, Read, Shape, Strings, body},
+    read::{Fields, Int, Kept, Read, Schemas, Shape, Strings, body},
 };
 
 body! {
@@ -137,10 +137,18 @@ body! {
         ctx_size: Kept<Int<-1>>,
         /// Arguments of llama.cpp's models that say none, as in `load`; null = as configured.
         llamacpp_args: Kept<String>,
+        /// The same, as Lemonade nests it.
+        llamacpp: Option<Section>,
         /// One more folder whose GGUF files are models, below one of the configured `allowed_models_dirs`; null = none.
         extra_models_dir: Kept<String>,
         /// Always true: false is refused.
         auto_evict: Option<bool>,
+    }
+
+    /// Lemonade's section of llama.cpp: of its settings, the one that can be set here.
+    pub(super) struct LlamaCppSection as LemonadeLlamaCppSet {
+        /// As `llamacpp_args`.
+        args: Kept<String>,
     }
 
     /// A model to pin or unpin.
@@ -150,6 +158,31 @@ body! {
         model_name | model: String,
         /// true = policy never evicts the model; false = it may.
         pinned: bool,
+    }
+}
+
+/// A section, and what it has beside its settings.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) known: LlamaCppSection,
+    /// Whole paths.
+    pub(super) unknown: Vec<String>,
+}
+
+impl<'a> Read<'a> for Section {
+    fn read(field: &Field<'a>) -> Result<Self, Error> {
+        let mut object = field.object()?;
+        let known = LlamaCppSection::take_from(&mut object)?;
+        let unknown = object.keys().map(|key| object.path_of(key)).collect();
+        Ok(Self { known, unknown })
+    }
+
+    fn schema() -> RefOr<Schema> {
+        <LlamaCppSection as Read>::schema()
+    }
+
+    fn referred(out: &mut Schemas) {
+        LlamaCppSection::referred(out);
     }
 }
 
