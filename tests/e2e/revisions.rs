@@ -3,7 +3,8 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use muster_proto::v1::ModelStatus;
-use muster_tests::{Hub, Stack, StackBuilder, engines};
+use muster_tests::{Hub, Stack, StackBuilder, engines, hub::Fault};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 pub(crate) const REPO: &str = "muster/tiny-GGUF";
@@ -162,4 +163,120 @@ async fn a_pull_fetches_newer_files_and_what_is_loaded_goes_on_with_the_old_ones
     let maps = fs::read_to_string(format!("/proc/{}/maps", after.engine[0].pid)).unwrap();
     let blob = fs::canonicalize(cache(&stack, "snapshots").join(NEWER).join("tiny-Q8_0.gguf")).unwrap();
     assert!(maps.contains(&blob.display().to_string()), "{maps}");
+}
+
+/// Asks about all models that were downloaded.
+async fn check(stack: &Stack) -> Value {
+    let http = stack.http();
+    let asked = http.send(Method::POST, "/api/v1/models/check-updates", String::new());
+    asked.await.ok()
+}
+
+/// Asks about these models.
+async fn check_these(stack: &Stack, models: &[&str]) -> Value {
+    let body = json!({"models": models});
+    stack.http().post("/v1/models/check-updates", &body).await.ok()
+}
+
+/// `MODEL is STATUS` of each model that was checked.
+fn said(answer: &Value) -> Vec<String> {
+    let checked = answer["checked"].as_array().unwrap().iter();
+    let one = |one: &Value| {
+        format!(
+            "{} is {}",
+            one["model_name"].as_str().unwrap(),
+            one["status"].as_str().unwrap()
+        )
+    };
+    checked.map(one).collect()
+}
+
+async fn pull(stack: &Stack, models: &[&str]) {
+    for model in models {
+        let body = json!({"model_name": model});
+        stack.http().post("/api/v1/pull", &body).await.ok();
+    }
+}
+
+/// `muster check-updates MODEL…` or over HTTP; nothing is downloaded before somebody pulls.
+#[tokio::test]
+async fn newer_files_are_told_of_and_come_with_a_pull() {
+    let hub = Hub::start().await;
+    hub.put(REPO, "tiny-Q8_0.gguf", chatty());
+    hub.publish(REPO, "v1", PINNED, &[("tiny-Q8_0.gguf", &chatty())]);
+    let config = model("m", "")
+        + &model("pinned", &format!("revision = \"{PINNED}\""))
+        + &model("tag", "revision = \"v1\"")
+        + "[models.local]\nruntime = \"stub\"\n";
+    let stack = stack(&hub, &config).start().await;
+    assert_eq!(
+        check(&stack).await["checked"],
+        json!([]),
+        "nothing is downloaded yet"
+    );
+    pull(&stack, &["m", "pinned"]).await;
+    let all = check(&stack).await;
+    assert_eq!(said(&all), ["m is current", "pinned is pinned"]);
+    assert_eq!(
+        (&all["status"], &all["updates_available"]),
+        (&json!("success"), &json!(0))
+    );
+    let downloads = hub.downloads();
+    // A README makes no update; another file does.
+    let read_me = ("README.md", &b"new words"[..]);
+    hub.publish(REPO, "main", "c2", &[("tiny-Q8_0.gguf", &chatty()), read_me]);
+    assert_eq!(said(&check(&stack).await), ["m is current", "pinned is pinned"]);
+    let mut newer = chatty();
+    newer.push(0);
+    hub.publish(REPO, "main", NEWER, &[("tiny-Q8_0.gguf", &newer)]);
+    let all = check(&stack).await;
+    assert_eq!(said(&all), ["m is outdated", "pinned is pinned"]);
+    assert_eq!(
+        (&all["models"], &all["updates_available"]),
+        (&json!(["m"]), &json!(1))
+    );
+    let named = check_these(&stack, &["tag", "local"]).await;
+    assert_eq!(said(&named), ["local is local", "tag is not_downloaded"]);
+    assert_eq!(hub.downloads(), downloads, "a check downloads nothing");
+    let (code, out) = muster(&stack, &["check-updates", "m"]).await;
+    assert!(
+        code == 0 && out.contains("outdated") && out.contains("tiny-Q8_0.gguf"),
+        "{out}"
+    );
+    let (code, out) = muster(&stack, &["pull", "m"]).await;
+    assert_eq!(code, 0, "{out}");
+    assert_eq!(said(&check_these(&stack, &["m"]).await), ["m is current"]);
+    let nobody = json!({"models": ["nobody"]});
+    let refused = stack.http().post("/v1/models/check-updates", &nobody).await;
+    refused.error(404);
+    let (code, out) = muster(&stack, &["check-updates", "nobody"]).await;
+    assert_eq!(code, 4, "{out}");
+}
+
+/// A hub that refuses, or has a model no longer, fails that model, and not the others.
+#[tokio::test]
+async fn each_model_that_is_checked_answers_for_itself() {
+    let hub = Hub::start().await;
+    hub.put(REPO, "tiny-Q8_0.gguf", chatty());
+    hub.put("muster/gone-GGUF", "m-Q8_0.gguf", vec![7; 1000]);
+    let gone = "[models.gone]\nrecipe = \"llamacpp\"\ncheckpoint = \"muster/gone-GGUF:Q8_0\"\n";
+    let stack = stack(&hub, &(model("m", "") + gone)).start().await;
+    pull(&stack, &["m", "gone"]).await;
+    hub.publish("muster/gone-GGUF", "main", NEWER, &[]);
+    let all = check(&stack).await;
+    assert_eq!(said(&all), ["gone is not_found", "m is current"]);
+    assert_eq!(all["status"], "failed");
+    assert!(all["failed_models"]["gone"].is_string(), "{all}");
+    hub.fault(Fault::Token("secret"), 1000);
+    assert_eq!(
+        said(&check(&stack).await),
+        ["gone is forbidden", "m is forbidden"]
+    );
+    drop(hub);
+    let all = check(&stack).await;
+    assert_eq!(said(&all), ["gone is unreachable", "m is unreachable"]);
+    // What is here stays of use.
+    pull(&stack, &["m"]).await;
+    let answer = stack.http().chat("m", json!({"max_tokens": 4})).await;
+    assert!(!answer.chat_text().is_empty());
 }

@@ -19,7 +19,7 @@
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
-use muster_core::{Code, Error, HoldId, RequestId, SessionId};
+use muster_core::{Code, Error, HoldId, RequestId, SessionId, WorkerId};
 use muster_proto::{StatusExt as _, v1};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -131,6 +131,10 @@ pub(crate) enum Models {
     ListDownloads(Reply<Vec<v1::Download>>),
     /// Pause, resume or cancel one.
     ControlDownload(v1::ControlDownloadRequest, Reply<v1::Download>),
+    /// Which models' files the hub may have newer, of these or of all.
+    Checkable(Vec<String>, Reply<Vec<Checkable>>),
+    /// Have a worker ask the hub.
+    Check(WorkerId, v1::HubCheckpoint, Reply<v1::FilesCheck>),
     /// Add a user's model to the catalogue, or change it.
     Register(v1::ModelDefinition, Reply<(v1::Model, Saving)>),
     /// Remove the files of a model that is unloaded.
@@ -155,6 +159,15 @@ pub(crate) enum Models {
     DeleteAlias(String, Reply<Saving>),
     /// List all further names.
     ListAliases(Reply<Vec<v1::Alias>>),
+}
+
+/// How a model's files on a host stand.
+#[derive(Debug)]
+pub(crate) struct Checkable {
+    /// What is known of it here.
+    pub(crate) update: v1::ModelUpdate,
+    /// Whom to ask for the rest, if that could be more.
+    pub(crate) ask: Option<(WorkerId, v1::HubCheckpoint)>,
 }
 
 /// The sender of an answer.

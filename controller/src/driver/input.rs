@@ -88,6 +88,7 @@ fn name_of(ask: &Ask) -> &'static str {
         Ask::Models(models) => match models {
             Models::Pull(..) => "a pull",
             Models::ListDownloads(_) | Models::ControlDownload(..) => "downloads",
+            Models::Checkable(..) | Models::Check(..) => "a question about newer files",
             Models::Register(..) => "a registration",
             Models::RemoveFiles(..) => "a removal of files",
             Models::Remove(..) => "a removal of a model",

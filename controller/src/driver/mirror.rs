@@ -372,6 +372,11 @@ impl Worker {
         self.speaks(MODEL_FILES) && (checkpoint.revision.is_empty() || self.speaks(MODEL_REVISIONS))
     }
 
+    /// Whether it can also be asked whether the hub has newer ones.
+    pub(super) fn checks(&self, checkpoint: &v1::HubCheckpoint) -> bool {
+        self.takes(checkpoint) && self.speaks(MODEL_REVISIONS)
+    }
+
     fn speaks(&self, feature: &str) -> bool {
         self.connected && self.hello.features.iter().any(|spoken| spoken == feature)
     }

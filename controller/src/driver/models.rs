@@ -34,6 +34,8 @@ impl Driver {
             Models::Pull(request, listener) => self.pull_model(request, listener),
             Models::ListDownloads(reply) => answer(reply, Ok(self.downloads())),
             Models::ControlDownload(request, reply) => answer(reply, self.control_download(&request)),
+            Models::Checkable(names, reply) => answer(reply, self.checkable(&names)),
+            Models::Check(worker, checkpoint, reply) => self.check_files(&worker, &checkpoint, reply),
             Models::Register(definition, reply) => self.register(&definition, reply),
             Models::RemoveFiles(id, reply) => self.remove_model_files(&id, reply),
             Models::Remove(id, reply) => answer(reply, self.remove(&id)),
@@ -111,6 +113,8 @@ impl Driver {
                 Models::Pull(request, _) if request.definition.is_none() => &mut request.model,
                 Models::Pull(..)
                 | Models::ListDownloads(_)
+                | Models::Checkable(..)
+                | Models::Check(..)
                 | Models::Register(..)
                 | Models::RemoveFiles(..)
                 | Models::Remove(..)

@@ -6,6 +6,7 @@ mod control;
 mod fleet;
 mod models;
 pub(crate) mod session;
+mod updates;
 
 use std::pin::Pin;
 

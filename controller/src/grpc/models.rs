@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
-use super::{Boxed, until_stopped};
+use super::{Boxed, until_stopped, updates};
 use crate::{
     convert::stage::unknown_model,
     driver::{
@@ -182,6 +182,15 @@ impl Models for ModelsService {
             .await;
         let listing = Some(listed.map_err(StatusExt::into_status)?);
         Ok(Response::new(v1::ListVariantsResponse { listing }))
+    }
+
+    async fn check_updates(
+        &self,
+        request: Request<v1::CheckUpdatesRequest>,
+    ) -> Result<Response<v1::CheckUpdatesResponse>, Status> {
+        let checked = updates::check(&self.handle, request.into_inner().models).await;
+        let updates = checked.map_err(StatusExt::into_status)?;
+        Ok(Response::new(v1::CheckUpdatesResponse { updates }))
     }
 
     async fn set_alias(

@@ -155,6 +155,59 @@ async fn a_revision_is_asked_of_workers_only_that_know_revisions() {
 }
 
 #[tokio::test]
+async fn a_check_asks_one_worker_of_each_host_that_has_the_files() {
+    let rig = Rig::start(&config()).await;
+    let mut workers = Vec::new();
+    for (name, host) in [("w1", "one"), ("w2", "one"), ("w3", "two")] {
+        let mut worker = worker(name);
+        worker.features = FEATURES.map(str::to_owned).to_vec();
+        worker.host = host.to_owned();
+        worker.memory.lock().unwrap().has.push(checkpoint("Q4_0"));
+        worker.join(&rig.address()).await;
+        workers.push(worker);
+    }
+    let mut api = models(&rig).await;
+    let hosts = async |api: &mut Models| {
+        let request = v1::CheckUpdatesRequest {
+            models: vec!["h".to_owned()],
+        };
+        let answer = api.check_updates(request).await.unwrap().into_inner();
+        answer
+            .updates
+            .into_iter()
+            .map(|update| update.host_id)
+            .collect::<Vec<_>>()
+    };
+    let known = async {
+        while hosts(&mut api).await != ["one", "two"] {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LIMIT, known).await.unwrap();
+    let asked = |worker: &Worker| {
+        let memory = worker.memory.lock().unwrap();
+        memory
+            .orders
+            .iter()
+            .filter(|order| matches!(order.kind, Some(Order::Check(_))))
+            .count()
+    };
+    let before: Vec<_> = workers.iter().map(asked).collect();
+    assert_eq!(hosts(&mut api).await.len(), 2);
+    let after: Vec<_> = workers.iter().map(asked).collect();
+    assert_eq!(
+        after.iter().sum::<usize>() - before.iter().sum::<usize>(),
+        2,
+        "{before:?} {after:?}"
+    );
+    let request = v1::CheckUpdatesRequest {
+        models: vec!["nobody".to_owned()],
+    };
+    let error = api.check_updates(request).await.unwrap_err();
+    assert_eq!(Error::from_status(&error).code, Code::UnknownModel);
+}
+
+#[tokio::test]
 async fn a_plain_load_downloads_nothing_and_an_unload_ends_the_wait_for_files() {
     let rig = Rig::start(&config()).await;
     let (worker, mut client) = begin(&rig, Fetches::Stay).await;

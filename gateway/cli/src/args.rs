@@ -64,6 +64,11 @@ pub(crate) enum Command {
         /// Model id
         model: Option<String>,
     },
+    /// Ask the hub whether it has newer files of downloaded models; `pull` fetches them
+    CheckUpdates {
+        /// Model ids; all downloaded models if none is given
+        models: Vec<String>,
+    },
     /// Unload a model and remove its files; a model registered by `pull` leaves the catalogue
     Delete {
         /// Model id

@@ -80,6 +80,7 @@ async fn run(cli: Cli, matches: &ArgMatches) -> Result<(), Failure> {
         Command::Downloads { action, model } => {
             commands::downloads::downloads(&controller, output, action.zip(model)).await
         }
+        Command::CheckUpdates { models } => commands::updates::check(&controller, output, models).await,
         Command::Delete { model } => commands::pull::delete(&controller, output, model).await,
         Command::Unload { model, force } => commands::load::unload(&controller, output, model, force).await,
         Command::Explain { model } => commands::explain::explain(&controller, output, model).await,

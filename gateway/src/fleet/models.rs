@@ -7,10 +7,11 @@ use muster_proto::{
     MAX_MESSAGE_BYTES,
     net::Channel,
     v1::{
-        Alias, ControlDownloadRequest, DeleteAliasRequest, DeleteModelRequest, DeleteModelResponse, Download,
-        DownloadAction, HubListing, ListAliasesRequest, ListDownloadsRequest, ListVariantsRequest, Model,
-        ModelDefinition, PullModelEvent, PullModelRequest, RegisterModelRequest, SetAliasRequest,
-        SetModelOptionsRequest, models_client::ModelsClient, pull_model_event::Kind,
+        Alias, CheckUpdatesRequest, ControlDownloadRequest, DeleteAliasRequest, DeleteModelRequest,
+        DeleteModelResponse, Download, DownloadAction, HubListing, ListAliasesRequest, ListDownloadsRequest,
+        ListVariantsRequest, Model, ModelDefinition, ModelUpdate, PullModelEvent, PullModelRequest,
+        RegisterModelRequest, SetAliasRequest, SetModelOptionsRequest, models_client::ModelsClient,
+        pull_model_event::Kind,
     },
 };
 use tonic::Streaming;
@@ -71,6 +72,12 @@ impl Models {
     pub(crate) async fn downloads(mut self) -> Result<Vec<Download>, Error> {
         let answer = self.0.list_downloads(ListDownloadsRequest {}).await;
         Ok(answer.map_err(|status| error(&status))?.into_inner().downloads)
+    }
+
+    /// Whether the hub has newer files of these models, or of all that were downloaded.
+    pub(crate) async fn check_updates(mut self, models: Vec<String>) -> Result<Vec<ModelUpdate>, Error> {
+        let answer = self.0.check_updates(CheckUpdatesRequest { models }).await;
+        Ok(answer.map_err(|status| error(&status))?.into_inner().updates)
     }
 
     /// Pauses, resumes or cancels a model's download.

@@ -37,7 +37,15 @@ pub(crate) struct Cache {
 struct Found {
     snapshot: PathBuf,
     selection: Selection,
-    size: u64,
+    /// They.
+    files: Vec<RepoFile>,
+}
+
+/// A checkpoint's files, as a commit has them.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) commit: String,
+    pub(super) files: Vec<RepoFile>,
 }
 
 impl Cache {
@@ -61,6 +69,13 @@ impl Cache {
             Some(found) => found.shown(checkpoint),
             None => CachedFiles::default(),
         }
+    }
+
+    /// The files of a checkpoint, if all are there.
+    pub(super) fn held(&self, checkpoint: &HubCheckpoint) -> Option<Held> {
+        let Found { snapshot, files, .. } = self.find(checkpoint)?;
+        let commit = snapshot.file_name()?.to_str()?.to_owned();
+        Some(Held { commit, files })
     }
 
     /// Where the files of a checkpoint are.
@@ -99,12 +114,12 @@ impl Cache {
             if checkpoint.folder && !is_whole(&snapshot, &files) {
                 return None;
             }
-            let chosen = |file: &&RepoFile| selection.files().any(|path| *path == file.path);
-            let size = files.iter().filter(chosen).map(|file| file.size).sum();
+            let chosen = |file: &RepoFile| selection.files().any(|path| *path == file.path);
+            let files = files.into_iter().filter(chosen).collect();
             Some(Found {
                 snapshot,
                 selection,
-                size,
+                files,
             })
         })
     }
@@ -213,10 +228,16 @@ impl Found {
             complete: true,
             path,
             mmproj: mmproj.unwrap_or_default(),
-            size_bytes: self.size,
+            size_bytes: self.files.iter().map(|file| file.size).sum(),
             freed_bytes: 0,
         }
     }
+}
+
+/// The name of the content that a link leads to.
+fn etag_of(link: &Path) -> Option<String> {
+    let target = fs::read_link(link).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
 }
 
 /// All files below a snapshot whose content is there.
@@ -240,6 +261,7 @@ fn list(snapshot: &Path) -> Vec<RepoFile> {
                 Ok(meta) if meta.is_file() => files.push(RepoFile {
                     path,
                     size: meta.len(),
+                    etag: etag_of(&entry.path()),
                 }),
                 Ok(_) | Err(_) => {}
             }

@@ -1,7 +1,7 @@
 //! Orders of the controller about files, and what it hears of them.
 //!
 //! ```text
-//!   order ─► look · remove · list ─► one news
+//!   order ─► look · remove · list · check ─► one news
 //!         └► fetch ─► a job of these files runs ─ yes ─► joins it ─┐
 //!                     └ no ─► begins one ──────────────────────────┴► progress… ─► cached | failed, to every order of the job
 //! ```
@@ -21,8 +21,8 @@ use muster_core::{Code, Error};
 use muster_proto::{
     hub::{self, Revision},
     v1::{
-        CachedFiles, CancelFetch, FetchFiles, FetchProgress, FilesNews, FilesOrder, HubCheckpoint,
-        HubListing, files_news::Kind as News, files_order::Kind as Order,
+        CachedFiles, CancelFetch, FetchFiles, FetchProgress, FilesCheck, FilesNews, FilesOrder,
+        HubCheckpoint, HubListing, files_news::Kind as News, files_order::Kind as Order,
     },
 };
 use tokio::{
@@ -35,6 +35,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     HubConfig,
     cache::Cache,
+    check::check,
     fetch::{discard, fetch},
     meter::{Meter, Speed},
     remote::Remote,
@@ -160,6 +161,15 @@ impl Desk {
                 };
                 self.0.tasks.spawn(work);
             }
+            Some(Order::Check(_)) => {
+                let desk = self.clone();
+                let work = async move {
+                    let checked = desk.check(&checkpoint).await;
+                    let news = checked.map_or_else(|error| News::Failed(error.into()), News::Checked);
+                    desk.tell(order_id, news);
+                };
+                self.0.tasks.spawn(work);
+            }
             Some(Order::List(_)) => {
                 let desk = self.clone();
                 let work = async move {
@@ -193,6 +203,11 @@ impl Desk {
             desk.tell(order_id, news);
         };
         self.0.tasks.spawn(work);
+    }
+
+    async fn check(&self, checkpoint: &HubCheckpoint) -> Result<FilesCheck, Error> {
+        let remote = Remote::new(self.0.hub.clone())?;
+        check(self.cache(), &remote, checkpoint).await
     }
 
     async fn list(&self, repo: &str) -> Result<HubListing, Error> {

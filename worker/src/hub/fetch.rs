@@ -23,7 +23,7 @@ use super::{
     partial,
     remote::{FileInfo, Remote},
     repo::Repo,
-    select::select,
+    select::{NoSuchFile, select},
     transfer::{self, Transfer},
 };
 
@@ -68,10 +68,7 @@ pub(super) async fn fetch(
         }
         listed => listed?,
     };
-    let selection = select(&listing.files, checkpoint).map_err(|error| {
-        let message = format!("the hub has {name}, but {error}");
-        Code::CheckpointNotFound.error(message)
-    })?;
+    let selection = select(&listing.files, checkpoint).map_err(|error| none_of(name, &error))?;
     let repo = cache.repo(name);
     let mut files = Vec::new();
     for path in selection.files() {
@@ -133,6 +130,11 @@ pub(super) async fn discard(cache: &Cache, checkpoint: &HubCheckpoint, untouched
             tracing::debug!(repo = checkpoint.repo, %error, "part of a download stays");
         }
     }
+}
+
+/// A repository without such files.
+pub(super) fn none_of(repo: &str, error: &NoSuchFile) -> Error {
+    Code::CheckpointNotFound.error(format!("the hub has {repo}, but {error}"))
 }
 
 async fn cached_files(cache: &Cache, checkpoint: &HubCheckpoint) -> Result<CachedFiles, Error> {

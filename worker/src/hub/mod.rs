@@ -9,7 +9,7 @@
 //! * [`select`]: which files of a repository a checkpoint means. Pure.
 //! * [`cache`]: what is on disk. * [`repo`]: one repository's layout there. * [`partial`]: a file that is coming.
 //! * [`remote`]: the hub's HTTP. * [`tries`]: how often it is asked. * [`limit`]: how fast it may answer. * [`meter`]: how far it is.
-//! * [`fetch`]: one download. * [`transfer`]: one file of it. * [`desk`]: orders of the controller.
+//! * [`check`]: is there anything newer? * [`fetch`]: one download. * [`transfer`]: one file of it. * [`desk`]: orders of the controller.
 //! * [`upload`]: a file that a client brings.
 //!
 //! The crate hf-hub does none of what this is about: without xet it fetches a file by one request from its beginning, and checks no sum.
@@ -20,6 +20,7 @@
 //! Architecture invariant: knows no instance and no runtime.
 
 pub(crate) mod cache;
+mod check;
 pub(crate) mod desk;
 mod fetch;
 mod limit;

@@ -81,6 +81,17 @@ struct Sibling {
     rfilename: String,
     #[serde(default)]
     size: Option<u64>,
+    /// Git's own name of the content.
+    #[serde(default, rename = "blobId")]
+    blob_id: Option<String>,
+    /// Large files are known by their sum.
+    #[serde(default)]
+    lfs: Option<Lfs>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lfs {
+    sha256: String,
 }
 
 impl Remote {
@@ -196,6 +207,7 @@ impl Remote {
         let file = |sibling: Sibling| RepoFile {
             path: sibling.rfilename,
             size: sibling.size.unwrap_or(0),
+            etag: sibling.lfs.map(|lfs| lfs.sha256).or(sibling.blob_id),
         };
         Ok(Listing {
             commit: info.sha,

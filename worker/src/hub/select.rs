@@ -15,6 +15,8 @@ pub(crate) struct RepoFile {
     pub(crate) path: String,
     /// Its size in bytes; 0 if unknown.
     pub(crate) size: u64,
+    /// What names its content, if that is known without a look into it.
+    pub(crate) etag: Option<String>,
 }
 
 /// The files that a checkpoint means.
@@ -111,6 +113,7 @@ pub(super) fn is_of(path: &str, checkpoint: &HubCheckpoint) -> bool {
     let file = RepoFile {
         path: path.to_owned(),
         size: 0,
+        etag: None,
     };
     let model = HubCheckpoint {
         mmproj: String::new(),
@@ -300,6 +303,7 @@ mod tests {
         let file = |path: &&str| RepoFile {
             path: (*path).to_owned(),
             size: 10,
+            etag: None,
         };
         paths.iter().map(file).collect()
     }

@@ -98,6 +98,7 @@ impl Driver {
                 About::Remove(number, _) => self.removed(number, Err(away())),
                 // An asker that has gone is no failure.
                 About::List(reply) => drop(reply.send(Err(away()))),
+                About::Check(reply) => drop(reply.send(Err(away()))),
             }
         }
     }
@@ -147,10 +148,13 @@ impl Driver {
             (About::Remove(number, _), Some(News::Failed(error))) => self.removed(number, Err(error.into())),
             (About::List(reply), Some(News::Listing(listing))) => drop(reply.send(Ok(listing))),
             (About::List(reply), Some(News::Failed(error))) => drop(reply.send(Err(error.into()))),
+            (About::Check(reply), Some(News::Checked(check))) => drop(reply.send(Ok(check))),
+            (About::Check(reply), Some(News::Failed(error))) => drop(reply.send(Err(error.into()))),
             (About::Look(_), _) => {}
             (About::Fetch(checkpoint), _) => self.pulled(&checkpoint, &Err(strange())),
             (About::Remove(number, _), _) => self.removed(number, Err(strange())),
             (About::List(reply), _) => drop(reply.send(Err(strange()))),
+            (About::Check(reply), _) => drop(reply.send(Err(strange()))),
         }
     }
 

@@ -14,10 +14,11 @@
 //! Invariants: downloads hold no load slot and no claim: policy hears of a load only once its files are there. A pull goes on without
 //! anybody waiting, and over a restart of the controller, as long as its model is in the catalogue. There is one pull of the same files at most.
 //!
-//! * `keep`: what a restart needs of them. * `files`: orders to workers and their answers. * `told`: what those who wait hear. * `list`: what operators see of it, and do to it.
+//! * `keep`: what a restart needs of them. * `check`: is there anything newer? * `files`: orders to workers and their answers. * `told`: what those who wait hear. * `list`: what operators see of it, and do to it.
 //!
 //! Architecture invariant: where a model should run is policy's to say; here is only asked which place it would choose.
 
+mod check;
 mod files;
 mod keep;
 mod list;
@@ -108,6 +109,7 @@ enum About {
     Fetch(HubCheckpoint),
     Remove(u64, HubCheckpoint),
     List(oneshot::Sender<Result<v1::HubListing, Error>>),
+    Check(oneshot::Sender<Result<v1::FilesCheck, Error>>),
 }
 
 /// Files that are being removed from some workers.
@@ -396,7 +398,7 @@ impl Driver {
                 .values()
                 .filter_map(|asked| match &asked.about {
                     About::Look(checkpoint) => Some(checkpoint),
-                    About::Fetch(_) | About::Remove(..) | About::List(_) => None,
+                    About::Fetch(_) | About::Remove(..) | About::List(_) | About::Check(_) => None,
                 })
                 .collect();
             // One look at a time: a slow disk is not asked more and more.

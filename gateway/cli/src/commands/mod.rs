@@ -6,3 +6,4 @@ pub(crate) mod fleet;
 pub(crate) mod load;
 pub(crate) mod models;
 pub(crate) mod pull;
+pub(crate) mod updates;

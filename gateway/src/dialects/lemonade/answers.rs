@@ -244,6 +244,46 @@ pub(super) struct LoadOptions {
     pub(super) llamacpp_backend: String,
 }
 
+/// Which models the hub has newer files of.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LemonadeUpdates)]
+pub(super) struct Updates {
+    /// `success`, or `failed` if any model could not be checked.
+    pub(super) status: &'static str,
+    /// Number of models that the hub has newer files of.
+    pub(super) updates_available: usize,
+    /// They: `pull` fetches the files.
+    pub(super) models: Vec<String>,
+    /// Models that could not be checked, each with the reason.
+    pub(super) failed_models: BTreeMap<String, String>,
+    /// Every model, once for each host with its files.
+    pub(super) checked: Vec<Update>,
+}
+
+/// How a model's files on a host stand to those of the hub.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LemonadeUpdate)]
+pub(super) struct Update {
+    /// Id in the catalogue.
+    pub(super) model_name: String,
+    /// As the model is defined.
+    pub(super) checkpoint: String,
+    /// Branch, tag or commit of the repository.
+    pub(super) revision: String,
+    /// `current`, `outdated`, `pinned`, `unreachable`, `forbidden`, `not_found`, `not_downloaded` or `local`.
+    pub(super) status: String,
+    /// Commit of the downloaded files; null if unknown.
+    pub(super) cached_commit: Option<String>,
+    /// Commit that the revision is on the hub; null if unknown.
+    pub(super) hub_commit: Option<String>,
+    /// Files that the hub has newer.
+    pub(super) changed_files: Vec<String>,
+    /// Host that has the files; null if none has.
+    pub(super) host: Option<String>,
+    /// Why it could not be checked; null otherwise.
+    pub(super) error: Option<String>,
+}
+
 /// The variants of a repository on the hub that can be pulled.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LemonadeVariants)]

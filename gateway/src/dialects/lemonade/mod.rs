@@ -18,6 +18,7 @@ mod register;
 mod requests;
 mod stats;
 mod system;
+mod updates;
 
 use crate::web::route::{Dialect, Named};
 
@@ -34,6 +35,7 @@ pub(super) static DIALECT: Dialect = Dialect {
             load::routes(),
             pull::routes(),
             downloads::routes(),
+            updates::routes(),
             delete::routes(),
             register::routes(),
             options::routes(),

@@ -78,6 +78,13 @@ body! {
         model_name | model: ModelName,
     }
 
+    /// Models to ask the hub about; all that were downloaded if none is named.
+    #[example {"models": ["Qwen2.5-0.5B-Instruct-CPU"]}]
+    pub(super) struct UpdatesBody as LemonadeCheckUpdates {
+        /// Ids in the catalogue.
+        models: Option<Strings>,
+    }
+
     /// Something to do with a download.
     #[example {"id": "Qwen2.5-0.5B-Instruct-CPU", "action": "pause"}]
     pub(super) struct DownloadBody as LemonadeDownloadAction {

@@ -99,6 +99,13 @@ impl Models for Catalogue {
         Ok(Response::new(v1::SetModelOptionsResponse { model: Some(known) }))
     }
 
+    async fn check_updates(
+        &self,
+        _: Request<v1::CheckUpdatesRequest>,
+    ) -> Result<Response<v1::CheckUpdatesResponse>, Status> {
+        Ok(Response::new(v1::CheckUpdatesResponse::default()))
+    }
+
     async fn list_variants(
         &self,
         request: Request<v1::ListVariantsRequest>,

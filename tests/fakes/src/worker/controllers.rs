@@ -480,6 +480,7 @@ impl Memory {
                 freed_bytes = 10;
             }
             Kind::List(_) => return News::Listing(v1::HubListing::default()),
+            Kind::Check(_) => return News::Checked(v1::FilesCheck::default()),
         }
         News::Cached(v1::CachedFiles {
             freed_bytes,

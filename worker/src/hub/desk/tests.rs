@@ -4,7 +4,7 @@ use std::fs;
 
 use muster_core::Code;
 use muster_fakes::hub::{COMMIT, Fault, Hub};
-use muster_proto::v1::{CancelFetch, FetchFiles, ListFiles, LookForFiles, RemoveFiles};
+use muster_proto::v1::{CancelFetch, CheckFiles, FetchFiles, ListFiles, LookForFiles, RemoveFiles};
 use tokio::time::timeout;
 
 use super::*;
@@ -55,7 +55,7 @@ impl Rig {
                     match news.kind.unwrap() {
                         News::Progress(_) => progress += 1,
                         kind if news.order_id == id => return kind,
-                        News::Cached(_) | News::Listing(_) | News::Failed(_) => {}
+                        News::Cached(_) | News::Listing(_) | News::Checked(_) | News::Failed(_) => {}
                     }
                 }
                 self.desk.changed().await;
@@ -83,14 +83,18 @@ impl Rig {
         self.order("f", variant, Order::Fetch(FetchFiles::default()));
         match self.last("f").await.0 {
             News::Failed(error) => error.into(),
-            other @ (News::Progress(_) | News::Cached(_) | News::Listing(_)) => panic!("{other:?}"),
+            other @ (News::Progress(_) | News::Cached(_) | News::Listing(_) | News::Checked(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
     async fn cached(&self, id: &str) -> CachedFiles {
         match self.last(id).await.0 {
             News::Cached(found) => found,
-            other @ (News::Progress(_) | News::Failed(_) | News::Listing(_)) => panic!("{other:?}"),
+            other @ (News::Progress(_) | News::Failed(_) | News::Listing(_) | News::Checked(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
@@ -229,6 +233,58 @@ async fn newer_files_come_when_they_are_asked_for_and_the_old_ones_stay() {
     // Both go with the model.
     rig.order("5", "Q4_0", Order::Remove(RemoveFiles { keep: Vec::new() }));
     assert_eq!(rig.cached("5").await.freed_bytes, 1005);
+}
+
+#[tokio::test]
+async fn a_check_tells_files_that_changed_from_commits_that_changed_nothing() {
+    let rig = Rig::new().await;
+    let check = async |id: &str| {
+        rig.order(id, "Q4_0", Order::Check(CheckFiles {}));
+        match rig.last(id).await.0 {
+            News::Checked(checked) => checked,
+            other @ (News::Progress(_) | News::Cached(_) | News::Listing(_) | News::Failed(_)) => {
+                panic!("{other:?}")
+            }
+        }
+    };
+    assert_eq!(check("1").await, FilesCheck::default());
+    rig.order("2", "Q4_0", Order::Fetch(FetchFiles::default()));
+    assert!(rig.cached("2").await.complete);
+    let here = check("3").await;
+    assert_eq!(
+        (here.cached_commit.as_str(), here.hub_commit.as_str()),
+        (COMMIT, COMMIT)
+    );
+    assert!(here.changed_files.is_empty());
+    let same = vec![3; 1000];
+    rig.hub.publish(
+        "o/n",
+        "main",
+        "c2",
+        &[("m-Q4_0.gguf", &same), ("README.md", b"new words")],
+    );
+    let newer = check("4").await;
+    assert_eq!((newer.hub_commit.as_str(), newer.changed_files.len()), ("c2", 0));
+    rig.hub.publish("o/n", "main", "c3", &[("m-Q4_0.gguf", b"newer")]);
+    let newer = check("5").await;
+    assert_eq!(
+        (newer.hub_commit.as_str(), newer.changed_files),
+        ("c3", vec!["m-Q4_0.gguf".to_owned()])
+    );
+    assert_eq!(rig.hub.downloads(), 1, "nothing is downloaded");
+    // The file is there no longer, and neither is the hub.
+    rig.hub.publish("o/n", "main", "c4", &[("m-Q8_0.gguf", b"other")]);
+    for (fault, code) in [(None, "checkpoint_not_found"), (Some(503), "hub_unavailable")] {
+        if let Some(status) = fault {
+            rig.hub.fault(Fault::Refuse(status, None), 100);
+        }
+        rig.order("6", "Q4_0", Order::Check(CheckFiles {}));
+        let (last, _) = rig.last("6").await;
+        let News::Failed(error) = last else {
+            panic!("{last:?}")
+        };
+        assert_eq!(error.code, code);
+    }
 }
 
 #[tokio::test]
