@@ -207,3 +207,15 @@ async fn a_pin_by_a_load_survives_a_load_with_other_settings_and_no_unload() {
     http.post("/v1/unload", &json!({"model_name": "m"})).await.ok();
     assert!(!stack.model("m").await.pinned);
 }
+
+/// Seed 000's example of arguments: today's llama-server calls `--no-mmap` otherwise and would not start.
+#[tokio::test]
+async fn seed_000_example_arguments_load_on_either_runtime() {
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        let stack = Stack::with(engine.model("m", 1, "")).start().await;
+        let body = json!({"model_name": "m", "llamacpp_args": "--flash-attn on --no-mmap"});
+        stack.http().post("/api/v1/load", &body).await.ok();
+        let answer = stack.http().chat("m", json!({"max_tokens": 1})).await;
+        assert_eq!(answer.status, 200, "{engine:?} {}", answer.text);
+    }
+}

@@ -6,6 +6,7 @@
 
 use serde_json::Value;
 
+use super::load_mode;
 use crate::{
     parameters::{Kind, Parameter, SAMPLING},
     settings::SETTINGS,
@@ -161,6 +162,7 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--mmap"], Nothing, Request),
         Flag::ours(&["--no-mmap"], Nothing, Request),
         Flag::ours(&["--mlock"], Nothing, Request),
+        Flag::ours(&load_mode::NAMES, Word(&load_mode::WORDS), Request),
         // Requests have keys of their own for these, or cannot set them.
         Flag::ours(&["--embedding", "--embeddings"], Nothing, Configuration),
         Flag::ours(&["--rerank", "--reranking"], Nothing, Configuration),

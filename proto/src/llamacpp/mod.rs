@@ -5,8 +5,10 @@
 //! only use flags [from a list](requested): a path in a flag means that a file is read or written, and some flags run a shell.
 
 mod flags;
+mod load_mode;
 
 pub use flags::{By, CACHE_TYPES, Flag, POOLING, SWITCH, Takes, find, flags};
+pub use load_mode::LoadMode;
 
 use muster_core::{Code, Error};
 
@@ -141,6 +143,40 @@ pub fn fold(args: &[String], into: &mut ModelSettings) {
     }
 }
 
+/// Settings with fields of their own, as said by field or by flag.
+#[must_use]
+pub fn said(settings: &ModelSettings) -> ModelSettings {
+    let mut folded = settings.clone();
+    fold(&settings.args, &mut folded);
+    folded
+}
+
+/// The last of some flags in `args`, which counts in llama.cpp.
+///
+/// ```
+/// let args = ["--mmap", "-t", "2", "--no-mmap"].map(str::to_owned);
+/// assert_eq!(muster_proto::llamacpp::last_of(&args, &["--mmap", "--no-mmap"]), Some("--no-mmap"));
+/// ```
+#[must_use]
+pub fn last_of<'a>(args: &'a [String], flags: &[&str]) -> Option<&'a str> {
+    words(args)
+        .filter(|word| flags.contains(&word.name))
+        .map(|word| word.name)
+        .last()
+}
+
+/// `args` without some flags and their values.
+///
+/// ```
+/// let args = ["-b", "64", "--slots", "-t=2"].map(str::to_owned);
+/// assert_eq!(muster_proto::llamacpp::without(&args, &["-b", "-t"]), ["--slots"]);
+/// ```
+#[must_use]
+pub fn without(args: &[String], flags: &[&str]) -> Vec<String> {
+    let kept = words(args).filter(|word| !flags.contains(&word.name));
+    kept.flat_map(|word| word.all).cloned().collect()
+}
+
 /// Whether `args` split the KV cache, so that each sequence has a part of its own; as in llama.cpp the last word on it counts.
 ///
 /// ```
@@ -149,9 +185,8 @@ pub fn fold(args: &[String], into: &mut ModelSettings) {
 /// ```
 #[must_use]
 pub fn splits_cache(args: &[String]) -> bool {
-    let said =
-        words(args).filter(|word| flags::UNIFIED.contains(&word.name) || flags::SPLIT.contains(&word.name));
-    said.last().is_some_and(|word| flags::SPLIT.contains(&word.name))
+    let both = [flags::UNIFIED, flags::SPLIT].concat();
+    last_of(args, &both).is_some_and(|flag| flags::SPLIT.contains(&flag))
 }
 
 /// Number of tokens of context that settings say, by field or by flag; 0 if they leave it to the runtime.

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use muster_proto::{parameters::SAMPLING, v1::Sampling};
+use muster_proto::{llamacpp::LoadMode, parameters::SAMPLING, v1::Sampling};
 use serde::{Deserialize, Deserializer};
 
 use crate::ffi::{self, ErrorText, NativeError, RawModel, append, sink_of};
@@ -181,37 +181,15 @@ impl Places {
     ///
     /// # Errors
     /// A name with a NUL.
-    pub(crate) fn json(&self, mapping: Option<Mapping>) -> Result<CString, NativeError> {
+    pub(crate) fn json(&self, mode: Option<LoadMode>) -> Result<CString, NativeError> {
         let mut params = serde_json::json!({
             "devices": self.devices,
             "n_gpu_layers": self.gpu_layers,
         });
-        if let Some(mapping) = mapping {
-            params["load_mode"] = mapping.mode().into();
+        if let Some(mode) = mode {
+            params["load_mode"] = mode.name().into();
         }
         c_string(&params.to_string())
-    }
-}
-
-/// How a file's weights come into memory (llama.cpp's `--mmap`, `--no-mmap`, `--mlock`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    /// The file is mapped, or read; none = as llama.cpp finds best.
-    pub(crate) map: Option<bool>,
-    /// Pages stay in memory. Where the system forbids that, llama.cpp warns and goes on.
-    pub(crate) lock: bool,
-}
-
-impl Mapping {
-    /// The name of llama.cpp's `llama_load_mode`. It maps unless told otherwise, so a lock alone is on a mapped file.
-    const fn mode(self) -> &'static str {
-        match (self.map, self.lock) {
-            (None, false) => "auto",
-            (Some(true), false) => "mmap",
-            (Some(false), false) => "none",
-            (None | Some(true), true) => "mmap+mlock",
-            (Some(false), true) => "mlock",
-        }
     }
 }
 
@@ -223,12 +201,12 @@ impl Model {
     pub(crate) fn load(
         path: &Path,
         places: &Places,
-        mapping: Mapping,
+        mode: LoadMode,
         chat_template: &str,
         mut progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Arc<Self>, NativeError> {
         let path = path_string(path)?;
-        let params = places.json(Some(mapping))?;
+        let params = places.json(Some(mode))?;
         let template = c_string(chat_template)?;
         let mut raw = std::ptr::null_mut();
         let mut error = ErrorText::new();

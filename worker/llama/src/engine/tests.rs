@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use muster_proto::v1::{GenerateRequest, Sampling, SequenceEvents, event, session_message};
+use muster_proto::{
+    llamacpp::LoadMode,
+    v1::{GenerateRequest, Sampling, SequenceEvents, event, session_message},
+};
 use tokio::sync::mpsc;
 
 use super::{Engine, EngineParts};
@@ -12,7 +15,7 @@ use crate::{
     control::Control,
     cores::Cores,
     group::Grouping,
-    model::{self, Mapping, Model, Places},
+    model::{self, Model, Places},
     outbox::{Message, Outbox},
     pace::Pace,
     parse,
@@ -40,7 +43,7 @@ impl Bench {
         let directory = std::env::var_os("MUSTER_TEST_MODELS")
             .expect("MUSTER_TEST_MODELS is not set: use tests/run, which prepares everything");
         let path = PathBuf::from(directory).join(file);
-        let model = Model::load(&path, &Places::default(), Mapping::default(), "", &mut |_| true).unwrap();
+        let model = Model::load(&path, &Places::default(), LoadMode::default(), "", &mut |_| true).unwrap();
         let params = ContextParams {
             n_ctx: CELLS,
             n_batch: 256,

@@ -82,7 +82,7 @@ pub(super) fn load(
     let model = Model::load(
         Path::new(&wanted.settings.checkpoint),
         &places,
-        wanted.mapping,
+        wanted.mode,
         &wanted.settings.chat_template,
         &mut |fraction| {
             if fraction < shown + 0.01 && fraction < 1.0 {

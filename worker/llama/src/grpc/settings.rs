@@ -5,18 +5,13 @@ use std::path::Path;
 use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    llamacpp::{Takes, default, splits_cache},
+    llamacpp::{LoadMode, Takes, default, last_of, splits_cache},
     settings,
     v1::{ModelSettings, ModelType},
 };
 
 use super::convert::unsupported;
-use crate::{
-    context::ContextParams,
-    guard,
-    limits::Role,
-    model::{Mapping, ModelInfo},
-};
+use crate::{context::ContextParams, guard, limits::Role, model::ModelInfo};
 
 /// A load request's settings, with `args` folded in.
 #[derive(Clone, Debug)]
@@ -25,7 +20,7 @@ pub(super) struct Wanted {
     pub(super) role: Role,
     /// Threads were left to us.
     pub(super) choose_threads: bool,
-    pub(super) mapping: Mapping,
+    pub(super) mode: LoadMode,
 }
 
 /// Cores this process may use at a time: its affinity and its cgroup's quota are respected.
@@ -42,10 +37,13 @@ fn bad(message: impl Into<String>) -> Error {
 pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
     let mut settings = settings.clone();
     let args = std::mem::take(&mut settings.args);
-    let mut mapping = Mapping::default();
     let mut rest = args.iter().map(String::as_str);
     while let Some(flag) = rest.next() {
-        fold(&mut settings, &mut mapping, flag, &mut rest)?;
+        fold(&mut settings, flag, &mut rest)?;
+    }
+    let mode = LoadMode::of(&args);
+    if mode.is_none() && last_of(&args, &LoadMode::FLAGS).is_some() {
+        return Err(bad("this engine has no such `--load-mode`"));
     }
     settings.args = args;
     if !settings.mmproj.is_empty() {
@@ -77,7 +75,7 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
         settings,
         role,
         choose_threads,
-        mapping,
+        mode: mode.unwrap_or_default(),
     })
 }
 
@@ -113,7 +111,6 @@ fn check_kind(settings: &ModelSettings, role: Role) -> Result<(), Error> {
 /// One flag of llama.cpp.
 fn fold<'a>(
     wanted: &mut ModelSettings,
-    mapping: &mut Mapping,
     flag: &str,
     rest: &mut impl Iterator<Item = &'a str>,
 ) -> Result<(), Error> {
@@ -143,10 +140,9 @@ fn fold<'a>(
             wanted.chat_template = std::fs::read_to_string(&path)
                 .map_err(|error| bad(format!("the chat template `{path}` can't be read: {error}")))?;
         }
-        // as in llama.cpp the last word on it counts
-        "--mmap" => mapping.map = Some(true),
-        "--no-mmap" => mapping.map = Some(false),
-        "--mlock" => mapping.lock = true,
+        // `LoadMode::of` reads them
+        "--mmap" | "--no-mmap" | "--mlock" => {}
+        "-lm" | "--load-mode" => drop(text()?),
         "--embedding" | "--embeddings" => wanted.r#type = ModelType::Embedding.into(),
         "--rerank" | "--reranking" => wanted.r#type = ModelType::Reranking.into(),
         // what this engine always does
@@ -238,26 +234,18 @@ mod tests {
     use super::*;
 
     fn fold_all(args: &[&str]) -> Result<ModelSettings, Error> {
-        fold_both(args).map(|(settings, _)| settings)
-    }
-
-    fn fold_both(args: &[&str]) -> Result<(ModelSettings, Mapping), Error> {
         let mut settings = ModelSettings::default();
-        let mut mapping = Mapping::default();
         let mut rest = args.iter().copied();
         while let Some(flag) = rest.next() {
-            fold(&mut settings, &mut mapping, flag, &mut rest)?;
+            fold(&mut settings, flag, &mut rest)?;
         }
-        Ok((settings, mapping))
+        Ok(settings)
     }
 
     #[test]
     fn seed_000_example_arguments_are_honoured() -> Result<(), Error> {
-        let (settings, mapping) = fold_both(&["--flash-attn", "on", "--no-mmap"])?;
+        let settings = fold_all(&["--flash-attn", "on", "--no-mmap"])?;
         assert_eq!(settings.flash_attention, "on");
-        assert_eq!((mapping.map, mapping.lock), (Some(false), false));
-        let (_, mapping) = fold_both(&["--no-mmap", "--mlock", "--mmap"])?;
-        assert_eq!((mapping.map, mapping.lock), (Some(true), true));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::{collections::HashSet, ffi::OsString, path::Path, process::Stdio, time:
 
 use muster_core::{Code, Error};
 use muster_proto::{
-    llamacpp::default,
+    llamacpp::{self, LoadMode, default},
     settings::SETTINGS,
     v1::{Device, DeviceKind, ModelSettings, ModelType},
 };
@@ -134,13 +134,14 @@ pub(super) fn line(
     Ok(line.0)
 }
 
-/// Asks the server for its flags, so that a wrong flag is known before the start. If the server does not tell, all flags pass.
+/// The arguments in words that the server knows. It is asked for its flags, so that a wrong one is known before the start; if it does not tell, all
+/// flags pass.
 ///
 /// # Errors
 /// `invalid_load_request` naming the flag.
-pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Result<(), Error> {
-    if settings.args.is_empty() {
-        return Ok(());
+pub(super) async fn understood(program: &Path, args: &[String]) -> Result<Vec<String>, Error> {
+    if args.is_empty() {
+        return Ok(Vec::new());
     }
     let help = Command::new(program)
         .arg("--help")
@@ -157,19 +158,35 @@ pub(super) async fn check_flags(program: &Path, settings: &ModelSettings) -> Res
         )));
     };
     let Ok(help) = help.inspect_err(|error| tracing::debug!(%error, "llama-server shows no help")) else {
-        return Ok(());
+        return Ok(args.to_vec());
     };
     let help = String::from_utf8_lossy(&help.stdout);
     let known = known(&help);
-    let unknown = settings
-        .args
+    let args = translated(args, &known);
+    let unknown = args
         .iter()
         .map(|word| flag(word))
         .find(|flag| is_flag(flag) && !known.contains(flag));
     match unknown {
         Some(flag) if !known.is_empty() => Err(about(flag, "is unknown to llama-server")),
-        Some(_) | None => Ok(()),
+        Some(_) | None => Ok(args),
     }
+}
+
+/// How the file comes into memory in the server's words: today's has none of those that seed 000 and many a configuration have.
+fn translated(args: &[String], known: &HashSet<&str>) -> Vec<String> {
+    let Some(mode) = LoadMode::of(args) else {
+        return args.to_vec();
+    };
+    let said = [mode.words(), mode.former()];
+    let knows = |words: &&Vec<String>| {
+        words
+            .iter()
+            .filter(|word| is_flag(word))
+            .all(|flag| known.contains(flag.as_str()))
+    };
+    let words = said.iter().find(knows).unwrap_or(&said[0]);
+    [&llamacpp::without(args, &LoadMode::FLAGS), words.as_slice()].concat()
 }
 
 fn about(flag: &str, what: &str) -> Error {
@@ -397,6 +414,22 @@ mod tests {
                 (Code::InvalidLoadRequest, named)
             );
         }
+    }
+
+    /// `--no-mmap` of seed 000's example: today's server refuses to start with it.
+    #[test]
+    fn flags_that_the_server_has_no_more_are_said_in_its_words() {
+        let args = ["--no-mmap", "--flash-attn", "on"].map(str::to_owned);
+        let today = HashSet::from(["--load-mode", "--flash-attn"]);
+        assert_eq!(
+            translated(&args, &today),
+            ["--flash-attn", "on", "--load-mode", "none"]
+        );
+        let former = HashSet::from(["--no-mmap", "--mmap", "--mlock", "--flash-attn"]);
+        assert_eq!(translated(&args, &former), ["--flash-attn", "on", "--no-mmap"]);
+        let newer = ["--load-mode", "mlock"].map(str::to_owned);
+        assert_eq!(translated(&newer, &former), ["--no-mmap", "--mlock"]);
+        assert_eq!(translated(&args[1..], &today), args[1..]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use futures::{
 use muster_core::{Code, Runtime as Kind};
 use muster_proto::{
     pauses::Pauses,
-    v1::{Device, DeviceKind, LoadPhase, LoadProgress, RuntimeInfo},
+    v1::{Device, DeviceKind, LoadPhase, LoadProgress, ModelSettings, RuntimeInfo},
 };
 use tokio::{sync::watch, time::timeout};
 
@@ -70,15 +70,17 @@ impl LlamaServer {
         let program = files::program(&self.config.llama_server).ok_or_else(|| {
             refused(Code::FileNotFound.error(format!("llama-server is not installed: {name}")))
         })?;
-        args::check_flags(&program, &launch.settings)
-            .await
-            .map_err(refused)?;
+        let settings = ModelSettings {
+            args: args::understood(&program, &launch.settings.args)
+                .await
+                .map_err(refused)?,
+            ..launch.settings.clone()
+        };
         let dir = private_dir(&self.config, &launch)?;
         let socket = dir.path().join("engine.sock");
         let internal = |error: &dyn std::fmt::Display| refused(Code::Internal.error(error.to_string()));
         let template = template(&dir, &launch.settings.chat_template).map_err(|error| internal(&error))?;
-        let args =
-            args::line(&launch.settings, &launch.devices, &socket, template.as_deref()).map_err(refused)?;
+        let args = args::line(&settings, &launch.devices, &socket, template.as_deref()).map_err(refused)?;
         let key = key().map_err(|error| internal(&error))?;
         let http = Http::new(&socket, &key).map_err(|error| internal(&error))?;
         // In the environment, not on the command line, which everybody on the host can read.
