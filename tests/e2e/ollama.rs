@@ -99,3 +99,53 @@ async fn inputs_of_vectors_that_are_too_long_are_cut_unless_the_client_says_no()
         assert_eq!(refused.status, 400, "{engine:?}: {}", refused.text);
     }
 }
+
+/// Other options of a load: a model that is idle is loaded anew with them, once; what was set otherwise stays as it is.
+#[tokio::test]
+async fn options_of_a_load_are_honoured_where_nobody_set_them() {
+    let file = test_model("tiny-chat");
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        let models = engine.serving(&file, "m", 1, "llamacpp_args = \"--no-warmup\"");
+        let stack = Stack::with(models).start().await;
+        let generate = async |options: Value| {
+            let body = json!({"model": "m", "prompt": "Hello", "stream": false, "options": options});
+            stack.http().post("/api/generate", &body).await
+        };
+        let loaded = async || {
+            let instance = stack.model("m").await.instances.remove(0);
+            let spec = instance.status.and_then(|status| status.spec);
+            let args = spec.and_then(|spec| spec.settings).map(|settings| settings.args);
+            (instance.r#ref.unwrap().instance_id, args.unwrap())
+        };
+        let few = json!({"num_predict": 1});
+        generate(few.clone()).await.ok();
+        let before = loaded().await;
+        // The first is as the configuration has it; what names devices is left to it.
+        for same in [
+            json!({"num_thread": 1, "num_predict": 1}),
+            json!({"num_gpu": 1, "main_gpu": 0, "num_predict": 1}),
+        ] {
+            generate(same.clone()).await.ok();
+            assert_eq!(loaded().await, before, "{engine:?} {same}");
+        }
+        let options = json!({"num_predict": 1, "num_batch": 64, "use_mmap": false});
+        generate(options.clone()).await.ok();
+        let anew = loaded().await;
+        assert_eq!(
+            anew.1,
+            ["--no-warmup", "-b", "64", "--load-mode", "none"],
+            "{engine:?}"
+        );
+        for again in [options, few] {
+            generate(again.clone()).await.ok();
+            assert_eq!(loaded().await, anew, "{engine:?} {again}");
+        }
+        let refused = generate(json!({"num_thread": 2})).await;
+        assert!(
+            refused.status == 400 && refused.text.contains("num_thread"),
+            "{engine:?} {}",
+            refused.text
+        );
+        assert_eq!(loaded().await, anew, "{engine:?}");
+    }
+}

@@ -14,19 +14,20 @@ use muster_core::{
     name::{LATEST, USER},
 };
 use muster_proto::{hub::Sum, parameters::SAMPLING, v1::ModelDefinition};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     blobs,
     manage::{OllamaStatus, RECIPE, known, line},
     modelfile,
     requests::{CreateBody, Options},
+    wants::Wants,
 };
 use crate::{
     translate::{
         object::{Field, Kind},
         output::Stop,
-        read::{Fields as _, Int, Uint},
+        read::{Fields as _, Int},
     },
     web::{
         App,
@@ -64,8 +65,8 @@ struct Creation {
     /// What its requests get where they say nothing themselves.
     defaults: Map<String, Value>,
     template: String,
-    /// Context of its loads.
-    context: Option<u32>,
+    /// What its loads have.
+    wants: Wants,
     stream: bool,
 }
 
@@ -161,27 +162,27 @@ impl Creation {
         let mut defaults = Map::new();
         let system = request.system.filter(|system| !system.is_empty());
         defaults.extend(system.map(|system| ("system_prompt".to_owned(), system.into())));
-        let context = request
+        let wants = request
             .parameters
-            .and_then(|options| read(options, &mut defaults));
+            .map_or_else(Wants::default, |options| read(options, &mut defaults));
         Ok(Self {
             name: request.model.0,
             from,
             defaults,
             template,
-            context,
+            wants,
             stream: request.stream.unwrap_or(true),
         })
     }
 }
 
-/// Reads parameters into a model's defaults; the context that its loads have.
-fn read(options: Options, defaults: &mut Map<String, Value>) -> Option<u32> {
+/// Reads parameters into a model's defaults; what its loads have.
+fn read(options: Options, defaults: &mut Map<String, Value>) -> Wants {
     let Options {
         sampling,
+        load,
         num_predict,
         stop,
-        num_ctx,
     } = options;
     for row in SAMPLING.iter() {
         if let Some(value) = (row.get)(&sampling.0) {
@@ -195,7 +196,22 @@ fn read(options: Options, defaults: &mut Map<String, Value>) -> Option<u32> {
     if let Some(Stop(stop)) = stop.filter(|Stop(stop)| !stop.is_empty()) {
         defaults.insert("stop".to_owned(), stop.into());
     }
-    num_ctx.map(|Uint(tokens)| tokens)
+    Wants::of(&load)
+}
+
+/// Options that are saved for the loads of a model; none if there are none.
+fn saved(wants: &Wants) -> Option<String> {
+    let mut options = Map::new();
+    options.extend(wants.context.map(|tokens| ("ctx_size".to_owned(), tokens.into())));
+    let none = Vec::new();
+    let words = wants
+        .exactly
+        .iter()
+        .fold(none, |words, setting| setting.put(&words));
+    if !words.is_empty() {
+        options.insert("llamacpp_args".to_owned(), shell_words::join(words).into());
+    }
+    (!options.is_empty()).then(|| Value::Object(options).to_string())
 }
 
 /// Whether a field says anything.
@@ -235,7 +251,7 @@ async fn make(app: &App, creation: Creation) -> Result<(), Error> {
         from,
         defaults,
         template,
-        context,
+        wants,
         stream: _,
     } = creation;
     let bare = name.strip_suffix(LATEST).unwrap_or(&name);
@@ -256,8 +272,7 @@ async fn make(app: &App, creation: Creation) -> Result<(), Error> {
         ..source
     };
     models().register(definition).await?;
-    if let Some(context) = context {
-        let options = json!({"ctx_size": context}).to_string();
+    if let Some(options) = saved(&wants) {
         models().set_options(&model, options).await?;
     }
     Ok(())
@@ -293,6 +308,8 @@ async fn uploaded(app: &App, model: &Sum, mmproj: Option<&Sum>) -> Result<ModelD
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const FIRST: &str = "0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a";
@@ -308,21 +325,24 @@ mod tests {
             "model": "mario",
             "from": "tiny",
             "system": "You are Mario.",
-            "parameters": {"temperature": 0.5, "num_ctx": 256, "num_predict": 9, "stop": ["END"]},
+            "parameters": {"temperature": 0.5, "num_ctx": 256, "num_thread": 2, "num_predict": 9, "stop": ["END"]},
         });
-        let file = "FROM tiny\nSYSTEM You are Mario.\nPARAMETER temperature 0.5\nPARAMETER num_ctx 256\n\
+        let file = "FROM tiny\nSYSTEM You are Mario.\nPARAMETER temperature 0.5\nPARAMETER num_ctx 256\nPARAMETER num_thread 2\n\
                     PARAMETER num_predict 9\nPARAMETER stop END";
         let creation = parsed(&fields).unwrap();
         assert_eq!(
-            (&creation.from, creation.context),
-            (&Source::Model("tiny".to_owned()), Some(256))
+            (&creation.from, saved(&creation.wants)),
+            (
+                &Source::Model("tiny".to_owned()),
+                Some(r#"{"ctx_size":256,"llamacpp_args":"-t 2"}"#.to_owned())
+            )
         );
         let expected =
             json!({"system_prompt": "You are Mario.", "temperature": 0.5, "max_tokens": 9, "stop": ["END"]});
         assert_eq!(Value::from(creation.defaults.clone()), expected);
         let former = parsed(&json!({"name": "mario", "modelfile": file})).unwrap();
         assert_eq!(Value::from(former.defaults), expected);
-        assert_eq!((former.name, former.context), (creation.name, creation.context));
+        assert_eq!((former.name, former.wants), (creation.name, creation.wants));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Ollama's API, at the paths its clients know (Ollama API reference).
 //!
 //! Answers are streamed by default, as lines of JSON. A request without a prompt loads its model, or unloads it if `keep_alive` is 0. Any
-//! other `keep_alive` and options of a load are accepted and ignored, `num_ctx` apart ([`context`]): the configuration decides how models are
-//! loaded and how long they stay.
+//! other `keep_alive` is accepted and ignored: the configuration decides how long models stay. Options of a load are honoured where they can be
+//! ([`wants`]).
 
 mod blobs;
 mod catalogue;
@@ -17,6 +17,7 @@ mod schema;
 mod show;
 pub(crate) mod translate;
 mod truncate;
+pub(crate) mod wants;
 
 use std::sync::Arc;
 
@@ -158,21 +159,16 @@ async fn answer(
             return Ok(reply::ok(render::silent(&name, kind, "unload")));
         }
         None => {
-            if let Some(tokens) = call.context {
-                context::provide(app, &common.model, tokens, request.autoload).await?;
-            }
+            context::provide(app, &common.model, &call.wants, request.autoload).await?;
             app.dispatcher.ensure(&common.model, request.autoload).await?;
             return Ok(reply::ok(render::silent(&name, kind, "load")));
         }
     };
     let lap = render::Lap::start();
-    let grew = match call.context {
-        Some(tokens) => context::provide(app, &common.model, tokens, request.autoload).await?,
-        None => false,
-    };
+    let anew = context::provide(app, &common.model, &call.wants, request.autoload).await?;
     let answers = request.dispatch(app, common, Work::Generate(work), 1).await?;
     // A worker admits a request only once the instance is loaded, so the time until then was the load, if it had to wait.
-    let load = if grew || answers.waited() { lap.nanos() } else { 0 };
+    let load = if anew || answers.waited() { lap.nanos() } else { 0 };
     if call.stream {
         return run::lines(answers, render::stream(name, kind, load)).await;
     }
@@ -220,15 +216,12 @@ async fn vectors(
     let name = call.asked.model.clone().unwrap_or_default();
     let common = app.common(call.asked)?;
     let whole = render::Lap::start();
-    let grew = match call.context {
-        Some(tokens) => context::provide(app, &common.model, tokens, request.autoload).await?,
-        None => false,
-    };
+    let anew = context::provide(app, &common.model, &call.wants, request.autoload).await?;
     let whole_work = call.truncate.then(|| call.work.clone());
     let mut load = 0;
     let mut ask = async |common, work| {
         let answers = request.dispatch(app, common, Work::Embed(work), 1).await?;
-        if grew || answers.waited() {
+        if anew || answers.waited() {
             load = whole.nanos();
         }
         run::gather(answers).await

@@ -24,7 +24,7 @@ body! {
         format: Option<Format>,
         /// Whether the model reasons before it answers: true, false, or how much: `low`, `medium`, `high`.
         think: Option<Field<'a>>,
-        /// Options of the generation. Options of a load are ignored, but for `num_ctx`.
+        /// Options of the generation, and of the load that it needs.
         options: Option<Options>,
         /// 0 unloads the model if the request has no prompt; other values are ignored.
         keep_alive: Option<Field<'a>>,
@@ -73,15 +73,30 @@ body! {
         arguments: Option<Field<'a>>,
     }
 
+    /// Options of a load. Others (`num_gpu`, `main_gpu`, `numa`, `low_vram`, …) are ignored: which devices a model takes is the configuration's
+    /// and policy's.
+    pub(super) struct LoadOptions as OllamaLoadOptions {
+        /// Tokens of context that the request needs. A model that has fewer is loaded anew if it is idle and nobody set its context otherwise.
+        num_ctx: Option<Uint<1>>,
+        /// Tokens per call of the engine. Like what follows, one that the model has not is a load anew, if it is idle and nobody set it
+        /// otherwise; else the request is refused.
+        num_batch: Option<Int<-1>>,
+        /// Threads that generate; 0 = the engine's choice.
+        num_thread: Option<Int<-1>>,
+        /// Whether the model's file is mapped into memory.
+        use_mmap: Option<bool>,
+        /// Whether the model is kept from being swapped out.
+        use_mlock: Option<bool>,
+    }
+
     /// Options of a generation.
     pub(super) struct Options as OllamaOptions {
         ..sampling: Samplers,
+        ..load: LoadOptions,
         /// Largest number of tokens to generate; -1 = until the context is full.
         num_predict: Option<Int<-2>>,
         /// Strings that end the output.
         stop: Option<Stop>,
-        /// Tokens of context that the request needs. A model that has fewer is loaded anew if it is idle and nobody set its context otherwise.
-        num_ctx: Option<Uint<1>>,
     }
 
     /// Ollama's request to continue a text.
@@ -112,7 +127,7 @@ body! {
         dimensions: Option<Uint<0>>,
         /// Cut inputs that are too long, unless false: then they are refused.
         truncate: Option<bool>,
-        /// Only `num_ctx` means something.
+        /// Only those of a load mean something.
         options: Option<Options>,
     }
 
@@ -124,7 +139,7 @@ body! {
         prompt: Field<'a>,
         /// Shorten the vector to this length.
         dimensions: Option<Uint<0>>,
-        /// Only `num_ctx` means something.
+        /// Only those of a load mean something.
         options: Option<Options>,
     }
 
@@ -153,7 +168,7 @@ body! {
         model | name: ModelName,
         /// Name of the model that it is made from: it has that one's files and settings. `@DIGEST` is an uploaded file.
         from: Option<String>,
-        /// Options of all its requests; `num_ctx` is the context of its loads.
+        /// Options of all its requests, and of its loads.
         parameters: Option<Options>,
         /// System prompt of chats that have none.
         system: Option<String>,

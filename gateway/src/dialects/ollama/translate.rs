@@ -6,8 +6,11 @@ use muster_proto::v1::{
     content_part, generate_request::Input, prompt_piece,
 };
 
-use super::requests::{
-    Call, ChatBody, EmbedBody, EmbeddingsBody, Format, GenerateBody, Generation, Options, Role, Turn,
+use super::{
+    requests::{
+        Call, ChatBody, EmbedBody, EmbeddingsBody, Format, GenerateBody, Generation, Options, Role, Turn,
+    },
+    wants::Wants,
 };
 use crate::translate::{
     Asked, ModelName,
@@ -31,8 +34,8 @@ pub(crate) struct GenerationCall {
     pub(crate) unload: bool,
     /// Answer with lines as they are generated; the default.
     pub(crate) stream: bool,
-    /// Tokens of context that it needs (`num_ctx`).
-    pub(crate) context: Option<u32>,
+    /// What it wants of the model's load.
+    pub(crate) wants: Wants,
 }
 
 /// A request for embeddings.
@@ -40,8 +43,8 @@ pub(crate) struct GenerationCall {
 pub(crate) struct EmbeddingCall {
     pub(crate) asked: Asked,
     pub(crate) work: EmbedRequest,
-    /// Tokens of context that the request needs.
-    pub(crate) context: Option<u32>,
+    /// What it wants of the model's load.
+    pub(crate) wants: Wants,
     /// Inputs that are too long are cut.
     pub(crate) truncate: bool,
 }
@@ -160,11 +163,10 @@ fn vectors(
         normalize: None,
         dimensions: dimensions.map_or(0, |Uint(length)| length),
     };
-    let context = options.and_then(|options| options.num_ctx);
     EmbeddingCall {
         asked,
         work,
-        context: context.map(|Uint(tokens)| tokens),
+        wants: options.map_or_else(Wants::default, |options| Wants::of(&options.load)),
         truncate: true,
     }
 }
@@ -179,9 +181,9 @@ fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
         stream,
         ..GenerateRequest::default()
     };
-    let mut context = None;
+    let mut wants = Wants::default();
     if let Some(options) = asked.options {
-        context = options.num_ctx.map(|Uint(tokens)| tokens);
+        wants = Wants::of(&options.load);
         // -1 and -2: until the context is full.
         work.max_tokens = options.num_predict.and_then(|Int(most)| u32::try_from(most).ok());
         work.stop = options.stop.unwrap_or_default().0;
@@ -199,7 +201,7 @@ fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
         }),
         unload: asked.keep_alive.is_some_and(|field| is_zero(&field)),
         stream,
-        context,
+        wants,
     }
 }
 
