@@ -111,6 +111,46 @@ fn a_limit_that_is_none_is_refused() {
     );
 }
 
+/// Whoever goes back to an older version loses nothing by trying: it says what to do, and has written nothing.
+#[test]
+fn state_of_a_newer_version_stops_the_start_and_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let (mut child, notify) = start(dir.path(), "", &[]);
+    assert!(hear(&notify).contains("READY=1"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap();
+    let epoch = read("epoch.json");
+    let newer = r#"{"version": 9, "models": "in another form"}"#;
+    std::fs::write(state.join("user_models.json"), newer).unwrap();
+    let (child, _) = start(dir.path(), "", &[]);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    for part in [
+        "user_models.json is of version 9",
+        "up to 1",
+        "user_models.json.newer",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(
+        (read("user_models.json").as_str(), read("epoch.json")),
+        (newer, epoch)
+    );
+    // What it says helps.
+    std::fs::rename(
+        state.join("user_models.json"),
+        state.join("user_models.json.newer"),
+    )
+    .unwrap();
+    let (mut child, notify) = start(dir.path(), "", &[]);
+    assert!(hear(&notify).contains("READY=1"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 /// Killed, so that nothing is tidied up: the lock is free, and what people saved has its backup.
 #[test]
 fn after_a_kill_the_state_is_taken_up_and_a_damaged_file_is_replaced_by_its_backup() {
@@ -137,7 +177,10 @@ fn after_a_kill_the_state_is_taken_up_and_a_damaged_file_is_replaced_by_its_back
     let json = |name: &str| -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(state.join(name)).unwrap()).unwrap()
     };
-    assert_eq!(json("pins.json"), serde_json::json!({"a": true}));
+    assert_eq!(
+        json("pins.json"),
+        serde_json::json!({"version": 1, "pins": {"a": true}})
+    );
     assert_eq!(
         std::fs::read_to_string(state.join("pins.json.damaged")).unwrap(),
         r#"{"a": tr"#

@@ -191,8 +191,38 @@ async fn users_files_may_be_edited_too() {
         failed.reason
     );
     stack.http().chat("mine", json!({})).await.ok();
+    // As Muster writes it.
+    write(r#"{"version": 1, "models": {"mine": {"base": "m", "defaults": {"max_tokens": 3}}}}"#);
+    let changed = async || {
+        let usage = stack.http().chat("mine", json!({})).await.ok()["usage"].clone();
+        if usage["completion_tokens"] == 3 {
+            Ok(())
+        } else {
+            Err(usage)
+        }
+    };
+    eventually("the edit is taken over", LIMIT, changed).await;
     write("{}");
     listed(&stack, &["m"]).await;
+    // Of a newer Muster: refused, and never written over.
+    let newer = r#"{"version": 9, "models": "in another form"}"#;
+    write(newer);
+    let failed = events.next("reload_failed").await;
+    assert!(failed.reason.contains("is of version 9"), "{}", failed.reason);
+    let register = json!({"model_name": "user.other", "checkpoint": "o/n:Q4_0", "recipe": "llamacpp"});
+    let refused = stack.http().post("/api/v1/models/register", &register).await;
+    let said = refused.json().to_string();
+    assert!(
+        refused.status == 500 && said.contains("is of version 9"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), newer);
+    fs::rename(&file, stack.path("state/user_models.json.newer")).unwrap();
+    let written = async || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        if text.contains("other") { Ok(()) } else { Err(text) }
+    };
+    eventually("what was refused is written", LIMIT, written).await;
 }
 
 /// Lemonade's `/internal/set`: taken over at once, kept over a restart, and all or none.

@@ -241,7 +241,7 @@ async fn a_streamed_pull_registers_a_model_that_outlives_restarts() {
     assert_eq!(row(&stack, "user.tiny").await["labels"], json!(["reasoning"]));
     let kept: Value =
         serde_json::from_slice(&fs::read(stack.path("state/user_models.json")).unwrap()).unwrap();
-    assert_eq!(kept["tiny"]["checkpoint"], format!("{REPO}:Q8_0"));
+    assert_eq!(kept["models"]["tiny"]["checkpoint"], format!("{REPO}:Q8_0"));
     let answer = stack.http().chat("user.tiny", json!({"max_tokens": 4})).await;
     assert!(!answer.chat_text().is_empty());
     // The built-in model is the same files: they stay with it.

@@ -132,15 +132,16 @@ impl Start {
         life: Life,
     ) -> Result<Self, StateError> {
         let state = StateDir::open(state_dir)?;
+        // What a newer version wrote is refused before anything is written.
+        let (pins, own) = (state.pins()?, state.own_at_start()?);
+        let (observed, downloads) = (state.observed()?, state.downloads()?);
+        let mut roster = state.roster()?;
         let (epoch, epoch_kept) = state.begin_epoch();
-        let mut roster = state.roster();
         let expiry = Expiry {
             left: config.policy.absent_counts,
             lost: config.timing.roster_ttl,
         };
         let (expected, leavers) = roster.at_start(SystemTime::now(), expiry);
-        let (observed, downloads) = (state.observed(), state.downloads());
-        let (pins, own) = (state.pins()?, state.own_at_start()?);
         let writer = Writer::spawn(state, roster, &life);
         if !epoch_kept {
             writer.epoch(epoch);

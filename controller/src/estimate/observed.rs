@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use muster_core::{Bytes, DeviceKind};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Measured memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,13 +35,6 @@ struct Run {
     bytes: u64,
 }
 
-/// The contents of the file. Another version is refused, as for every file of the state directory.
-#[derive(Debug, Serialize, Deserialize)]
-struct Document {
-    version: u32,
-    memory: BTreeMap<String, Seen>,
-}
-
 /// How a model was hosted; its memory depends on that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -58,7 +51,6 @@ impl Way {
     }
 }
 
-const VERSION: u32 = 1;
 /// Number of runs that count.
 const RUNS: usize = 8;
 /// A change by less than 1/16 of the known figure is ignored.
@@ -145,28 +137,15 @@ fn key(spec_hash: &str, way: Way) -> String {
 
 impl Serialize for Observed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let document = Document {
-            version: VERSION,
-            memory: self.known.clone(),
-        };
-        document.serialize(serializer)
+        self.known.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Observed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let document = Document::deserialize(deserializer)?;
-        if document.version != VERSION {
-            return Err(D::Error::custom(format!(
-                "version {} is not {VERSION}",
-                document.version
-            )));
-        }
-        let clock = document.memory.values().map(|seen| seen.at).max().unwrap_or(0);
-        Ok(Self {
-            known: document.memory,
-            clock,
-        })
+        let known: BTreeMap<String, Seen> = Deserialize::deserialize(deserializer)?;
+        let clock = known.values().map(|seen| seen.at).max().unwrap_or(0);
+        Ok(Self { known, clock })
     }
 }
 
@@ -205,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_file_of_before_counts_as_one_run() {
-        let text = r#"{"version":1,"memory":{"h":{"at":1,"bytes":{"cpu":104857600}}}}"#;
+        let text = r#"{"h":{"at":1,"bytes":{"cpu":104857600}}}"#;
         let mut observed: Observed = serde_json::from_str(text).unwrap();
         assert!(!learned_by(&mut observed, "i", 50));
         assert_eq!(known(&observed), Some(Bytes::mib(100)));

@@ -13,7 +13,8 @@
 //! DIR/NAME.backup    of each file that people's changes are in, as it was before the last change, see `kept`
 //! ```
 //!
-//! Every file is replaced as a whole and atomically. Serving needs none of them: what cannot be written is kept in memory, reported in
+//! Every file is replaced as a whole and atomically, and says of which version it is, see `saved`; one of a newer version stops the start before anything
+//! is written. Serving needs none of them: what cannot be written is kept in memory, reported in
 //! health, and written when there is room (`writer`). A file that the controller made for itself and cannot read any more is renamed to
 //! `NAME.damaged`; only a damaged file that an operator or a user wrote, and that has no backup, stops the start. An epoch that cannot be
 //! read or written is replaced by the time in seconds, which is higher than any counted epoch and rises over restarts.
@@ -21,6 +22,7 @@
 mod kept;
 mod own;
 mod roster;
+mod saved;
 mod writer;
 
 use std::{
@@ -35,10 +37,13 @@ use std::{
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use muster_proto::{disk::no_room, private::PrivateDir};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 pub(crate) use own::{Own, Registration};
 pub(crate) use roster::{Expiry, Roster};
 pub(crate) use writer::{Saving, Writer};
+
+use saved::{Saved, Unreadable};
 
 use crate::{config::Adjustments, estimate::Observed};
 
@@ -156,19 +161,31 @@ pub enum StateError {
         path: PathBuf,
         source: serde_json::Error,
     },
+    /// A newer Muster wrote a file.
+    #[error(
+        "{0} is of version {version}, and this Muster reads versions up to {known}: start the newer Muster that wrote it, or this one without \
+         what it holds: mv {0} {0}.newer",
+        path.display()
+    )]
+    Newer { path: PathBuf, version: u64, known: u64 },
 }
 
 const LOCK: &str = "lock";
-const EPOCH: &str = "epoch.json";
-const ROSTER: &str = "roster.json";
-const OBSERVED: &str = "observed.json";
-/// What operators adjusted while the controller ran.
-pub(crate) const ADJUSTMENTS: &str = "settings.json";
-const DOWNLOADS: &str = "downloads.json";
-const PINS: &str = "pins.json";
-const MODELS: &str = "user_models.json";
-const OPTIONS: &str = "model_options.json";
-const ALIASES: &str = "aliases.json";
+/// What operators adjusted while the controller ran. It has no version: it is one more file of the configuration, whose keys are those of every
+/// version's, and one with keys that this version does not know is set aside by name at a start.
+pub(crate) const ADJUSTMENTS: &str = SETTINGS.name;
+
+/// A counter, which an older version must be able to read and to set aside.
+const EPOCH: Saved<u64> = Saved::plain("epoch.json");
+const SETTINGS: Saved<Adjustments> = Saved::plain("settings.json");
+const ROSTER: Saved<Vec<roster::Entry>> = Saved::new("roster.json", "workers", &[None]);
+const OBSERVED: Saved<Observed> = Saved::new("observed.json", "memory", &[None]);
+const DOWNLOADS: Saved<Downloads> = Saved::new("downloads.json", "downloads", &[None]);
+const PINS: Saved<Pins> = Saved::new("pins.json", "pins", &[None]);
+const MODELS: Saved<BTreeMap<String, Registration>> = Saved::new("user_models.json", "models", &[None]);
+const OPTIONS: Saved<BTreeMap<String, Map<String, Value>>> =
+    Saved::new("model_options.json", "options", &[None]);
+const ALIASES: Saved<BTreeMap<String, String>> = Saved::new("aliases.json", "aliases", &[None]);
 
 impl StateDir {
     /// Creates the directory if it is missing, and locks it. If the disk is full, everything is kept in memory.
@@ -220,7 +237,8 @@ impl StateDir {
 
     /// The epoch of this start. It is written unless the disk is full, which the second value tells.
     pub(crate) fn begin_epoch(&self) -> (u64, bool) {
-        let counted: Option<u64> = self.cache(EPOCH, |epoch| *epoch < ABSURD);
+        // A number is of no version.
+        let counted = self.cache(&EPOCH, |epoch| *epoch < ABSURD).unwrap_or_default();
         let next = counted.map_or_else(now_in_seconds, |counted| counted + 1);
         match self.save_epoch(next) {
             Ok(()) => (next, true),
@@ -237,13 +255,16 @@ impl StateDir {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn save_epoch(&self, epoch: u64) -> Result<(), StateError> {
-        self.write(EPOCH, &epoch)
+        self.write(&EPOCH, &epoch)
     }
 
     /// The known workers.
-    pub(crate) fn roster(&self) -> Roster {
-        let entries: Option<Vec<roster::Entry>> = self.cache(ROSTER, |_| true);
-        entries.into_iter().flatten().collect()
+    ///
+    /// # Errors
+    /// A newer version wrote them.
+    pub(crate) fn roster(&self) -> Result<Roster, StateError> {
+        let entries = self.cache(&ROSTER, |_| true)?;
+        Ok(entries.into_iter().flatten().collect())
     }
 
     /// Writes the known workers.
@@ -251,12 +272,15 @@ impl StateDir {
     /// # Errors
     /// The roster cannot be written.
     pub(crate) fn save_roster(&self, roster: &Roster) -> Result<(), StateError> {
-        self.write(ROSTER, &roster.entries())
+        self.write(&ROSTER, &roster.entries())
     }
 
     /// Memory measured before.
-    pub(crate) fn observed(&self) -> Observed {
-        self.cache(OBSERVED, |_| true).unwrap_or_default()
+    ///
+    /// # Errors
+    /// A newer version wrote it.
+    pub(crate) fn observed(&self) -> Result<Observed, StateError> {
+        Ok(self.cache(&OBSERVED, |_| true)?.unwrap_or_default())
     }
 
     /// Writes measured memory.
@@ -264,12 +288,15 @@ impl StateDir {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn save_observed(&self, observed: &Observed) -> Result<(), StateError> {
-        self.write(OBSERVED, observed)
+        self.write(&OBSERVED, observed)
     }
 
     /// Downloads that had not ended.
-    pub(crate) fn downloads(&self) -> Downloads {
-        self.cache(DOWNLOADS, |_| true).unwrap_or_default()
+    ///
+    /// # Errors
+    /// A newer version wrote them.
+    pub(crate) fn downloads(&self) -> Result<Downloads, StateError> {
+        Ok(self.cache(&DOWNLOADS, |_| true)?.unwrap_or_default())
     }
 
     /// Writes which downloads have not ended.
@@ -277,15 +304,15 @@ impl StateDir {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn save_downloads(&self, downloads: &Downloads) -> Result<(), StateError> {
-        self.write(DOWNLOADS, downloads)
+        self.write(&DOWNLOADS, downloads)
     }
 
     /// Operators' pins.
     ///
     /// # Errors
-    /// They cannot be read, and have no backup.
+    /// They cannot be read, and have no backup, or a newer version wrote them.
     pub(crate) fn pins(&self) -> Result<Pins, StateError> {
-        self.read_kept(PINS)
+        self.read_kept(&PINS)
     }
 
     /// Writes operators' pins.
@@ -293,7 +320,7 @@ impl StateDir {
     /// # Errors
     /// They cannot be written.
     pub(crate) fn save_pins(&self, pins: &Pins) -> Result<(), StateError> {
-        self.write_kept(PINS, pins)
+        self.write_kept(&PINS, pins)
     }
 
     /// Writes what operators adjusted.
@@ -301,12 +328,12 @@ impl StateDir {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn save_adjustments(&self, adjustments: &Adjustments) -> Result<(), StateError> {
-        self.write(ADJUSTMENTS, adjustments)
+        self.write(&SETTINGS, adjustments)
     }
 
     /// The files of [`own`](Self::own).
     pub(crate) fn own_files(&self) -> Vec<PathBuf> {
-        [MODELS, OPTIONS, ALIASES]
+        [MODELS.name, OPTIONS.name, ALIASES.name]
             .map(|name| self.path.join(name))
             .to_vec()
     }
@@ -317,9 +344,9 @@ impl StateDir {
     /// They cannot be read.
     pub(crate) fn own(&self) -> Result<Own, StateError> {
         Ok(Own {
-            models: self.read(MODELS)?,
-            options: self.read(OPTIONS)?,
-            aliases: self.read(ALIASES)?,
+            models: self.read(&MODELS)?,
+            options: self.read(&OPTIONS)?,
+            aliases: self.read(&ALIASES)?,
         })
     }
 
@@ -327,12 +354,12 @@ impl StateDir {
     /// somebody's edit, which is refused.
     ///
     /// # Errors
-    /// One cannot be read, and has no backup.
+    /// One cannot be read, and has no backup, or a newer version wrote it.
     pub(crate) fn own_at_start(&self) -> Result<Own, StateError> {
         Ok(Own {
-            models: self.read_kept(MODELS)?,
-            options: self.read_kept(OPTIONS)?,
-            aliases: self.read_kept(ALIASES)?,
+            models: self.read_kept(&MODELS)?,
+            options: self.read_kept(&OPTIONS)?,
+            aliases: self.read_kept(&ALIASES)?,
         })
     }
 
@@ -342,13 +369,13 @@ impl StateDir {
     /// It cannot be written.
     pub(crate) fn save_own(&self, old: &Own, new: &Own) -> Result<(), StateError> {
         if old.models != new.models {
-            self.write_kept(MODELS, &new.models)?;
+            self.write_kept(&MODELS, &new.models)?;
         }
         if old.options != new.options {
-            self.write_kept(OPTIONS, &new.options)?;
+            self.write_kept(&OPTIONS, &new.options)?;
         }
         if old.aliases != new.aliases {
-            self.write_kept(ALIASES, &new.aliases)?;
+            self.write_kept(&ALIASES, &new.aliases)?;
         }
         Ok(())
     }
@@ -358,36 +385,52 @@ impl StateDir {
     }
 
     /// Reads a file that the controller can do without. None if it cannot be used; then it is renamed.
-    fn cache<T: DeserializeOwned + Default>(&self, name: &str, sane: impl FnOnce(&T) -> bool) -> Option<T> {
-        let why = match self.read::<T>(name) {
-            Ok(value) if sane(&value) => return Some(value),
+    ///
+    /// # Errors
+    /// A newer version wrote it, which will want it again.
+    fn cache<T: DeserializeOwned + Default>(
+        &self,
+        file: &Saved<T>,
+        sane: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, StateError> {
+        let why = match self.read(file) {
+            Ok(value) if sane(&value) => return Ok(Some(value)),
             Ok(_) => "what it says cannot be".to_owned(),
             Err(StateError::Malformed { source, .. }) => source.to_string(),
-            Err(error) => {
+            Err(error @ StateError::Newer { .. }) => return Err(error),
+            Err(error @ (StateError::Io { .. } | StateError::InUse { .. })) => {
                 tracing::warn!(error = ?error, "state cannot be read; starting without it");
-                return None;
+                return Ok(None);
             }
         };
-        let path = self.path.join(name);
-        let aside = self.path.join(damaged(name));
+        let path = self.path.join(file.name);
+        let aside = self.path.join(damaged(file.name));
         let moved = fs::rename(&path, &aside).is_ok();
         tracing::warn!(path = %path.display(), why, moved, aside = %aside.display(), "a damaged file is set aside; starting without it");
-        None
+        Ok(None)
     }
 
-    fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, StateError> {
+    fn read<T: DeserializeOwned + Default>(&self, file: &Saved<T>) -> Result<T, StateError> {
+        self.read_as(file, file.name)
+    }
+
+    /// Reads a file of this form that has another name.
+    fn read_as<T: DeserializeOwned + Default>(&self, file: &Saved<T>, name: &str) -> Result<T, StateError> {
         let path = self.path.join(name);
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(T::default()),
             Err(source) => return Err(StateError::Io { path, source }),
         };
-        serde_json::from_slice(&text).map_err(|source| StateError::Malformed { path, source })
+        file.decode(&text).map_err(|why| match why {
+            Unreadable::Malformed(source) => StateError::Malformed { path, source },
+            Unreadable::Newer { version, known } => StateError::Newer { path, version, known },
+        })
     }
 
-    fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), StateError> {
-        let path = self.path.join(name);
-        let text = match serde_json::to_vec_pretty(value) {
+    fn write<T: Serialize>(&self, file: &Saved<T>, value: &T) -> Result<(), StateError> {
+        let path = self.path.join(file.name);
+        let text = match file.encode(value) {
             Ok(text) => text,
             Err(source) => return Err(StateError::Malformed { path, source }),
         };
@@ -477,7 +520,7 @@ mod tests {
 
         let dir = tempfile::tempdir().unwrap();
         drop(StateDir::open(dir.path()).unwrap());
-        fs::write(dir.path().join(EPOCH), u64::MAX.to_string()).unwrap();
+        fs::write(dir.path().join(EPOCH.name), u64::MAX.to_string()).unwrap();
         let before = now_in_seconds();
         let (epoch, kept) = StateDir::open(dir.path()).unwrap().begin_epoch();
         assert!(kept && (before..before + 1000).contains(&epoch), "{epoch}");
@@ -509,11 +552,11 @@ mod tests {
         // As earlier versions made it.
         fs::create_dir(&path).unwrap();
         fs::write(path.join(LOCK), "").unwrap();
-        fs::write(path.join(EPOCH), "7").unwrap();
+        fs::write(path.join(EPOCH.name), "7").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::set_permissions(path.join(EPOCH), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(path.join(EPOCH.name), fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(StateDir::open(&path).unwrap().begin_epoch(), (8, true));
-        assert_eq!((mode(&path), mode(&path.join(EPOCH))), (0o700, 0o600));
+        assert_eq!((mode(&path), mode(&path.join(EPOCH.name))), (0o700, 0o600));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(StateDir::open(&path), Err(StateError::Io { .. })));
     }
@@ -522,35 +565,77 @@ mod tests {
     fn the_roster_survives() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(&dir.path().join("new/deep")).unwrap();
-        assert_eq!(state.roster(), Roster::default());
+        assert_eq!(state.roster().unwrap(), Roster::default());
         let mut roster = Roster::default();
         roster.put(worker("a"));
         roster.put(worker("b"));
         roster.away(&"b".into(), true, SystemTime::now());
         state.save_roster(&roster).unwrap();
-        assert_eq!(state.roster(), roster);
+        assert_eq!(state.roster().unwrap(), roster);
     }
 
     #[test]
     fn a_damaged_cache_is_set_aside_and_what_somebody_wrote_stops_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
-        for name in [EPOCH, ROSTER, OBSERVED, PINS, MODELS, OPTIONS, ALIASES] {
+        for name in [
+            EPOCH.name,
+            ROSTER.name,
+            OBSERVED.name,
+            PINS.name,
+            MODELS.name,
+            OPTIONS.name,
+            ALIASES.name,
+        ] {
             fs::write(dir.path().join(name), "{ seven").unwrap();
         }
         assert!(state.begin_epoch().0 > 1_000_000_000);
-        assert_eq!(state.roster(), Roster::default());
-        assert_eq!(state.observed(), Observed::default());
-        for name in [EPOCH, ROSTER, OBSERVED] {
+        assert_eq!(state.roster().unwrap(), Roster::default());
+        assert_eq!(state.observed().unwrap(), Observed::default());
+        for name in [EPOCH.name, ROSTER.name, OBSERVED.name] {
             let aside = fs::read_to_string(dir.path().join(damaged(name))).unwrap();
             assert_eq!(aside, "{ seven");
         }
         let said = state.pins().unwrap_err().to_string();
         assert!(
-            said.contains(&format!("mv {0} {0}.damaged", dir.path().join(PINS).display())),
+            said.contains(&format!(
+                "mv {0} {0}.damaged",
+                dir.path().join(PINS.name).display()
+            )),
             "{said}"
         );
         assert!(state.own_at_start().is_err());
+    }
+
+    #[test]
+    fn what_a_newer_version_made_for_itself_is_left_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let newer = r#"{"version": 2, "form": "unknown"}"#;
+        for name in [ROSTER.name, OBSERVED.name, DOWNLOADS.name] {
+            fs::write(dir.path().join(name), newer).unwrap();
+        }
+        let refused = [
+            state.roster().map(drop),
+            state.observed().map(drop),
+            state.downloads().map(drop),
+        ];
+        for refused in refused {
+            assert!(
+                matches!(
+                    refused,
+                    Err(StateError::Newer {
+                        version: 2,
+                        known: 1,
+                        ..
+                    })
+                ),
+                "{refused:?}"
+            );
+        }
+        for name in [ROSTER.name, OBSERVED.name, DOWNLOADS.name] {
+            assert_eq!(fs::read_to_string(dir.path().join(name)).unwrap(), newer);
+        }
     }
 
     #[test]

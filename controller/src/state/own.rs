@@ -1,9 +1,9 @@
 //! Users' part of the catalogue: models they registered, options they saved, aliases they gave.
 //!
 //! ```text
-//! DIR/user_models.json     {"Phi-4-Mini-GGUF": {"checkpoint": "ORG/NAME:VARIANT", "recipe": "llamacpp", …}}   ids without `user.` (seed 000)
-//! DIR/model_options.json   {"ID": {"ctx_size": 8192}}                                            in the words of a load's override
-//! DIR/aliases.json         {"ALIAS": "ID"}
+//! DIR/user_models.json     models: {"Phi-4-Mini-GGUF": {"checkpoint": "ORG/NAME:VARIANT", "recipe": "llamacpp", …}}   ids without `user.` (seed 000)
+//! DIR/model_options.json   options: {"ID": {"ctx_size": 8192}}                                   in the words of a load's override
+//! DIR/aliases.json         aliases: {"ALIAS": "ID"}
 //! ```
 
 use std::collections::BTreeMap;
