@@ -9,7 +9,14 @@ use crate::v1::{
 /// `messages` as OpenAI's JSON array.
 #[must_use]
 pub fn messages(chat: &Chat) -> Value {
-    chat.messages.iter().map(message).collect()
+    chat.messages.iter().map(|one| message(one, None)).collect()
+}
+
+/// `messages` as llama.cpp's `common` reads them: `marker` stands for each image.
+#[must_use]
+pub fn messages_with(chat: &Chat, marker: &str) -> Value {
+    let messages = chat.messages.iter();
+    messages.map(|one| message(one, Some(marker))).collect()
 }
 
 /// `tools` as OpenAI's JSON array.
@@ -32,10 +39,10 @@ pub fn tool_choice(choice: &ToolChoice) -> Option<Value> {
     }
 }
 
-fn message(message: &ChatMessage) -> Value {
+fn message(message: &ChatMessage, marker: Option<&str>) -> Value {
     let mut map = object(&message.extra_json);
     map.insert("role".into(), message.role.clone().into());
-    map.insert("content".into(), content(&message.parts));
+    map.insert("content".into(), content(&message.parts, marker));
     let mut text = |key: &str, value: &str| {
         if !value.is_empty() {
             map.insert(key.into(), value.into());
@@ -53,7 +60,7 @@ fn message(message: &ChatMessage) -> Value {
     Value::Object(map)
 }
 
-fn content(parts: &[ContentPart]) -> Value {
+fn content(parts: &[ContentPart], marker: Option<&str>) -> Value {
     match parts {
         [] => Value::Null,
         [
@@ -64,15 +71,18 @@ fn content(parts: &[ContentPart]) -> Value {
         parts => parts
             .iter()
             .filter_map(|part| part.kind.as_ref())
-            .map(part)
+            .map(|kind| part(kind, marker))
             .collect(),
     }
 }
 
-fn part(kind: &content_part::Kind) -> Value {
+fn part(kind: &content_part::Kind, marker: Option<&str>) -> Value {
     match kind {
         content_part::Kind::Text(text) => json!({"type": "text", "text": text}),
-        content_part::Kind::ImageUrl(url) => json!({"type": "image_url", "image_url": {"url": url}}),
+        content_part::Kind::ImageUrl(url) => marker.map_or_else(
+            || json!({"type": "image_url", "image_url": {"url": url}}),
+            |marker| json!({"type": "media_marker", "text": marker}),
+        ),
         content_part::Kind::InputAudio(audio) => {
             json!({"type": "input_audio", "input_audio": {"data": audio.data, "format": audio.format}})
         }
@@ -152,9 +162,14 @@ mod tests {
         let image = ContentPart {
             kind: Some(content_part::Kind::ImageUrl("data:x".into())),
         };
+        let parts = [text("see"), image];
         assert_eq!(
-            content(&[text("see"), image]),
+            content(&parts, None),
             json!([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:x"}}])
+        );
+        assert_eq!(
+            content(&parts, Some("<here>")),
+            json!([{"type": "text", "text": "see"}, {"type": "media_marker", "text": "<here>"}])
         );
     }
 

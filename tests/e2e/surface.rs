@@ -386,9 +386,8 @@ async fn column(engine: Engine) -> Vec<(&'static str, bool)> {
     };
     let embeddings = "labels = [\"embeddings\"]";
     let projector = match engine {
-        Engine::LlamaServer => format!("mmproj = {:?}", test_model("tiny-vision")),
-        // A model that needs it does not load.
-        Engine::LlamaCpp | Engine::Stub => String::new(),
+        Engine::LlamaCpp | Engine::LlamaServer => format!("mmproj = {:?}", test_model("tiny-vision")),
+        Engine::Stub => String::new(),
     };
     let models = [
         engine.model("s", 1, &projector),

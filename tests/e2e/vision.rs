@@ -1,4 +1,5 @@
-//! Images in questions, through llama.cpp's own server with a projector: what is seen changes what is said, in every dialect that takes them.
+//! Images in questions, through our engine and llama.cpp's own server with a projector: what is seen changes what is said, in every dialect that takes
+//! them, and both say the same.
 
 use muster_tests::{Engine, Stack, engines::test_model};
 use serde_json::{Value, json};
@@ -9,12 +10,14 @@ const RED: &str =
 const BLUE: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYPgPAAEDAQAIicLsAAAAAElFTkSuQmCC";
 
-/// A model that sees. No runtime is named: our engine takes no projector, so llama.cpp's server is chosen.
-async fn stack() -> Stack {
-    let (model, projector) = (test_model("tiny-chat"), test_model("tiny-vision"));
-    let entry = format!(
-        "[models.sees]\nrecipe = 'llamacpp'\ncheckpoint = {model:?}\nmmproj = {projector:?}\nctx_size = 512\nparallel = 1\nthreads = 1\n"
-    );
+/// A model that sees.
+async fn stack(engine: Engine) -> Stack {
+    seeing(engine, "tiny-chat", "tiny-vision").await
+}
+
+async fn seeing(engine: Engine, model: &str, projector: &str) -> Stack {
+    let projector = format!("mmproj = {:?}\nctx_size = 512", test_model(projector));
+    let entry = engine.serving(&test_model(model), "sees", 1, &projector);
     Stack::with(entry).start().await
 }
 
@@ -22,9 +25,9 @@ async fn ask(stack: &Stack, path: &str, body: Value) -> Value {
     stack.http().post(path, &body).await.ok()
 }
 
-#[tokio::test]
-async fn what_is_seen_changes_what_is_said() {
-    let stack = stack().await;
+/// The answers of one engine to the same questions.
+async fn said(engine: Engine, (model, projector): (&str, &str)) -> Vec<Value> {
+    let stack = seeing(engine, model, projector).await;
     let chat = async |image: Option<&str>| {
         let mut parts = vec![json!({"type": "text", "text": "What is this?"})];
         parts.extend(image.map(
@@ -34,18 +37,20 @@ async fn what_is_seen_changes_what_is_said() {
         let body = json!({"model": "sees", "max_tokens": 12, "temperature": 0, "messages": messages});
         ask(&stack, "/v1/chat/completions", body).await
     };
-    let [red, again, blue, nothing] = [
+    let [first_red, again, first_blue, nothing] = [
         chat(Some(RED)).await,
         chat(Some(RED)).await,
         chat(Some(BLUE)).await,
         chat(None).await,
     ];
-    assert_eq!(stack.model("sees").await.runtime, "llama_server");
     let said = |answer: &Value| answer["choices"][0]["message"].clone();
-    assert_eq!(said(&red), said(&again));
-    assert_ne!(said(&red), said(&blue));
+    assert_eq!(said(&first_red), said(&again));
+    assert_ne!(said(&first_red), said(&first_blue));
+    // The same image again is not read again.
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert!(cached(&again) > cached(&first_red), "{first_red} {again}");
     let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
-    assert!(tokens(&red) > tokens(&nothing), "{red} {nothing}");
+    assert!(tokens(&first_red) > tokens(&nothing), "{first_red} {nothing}");
 
     let other_dialects = async |image: &str| {
         let source = json!({"type": "base64", "media_type": "image/png", "data": image});
@@ -64,12 +69,28 @@ async fn what_is_seen_changes_what_is_said() {
         red.iter().zip(&blue).all(|(red, blue)| red != blue),
         "{red:?} {blue:?}"
     );
+    let mut all: Vec<Value> = [&red, &blue].into_iter().flatten().cloned().collect();
+    all.extend([said(&first_red), said(&first_blue), said(&nothing)]);
+    all.extend([tokens(&first_red), tokens(&nothing)].map(Value::from));
+    all
+}
+
+#[tokio::test]
+async fn what_is_seen_changes_what_is_said_and_both_engines_say_the_same() {
+    // An image in a row, one whose tokens see each other, and one whose tokens have rows and columns (M-RoPE).
+    for kind in [
+        ("tiny-chat", "tiny-vision"),
+        ("tiny-swa", "tiny-swa-vision"),
+        ("tiny-rows", "tiny-rows-vision"),
+    ] {
+        let ours = said(Engine::LlamaCpp, kind).await;
+        assert_eq!(ours, said(Engine::LlamaServer, kind).await, "{kind:?}");
+    }
 }
 
 /// llama.cpp's own routes: files in prompts in object form, at the marker that `/props` tells, and seed 004's `image_data`.
-#[tokio::test]
-async fn plain_prompts_of_llama_cpps_routes_take_images() {
-    let stack = stack().await;
+async fn plain_prompts(engine: Engine) -> Vec<Value> {
+    let stack = stack(engine).await;
     let http = stack.http();
     http.chat("sees", json!({"max_tokens": 1})).await.ok();
     let props = http.get("/props?model=sees").await.ok();
@@ -135,6 +156,16 @@ async fn plain_prompts_of_llama_cpps_routes_take_images() {
     }
     let tokens = http.post("/tokenize", &json!({"content": object(RED)})).await;
     assert_eq!(tokens.status, 400, "{}", tokens.text);
+    let content = |answer: &Value| answer["content"].clone();
+    [&red, &blue, &blind].map(content).into()
+}
+
+#[tokio::test]
+async fn plain_prompts_of_llama_cpps_routes_take_images() {
+    assert_eq!(
+        plain_prompts(Engine::LlamaCpp).await,
+        plain_prompts(Engine::LlamaServer).await
+    );
 }
 
 #[tokio::test]
@@ -163,7 +194,7 @@ async fn vectors_of_text_with_images_depend_on_them() {
     assert_eq!(stack.stats().await.loads_started, 1);
 }
 
-/// Ours takes none yet: it says so, and nothing is dropped.
+/// It says so, and nothing is dropped.
 #[tokio::test]
 async fn an_engine_without_eyes_refuses_images_in_prompts() {
     for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
@@ -196,7 +227,12 @@ async fn an_engine_without_eyes_refuses_images_in_prompts() {
 
 #[tokio::test]
 async fn what_is_no_image_is_the_callers_fault_and_the_engine_lives() {
-    let stack = stack().await;
+    for engine in [Engine::LlamaCpp, Engine::LlamaServer] {
+        no_images(&stack(engine).await).await;
+    }
+}
+
+async fn no_images(stack: &Stack) {
     for url in [
         "data:image/png;base64,AAAA",
         "data:image/png;base64,!",
@@ -215,6 +251,6 @@ async fn what_is_no_image_is_the_callers_fault_and_the_engine_lives() {
     }
     let before = stack.stats().await.loads_started;
     let body = json!({"model": "sees", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello!"}]});
-    ask(&stack, "/v1/chat/completions", body).await;
+    ask(stack, "/v1/chat/completions", body).await;
     assert_eq!(stack.stats().await.loads_started, before);
 }

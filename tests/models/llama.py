@@ -1,4 +1,4 @@
-"""Chat models of the llama family: grouped-query attention, RoPE, SwiGLU."""
+"""Chat models of the llama family: grouped-query attention, RoPE, SwiGLU; and of Qwen2-VL, which is the same with several positions per token."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Shape:
     kind: GGMLQuantizationType
     context: int = 32768
     infill: bool = False
+    # Of half a head, how much turns with the time, the row and the column of a token (M-RoPE); none = one position per token.
+    sections: tuple[int, int, int, int] | None = None
 
 
 # How sharp attention is (its scores deviate by the square of this) and how much it adds to the residual stream.
@@ -38,13 +40,14 @@ ATTENTION_SHARPNESS, ATTENTION_GAIN = 2.0, 0.6
 
 TINY = Shape(64, 2, 4, 2, 32, 160, None, GGMLQuantizationType.F32)
 INFILL = replace(TINY, infill=True)
+ROWS = replace(TINY, heads=2, kv_heads=1, sections=(8, 4, 4, 0))
 BENCH = Shape(512, 8, 8, 2, 64, 1408, 32768, GGMLQuantizationType.Q8_0)
 
 
 def write(path: Path, shape: Shape, seed: str) -> None:
     """Writes the model to `path`; another `seed` gives other weights in the same shape."""
     pieces, weights = chat_vocabulary(shape.vocabulary, shape.infill), Weights(seed)
-    model = Model("llama", seed.partition("/")[0], shape.kind)
+    model = Model("qwen2vl" if shape.sections else "llama", seed.partition("/")[0], shape.kind)
     writer = model.writer
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
@@ -56,6 +59,8 @@ def write(path: Path, shape: Shape, seed: str) -> None:
     writer.add_value_length(shape.head)
     writer.add_rope_dimension_count(shape.head)
     writer.add_rope_freq_base(10000.0)
+    if shape.sections:
+        writer.add_rope_dimension_sections(shape.sections)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(pieces))
     model.chat_tokenizer(pieces)

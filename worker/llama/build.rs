@@ -4,7 +4,7 @@ use std::path::Path;
 
 mod sources;
 
-const UNITS: [&str; 6] = ["model", "context", "devices", "sampler", "chat", "locks"];
+const UNITS: [&str; 7] = ["model", "context", "devices", "media", "sampler", "chat", "locks"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let built = std::env::var_os("DEP_LLAMA_GGML_CMAKE_DIR")
@@ -24,7 +24,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     if std::env::var_os("MUSTER_PORTABLE").is_none() && std::env::var("HOST")? == std::env::var("TARGET")? {
         build.flag_if_supported("-march=native");
     }
-    for include in ["", "common", "include", "ggml/include", "src", "vendor"] {
+    for include in [
+        "",
+        "common",
+        "include",
+        "ggml/include",
+        "src",
+        "tools/mtmd",
+        "vendor",
+    ] {
         build.include(llama.join(include));
     }
     for unit in UNITS {

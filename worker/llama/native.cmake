@@ -49,6 +49,9 @@ function(muster_lean)
     # its target declares differently.
     muster_compile_together(llama-common "json")
     muster_compile_together(llama "llama-kv-cache-dsv4")
+    # Files of images are read by Rust (media.rs); nothing here reads videos or writes speech.
+    muster_leave_out(mtmd "mtmd-helper|mtmd-helper-gen")
+    muster_compile_together(mtmd "clip|mtmd|mtmd-audio|mtmd-image")
     # A library must have a source.
     if(TARGET cpp-httplib)
         file(WRITE ${CMAKE_BINARY_DIR}/muster-empty.cpp "")

@@ -449,15 +449,16 @@ impl Entry {
         }
     }
 
-    /// The runtime that its definition wants: as configured, but llama.cpp's own server where there is a projector, an adapter, a draft model or a
-    /// flag that our engine cannot honour, and the entry leaves the choice to us (controller/README.md, Settings). What requests set, saved or for one
+    /// The runtime that its definition wants: as configured, but llama.cpp's own server where there is an adapter, a draft model, a projector of a
+    /// model that makes vectors or scores, or a flag that our engine cannot honour, and the entry leaves the choice to us (controller/README.md, Settings). What requests set, saved or for one
     /// load, has no say in it.
     fn host(&self) -> Runtime {
         let open = !self.model.runtime_given && self.model.runtime == Runtime::LlamaCpp;
         let given = &self.definition;
         let beyond = || {
             llamacpp::beyond_embedded(&given.args).is_some()
-                || !(given.mmproj.is_empty() && given.lora.is_empty() && given.draft.is_empty())
+                || !(given.lora.is_empty() && given.draft.is_empty())
+                || !given.mmproj.is_empty() && self.model.kind != ModelType::Llm
         };
         if open && beyond() {
             Runtime::LlamaServer

@@ -103,10 +103,8 @@ async fn a_load_makes_as_many_replicas_as_it_says_and_no_more_than_allowed() {
     assert_eq!(plain.instances.len(), 1);
 }
 
-/// controller/README.md, Settings: a flag that our engine cannot honour selects llama.cpp's server where there is one.
-#[tokio::test]
-async fn arguments_beyond_our_engine_go_to_llama_cpps_server() {
-    let config = "
+/// Entries that want more than our engine can, or name it.
+const BEYOND: &str = "
 [policy]
 settle = '300ms'
 [models.a]
@@ -127,12 +125,21 @@ lora = ['a.gguf']
 checkpoint = 'a.gguf'
 recipe = 'llamacpp'
 mmproj = 'a.gguf'
+[models.compares]
+checkpoint = 'a.gguf'
+recipe = 'llamacpp'
+labels = ['embeddings']
+mmproj = 'a.gguf'
 [models.drafts]
 checkpoint = 'a.gguf'
 recipe = 'llamacpp'
 draft = 'a.gguf'
 ";
-    let rig = Rig::start(config).await;
+
+/// controller/README.md, Settings: a flag that our engine cannot honour selects llama.cpp's server where there is one.
+#[tokio::test]
+async fn arguments_beyond_our_engine_go_to_llama_cpps_server() {
+    let rig = Rig::start(BEYOND).await;
     std::fs::write(rig.path("a.gguf"), b"x").unwrap();
     let mut client = rig.client().await;
     let runtime = async |client: &mut Client, id: &str| client.model(id).await.runtime;
@@ -153,21 +160,24 @@ draft = 'a.gguf'
         ("beyond", "llama_server"),
         ("insists", "llama_cpp"),
         ("adapted", "llama_server"),
-        ("sees", "llama_server"),
+        ("sees", "llama_cpp"),
+        ("compares", "llama_server"),
         ("drafts", "llama_server"),
     ] {
         assert_eq!(runtime(&mut client, id).await, expected, "{id}");
     }
     // Settings for one load are those of the runtime that hosts it, which nobody named.
-    let request = v1::LoadModelRequest {
-        model: "sees".into(),
-        override_json: r#"{"ctx_size": 512}"#.into(),
-        ..v1::LoadModelRequest::default()
-    };
-    let sees = client.load_as(request).await.unwrap();
-    let status = sees.instances[0].status.clone().unwrap();
-    assert_eq!(status.spec.unwrap().settings.unwrap().ctx_size, 512);
-    client.unload("sees", false).await.unwrap();
+    for id in ["sees", "adapted"] {
+        let request = v1::LoadModelRequest {
+            model: id.into(),
+            override_json: r#"{"ctx_size": 512}"#.into(),
+            ..v1::LoadModelRequest::default()
+        };
+        let loaded = client.load_as(request).await.unwrap();
+        let status = loaded.instances[0].status.clone().unwrap();
+        assert_eq!(status.spec.unwrap().settings.unwrap().ctx_size, 512);
+        client.unload(id, false).await.unwrap();
+    }
     let ran_on = |model: &v1::Model| {
         let status = model.instances[0].status.clone().unwrap();
         status.spec.unwrap().runtime

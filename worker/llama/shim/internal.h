@@ -70,6 +70,9 @@ struct ms_places {
 
 llama_context * ms_raw_context(ms_context * c);
 
+// Passes what llama.cpp logs on.
+void ms_native_log(ggml_log_level level, const char * text, void *);
+
 // Values of the parameters that requests know, under their names.
 common_json ms_parameters(const common_params_sampling & p);
 

@@ -11,16 +11,16 @@
 
 static ms_log g_log = nullptr;
 
+void ms_native_log(ggml_log_level level, const char * text, void *) {
+    if (g_log != nullptr && level != GGML_LOG_LEVEL_CONT && level != GGML_LOG_LEVEL_NONE) {
+        g_log(level == GGML_LOG_LEVEL_DEBUG ? 1 : level == GGML_LOG_LEVEL_INFO ? 2 : level == GGML_LOG_LEVEL_WARN ? 3 : 4, text);
+    }
+}
+
 extern "C" void ms_init(ms_log log, ms_abort on_abort) noexcept {
     g_log = log;
     ggml_set_abort_callback(on_abort);
-    llama_log_set(
-        [](ggml_log_level level, const char * text, void *) {
-            if (g_log != nullptr && level != GGML_LOG_LEVEL_CONT && level != GGML_LOG_LEVEL_NONE) {
-                g_log(level == GGML_LOG_LEVEL_DEBUG ? 1 : level == GGML_LOG_LEVEL_INFO ? 2 : level == GGML_LOG_LEVEL_WARN ? 3 : 4, text);
-            }
-        },
-        nullptr);
+    llama_log_set(ms_native_log, nullptr);
     // `common` logs prompts and outputs at its debug levels and from a thread of its own: keep it silent
     common_log_set_verbosity_thold(-1);
     common_log_pause(common_log_main());

@@ -28,6 +28,8 @@ typedef struct ms_context ms_context; // KV cache and compute buffers
 typedef struct ms_sampler ms_sampler; // one request's sampler chain and grammar
 typedef struct ms_chat    ms_chat;    // a rendered chat and how to read the answer
 typedef struct ms_parser  ms_parser;  // the answer read so far
+typedef struct ms_media   ms_media;   // a projector: turns images into embeddings
+typedef struct ms_chunk   ms_chunk;   // a part of an image, as large as one graph takes, ready to be encoded
 
 // Gets a copy of bytes; called during the call it was given to, zero or more times.
 typedef void (*ms_sink)(void * user, const uint8_t * data, size_t len);
@@ -89,6 +91,31 @@ size_t ms_state_load(ms_context * ctx, int32_t seq, const uint8_t * data, size_t
 const float * ms_logits(ms_context * ctx, int32_t index) noexcept;
 const float * ms_embedding_seq(ms_context * ctx, int32_t seq) noexcept;
 const float * ms_embedding_token(ms_context * ctx, int32_t index) noexcept;
+
+// numbers that make up a position, whatever a model uses of them
+#define MS_POSITIONS 4
+
+typedef struct {
+    uint32_t        width, height;
+    const uint8_t * rgb; // three bytes per pixel
+} ms_image;
+// Gets the pieces of a prompt in their order: tokens, or the part of an image with the index of that image. The part is the receiver's.
+typedef void (*ms_piece_sink)(void * user, const int32_t * tokens, size_t n, ms_chunk * chunk, size_t image, size_t cells, int32_t positions, int non_causal);
+
+// params_json is ProjectorParams (media.rs); the model must outlive the projector
+int  ms_media_load(const ms_model * model, const char * path, const char * params_json, ms_media ** out, char * error) noexcept;
+void ms_media_free(ms_media * media) noexcept;
+int  ms_media_info(const ms_media * media, ms_sink sink, void * user, char * error) noexcept;
+// text has as many of the projector's markers as there are images; several threads may call it at once
+int  ms_media_split(const ms_media * media, const char * text, size_t len, int add_special, int parse_special, const ms_image * images, size_t n_images,
+                    ms_piece_sink sink, void * user, char * error) noexcept;
+void ms_chunk_free(ms_chunk * chunk) noexcept;
+// writes the part's embeddings, `cap` floats: its cells × the model's width; takes long
+int  ms_chunk_encode(ms_media * media, const ms_chunk * chunk, float * out, size_t cap, char * error) noexcept;
+// writes MS_POSITIONS numbers for each of the part's cells, which begins at this position
+void ms_chunk_positions(const ms_media * media, const ms_chunk * chunk, int32_t begin, int32_t * out) noexcept;
+// as ms_decode, for embeddings of one sequence without outputs
+int  ms_decode_media(ms_context * ctx, const ms_media * media, int32_t n, const float * embd, const int32_t * pos, int32_t seq, int non_causal) noexcept;
 
 // chat may be null; json is SamplerSpec (sampler.rs)
 int  ms_sampler_new(const ms_model * model, const char * json, const ms_chat * chat, ms_sampler ** out, char * error) noexcept;

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     control::Control,
     devices::Taken,
-    ffi::{self, ErrorText, NativeError, RawContext, append},
+    ffi::{self, ErrorText, NativeError, POSITIONS, RawContext, append},
+    media::Part,
     model::{GIVING_UP, Model, Places, Token, c_string, collect, path_string},
 };
 
@@ -274,6 +275,49 @@ impl Context {
                 batch.output.as_ptr(),
             )
         };
+        self.decoded(code)
+    }
+
+    /// Decodes cells `cells` of a part of an image, of which `positions` are the positions of all cells.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    pub(crate) fn decode_part(
+        &mut self,
+        part: &Part,
+        embeddings: &[f32],
+        positions: &[i32],
+        cells: std::ops::Range<usize>,
+        seq: Seq,
+    ) -> Result<(), DecodeError> {
+        debug_assert!(
+            cells.len() <= self.info.n_batch as usize,
+            "a larger batch aborts llama.cpp"
+        );
+        let n = i32::try_from(cells.len()).map_err(|_| DecodeError::Broken(-1))?;
+        let width = embeddings.len() / part.cells.max(1);
+        let embeddings = embeddings.get(cells.start * width..cells.end * width);
+        let positions = positions.get(cells.start * POSITIONS..cells.end * POSITIONS);
+        let (Some(embeddings), Some(positions)) = (embeddings, positions) else {
+            return Err(DecodeError::Broken(-1));
+        };
+        // SAFETY: the arrays have what `n` cells need, `n` ≤ n_batch; the projector lives as long as `part`.
+        let code = unsafe {
+            ffi::ms_decode_media(
+                self.raw,
+                part.projector().raw(),
+                n,
+                embeddings.as_ptr(),
+                positions.as_ptr(),
+                seq,
+                i32::from(part.whole),
+            )
+        };
+        self.decoded(code)
+    }
+
+    /// The end of a decode.
+    fn decoded(&mut self, code: i32) -> Result<(), DecodeError> {
         // SAFETY: `stop` was made by `new` and is freed by `drop`; llama.cpp reads it only during a decode.
         unsafe { (*self.stop).clear() };
         GIVING_UP.store(false, Relaxed);

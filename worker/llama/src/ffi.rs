@@ -1,6 +1,6 @@
 //! The C interface of the shim (`shim/shim.h`), declared by hand, and how errors and bytes cross it.
 //!
-//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::sampler`], [`crate::chat`], [`crate::devices`] and [`crate::cores`] use this module; nothing in it is safe to call alone.
+//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::sampler`], [`crate::chat`], [`crate::media`], [`crate::devices`] and [`crate::cores`] use this module; nothing in it is safe to call alone.
 #![expect(unsafe_code, reason = "the boundary to C++")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -21,13 +21,32 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(RawModel, RawContext, RawSampler, RawChat, RawParser);
+opaque!(
+    RawModel, RawContext, RawSampler, RawChat, RawParser, RawMedia, RawChunk
+);
 
 pub(crate) type Sink = extern "C" fn(*mut c_void, *const u8, usize);
 pub(crate) type Progress = extern "C" fn(f32, *mut c_void) -> c_int;
 pub(crate) type Log = extern "C" fn(c_int, *const c_char);
 pub(crate) type Abort = extern "C" fn(*const c_char);
 pub(crate) type Stop = extern "C" fn(*mut c_void) -> bool;
+
+/// Numbers that make up a position (`MS_POSITIONS`).
+pub(crate) const POSITIONS: usize = 4;
+
+/// An image's pixels (`ms_image`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Image {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    /// Three bytes per pixel.
+    pub(crate) rgb: *const u8,
+}
+
+/// Gets tokens, or a part of an image: its image's index, cells, positions, and whether it is decoded at once. The part is the receiver's.
+pub(crate) type PieceSink =
+    extern "C" fn(*mut c_void, *const i32, usize, *mut RawChunk, usize, usize, i32, c_int);
 
 /// What one sampling step gives (`ms_sampled`).
 #[repr(C)]
@@ -153,6 +172,56 @@ unsafe extern "C" {
     pub(crate) fn ms_logits(ctx: *mut RawContext, index: i32) -> *const f32;
     pub(crate) fn ms_embedding_seq(ctx: *mut RawContext, seq: i32) -> *const f32;
     pub(crate) fn ms_embedding_token(ctx: *mut RawContext, index: i32) -> *const f32;
+
+    pub(crate) fn ms_media_load(
+        model: *const RawModel,
+        path: *const c_char,
+        params_json: *const c_char,
+        out: *mut *mut RawMedia,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn ms_media_free(media: *mut RawMedia);
+    pub(crate) fn ms_media_info(
+        media: *const RawMedia,
+        sink: Sink,
+        user: *mut c_void,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn ms_media_split(
+        media: *const RawMedia,
+        text: *const c_char,
+        len: usize,
+        add_special: c_int,
+        parse_special: c_int,
+        images: *const Image,
+        n_images: usize,
+        sink: PieceSink,
+        user: *mut c_void,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn ms_chunk_free(chunk: *mut RawChunk);
+    pub(crate) fn ms_chunk_encode(
+        media: *mut RawMedia,
+        chunk: *const RawChunk,
+        out: *mut f32,
+        cap: usize,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn ms_chunk_positions(
+        media: *const RawMedia,
+        chunk: *const RawChunk,
+        begin: i32,
+        out: *mut i32,
+    );
+    pub(crate) fn ms_decode_media(
+        ctx: *mut RawContext,
+        media: *const RawMedia,
+        n: i32,
+        embd: *const f32,
+        pos: *const i32,
+        seq: i32,
+        non_causal: c_int,
+    ) -> c_int;
 
     pub(crate) fn ms_sampler_new(
         model: *const RawModel,

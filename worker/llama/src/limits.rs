@@ -21,6 +21,8 @@ pub(crate) struct Limits {
     pub(crate) input_text: usize,
     /// An input gives a vector for each of its tokens (pooling `none`).
     pub(crate) vector_per_token: bool,
+    /// Physical batch: the largest part of an image whose cells see each other.
+    pub(crate) ubatch: usize,
     /// Logical batch, for infill's shares.
     pub(crate) batch: usize,
     /// Tokens gathered per event of a stream.

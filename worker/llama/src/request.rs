@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use muster_core::Error;
 use muster_proto::v1::{GenerateRequest, Sampling};
 
-use crate::{chat::Chat, control::Control, model::Token, outbox::Outbox, sampler::Sampler};
+use crate::{chat::Chat, content::Content, control::Control, model::Token, outbox::Outbox, sampler::Sampler};
 
 /// One request, ready to run.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) enum Work {
 /// Text to generate.
 #[derive(Debug)]
 pub(crate) struct GenerateJob {
-    pub(crate) prompt: Vec<Token>,
+    pub(crate) prompt: Content,
     /// One per choice; each has seen the prompt if it must.
     pub(crate) samplers: Vec<Sampler>,
     /// How to read the answer; `None` if the output is the content.

@@ -11,6 +11,7 @@ use super::{
     slot::{Pending, RESERVE, Request, Run, WaitingChoice},
 };
 use crate::{
+    content::Content,
     model::Token,
     parse::{Lane, LaneGroup},
     pick::{Candidate, Pick, common_prefix, pick},
@@ -125,7 +126,7 @@ impl Engine {
         }
         // As llama.cpp counts them: on from the last to the first.
         let wish = job.params.id_slot.map(|wish| wish % self.slots.len().max(1));
-        self.pick(&job.prompt, wish, &job.params)
+        self.pick(&job.prompt.tokens, wish, &job.params)
             .ok_or_else(|| no_room("the sequence is not free"))
     }
 
@@ -163,16 +164,16 @@ impl Engine {
     }
 
     /// Starts a choice on a sequence and keeps the part of the prompt that is already in memory. Returns its length in tokens.
-    fn occupy(&mut self, picked: Pick, prompt: &Arc<Vec<Token>>, run: Box<Run>) -> usize {
+    fn occupy(&mut self, picked: Pick, prompt: &Arc<Content>, run: Box<Run>) -> usize {
         // at least one token of the prompt must be read for its logits
         let most = prompt.len() - 1;
+        let whole = |len: usize| prompt.whole(len.min(most));
         match picked.donor {
-            Some((donor, len)) => self.take_over(donor, picked.seq, len.min(most)),
-            None => self.keep_prefix(picked.seq, picked.own.min(most)),
+            Some((donor, len)) => self.take_over(donor, picked.seq, prompt, whole(len)),
+            None => self.keep_prefix(picked.seq, prompt, whole(picked.own)),
         }
         let slot = &mut self.slots[picked.seq];
-        slot.tokens.clear();
-        slot.tokens.extend_from_slice(prompt);
+        slot.content.clone_from(prompt);
         slot.last_used = self.clock;
         slot.tenant.clone_from(&run.params.tenant);
         slot.run = Some(run);
@@ -182,26 +183,26 @@ impl Engine {
     }
 
     /// Shares the first `len` tokens of another sequence's memory.
-    fn take_over(&mut self, donor: usize, to: usize, len: usize) {
+    fn take_over(&mut self, donor: usize, to: usize, prompt: &Content, len: usize) {
         let Ok([from, to]) = self.slots.get_disjoint_mut([donor, to]) else {
             return;
         };
         let context = &mut self.context;
-        if from.held.reaches_back_to(context, len, self.reach) {
-            to.held.share(context, &from.held, len);
+        if from.held.reaches_back_to(context, prompt, len, self.reach) {
+            to.held.share(context, &from.held, prompt, len);
         } else {
             to.held.forget(context);
         }
     }
 
     /// Cuts a sequence's memory down to a common prefix, or to the newest checkpoint in it.
-    fn keep_prefix(&mut self, index: usize, len: usize) {
+    fn keep_prefix(&mut self, index: usize, prompt: &Content, len: usize) {
         let (held, context) = (&mut self.slots[index].held, &mut self.context);
-        if held.reaches_back_to(context, len, self.reach) {
-            return held.cut(context, len);
+        if held.reaches_back_to(context, prompt, len, self.reach) {
+            return held.cut(context, prompt, len);
         }
         match self.checkpoints.newest(held.seq(), len, self.clock) {
-            Some(checkpoint) => held.restore(context, checkpoint.len, &checkpoint.data),
+            Some(checkpoint) => held.restore(context, prompt, checkpoint.len, &checkpoint.data),
             None => held.forget(context),
         }
     }
@@ -223,7 +224,7 @@ impl Engine {
                 .slots
                 .iter()
                 .filter(|slot| slot.tenant == next.run.params.tenant)
-                .map(|slot| common_prefix(slot.cached(), &next.prompt))
+                .map(|slot| common_prefix(slot.cached(), &next.prompt.tokens))
                 .max()
                 .unwrap_or(0);
             let shared = if self.may_share { shared } else { 0 };
@@ -233,7 +234,7 @@ impl Engine {
             let Some(choice) = self.waiting.pop_front() else {
                 return;
             };
-            let Some(picked) = self.pick(&choice.prompt, None, &choice.run.params) else {
+            let Some(picked) = self.pick(&choice.prompt.tokens, None, &choice.run.params) else {
                 self.waiting.push_front(choice);
                 return;
             };

@@ -87,9 +87,9 @@ impl Engine {
             if run.preempted {
                 continue;
             }
-            slot.held.agrees(&mut self.context);
+            slot.held.agrees(&mut self.context, &slot.content);
             let from = slot.held.len();
-            let mut to = (from + part.tokens).min(slot.tokens.len());
+            let mut to = from + part.tokens.min(slot.unread());
             if self.checkpoints.wanted() && run.first_token.is_none() {
                 // stop where a checkpoint is wanted
                 let at = run.prompt_len.saturating_sub(CHECKPOINT_BEFORE_END);
@@ -97,10 +97,13 @@ impl Engine {
                     to = at;
                 }
             }
+            let begin = slot.content.position(from);
             for index in from..to {
-                let output = index + 1 == slot.tokens.len();
-                let pos = i32::try_from(index).unwrap_or(i32::MAX);
-                let at = self.batch.push(slot.tokens[index], pos, slot.held.seq(), output);
+                let output = index + 1 == slot.content.len();
+                let pos = i32::try_from(begin + index - from).unwrap_or(i32::MAX);
+                let at = self
+                    .batch
+                    .push(slot.content.tokens[index], pos, slot.held.seq(), output);
                 if output {
                     self.outputs.push((part.seq, at));
                 }
@@ -151,7 +154,7 @@ impl Engine {
     }
 
     /// Handles an invalid batch, of which llama.cpp took nothing: decodes each sequence alone, so that only the one with the error ends.
-    fn isolate(&mut self, parts: &[Part]) {
+    pub(super) fn isolate(&mut self, parts: &[Part]) {
         if let [part] = parts {
             let slot = &mut self.slots[part.seq];
             slot.held.forget(&mut self.context);
@@ -169,7 +172,7 @@ impl Engine {
     }
 
     /// Handles a decode that stopped because all its requests were cancelled: keeps the memory that the decode did not touch.
-    fn give_up(&mut self, parts: &[Part]) {
+    pub(super) fn give_up(&mut self, parts: &[Part]) {
         for part in parts {
             let slot = &mut self.slots[part.seq];
             slot.planned = 0;
@@ -177,21 +180,19 @@ impl Engine {
                 // such a state may hold half of the old and half of the new token
                 slot.held.forget(&mut self.context);
             } else {
-                let before = slot.held.len();
-                slot.held.cut(&mut self.context, before);
+                slot.held.cut(&mut self.context, &slot.content, slot.held.len());
             }
         }
     }
 
     /// Handles a failed decode: parts of the batch may be in memory, and the logits are lost (ENGINE.md 4).
-    fn recover(&mut self, code: i32, parts: &[Part]) {
+    pub(super) fn recover(&mut self, code: i32, parts: &[Part]) {
         self.broken += 1;
         tracing::error!(code, in_a_row = self.broken, "a decode broke");
         for part in parts {
             let slot = &mut self.slots[part.seq];
             slot.planned = 0;
-            let before = slot.held.len();
-            slot.held.cut(&mut self.context, before);
+            slot.held.cut(&mut self.context, &slot.content, slot.held.len());
         }
         if self.broken >= PATIENCE {
             self.broken = 0;

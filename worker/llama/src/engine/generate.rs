@@ -75,7 +75,7 @@ impl Engine {
         while let Some(waiting) = self.waiting.iter().position(|choice| choice.run.handle == handle) {
             let idle = (0..self.slots.len())
                 .filter(|i| self.slots[*i].run.is_none())
-                .min_by_key(|i| (self.slots[*i].held.len() > 0, self.slots[*i].last_used));
+                .min_by_key(|i| (!self.slots[*i].held.is_empty(), self.slots[*i].last_used));
             let Some(index) = idle else { return };
             let Some(choice) = self.waiting.remove(waiting) else {
                 return;
@@ -84,9 +84,8 @@ impl Engine {
                 return;
             };
             slot.held
-                .share(&mut self.context, &from.held, choice.prompt.len());
-            slot.tokens.clear();
-            slot.tokens.extend_from_slice(&choice.prompt);
+                .share(&mut self.context, &from.held, &choice.prompt, choice.prompt.len());
+            slot.content.clone_from(&choice.prompt);
             slot.last_used = self.clock;
             slot.run = Some(choice.run);
             self.checkpoints.drop_beyond(slot.held.seq(), 0);
@@ -193,10 +192,10 @@ fn ending(
     if late && run.newline {
         return Some(Ending::Limit);
     }
-    if slot.tokens.len() + 1 >= max_tokens {
+    if slot.content.len() + 1 >= max_tokens {
         return Some(Ending::ContextFull);
     }
-    slot.tokens.push(token);
+    slot.content.tokens.push(token);
     None
 }
 

@@ -24,6 +24,7 @@ mod embed;
 mod emit;
 mod generate;
 mod held;
+mod images;
 mod preempt;
 mod slot;
 #[cfg(test)]
@@ -43,6 +44,7 @@ use crate::{
     context::{Batch, Context},
     cores::Cores,
     group::Grouping,
+    media::Encoder,
     model::Model,
     outbox::Outbox,
     pace::Pace,
@@ -75,6 +77,8 @@ pub(crate) struct Engine {
     /// Choices beyond the first that have no sequence yet.
     waiting: VecDeque<WaitingChoice>,
     embeds: VecDeque<EmbedRun>,
+    /// Where parts of images are encoded; none without a projector.
+    encoder: Option<Encoder>,
     outbox: Option<Outbox>,
     /// Number of the current session; 0 = none.
     session: u64,
@@ -113,6 +117,8 @@ pub(crate) struct EngineParts {
     pub(crate) swa_full: bool,
     /// Bytes that saved states may take together.
     pub(crate) set_aside: usize,
+    /// Where parts of images are encoded; none without a projector.
+    pub(crate) encoder: Option<Encoder>,
     pub(crate) rx: mpsc::Receiver<Command>,
     pub(crate) parse: parse::Queue,
     pub(crate) shared: Arc<Shared>,
@@ -162,6 +168,7 @@ impl Engine {
             requests: HashMap::new(),
             waiting: VecDeque::new(),
             embeds: VecDeque::new(),
+            encoder: parts.encoder,
             outbox: None,
             session: 0,
             rx: parts.rx,
@@ -220,7 +227,7 @@ impl Engine {
     fn has_work(&mut self) -> bool {
         self.any_cancelled() || !self.embeds.is_empty() || {
             self.plan();
-            !self.parts.is_empty()
+            !self.parts.is_empty() || self.next_image().is_some()
         }
     }
 
@@ -257,14 +264,19 @@ impl Engine {
         // publish admissions before any token, so that the parse thread overtakes nothing of this tick
         self.publish();
         self.flush();
+        self.have_encoded();
         self.plan();
-        let work = !self.parts.is_empty() || !self.embeds.is_empty();
+        let image = self.next_image();
+        let work = !self.parts.is_empty() || !self.embeds.is_empty() || image.is_some();
         if work {
             self.shared.begin_iteration();
             let started = Instant::now();
             self.use_threads(started);
             if !self.parts.is_empty() {
                 self.decode_planned(started);
+            }
+            if let Some(image) = image {
+                self.decode_image(image);
             }
             if !self.embeds.is_empty() {
                 self.embed_some();
@@ -352,7 +364,7 @@ impl Engine {
             .iter()
             .filter_map(|slot| slot.run.as_deref().map(|run| (slot, run)))
             .filter(|(_, run)| count(run))
-            .map(|(slot, run)| slot.tokens.len() + run.reserve())
+            .map(|(slot, run)| slot.content.len() + run.reserve())
             .sum();
         total.saturating_sub(used)
     }

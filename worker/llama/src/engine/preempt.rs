@@ -14,11 +14,11 @@ impl Engine {
         let idle = self
             .slots
             .iter_mut()
-            .filter(|slot| slot.run.is_none() && slot.held.len() > 0)
+            .filter(|slot| slot.run.is_none() && !slot.held.is_empty())
             .min_by_key(|slot| slot.last_used);
         let Some(slot) = idle else { return false };
         slot.held.forget(&mut self.context);
-        slot.tokens.clear();
+        slot.content.clear();
         self.checkpoints.drop_beyond(slot.held.seq(), 0);
         true
     }
@@ -78,7 +78,7 @@ impl Engine {
             let slot = &self.slots[index];
             let ahead = slot.run.as_ref().map_or(0, |run| run.reserve().min(COMEBACK));
             // preempted sequences hold no cells: neither this one nor those that come back after it
-            if !alone && slot.tokens.len() + ahead > self.cells_beside(|run| !run.preempted) {
+            if !alone && slot.content.len() + ahead > self.cells_beside(|run| !run.preempted) {
                 return;
             }
             if let Some(run) = &mut self.slots[index].run {

@@ -6,7 +6,9 @@ use muster_proto::v1::TokenLogprob;
 
 use super::held::Held;
 use crate::{
+    content::Content,
     control::Control,
+    media::Part,
     model::Token,
     parse::{Lane, LaneGroup},
     request::GenerateParams,
@@ -23,8 +25,8 @@ pub(super) const RESERVE: usize = 256;
 pub(super) struct Slot {
     /// The part of the sequence that is in memory.
     pub(super) held: Held,
-    /// The sequence's tokens: those in memory first, then those still to be read.
-    pub(super) tokens: Vec<Token>,
+    /// What the sequence consists of: what is in memory first, then what is still to be read.
+    pub(super) content: Content,
     /// Tokens that will be in memory after the decode that is being built; 0 = not part of it.
     pub(super) planned: usize,
     /// Tick at which the sequence was last used.
@@ -39,7 +41,7 @@ impl Slot {
     pub(super) fn new(seq: u32) -> Self {
         Self {
             held: Held::new(i32::try_from(seq).unwrap_or(i32::MAX)),
-            tokens: Vec::new(),
+            content: Content::default(),
             planned: 0,
             last_used: 0,
             tenant: None,
@@ -49,18 +51,23 @@ impl Slot {
 
     /// The tokens that the memory holds.
     pub(super) fn cached(&self) -> &[Token] {
-        &self.tokens[..self.held.len()]
+        &self.content.tokens[..self.held.len()]
     }
 
-    /// Number of tokens still to be read.
+    /// Number of tokens still to be read before the end or the next part of an image.
     pub(super) fn unread(&self) -> usize {
-        self.tokens.len() - self.held.len()
+        self.content.text_from(self.held.len())
+    }
+
+    /// The part of an image that must be read next.
+    pub(super) fn next_part(&self) -> Option<&Arc<Part>> {
+        self.content.part_at(self.held.len())?.part.as_ref()
     }
 
     /// Ends the run and keeps what the memory holds.
     pub(super) fn rest(&mut self) {
         self.planned = 0;
-        self.tokens.truncate(self.held.len());
+        self.content.rest_at(self.held.len());
     }
 }
 
@@ -126,7 +133,7 @@ impl Pending {
 /// A choice that waits for a sequence.
 #[derive(Debug)]
 pub(super) struct WaitingChoice {
-    pub(super) prompt: Arc<Vec<Token>>,
+    pub(super) prompt: Arc<Content>,
     pub(super) run: Box<Run>,
 }
 

@@ -70,6 +70,7 @@ impl Bench {
             max_tokens: CELLS as usize,
             swa_full: false,
             set_aside: 1 << 20,
+            encoder: None,
             rx,
             parse: parse::start(Busy::default()).unwrap(),
             shared: Arc::clone(&shared),
@@ -119,7 +120,7 @@ impl Bench {
             asked: Arc::new(GenerateRequest::default()),
         };
         let job = GenerateJob {
-            prompt: self.model.tokenize(prompt, true, false).unwrap(),
+            prompt: self.model.tokenize(prompt, true, false).unwrap().into(),
             samplers: vec![Sampler::new(Arc::clone(&self.model), &spec, None).unwrap()],
             chat: None,
             params: Arc::new(params),
@@ -214,7 +215,7 @@ fn of_a_batch_that_llama_cpp_refuses_only_the_sequence_at_fault_fails() {
     let whole = Bench::two("tiny-chat.gguf").run();
     let mut bench = Bench::two("tiny-chat.gguf");
     // what no check let through: a token that does not exist
-    *bench.engine.slots[0].tokens.last_mut().unwrap() = i32::MAX;
+    *bench.engine.slots[0].content.tokens.last_mut().unwrap() = i32::MAX;
     let bench = bench.run();
     let (_, end) = bench.answer(1);
     assert!(

@@ -129,7 +129,7 @@ pub(crate) fn prompt(
                 );
             }
             Some(prompt_piece::Kind::Media(_)) => {
-                return Err(invalid(param, "this engine takes no images or sounds"));
+                return Err(invalid(param, "no images or sounds are taken here"));
             }
             Some(prompt_piece::Kind::Tokens(ids)) => {
                 check_tokens(model, &ids.ids, param)?;
@@ -288,6 +288,7 @@ const OBJECT: &str = r#"{"type":"object"}"#;
 pub(crate) fn chat(
     model: &Model,
     chat: &Chat,
+    marker: Option<&str>,
     constraint: (&str, &str),
     reasoning_format: &str,
     extra: &serde_json::Map<String, Value>,
@@ -302,7 +303,8 @@ pub(crate) fn chat(
         ));
     }
     for message in &chat.messages {
-        message.parts.iter().try_for_each(text_only)?;
+        let readable = |part: &ContentPart| readable(part, marker.is_some());
+        message.parts.iter().try_for_each(readable)?;
         if !message.extra_json.is_empty() {
             guard::json("messages", &message.extra_json).map_err(refusal)?;
         }
@@ -328,7 +330,7 @@ pub(crate) fn chat(
             .with_param("enable_thinking"));
     }
     Ok(ChatSpec {
-        messages: oai::messages(chat),
+        messages: marker.map_or_else(|| oai::messages(chat), |marker| oai::messages_with(chat, marker)),
         tools,
         tool_choice,
         grammar: constraint.0.to_owned(),
@@ -342,15 +344,17 @@ pub(crate) fn chat(
     })
 }
 
-fn text_only(part: &ContentPart) -> Result<(), Error> {
+/// Refuses what is not read: sounds, and images where there is no projector.
+fn readable(part: &ContentPart, images: bool) -> Result<(), Error> {
     match &part.kind {
         None | Some(content_part::Kind::Text(_)) => Ok(()),
-        Some(content_part::Kind::ImageUrl(_)) => Err(unsupported("messages", "this runtime takes no images")),
+        Some(content_part::Kind::ImageUrl(_)) if images => Ok(()),
+        Some(content_part::Kind::ImageUrl(_)) => Err(unsupported("messages", "this model takes no images")),
         Some(content_part::Kind::InputAudio(_)) => {
             Err(unsupported("messages", "this runtime takes no audio"))
         }
         Some(content_part::Kind::OtherJson(_)) => {
-            Err(unsupported("messages", "this runtime takes text parts only"))
+            Err(unsupported("messages", "this runtime takes text and images only"))
         }
     }
 }

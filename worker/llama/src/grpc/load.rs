@@ -21,6 +21,7 @@ use crate::{
     engine::{self, EngineParts},
     ffi::NativeError,
     limits::{self, Limits, Role},
+    media::{Encoder, Projector},
     model::{Model, Places},
     parse,
     request::Command,
@@ -35,6 +36,8 @@ const COMMANDS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) model: Arc<Model>,
+    /// What reads images; none if the model takes none.
+    pub(super) projector: Option<Arc<Projector>>,
     pub(super) description: EngineDescription,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) prepare: Desk,
@@ -93,6 +96,7 @@ pub(super) fn load(
         },
     )
     .map_err(failed)?;
+    let projector = projector(&model, &wanted, &places)?;
     let params = wanted.context(model.info())?;
     tell(LoadPhase::Warmup, 0.0);
     let mut context = Context::new(Arc::clone(&model), &params).map_err(failed)?;
@@ -113,8 +117,34 @@ pub(super) fn load(
         threads.max(threads_batch),
         !wanted.choose_threads,
     );
-    serve(request, model, context, &wanted, &limits, warmed, cores)
-        .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
+    serve(
+        request,
+        (model, projector),
+        context,
+        &wanted,
+        &limits,
+        warmed,
+        cores,
+    )
+    .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
+}
+
+/// Loads the projector that the settings name.
+fn projector(
+    model: &Arc<Model>,
+    wanted: &settings::Wanted,
+    places: &Places,
+) -> Result<Option<Arc<Projector>>, Error> {
+    let path = wanted.settings.mmproj.as_str();
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let threads = match wanted.settings.threads_batch.max(wanted.settings.threads) {
+        0 => settings::cores(),
+        threads => threads,
+    };
+    let loaded = Projector::load(Arc::clone(model), Path::new(path), places, threads);
+    loaded.map(Some).map_err(failed)
 }
 
 /// Which layers go on devices was planned from the file's headers: llama.cpp's own calculation must agree before anything is taken.
@@ -136,7 +166,7 @@ fn check_plan(wanted: &settings::Wanted, places: &Places) -> Result<(), Error> {
 
 fn serve(
     request: &EngineLoadRequest,
-    model: Arc<Model>,
+    (model, projector): (Arc<Model>, Option<Arc<Projector>>),
     mut context: Context,
     wanted: &settings::Wanted,
     limits: &Limits,
@@ -148,12 +178,16 @@ fn serve(
     let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
     let description = EngineDescription {
         memory,
-        ..describe(request, &model, &context, wanted, limits)
+        ..describe(request, (&model, projector.as_deref()), &context, wanted, limits)
     };
     let set_aside = set_aside(wanted, info);
     let (commands, rx) = mpsc::channel(COMMANDS);
     let waker = Waker::new(Arc::clone(&shared), commands.clone());
-    let prepare = prepare::spawn(&model, limits, &commands, &shared)?;
+    let prepare = prepare::spawn(&model, projector.as_ref(), limits, &commands, &shared)?;
+    let encoder = match &projector {
+        Some(_) => Some(Encoder::start(waker.clone())?),
+        None => None,
+    };
     let alive = alive::start(Arc::clone(&shared))?;
     engine::start(EngineParts {
         model: Arc::clone(&model),
@@ -161,6 +195,7 @@ fn serve(
         max_tokens: limits.context,
         swa_full: wanted.settings.swa_full,
         set_aside,
+        encoder,
         rx,
         parse: parse::start(shared.busy().clone())?,
         shared: Arc::clone(&shared),
@@ -172,6 +207,7 @@ fn serve(
     })?;
     Ok(Loaded {
         model,
+        projector,
         description,
         commands,
         prepare,
@@ -253,6 +289,7 @@ fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits
         context_text: limits::text(most, longest),
         input_text: limits::text(input, longest),
         vector_per_token: context.info().pooling == "none",
+        ubatch: context.info().n_ubatch as usize,
         batch: context.info().n_batch as usize,
         interval: wanted.settings.stream_interval.max(1),
     }
@@ -260,7 +297,7 @@ fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits
 
 fn describe(
     request: &EngineLoadRequest,
-    model: &Model,
+    (model, projector): (&Model, Option<&Projector>),
     context: &Context,
     wanted: &settings::Wanted,
     limits: &Limits,
@@ -292,7 +329,7 @@ fn describe(
             rerank: limits.role == Role::Rerank,
             tools: generate && info.tools,
             thinking: generate && info.thinking,
-            vision: false,
+            vision: projector.is_some_and(|projector| projector.info().vision),
             audio: false,
             context_length: narrow(if generate { limits.context } else { limits.input }),
             train_context_length: info.n_ctx_train,

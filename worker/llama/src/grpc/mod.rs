@@ -1,6 +1,7 @@
 //! The `Engine` service: the only modules that know both the wire and the engine's own types.
 
 pub(crate) mod convert;
+mod images;
 mod infill;
 mod load;
 mod prepare;

@@ -18,13 +18,15 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 
 use super::{
     convert::{self, invalid, native, refusal, unsupported},
-    infill,
+    images, infill,
 };
 use crate::{
     chat::Chat,
+    content::Content,
     control::Control,
     guard,
     limits::{ANSWER, INTERVAL_UNSTREAMED, LARGE, Limits, Role},
+    media::Projector,
     model::{Model, Token, schema_to_grammar},
     request::{Command, EmbedJob, EmbedOutput, GenerateJob, GenerateParams, Job, Work},
     sampler::Sampler,
@@ -73,6 +75,7 @@ impl Desk {
 /// A thread can't be started.
 pub(super) fn spawn(
     model: &Arc<Model>,
+    projector: Option<&Arc<Projector>>,
     limits: &Limits,
     commands: &mpsc::Sender<Command>,
     shared: &Arc<Shared>,
@@ -83,8 +86,9 @@ pub(super) fn spawn(
     for (index, name) in THREADS.into_iter().enumerate() {
         let large = index + 1 == THREADS.len();
         let rx = Arc::clone(if large { &rx_large } else { &rx_small });
-        let (model, limits, commands, shared) = (
+        let (model, projector, limits, commands, shared) = (
             Arc::clone(model),
+            projector.map(Arc::clone),
             limits.clone(),
             commands.clone(),
             Arc::clone(shared),
@@ -97,7 +101,7 @@ pub(super) fn spawn(
                     let next = rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
                     let Some(raw) = next else { return };
                     let job = shared.busy().begin();
-                    let command = prepare(&model, &limits, &shared, raw);
+                    let command = prepare((&model, projector.as_ref()), &limits, &shared, raw);
                     if large {
                         shared.had_large();
                     }
@@ -111,17 +115,24 @@ pub(super) fn spawn(
     Ok(Desk { small, large })
 }
 
-fn prepare(model: &Arc<Model>, limits: &Limits, shared: &Shared, raw: Raw) -> Command {
+fn prepare(
+    (model, projector): (&Arc<Model>, Option<&Arc<Projector>>),
+    limits: &Limits,
+    shared: &Shared,
+    raw: Raw,
+) -> Command {
     let (session, handle) = (raw.session, raw.start.handle);
     let owner: Arc<str> = raw.start.fairness_key.into();
     let tenant = raw.start.private_prefixes.then(|| Arc::clone(&owner));
     let work = match raw.start.work {
         _ if raw.control.is_cancelled() => Err(Code::Cancelled.error("the request was cancelled")),
         None => Err(invalid("work", "the request asks for nothing")),
-        Some(start::Work::Generate(request)) => generate(model, limits, request, tenant).map(|job| {
-            shared.asked(handle, owner, &job.params.asked);
-            Work::Generate(Box::new(job))
-        }),
+        Some(start::Work::Generate(request)) => {
+            generate((model, projector), limits, request, tenant).map(|job| {
+                shared.asked(handle, owner, &job.params.asked);
+                Work::Generate(Box::new(job))
+            })
+        }
         Some(start::Work::Embed(request)) => embed(model, limits, &request).map(Work::Embed),
         Some(start::Work::Rerank(request)) => rerank(model, limits, &request).map(Work::Embed),
     };
@@ -141,7 +152,7 @@ fn prepare(model: &Arc<Model>, limits: &Limits, shared: &Shared, raw: Raw) -> Co
 }
 
 fn generate(
-    model: &Arc<Model>,
+    (model, projector): (&Arc<Model>, Option<&Arc<Projector>>),
     limits: &Limits,
     request: GenerateRequest,
     tenant: Option<Arc<str>>,
@@ -169,7 +180,7 @@ fn generate(
     spec.needs_candidates = request.post_sampling_probs;
     let (grammar, schema) = convert::constraint(&request)?;
     let mut stops = request.stop.clone();
-    let (prompt, chat) = input(model, limits, &request, (&grammar, &schema), &extra)?;
+    let (prompt, chat) = input((model, projector), limits, &request, (&grammar, &schema), &extra)?;
     if let Some(chat) = &chat {
         stops.extend(chat.info().additional_stops.iter().cloned());
     }
@@ -182,13 +193,14 @@ fn generate(
             spec.grammar = Some(grammar);
         }
     }
+    let words = prompt.words();
     let mut samplers = Vec::with_capacity(choices as usize);
     for choice in 0..choices {
         let mut spec = spec.clone();
         let own = |seed: i64| convert::seed(seed + i64::from(choice));
         spec.sampling.seed = spec.sampling.seed.map(own);
         let mut sampler = Sampler::new(Arc::clone(model), &spec, chat.as_ref()).map_err(native("grammar"))?;
-        sampler.accept_prompt(&prompt).map_err(native("prompt"))?;
+        sampler.accept_prompt(&words).map_err(native("prompt"))?;
         samplers.push(sampler);
     }
     let logprobs = request.logprobs || request.top_logprobs > 0;
@@ -202,7 +214,7 @@ fn generate(
         return_progress: request.return_progress,
         timings_per_token: request.timings_per_token,
         shown_prompt: if request.return_prompt {
-            shown(model, &prompt)?
+            shown(model, &words)?
         } else {
             String::new()
         },
@@ -232,31 +244,49 @@ fn generate(
 
 /// The prompt's tokens; of a chat also how its answer is read.
 fn input(
-    model: &Model,
+    (model, projector): (&Model, Option<&Arc<Projector>>),
     limits: &Limits,
     request: &GenerateRequest,
     constraint: (&str, &str),
     extra: &serde_json::Map<String, serde_json::Value>,
-) -> Result<(Vec<Token>, Option<Chat>), Error> {
+) -> Result<(Content, Option<Chat>), Error> {
     let check = |bytes, param| convert::check_text(bytes, limits.context_text, limits.context, param);
     match &request.input {
         None => Err(invalid("prompt", "there is neither a chat nor a prompt")),
         Some(generate_request::Input::Chat(chat)) => {
             // a template may leave some of it out, but hardly that much
             check(convert::chat_bytes(chat), "messages")?;
-            let spec = convert::chat(model, chat, constraint, &request.reasoning_format, extra)?;
+            let marker = projector.and_then(|projector| projector.marker_of_images());
+            let spec = convert::chat(model, chat, marker, constraint, &request.reasoning_format, extra)?;
+            let images = images::of_chat(chat)?;
             let (chat, text) = Chat::apply(model, &spec).map_err(native("messages"))?;
             check(text.len(), "messages")?;
-            let tokens = model.tokenize(&text, true, true).map_err(native("messages"))?;
-            Ok((tokens, Some(chat)))
+            let content = match projector.filter(|_| !images.is_empty()) {
+                None => model
+                    .tokenize(&text, true, true)
+                    .map_err(native("messages"))?
+                    .into(),
+                Some(projector) => {
+                    images::split(projector, limits, (&text, &images), (true, true), "messages")?
+                }
+            };
+            Ok((content, Some(chat)))
         }
         Some(generate_request::Input::Prompt(prompt)) => {
             check(convert::text_bytes(prompt), "prompt")?;
             let special = prompt.add_special.unwrap_or(true);
-            Ok((convert::prompt(model, prompt, "prompt", special, true)?, None))
+            let content = match projector.filter(|_| images::any(prompt)) {
+                None => convert::prompt(model, prompt, "prompt", special, true)?.into(),
+                Some(projector) => {
+                    let (text, images) = images::of_prompt(prompt, "prompt", projector)?;
+                    images::split(projector, limits, (&text, &images), (special, true), "prompt")?
+                }
+            };
+            Ok((content, None))
         }
         Some(generate_request::Input::Infill(input)) => {
-            Ok((infill::tokens(model, limits, input, request.max_tokens)?, None))
+            let tokens = infill::tokens(model, limits, input, request.max_tokens)?;
+            Ok((tokens.into(), None))
         }
     }
 }
@@ -302,12 +332,12 @@ fn shown(model: &Model, prompt: &[Token]) -> Result<String, Error> {
 }
 
 /// A prompt must have a token and leave room for one.
-fn check_prompt(model: &Model, limits: &Limits, mut prompt: Vec<Token>) -> Result<Vec<Token>, Error> {
-    if prompt.is_empty() {
+fn check_prompt(model: &Model, limits: &Limits, mut prompt: Content) -> Result<Content, Error> {
+    if prompt.tokens.is_empty() {
         if model.info().bos < 0 {
             return Err(invalid("prompt", "the prompt has no tokens"));
         }
-        prompt.push(model.info().bos);
+        prompt.tokens.push(model.info().bos);
     }
     too_long(prompt.len() + 1, limits.context, "prompt")?;
     Ok(prompt)

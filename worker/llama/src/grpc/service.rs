@@ -325,7 +325,18 @@ impl Engine for EngineService {
         let chat = request.into_inner().chat.unwrap_or_default();
         let large = convert::chat_bytes(&chat) > LARGE;
         let work = move |loaded: &Loaded| {
-            let spec = convert::chat(&loaded.model, &chat, ("", ""), "", &serde_json::Map::new())?;
+            let marker = loaded
+                .projector
+                .as_ref()
+                .and_then(|projector| projector.marker_of_images());
+            let spec = convert::chat(
+                &loaded.model,
+                &chat,
+                marker,
+                ("", ""),
+                "",
+                &serde_json::Map::new(),
+            )?;
             let (_, prompt) = Chat::apply(&loaded.model, &spec).map_err(native("messages"))?;
             Ok(ApplyTemplateResult { prompt })
         };

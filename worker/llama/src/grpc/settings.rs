@@ -46,9 +46,6 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
         return Err(bad("this engine has no such `--load-mode`"));
     }
     settings.args = args;
-    if !settings.mmproj.is_empty() {
-        return Err(unsupported("mmproj", "this engine takes no images or audio"));
-    }
     if !settings.draft.is_empty() {
         return Err(unsupported("draft", "this engine does no speculative decoding"));
     }
@@ -70,6 +67,15 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
         }
     };
     check_kind(&settings, role)?;
+    if !settings.mmproj.is_empty() {
+        if role != Role::Generate {
+            let why = "this engine makes vectors and scores of text alone";
+            return Err(unsupported("mmproj", why));
+        }
+        if !Path::new(&settings.mmproj).is_file() {
+            return Err(Code::FileNotFound.error(format!("there is no file `{}`", settings.mmproj)));
+        }
+    }
     let choose_threads = settings.threads == 0;
     Ok(Wanted {
         settings,
