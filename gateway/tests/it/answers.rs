@@ -179,6 +179,10 @@ async fn models_and_health_show_the_catalogue() {
         (&model["size"], &model["recipe"]),
         (&json!(0.38), &json!("llamacpp"))
     );
+    for spelling in ["m:latest", "builtin.m"] {
+        let (_, same) = gateway.get(&format!("/v1/models/{spelling}")).await;
+        assert_eq!(same["id"], "m", "{spelling}");
+    }
     let (status, error) = gateway.get("/v1/models/none/of/it").await;
     assert_eq!(status, 404);
     assert_eq!(error["error"]["message"], "Model none/of/it has not been found");

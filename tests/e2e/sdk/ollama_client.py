@@ -191,6 +191,16 @@ def bring(client: ollama.Client, file: str) -> None:
     assert digest in refused(400, lambda: client.create("bad", files={"m.gguf": digest})), "it went with its last model"
 
 
+def vectors(client: ollama.Client, file: str) -> None:
+    """An uploaded file says itself that it gives vectors: nobody has to label it."""
+    client.create("vectors", files={Path(file).name: client.create_blob(file)})
+    assert len(client.embed(model="vectors", input=["a", "b"]).embeddings) == 2
+    shown = client.show("vectors")
+    assert shown.capabilities == ["embedding"] and not shown.template, shown
+    refused(400, lambda: client.chat(model="vectors", messages=MESSAGES))
+    assert client.delete("vectors").status == "success"
+
+
 def grow(client: ollama.Client, base: str, trained: int) -> None:
     """`num_ctx` loads a model with a larger context where nobody set one."""
     client.generate(model=base, keep_alive=0)
@@ -232,6 +242,7 @@ def main(host: str, engine: str, *files: str) -> None:
         grow(client, engine, make(client, engine))
         for file in files:
             bring(client, file)
+            vectors(client, str(Path(file).with_name("tiny-embed.gguf")))
         print("ok")
         return
     if engine == "demo":

@@ -153,11 +153,15 @@ fn settings(body: &[u8]) -> Result<(Option<LogLevel>, Map<String, Value>), Error
     };
     // -1 is the automatic context, the same as none.
     let automatic = |value| if value == json!(-1) { Value::Null } else { value };
+    // Lemonade's word for none.
+    let folder = extra_models_dir
+        .0
+        .map(|folder| if folder == json!("") { Value::Null } else { folder });
     let given = [
         ("max_loaded_models", max_loaded_models.0),
         ("ctx_size", ctx_size.0.map(automatic)),
         ("llamacpp_args", args),
-        ("extra_models_dir", extra_models_dir.0),
+        ("extra_models_dir", folder),
     ];
     let given = given
         .into_iter()
@@ -222,6 +226,8 @@ mod tests {
         }
         let taken_back = read(json!({"llamacpp": {"args": null}})).unwrap();
         assert_eq!(taken_back, json!({"llamacpp_args": null}));
+        let none = read(json!({"extra_models_dir": ""})).unwrap();
+        assert_eq!(none, json!({"extra_models_dir": null}));
         let two = json!({"llamacpp": {"args": "-b 64"}, "llamacpp_args": "-b 32"});
         assert_eq!(read(two).unwrap_err().param.as_deref(), Some("llamacpp_args"));
     }

@@ -1,5 +1,6 @@
 //! llama.cpp's own routes (seed 004), without a prefix. Errors are in its form, with the status as `code`.
 
+mod beyond;
 pub(super) mod error;
 mod generate;
 mod passthrough;
@@ -27,6 +28,7 @@ pub(super) static DIALECT: Dialect = Dialect {
             passthrough::routes(),
             prefixed::routes(),
             router::routes(),
+            beyond::routes(),
         ]
         .concat()
     },

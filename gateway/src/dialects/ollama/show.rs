@@ -143,8 +143,14 @@ impl Known {
             .settings
             .as_ref()
             .map(|settings| settings.chat_template.clone());
+        // llama.cpp has one for every model, those that never chat too.
+        let chats = !matches!(model.r#type(), ModelType::Embedding | ModelType::Reranking);
         let templates = [
-            engine.chat_template,
+            if chats {
+                engine.chat_template
+            } else {
+                String::new()
+            },
             replaced.unwrap_or_default(),
             file.chat_template.clone(),
         ];

@@ -173,7 +173,8 @@ async fn list(State(app): State<Arc<App>>, Query(show): Query<Show>) -> Response
 
 async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     let table = app.dispatcher.fleet.table();
-    match table.model(&id) {
+    let known = table.known_as(&id);
+    match known.and_then(|name| table.model(&name)) {
         Some(summary) => reply::value(StatusCode::OK, &model(&table, summary)),
         None => {
             let suggested = app.dispatcher.fleet.control().suggestions().await;
