@@ -2,7 +2,10 @@
 //!
 //! Runs on threads with large stacks: llama.cpp's template, schema and grammar parsers recurse.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use muster_core::{Code, Error};
 use muster_proto::{
@@ -101,7 +104,13 @@ pub(super) fn spawn(
                     let next = rx.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
                     let Some(raw) = next else { return };
                     let job = shared.busy().begin();
-                    let command = prepare((&model, projector.as_ref()), &limits, &shared, raw);
+                    let (session, handle) = (raw.session, raw.start.handle);
+                    let work = || prepare((&model, projector.as_ref()), &limits, &shared, raw);
+                    let command = survive(work).unwrap_or_else(|error| Command::Refused {
+                        session,
+                        handle,
+                        error,
+                    });
                     if large {
                         shared.had_large();
                     }
@@ -113,6 +122,12 @@ pub(super) fn spawn(
             })?;
     }
     Ok(Desk { small, large })
+}
+
+/// Work that may panic over what somebody sent, as readers of image files might: it costs the request, not the thread that serves the next.
+fn survive<T>(work: impl FnOnce() -> T) -> Result<T, Error> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.map_err(|_| Code::Internal.error("reading the request failed"))
 }
 
 fn prepare(
@@ -454,4 +469,16 @@ fn rerank_tokens(model: &Model, query: &str, document: &str) -> Result<Vec<Token
     );
     special(&mut tokens, info.add_eos, eos);
     Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_costs_the_request_and_not_the_thread() {
+        assert_eq!(survive(|| 7).unwrap(), 7);
+        let error = survive(|| -> u8 { panic!("an odd file") }).unwrap_err();
+        assert_eq!(error.code, Code::Internal);
+    }
 }
