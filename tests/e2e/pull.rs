@@ -75,8 +75,8 @@ async fn ollamas_client_pulls_from_the_hub_copies_and_deletes() {
     assert!(output.status.success(), "{said}");
 }
 
-/// Hugging Face's own library, on the cache of a stack.
-async fn huggingface_hub(stack: &Stack, arguments: &[&str]) {
+/// Hugging Face's own library, on the cache of a stack; what it does, the revision, and for `fill` the hub.
+pub(crate) async fn huggingface_hub(stack: &Stack, arguments: &[&str]) {
     let mut command = Command::new(engines::required("MUSTER_TEST_PYTHON"));
     command.arg(format!("{}/e2e/sdk/hub_client.py", env!("CARGO_MANIFEST_DIR")));
     let (what, hub) = arguments.split_first().unwrap();
@@ -100,14 +100,14 @@ async fn hugging_faces_library_reads_what_was_pulled() {
     let stack = stack(&hub, "").start().await;
     let pull = json!({"model_name": "built-in"});
     stack.http().post("/api/v1/pull", &pull).await.ok();
-    huggingface_hub(&stack, &["read"]).await;
+    huggingface_hub(&stack, &["read", "main"]).await;
 }
 
 #[tokio::test]
 async fn what_hugging_faces_library_downloaded_needs_no_pull() {
     let hub = hub().await;
     let stack = stack(&hub, "").start().await;
-    huggingface_hub(&stack, &["fill", &hub.endpoint()]).await;
+    huggingface_hub(&stack, &["fill", "main", &hub.endpoint()]).await;
     let before = hub.downloads();
     downloaded(&stack, "built-in", true).await;
     let body =

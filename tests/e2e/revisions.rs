@@ -7,26 +7,28 @@ use muster_tests::{Hub, Stack, StackBuilder, engines, hub::Fault};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-pub(crate) const REPO: &str = "muster/tiny-GGUF";
+use crate::pull::huggingface_hub;
+
+const REPO: &str = "muster/tiny-GGUF";
 const LIMIT: Duration = Duration::from_secs(60);
 const PINNED: &str = "1111111111111111111111111111111111111111";
-pub(crate) const NEWER: &str = "2222222222222222222222222222222222222222";
+const NEWER: &str = "2222222222222222222222222222222222222222";
 
-pub(crate) fn chatty() -> Vec<u8> {
+fn chatty() -> Vec<u8> {
     fs::read(engines::test_model("tiny-chat")).unwrap()
 }
 
-pub(crate) fn stack(hub: &Hub, config: &str) -> StackBuilder {
+fn stack(hub: &Hub, config: &str) -> StackBuilder {
     Stack::with(config).worker_env(&[("HF_ENDPOINT", &hub.endpoint())])
 }
 
-pub(crate) fn model(id: &str, more: &str) -> String {
+fn model(id: &str, more: &str) -> String {
     format!(
         "[models.{id}]\nrecipe = \"llamacpp\"\ncheckpoint = \"{REPO}:Q8_0\"\nctx_size = 256\nthreads = 1\n{more}\n"
     )
 }
 
-pub(crate) fn cache(stack: &Stack, below: &str) -> PathBuf {
+fn cache(stack: &Stack, below: &str) -> PathBuf {
     stack.path(&format!("hub/models--muster--tiny-GGUF/{below}"))
 }
 
@@ -35,7 +37,7 @@ async fn downloaded(stack: &Stack, id: &str) -> Value {
 }
 
 /// Runs the operators' command; its exit code and all that it says.
-pub(crate) async fn muster(stack: &Stack, words: &[&str]) -> (i32, String) {
+async fn muster(stack: &Stack, words: &[&str]) -> (i32, String) {
     let mut command = tokio::process::Command::new(muster_tests::binaries::find("muster"));
     command
         .args(["--controller", &stack.socket().to_string()])
@@ -95,6 +97,27 @@ async fn a_model_is_of_the_revision_that_it_names() {
         .await
         .json();
     assert!(error.to_string().contains("revision"), "{error}");
+}
+
+/// A tag is for Hugging Face's own library what it is for Muster, whichever of the two downloaded it.
+#[tokio::test]
+async fn hugging_faces_library_has_the_same_revisions() {
+    let hub = Hub::start().await;
+    hub.put(REPO, "tiny-Q8_0.gguf", vec![7; 100_000]);
+    hub.publish(REPO, "v1", PINNED, &[("tiny-Q8_0.gguf", &chatty())]);
+    let config = model("tag", "revision = \"v1\"") + &model("main", "");
+    for arguments in [&["read", "v1"][..], &["fill", "v1", &hub.endpoint()]] {
+        let stack = stack(&hub, &config).start().await;
+        if arguments[0] == "read" {
+            pull(&stack, &["tag"]).await;
+        }
+        huggingface_hub(&stack, arguments).await;
+        let before = hub.downloads();
+        let answer = stack.http().chat("tag", json!({"max_tokens": 4})).await;
+        assert!(!answer.chat_text().is_empty());
+        assert_eq!(hub.downloads(), before);
+        assert_eq!(downloaded(&stack, "main").await, false);
+    }
 }
 
 #[tokio::test]
