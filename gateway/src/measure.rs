@@ -45,7 +45,12 @@ impl Chunks {
                 || 0,
             )),
             "message" => Box::new(anthropic::render::stream(head)),
-            "ollama" => Box::new(ollama::render::stream(head.model, ollama::render::Kind::Chat, 0)),
+            "ollama" => Box::new(ollama::render::stream(
+                head.model,
+                ollama::render::Kind::Chat,
+                0,
+                false,
+            )),
             "llamacpp" => Box::new(llamacpp::render::stream(Default::default(), view)),
             _ => Box::new(openai::render::chat::stream(&head, view, None)),
         };

@@ -40,6 +40,8 @@ use self::{control::Control, ensure::Wishes, models::Models, table::Table};
 
 /// The table lags behind the controller's answers by less than this.
 const TABLE_LAG: Duration = Duration::from_secs(1);
+/// Longest wait for the header of a file that was uploaded to be read.
+const FILE_LOOK: Duration = Duration::from_secs(10);
 /// Longest wait for what an answer can do without. A controller that hangs is known as such after a while, and then not asked.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -203,10 +205,21 @@ impl Fleet {
         self.shows(is_shown).await;
     }
 
+    /// Waits until the table shows what the file of a model says that has just been made. A file that is no model says nothing, so the wait is
+    /// limited.
+    pub(crate) async fn shows_file(&self, model: &str) {
+        let is_read = |table: &Table| table.model(model).is_some_and(|summary| summary.file.is_some());
+        self.shows_within(FILE_LOOK, is_read).await;
+    }
+
     /// Waits until the table is as wanted, or ought to be.
     async fn shows(&self, wanted: impl Fn(&Table) -> bool) {
+        self.shows_within(TABLE_LAG, wanted).await;
+    }
+
+    async fn shows_within(&self, limit: Duration, wanted: impl Fn(&Table) -> bool) {
         let shown = |_: &u64| wanted(&self.table());
-        drop(tokio::time::timeout(TABLE_LAG, self.changes().wait_for(shown)).await);
+        drop(tokio::time::timeout(limit, self.changes().wait_for(shown)).await);
     }
 
     fn publish(&self, table: Option<Table>) {

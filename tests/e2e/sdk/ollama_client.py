@@ -191,6 +191,17 @@ def bring(client: ollama.Client, file: str) -> None:
     assert digest in refused(400, lambda: client.create("bad", files={"m.gguf": digest})), "it went with its last model"
 
 
+def probable(client: ollama.Client, model: str) -> None:
+    """Probabilities of the tokens, as Ollama has them today."""
+    asked = {"model": model, "prompt": "Hello", "options": OPTIONS, "logprobs": True, "top_logprobs": 2}
+    whole = client.generate(**asked)
+    assert len(whole.logprobs) == whole.eval_count and len(whole.logprobs[0].top_logprobs) == 2, whole
+    streamed = [one for line in client.generate(**asked, stream=True) for one in line.logprobs or []]
+    assert [one.token for one in streamed] == [one.token for one in whole.logprobs]
+    assert client.chat(model=model, messages=MESSAGES, options=OPTIONS, logprobs=True).logprobs
+    assert client.chat(model=model, messages=MESSAGES, options=OPTIONS).logprobs is None
+
+
 def vectors(client: ollama.Client, file: str) -> None:
     """An uploaded file says itself that it gives vectors: nobody has to label it."""
     client.create("vectors", files={Path(file).name: client.create_blob(file)})
@@ -239,7 +250,9 @@ def main(host: str, engine: str, *files: str) -> None:
         print("ok")
         return
     if engine == "bench-chat":
-        grow(client, engine, make(client, engine))
+        trained = make(client, engine)
+        probable(client, engine)
+        grow(client, engine, trained)
         for file in files:
             bring(client, file)
             vectors(client, str(Path(file).with_name("tiny-embed.gguf")))

@@ -260,6 +260,7 @@ async fn make(app: &App, creation: Creation) -> Result<(), Error> {
         let error = format!("`{name}` is another model's name: {other}");
         return Err(Code::InvalidRequest.error(error).with_param("model"));
     }
+    let brought = matches!(from, Source::Files { .. });
     let source = match from {
         Source::Model(from) => made_from(app, &from)?,
         Source::Files { model, mmproj } => uploaded(app, &model, mmproj.as_ref()).await?,
@@ -274,6 +275,10 @@ async fn make(app: &App, creation: Creation) -> Result<(), Error> {
     models().register(definition).await?;
     if let Some(options) = saved(&wants) {
         models().set_options(&model, options).await?;
+    }
+    if brought {
+        // Its header says what the model is for: until it is read, one of vectors passes for one that chats.
+        app.dispatcher.fleet.shows_file(&model).await;
     }
     Ok(())
 }

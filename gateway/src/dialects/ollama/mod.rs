@@ -49,7 +49,7 @@ use crate::web::{
 };
 
 /// The version of Ollama's API that Muster speaks. Clients ask for it before they use tools, thinking or schemas.
-const API_VERSION: &str = "0.12.6";
+const API_VERSION: &str = "0.32.14";
 
 /// The routes of Ollama's API.
 pub(super) static DIALECT: Dialect = Dialect {
@@ -164,18 +164,20 @@ async fn answer(
             return Ok(reply::ok(render::silent(&name, kind, "load")));
         }
     };
+    let logprobs = work.logprobs;
     let lap = render::Lap::start();
     let anew = context::provide(app, &common.model, &call.wants, request.autoload).await?;
     let answers = request.dispatch(app, common, Work::Generate(work), 1).await?;
     // A worker admits a request only once the instance is loaded, so the time until then was the load, if it had to wait.
     let load = if anew || answers.waited() { lap.nanos() } else { 0 };
     if call.stream {
-        return run::lines(answers, render::stream(name, kind, load)).await;
+        return run::lines(answers, render::stream(name, kind, load, logprobs)).await;
     }
     Ok(reply::ok(render::body(
         &name,
         kind,
         load,
+        logprobs,
         run::gather(answers).await?,
     )))
 }

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use muster_core::{Code, Error};
-use muster_proto::v1::{ChoiceFinished, Delta, FinishReason, Finished, Timings, Usage};
+use muster_proto::v1::{ChoiceFinished, Delta, FinishReason, Finished, Timings, TokenLogprob, Usage};
 use prost_types::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use crate::render::{
     answer::{Answer, Choice, FunctionCall},
     json::{self, list, member, raw, value},
-    reason,
+    logprobs, reason,
     stream::{Frames, Stream},
 };
 
@@ -53,13 +53,16 @@ pub(crate) struct Laps {
     pub(crate) load: u64,
 }
 
-/// Renders a complete answer. `load`: nanoseconds until the model was loaded.
-pub(crate) fn body(model: &str, kind: Kind, load: u64, answer: Answer) -> Bytes {
+/// Renders a complete answer. `load`: nanoseconds until the model was loaded. `probable`: show the probability of each token.
+pub(crate) fn body(model: &str, kind: Kind, load: u64, probable: bool, answer: Answer) -> Bytes {
     let finished = answer.finished;
     let choice = answer.into_only();
     let mut out = BytesMut::with_capacity(512);
     open(&mut out, model);
     said(&mut out, kind, &choice);
+    if probable {
+        probabilities(&mut out, &choice.logprobs);
+    }
     ended(&mut out, load, &choice.end, &finished);
     out.freeze()
 }
@@ -75,12 +78,13 @@ pub(crate) fn silent(model: &str, kind: Kind, done: &str) -> Bytes {
     out.freeze()
 }
 
-/// Renders an answer as a stream; `load` as in [`body`].
-pub(crate) fn stream(model: String, kind: Kind, load: u64) -> Stream<Lines> {
+/// Renders an answer as a stream; `load` and `probable` as in [`body`].
+pub(crate) fn stream(model: String, kind: Kind, load: u64, probable: bool) -> Stream<Lines> {
     let lines = Lines {
         model,
         kind,
         load,
+        probable,
         call: None,
         end: ChoiceFinished::default(),
     };
@@ -186,6 +190,13 @@ fn said(out: &mut BytesMut, kind: Kind, choice: &Choice) {
     }
 }
 
+/// Writes `,"logprobs":[…]`.
+fn probabilities(out: &mut BytesMut, tokens: &[TokenLogprob]) {
+    raw(out, ",\"logprobs\":[");
+    logprobs::chat(out, tokens, false);
+    raw(out, "]");
+}
+
 fn call(out: &mut BytesMut, call: &FunctionCall) {
     raw(out, "{\"id\":");
     value(out, &call.id);
@@ -234,6 +245,7 @@ pub(crate) struct Lines {
     model: String,
     kind: Kind,
     load: u64,
+    probable: bool,
     /// The tool call whose pieces are arriving, with its index.
     call: Option<(u32, FunctionCall)>,
     end: ChoiceFinished,
@@ -260,7 +272,8 @@ impl Lines {
 
 impl Frames for Lines {
     fn delta(&mut self, delta: &Delta, _first: bool, _extra: &str, out: &mut BytesMut) {
-        if !delta.content.is_empty() || !delta.reasoning.is_empty() {
+        let probable = self.probable && !delta.logprobs.is_empty();
+        if !delta.content.is_empty() || !delta.reasoning.is_empty() || probable {
             self.flush(out);
             open(out, &self.model);
             let thinking = |out: &mut BytesMut| {
@@ -279,6 +292,9 @@ impl Frames for Lines {
                     member(out, "response", &delta.content);
                     thinking(out);
                 }
+            }
+            if probable {
+                probabilities(out, &delta.logprobs);
             }
             raw(out, ",\"done\":false}\n");
         }
@@ -335,7 +351,7 @@ mod tests {
     }
 
     fn streamed(kind: Kind, events: Vec<Event>) -> String {
-        timeless(&shown(stream("m".into(), kind, 7), events))
+        timeless(&shown(stream("m".into(), kind, 7, false), events))
     }
 
     #[test]
@@ -353,9 +369,23 @@ mod tests {
     }
 
     #[test]
+    fn probabilities_stand_beside_the_text() {
+        use crate::render::recorded::probabilities;
+
+        let shown = shown(stream("m".into(), Kind::Generate, 0, true), probabilities());
+        let first: serde_json::Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
+        assert!(first["logprobs"][0]["top_logprobs"].is_array(), "{first}");
+        let whole = body("m", Kind::Chat, 0, true, gathered(probabilities()));
+        let whole: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+        assert_eq!(whole["logprobs"][0]["token"], first["logprobs"][0]["token"]);
+        let quiet = body("m", Kind::Chat, 0, false, gathered(probabilities()));
+        assert!(!String::from_utf8_lossy(&quiet).contains("logprobs"));
+    }
+
+    #[test]
     fn bodies_are_whole() {
         let whole = |kind, events| {
-            let body = body("m", kind, 7, gathered(events));
+            let body = body("m", kind, 7, false, gathered(events));
             timeless(std::str::from_utf8(&body).unwrap())
         };
         insta::assert_snapshot!("chat_whole_tools", whole(Kind::Chat, tools()));

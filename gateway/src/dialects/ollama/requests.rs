@@ -26,6 +26,10 @@ body! {
         think: Option<Field<'a>>,
         /// Options of the generation, and of the load that it needs.
         options: Option<Options>,
+        /// Report the probability of each token.
+        logprobs: Option<bool>,
+        /// Number of the most probable tokens to report in each place.
+        top_logprobs: Option<Int<0, 20>>,
         /// 0 unloads the model if the request has no prompt; other values are ignored.
         keep_alive: Option<Field<'a>>,
     }

@@ -14,9 +14,11 @@ pub(super) struct OllamaChatAnswer {
     created_at: String,
     /// The model's answer; in a stream, the next piece of it.
     message: OllamaMessage,
+    /// Probabilities of the tokens, in OpenAI's form; only where they were asked for.
+    logprobs: Option<Vec<Value>>,
     /// Whether this is the last line.
     done: bool,
-    /// Why the answer ended: `stop`, `length`, `load` or `unload`; on the last line only.
+    /// Why the answer ended: `stop`, `length`, `tool_calls`, `load` or `unload`; on the last line only.
     done_reason: Option<String>,
     /// Nanoseconds for the whole request.
     total_duration: Option<u64>,
@@ -74,9 +76,11 @@ pub(super) struct OllamaGenerateAnswer {
     response: String,
     /// The model's reasoning.
     thinking: Option<String>,
+    /// Probabilities of the tokens, in OpenAI's form; only where they were asked for.
+    logprobs: Option<Vec<Value>>,
     /// Whether this is the last line.
     done: bool,
-    /// Why the answer ended: `stop`, `length`, `load` or `unload`; on the last line only.
+    /// Why the answer ended: `stop`, `length`, `tool_calls`, `load` or `unload`; on the last line only.
     done_reason: Option<String>,
     /// Nanoseconds for the whole request.
     total_duration: Option<u64>,

@@ -175,7 +175,11 @@ fn vectors(
 fn call(asked: Generation<'_>, input: Option<Input>) -> GenerationCall {
     let ModelName(model) = asked.model;
     let stream = asked.stream.unwrap_or(true);
+    let top = asked.top_logprobs.map_or(0, |Int(top)| top.unsigned_abs());
+    let logprobs = asked.logprobs.unwrap_or_default();
     let mut work = GenerateRequest {
+        logprobs,
+        top_logprobs: if logprobs { top } else { 0 },
         constraint: asked.format.and_then(|Format(constraint)| constraint),
         n: 1,
         stream,
