@@ -164,7 +164,7 @@ async fn a_flag_of_llama_server_holds_for_the_load_at_the_start() {
             "--ctx-size",
             "512",
             "--llamacpp-args",
-            "--metrics",
+            "--metrics --no-cont-batching",
             "--llama-server",
             &server,
         ],

@@ -393,7 +393,7 @@ async fn column(engine: Engine) -> Vec<(&'static str, bool)> {
                 saved.path().display()
             )
         }
-        Engine::LlamaCpp | Engine::Stub => "--slots --props".to_owned(),
+        Engine::LlamaCpp | Engine::Stub => "--slots --metrics --props".to_owned(),
     };
     let embeddings = "labels = [\"embeddings\"]";
     let projector = match engine {

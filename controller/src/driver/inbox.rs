@@ -130,7 +130,7 @@ pub(crate) enum Models {
     /// All downloads.
     ListDownloads(Reply<Vec<v1::Download>>),
     /// Pause, resume or cancel one.
-    ControlDownload(v1::ControlDownloadRequest, Reply<v1::Download>),
+    ControlDownload(v1::ControlDownloadRequest, Reply<(v1::Download, Saving)>),
     /// Which models' files the hub may have newer, of these or of all.
     Checkable(Vec<String>, Reply<Vec<Checkable>>),
     /// Have a worker ask the hub.

@@ -129,7 +129,9 @@ impl Models for ModelsService {
             .handle
             .models(|reply| Change::ControlDownload(request, reply))
             .await;
-        let download = Some(controlled.map_err(StatusExt::into_status)?);
+        let (download, saving) = controlled.map_err(StatusExt::into_status)?;
+        self.handle.kept(saving).await.map_err(StatusExt::into_status)?;
+        let download = Some(download);
         Ok(Response::new(v1::ControlDownloadResponse { download }))
     }
 

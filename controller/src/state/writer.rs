@@ -137,10 +137,9 @@ impl Writer {
             .send_modify(|pending| pending.observed = Some(observed.clone()));
     }
 
-    /// Writes which downloads have not ended.
-    pub(crate) fn downloads(&self, downloads: Downloads) {
-        self.sender
-            .send_modify(|pending| pending.downloads = Some(downloads));
+    /// Writes which downloads have not ended. The result tells when they are on disk.
+    pub(crate) fn downloads(&self, downloads: &Downloads) -> Saving {
+        self.save(|pending| pending.downloads = Some(downloads.clone()))
     }
 
     /// Path of the state directory.

@@ -10,13 +10,16 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
 use muster_core::Code;
-use muster_proto::v1::{EngineDescription, ModelStatus, ModelSummary};
+use muster_proto::v1::{ModelStatus, ModelSummary};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
     lemonade,
-    llamacpp::error::{self, LlamaCppError, unavailable},
+    llamacpp::{
+        self,
+        error::{self, LlamaCppError, unavailable},
+    },
 };
 use crate::{
     fleet::{Contact, table::is_loaded},
@@ -62,7 +65,7 @@ fn routes() -> Vec<Route> {
             .summary("The process answers")
             .answers::<Health>("It answers."),
         Route::get("/metrics", Access::User, counters)
-            .summary("Counters in Prometheus' form: the gateway's own; with `model` a llama-server's, if its `llamacpp_args` say `--metrics`")
+            .summary("Counters in Prometheus' form: the gateway's own; with `model` those of a llama.cpp engine, if its `llamacpp_args` say `--metrics`")
             .query::<String>("model", "Id in the catalogue.")
             .query::<String>("instance", "One of several replicas.")
             .answers_text("text/plain", "Prometheus' text form.")
@@ -149,14 +152,18 @@ async fn counters(
             latest: caller.oversees,
             limits: limits.as_deref(),
         }));
-        let mut response = Response::new(metrics::text(&families).into());
-        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-        response.headers_mut().insert(CONTENT_TYPE, kind);
-        response.headers_mut().insert(STARTED_HEADER, (*STARTED).into());
-        return Ok(response);
+        return Ok(exposition(metrics::text(&families)));
     }
     let mut engine = query.engine(&app)?;
     let description = engine.switched_on("metrics endpoint", "--metrics").await?;
+    let cache = llamacpp::counters::of_cache(&description);
+    if !engine.speaks_http() {
+        let Some(own) = llamacpp::counters::of_engine(&description) else {
+            let message = "This server does not support metrics endpoint.";
+            return Err(Code::UnsupportedByRuntime.error(message).into());
+        };
+        return Ok(exposition(own + &cache));
+    }
     let response = engine.forward(Method::GET, "/metrics", Bytes::new()).await?;
     if !response.status().is_success() {
         return Ok(response);
@@ -164,12 +171,21 @@ async fn counters(
     // Append the counters of seed 004 that current versions of llama.cpp no longer have.
     let (mut parts, body) = response.into_parts();
     parts.headers.insert(STARTED_HEADER, (*STARTED).into());
-    let more = Bytes::from(cache_usage(&description));
+    let more = Bytes::from(cache);
     let more = futures::stream::once(async move { Ok::<_, axum::Error>(more) });
     Ok(Response::from_parts(
         parts,
         Body::from_stream(body.into_data_stream().chain(more)),
     ))
+}
+
+/// Counters as an answer.
+fn exposition(text: impl Into<Body>) -> Response {
+    let mut response = Response::new(text.into());
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response.headers_mut().insert(STARTED_HEADER, (*STARTED).into());
+    response
 }
 
 /// The OpenAPI document, made at first use.
@@ -193,57 +209,5 @@ async fn page(uri: Uri) -> Result<Response, Refusal> {
             let missing = || Code::RouteNotFound.error(format!("the page has no file {name}"));
             page::file(name).ok_or_else(|| missing().into())
         }
-    }
-}
-
-/// Seed 004's counters of the KV cache.
-fn cache_usage(description: &EngineDescription) -> String {
-    let used: u64 = description
-        .sequences
-        .iter()
-        .map(|sequence| u64::from(sequence.cached_tokens))
-        .sum();
-    let cells = description
-        .settings
-        .as_ref()
-        .map_or(0, |settings| settings.ctx_size);
-    #[allow(clippy::cast_precision_loss, reason = "a ratio for people")]
-    let ratio = if cells == 0 {
-        0.0
-    } else {
-        used as f64 / f64::from(cells)
-    };
-    format!(
-        "# HELP llamacpp:kv_cache_usage_ratio KV-cache usage. 1 means 100 percent usage.\n\
-         # TYPE llamacpp:kv_cache_usage_ratio gauge\n\
-         llamacpp:kv_cache_usage_ratio {ratio}\n\
-         # HELP llamacpp:kv_cache_tokens KV-cache tokens.\n\
-         # TYPE llamacpp:kv_cache_tokens gauge\n\
-         llamacpp:kv_cache_tokens {used}\n"
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use muster_proto::v1::{ModelSettings, SequenceState};
-
-    use super::*;
-
-    #[test]
-    fn seed_004_counters_of_the_cache_are_made_of_the_sequences() {
-        let sequence = |cached_tokens| SequenceState {
-            cached_tokens,
-            ..SequenceState::default()
-        };
-        let text = cache_usage(&EngineDescription {
-            sequences: vec![sequence(100), sequence(28)],
-            settings: Some(ModelSettings {
-                ctx_size: 512,
-                ..ModelSettings::default()
-            }),
-            ..EngineDescription::default()
-        });
-        assert!(text.contains("llamacpp:kv_cache_tokens 128\n"), "{text}");
-        assert!(text.contains("llamacpp:kv_cache_usage_ratio 0.25\n"), "{text}");
     }
 }

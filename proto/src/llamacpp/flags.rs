@@ -169,6 +169,7 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--chat-template-file"], Text, Configuration),
         Flag::ours(&["--slots"], Nothing, Configuration),
         Flag::ours(&["--props"], Nothing, Configuration),
+        Flag::ours(&["--metrics"], Nothing, Configuration),
         // Context and caches.
         Flag::theirs(&["-nocb", "--no-cont-batching"], Nothing),
         Flag::theirs(&["--warmup"], Nothing),

@@ -37,6 +37,7 @@ mod sampler;
 mod shared;
 mod text;
 mod thought;
+mod totals;
 mod vector;
 mod waker;
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::busy::Busy;
+use crate::{busy::Busy, totals::Totals};
 use muster_proto::v1::{Alive, GenerateRequest, SequencePhase, SequenceState};
 
 /// Gauges of one sequence.
@@ -51,6 +51,7 @@ pub(crate) struct Shared {
     /// How many times memory is still to be given back to the system.
     to_give_back: AtomicU8,
     busy: Busy,
+    totals: Totals,
     slots: Vec<SlotGauge>,
     /// Who asked what, by handle; it lives as long as its request does. Locked once per request and for a description, never by the loop.
     asked: Mutex<HashMap<u64, Asked>>,
@@ -73,6 +74,7 @@ impl Shared {
             parked: AtomicBool::new(false),
             to_give_back: AtomicU8::new(0),
             busy: Busy::default(),
+            totals: Totals::default(),
             slots: (0..sequences).map(|_| SlotGauge::default()).collect(),
             asked: Mutex::default(),
         }
@@ -120,6 +122,11 @@ impl Shared {
     /// Threads of the largest graph runs; 0 before the first.
     pub(crate) fn threads(&self) -> u32 {
         self.threads.load(Relaxed)
+    }
+
+    /// What the loop did so far.
+    pub(crate) const fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     pub(crate) fn iterations(&self) -> u64 {

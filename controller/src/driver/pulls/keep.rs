@@ -57,7 +57,8 @@ impl Driver {
     pub(super) fn keep_pulls(&mut self) {
         let open = self.pulls.to_keep();
         if open != self.pulls.kept {
-            self.writer.downloads(open.clone());
+            // Nobody waits for it.
+            drop(self.writer.downloads(&open));
             self.pulls.kept = open;
         }
     }

@@ -8,7 +8,7 @@ use muster_proto::v1::{
 use tokio::time::Instant;
 
 use super::{About, Place, Pull, Pulls, WORKER_WAIT, told::fail};
-use crate::driver::Driver;
+use crate::{driver::Driver, state::Saving};
 
 /// Downloads that are remembered after their end.
 const REMEMBERED: usize = 32;
@@ -122,14 +122,14 @@ impl Driver {
         open
     }
 
-    /// Pauses, resumes or cancels a model's download.
+    /// Pauses, resumes or cancels a model's download. With it comes when a restart would know of it.
     ///
     /// # Errors
     /// `unknown_model`, `no_such_download`, `invalid_request`.
     pub(in crate::driver) fn control_download(
         &mut self,
         request: &v1::ControlDownloadRequest,
-    ) -> Result<v1::Download, Error> {
+    ) -> Result<(v1::Download, Saving), Error> {
         let model = request.model.as_str();
         let own = self
             .catalogue
@@ -161,7 +161,8 @@ impl Driver {
             Some(pull) => Some(pull.shown(&checkpoint)),
             None => self.pulls.ended.front().cloned(),
         };
-        shown.ok_or_else(|| Code::Internal.error("the download is gone"))
+        let shown = shown.ok_or_else(|| Code::Internal.error("the download is gone"))?;
+        Ok((shown, self.writer.downloads(&self.pulls.kept)))
     }
 
     fn pause(&mut self, checkpoint: &HubCheckpoint) {

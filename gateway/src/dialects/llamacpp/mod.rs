@@ -1,6 +1,7 @@
 //! llama.cpp's own routes (seed 004), without a prefix. Errors are in its form, with the status as `code`.
 
 mod beyond;
+pub(super) mod counters;
 pub(super) mod error;
 mod generate;
 mod passthrough;

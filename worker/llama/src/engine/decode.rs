@@ -115,6 +115,8 @@ impl Engine {
     /// Handles a successful decode: counts the tokens in memory and samples where there are logits.
     fn advance(&mut self) {
         let clock = self.clock;
+        let taken = self.slots.iter().filter(|slot| slot.planned > 0).count();
+        self.shared.totals().decoded(taken);
         for slot in &mut self.slots {
             if slot.planned > 0 {
                 slot.held.grown_to(slot.planned);

@@ -188,7 +188,7 @@ impl Engine {
         let terminal = last
             .then(|| self.requests.remove(&handle))
             .flatten()
-            .map(|request| finished(&request));
+            .map(|request| self.finished(&request));
         match (run.lane, terminal) {
             (Some(lane), terminal) => {
                 if terminal.is_some() {
@@ -201,11 +201,30 @@ impl Engine {
         }
     }
 
+    /// The terminal event of a request whose choices have all ended.
+    fn finished(&self, request: &Request) -> event::Kind {
+        let timings = timings(request, request.generated, Instant::now());
+        self.shared.totals().ended(&timings);
+        event::Kind::Finished(Finished {
+            usage: Some(Usage {
+                prompt_tokens: narrow(request.prompt_len),
+                cached_tokens: narrow(request.cached),
+                completion_tokens: request.generated,
+                ..Usage::default()
+            }),
+            timings: Some(timings),
+            id_slot: Some(narrow(request.slot)),
+        })
+    }
+
     /// Ends a request with an error. Its sequences are free at once.
     pub(super) fn fail(&mut self, handle: u64, error: Error) {
         let Some(request) = self.requests.remove(&handle) else {
             return;
         };
+        self.shared
+            .totals()
+            .ended(&timings(&request, request.generated, Instant::now()));
         let mut lanes = Vec::new();
         for slot in &mut self.slots {
             if slot.run.as_ref().is_some_and(|run| run.handle == handle) {
@@ -272,20 +291,6 @@ impl Engine {
             self.emit(handle, event::Kind::Progress(progress));
         }
     }
-}
-
-/// The terminal event of a request whose choices have all ended.
-fn finished(request: &Request) -> event::Kind {
-    event::Kind::Finished(Finished {
-        usage: Some(Usage {
-            prompt_tokens: narrow(request.prompt_len),
-            cached_tokens: narrow(request.cached),
-            completion_tokens: request.generated,
-            ..Usage::default()
-        }),
-        timings: Some(timings(request, request.generated, Instant::now())),
-        id_slot: Some(narrow(request.slot)),
-    })
 }
 
 /// The request's times until `now`, with `generated` tokens.

@@ -359,5 +359,6 @@ fn describe(
         bos_token: info.bos_text.clone(),
         eos_token: info.eos_text.clone(),
         memory: Vec::new(),
+        totals: None,
     }
 }

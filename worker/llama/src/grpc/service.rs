@@ -261,6 +261,7 @@ impl Engine for EngineService {
                 let mut description = loaded.description.clone();
                 description.sequences = loaded.shared.sequences();
                 description.iterations = loaded.shared.iterations();
+                description.totals = Some(loaded.shared.totals().read());
                 let threads = loaded.shared.threads().to_string();
                 description.metadata.insert(THREADS.to_owned(), threads);
                 description

@@ -156,7 +156,7 @@ fn fold<'a>(
         // `llamacpp::splits_cache` reads them
         "-kvu" | "--kv-unified" | "-no-kvu" | "--no-kv-unified" => {}
         // what our gateway reads (seed 004, `/slots` and `POST /props`)
-        "--slots" | "--props" => {}
+        "--slots" | "--props" | "--metrics" => {}
         _ => {
             return Err(bad(format!("`{flag}` is not a flag this engine can honour")));
         }
