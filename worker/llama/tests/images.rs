@@ -7,8 +7,8 @@ use std::{collections::HashMap, fmt::Write as _};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use muster_proto::v1::{
-    Chat, ChatMessage, ContentPart, GenerateRequest, InputAudio, ModelSettings, Prompt, PromptPiece,
-    TokenIds, content_part, generate_request, prompt_piece,
+    ApplyTemplateCall, Chat, ChatMessage, ContentPart, GenerateRequest, InputAudio, ModelSettings, Prompt,
+    PromptPiece, TokenIds, content_part, generate_request, prompt_piece,
 };
 use support::{Engine, Session, completion, model, settings};
 
@@ -319,4 +319,26 @@ async fn what_cannot_be_read_is_the_callers_fault() {
     let mut session = engine.session().await;
     assert_eq!(session.run(prompt(&long)).await.code(), "context_length_exceeded");
     assert_eq!(session.run(prompt("a #0 b")).await.code(), "");
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_shown_has_llama_cpps_mark_for_an_image() {
+    let mut engine = Engine::with(of(KINDS[0])).await;
+    let url = format!(
+        "data:image/bmp;base64,{}",
+        STANDARD.encode(image(4, 4, colour(0)))
+    );
+    let request = chat(vec![
+        content_part::Kind::Text("look at".into()),
+        content_part::Kind::ImageUrl(url),
+    ]);
+    let Some(generate_request::Input::Chat(chat)) = request.input else {
+        panic!("a chat");
+    };
+    let call = ApplyTemplateCall {
+        chat: Some(chat),
+        ..ApplyTemplateCall::default()
+    };
+    let shown = engine.client.apply_template(call).await.unwrap().into_inner();
+    assert_eq!(shown.prompt.matches("<__media__>").count(), 1, "{}", shown.prompt);
 }

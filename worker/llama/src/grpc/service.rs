@@ -171,6 +171,8 @@ impl EngineService {
     }
 }
 
+/// What stands for an image in a prompt that is shown, as llama.cpp writes it. A prompt that is read has another one.
+const SHOWN_IMAGE: &str = "<__media__>";
 /// Where a description says how many threads are used now.
 const THREADS: &str = "muster_llama.threads";
 
@@ -326,10 +328,11 @@ impl Engine for EngineService {
         let chat = request.into_inner().chat.unwrap_or_default();
         let large = convert::chat_bytes(&chat) > LARGE;
         let work = move |loaded: &Loaded| {
-            let marker = loaded
+            let images = loaded
                 .projector
                 .as_ref()
-                .and_then(|projector| projector.marker_of_images());
+                .is_some_and(|projector| projector.info().vision);
+            let marker = images.then_some(SHOWN_IMAGE);
             let spec = convert::chat(
                 &loaded.model,
                 &chat,
