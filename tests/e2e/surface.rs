@@ -387,13 +387,13 @@ async fn works(http: &Http, engine: Engine, attempt: &Try) -> bool {
 async fn column(engine: Engine) -> Vec<(&'static str, bool)> {
     let saved = tempfile::tempdir().unwrap();
     let args = match engine {
-        Engine::LlamaServer => {
+        Engine::LlamaCpp | Engine::LlamaServer => {
             format!(
                 "--slots --metrics --props --slot-save-path {}",
                 saved.path().display()
             )
         }
-        Engine::LlamaCpp | Engine::Stub => "--slots --metrics --props".to_owned(),
+        Engine::Stub => "--slots --metrics --props".to_owned(),
     };
     let embeddings = "labels = [\"embeddings\"]";
     let projector = match engine {

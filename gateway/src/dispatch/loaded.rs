@@ -11,7 +11,8 @@ use muster_proto::{
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Chat, DescribeCall, DetokenizeCall, DetokenizeResult,
         EngineDescription, EngineHttpCall, EngineHttpChunk, InstanceRef, Prompt, PromptPiece,
-        RequestDefaults, TokenizeCall, TokenizeResult, inference_client::InferenceClient, prompt_piece,
+        RequestDefaults, SlotActionCall, SlotActionResult, TokenizeCall, TokenizeResult,
+        inference_client::InferenceClient, prompt_piece,
     },
 };
 use tonic::{Response, Status};
@@ -153,6 +154,14 @@ impl Loaded {
     /// The worker's error.
     pub(crate) async fn detokenize(&mut self, call: DetokenizeCall) -> Result<DetokenizeResult, Error> {
         answer(self.client.detokenize(call).await)
+    }
+
+    /// Does something with a sequence's cache.
+    ///
+    /// # Errors
+    /// The worker's error.
+    pub(crate) async fn slot_action(&mut self, call: SlotActionCall) -> Result<SlotActionResult, Error> {
+        answer(self.client.slot_action(call).await)
     }
 
     /// The engine's description of the instance.

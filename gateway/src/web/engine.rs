@@ -10,8 +10,10 @@ use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use muster_core::{Code, Error, runtime::Family};
 use muster_proto::{
-    engine_http,
-    v1::{EngineDescription, EngineHttpCall, EngineHttpChunk, ModelSummary},
+    engine_http, llamacpp,
+    v1::{
+        EngineDescription, EngineHttpCall, EngineHttpChunk, ModelSummary, SlotActionCall, SlotActionResult,
+    },
 };
 use serde::Deserialize;
 
@@ -84,12 +86,22 @@ impl Engine {
         self.loaded.describe(self.summary.id.clone()).await
     }
 
+    /// Does something with a sequence's cache; the call's instance and model are filled in.
+    pub(crate) async fn slot_action(&mut self, call: SlotActionCall) -> Result<SlotActionResult, Error> {
+        let call = SlotActionCall {
+            instance: self.loaded.instance.clone(),
+            model: self.summary.id.clone(),
+            ..call
+        };
+        self.loaded.slot_action(call).await
+    }
+
     /// The engine's description, if its model was loaded with this flag of llama.cpp's. Otherwise `what` is off (seed 004;
     /// gateway/README.md, llama.cpp's routes).
     pub(crate) async fn switched_on(&mut self, what: &str, flag: &str) -> Result<EngineDescription, Error> {
         let description = self.describe().await?;
         let settings = description.settings.as_ref();
-        if settings.is_some_and(|settings| settings.args.iter().any(|word| word == flag)) {
+        if settings.is_some_and(|settings| llamacpp::last_of(&settings.args, &[flag]).is_some()) {
             return Ok(description);
         }
         let message = format!("This server does not support {what}. Start it with `{flag}`");

@@ -119,6 +119,31 @@ async fn seed_004_slots_of_an_engine_that_speaks_no_http() {
 }
 
 #[tokio::test]
+async fn seed_004_a_slot_is_saved_restored_and_erased() {
+    let args = ["--slot-save-path=/slots"];
+    let worker = Worker::start(|_| says(&["a"])).await.with_args(&args);
+    let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;
+    let file = json!({"filename": "x.bin"});
+    for (action, body, expected) in [
+        (
+            "save",
+            &file,
+            json!({"id_slot": 7, "filename": "x.bin", "n_saved": 7, "n_written": 1, "timings": {"save_ms": 0.5}}),
+        ),
+        (
+            "restore",
+            &file,
+            json!({"id_slot": 7, "filename": "x.bin", "n_restored": 7, "n_read": 2, "timings": {"restore_ms": 0.5}}),
+        ),
+        ("erase", &json!({}), json!({"id_slot": 7, "n_erased": 7})),
+    ] {
+        let path = format!("/slots/7?action={action}");
+        let (status, answer) = read(gateway.post(&path, body).await).await;
+        assert_eq!((status.as_u16(), answer), (200, expected));
+    }
+}
+
+#[tokio::test]
 async fn wrong_paths_and_queries_are_refused_in_llama_cpps_form() {
     let worker = Worker::start(|_| says(&["a"])).await;
     let (gateway, _controller) = Gateway::with(vec![worker.route("m", "i")]).await;

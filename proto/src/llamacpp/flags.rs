@@ -128,6 +128,8 @@ pub const CACHE_TYPES: [&str; 9] = [
 pub const SWITCH: [&str; 3] = ["on", "off", "auto"];
 /// How an embedding model's token vectors become one.
 pub const POOLING: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
+/// The folder in which the caches of sequences are saved.
+pub const SLOT_FILES: &str = "--slot-save-path";
 /// The cache is one for all sequences, which is how it is by default.
 pub(super) const UNIFIED: [&str; 2] = ["-kvu", "--kv-unified"];
 /// The cache is split: each sequence has a part of its own.
@@ -170,6 +172,7 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--slots"], Nothing, Configuration),
         Flag::ours(&["--props"], Nothing, Configuration),
         Flag::ours(&["--metrics"], Nothing, Configuration),
+        Flag::ours(&[SLOT_FILES], Text, Configuration),
         // Context and caches.
         Flag::theirs(&["-nocb", "--no-cont-batching"], Nothing),
         Flag::theirs(&["--warmup"], Nothing),

@@ -7,7 +7,7 @@
 mod flags;
 mod load_mode;
 
-pub use flags::{By, CACHE_TYPES, Flag, POOLING, SWITCH, Takes, find, flags};
+pub use flags::{By, CACHE_TYPES, Flag, POOLING, SLOT_FILES, SWITCH, Takes, find, flags};
 pub use load_mode::LoadMode;
 
 use muster_core::{Code, Error};
@@ -163,6 +163,18 @@ pub fn last_of<'a>(args: &'a [String], flags: &[&str]) -> Option<&'a str> {
         .filter(|word| flags.contains(&word.name))
         .map(|word| word.name)
         .last()
+}
+
+/// The value of a flag in `args`; of several the last, which counts in llama.cpp.
+///
+/// ```
+/// let args = ["--slot-save-path", "/a", "--mmap", "--slot-save-path=/b"].map(str::to_owned);
+/// assert_eq!(muster_proto::llamacpp::value_of(&args, "--slot-save-path"), Some("/b"));
+/// ```
+#[must_use]
+pub fn value_of<'a>(args: &'a [String], flag: &str) -> Option<&'a str> {
+    let found = words(args).filter(|word| word.name == flag);
+    found.filter_map(|word| word.value).last()
 }
 
 /// `args` without some flags and their values.

@@ -189,25 +189,29 @@ extern "C" void ms_memory_clear(ms_context * c) noexcept {
     }
 }
 
-extern "C" size_t ms_state_size(ms_context * c, int32_t seq) noexcept {
+static llama_state_seq_flags state_flags(int32_t whole) {
+    return whole != 0 ? 0 : LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+}
+
+extern "C" size_t ms_state_size(ms_context * c, int32_t seq, int32_t whole) noexcept {
     try {
-        return llama_state_seq_get_size_ext(c->ctx, seq, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        return llama_state_seq_get_size_ext(c->ctx, seq, state_flags(whole));
     } catch (...) {
         return 0;
     }
 }
 
-extern "C" size_t ms_state_save(ms_context * c, int32_t seq, uint8_t * out, size_t cap) noexcept {
+extern "C" size_t ms_state_save(ms_context * c, int32_t seq, int32_t whole, uint8_t * out, size_t cap) noexcept {
     try {
-        return llama_state_seq_get_data_ext(c->ctx, out, cap, seq, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        return llama_state_seq_get_data_ext(c->ctx, out, cap, seq, state_flags(whole));
     } catch (...) {
         return 0;
     }
 }
 
-extern "C" size_t ms_state_load(ms_context * c, int32_t seq, const uint8_t * data, size_t len) noexcept {
+extern "C" size_t ms_state_load(ms_context * c, int32_t seq, int32_t whole, const uint8_t * data, size_t len) noexcept {
     try {
-        return llama_state_seq_set_data_ext(c->ctx, data, len, seq, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        return llama_state_seq_set_data_ext(c->ctx, data, len, seq, state_flags(whole));
     } catch (...) {
         return 0;
     }

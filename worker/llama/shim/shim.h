@@ -83,10 +83,10 @@ void ms_seq_cp(ms_context * ctx, int32_t from, int32_t to) noexcept;
 int32_t ms_seq_pos_min(ms_context * ctx, int32_t seq) noexcept; // -1 = empty
 int32_t ms_seq_pos_max(ms_context * ctx, int32_t seq) noexcept; // -1 = empty
 void ms_memory_clear(ms_context * ctx) noexcept;
-// the partial state (SWA window, recurrent state) of a sequence
-size_t ms_state_size(ms_context * ctx, int32_t seq) noexcept;
-size_t ms_state_save(ms_context * ctx, int32_t seq, uint8_t * out, size_t cap) noexcept;
-size_t ms_state_load(ms_context * ctx, int32_t seq, const uint8_t * data, size_t len) noexcept; // 0 = failed
+// the whole state of a sequence, or only the part that can't be rolled back (SWA window, recurrent state)
+size_t ms_state_size(ms_context * ctx, int32_t seq, int32_t whole) noexcept;
+size_t ms_state_save(ms_context * ctx, int32_t seq, int32_t whole, uint8_t * out, size_t cap) noexcept;
+size_t ms_state_load(ms_context * ctx, int32_t seq, int32_t whole, const uint8_t * data, size_t len) noexcept; // 0 = failed
 // valid until the next decode; null if there is none
 const float * ms_logits(ms_context * ctx, int32_t index) noexcept;
 const float * ms_embedding_seq(ms_context * ctx, int32_t seq) noexcept;

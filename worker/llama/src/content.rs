@@ -58,6 +58,11 @@ impl Content {
         self.tokens.iter().copied().filter(|token| *token >= 0).collect()
     }
 
+    /// Whether it has images.
+    pub(crate) const fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// Whether a part of an image is at the end.
     pub(crate) fn ends_with_part(&self) -> bool {
         self.parts.last().is_some_and(|last| last.end() == self.len())

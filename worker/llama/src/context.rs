@@ -20,6 +20,24 @@ use crate::{
 /// A sequence id: 0 to `n_seq_max` − 1.
 pub(crate) type Seq = i32;
 
+/// How much of a sequence's state is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All cells and states.
+    Whole,
+    /// What can't be rolled back: windows, recurrent states.
+    Fixed,
+}
+
+impl Extent {
+    const fn whole(self) -> i32 {
+        match self {
+            Self::Whole => 1,
+            Self::Fixed => 0,
+        }
+    }
+}
+
 /// Parameters of a new context.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ContextParams {
@@ -367,20 +385,22 @@ impl Context {
         unsafe { ffi::ms_memory_clear(self.raw) }
     }
 
-    /// Copies the part of a sequence's state that can't be rolled back (window, recurrent state). `None` if there is no such part.
-    pub(crate) fn save_state(&mut self, seq: Seq) -> Option<Vec<u8>> {
+    /// Copies a sequence's state. `None` if there is none, or no memory for the copy.
+    pub(crate) fn save_state(&mut self, seq: Seq, extent: Extent) -> Option<Vec<u8>> {
         // SAFETY: the context lives; `seq` < n_seq_max.
-        let size = unsafe { ffi::ms_state_size(self.raw, seq) };
-        let mut data = vec![0; size];
+        let size = unsafe { ffi::ms_state_size(self.raw, seq, extent.whole()) };
+        let mut data = Vec::new();
+        data.try_reserve_exact(size).ok()?;
+        data.resize(size, 0);
         // SAFETY: `data` has `size` writable bytes.
-        let written = unsafe { ffi::ms_state_save(self.raw, seq, data.as_mut_ptr(), size) };
+        let written = unsafe { ffi::ms_state_save(self.raw, seq, extent.whole(), data.as_mut_ptr(), size) };
         (size > 0 && written == size).then_some(data)
     }
 
     /// Restores a state from [`Self::save_state`]. After false the sequence is in an unknown state and must be forgotten.
-    pub(crate) fn load_state(&mut self, seq: Seq, data: &[u8]) -> bool {
+    pub(crate) fn load_state(&mut self, seq: Seq, extent: Extent, data: &[u8]) -> bool {
         // SAFETY: `data` is readable for its length.
-        unsafe { ffi::ms_state_load(self.raw, seq, data.as_ptr(), data.len()) == data.len() }
+        unsafe { ffi::ms_state_load(self.raw, seq, extent.whole(), data.as_ptr(), data.len()) == data.len() }
     }
 
     /// The logits at the batch's token `index`. `None` if no output was requested there.

@@ -166,9 +166,21 @@ unsafe extern "C" {
     pub(crate) fn ms_seq_pos_min(ctx: *mut RawContext, seq: i32) -> i32;
     pub(crate) fn ms_seq_pos_max(ctx: *mut RawContext, seq: i32) -> i32;
     pub(crate) fn ms_memory_clear(ctx: *mut RawContext);
-    pub(crate) fn ms_state_size(ctx: *mut RawContext, seq: i32) -> usize;
-    pub(crate) fn ms_state_save(ctx: *mut RawContext, seq: i32, out: *mut u8, cap: usize) -> usize;
-    pub(crate) fn ms_state_load(ctx: *mut RawContext, seq: i32, data: *const u8, len: usize) -> usize;
+    pub(crate) fn ms_state_size(ctx: *mut RawContext, seq: i32, whole: i32) -> usize;
+    pub(crate) fn ms_state_save(
+        ctx: *mut RawContext,
+        seq: i32,
+        whole: i32,
+        out: *mut u8,
+        cap: usize,
+    ) -> usize;
+    pub(crate) fn ms_state_load(
+        ctx: *mut RawContext,
+        seq: i32,
+        whole: i32,
+        data: *const u8,
+        len: usize,
+    ) -> usize;
     pub(crate) fn ms_logits(ctx: *mut RawContext, index: i32) -> *const f32;
     pub(crate) fn ms_embedding_seq(ctx: *mut RawContext, seq: i32) -> *const f32;
     pub(crate) fn ms_embedding_token(ctx: *mut RawContext, index: i32) -> *const f32;

@@ -1,11 +1,18 @@
 //! Prepared work: what the loop gets. Everything in it was checked; nothing needs the wire any more.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_core::Error;
 use muster_proto::v1::{GenerateRequest, Sampling};
+use tokio::sync::oneshot;
 
-use crate::{chat::Chat, content::Content, control::Control, model::Token, outbox::Outbox, sampler::Sampler};
+use crate::{
+    chat::Chat, content::Content, control::Control, model::Token, outbox::Outbox, sampler::Sampler,
+    saved::Saved,
+};
 
 /// One request, ready to run.
 #[derive(Debug)]
@@ -82,6 +89,69 @@ pub(crate) enum EmbedOutput {
     Scores,
 }
 
+/// Something to do with the cache of a sequence once no request runs on it.
+#[derive(Debug)]
+pub(crate) struct SlotJob {
+    /// Number of the sequence.
+    pub(crate) slot: usize,
+    pub(crate) action: SlotAction,
+}
+
+/// An answer, and how long the loop took to make it.
+#[derive(Debug)]
+pub(crate) struct Timed<T> {
+    pub(crate) value: T,
+    pub(crate) took: Duration,
+}
+
+impl<T> Timed<T> {
+    /// A value that was begun at `started` and is done now.
+    pub(crate) fn since(started: Instant, value: T) -> Self {
+        let took = started.elapsed();
+        Self { value, took }
+    }
+}
+
+/// Where the answer to an order goes; whoever drops the other end takes the order back.
+pub(crate) type Reply<T> = oneshot::Sender<Result<Timed<T>, Error>>;
+
+/// What to do with a cache.
+#[derive(Debug)]
+pub(crate) enum SlotAction {
+    /// Copy it.
+    Save(Reply<Saved>),
+    /// Replace it.
+    Restore {
+        saved: Saved,
+        /// Whose it is then, as [`GenerateParams::tenant`].
+        tenant: Option<Arc<str>>,
+        answer: Reply<()>,
+    },
+    /// Forget it, and tell how many tokens that were.
+    Erase(Reply<usize>),
+}
+
+impl SlotAction {
+    /// Whether nobody waits for it any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Save(answer) => answer.is_closed(),
+            Self::Restore { answer, .. } => answer.is_closed(),
+            Self::Erase(answer) => answer.is_closed(),
+        }
+    }
+
+    /// Answers that it is not done.
+    pub(crate) fn refuse(self, error: Error) {
+        // Whoever does not listen any more need not know.
+        match self {
+            Self::Save(answer) => drop(answer.send(Err(error))),
+            Self::Restore { answer, .. } => drop(answer.send(Err(error))),
+            Self::Erase(answer) => drop(answer.send(Err(error))),
+        }
+    }
+}
+
 /// What the loop is told.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -93,6 +163,8 @@ pub(crate) enum Command {
     Start(Job),
     /// A request was refused while it was prepared.
     Refused { session: u64, handle: u64, error: Error },
+    /// The cache of a sequence is to be saved, restored or erased.
+    Slot(SlotJob),
     /// Credits or cancellations came while the loop slept.
     Wake,
     /// No more work will come; ends the loop.

@@ -24,8 +24,8 @@ use muster_proto::{
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, DeviceKind,
         EngineDescribeRequest, EngineDescription, EngineHttpCall, EngineHttpChunk, EngineLoadRequest,
-        LoadPhase, RuntimeInfo, SessionMessage, TokenizeCall, TokenizeResult, engine_client::EngineClient,
-        engine_load_event, session_message,
+        LoadPhase, RuntimeInfo, SessionMessage, SlotActionCall, SlotActionResult, TokenizeCall,
+        TokenizeResult, engine_client::EngineClient, engine_load_event, session_message,
     },
 };
 use tokio::{net::UnixDatagram, sync::mpsc, time::timeout};
@@ -287,6 +287,10 @@ impl EngineCalls for GrpcCalls {
 
     fn apply_template(&self, call: ApplyTemplateCall) -> Answer<ApplyTemplateResult> {
         call!(self, apply_template, call)
+    }
+
+    fn slot_action(&self, call: SlotActionCall) -> Answer<SlotActionResult> {
+        call!(self, slot_action, call)
     }
 
     fn describe(&self) -> Answer<EngineDescription> {

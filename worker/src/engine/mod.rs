@@ -28,7 +28,7 @@ use muster_core::{Error, InstanceId, ModelId, Runtime as Kind};
 use muster_proto::v1::{
     ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, Device, EngineDescription,
     EngineHttpCall, EngineHttpChunk, LoadProgress, ModelSettings, ProcessId, RuntimeInfo, SessionCommand,
-    SessionMessage, TokenizeCall, TokenizeResult,
+    SessionMessage, SlotActionCall, SlotActionResult, TokenizeCall, TokenizeResult,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -181,6 +181,8 @@ pub(crate) trait EngineCalls: Send + Sync {
         &self,
         call: ApplyTemplateCall,
     ) -> BoxFuture<'static, Result<ApplyTemplateResult, Error>>;
+    /// Saves, restores or erases what a sequence has cached.
+    fn slot_action(&self, call: SlotActionCall) -> BoxFuture<'static, Result<SlotActionResult, Error>>;
     /// The engine's description of itself, with its sequences.
     fn describe(&self) -> BoxFuture<'static, Result<EngineDescription, Error>>;
     /// Forwards an HTTP request to the engine.

@@ -9,7 +9,8 @@ use muster_proto::{
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DescribeCall, DetokenizeCall, DetokenizeResult, EmbedCall,
         EmbedResult, EngineDescription, EngineHttpCall, EngineHttpChunk, Event, GenerateCall, InstanceRef,
-        RerankCall, RerankResult, SessionCommand, Start, TokenizeCall, TokenizeResult,
+        RerankCall, RerankResult, SessionCommand, SlotActionCall, SlotActionResult, Start, TokenizeCall,
+        TokenizeResult,
         event::Kind,
         inference_server::{Inference, InferenceServer},
         start::Work,
@@ -214,6 +215,16 @@ impl Inference for Service {
             chunk.map_err(Error::into_status)
         });
         Ok(Response::new(Box::pin(chunks)))
+    }
+
+    async fn slot_action(
+        &self,
+        request: Request<SlotActionCall>,
+    ) -> Result<Response<SlotActionResult>, Status> {
+        let call = request.into_inner();
+        let visit = self.visit(call.instance.as_ref(), &call.model).await?;
+        let done = visit.calls().slot_action(call).await;
+        done.map(Response::new).map_err(Error::into_status)
     }
 
     async fn describe(&self, request: Request<DescribeCall>) -> Result<Response<EngineDescription>, Status> {

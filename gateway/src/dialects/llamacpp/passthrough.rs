@@ -12,7 +12,11 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use muster_proto::v1::LoraAdapter;
+use muster_core::Error;
+use muster_proto::{
+    llamacpp::SLOT_FILES,
+    v1::{LoraAdapter, SlotActionCall, SlotActionResult, SlotErase, slot_action_call::Action},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -47,7 +51,7 @@ pub(super) fn routes() -> Vec<Route> {
             .refuses("The model is not loaded.")
             .fails("501 where it is switched off; 503 where none is free."),
         Route::post("/slots/{id}", Access::Admin, slot)
-            .summary("Save, restore or erase a sequence's cache; only a llama-server with `--slot-save-path` can save and restore")
+            .summary("Save, restore or erase a sequence's cache; off unless the model's `llamacpp_args` say `--slot-save-path FOLDER`")
             .part::<u32>("id", "Number of the sequence, from 0.")
             .needs_query::<String>("action", "`save`, `restore` or `erase`.")
             .names_engine()
@@ -105,28 +109,57 @@ pub(super) async fn slots(
 /// Saves, restores or erases what a sequence has cached.
 pub(super) async fn slot(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     id: Result<Path<u32>, PathRejection>,
     Query(query): Query<SlotsQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
     let Path(id) = id.map_err(|_| object::invalid("id", "must be the number of a slot"))?;
-    let action = match query.action.as_deref() {
-        Some(action @ ("save" | "restore" | "erase")) => action.to_owned(),
+    let name = || -> Result<String, Error> {
+        let file = SlotBody::body(&request.body)?.filename;
+        Ok(file.ok_or_else(|| object::invalid("filename", "is required"))?.0)
+    };
+    let (word, action) = match query.action.as_deref() {
+        Some("save") => ("save", Action::Save(name()?)),
+        Some("restore") => ("restore", Action::Restore(name()?)),
+        Some("erase") => ("erase", Action::Erase(SlotErase {})),
         Some(_) | None => return Err(object::invalid("action", "must be save, restore or erase").into()),
     };
-    if action != "erase" {
-        let file = SlotBody::body(&request.body)?.filename;
-        file.ok_or_else(|| object::invalid("filename", "is required"))?;
-    }
     let mut engine = query.engine.engine(&app)?;
-    engine.switched_on("slots action", "--slot-save-path").await?;
-    engine
-        .forward(
-            Method::POST,
-            &format!("/slots/{id}?action={action}"),
-            request.body,
-        )
-        .await
+    engine.switched_on("slots action", SLOT_FILES).await?;
+    if engine.speaks_http() {
+        let path = format!("/slots/{id}?action={word}");
+        return engine.forward(Method::POST, &path, request.body).await;
+    }
+    let call = SlotActionCall {
+        id_slot: id,
+        action: Some(action.clone()),
+        fairness_key: caller.key,
+        private_prefixes: app.dispatcher.private_prefixes,
+        ..SlotActionCall::default()
+    };
+    let done = engine.slot_action(call).await?;
+    Ok(reply::value(StatusCode::OK, &slot_done(id, action, &done)))
+}
+
+/// llama.cpp's answer.
+fn slot_done(id: u32, action: Action, done: &SlotActionResult) -> Value {
+    let SlotActionResult {
+        tokens,
+        bytes,
+        elapsed_ms,
+    } = done;
+    match action {
+        Action::Save(filename) => json!({
+            "id_slot": id, "filename": filename, "n_saved": tokens, "n_written": bytes,
+            "timings": {"save_ms": elapsed_ms},
+        }),
+        Action::Restore(filename) => json!({
+            "id_slot": id, "filename": filename, "n_restored": tokens, "n_read": bytes,
+            "timings": {"restore_ms": elapsed_ms},
+        }),
+        Action::Erase(SlotErase {}) => json!({"id_slot": id, "n_erased": tokens}),
+    }
 }
 
 /// LoRA adapters.

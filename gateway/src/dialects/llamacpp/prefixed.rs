@@ -86,12 +86,13 @@ async fn slots(
 
 async fn slot(
     State(app): State<Arc<App>>,
+    caller: Extension<Caller>,
     id: Result<Path<u32>, PathRejection>,
     Query(mut query): Query<SlotsQuery>,
     request: ClientRequest,
 ) -> Result<Response, Refusal> {
     query.engine.model = or_recent(query.engine.model, &app);
-    passthrough::slot(State(app), id, Query(query), request).await
+    passthrough::slot(State(app), caller, id, Query(query), request).await
 }
 
 async fn tokenize(

@@ -151,12 +151,13 @@ impl Read<'_> for Content {
 
 /// A file's name that leads nowhere else (gateway/README.md, llama.cpp's routes).
 #[derive(Debug)]
-pub(super) struct BareName;
+pub(super) struct BareName(pub(super) String);
 
 impl Read<'_> for BareName {
     fn read(field: &Field<'_>) -> Result<Self, Error> {
-        if is_bare(&field.string()?) {
-            return Ok(Self);
+        let name = field.string()?;
+        if is_bare(&name) {
+            return Ok(Self(name.to_string()));
         }
         Err(field.wrong("must be the name of a file, without a folder"))
     }

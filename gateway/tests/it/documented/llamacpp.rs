@@ -124,7 +124,7 @@ async fn llama_cpps_answers_are_as_the_document_says() {
 
 #[tokio::test]
 async fn what_is_shown_of_an_engine_is_as_the_document_says() {
-    let (gateway, _controller, _worker) = start(&["--slots", "--props"]).await;
+    let (gateway, _controller, _worker) = start(&["--slots", "--props", "--slot-save-path", "/slots"]).await;
     let cases = [
         get("/health"),
         get("/health").at("/health?model=m"),
@@ -135,9 +135,8 @@ async fn what_is_shown_of_an_engine_is_as_the_document_says() {
         post("/props", json!({})).at("/props?model=m"),
         get("/slots").at("/slots?model=m"),
         get("/v1/slots").at("/v1/slots?model=m"),
-        post("/slots/{id}", json!({}))
-            .at("/slots/0?action=erase&model=m")
-            .is(501),
+        post("/slots/{id}", json!({})).at("/slots/0?action=erase&model=m"),
+        post("/slots/{id}", json!({"filename": "a"})).at("/slots/0?action=save&model=m"),
         post("/v1/slots/{id}", json!({}))
             .at("/v1/slots/0?action=eat")
             .is(400),

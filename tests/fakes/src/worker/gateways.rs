@@ -318,6 +318,24 @@ impl v1::inference_server::Inference for Service {
         let text = tokens.iter().map(|token| format!("<{token}>")).collect();
         Ok(Response::new(v1::DetokenizeResult { text }))
     }
+    /// Tells the sequence's number as tokens, and the action as a size: 1 saves, 2 restores, 0 erases.
+    async fn slot_action(
+        &self,
+        call: Request<v1::SlotActionCall>,
+    ) -> Result<Response<v1::SlotActionResult>, Status> {
+        use v1::slot_action_call::Action;
+        let call = call.into_inner();
+        let bytes = match call.action {
+            Some(Action::Save(_)) => 1,
+            Some(Action::Restore(_)) => 2,
+            Some(Action::Erase(_)) | None => 0,
+        };
+        Ok(Response::new(v1::SlotActionResult {
+            tokens: call.id_slot.into(),
+            bytes,
+            elapsed_ms: 0.5,
+        }))
+    }
     /// The words alone.
     async fn apply_template(
         &self,

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Instant};
 use muster_core::Code;
 
 use super::{Engine, checkpoints::Checkpoint};
-use crate::{context::DecodeError, plan::Part};
+use crate::{
+    context::{DecodeError, Extent},
+    plan::Part,
+};
 
 /// Number of decodes in a row that may fail before the batch's requests fail.
 const PATIENCE: u32 = 3;
@@ -144,7 +147,7 @@ impl Engine {
             if !wanted || len == 0 || self.checkpoints.has(seq, len) {
                 continue;
             }
-            if let Some(data) = self.context.save_state(seq) {
+            if let Some(data) = self.context.save_state(seq, Extent::Fixed) {
                 self.checkpoints.keep(Checkpoint {
                     seq,
                     len,

@@ -10,7 +10,7 @@
 
 use crate::{
     content::Content,
-    context::{Context, Seq},
+    context::{Context, Extent, Seq},
 };
 
 /// How far back a memory goes.
@@ -115,11 +115,24 @@ impl Held {
     /// Restores the state that was saved when `len` tokens were in memory. The cells outside the state must still be there: `len` ≤
     /// [`Self::len`].
     pub(super) fn restore(&mut self, context: &mut Context, content: &Content, len: usize, state: &[u8]) {
-        if len <= self.len && context.load_state(self.seq, state) {
+        if len <= self.len && context.load_state(self.seq, Extent::Fixed, state) {
             self.cut(context, content, len);
         } else {
             self.forget(context);
         }
+    }
+
+    /// Replaces what is held by the whole state that was saved of `content`. False if llama.cpp has no room for it or finds something else in
+    /// it; then nothing is held.
+    pub(super) fn take_in(&mut self, context: &mut Context, content: &Content, state: &[u8]) -> bool {
+        self.forget(context);
+        let loaded = context.load_state(self.seq, Extent::Whole, state);
+        if loaded && self.holds(context, content, content.len()) {
+            self.grown_to(content.len());
+            return true;
+        }
+        self.forget(context);
+        false
     }
 
     /// Whether the memory can be cut down to `len` tokens so that the next token would still see all that it should.

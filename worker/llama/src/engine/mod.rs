@@ -17,6 +17,7 @@
 //! It does not know sockets, gRPC or how requests are written; it builds wire events itself, since converting every token's event twice would cost
 //! more than making it.
 
+mod actions;
 mod admit;
 mod checkpoints;
 mod decode;
@@ -50,7 +51,7 @@ use crate::{
     pace::Pace,
     parse,
     plan::{Bounds, Part, Want, plan},
-    request::Command,
+    request::{Command, SlotJob},
     shared::{Shared, SlotView},
     waker::Waker,
 };
@@ -77,6 +78,8 @@ pub(crate) struct Engine {
     /// Choices beyond the first that have no sequence yet.
     waiting: VecDeque<WaitingChoice>,
     embeds: VecDeque<EmbedRun>,
+    /// What is to be done with sequences once they are idle.
+    orders: VecDeque<SlotJob>,
     /// Where parts of images are encoded; none without a projector.
     encoder: Option<Encoder>,
     outbox: Option<Outbox>,
@@ -168,6 +171,7 @@ impl Engine {
             requests: HashMap::new(),
             waiting: VecDeque::new(),
             embeds: VecDeque::new(),
+            orders: VecDeque::new(),
             encoder: parts.encoder,
             outbox: None,
             session: 0,
@@ -247,6 +251,7 @@ impl Engine {
             Command::Start(job) => self.start(job),
             Command::Refused { session, .. } if session != self.session => {}
             Command::Refused { handle, error, .. } => self.refuse(handle, error),
+            Command::Slot(job) => self.order(job),
             Command::Wake => {}
             Command::Stop => {
                 self.abandon_all();
@@ -260,6 +265,7 @@ impl Engine {
     fn tick(&mut self) -> bool {
         self.clock += 1;
         self.reap_cancelled();
+        self.act_on_slots();
         self.admit_waiting();
         // publish admissions before any token, so that the parse thread overtakes nothing of this tick
         self.publish();
@@ -281,6 +287,8 @@ impl Engine {
             if !self.embeds.is_empty() {
                 self.embed_some();
             }
+            // before the next request takes a sequence that just became idle
+            self.act_on_slots();
         }
         self.publish();
         self.flush();

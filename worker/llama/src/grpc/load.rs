@@ -12,11 +12,12 @@ use tokio::sync::mpsc;
 use super::{
     prepare::{self, Desk},
     settings,
+    slots::Slots,
     warm::{self, Warmed},
 };
 use crate::{
     alive,
-    context::{self, Context, ContextInfo},
+    context::{self, Context, ContextInfo, ContextParams},
     cores::Cores,
     engine::{self, EngineParts},
     ffi::NativeError,
@@ -26,6 +27,7 @@ use crate::{
     parse,
     request::Command,
     shared::Shared,
+    slot_files::{self, SlotFiles},
     waker::Waker,
 };
 
@@ -44,6 +46,7 @@ pub(super) struct Loaded {
     pub(super) shared: Arc<Shared>,
     pub(super) waker: Waker,
     pub(super) alive: alive::Beat,
+    pub(super) slots: Slots,
 }
 
 fn failed(error: NativeError) -> Error {
@@ -120,7 +123,7 @@ pub(super) fn load(
     serve(
         request,
         (model, projector),
-        context,
+        (context, &params),
         &wanted,
         &limits,
         warmed,
@@ -167,7 +170,7 @@ fn check_plan(wanted: &settings::Wanted, places: &Places) -> Result<(), Error> {
 fn serve(
     request: &EngineLoadRequest,
     (model, projector): (Arc<Model>, Option<Arc<Projector>>),
-    mut context: Context,
+    (mut context, params): (Context, &ContextParams),
     wanted: &settings::Wanted,
     limits: &Limits,
     warmed: Warmed,
@@ -180,6 +183,7 @@ fn serve(
         memory,
         ..describe(request, (&model, projector.as_deref()), &context, wanted, limits)
     };
+    let slots = Slots::new(slot_files(&model, wanted, limits, params, info), limits.role);
     let set_aside = set_aside(wanted, info);
     let (commands, rx) = mpsc::channel(COMMANDS);
     let waker = Waker::new(Arc::clone(&shared), commands.clone());
@@ -214,7 +218,28 @@ fn serve(
         shared,
         waker,
         alive,
+        slots,
     })
+}
+
+/// Where sequences are saved; none if no folder is configured.
+fn slot_files(
+    model: &Model,
+    wanted: &settings::Wanted,
+    limits: &Limits,
+    params: &ContextParams,
+    info: &ContextInfo,
+) -> Option<SlotFiles> {
+    let folder = wanted.slot_files.clone()?;
+    let path = Path::new(&wanted.settings.checkpoint);
+    let known = model.info();
+    match slot_files::fingerprint(path, &known.llama_cpp, params, info) {
+        Ok(fingerprint) => Some(SlotFiles::new(folder, fingerprint, limits.context, known.n_vocab)),
+        Err(error) => {
+            tracing::warn!(%error, "no sequences are saved: the model's file cannot be read again");
+            None
+        }
+    }
 }
 
 /// What llama.cpp took of each device. It is only told: a load does not fail by it.

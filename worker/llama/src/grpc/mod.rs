@@ -8,6 +8,7 @@ mod prepare;
 mod service;
 mod session;
 mod settings;
+mod slots;
 mod warm;
 
 pub(crate) use service::EngineService;

@@ -13,8 +13,9 @@ use muster_proto::{
     StatusExt as _,
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, DetokenizeCall, DetokenizeResult, EngineDescribeRequest,
-        EngineDescription, EngineLoadEvent, EngineLoadRequest, SessionCommand, SessionMessage, TokenizeCall,
-        TokenizeResult, engine_load_event, engine_server::Engine,
+        EngineDescription, EngineLoadEvent, EngineLoadRequest, SessionCommand, SessionMessage,
+        SlotActionCall, SlotActionResult, TokenizeCall, TokenizeResult, engine_load_event,
+        engine_server::Engine,
     },
 };
 use prost::Message;
@@ -25,7 +26,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     convert::{self, native},
     load::{self, Loaded},
-    session,
+    session, slots,
 };
 use crate::{
     chat::Chat,
@@ -252,6 +253,15 @@ impl Engine for EngineService {
             drop(place);
         });
         Ok(Response::new(ReceiverStream::new(rx)))
+    }
+
+    async fn slot_action(
+        &self,
+        request: Request<SlotActionCall>,
+    ) -> Result<Response<SlotActionResult>, Status> {
+        let loaded = self.loaded()?;
+        let done = slots::act(&loaded, request.into_inner()).await;
+        done.map(Response::new).map_err(Error::into_status)
     }
 
     async fn describe(

@@ -1,11 +1,11 @@
 //! Model settings: llama.cpp's own flags folded in, defaults filled, what this engine can't do refused by name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    llamacpp::{LoadMode, Takes, default, last_of, splits_cache},
+    llamacpp::{LoadMode, SLOT_FILES, Takes, default, last_of, splits_cache, value_of},
     settings,
     v1::{ModelSettings, ModelType},
 };
@@ -21,6 +21,8 @@ pub(super) struct Wanted {
     /// Threads were left to us.
     pub(super) choose_threads: bool,
     pub(super) mode: LoadMode,
+    /// The folder in which sequences are saved.
+    pub(super) slot_files: Option<PathBuf>,
 }
 
 /// Cores this process may use at a time: its affinity and its cgroup's quota are respected.
@@ -46,6 +48,7 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
         return Err(bad("this engine has no such `--load-mode`"));
     }
     settings.args = args;
+    let slot_files = slot_files(&settings.args)?;
     if !settings.draft.is_empty() {
         return Err(unsupported("draft", "this engine does no speculative decoding"));
     }
@@ -82,7 +85,19 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
         role,
         choose_threads,
         mode: mode.unwrap_or_default(),
+        slot_files,
     })
+}
+
+/// The folder in which sequences are saved, which must be there.
+fn slot_files(args: &[String]) -> Result<Option<PathBuf>, Error> {
+    let Some(folder) = value_of(args, SLOT_FILES) else {
+        return Ok(None);
+    };
+    if !Path::new(folder).is_dir() {
+        return Err(bad(format!("`{SLOT_FILES}`: there is no folder `{folder}`")));
+    }
+    Ok(Some(folder.into()))
 }
 
 /// A model is loaded for what it was made for: without the right head llama.cpp computes something meaningless, or aborts. A file that is not
@@ -157,6 +172,8 @@ fn fold<'a>(
         "-kvu" | "--kv-unified" | "-no-kvu" | "--no-kv-unified" => {}
         // what our gateway reads (seed 004, `/slots` and `POST /props`)
         "--slots" | "--props" | "--metrics" => {}
+        // [`slot_files`] reads it
+        SLOT_FILES => drop(text()?),
         _ => {
             return Err(bad(format!("`{flag}` is not a flag this engine can honour")));
         }

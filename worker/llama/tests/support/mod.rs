@@ -212,6 +212,8 @@ pub(crate) struct Session {
     commands: mpsc::Sender<SessionCommand>,
     waiters: Waiters,
     next: u64,
+    /// Whose requests these are; empty = those of all who share what is cached.
+    pub(crate) owner: String,
     pub(crate) ticks: Arc<Mutex<Vec<usize>>>,
     pub(crate) alives: Arc<Mutex<u64>>,
     /// What the last sign of life said of the longest work.
@@ -243,6 +245,7 @@ impl Session {
             commands,
             waiters: Arc::clone(&waiters),
             next: 1,
+            owner: String::new(),
             ticks: Arc::clone(&ticks),
             alives: Arc::clone(&alives),
             busy: Arc::clone(&busy),
@@ -302,6 +305,8 @@ impl Session {
             handle,
             credit,
             work: Some(work),
+            fairness_key: self.owner.clone(),
+            private_prefixes: !self.owner.is_empty(),
             ..Default::default()
         };
         self.send(session_command::Kind::Start(start)).await;

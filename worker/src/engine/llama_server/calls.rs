@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{
     FutureExt as _, StreamExt as _, TryStreamExt as _,
-    future::BoxFuture,
+    future::{BoxFuture, ready},
     stream::{self, BoxStream},
 };
 use muster_core::{Code, Error, runtime::Family};
@@ -15,7 +15,7 @@ use muster_proto::{
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
         EngineDescription, EngineHttpCall, EngineHttpChunk, ModelSettings, ModelType, SequencePhase,
-        SequenceState, TokenizeCall, TokenizeResult,
+        SequenceState, SlotActionCall, SlotActionResult, TokenizeCall, TokenizeResult,
     },
 };
 use reqwest::{Method, Response, header::CONTENT_TYPE};
@@ -87,6 +87,11 @@ impl EngineCalls for Calls {
             Ok(ApplyTemplateResult { prompt })
         }
         .boxed()
+    }
+
+    fn slot_action(&self, _: SlotActionCall) -> Answer<SlotActionResult> {
+        let error = Code::UnsupportedByRuntime.error("a llama-server does this over its own HTTP");
+        ready(Err(error)).boxed()
     }
 
     fn describe(&self) -> Answer<EngineDescription> {

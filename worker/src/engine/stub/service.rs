@@ -16,8 +16,9 @@ use muster_proto::{
     v1::{
         ApplyTemplateCall, ApplyTemplateResult, Capabilities, DetokenizeCall, DetokenizeResult,
         EngineDescribeRequest, EngineDescription, EngineLoadEvent, EngineLoadRequest, LoadPhase,
-        LoadProgress, ModelSettings, ModelType, SessionCommand, SessionMessage, TokenizeCall, TokenizeResult,
-        engine_load_event, engine_server::Engine as EngineService,
+        LoadProgress, ModelSettings, ModelType, SessionCommand, SessionMessage, SlotActionCall,
+        SlotActionResult, TokenizeCall, TokenizeResult, engine_load_event,
+        engine_server::Engine as EngineService,
     },
 };
 use tokio::sync::mpsc;
@@ -229,6 +230,11 @@ impl EngineService for Stub {
         Ok(Response::new(DetokenizeResult {
             text: text::detokenize(&request.into_inner().tokens),
         }))
+    }
+
+    async fn slot_action(&self, _: Request<SlotActionCall>) -> Answer<SlotActionResult> {
+        let error = Code::UnsupportedByRuntime.error("this engine saves no sequences");
+        Err(error.into_status())
     }
 
     async fn apply_template(&self, request: Request<ApplyTemplateCall>) -> Answer<ApplyTemplateResult> {
