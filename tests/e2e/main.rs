@@ -35,6 +35,7 @@ mod kills;
 mod lemonade;
 mod llamacpp;
 mod llamacpp_clients;
+mod lora;
 mod memory;
 mod minilm;
 mod ollama;

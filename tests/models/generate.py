@@ -20,12 +20,16 @@ import gpt_oss
 import granite
 import lfm2
 import llama
+import lora
 import mamba
 import vision
 
 MODELS = {
     "tiny-chat.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat/3"),
     "tiny-chat-b.gguf": lambda path: llama.write(path, llama.TINY, seed="tiny-chat-b"),
+    "tiny-lora.gguf": lambda path: lora.write(path, "tiny-lora"),
+    "tiny-lora-b.gguf": lambda path: lora.write(path, "tiny-lora-b"),
+    "tiny-lora-gemma.gguf": lambda path: lora.write(path, "tiny-lora-gemma", "gemma3"),
     "tiny-infill.gguf": lambda path: llama.write(path, llama.INFILL, seed="tiny-infill"),
     "tiny-swa.gguf": lambda path: gemma.write(path, seed="tiny-swa"),
     "tiny-mamba.gguf": lambda path: mamba.write(path, seed="tiny-mamba"),

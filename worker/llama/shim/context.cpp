@@ -189,6 +189,34 @@ extern "C" void ms_memory_clear(ms_context * c) noexcept {
     }
 }
 
+extern "C" int ms_adapter_load(const ms_model * model, const char * path, ms_adapter ** out, char * error) noexcept {
+    return ms_guard(error, MS_FAILED, [&]() -> int {
+        auto * adapter = llama_adapter_lora_init(model->model, path);
+        if (adapter == nullptr) {
+            ms_copy_error(error, "llama.cpp could not load the adapter: it is none, or one of another model");
+            return MS_INVALID;
+        }
+        if (llama_adapter_get_alora_n_invocation_tokens(adapter) > 0) {
+            ms_copy_error(error, "the adapter waits for certain tokens (aLoRA), which this engine does not do");
+            return MS_INVALID;
+        }
+        *out = reinterpret_cast<ms_adapter *>(adapter);
+        return MS_OK;
+    });
+}
+
+extern "C" int ms_adapters_apply(ms_context * c, ms_adapter * const * adapters, const float * scales, size_t n, char * error) noexcept {
+    return ms_guard(error, MS_FAILED, [&]() -> int {
+        std::vector<llama_adapter_lora *> all;
+        for (size_t i = 0; i < n; i++) {
+            all.push_back(reinterpret_cast<llama_adapter_lora *>(adapters[i]));
+        }
+        std::vector<float> by(scales, scales + n);
+        llama_set_adapters_lora(c->ctx, all.data(), n, by.data());
+        return MS_OK;
+    });
+}
+
 static llama_state_seq_flags state_flags(int32_t whole) {
     return whole != 0 ? 0 : LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 }

@@ -28,6 +28,7 @@ typedef struct ms_context ms_context; // KV cache and compute buffers
 typedef struct ms_sampler ms_sampler; // one request's sampler chain and grammar
 typedef struct ms_chat    ms_chat;    // a rendered chat and how to read the answer
 typedef struct ms_parser  ms_parser;  // the answer read so far
+typedef struct ms_adapter ms_adapter; // a LoRA adapter
 typedef struct ms_media   ms_media;   // a projector: turns images into embeddings
 typedef struct ms_chunk   ms_chunk;   // a part of an image, as large as one graph takes, ready to be encoded
 
@@ -83,6 +84,10 @@ void ms_seq_cp(ms_context * ctx, int32_t from, int32_t to) noexcept;
 int32_t ms_seq_pos_min(ms_context * ctx, int32_t seq) noexcept; // -1 = empty
 int32_t ms_seq_pos_max(ms_context * ctx, int32_t seq) noexcept; // -1 = empty
 void ms_memory_clear(ms_context * ctx) noexcept;
+// a LoRA adapter of a model, which frees it
+int ms_adapter_load(const ms_model * model, const char * path, ms_adapter ** out, char * error) noexcept;
+// applies so much of each adapter from now on
+int ms_adapters_apply(ms_context * ctx, ms_adapter * const * adapters, const float * scales, size_t n, char * error) noexcept;
 // the whole state of a sequence, or only the part that can't be rolled back (SWA window, recurrent state)
 size_t ms_state_size(ms_context * ctx, int32_t seq, int32_t whole) noexcept;
 size_t ms_state_save(ms_context * ctx, int32_t seq, int32_t whole, uint8_t * out, size_t cap) noexcept;

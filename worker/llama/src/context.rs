@@ -10,6 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    adapters::{Adapter, Scales},
     control::Control,
     devices::Taken,
     ffi::{self, ErrorText, NativeError, POSITIONS, RawContext, append},
@@ -167,6 +168,9 @@ pub(crate) struct Context {
     raw: *mut RawContext,
     info: ContextInfo,
     model: Arc<Model>,
+    /// All that are loaded, and how much of each is applied.
+    adapters: Vec<Adapter>,
+    applied: Scales,
     /// The requests of the running decode. Not a `Box`, because llama.cpp has the pointer too.
     stop: *mut Vec<Arc<Control>>,
 }
@@ -228,6 +232,8 @@ impl Context {
                     raw,
                     info,
                     model,
+                    adapters: Vec::new(),
+                    applied: Scales::from(Vec::new()),
                     stop,
                 })
             }
@@ -262,6 +268,46 @@ impl Context {
     pub(crate) fn set_threads(&mut self, threads: i32, threads_batch: i32) {
         // SAFETY: the context lives and is ours.
         unsafe { ffi::ms_set_threads(self.raw, threads, threads_batch) }
+    }
+
+    /// Takes adapters of the context's model and applies them.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub(crate) fn take_adapters(
+        &mut self,
+        adapters: Vec<Adapter>,
+        scales: &Scales,
+    ) -> Result<(), NativeError> {
+        self.adapters = adapters;
+        self.apply(scales)
+    }
+
+    /// Applies so much of each adapter in all decodes from now on.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub(crate) fn apply(&mut self, scales: &Scales) -> Result<(), NativeError> {
+        if *scales == self.applied {
+            return Ok(());
+        }
+        let raw: Vec<_> = self.adapters.iter().map(Adapter::raw).collect();
+        debug_assert_eq!(raw.len(), scales.as_slice().len(), "one scale for each adapter");
+        let n = raw.len().min(scales.as_slice().len());
+        let mut error = ErrorText::new();
+        // SAFETY: both arrays have `n` elements; the adapters live as long as `self`, and are of its model.
+        let code = unsafe {
+            ffi::ms_adapters_apply(
+                self.raw,
+                raw.as_ptr(),
+                scales.as_slice().as_ptr(),
+                n,
+                error.as_mut_ptr(),
+            )
+        };
+        error.check(code)?;
+        self.applied.clone_from(scales);
+        Ok(())
     }
 
     /// Names the requests of the next decode, which stops as soon as all of them are cancelled. Without requests it runs to its end.

@@ -1,6 +1,6 @@
 //! The C interface of the shim (`shim/shim.h`), declared by hand, and how errors and bytes cross it.
 //!
-//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::sampler`], [`crate::chat`], [`crate::media`], [`crate::devices`] and [`crate::cores`] use this module; nothing in it is safe to call alone.
+//! Architecture invariant: only [`crate::model`], [`crate::context`], [`crate::adapters`], [`crate::sampler`], [`crate::chat`], [`crate::media`], [`crate::devices`] and [`crate::cores`] use this module; nothing in it is safe to call alone.
 #![expect(unsafe_code, reason = "the boundary to C++")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -22,7 +22,7 @@ macro_rules! opaque {
     )*};
 }
 opaque!(
-    RawModel, RawContext, RawSampler, RawChat, RawParser, RawMedia, RawChunk
+    RawModel, RawContext, RawSampler, RawChat, RawParser, RawMedia, RawChunk, RawAdapter
 );
 
 pub(crate) type Sink = extern "C" fn(*mut c_void, *const u8, usize);
@@ -166,6 +166,19 @@ unsafe extern "C" {
     pub(crate) fn ms_seq_pos_min(ctx: *mut RawContext, seq: i32) -> i32;
     pub(crate) fn ms_seq_pos_max(ctx: *mut RawContext, seq: i32) -> i32;
     pub(crate) fn ms_memory_clear(ctx: *mut RawContext);
+    pub(crate) fn ms_adapter_load(
+        model: *const RawModel,
+        path: *const c_char,
+        out: *mut *mut RawAdapter,
+        error: *mut c_char,
+    ) -> c_int;
+    pub(crate) fn ms_adapters_apply(
+        ctx: *mut RawContext,
+        adapters: *const *mut RawAdapter,
+        scales: *const f32,
+        n: usize,
+        error: *mut c_char,
+    ) -> c_int;
     pub(crate) fn ms_state_size(ctx: *mut RawContext, seq: i32, whole: i32) -> usize;
     pub(crate) fn ms_state_save(
         ctx: *mut RawContext,

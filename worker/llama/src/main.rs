@@ -9,6 +9,7 @@
 //! One process holds at most one model; its end is how memory is given back. All FFI is behind [`model`], [`context`], [`sampler`] and [`chat`].
 //! Architecture invariant: nothing here knows other models, devices of the fleet, HTTP, or which worker is its parent.
 
+mod adapters;
 mod alive;
 mod budget;
 mod busy;

@@ -10,8 +10,8 @@ use muster_proto::v1::{GenerateRequest, Sampling};
 use tokio::sync::oneshot;
 
 use crate::{
-    chat::Chat, content::Content, control::Control, model::Token, outbox::Outbox, sampler::Sampler,
-    saved::Saved,
+    adapters::Scales, chat::Chat, content::Content, control::Control, model::Token, outbox::Outbox,
+    sampler::Sampler, saved::Saved,
 };
 
 /// One request, ready to run.
@@ -64,6 +64,8 @@ pub(crate) struct GenerateParams {
     pub(crate) id_slot: Option<usize>,
     /// With whom what is cached may be shared: with requests that have the same here.
     pub(crate) tenant: Option<Arc<str>>,
+    /// How much of each adapter is applied.
+    pub(crate) scales: Scales,
     pub(crate) max_predict_ms: Option<u32>,
     /// Tokens gathered per event, at least 1.
     pub(crate) interval: u32,

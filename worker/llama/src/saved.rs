@@ -1,7 +1,7 @@
 //! The form of a file that holds a sequence: its tokens and llama.cpp's state of them.
 //!
 //! ```text
-//!   magic 8 │ version 4 │ fingerprint 32 │ tokens 8 │ state 8 │ tokens, 4 bytes each │ state │ SHA-256 of all before it 32
+//!   magic 8 │ version 4 │ fingerprint 32 │ scales 8 │ tokens 8 │ state 8 │ scales and tokens, 4 bytes each │ state │ SHA-256 of all before it 32
 //! ```
 //!
 //! llama.cpp believes what it reads, so nothing reaches it that was not written whole by an engine with the same model and the same caches.
@@ -15,7 +15,9 @@ use crate::model::Token;
 
 const MAGIC: [u8; 8] = *b"MUSTSLOT";
 const VERSION: u32 = 1;
-const HEAD: usize = 8 + 4 + 32 + 8 + 8;
+const HEAD: usize = 8 + 4 + 32 + 8 + 8 + 8;
+/// Bytes of a scale and of a token.
+const WORD: usize = 4;
 const SUM: usize = 32;
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
@@ -24,9 +26,19 @@ const PIECE: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint(pub(crate) [u8; 32]);
 
+/// What a sequence of a model can have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) tokens: usize,
+    /// Exactly so many.
+    pub(crate) adapters: usize,
+}
+
 /// A sequence as it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Saved {
+    /// How much of each adapter was applied.
+    pub(crate) scales: Vec<f32>,
     pub(crate) tokens: Vec<Token>,
     /// llama.cpp's whole state; empty if there are no tokens.
     pub(crate) state: Vec<u8>,
@@ -54,7 +66,7 @@ pub(crate) enum Refused {
 impl Saved {
     /// Size of the file in bytes.
     pub(crate) const fn file_len(&self) -> u64 {
-        (HEAD + self.tokens.len() * size_of::<Token>() + self.state.len() + SUM) as u64
+        (HEAD + (self.scales.len() + self.tokens.len()) * WORD + self.state.len() + SUM) as u64
     }
 
     /// Writes the file.
@@ -70,8 +82,11 @@ impl Saved {
         put(&MAGIC)?;
         put(&VERSION.to_le_bytes())?;
         put(&fingerprint.0)?;
+        put(&(self.scales.len() as u64).to_le_bytes())?;
         put(&(self.tokens.len() as u64).to_le_bytes())?;
         put(&(self.state.len() as u64).to_le_bytes())?;
+        let scales: Vec<u8> = self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        put(&scales)?;
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         put(&tokens)?;
         for piece in self.state.chunks(PIECE) {
@@ -80,7 +95,7 @@ impl Saved {
         out.write_all(&sum.finalize())
     }
 
-    /// Reads a file of `len` bytes, which must have this fingerprint and at most `most` tokens.
+    /// Reads a file of `len` bytes, which must have this fingerprint and no more than `most`.
     ///
     /// # Errors
     /// See [`Refused`]. Nothing is held of a file whose head is wrong.
@@ -88,14 +103,14 @@ impl Saved {
         mut file: impl Read,
         len: u64,
         fingerprint: Fingerprint,
-        most: usize,
+        most: Most,
     ) -> Result<Self, Refused> {
         let mut sum = Sha256::new();
         let mut head = [0; HEAD];
         fill(&mut file, &mut head)?;
         sum.update(head);
         let (tokens, state) = check_head(&head, len, fingerprint, most)?;
-        let mut bytes = room(tokens * size_of::<Token>())?;
+        let mut bytes = room((most.adapters + tokens) * WORD)?;
         fill(&mut file, &mut bytes)?;
         sum.update(&bytes);
         let mut kept = room(state)?;
@@ -109,7 +124,9 @@ impl Saved {
             return Err(Refused::Damaged);
         }
         let (words, _) = bytes.as_chunks();
+        let (scales, words) = words.split_at(most.adapters);
         Ok(Self {
+            scales: scales.iter().map(|word| f32::from_le_bytes(*word)).collect(),
             tokens: words.iter().map(|word| Token::from_le_bytes(*word)).collect(),
             state: kept,
         })
@@ -121,7 +138,7 @@ fn check_head(
     head: &[u8; HEAD],
     len: u64,
     fingerprint: Fingerprint,
-    most: usize,
+    most: Most,
 ) -> Result<(usize, usize), Refused> {
     let (magic, rest) = head.split_at(8);
     let (version, rest) = rest.split_at(4);
@@ -141,15 +158,15 @@ fn check_head(
             .rev()
             .fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte))
     };
-    let (tokens, state) = (number(&rest[..8]), number(&rest[8..]));
-    let fixed = (HEAD + SUM) as u64;
-    let whole = tokens.checked_mul(size_of::<Token>() as u64);
+    let (scales, tokens, state) = (number(&rest[..8]), number(&rest[8..16]), number(&rest[16..]));
+    let fixed = (HEAD + SUM + most.adapters * WORD) as u64;
+    let whole = tokens.checked_mul(WORD as u64);
     let whole = whole.and_then(|bytes| bytes.checked_add(state)?.checked_add(fixed));
-    if whole != Some(len) || (tokens == 0) != (state == 0) {
+    if scales != most.adapters as u64 || whole != Some(len) || (tokens == 0) != (state == 0) {
         return Err(Refused::Damaged);
     }
     match (usize::try_from(tokens), usize::try_from(state)) {
-        (Ok(tokens), Ok(state)) if tokens <= most => Ok((tokens, state)),
+        (Ok(tokens), Ok(state)) if tokens <= most.tokens => Ok((tokens, state)),
         _ => Err(Refused::Long(tokens)),
     }
 }
@@ -177,6 +194,10 @@ mod tests {
     use super::*;
 
     const OURS: Fingerprint = Fingerprint([7; 32]);
+    const MOST: Most = Most {
+        tokens: 100,
+        adapters: 2,
+    };
 
     fn file(saved: &Saved) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -185,13 +206,16 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<Saved, Refused> {
-        Saved::read(bytes, bytes.len() as u64, OURS, 100)
+        Saved::read(bytes, bytes.len() as u64, OURS, MOST)
     }
 
     fn saved() -> impl Strategy<Value = Saved> {
         let tokens = prop::collection::vec(any::<Token>(), 1..50);
-        (tokens, prop::collection::vec(any::<u8>(), 1..300))
-            .prop_map(|(tokens, state)| Saved { tokens, state })
+        (tokens, prop::collection::vec(any::<u8>(), 1..300)).prop_map(|(tokens, state)| Saved {
+            scales: vec![1.0, 0.5],
+            tokens,
+            state,
+        })
     }
 
     proptest! {
@@ -209,7 +233,7 @@ mod tests {
             let part = &bytes[..cut.index(bytes.len())];
             prop_assert!(read(part).is_err());
             // As if it were cut while it is read.
-            prop_assert!(Saved::read(part, whole, OURS, 100).is_err());
+            prop_assert!(Saved::read(part, whole, OURS, MOST).is_err());
             bytes.extend(vec![0; more]);
             prop_assert!(read(&bytes).is_err());
         }
@@ -231,6 +255,7 @@ mod tests {
     #[test]
     fn an_empty_sequence_is_a_file_too() {
         let empty = Saved {
+            scales: vec![0.0; 2],
             tokens: vec![],
             state: vec![],
         };
@@ -240,10 +265,11 @@ mod tests {
     #[test]
     fn another_model_and_too_many_tokens_are_told_apart() {
         let bytes = file(&Saved {
+            scales: vec![0.0; 2],
             tokens: vec![1; 101],
             state: vec![1],
         });
-        let other = Saved::read(&*bytes, bytes.len() as u64, Fingerprint([8; 32]), 200);
+        let other = Saved::read(&*bytes, bytes.len() as u64, Fingerprint([8; 32]), MOST);
         assert!(matches!(other, Err(Refused::Fingerprint)));
         assert!(matches!(read(&bytes), Err(Refused::Long(101))));
         assert!(matches!(read(b"GGUF"), Err(Refused::Damaged)));
@@ -254,10 +280,11 @@ mod tests {
     #[test]
     fn a_head_is_not_believed() {
         let mut bytes = file(&Saved {
+            scales: vec![0.0; 2],
             tokens: vec![1],
             state: vec![1],
         });
-        bytes[52..60].copy_from_slice(&u64::MAX.to_le_bytes());
+        bytes[60..68].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(matches!(read(&bytes), Err(Refused::Damaged)));
     }
 }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{busy::Busy, totals::Totals};
+use crate::{adapters::Scales, busy::Busy, totals::Totals};
 use muster_proto::v1::{Alive, GenerateRequest, SequencePhase, SequenceState};
 
 /// Gauges of one sequence.
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     to_give_back: AtomicU8,
     busy: Busy,
     totals: Totals,
+    /// How much of each adapter is applied for requests that do not say.
+    scales: Scales,
     slots: Vec<SlotGauge>,
     /// Who asked what, by handle; it lives as long as its request does. Locked once per request and for a description, never by the loop.
     asked: Mutex<HashMap<u64, Asked>>,
@@ -62,7 +64,7 @@ fn narrow(value: usize) -> u32 {
 }
 
 impl Shared {
-    pub(crate) fn new(sequences: usize, cells: u32) -> Self {
+    pub(crate) fn new(sequences: usize, cells: u32, scales: Scales) -> Self {
         Self {
             started: Instant::now(),
             iterations: AtomicU64::new(0),
@@ -75,9 +77,15 @@ impl Shared {
             to_give_back: AtomicU8::new(0),
             busy: Busy::default(),
             totals: Totals::default(),
+            scales,
             slots: (0..sequences).map(|_| SlotGauge::default()).collect(),
             asked: Mutex::default(),
         }
+    }
+
+    /// How much of each adapter is applied for requests that do not say.
+    pub(crate) const fn scales(&self) -> &Scales {
+        &self.scales
     }
 
     pub(crate) fn begin_iteration(&self) {
@@ -222,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_is_told_as_long_as_the_request_lives() {
-        let shared = Shared::new(1, 64);
+        let shared = Shared::new(1, 64, Vec::new().into());
         let request = Arc::new(GenerateRequest {
             max_tokens: Some(7),
             ..GenerateRequest::default()

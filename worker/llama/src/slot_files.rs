@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     context::{ContextInfo, ContextParams},
     model::Token,
-    saved::{Fingerprint, Refused, Saved},
+    saved::{Fingerprint, Most, Refused, Saved},
 };
 
 /// Where sequences of one model are saved.
@@ -24,8 +24,8 @@ use crate::{
 pub(crate) struct SlotFiles {
     folder: PathBuf,
     fingerprint: Fingerprint,
-    /// Most tokens of a sequence.
-    context: usize,
+    /// What a sequence of this model can have.
+    most: Most,
     /// Tokens of the vocabulary.
     vocabulary: usize,
     /// Numbers the files that are being written.
@@ -36,13 +36,13 @@ impl SlotFiles {
     pub(crate) const fn new(
         folder: PathBuf,
         fingerprint: Fingerprint,
-        context: usize,
+        most: Most,
         vocabulary: usize,
     ) -> Self {
         Self {
             folder,
             fingerprint,
-            context,
+            most,
             vocabulary,
             written: AtomicU64::new(0),
         }
@@ -111,7 +111,7 @@ impl SlotFiles {
         if !about.is_file() {
             return Err(refused(&"it is no file"));
         }
-        let saved = Saved::read(file, about.len(), self.fingerprint, self.context).map_err(|why| {
+        let saved = Saved::read(file, about.len(), self.fingerprint, self.most).map_err(|why| {
             if let Refused::Io(error) = &why {
                 tracing::warn!(name, %error, "a saved sequence cannot be read");
             }
@@ -150,12 +150,12 @@ const HEAD: u64 = 64 << 10;
 const SAMPLE: u64 = 4 << 10;
 const SAMPLES: u64 = 64;
 
-/// The fingerprint of a model with a context of these parameters.
+/// The fingerprint of a model and its adapters, all files in order, with a context of these parameters.
 ///
 /// # Errors
-/// A file of the model cannot be read.
+/// A file cannot be read.
 pub(crate) fn fingerprint(
-    model: &Path,
+    files: &[PathBuf],
     llama_cpp: &str,
     params: &ContextParams,
     info: &ContextInfo,
@@ -175,7 +175,7 @@ pub(crate) fn fingerprint(
     let streams = if info.is_split() { info.n_seq_max } else { 1 };
     let mut sum = Sha256::new();
     sum.update(serde_json::to_vec(&(llama_cpp, &params, streams))?);
-    for path in muster_gguf::parts(model) {
+    for path in files {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();
         sum.update(len.to_le_bytes());
@@ -202,11 +202,16 @@ mod tests {
     use super::*;
 
     fn files(folder: &Path) -> SlotFiles {
-        SlotFiles::new(folder.to_owned(), Fingerprint([1; 32]), 10, 100)
+        let most = Most {
+            tokens: 10,
+            adapters: 0,
+        };
+        SlotFiles::new(folder.to_owned(), Fingerprint([1; 32]), most, 100)
     }
 
     fn saved(tokens: &[Token]) -> Saved {
         Saved {
+            scales: vec![],
             tokens: tokens.to_vec(),
             state: vec![9; 5],
         }

@@ -255,6 +255,26 @@ async fn what_one_tenant_restored_serves_no_other() {
     }
 }
 
+/// Regression: sequences of further answers to one prompt (`n`) stayed whoever's had used them before, or everybody's.
+#[tokio::test]
+async fn several_answers_to_one_tenant_serve_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engine = Engine::with(of("tiny-chat.gguf", folder.path())).await;
+    let mut session = engine.session().await;
+    session.owner = "mine".to_owned();
+    let several = GenerateRequest {
+        n: 3,
+        ..asks(tokens(3, 100), 4)
+    };
+    assert_eq!(session.run(several).await.choices.len(), 3);
+    let prompt = [tokens(3, 100), vec![30]].concat();
+    for owner in ["other", ""] {
+        owner.clone_into(&mut session.owner);
+        let answer = session.run(asks(prompt.clone(), 1)).await;
+        assert_eq!(answer.usage().cached_tokens, 0, "{owner}");
+    }
+}
+
 #[tokio::test]
 async fn files_that_do_not_fit_are_refused_and_nothing_else_happens() {
     let folder = tempfile::tempdir().unwrap();

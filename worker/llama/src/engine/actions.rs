@@ -74,14 +74,18 @@ impl Engine {
             );
         }
         slot.held.agrees(&mut self.context, &slot.content);
-        let tokens = slot.cached().to_vec();
+        let (tokens, scales) = (slot.cached().to_vec(), slot.scales.as_slice().to_vec());
         let state = if tokens.is_empty() {
             Vec::new()
         } else {
             let state = self.context.save_state(slot.held.seq(), Extent::Whole);
             state.ok_or_else(|| Code::RuntimeError.error("Unable to save slot"))?
         };
-        Ok(Saved { tokens, state })
+        Ok(Saved {
+            scales,
+            tokens,
+            state,
+        })
     }
 
     fn restore_slot(&mut self, index: usize, saved: &Saved, tenant: Option<Arc<str>>) -> Result<(), Error> {
@@ -107,6 +111,7 @@ impl Engine {
         let slot = &mut self.slots[index];
         slot.content = content;
         slot.tenant = tenant;
+        slot.scales = saved.scales.clone().into();
         slot.last_used = self.clock;
         Ok(())
     }

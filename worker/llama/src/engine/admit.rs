@@ -137,7 +137,12 @@ impl Engine {
             .map(|slot| Candidate {
                 idle: slot.run.is_none(),
                 ours: slot.tenant == params.tenant,
-                cached: slot.cached(),
+                // What other adapters read is of no use, but an other's it remains.
+                cached: if slot.tenant == params.tenant && slot.scales != params.scales {
+                    &[]
+                } else {
+                    slot.cached()
+                },
                 last_used: slot.last_used,
             })
             .collect();
@@ -173,10 +178,7 @@ impl Engine {
             None => self.keep_prefix(picked.seq, prompt, whole(picked.own)),
         }
         let slot = &mut self.slots[picked.seq];
-        slot.content.clone_from(prompt);
-        slot.last_used = self.clock;
-        slot.tenant.clone_from(&run.params.tenant);
-        slot.run = Some(run);
+        slot.begin(prompt, run, self.clock);
         let kept = slot.held.len();
         self.checkpoints.drop_beyond(slot.held.seq(), kept);
         kept
@@ -223,7 +225,10 @@ impl Engine {
             let shared = self
                 .slots
                 .iter()
-                .filter(|slot| slot.tenant == next.run.params.tenant)
+                .filter(|slot| {
+                    let params = &next.run.params;
+                    slot.tenant == params.tenant && slot.scales == params.scales
+                })
                 .map(|slot| common_prefix(slot.cached(), &next.prompt.tokens))
                 .max()
                 .unwrap_or(0);

@@ -15,6 +15,9 @@ const PATIENCE: u32 = 3;
 /// A checkpoint is taken this many tokens before a prompt's end, because chats differ in the last few tokens (the generation prompt).
 const CHECKPOINT_BEFORE_END: usize = 4;
 
+/// The code of a decode that could not begin, beside llama.cpp's own.
+pub(super) const NO_ADAPTERS: i32 = -4;
+
 impl Engine {
     /// Decodes the parts in `self.parts`.
     pub(super) fn decode_planned(&mut self, started: Instant) {
@@ -42,8 +45,11 @@ impl Engine {
     fn decode_parts(&mut self, parts: &[Part]) {
         loop {
             self.build(parts);
-            if self.batch.is_empty() {
+            let Some(first) = parts.first().filter(|_| !self.batch.is_empty()) else {
                 return;
+            };
+            if !self.apply_adapters_of(first.seq) {
+                return self.recover(NO_ADAPTERS, parts);
             }
             if self.batch.len() > parts.len() {
                 let whom = parts
@@ -75,6 +81,15 @@ impl Engine {
                 Err(DecodeError::Broken(code)) => return self.recover(code, parts),
             }
         }
+    }
+
+    /// Applies the adapters of a sequence to the next decode. False if there is no memory for that.
+    pub(super) fn apply_adapters_of(&mut self, index: usize) -> bool {
+        let applied = self.context.apply(&self.slots[index].scales);
+        if let Err(error) = &applied {
+            tracing::error!(%error, "adapters could not be applied");
+        }
+        applied.is_ok()
     }
 
     /// Fills the batch. Leaves out parts of sequences that were preempted or ended in the meantime.

@@ -85,9 +85,7 @@ impl Engine {
             };
             slot.held
                 .share(&mut self.context, &from.held, &choice.prompt, choice.prompt.len());
-            slot.content.clone_from(&choice.prompt);
-            slot.last_used = self.clock;
-            slot.run = Some(choice.run);
+            slot.begin(&choice.prompt, choice.run, self.clock);
             self.checkpoints.drop_beyond(slot.held.seq(), 0);
             self.sample_one(index, at);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_core::Code;
 
-use super::Engine;
+use super::{Engine, decode::NO_ADAPTERS};
 use crate::{context::DecodeError, media::Look, plan::Part as Planned};
 
 impl Engine {
@@ -79,6 +79,10 @@ impl Engine {
         let positions = part.positions_from(begin);
         self.context.stop_when_cancelled(control.into_iter());
         let cells = begun..end;
+        if !self.apply_adapters_of(index) {
+            let tokens = cells.len();
+            return self.recover(NO_ADAPTERS, &[Planned { seq: index, tokens }]);
+        }
         match self
             .context
             .decode_part(&part, &embeddings, &positions, cells.clone(), seq)

@@ -337,6 +337,7 @@ impl Engine {
                 });
             }
         }
+        self.keep_one_group();
         let batch = self.context.info().n_batch as usize;
         let riders = self.wants.iter().filter(|want| want.decode).count();
         let bounds = Bounds {
@@ -345,6 +346,21 @@ impl Engine {
             prefill_alone: self.pace.alone(batch),
         };
         plan(&mut self.wants, bounds, &mut self.parts);
+    }
+
+    /// Leaves what is wanted by the sequences with the same adapters as the one that has waited longest: a decode applies the same to all of its
+    /// tokens. So groups take turns.
+    fn keep_one_group(&mut self) {
+        let slots = &self.slots;
+        let Some(next) = self
+            .wants
+            .iter()
+            .min_by_key(|want| (slots[want.seq].last_used, want.age))
+        else {
+            return;
+        };
+        let scales = slots[next.seq].scales.clone();
+        self.wants.retain(|want| slots[want.seq].scales == scales);
     }
 
     /// Sends the events collected in this tick.

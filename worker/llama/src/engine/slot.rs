@@ -6,6 +6,7 @@ use muster_proto::v1::TokenLogprob;
 
 use super::held::Held;
 use crate::{
+    adapters::Scales,
     content::Content,
     control::Control,
     media::Part,
@@ -33,6 +34,8 @@ pub(super) struct Slot {
     pub(super) last_used: u64,
     /// Tenant whose tokens these are, as `GenerateParams::tenant`.
     pub(super) tenant: Option<Arc<str>>,
+    /// How much of each adapter was applied to what is in memory.
+    pub(super) scales: Scales,
     /// The choice that runs on the sequence; `None` if it is idle.
     pub(super) run: Option<Box<Run>>,
 }
@@ -45,6 +48,7 @@ impl Slot {
             planned: 0,
             last_used: 0,
             tenant: None,
+            scales: Scales::from(Vec::new()),
             run: None,
         }
     }
@@ -62,6 +66,15 @@ impl Slot {
     /// The part of an image that must be read next.
     pub(super) fn next_part(&self) -> Option<&Arc<Part>> {
         self.content.part_at(self.held.len())?.part.as_ref()
+    }
+
+    /// Starts a choice: what the memory holds from now on is its request's.
+    pub(super) fn begin(&mut self, prompt: &Content, run: Box<Run>, now: u64) {
+        self.content.clone_from(prompt);
+        self.last_used = now;
+        self.tenant.clone_from(&run.params.tenant);
+        self.scales.clone_from(&run.params.scales);
+        self.run = Some(run);
     }
 
     /// Ends the run and keeps what the memory holds.

@@ -61,7 +61,7 @@ impl Bench {
             flash_attention: "off".to_owned(),
         };
         let context = Context::new(Arc::clone(&model), &params).unwrap();
-        let shared = Arc::new(Shared::new(SEQUENCES as usize, CELLS));
+        let shared = Arc::new(Shared::new(SEQUENCES as usize, CELLS, Vec::new().into()));
         let (commands, rx) = mpsc::channel(8);
         let (tx, messages) = mpsc::channel(1024);
         let mut engine = Engine::new(EngineParts {
@@ -115,6 +115,7 @@ impl Bench {
             cache_prompt: true,
             id_slot: None,
             tenant: None,
+            scales: Vec::new().into(),
             max_predict_ms: None,
             interval: 1,
             asked: Arc::new(GenerateRequest::default()),

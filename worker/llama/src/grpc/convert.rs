@@ -24,14 +24,13 @@ use crate::{
 const SAMPLERS: [&str; 3] = ["temp", "typ", "nucleus"];
 
 /// Options of llama.cpp and vLLM that this engine does not have; refused, never ignored.
-const UNSUPPORTED: [&str; 11] = [
+const UNSUPPORTED: [&str; 10] = [
     "guided_choice",
     "guided_grammar",
     "guided_json",
     "guided_regex",
     "structured_outputs",
     "min_tokens",
-    "lora",
     "image_data",
     "n_cache_reuse",
     "n_discard",

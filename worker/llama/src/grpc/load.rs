@@ -1,11 +1,15 @@
 //! Loading: model, context, warm-up, and the threads that serve it.
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 use muster_core::{Code, Error};
 use muster_gguf::{CacheType, Gguf, memory};
 use muster_proto::v1::{
-    Capabilities, EngineDescription, EngineLoadRequest, EngineMemory, LoadPhase, LoadProgress,
+    Capabilities, EngineDescription, EngineLoadRequest, EngineMemory, LoadPhase, LoadProgress, LoraAdapter,
 };
 use tokio::sync::mpsc;
 
@@ -16,6 +20,7 @@ use super::{
     warm::{self, Warmed},
 };
 use crate::{
+    adapters::{Adapter, Scales},
     alive,
     context::{self, Context, ContextInfo, ContextParams},
     cores::Cores,
@@ -26,6 +31,7 @@ use crate::{
     model::{Model, Places},
     parse,
     request::Command,
+    saved::Most,
     shared::Shared,
     slot_files::{self, SlotFiles},
     waker::Waker,
@@ -103,6 +109,7 @@ pub(super) fn load(
     let params = wanted.context(model.info())?;
     tell(LoadPhase::Warmup, 0.0);
     let mut context = Context::new(Arc::clone(&model), &params).map_err(failed)?;
+    let scales = adapters(&model, &mut context, &wanted)?;
     let limits = limits(&model, &context, &wanted);
     if limits.role == Role::Generate && !context.info().has_memory {
         // llama.cpp would encode what it is to decode, and abort
@@ -123,13 +130,23 @@ pub(super) fn load(
     serve(
         request,
         (model, projector),
-        (context, &params),
+        (context, &params, scales),
         &wanted,
         &limits,
         warmed,
         cores,
     )
     .map_err(|error| Code::ModelLoadFailed.error(format!("a thread could not be started: {error}")))
+}
+
+/// Loads the adapters that the settings name, and applies them as they say.
+fn adapters(model: &Arc<Model>, context: &mut Context, wanted: &settings::Wanted) -> Result<Scales, Error> {
+    let given = &wanted.settings.lora;
+    let load = |one: &LoraAdapter| Adapter::load(model, Path::new(&one.path));
+    let all: Vec<Adapter> = given.iter().map(load).collect::<Result<_, _>>().map_err(failed)?;
+    let scales: Scales = given.iter().map(|one| one.scale).collect::<Vec<_>>().into();
+    context.take_adapters(all, &scales).map_err(failed)?;
+    Ok(scales)
 }
 
 /// Loads the projector that the settings name.
@@ -170,7 +187,7 @@ fn check_plan(wanted: &settings::Wanted, places: &Places) -> Result<(), Error> {
 fn serve(
     request: &EngineLoadRequest,
     (model, projector): (Arc<Model>, Option<Arc<Projector>>),
-    (mut context, params): (Context, &ContextParams),
+    (mut context, params, scales): (Context, &ContextParams, Scales),
     wanted: &settings::Wanted,
     limits: &Limits,
     warmed: Warmed,
@@ -178,7 +195,7 @@ fn serve(
 ) -> std::io::Result<Loaded> {
     let memory = taken(&mut context);
     let info = context.info();
-    let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx));
+    let shared = Arc::new(Shared::new(info.n_seq_max as usize, info.n_ctx, scales));
     let description = EngineDescription {
         memory,
         ..describe(request, (&model, projector.as_deref()), &context, wanted, limits)
@@ -231,10 +248,24 @@ fn slot_files(
     info: &ContextInfo,
 ) -> Option<SlotFiles> {
     let folder = wanted.slot_files.clone()?;
-    let path = Path::new(&wanted.settings.checkpoint);
+    let adapters = wanted
+        .settings
+        .lora
+        .iter()
+        .map(|adapter| PathBuf::from(&adapter.path));
+    let parts = muster_gguf::parts(Path::new(&wanted.settings.checkpoint));
+    let files: Vec<PathBuf> = parts.into_iter().chain(adapters).collect();
     let known = model.info();
-    match slot_files::fingerprint(path, &known.llama_cpp, params, info) {
-        Ok(fingerprint) => Some(SlotFiles::new(folder, fingerprint, limits.context, known.n_vocab)),
+    match slot_files::fingerprint(&files, &known.llama_cpp, params, info) {
+        Ok(fingerprint) => Some(SlotFiles::new(
+            folder,
+            fingerprint,
+            Most {
+                tokens: limits.context,
+                adapters: wanted.settings.lora.len(),
+            },
+            known.n_vocab,
+        )),
         Err(error) => {
             tracing::warn!(%error, "no sequences are saved: the model's file cannot be read again");
             None

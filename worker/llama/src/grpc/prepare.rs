@@ -24,6 +24,7 @@ use super::{
     images, infill,
 };
 use crate::{
+    adapters::Scales,
     chat::Chat,
     content::Content,
     control::Control,
@@ -143,7 +144,7 @@ fn prepare(
         _ if raw.control.is_cancelled() => Err(Code::Cancelled.error("the request was cancelled")),
         None => Err(invalid("work", "the request asks for nothing")),
         Some(start::Work::Generate(request)) => {
-            generate((model, projector), limits, request, tenant).map(|job| {
+            generate((model, projector), limits, request, (tenant, shared.scales())).map(|job| {
                 shared.asked(handle, owner, &job.params.asked);
                 Work::Generate(Box::new(job))
             })
@@ -170,7 +171,7 @@ fn generate(
     (model, projector): (&Arc<Model>, Option<&Arc<Projector>>),
     limits: &Limits,
     request: GenerateRequest,
-    tenant: Option<Arc<str>>,
+    (tenant, scales): (Option<Arc<str>>, &Scales),
 ) -> Result<GenerateJob, Error> {
     if limits.role != Role::Generate {
         return Err(unsupported(
@@ -237,6 +238,7 @@ fn generate(
         cache_prompt: request.cache_prompt.unwrap_or(true),
         id_slot: request.id_slot.map(|slot| slot as usize),
         tenant,
+        scales: scales.asked(&extra)?,
         max_predict_ms: request.max_predict_ms,
         interval: if request.stream {
             limits.interval

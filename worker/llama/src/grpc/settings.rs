@@ -52,9 +52,6 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
     if !settings.draft.is_empty() {
         return Err(unsupported("draft", "this engine does no speculative decoding"));
     }
-    if !settings.lora.is_empty() {
-        return Err(unsupported("lora", "this engine loads no LoRA adapters"));
-    }
     if !Path::new(&settings.checkpoint).is_file() {
         return Err(Code::FileNotFound.error(format!("there is no file `{}`", settings.checkpoint)));
     }
@@ -70,6 +67,7 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
         }
     };
     check_kind(&settings, role)?;
+    check_adapters(&settings, role)?;
     if !settings.mmproj.is_empty() {
         if role != Role::Generate {
             let why = "this engine makes vectors and scores of text alone";
@@ -127,6 +125,37 @@ fn check_kind(settings: &ModelSettings, role: Role) -> Result<(), Error> {
         (Role::Generate, Kind::Text) | (Role::Embed, _) | (Role::Rerank, Kind::Reranking) => return Ok(()),
     };
     Err(bad(message))
+}
+
+/// Adapters fit the model's architecture; what is not understood of a file llama.cpp will say.
+fn check_adapters(settings: &ModelSettings, role: Role) -> Result<(), Error> {
+    if !settings.lora.is_empty() && role != Role::Generate {
+        let why = "this engine applies adapters to models that write text";
+        return Err(unsupported("lora", why));
+    }
+    let header = |path: &str| Gguf::open(Path::new(path)).ok();
+    let model = header(&settings.checkpoint);
+    for adapter in &settings.lora {
+        let path = &adapter.path;
+        let wrong = |what: &str| bad(format!("the adapter `{path}` {what}")).with_param("lora");
+        if !Path::new(path).is_file() {
+            return Err(Code::FileNotFound.error(format!("there is no file `{path}`")));
+        }
+        if !adapter.scale.is_finite() {
+            return Err(wrong("has no number as its scale"));
+        }
+        let (Some(model), Some(adapter)) = (&model, header(path)) else {
+            continue;
+        };
+        if adapter.metadata().text("adapter.type") != Some("lora") {
+            return Err(wrong("is no LoRA adapter"));
+        }
+        let of = |file: &Gguf| file.metadata().text("general.architecture").map(str::to_owned);
+        if of(&adapter) != of(model) {
+            return Err(wrong("was made for another architecture"));
+        }
+    }
+    Ok(())
 }
 
 /// One flag of llama.cpp.
