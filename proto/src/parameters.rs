@@ -187,6 +187,18 @@ impl Kind {
         }
     }
 
+    /// The value that a word of a command line means; none if samplers are not [defined](Self::fits) for it. A switch has no word.
+    #[must_use]
+    pub fn parse(&self, word: &str) -> Option<Value> {
+        let value = match self {
+            Self::Float { .. } => Value::Float(word.parse().ok()?),
+            Self::Int { .. } => Value::Int(word.parse().ok()?),
+            Self::Bool => return None,
+            Self::Words { .. } => Value::Words(word.split(';').map(str::to_owned).collect()),
+        };
+        self.fits(word).then_some(value)
+    }
+
     /// Reads a value from an engine's JSON; none if it has another type.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "samplers compute in f32")]

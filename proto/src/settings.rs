@@ -93,7 +93,7 @@ mod tests {
                 Takes::Nothing => json!(true),
                 Takes::Word(words) => json!(words[0]),
                 Takes::Text => json!("x"),
-                Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) => {
+                Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Range | Takes::Parameter(_) => {
                     panic!("{} takes what no setting takes", setting.name)
                 }
             };

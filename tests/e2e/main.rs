@@ -51,6 +51,7 @@ mod slow;
 mod stopped;
 mod suggested;
 mod surface;
+mod tuned;
 mod up;
 mod vision;
 

@@ -367,7 +367,12 @@ fn given(section: &Section<'_>, setting: &Setting) -> Option<serde_json::Value> 
         }
         Takes::Text => section.string(key).map(Into::into),
         // `gpu_layers` may also be a word.
-        Takes::Layers | Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) => None,
+        Takes::Layers
+        | Takes::Integer
+        | Takes::Number
+        | Takes::Words(_)
+        | Takes::Range
+        | Takes::Parameter(_) => None,
     }
 }
 

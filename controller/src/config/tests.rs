@@ -151,9 +151,12 @@ fn every_setting_is_a_key_that_is_checked() {
             Takes::Count | Takes::Layers => ("3".to_owned(), "'x'"),
             Takes::Nothing => ("true".to_owned(), "1"),
             Takes::Word(words) => (format!("'{}'", words[0]), "'no such word'"),
-            Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) | Takes::Text => {
-                ("'a.gguf'".to_owned(), "7")
-            }
+            Takes::Integer
+            | Takes::Number
+            | Takes::Words(_)
+            | Takes::Range
+            | Takes::Parameter(_)
+            | Takes::Text => ("'a.gguf'".to_owned(), "7"),
         };
         let files = |value: &str| {
             // Only a repository has revisions.

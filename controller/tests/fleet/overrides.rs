@@ -112,11 +112,11 @@ checkpoint = 'a.gguf'
 [models.beyond]
 checkpoint = 'a.gguf'
 recipe = 'llamacpp'
-llamacpp_args = '--numa distribute'
+llamacpp_args = '--grp-attn-n 2'
 [models.insists]
 checkpoint = 'a.gguf'
 runtime = 'llama_cpp'
-llamacpp_args = '--numa distribute'
+llamacpp_args = '--grp-attn-n 2'
 [models.adapted]
 checkpoint = 'a.gguf'
 recipe = 'llamacpp'
@@ -151,7 +151,7 @@ async fn arguments_beyond_our_engine_go_to_llama_cpps_server() {
     let error = client.load("beyond").await.unwrap_err();
     let error = Error::from_status(&error);
     assert_eq!(error.code, Code::InvalidLoadRequest);
-    assert!(error.message.contains("`--numa`"), "{}", error.message);
+    assert!(error.message.contains("`--grp-attn-n`"), "{}", error.message);
     assert_eq!(ours.count("load"), 0);
     both.runtimes.push("llama_server");
     both.join(&rig.address()).await;
@@ -187,7 +187,7 @@ async fn arguments_beyond_our_engine_go_to_llama_cpps_server() {
     client.unload("beyond", false).await.unwrap();
     // A request's arguments choose nothing, for one load as little as saved; where the configuration chose, they are for that server.
     let mut api = models(&rig).await;
-    for args in ["--numa distribute", "--temp 0.5"] {
+    for args in ["--grp-attn-n 2", "--image-min-tokens 5"] {
         let json = format!(r#"{{"llamacpp_args": "{args}"}}"#);
         let error = load(&mut client, &json).await.unwrap_err();
         let save = v1::SetModelOptionsRequest {
@@ -205,14 +205,14 @@ async fn arguments_beyond_our_engine_go_to_llama_cpps_server() {
     assert_eq!(ran_on(&load(&mut client, "").await.unwrap()), "llama_cpp");
     let hot = v1::LoadModelRequest {
         model: "beyond".into(),
-        override_json: r#"{"llamacpp_args": "--temp 0.5"}"#.into(),
+        override_json: r#"{"llamacpp_args": "--image-min-tokens 5"}"#.into(),
         ..v1::LoadModelRequest::default()
     };
     let loaded = client.load_as(hot).await.unwrap();
     assert_eq!(ran_on(&loaded), "llama_server");
     let status = loaded.instances[0].status.clone().unwrap();
     let args = status.spec.unwrap().settings.unwrap().args;
-    assert_eq!(args, ["--numa", "distribute", "--temp", "0.5"]);
+    assert_eq!(args, ["--grp-attn-n", "2", "--image-min-tokens", "5"]);
 }
 
 /// Issue 10, 3.2: every way by which a request could name a file, an address, a tool or a log. Nothing is loaded, kept or registered for it.

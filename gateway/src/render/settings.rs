@@ -26,8 +26,8 @@ pub(crate) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
     }
     let more = json!({
         "logit_bias": biases(&chosen.logit_bias),
-        // Nothing is ever shifted out of a context here, so nothing is kept or discarded.
-        "n_keep": 0,
+        // Nothing is ever shifted out of a context here: all of it is kept, whatever was asked for.
+        "n_keep": kept(&work.extra_json),
         "n_discard": 0,
         "lora": [],
         "stop": work.stop,
@@ -61,6 +61,14 @@ pub(crate) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
         settings.insert("json_schema".to_owned(), schema);
     }
     settings
+}
+
+/// The tokens that a request wants kept, as it says; 0 if it does not.
+fn kept(extra: &str) -> i64 {
+    let extra: Option<Value> = serde_json::from_str(extra).ok();
+    extra
+        .and_then(|extra| extra.get("n_keep")?.as_i64())
+        .unwrap_or_default()
 }
 
 fn biases(of: &[LogitBias]) -> Vec<Value> {

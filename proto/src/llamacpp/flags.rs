@@ -29,6 +29,8 @@ pub enum Takes {
     Word(&'static [&'static str]),
     /// Some of these words, separated by commas.
     Words(&'static [&'static str]),
+    /// Two whole numbers, a word each.
+    Range,
     /// The value of the parameter that it sets; words are separated by semicolons.
     Parameter(Kind),
     /// Text, for example a path.
@@ -69,7 +71,9 @@ impl Takes {
             Self::Integer => word.parse::<i64>().ok().map(Value::from),
             Self::Number => word.parse::<f64>().ok().map(Value::from),
             // The engine itself knows which words there are.
-            Self::Word(_) | Self::Words(_) | Self::Parameter(_) | Self::Text => Some(word.into()),
+            Self::Word(_) | Self::Words(_) | Self::Parameter(_) | Self::Range | Self::Text => {
+                Some(word.into())
+            }
         }
     }
 }
@@ -94,13 +98,13 @@ impl Flag {
         }
     }
 
-    /// A flag that sets a parameter for requests that do not set it. Only `llama-server` has these.
+    /// A flag that sets a parameter for requests that do not set it.
     const fn of<M>(parameter: &Parameter<M>) -> Self {
         let takes = match parameter.kind {
             Kind::Bool => Takes::Nothing,
             kind @ (Kind::Float { .. } | Kind::Int { .. } | Kind::Words { .. }) => Takes::Parameter(kind),
         };
-        Self::theirs(parameter.flags, takes)
+        Self::ours(parameter.flags, takes, By::Request)
     }
 
     /// Whether the flag takes this value.
@@ -110,7 +114,7 @@ impl Flag {
             Takes::Nothing => false,
             Takes::Count => value.parse::<u32>().is_ok(),
             Takes::Layers => matches!(value, "all" | "auto") || value.parse::<i32>().is_ok(),
-            Takes::Integer => value.parse::<i64>().is_ok(),
+            Takes::Integer | Takes::Range => value.parse::<i64>().is_ok(),
             Takes::Number => value.parse::<f64>().is_ok_and(f64::is_finite),
             Takes::Word(words) => words.contains(&value),
             Takes::Words(words) => value.split(',').all(|word| words.contains(&word)),
@@ -135,6 +139,9 @@ pub(super) const UNIFIED: [&str; 2] = ["-kvu", "--kv-unified"];
 /// The cache is split: each sequence has a part of its own.
 pub(super) const SPLIT: [&str; 2] = ["-no-kvu", "--no-kv-unified"];
 const ROPE: [&str; 3] = ["none", "linear", "yarn"];
+const NUMA: [&str; 3] = ["distribute", "isolate", "numactl"];
+/// How a model is spread over several devices. llama.cpp has `tensor` as well, an experiment.
+const SPREAD: [&str; 3] = ["none", "layer", "row"];
 const THOUGHTS: [&str; 4] = ["auto", "none", "deepseek", "deepseek-legacy"];
 /// How tokens can be drafted without a file, or with the draft model of the configuration.
 const DRAFTS: [&str; 9] = [
@@ -152,7 +159,7 @@ const DRAFTS: [&str; 9] = [
 /// Flags that are neither settings with a field of their own nor request parameters.
 const FLAGS: &[Flag] = {
     use By::{Configuration, Request};
-    use Takes::{Count, Integer, Nothing, Number, Text, Word, Words};
+    use Takes::{Count, Integer, Nothing, Number, Range, Text, Word, Words};
     &[
         // Flags that our engine has as well.
         Flag::ours(&["--jinja"], Nothing, Request),
@@ -165,6 +172,47 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--no-mmap"], Nothing, Request),
         Flag::ours(&["--mlock"], Nothing, Request),
         Flag::ours(&load_mode::NAMES, Word(&load_mode::WORDS), Request),
+        Flag::ours(&["--warmup"], Nothing, Request),
+        Flag::ours(&["--cache-prompt"], Nothing, Request),
+        Flag::ours(&["--no-cache-prompt"], Nothing, Request),
+        Flag::ours(&["--rope-scaling"], Word(&ROPE), Request),
+        Flag::ours(&["--rope-scale"], Number, Request),
+        Flag::ours(&["--rope-freq-base"], Number, Request),
+        Flag::ours(&["--rope-freq-scale"], Number, Request),
+        Flag::ours(&["--yarn-orig-ctx"], Count, Request),
+        Flag::ours(&["--yarn-ext-factor"], Number, Request),
+        Flag::ours(&["--yarn-attn-factor"], Number, Request),
+        Flag::ours(&["--yarn-beta-slow"], Number, Request),
+        Flag::ours(&["--yarn-beta-fast"], Number, Request),
+        // Used if a request for text sets nothing.
+        Flag::ours(&["-n", "--predict", "--n-predict"], Integer, Request),
+        Flag::ours(&["--spm-infill"], Nothing, Request),
+        Flag::ours(&["--reasoning-format"], Word(&THOUGHTS), Request),
+        Flag::ours(&["-rea", "--reasoning"], Word(&SWITCH), Request),
+        Flag::ours(&["--reasoning-budget"], Integer, Request),
+        Flag::ours(&["--reasoning-budget-message"], Text, Configuration),
+        // Where weights, caches and computation go: the box is the operator's.
+        Flag::ours(&["-sm", "--split-mode"], Word(&SPREAD), Configuration),
+        Flag::ours(&["-ts", "--tensor-split"], Text, Configuration),
+        Flag::ours(&["-mg", "--main-gpu"], Count, Configuration),
+        Flag::ours(&["-ot", "--override-tensor"], Text, Configuration),
+        Flag::ours(&["-cmoe", "--cpu-moe"], Nothing, Configuration),
+        Flag::ours(&["-ncmoe", "--n-cpu-moe"], Count, Configuration),
+        Flag::ours(&["-ncffn", "--n-cpu-ffn"], Count, Configuration),
+        Flag::ours(&["-kvo", "--kv-offload"], Nothing, Configuration),
+        Flag::ours(&["-nkvo", "--no-kv-offload"], Nothing, Configuration),
+        Flag::ours(&["--op-offload"], Nothing, Configuration),
+        Flag::ours(&["--no-op-offload"], Nothing, Configuration),
+        Flag::ours(&["--repack"], Nothing, Configuration),
+        Flag::ours(&["-nr", "--no-repack"], Nothing, Configuration),
+        Flag::ours(&["--no-host"], Nothing, Configuration),
+        Flag::ours(&["--numa"], Word(&NUMA), Configuration),
+        Flag::ours(&["-lzm", "--lazy-mode"], Word(&SWITCH), Configuration),
+        Flag::ours(&["--check-tensors"], Nothing, Configuration),
+        Flag::ours(&["--override-kv"], Text, Configuration),
+        Flag::ours(&["--control-vector"], Text, Configuration),
+        Flag::ours(&["--control-vector-scaled"], Text, Configuration),
+        Flag::ours(&["--control-vector-layer-range"], Range, Configuration),
         // Requests have keys of their own for these, or cannot set them.
         Flag::ours(&["--embedding", "--embeddings"], Nothing, Configuration),
         Flag::ours(&["--rerank", "--reranking"], Nothing, Configuration),
@@ -175,24 +223,10 @@ const FLAGS: &[Flag] = {
         Flag::ours(&[SLOT_FILES], Text, Configuration),
         // Context and caches.
         Flag::theirs(&["-nocb", "--no-cont-batching"], Nothing),
-        Flag::theirs(&["--warmup"], Nothing),
         Flag::theirs(&["--context-shift"], Nothing),
         Flag::theirs(&["--keep"], Integer),
-        Flag::theirs(&["--cache-prompt"], Nothing),
-        Flag::theirs(&["--no-cache-prompt"], Nothing),
         Flag::theirs(&["--cache-reuse"], Count),
         Flag::theirs(&["-sps", "--slot-prompt-similarity"], Number),
-        Flag::theirs(&["--rope-scaling"], Word(&ROPE)),
-        Flag::theirs(&["--rope-scale"], Number),
-        Flag::theirs(&["--rope-freq-base"], Number),
-        Flag::theirs(&["--rope-freq-scale"], Number),
-        Flag::theirs(&["--yarn-orig-ctx"], Count),
-        Flag::theirs(&["--yarn-ext-factor"], Number),
-        Flag::theirs(&["--yarn-attn-factor"], Number),
-        Flag::theirs(&["--yarn-beta-slow"], Number),
-        Flag::theirs(&["--yarn-beta-fast"], Number),
-        // Used if a request for text sets nothing.
-        Flag::theirs(&["-n", "--predict", "--n-predict"], Integer),
         // Speculative decoding with the configuration's draft model.
         Flag::theirs(&["--spec-type"], Words(&DRAFTS)),
         Flag::theirs(&["--spec-draft-n-max"], Count),
@@ -219,14 +253,10 @@ const FLAGS: &[Flag] = {
         Flag::theirs(&["--spec-ngram-map-k4v-size-n"], Count),
         Flag::theirs(&["--spec-ngram-map-k4v-size-m"], Count),
         Flag::theirs(&["--spec-ngram-map-k4v-min-hits"], Count),
-        // Prompts and reasoning.
-        Flag::theirs(&["--spm-infill"], Nothing),
+        // Images.
         Flag::theirs(&["--image-min-tokens"], Count),
         Flag::theirs(&["--image-max-tokens"], Count),
         Flag::theirs(&["--mtmd-batch-max-tokens"], Count),
-        Flag::theirs(&["--reasoning-format"], Word(&THOUGHTS)),
-        Flag::theirs(&["-rea", "--reasoning"], Word(&SWITCH)),
-        Flag::theirs(&["--reasoning-budget"], Integer),
     ]
 };
 

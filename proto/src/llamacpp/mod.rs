@@ -4,6 +4,7 @@
 //! `muster-llama` takes its own flags and refuses others. Controller and worker [check] flags before a process is started. Requests may
 //! only use flags [from a list](requested): a path in a flag means that a file is read or written, and some flags run a shell.
 
+pub mod control;
 mod flags;
 mod load_mode;
 
@@ -70,6 +71,9 @@ pub fn check(args: &[String]) -> Result<(), Error> {
             Takes::Word(_) | Takes::Words(_) | Takes::Text => {
                 word.valued()?;
             }
+            Takes::Range => {
+                word.range()?;
+            }
             Takes::Count | Takes::Layers | Takes::Integer | Takes::Number | Takes::Parameter(_) => {
                 let value = word.valued()?;
                 if !flag.fits(value) {
@@ -106,6 +110,7 @@ pub fn requested(args: &[String]) -> Result<(), Error> {
             | Takes::Words(_)
             | Takes::Parameter(_)
             | Takes::Text => flag.fits(word.valued()?),
+            Takes::Range => word.range().is_ok(),
         };
         if !fits {
             return Err(wrong(format_args!("`{}` does not take that value", word.name)));
@@ -257,22 +262,50 @@ pub fn is_context(key: &str) -> bool {
 }
 
 /// A flag among arguments, or a word that is no known flag.
-struct Said<'a> {
-    name: &'a str,
-    flag: Option<Flag>,
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// The flag as it was written.
+    pub name: &'a str,
+    /// What is known of it.
+    pub flag: Option<Flag>,
+    /// Its value, or the first of two.
     value: Option<&'a str>,
     /// The words that it consists of.
     all: &'a [String],
 }
 
 impl<'a> Said<'a> {
-    fn valued(&self) -> Result<&'a str, Error> {
+    /// Its value.
+    ///
+    /// # Errors
+    /// `invalid_load_request`: it has none.
+    pub fn valued(&self) -> Result<&'a str, Error> {
         self.value
             .ok_or_else(|| wrong(format_args!("`{}` needs a value", self.name)))
     }
+
+    /// Both of its values.
+    ///
+    /// # Errors
+    /// `invalid_load_request`: they are not two whole numbers.
+    pub fn range(&self) -> Result<[i32; 2], Error> {
+        let both = self.all.get(1..).unwrap_or_default();
+        let numbers: Vec<i32> = both.iter().filter_map(|word| word.parse().ok()).collect();
+        <[i32; 2]>::try_from(numbers)
+            .map_err(|_| wrong(format_args!("`{}` needs two whole numbers", self.name)))
+    }
+
+    /// The first of the flag's spellings; the word itself if it is no known flag.
+    #[must_use]
+    pub fn known_as(&self) -> &'a str {
+        self.flag
+            .and_then(|flag| flag.names.first().copied())
+            .unwrap_or(self.name)
+    }
 }
 
-fn words(args: &[String]) -> impl Iterator<Item = Said<'_>> {
+/// The flags in `args`, in their order.
+pub fn words(args: &[String]) -> impl Iterator<Item = Said<'_>> {
     let mut rest = args;
     std::iter::from_fn(move || {
         let word = rest.first()?;
@@ -280,14 +313,25 @@ fn words(args: &[String]) -> impl Iterator<Item = Said<'_>> {
             .split_once('=')
             .map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
         let flag = find(name);
-        let takes = flag.is_some_and(|flag| flag.takes != Takes::Nothing);
-        let next = rest.get(1).filter(|_| takes && inline.is_none());
-        let (all, after) = rest.split_at(if next.is_some() { 2 } else { 1 });
+        let values = match flag.map_or(Takes::Nothing, |flag| flag.takes) {
+            Takes::Nothing => 0,
+            _ if inline.is_some() => 0,
+            Takes::Range => 2,
+            Takes::Count
+            | Takes::Layers
+            | Takes::Integer
+            | Takes::Number
+            | Takes::Word(_)
+            | Takes::Words(_)
+            | Takes::Parameter(_)
+            | Takes::Text => 1,
+        };
+        let (all, after) = rest.split_at(rest.len().min(1 + values));
         rest = after;
         Some(Said {
             name,
             flag,
-            value: inline.or(next.map(String::as_str)),
+            value: inline.or(all.get(1).map(String::as_str)),
             all,
         })
     })
@@ -335,6 +379,17 @@ mod tests {
             "--flag-of-tomorrow 1",
             "stray",
             "-t 2 stray",
+            // Where a model lies on the box, and what else is read.
+            "-ot exps=CPU",
+            "--cpu-moe",
+            "--split-mode none",
+            "--main-gpu 1",
+            "--tensor-split 1,0",
+            "--no-kv-offload",
+            "--numa isolate",
+            "--override-kv a=int:1",
+            "--control-vector /etc/passwd",
+            "--control-vector-layer-range 1 2",
             // A value cannot smuggle a flag past the list, however it is parsed.
             "-t --tools all",
             "--mmap --tools all",
@@ -363,12 +418,14 @@ mod tests {
             "-ctk q8_0 --temp 0.7 --top-k 40 --samplers top_k;temperature",
             "--keep -1 --rope-scaling yarn --yarn-orig-ctx 4096",
             "--spec-type ngram-simple,draft-mtp --spec-draft-n-max 4",
+            "--reasoning off --reasoning-budget 0 -n 100 --no-cache-prompt --rope-scale 2",
         ] {
             assert!(requested(&words_of(args)).is_ok(), "{args}");
         }
         for args in [
             "-t many",
             "-t",
+            "--rope-scaling /etc/passwd",
             "-ctk /etc/passwd",
             "--temp inf",
             "--samplers top_k;x",
@@ -385,6 +442,23 @@ mod tests {
         let (theirs, ours) = split(&words_of("--slots -t 4 --chat-template-file x -fa=on --alias y"));
         assert_eq!(theirs, ["-t", "4", "-fa=on"]);
         assert_eq!(ours, ["--slots", "--chat-template-file", "x", "--alias", "y"]);
+    }
+
+    #[test]
+    fn a_flag_with_two_values_has_both() {
+        let args = words_of("--control-vector-layer-range 2 -1 -t 4");
+        let all: Vec<Said<'_>> = words(&args).collect();
+        assert_eq!(
+            all.iter().map(Said::known_as).collect::<Vec<_>>(),
+            ["--control-vector-layer-range", "-t"]
+        );
+        assert_eq!(all[0].range().ok(), Some([2, -1]));
+        assert!(check(&args).is_ok() && beyond_embedded(&args).is_none());
+        for wrong in ["1", "1 x", ""] {
+            let args = words_of(&format!("--control-vector-layer-range {wrong}"));
+            let error = check(&args).expect_err(wrong);
+            assert!(error.message.contains("two whole numbers"), "{}", error.message);
+        }
     }
 
     #[test]

@@ -154,6 +154,7 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             | Takes::Integer
             | Takes::Number
             | Takes::Words(_)
+            | Takes::Range
             | Takes::Parameter(_) => continue,
         };
         keys.extend(setting.load.iter().map(|name| Key {

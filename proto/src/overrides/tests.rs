@@ -331,10 +331,14 @@ fn the_wire_takes_lemonades_options_too() {
         assert_eq!(error.code, Code::InvalidLoadRequest, "{args}");
     }
     // A request's flag chooses no other runtime.
-    let beyond = json!({"llamacpp_args": "--temp 0.5"});
+    let beyond = json!({"llamacpp_args": "--image-min-tokens 5"});
     assert!(read("llama_server", beyond.clone()).is_ok());
     let error = read("llama_cpp", beyond).unwrap_err();
-    assert!(error.message.contains("`--temp`"), "{}", error.message);
+    assert!(
+        error.message.contains("`--image-min-tokens`"),
+        "{}",
+        error.message
+    );
     assert!(read("vllm", json!({"llamacpp_args": "-v"})).is_err());
     // No 422 here: the other end is a program.
     assert_eq!(

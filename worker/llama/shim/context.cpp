@@ -48,6 +48,29 @@ static llama_flash_attn_type flash_type(const std::string & name) {
     throw std::invalid_argument("unknown flash attention setting: " + name);
 }
 
+static llama_rope_scaling_type rope_type(const std::string & name) {
+    if (name == "none")   { return LLAMA_ROPE_SCALING_TYPE_NONE; }
+    if (name == "linear") { return LLAMA_ROPE_SCALING_TYPE_LINEAR; }
+    if (name == "yarn")   { return LLAMA_ROPE_SCALING_TYPE_YARN; }
+    throw std::invalid_argument("unknown scaling of positions: " + name);
+}
+
+// What flags say besides (tuning.rs).
+static void read_tuning(const common_json & json, llama_context_params & params) {
+    if (json.contains("rope_scaling_type")) {
+        params.rope_scaling_type = rope_type(json.at("rope_scaling_type").get<std::string>());
+    }
+    params.rope_freq_base   = json.value<float>("rope_freq_base", params.rope_freq_base);
+    params.rope_freq_scale  = json.value<float>("rope_freq_scale", params.rope_freq_scale);
+    params.yarn_orig_ctx    = json.value<uint32_t>("yarn_orig_ctx", params.yarn_orig_ctx);
+    params.yarn_ext_factor  = json.value<float>("yarn_ext_factor", params.yarn_ext_factor);
+    params.yarn_attn_factor = json.value<float>("yarn_attn_factor", params.yarn_attn_factor);
+    params.yarn_beta_slow   = json.value<float>("yarn_beta_slow", params.yarn_beta_slow);
+    params.yarn_beta_fast   = json.value<float>("yarn_beta_fast", params.yarn_beta_fast);
+    params.offload_kqv      = json.value<bool>("offload_kqv", params.offload_kqv);
+    params.op_offload       = json.value<bool>("op_offload", params.op_offload);
+}
+
 static llama_context_params read_params(const char * params_json) {
     const auto json   = common_json::parse(params_json);
     auto       params = llama_context_default_params();
@@ -66,6 +89,7 @@ static llama_context_params read_params(const char * params_json) {
     params.flash_attn_type = flash_type(json.at("flash_attention").get<std::string>());
     params.kv_unified      = json.at("kv_unified").get<bool>();
     params.no_perf         = true;
+    read_tuning(json, params);
     return params;
 }
 
@@ -91,6 +115,33 @@ extern "C" int ms_fits(const char * path, const char * model_json, const char * 
     });
 }
 
+// Adds the control vectors to what the context's layers compute.
+static void apply_control(const ms_model * m, llama_context * ctx, const common_json & json) {
+    std::vector<common_control_vector_load_info> files;
+    const auto & list = json.at("control_vectors");
+    for (size_t i = 0; i < list.size(); i++) {
+        files.push_back({ (float) list.at(i).at(size_t(1)).get<double>(), list.at(i).at(size_t(0)).get<std::string>() });
+    }
+    const auto vectors = common_control_vector_load(files);
+    if (vectors.n_embd == -1) {
+        throw std::invalid_argument("a control vector can't be read: it wants tensors `direction.LAYER` of 32-bit numbers, all as wide as the model");
+    }
+    if (vectors.n_embd != llama_model_n_embd(m->model)) {
+        throw std::invalid_argument("a control vector is " + std::to_string(vectors.n_embd) + " wide, the model " + std::to_string(llama_model_n_embd(m->model)));
+    }
+    // as `common` reads the range: what is not above 0 is the first layer, and the last
+    int32_t first = 0, last = 0;
+    if (json.contains("control_layers")) {
+        first = json.at("control_layers").at(size_t(0)).get<int32_t>();
+        last  = json.at("control_layers").at(size_t(1)).get<int32_t>();
+    }
+    first = first <= 0 ? 1 : first;
+    last  = last <= 0 ? llama_model_n_layer(m->model) : last;
+    if (llama_set_adapter_cvec(ctx, vectors.data.data(), vectors.data.size(), vectors.n_embd, first, last) != 0) {
+        throw std::invalid_argument("llama.cpp does not take the control vectors for this model");
+    }
+}
+
 extern "C" int ms_context_new(ms_model * m, const char * params_json, ms_context ** out, char * error) noexcept {
     return ms_guard(error, MS_INVALID, [&]() -> int {
         const auto params = read_params(params_json);
@@ -99,6 +150,10 @@ extern "C" int ms_context_new(ms_model * m, const char * params_json, ms_context
         if (c->ctx == nullptr) {
             ms_copy_error(error, "llama.cpp could not create the context");
             return MS_FAILED;
+        }
+        const auto json = common_json::parse(params_json);
+        if (json.contains("control_vectors")) {
+            apply_control(m, c->ctx, json);
         }
         c->memory = llama_get_memory(c->ctx);
         c->n_seq_id.assign(params.n_batch, 1);

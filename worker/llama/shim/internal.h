@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -58,13 +59,24 @@ struct ms_model {
     ~ms_model() { llama_model_free(model); }
 };
 
-// The devices that a model may use, as `devices` of the parameters names them: absent or null = all, empty = none but the CPU.
+// The devices that a model may use, as `devices` of the parameters names them: absent or null = all, empty = none but the CPU. And what is said of
+// how it is laid over them, and of its file.
 struct ms_places {
     std::vector<ggml_backend_dev_t> devices; // ends with null
     std::vector<float>              split;
+    std::list<std::string>                            patterns;  // of `overrides`
+    std::vector<llama_model_tensor_buft_override>     overrides; // ends with null
+    std::vector<llama_model_kv_override>              header;    // ends with an empty key
+    llama_split_mode                split_mode      = LLAMA_SPLIT_MODE_LAYER;
+    llama_lazy_mode                 lazy_mode       = LLAMA_LAZY_MODE_AUTO;
+    int32_t                         main_gpu        = 0;
+    bool                            check_tensors   = false;
+    bool                            use_extra_bufts = true;
+    bool                            no_host         = false;
 
+    // throws std::invalid_argument or std::regex_error
     explicit ms_places(const common_json & json);
-    // both must live until the model is loaded
+    // all must live until the model is loaded
     void apply(llama_model_params & params);
 };
 
@@ -72,6 +84,9 @@ llama_context * ms_raw_context(ms_context * c);
 
 // Passes what llama.cpp logs on.
 void ms_native_log(ggml_log_level level, const char * text, void *);
+
+// Takes values under those names.
+void ms_read_parameters(const common_json & j, common_params_sampling & p);
 
 // Values of the parameters that requests know, under their names.
 common_json ms_parameters(const common_params_sampling & p);

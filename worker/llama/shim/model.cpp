@@ -105,6 +105,13 @@ static void read_templates(ms_model & m, const char * override) {
     m.parallel_calls = common_chat_templates_get_caps(t)["supports_parallel_tool_calls"];
 }
 
+static ggml_numa_strategy numa_of(const std::string & name) {
+    if (name == "distribute") { return GGML_NUMA_STRATEGY_DISTRIBUTE; }
+    if (name == "isolate")    { return GGML_NUMA_STRATEGY_ISOLATE; }
+    if (name == "numactl")    { return GGML_NUMA_STRATEGY_NUMACTL; }
+    throw std::invalid_argument("unknown NUMA strategy: " + name);
+}
+
 extern "C" int ms_model_load(const char * path, const char * params_json, const char * chat_template, ms_progress progress, void * user,
                              ms_model ** out, char * error) noexcept {
     return ms_guard(error, MS_FAILED, [&]() -> int {
@@ -113,8 +120,18 @@ extern "C" int ms_model_load(const char * path, const char * params_json, const 
         const auto json   = common_json::parse(params_json);
         auto       params = llama_model_default_params();
         params.n_gpu_layers = json.value<int32_t>("n_gpu_layers", -1);
-        ms_places places(json);
-        places.apply(params);
+        std::unique_ptr<ms_places> places;
+        const int refused = ms_guard(error, MS_INVALID, [&]() -> int {
+            places = std::make_unique<ms_places>(json);
+            return MS_OK;
+        });
+        if (refused != MS_OK) {
+            return refused;
+        }
+        places->apply(params);
+        if (json.contains("numa")) {
+            llama_numa_init(numa_of(json.at("numa").get<std::string>()));
+        }
         params.load_mode    = llama_load_mode_from_str(json.value<std::string>("load_mode", "auto").c_str());
         params.progress_callback = [](float fraction, void * raw) -> bool {
             const auto * s = static_cast<forward *>(raw);
@@ -130,6 +147,9 @@ extern "C" int ms_model_load(const char * path, const char * params_json, const 
         }
         m->vocab = llama_model_get_vocab(m->model);
         read_defaults(m->model, m->defaults);
+        if (json.contains("sampling")) {
+            ms_read_parameters(json.at("sampling"), m->defaults);
+        }
         const int32_t n_vocab = llama_vocab_n_tokens(m->vocab);
         for (llama_token t = 0; t < n_vocab; t++) {
             if (llama_vocab_is_eog(m->vocab, t)) {

@@ -106,8 +106,12 @@ common_json ms_parameters(const common_params_sampling & p) {
     return shown;
 }
 
-static void read_spec(const common_json & j, common_params_sampling & p) {
+void ms_read_parameters(const common_json & j, common_params_sampling & p) {
     each_parameter(p, parameter_reader{ j });
+}
+
+static void read_spec(const common_json & j, common_params_sampling & p) {
+    ms_read_parameters(j, p);
     if (j.contains("logit_bias")) {
         const auto & list = j.at("logit_bias");
         for (size_t i = 0; i < list.size(); i++) {

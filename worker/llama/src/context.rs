@@ -63,6 +63,9 @@ pub(crate) struct ContextParams {
     pub(crate) type_v: String,
     pub(crate) pooling: String,
     pub(crate) flash_attention: String,
+    /// What llama.cpp's flags say besides, by the names that shim/context.cpp reads.
+    #[serde(flatten)]
+    pub(crate) tuning: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The sizes that a context really has.

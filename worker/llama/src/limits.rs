@@ -27,6 +27,26 @@ pub(crate) struct Limits {
     pub(crate) batch: usize,
     /// Tokens gathered per event of a stream.
     pub(crate) interval: u32,
+    pub(crate) defaults: Defaults,
+}
+
+/// What requests get that say nothing themselves, by llama.cpp's flags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Defaults {
+    /// Most tokens of an answer (`-n`); none = as long as there is room.
+    pub(crate) max_tokens: Option<u32>,
+    /// No beginning is taken from the cache (`--no-cache-prompt`).
+    pub(crate) no_cache: bool,
+    /// Infill prompts begin with what follows the gap (`--spm-infill`).
+    pub(crate) suffix_first: bool,
+    /// llama.cpp's name of it (`--reasoning-format`); empty = `deepseek`.
+    pub(crate) reasoning_format: String,
+    /// Whether chats think (`--reasoning`); none = as the template does.
+    pub(crate) thinking: Option<bool>,
+    /// Most tokens of thinking (`--reasoning-budget`); none = no limit.
+    pub(crate) thinking_budget: Option<i32>,
+    /// What the model reads when that is used up (`--reasoning-budget-message`).
+    pub(crate) budget_message: String,
 }
 
 /// Texts up to this size are read whatever the context: tokenizers that drop white space or take any word for one token fit more into it than its tokens spell.

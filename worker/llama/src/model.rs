@@ -174,6 +174,8 @@ pub(crate) struct Places {
     pub(crate) devices: Option<Vec<String>>,
     /// Layers on devices; −1 = all.
     pub(crate) gpu_layers: i32,
+    /// What llama.cpp's flags say besides, by the names that the shim reads.
+    pub(crate) tuning: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Places {
@@ -182,14 +184,13 @@ impl Places {
     /// # Errors
     /// A name with a NUL.
     pub(crate) fn json(&self, mode: Option<LoadMode>) -> Result<CString, NativeError> {
-        let mut params = serde_json::json!({
-            "devices": self.devices,
-            "n_gpu_layers": self.gpu_layers,
-        });
+        let mut params = self.tuning.clone();
+        params.insert("devices".to_owned(), serde_json::json!(self.devices));
+        params.insert("n_gpu_layers".to_owned(), self.gpu_layers.into());
         if let Some(mode) = mode {
-            params["load_mode"] = mode.name().into();
+            params.insert("load_mode".to_owned(), mode.name().into());
         }
-        c_string(&params.to_string())
+        c_string(&serde_json::Value::from(params).to_string())
     }
 }
 

@@ -150,13 +150,14 @@ const HEAD: u64 = 64 << 10;
 const SAMPLE: u64 = 4 << 10;
 const SAMPLES: u64 = 64;
 
-/// The fingerprint of a model and its adapters, all files in order, with a context of these parameters.
+/// The fingerprint of a model and its adapters, all files in order, with a context of these parameters, in this llama.cpp and with what its
+/// flags change in it.
 ///
 /// # Errors
 /// A file cannot be read.
 pub(crate) fn fingerprint(
     files: &[PathBuf],
-    llama_cpp: &str,
+    (llama_cpp, flags): (&str, &[u8]),
     params: &ContextParams,
     info: &ContextInfo,
 ) -> io::Result<Fingerprint> {
@@ -174,7 +175,7 @@ pub(crate) fn fingerprint(
     };
     let streams = if info.is_split() { info.n_seq_max } else { 1 };
     let mut sum = Sha256::new();
-    sum.update(serde_json::to_vec(&(llama_cpp, &params, streams))?);
+    sum.update(serde_json::to_vec(&(llama_cpp, flags, &params, streams))?);
     for path in files {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();

@@ -115,6 +115,14 @@ fn out_of_range(vocabulary: i32) -> Vec<GenerateRequest> {
             ..completion("x", 4)
         },
         GenerateRequest {
+            extra_json: r#"{"preserved_tokens":["</s>"]}"#.into(),
+            ..completion("x", 4)
+        },
+        GenerateRequest {
+            extra_json: r#"{"reasoning_budget_start_tag":"<a>"}"#.into(),
+            ..completion("x", 4)
+        },
+        GenerateRequest {
             extra_json: r#"{"guided_regex":"a+"}"#.into(),
             ..completion("x", 4)
         },

@@ -328,7 +328,20 @@ async fn files_that_do_not_fit_are_refused_and_nothing_else_happens() {
         cache_type_k: "f16".into(),
         ..of("tiny-chat.gguf")
     };
-    for other in [of("tiny-chat-b.gguf"), of("tiny-mamba.gguf"), halves] {
+    // Flags that change what a state means are the model's too.
+    let with = |flag: &str, value: &str| ModelSettings {
+        args: [of("tiny-chat.gguf").args, vec![flag.to_owned(), value.to_owned()]].concat(),
+        ..of("tiny-chat.gguf")
+    };
+    let scaled = with("--rope-scale", "2");
+    let header = with("--override-kv", "llama.rope.freq_base=float:300");
+    for other in [
+        of("tiny-chat-b.gguf"),
+        of("tiny-mamba.gguf"),
+        halves,
+        scaled,
+        header,
+    ] {
         let mut engine = Engine::with(other).await;
         let error = act(&mut engine, call(0, restore("a"))).await.unwrap_err();
         assert!(error.message.contains("another model"), "{error:?}");

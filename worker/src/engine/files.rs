@@ -9,7 +9,7 @@ use std::{
 };
 
 use muster_core::{Code, Error};
-use muster_proto::v1::ModelSettings;
+use muster_proto::{llamacpp, v1::ModelSettings};
 
 /// As [`check_now`], on another thread, because a file system may be slow and this thread moves events.
 ///
@@ -33,6 +33,9 @@ fn check_now(settings: &ModelSettings) -> Result<(), Error> {
         if !path.is_empty() {
             gguf(param, path)?;
         }
+    }
+    for vector in llamacpp::control::named(&settings.args)? {
+        gguf("--control-vector", &vector.path)?;
     }
     settings
         .lora
@@ -104,6 +107,22 @@ mod tests {
         assert_eq!(
             (error.code, error.param.as_deref().unwrap_or_default()),
             (Code::FileNotFound, "mmproj")
+        );
+        let vectors = |args: &str| {
+            let args = args.split(' ').map(str::to_owned).collect();
+            check_now(&ModelSettings {
+                args,
+                ..settings(&model, "")
+            })
+        };
+        assert_eq!(
+            vectors(&format!("-t 2 --control-vector-scaled {model}:2")),
+            Ok(())
+        );
+        let error = vectors(&format!("--control-vector {model},/no/such")).unwrap_err();
+        assert_eq!(
+            (error.code, error.param.as_deref().unwrap_or_default()),
+            (Code::FileNotFound, "--control-vector")
         );
     }
 

@@ -59,6 +59,7 @@ impl Bench {
             type_v: "f32".to_owned(),
             pooling: String::new(),
             flash_attention: "off".to_owned(),
+            tuning: serde_json::Map::new(),
         };
         let context = Context::new(Arc::clone(&model), &params).unwrap();
         let shared = Arc::new(Shared::new(SEQUENCES as usize, CELLS, Vec::new().into()));

@@ -15,7 +15,7 @@ use crate::{
     chat::ChatSpec,
     ffi::NativeError,
     guard::{self, Refusal},
-    limits::Limits,
+    limits::{Defaults, Limits},
     model::{Model, Token},
     sampler::SamplerSpec,
 };
@@ -24,7 +24,7 @@ use crate::{
 const SAMPLERS: [&str; 3] = ["temp", "typ", "nucleus"];
 
 /// Options of llama.cpp and vLLM that this engine does not have; refused, never ignored.
-const UNSUPPORTED: [&str; 10] = [
+const UNSUPPORTED: [&str; 16] = [
     "guided_choice",
     "guided_grammar",
     "guided_json",
@@ -35,6 +35,13 @@ const UNSUPPORTED: [&str; 10] = [
     "n_cache_reuse",
     "n_discard",
     "multimodal_data",
+    // A chat's own come from its template.
+    "grammar_lazy",
+    "grammar_triggers",
+    "preserved_tokens",
+    "reasoning_budget_start_tag",
+    "reasoning_budget_end_tag",
+    "reasoning_budget_end_tags",
 ];
 
 /// Longest text whose tokens are biased.
@@ -186,12 +193,16 @@ pub(crate) fn sampling(
 ) -> Result<SamplerSpec, Error> {
     // −1 means the context; a ring of absurd length would only cost memory
     SAMPLING.within(&mut sampling, u32::try_from(limits.context).unwrap_or(u32::MAX));
-    // llama.cpp's seeds have 32 bits
-    sampling.seed = sampling.seed.filter(|seed| *seed >= 0).map(seed);
+    sampling.seed = match sampling.seed {
+        Some(below) if below < 0 => Some(RANDOM_SEED),
+        Some(given) => Some(seed(given)),
+        None => model.info().sampling.seed,
+    };
     let biases = std::mem::take(&mut sampling.logit_bias);
     let mut spec = SamplerSpec {
         sampling,
-        reasoning_budget: -1,
+        reasoning_budget: limits.defaults.thinking_budget.unwrap_or(-1),
+        reasoning_budget_message: limits.defaults.budget_message.clone(),
         ..SamplerSpec::default()
     };
     for bias in &biases {
@@ -215,8 +226,13 @@ pub(crate) fn sampling(
         }
     }
     for key in ["reasoning_budget_tokens", "thinking_budget_tokens"] {
-        if let Some(budget) = extra.get(key).and_then(Value::as_i64) {
-            spec.reasoning_budget = i32::try_from(budget.max(-1)).unwrap_or(i32::MAX);
+        // −1 leaves it to the model's own, as in llama.cpp
+        if let Some(budget) = extra
+            .get(key)
+            .and_then(Value::as_i64)
+            .filter(|budget| *budget >= 0)
+        {
+            spec.reasoning_budget = i32::try_from(budget).unwrap_or(i32::MAX);
         }
     }
     if let Some(message) = extra.get("reasoning_budget_message").and_then(Value::as_str) {
@@ -226,6 +242,9 @@ pub(crate) fn sampling(
     check_samplers(model, &spec.sampling.samplers)?;
     Ok(spec)
 }
+
+/// The seed that llama.cpp takes for a random one.
+pub(crate) const RANDOM_SEED: i64 = 0xffff_ffff;
 
 /// A seed as llama.cpp has them: 32 bits.
 pub(crate) const fn seed(any: i64) -> i64 {
@@ -290,6 +309,7 @@ pub(crate) fn chat(
     marker: Option<&str>,
     constraint: (&str, &str),
     reasoning_format: &str,
+    defaults: &Defaults,
     extra: &serde_json::Map<String, Value>,
 ) -> Result<ChatSpec, Error> {
     if chat.messages.is_empty() {
@@ -313,6 +333,7 @@ pub(crate) fn chat(
         return Err(invalid("grammar", "a grammar can't be combined with tools"));
     }
     let reasoning_format = match reasoning_format {
+        "" if !defaults.reasoning_format.is_empty() => defaults.reasoning_format.as_str(),
         "" => "deepseek",
         known @ ("none" | "auto" | "deepseek" | "deepseek-legacy") => known,
         other => {
@@ -322,7 +343,7 @@ pub(crate) fn chat(
             ));
         }
     };
-    let (kwargs, thinking) = template_arguments(chat, extra)?;
+    let (kwargs, thinking) = template_arguments(chat, defaults.thinking, extra)?;
     if thinking == Some(true) && chat.enable_thinking == Some(true) && !model.info().thinking {
         return Err(Code::ThinkingUnsupported
             .error("the model's template can't switch thinking")
@@ -418,6 +439,7 @@ fn tools(chat: &Chat) -> Result<(Vec<Box<RawValue>>, &'static str), Error> {
 /// Template arguments and whether thinking is wanted.
 fn template_arguments(
     chat: &Chat,
+    default: Option<bool>,
     extra: &serde_json::Map<String, Value>,
 ) -> Result<(Box<RawValue>, Option<bool>), Error> {
     let mut kwargs = if chat.template_kwargs_json.is_empty() {
@@ -451,6 +473,7 @@ fn template_arguments(
         }
         Some(_) | None => {}
     }
+    let thinking = thinking.or(default);
     if let Some(thinking) = thinking {
         kwargs.insert("enable_thinking".to_owned(), thinking.into());
     }

@@ -1,6 +1,6 @@
 //! Fill-in-the-middle prompts in llama.cpp's repository pattern (seed 004, /infill; ENGINE.md 13).
 //!
-//! `[repo][file name text]… [file] [PRE] prefix middle [SUF] suffix [MID]`, the prefix at most 3/4 of a batch (its end), the suffix 1/4 (its beginning).
+//! `[repo][file name text]… [file] [PRE] prefix middle [SUF] suffix [MID]` (with `--spm-infill` the suffix first), the prefix at most 3/4 of a batch (its end), the suffix 1/4 (its beginning).
 
 use muster_core::Error;
 use muster_proto::v1::Infill;
@@ -71,11 +71,16 @@ pub(super) fn tokens(
     if info.add_bos && info.bos >= 0 {
         tokens.push(info.bos);
     }
-    tokens.push(info.fim_pre);
-    tokens.append(&mut prefix);
-    tokens.extend(middle);
-    tokens.push(info.fim_suf);
-    tokens.append(&mut suffix);
+    prefix.insert(0, info.fim_pre);
+    prefix.extend(middle);
+    suffix.insert(0, info.fim_suf);
+    let (mut first, mut second) = if limits.defaults.suffix_first {
+        (suffix, prefix)
+    } else {
+        (prefix, suffix)
+    };
+    tokens.append(&mut first);
+    tokens.append(&mut second);
     tokens.push(info.fim_mid);
     Ok(tokens)
 }

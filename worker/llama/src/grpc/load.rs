@@ -26,7 +26,7 @@ use crate::{
     cores::Cores,
     engine::{self, EngineParts},
     ffi::NativeError,
-    limits::{self, Limits, Role},
+    limits::{self, Defaults, Limits, Role},
     media::{Encoder, Projector},
     model::{Model, Places},
     parse,
@@ -53,6 +53,8 @@ pub(super) struct Loaded {
     pub(super) waker: Waker,
     pub(super) alive: alive::Beat,
     pub(super) slots: Slots,
+    /// What requests get that say nothing themselves.
+    pub(super) defaults: Defaults,
 }
 
 fn failed(error: NativeError) -> Error {
@@ -88,7 +90,9 @@ pub(super) fn load(
     let places = Places {
         devices: devices.map(<[String]>::to_vec),
         gpu_layers: wanted.settings.gpu_layers.unwrap_or(-1),
+        tuning: wanted.tuning.of_model(),
     };
+    wanted.tuning.agree(&places)?;
     check_plan(&wanted, &places)?;
     let mut shown = 0.0;
     let model = Model::load(
@@ -170,7 +174,7 @@ fn projector(
 /// Which layers go on devices was planned from the file's headers: llama.cpp's own calculation must agree before anything is taken.
 fn check_plan(wanted: &settings::Wanted, places: &Places) -> Result<(), Error> {
     let (settings, layers) = (&wanted.settings, places.gpu_layers);
-    if layers <= 0 || settings.ctx_size == 0 {
+    if layers <= 0 || settings.ctx_size == 0 || wanted.tuning.moves_tensors() {
         return Ok(());
     }
     let params = wanted.clone().sized(0)?;
@@ -236,6 +240,7 @@ fn serve(
         waker,
         alive,
         slots,
+        defaults: limits.defaults.clone(),
     })
 }
 
@@ -256,7 +261,11 @@ fn slot_files(
     let parts = muster_gguf::parts(Path::new(&wanted.settings.checkpoint));
     let files: Vec<PathBuf> = parts.into_iter().chain(adapters).collect();
     let known = model.info();
-    match slot_files::fingerprint(&files, &known.llama_cpp, params, info) {
+    let fingerprint = wanted.tuning.identity().and_then(|flags| {
+        let engine = (known.llama_cpp.as_str(), flags.as_slice());
+        slot_files::fingerprint(&files, engine, params, info)
+    });
+    match fingerprint {
         Ok(fingerprint) => Some(SlotFiles::new(
             folder,
             fingerprint,
@@ -318,7 +327,7 @@ fn set_aside(wanted: &settings::Wanted, info: &ContextInfo) -> usize {
 }
 
 fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits {
-    let trained = model.info().n_ctx_train;
+    let trained = wanted.tuning.stretched(model.info().n_ctx_train);
     let info = context.info();
     let mut most = if info.is_split() {
         info.n_ctx_seq
@@ -327,7 +336,7 @@ fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits
         info.n_ctx.min(wanted.settings.ctx_size)
     };
     if trained > 0 && most > trained {
-        // as llama-server does: cells beyond serve other sequences
+        // as llama-server does, but for what the flags stretch: cells beyond serve other sequences
         tracing::warn!(
             asked = most,
             trained,
@@ -348,6 +357,7 @@ fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits
         ubatch: context.info().n_ubatch as usize,
         batch: context.info().n_batch as usize,
         interval: wanted.settings.stream_interval.max(1),
+        defaults: wanted.tuning.defaults.clone(),
     }
 }
 

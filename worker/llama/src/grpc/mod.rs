@@ -9,6 +9,7 @@ mod service;
 mod session;
 mod settings;
 mod slots;
+mod tuning;
 mod warm;
 
 pub(crate) use service::EngineService;

@@ -213,7 +213,10 @@ fn generate(
     let mut samplers = Vec::with_capacity(choices as usize);
     for choice in 0..choices {
         let mut spec = spec.clone();
-        let own = |seed: i64| convert::seed(seed + i64::from(choice));
+        let own = |seed: i64| match seed {
+            convert::RANDOM_SEED => seed,
+            seed => convert::seed(seed + i64::from(choice)),
+        };
         spec.sampling.seed = spec.sampling.seed.map(own);
         let mut sampler = Sampler::new(Arc::clone(model), &spec, chat.as_ref()).map_err(native("grammar"))?;
         sampler.accept_prompt(&words).map_err(native("prompt"))?;
@@ -221,7 +224,7 @@ fn generate(
     }
     let logprobs = request.logprobs || request.top_logprobs > 0;
     let params = GenerateParams {
-        max_tokens: request.max_tokens,
+        max_tokens: request.max_tokens.or(limits.defaults.max_tokens),
         stops,
         min_indent: request.min_indent as usize,
         top_logprobs: logprobs.then_some(request.top_logprobs as usize),
@@ -235,7 +238,7 @@ fn generate(
             String::new()
         },
         shown_sampling: request.return_sampling.then(|| in_force(model, &spec)),
-        cache_prompt: request.cache_prompt.unwrap_or(true),
+        cache_prompt: request.cache_prompt.unwrap_or(!limits.defaults.no_cache),
         id_slot: request.id_slot.map(|slot| slot as usize),
         tenant,
         scales: scales.asked(&extra)?,
@@ -274,7 +277,8 @@ fn input(
             // a template may leave some of it out, but hardly that much
             check(convert::chat_bytes(chat), "messages")?;
             let marker = projector.and_then(|projector| projector.marker_of_images());
-            let spec = convert::chat(model, chat, marker, constraint, &request.reasoning_format, extra)?;
+            let format = &request.reasoning_format;
+            let spec = convert::chat(model, chat, marker, constraint, format, &limits.defaults, extra)?;
             let images = images::of_chat(chat)?;
             let (chat, text) = Chat::apply(model, &spec).map_err(native("messages"))?;
             check(text.len(), "messages")?;

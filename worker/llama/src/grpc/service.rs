@@ -349,6 +349,7 @@ impl Engine for EngineService {
                 marker,
                 ("", ""),
                 "",
+                &loaded.defaults,
                 &serde_json::Map::new(),
             )?;
             let (_, prompt) = Chat::apply(&loaded.model, &spec).map_err(native("messages"))?;

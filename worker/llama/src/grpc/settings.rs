@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    llamacpp::{LoadMode, SLOT_FILES, Takes, default, last_of, splits_cache, value_of},
+    llamacpp::{LoadMode, SLOT_FILES, Said, Takes, default, last_of, splits_cache, value_of, words},
+    parameters::SAMPLING,
     settings,
     v1::{ModelSettings, ModelType},
 };
 
-use super::convert::unsupported;
+use super::{convert::unsupported, tuning::Tuning};
 use crate::{context::ContextParams, guard, limits::Role, model::ModelInfo};
 
 /// A load request's settings, with `args` folded in.
@@ -23,6 +24,8 @@ pub(super) struct Wanted {
     pub(super) mode: LoadMode,
     /// The folder in which sequences are saved.
     pub(super) slot_files: Option<PathBuf>,
+    /// What its flags say besides.
+    pub(super) tuning: Tuning,
 }
 
 /// Cores this process may use at a time: its affinity and its cgroup's quota are respected.
@@ -39,10 +42,17 @@ fn bad(message: impl Into<String>) -> Error {
 pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
     let mut settings = settings.clone();
     let args = std::mem::take(&mut settings.args);
-    let mut rest = args.iter().map(String::as_str);
-    while let Some(flag) = rest.next() {
-        fold(&mut settings, flag, &mut rest)?;
+    let mut tuning = Tuning::default();
+    for said in words(&args) {
+        fold(&mut settings, &mut tuning, &said)?;
     }
+    // a window of the whole context is as long as it
+    let context = if settings.ctx_size == 0 {
+        default::CONTEXT
+    } else {
+        settings.ctx_size
+    };
+    SAMPLING.within(&mut tuning.sampling, context);
     let mode = LoadMode::of(&args);
     if mode.is_none() && last_of(&args, &LoadMode::FLAGS).is_some() {
         return Err(bad("this engine has no such `--load-mode`"));
@@ -84,6 +94,7 @@ pub(super) fn read(settings: &ModelSettings) -> Result<Wanted, Error> {
         choose_threads,
         mode: mode.unwrap_or_default(),
         slot_files,
+        tuning,
     })
 }
 
@@ -159,50 +170,39 @@ fn check_adapters(settings: &ModelSettings, role: Role) -> Result<(), Error> {
 }
 
 /// One flag of llama.cpp.
-fn fold<'a>(
-    wanted: &mut ModelSettings,
-    flag: &str,
-    rest: &mut impl Iterator<Item = &'a str>,
-) -> Result<(), Error> {
-    let (flag, inline) = flag
-        .split_once('=')
-        .map_or((flag, None), |(flag, value)| (flag, Some(value)));
-    let mut text = || {
-        inline
-            .or_else(|| rest.next())
-            .map(str::to_owned)
-            .ok_or_else(|| bad(format!("`{flag}` needs a value")))
-    };
+fn fold(wanted: &mut ModelSettings, tuning: &mut Tuning, said: &Said<'_>) -> Result<(), Error> {
+    let flag = said.name;
     if let Some(setting) = settings::flagged(flag).filter(|setting| setting.ours) {
         let value = if setting.takes == Takes::Nothing {
             true.into()
         } else {
-            let text = text()?;
+            let text = said.valued()?;
             let wrong = || bad(format!("`{flag}` needs a number, not `{text}`"));
-            setting.takes.read(&text).ok_or_else(wrong)?
+            setting.takes.read(text).ok_or_else(wrong)?
         };
         (setting.set)(wanted, &value);
         return Ok(());
     }
     match flag {
         "--chat-template-file" => {
-            let path = text()?;
-            wanted.chat_template = std::fs::read_to_string(&path)
+            let path = said.valued()?;
+            wanted.chat_template = std::fs::read_to_string(path)
                 .map_err(|error| bad(format!("the chat template `{path}` can't be read: {error}")))?;
         }
         // `LoadMode::of` reads them
         "--mmap" | "--no-mmap" | "--mlock" => {}
-        "-lm" | "--load-mode" => drop(text()?),
+        "-lm" | "--load-mode" => drop(said.valued()?),
         "--embedding" | "--embeddings" => wanted.r#type = ModelType::Embedding.into(),
         "--rerank" | "--reranking" => wanted.r#type = ModelType::Reranking.into(),
         // what this engine always does
-        "--jinja" | "--no-context-shift" | "-cb" | "--cont-batching" | "--no-warmup" => {}
+        "--jinja" | "--no-context-shift" | "-cb" | "--cont-batching" | "--no-warmup" | "--warmup" => {}
         // `llamacpp::splits_cache` reads them
         "-kvu" | "--kv-unified" | "-no-kvu" | "--no-kv-unified" => {}
         // what our gateway reads (seed 004, `/slots` and `POST /props`)
         "--slots" | "--props" | "--metrics" => {}
         // [`slot_files`] reads it
-        SLOT_FILES => drop(text()?),
+        SLOT_FILES => drop(said.valued()?),
+        _ if tuning.take(said)? => {}
         _ => {
             return Err(bad(format!("`{flag}` is not a flag this engine can honour")));
         }
@@ -277,6 +277,7 @@ impl Wanted {
             type_v: text(&mut s.cache_type_v, "f16"),
             pooling,
             flash_attention: text(&mut s.flash_attention, "auto"),
+            tuning: self.tuning.of_context(),
         })
     }
 }
@@ -287,9 +288,9 @@ mod tests {
 
     fn fold_all(args: &[&str]) -> Result<ModelSettings, Error> {
         let mut settings = ModelSettings::default();
-        let mut rest = args.iter().copied();
-        while let Some(flag) = rest.next() {
-            fold(&mut settings, flag, &mut rest)?;
+        let args: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
+        for said in words(&args) {
+            fold(&mut settings, &mut Tuning::default(), &said)?;
         }
         Ok(settings)
     }
@@ -320,41 +321,52 @@ mod tests {
             check(&words).is_ok()
         };
         let ours = || flags().filter(|flag| flag.ours);
-        let names = |alone: bool| {
-            let wanted = move |takes: Takes| (takes == Takes::Nothing) == alone;
-            ours()
-                .filter(move |flag| wanted(flag.takes))
-                .flat_map(|flag| flag.names)
-                .copied()
-        };
-        for flag in names(false) {
+        for flag in ours().filter(|flag| flag.takes != Takes::Nothing) {
             // A file that is not there is another matter.
-            let refused = fold_all(&[flag, "1"])
-                .err()
-                .filter(|_| flag != "--chat-template-file");
-            assert!(refused.is_none(), "{flag}: {refused:?}");
-            assert!(fold_all(&[flag]).is_err(), "{flag} needs a value");
-            assert!(checked(&[flag, "1"]) && !checked(&[flag]), "{flag}");
-            if flag != "--chat-template-file" {
-                assert_eq!(
-                    checked(&[flag, "many"]),
-                    fold_all(&[flag, "many"]).is_ok(),
-                    "{flag}"
-                );
-                assert_eq!(checked(&[flag, "-1"]), fold_all(&[flag, "-1"]).is_ok(), "{flag}");
-                assert_eq!(
-                    checked(&[flag, "all"]),
-                    fold_all(&[flag, "all"]).is_ok(),
-                    "{flag}"
-                );
+            let file = flag.names.contains(&"--chat-template-file");
+            let fitting = match flag.takes {
+                Takes::Word(words) => words[0],
+                Takes::Parameter(muster_proto::parameters::Kind::Words { .. }) => "top_k",
+                Takes::Parameter(muster_proto::parameters::Kind::Float { .. }) => "0.5",
+                Takes::Text if flag.names.contains(&"-ot") => "a=CPU",
+                Takes::Text if flag.names.contains(&"--control-vector-scaled") => "a:1",
+                Takes::Nothing
+                | Takes::Count
+                | Takes::Layers
+                | Takes::Integer
+                | Takes::Number
+                | Takes::Words(_)
+                | Takes::Parameter(_)
+                | Takes::Range
+                | Takes::Text => "1",
+            };
+            for name in flag.names.iter().copied() {
+                let mut words = vec![name, fitting];
+                if flag.takes == Takes::Range {
+                    words.push(fitting);
+                }
+                let refused = fold_all(&words).err().filter(|_| !file);
+                assert!(refused.is_none(), "{name}: {refused:?}");
+                assert!(fold_all(&[name]).is_err(), "{name} needs a value");
+                assert!(checked(&words) && !checked(&[name]), "{name}");
+                if let Takes::Count | Takes::Layers | Takes::Integer | Takes::Number | Takes::Parameter(_) =
+                    flag.takes
+                {
+                    for value in ["many", "-1", "all"] {
+                        // The list does not know that it divides.
+                        let same = checked(&[name, value]) == fold_all(&[name, value]).is_ok();
+                        assert!(same || value == "-1" && name == "--rope-scale", "{name} {value}");
+                    }
+                }
             }
         }
-        for flag in names(true) {
+        let alone = ours().filter(|flag| flag.takes == Takes::Nothing);
+        for flag in alone.flat_map(|flag| flag.names).copied() {
             let refused = fold_all(&[flag]).err();
             assert!(refused.is_none(), "{flag}: {refused:?}");
         }
         let theirs = flags().filter(|flag| !flag.ours).flat_map(|flag| flag.names);
-        for flag in ["--grp-attn-n", "-sm", "--lora", "stray"].iter().chain(theirs) {
+        for flag in ["--grp-attn-n", "--rpc", "--lora", "stray"].iter().chain(theirs) {
             let flag = *flag;
             let words = [flag.to_owned()];
             assert_eq!(beyond_embedded(&words), Some(flag));

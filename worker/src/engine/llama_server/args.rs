@@ -347,9 +347,12 @@ mod tests {
                 Takes::Count | Takes::Layers => 3.into(),
                 Takes::Nothing => true.into(),
                 Takes::Word(words) => words[0].into(),
-                Takes::Integer | Takes::Number | Takes::Words(_) | Takes::Parameter(_) | Takes::Text => {
-                    Value::from("/x")
-                }
+                Takes::Integer
+                | Takes::Number
+                | Takes::Words(_)
+                | Takes::Range
+                | Takes::Parameter(_)
+                | Takes::Text => Value::from("/x"),
             };
             (setting.set)(&mut settings, &value);
             let gpu = Device {

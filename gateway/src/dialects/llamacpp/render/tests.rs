@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     dialects::llamacpp::translate::{CompletionCall, completion},
-    render::{Render as _, answer::Choice},
+    render::{Render as _, answer::Choice, settings::generation_settings},
     translate::object::{self, Object},
     web::engine::ModelQuery,
 };
@@ -17,6 +17,17 @@ fn read(text: &str) -> Result<CompletionCall, Error> {
     let mut call = completion(body, ModelQuery::default())?;
     call.form.native.answered_by("m", 0);
     Ok(call)
+}
+
+/// Nothing is shifted, but what was asked for is shown, and engines get it.
+#[test]
+fn what_is_to_be_kept_is_shown_as_it_was_asked_for() {
+    for (field, kept) in [("", 0), (r#", "n_keep": 7"#, 7), (r#", "n_keep": -1"#, -1)] {
+        let call = read(&format!(r#"{{"prompt": "a"{field}}}"#)).unwrap();
+        let shown = generation_settings(&call.work[0], &Sampling::default());
+        assert_eq!(shown["n_keep"], kept, "{field}");
+        assert_eq!(call.work[0].extra_json.contains("n_keep"), kept != 0);
+    }
 }
 
 fn events() -> Vec<Event> {

@@ -132,7 +132,7 @@ pub(in crate::dialects::llamacpp) struct GenerationSettings {
     sampling: SamplingShown,
     /// Tokens or texts with their biases.
     logit_bias: Option<Vec<ShownBias>>,
-    /// Tokens of the prompt kept when the context is shifted; Muster never shifts: 0.
+    /// Tokens of the prompt kept when the context is shifted, as the request said; our engine never shifts.
     n_keep: i32,
     /// Tokens dropped when the context is shifted; Muster never shifts: 0.
     n_discard: i32,
