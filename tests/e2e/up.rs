@@ -204,6 +204,8 @@ async fn a_bare_embedding_model_gives_vectors_and_is_not_suggested_for_a_chat() 
     );
     let row = http.get("/api/v1/models/tiny-embed").await.ok();
     assert_eq!(row["labels"], json!(["embeddings"]));
+    let unloaded = http.get("/api/v1/models/tiny-chat").await.ok();
+    assert!(unloaded["max_context_window"].is_u64(), "{unloaded}");
     let error = http.chat("tiny-embed", json!({})).await.error(400);
     assert!(
         error["message"].as_str().unwrap().contains("tiny-embed"),

@@ -51,7 +51,7 @@ pub(in crate::dialects) struct Model {
     /// Tokens that a request may have, as the model is loaded or would be; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     context_length: Option<u32>,
-    /// Tokens of context that the model was trained with; only while the model is loaded.
+    /// Tokens of context that the model was trained with; absent until its file's header was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_context_window: Option<u32>,
     /// Further names of the model.
@@ -240,9 +240,13 @@ pub(in crate::dialects) fn model(table: &Table, summary: &ModelSummary) -> Model
         pinned: summary.pinned,
         recipe_options: serde_json::from_str(&summary.options_json).unwrap_or_default(),
         context_length: Some(summary.ctx_size).filter(|length| *length > 0),
-        max_context_window: capabilities
-            .map(|can| can.train_context_length)
-            .filter(|length| *length > 0),
+        max_context_window: [
+            capabilities.map(|can| can.train_context_length),
+            summary.file.as_ref().map(|file| file.train_context_length),
+        ]
+        .into_iter()
+        .flatten()
+        .find(|length| *length > 0),
         meta: capabilities.map(|can| Meta {
             vocab_type: can.vocabulary_type,
             n_vocab: can.vocabulary,
