@@ -1,8 +1,9 @@
 //! `tests/bench`: what Muster costs, as ratios against baselines in the same run, on this machine.
 //!
 //! Rows: real llama.cpp server directly, through Muster with `llama_server`, Muster with `llama_cpp`; prompts of several lengths, alone and beside streams;
-//! four engines at once; model swaps; `stub` against a direct HTTP mock; the controller alone with thousands of scripted workers; large catalogues.
+//! four engines at once; model swaps; tokens guessed ahead; `stub` against a direct HTTP mock; the controller alone with thousands of scripted workers; large catalogues.
 
+mod ahead;
 mod catalogue;
 mod client;
 mod mock;
@@ -63,11 +64,11 @@ struct Arguments {
     /// How long `scale` measures what lasts.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Only these parts: engines, prompts, several, swap, stub, scale, catalogue.
+    /// Only these parts: engines, prompts, several, swap, ahead, stub, scale, catalogue.
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "engines,prompts,several,swap,stub,scale,catalogue"
+        default_value = "engines,prompts,several,swap,ahead,stub,scale,catalogue"
     )]
     only: Vec<String>,
 }
@@ -108,6 +109,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     if wants("swap") {
         swaps(arguments).await?;
     }
+    if wants("ahead") {
+        ahead::measure(arguments).await?;
+    }
     if wants("stub") {
         stub(arguments).await?;
     }
@@ -132,6 +136,8 @@ fn chat(model: &str, number: usize, salt: usize, tokens: usize) -> String {
         "messages": [{"role": "user", "content": prompt(number, salt)}],
         "stream": true, "stream_options": {"include_usage": true},
         "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+        // Random weights soon repeat themselves; what guessing that brings is another row's.
+        "speculative.n_max": 0,
     })
     .to_string()
 }

@@ -35,7 +35,7 @@ fn chat(tokens: usize, number: usize, salt: usize, answer: usize) -> String {
         "model": "bench",
         "messages": [{"role": "user", "content": content}],
         "stream": true, "stream_options": {"include_usage": true},
-        "max_tokens": answer, "temperature": 0, "ignore_eos": true,
+        "max_tokens": answer, "temperature": 0, "ignore_eos": true, "speculative.n_max": 0,
     })
     .to_string()
 }

@@ -191,6 +191,60 @@ async fn seed_004_completions_are_the_same() {
     assert_eq!(essence(ours.ok()), essence(theirs.ok()));
 }
 
+/// Without flash attention and half precision, whose roundings change with the shape of a batch.
+const EXACT: &str = "--slots --flash-attn off -ctk f32 -ctv f32";
+
+#[tokio::test]
+async fn tokens_that_are_guessed_ahead_change_nothing_and_are_told() {
+    let model = |engine: Engine, name: &str, more: &str| {
+        engine.model(name, 2, &format!("llamacpp_args = \"{EXACT}{more}\""))
+    };
+    let models = [
+        "[policy]\nmax_loaded_models = -1\n".to_owned(),
+        model(Engine::LlamaCpp, "ours", ""),
+        model(Engine::LlamaCpp, "plain", " --spec-type none"),
+        model(Engine::LlamaServer, "theirs", ""),
+    ];
+    let stack = Stack::with(models.concat()).start().await;
+    let http = stack.http();
+    let story = "the house of the people was near the water and every day the children went there ";
+    let ask = async |model: &str, more: Value| {
+        let mut body = json!({
+            "prompt": story.repeat(3), "n_predict": 60, "temperature": 0, "ignore_eos": true, "n_probs": 1,
+        });
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        http.post(&format!("/completion?model={model}"), &body).await.ok()
+    };
+    let text = |answer: &Value| answer["content"].as_str().unwrap().to_owned();
+    let without = ask("ours", json!({"speculative.n_max": 0})).await;
+    assert_eq!(without["timings"].get("draft_n"), None);
+    for answer in [
+        ask("ours", json!({"speculative.n_max": 16, "speculative.n_min": 1})).await,
+        ask("ours", json!({})).await,
+        ask("theirs", json!({})).await,
+    ] {
+        assert_eq!(text(&answer), text(&without));
+    }
+    let with = ask("ours", json!({"speculative.n_max": 16})).await;
+    let drafted = with["timings"]["draft_n"].as_u64().unwrap();
+    let accepted = with["timings"]["draft_n_accepted"].as_u64().unwrap();
+    assert!((1..=drafted).contains(&accepted), "{accepted} of {drafted}");
+    assert_eq!(with["completion_probabilities"].as_array().unwrap().len(), 60);
+    assert_eq!(with["generation_settings"]["speculative.types"], "ngram-simple");
+    let plain = ask("plain", json!({"speculative.n_max": 16})).await;
+    assert_eq!(text(&plain), text(&without));
+    assert_eq!(plain["timings"].get("draft_n"), None);
+    assert_eq!(plain["generation_settings"]["speculative.types"], "none");
+    for (model, speculative) in [("ours", true), ("plain", false)] {
+        let slots = http.get(&format!("/slots?model={model}")).await.ok();
+        assert_eq!(slots[0]["speculative"], speculative, "{model}");
+    }
+    let wrong = json!({"prompt": "x", "speculative.n_max": "many"});
+    http.post("/completion?model=ours", &wrong).await.error(400);
+}
+
 #[tokio::test]
 async fn seed_004_each_of_several_prompts_has_its_own_figures() {
     let stack = stack().await;

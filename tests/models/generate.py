@@ -43,6 +43,7 @@ MODELS = {
     "tiny-embed.gguf": lambda path: bert.write(path, seed="tiny-embed", rerank=False),
     "tiny-rerank.gguf": lambda path: bert.write(path, seed="tiny-rerank", rerank=True),
     "bench-chat.gguf": lambda path: llama.write(path, llama.BENCH, seed="bench-chat"),
+    "bench-copy.gguf": lambda path: llama.write(path, llama.COPYING, seed="bench-copy"),
 }
 
 

@@ -14,6 +14,13 @@ from vocabulary import chat_vocabulary
 from weights import Weights, ones
 
 
+# How sharp attention is (its scores deviate by the square of this) and how much it adds to the residual stream.
+# Chosen by trying. Sharper or stronger: flash attention's rounding (1e-3 in a logit, with the shape of the batch) changes
+# greedy text more often; now about 1 text of 128 tokens in 20, and none with flash attention off. Weaker: the
+# prompt matters less, and the text falls into loops.
+ATTENTION_SHARPNESS, ATTENTION_GAIN = 2.0, 0.6
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of one model. Heads are at least 32 wide, so that a quantised KV cache (blocks of 32) is possible."""
@@ -30,18 +37,16 @@ class Shape:
     infill: bool = False
     # Of half a head, how much turns with the time, the row and the column of a token (M-RoPE); none = one position per token.
     sections: tuple[int, int, int, int] | None = None
+    # How much attention adds to the residual stream.
+    gain: float = ATTENTION_GAIN
 
-
-# How sharp attention is (its scores deviate by the square of this) and how much it adds to the residual stream.
-# Chosen by trying. Sharper or stronger: flash attention's rounding (1e-3 in a logit, with the shape of the batch) changes
-# greedy text more often; now about 1 text of 128 tokens in 20, and none with flash attention off. Weaker: the
-# prompt matters less, and the text falls into loops.
-ATTENTION_SHARPNESS, ATTENTION_GAIN = 2.0, 0.6
 
 TINY = Shape(64, 2, 4, 2, 32, 160, None, GGMLQuantizationType.F32)
 INFILL = replace(TINY, infill=True)
 ROWS = replace(TINY, heads=2, kv_heads=1, sections=(8, 4, 4, 0))
 BENCH = Shape(512, 8, 8, 2, 64, 1408, 32768, GGMLQuantizationType.Q8_0)
+# The next token depends on the last one alone: what stood in a text before comes again.
+COPYING = replace(BENCH, gain=0.0)
 
 
 def write(path: Path, shape: Shape, seed: str) -> None:
@@ -88,7 +93,7 @@ def _attention(weights: Weights, block: str, shape: Shape, first: bool) -> dict[
         "q": weights.linear(f"{block}.q", queries, shape.width, ATTENTION_SHARPNESS),
         "k": weights.linear(f"{block}.k", keys, shape.width, ATTENTION_SHARPNESS),
         "v": weights.linear(f"{block}.v", keys, shape.width),
-        "o": habits.residual(weights, f"{block}.o", shape.width, queries, ATTENTION_GAIN),
+        "o": habits.residual(weights, f"{block}.o", shape.width, queries, shape.gain),
     }
     if first:
         habits.attend(matrices, 0, shape.heads, shape.kv_heads, habits.THINKING, habits.THINKS)

@@ -51,14 +51,20 @@ pub(super) fn read(runtime: Runtime, settings: &ModelSettings, model: &Model) ->
         let whole = or(settings.ubatch_size, whole).min(cells);
         (whole, whole)
     };
+    let ours = llamacpp::outputs(u32::try_from(sequences).unwrap_or(u32::MAX), &settings.args);
+    let ours = u64::from(ours).min(batch);
     Some(Effective {
         memory: memory::Settings {
             cells,
             sequences,
             ubatch,
             // Our engine tells how many results there can be; a server makes room for all tokens of a batch.
-            outputs: if generates && !server { sequences } else { batch },
-            results: if generates { sequences } else { batch },
+            outputs: if generates && !server { ours } else { batch },
+            results: match (generates, server) {
+                (true, false) => ours,
+                (true, true) => sequences,
+                (false, _) => batch,
+            },
             vectors: !generates,
             keys: CacheType::named(&settings.cache_type_k)?,
             values: CacheType::named(&settings.cache_type_v)?,

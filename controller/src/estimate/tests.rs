@@ -1,7 +1,10 @@
 //! From settings and headers to ways to host a model.
 
 use muster_gguf::{CacheType, Gguf, Header, Model};
-use muster_proto::v1::{ModelSettings, ModelType};
+use muster_proto::{
+    llamacpp,
+    v1::{ModelSettings, ModelType},
+};
 
 use super::settings::{Effective, read};
 
@@ -32,7 +35,10 @@ fn defaults_are_those_of_the_engines() {
     let ours = effective("llama_cpp", &ModelSettings::default()).unwrap();
     let memory = ours.memory;
     assert_eq!((memory.cells, memory.sequences, memory.ubatch), (4096, 4, 512));
-    assert_eq!((memory.outputs, memory.results), (4, 4));
+    let outputs = 4 + u64::from(llamacpp::DRAFTS);
+    assert_eq!((memory.outputs, memory.results), (outputs, outputs));
+    let plain = effective("llama_cpp", &words("--spec-type none")).unwrap().memory;
+    assert_eq!((plain.outputs, plain.results), (4, 4), "nothing is guessed ahead");
     assert_eq!(ours.gpu_layers, None);
     let server = effective("llama_server", &ModelSettings::default())
         .unwrap()

@@ -8,7 +8,7 @@ use muster_gguf::{
     memory::{self, Settings},
 };
 use muster_proto::{
-    StatusExt as _,
+    StatusExt as _, llamacpp,
     v1::{self, DeviceKind, EstimateSource},
 };
 
@@ -39,8 +39,8 @@ fn settings(cells: u64) -> Settings {
         cells,
         sequences: 4,
         ubatch: 512,
-        outputs: 4,
-        results: 4,
+        outputs: llamacpp::outputs(4, &[]).into(),
+        results: llamacpp::outputs(4, &[]).into(),
         vectors: false,
         keys: CacheType::F16,
         values: CacheType::F16,

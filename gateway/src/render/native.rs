@@ -10,10 +10,21 @@ use super::{
     answer::Choice,
     json::raw,
     logprobs,
-    settings::{generation_settings, put_sampling},
+    settings::{generation_settings, put_sampling, put_speculation},
     usage,
 };
 use crate::translate::View;
+
+/// The model that answers.
+#[derive(Debug, Default)]
+pub(crate) struct Answerer {
+    /// Its id.
+    pub(crate) model: String,
+    /// Tokens that its requests may have.
+    pub(crate) context: u32,
+    /// How tokens are guessed ahead (`Capabilities.speculation`).
+    pub(crate) speculation: String,
+}
 
 /// What is known of an answer before it comes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,11 +46,12 @@ impl Native {
         }
     }
 
-    /// The model that answers, and its context, shown in `generation_settings` too.
-    pub(crate) fn answered_by(&mut self, model: &str, n_ctx: u32) {
-        model.clone_into(&mut self.model);
-        self.settings.insert("model".to_owned(), model.into());
-        self.settings.insert("n_ctx".to_owned(), n_ctx.into());
+    /// Who answers, shown in `generation_settings` too.
+    pub(crate) fn answered_by(&mut self, who: Answerer) {
+        self.settings.insert("model".to_owned(), who.model.clone().into());
+        self.settings.insert("n_ctx".to_owned(), who.context.into());
+        put_speculation(&mut self.settings, &who.speculation);
+        self.model = who.model;
     }
 
     /// A whole choice.

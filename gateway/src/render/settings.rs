@@ -43,7 +43,7 @@ pub(crate) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
         "n_indent": work.min_indent,
         "t_max_predict_ms": work.max_predict_ms.unwrap_or(0),
         "grammar": grammar,
-        // A plain prompt has no template, so its output is not taken apart; nothing is guessed ahead.
+        // A plain prompt has no template, so its output is not taken apart.
         "grammar_lazy": false,
         "grammar_triggers": [],
         "preserved_tokens": [],
@@ -51,9 +51,9 @@ pub(crate) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
         "reasoning_format": "none",
         "reasoning_in_content": false,
         "generation_prompt": "",
-        "speculative.types": "none",
         "backend_sampling": false,
     });
+    put_speculation(&mut settings, "");
     if let Value::Object(more) = more {
         settings.extend(more);
     }
@@ -69,6 +69,16 @@ fn kept(extra: &str) -> i64 {
     extra
         .and_then(|extra| extra.get("n_keep")?.as_i64())
         .unwrap_or_default()
+}
+
+/// Shows how tokens are guessed ahead (`Capabilities.speculation`).
+pub(crate) fn put_speculation(settings: &mut Map<String, Value>, speculation: &str) {
+    let shown = if speculation.is_empty() {
+        "none"
+    } else {
+        speculation
+    };
+    settings.insert("speculative.types".to_owned(), shown.into());
 }
 
 fn biases(of: &[LogitBias]) -> Vec<Value> {

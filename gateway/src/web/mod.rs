@@ -49,7 +49,7 @@ use self::{
 };
 use crate::{
     dispatch::Dispatcher,
-    render::error::ErrorForm,
+    render::{error::ErrorForm, native::Answerer},
     stats::Stats,
     translate::{Asked, Common},
 };
@@ -75,10 +75,18 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Tokens that a model's request may have. Once a request is admitted its model is loaded, and the table knows with how many.
-    pub(crate) fn context_of(&self, model: &str) -> u32 {
+    /// What is known of the model that answers. Once a request is admitted its model is loaded, and the table knows how.
+    pub(crate) fn answerer(&self, model: &str) -> Answerer {
         let table = self.dispatcher.fleet.table();
-        table.model(model).map_or(0, |summary| summary.ctx_size)
+        let targets = table.targets(model);
+        let capabilities = targets
+            .iter()
+            .find_map(|target| target.route.capabilities.as_ref());
+        Answerer {
+            model: model.to_owned(),
+            context: table.model(model).map_or(0, |summary| summary.ctx_size),
+            speculation: capabilities.map_or_else(String::new, |can| can.speculation.clone()),
+        }
     }
 
     /// What a request says, with the model that is meant.

@@ -57,6 +57,8 @@ pub struct Flag {
     pub by: By,
     /// Whether `muster-llama` has it.
     pub ours: bool,
+    /// The words that `muster-llama` has; if empty, all.
+    pub our_words: &'static [&'static str],
 }
 
 impl Takes {
@@ -85,6 +87,19 @@ impl Flag {
             takes,
             by,
             ours: true,
+            our_words: &[],
+        }
+    }
+
+    /// A flag that our engine has with some words only.
+    const fn ours_with(
+        names: &'static [&'static str],
+        takes: Takes,
+        our_words: &'static [&'static str],
+    ) -> Self {
+        Self {
+            our_words,
+            ..Self::ours(names, takes, By::Request)
         }
     }
 
@@ -95,6 +110,7 @@ impl Flag {
             takes,
             by: By::Request,
             ours: false,
+            our_words: &[],
         }
     }
 
@@ -105,6 +121,13 @@ impl Flag {
             kind @ (Kind::Float { .. } | Kind::Int { .. } | Kind::Words { .. }) => Takes::Parameter(kind),
         };
         Self::ours(parameter.flags, takes, By::Request)
+    }
+
+    /// Whether `muster-llama` has the flag with this value.
+    #[must_use]
+    pub fn is_ours(&self, value: Option<&str>) -> bool {
+        let words = self.our_words;
+        self.ours && (words.is_empty() || value.is_none_or(|value| words.contains(&value)))
     }
 
     /// Whether the flag takes this value.
@@ -155,6 +178,12 @@ const DRAFTS: [&str; 9] = [
     "ngram-mod",
     "ngram-cache",
 ];
+
+/// How tokens are drafted; our engine looks for earlier places in the text unless told `none`.
+pub(super) const SPEC_TYPE: &str = "--spec-type";
+/// Nothing is drafted.
+pub(super) const NO_DRAFTS: &str = "none";
+const OUR_DRAFTS: [&str; 2] = [NO_DRAFTS, "ngram-simple"];
 
 /// Flags that are neither settings with a field of their own nor request parameters.
 const FLAGS: &[Flag] = {
@@ -228,7 +257,7 @@ const FLAGS: &[Flag] = {
         Flag::theirs(&["--cache-reuse"], Count),
         Flag::theirs(&["-sps", "--slot-prompt-similarity"], Number),
         // Speculative decoding with the configuration's draft model.
-        Flag::theirs(&["--spec-type"], Words(&DRAFTS)),
+        Flag::ours_with(&[SPEC_TYPE], Words(&DRAFTS), &OUR_DRAFTS),
         Flag::theirs(&["--spec-draft-n-max"], Count),
         Flag::theirs(&["--spec-draft-n-min"], Count),
         Flag::theirs(&["--spec-draft-p-split", "--draft-p-split"], Number),
@@ -269,6 +298,7 @@ pub fn flags() -> impl Iterator<Item = Flag> {
         takes: setting.takes,
         by: setting.by,
         ours: setting.ours,
+        our_words: &[],
     });
     FLAGS.iter().copied().chain(fields).chain(set.map(Flag::of))
 }

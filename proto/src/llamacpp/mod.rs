@@ -27,6 +27,9 @@ pub mod default {
     pub const UBATCH: u32 = 512;
 }
 
+/// Most tokens that our engine guesses ahead in one call, over all sequences.
+pub const DRAFTS: u32 = 16;
+
 /// llama.cpp rounds the cells of a cache up to a multiple of this.
 const BLOCK: u32 = 256;
 
@@ -43,7 +46,7 @@ const KEY: &str = "llamacpp_args";
 #[must_use]
 pub fn beyond_embedded(args: &[String]) -> Option<&str> {
     words(args)
-        .find(|word| !word.flag.is_some_and(|flag| flag.ours))
+        .find(|word| !word.flag.is_some_and(|flag| flag.is_ours(word.value)))
         .map(|word| word.name)
 }
 
@@ -59,7 +62,7 @@ pub fn beyond_embedded(args: &[String]) -> Option<&str> {
 /// ```
 pub fn check(args: &[String]) -> Result<(), Error> {
     for word in words(args) {
-        let Some(flag) = word.flag.filter(|flag| flag.ours) else {
+        let Some(flag) = word.flag.filter(|flag| flag.is_ours(word.value)) else {
             return Err(wrong(format_args!(
                 "`{}` is not a flag this engine can honour",
                 word.name
@@ -204,6 +207,29 @@ pub fn without(args: &[String], flags: &[&str]) -> Vec<String> {
 pub fn splits_cache(args: &[String]) -> bool {
     let both = [flags::UNIFIED, flags::SPLIT].concat();
     last_of(args, &both).is_some_and(|flag| flags::SPLIT.contains(&flag))
+}
+
+/// Whether our engine may guess tokens ahead: it does unless the last `--spec-type` is `none`.
+///
+/// ```
+/// let guesses = |text: &str| muster_proto::llamacpp::guesses(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+/// assert!(guesses("-np 2") && guesses("--spec-type none --spec-type ngram-simple") && !guesses("--spec-type=none"));
+/// ```
+#[must_use]
+pub fn guesses(args: &[String]) -> bool {
+    drafts(args) != Some(flags::NO_DRAFTS)
+}
+
+/// What the last `--spec-type` says.
+#[must_use]
+pub fn drafts(args: &[String]) -> Option<&str> {
+    value_of(args, flags::SPEC_TYPE)
+}
+
+/// Most outputs of one call of our engine that generates with so many sequences: the next token of each, and of each token that is guessed ahead.
+#[must_use]
+pub fn outputs(sequences: u32, args: &[String]) -> u32 {
+    sequences.saturating_add(if guesses(args) { DRAFTS } else { 0 })
 }
 
 /// Number of tokens of context that settings say, by field or by flag; 0 if they leave it to the runtime.

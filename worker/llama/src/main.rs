@@ -19,6 +19,7 @@ mod context;
 mod control;
 mod cores;
 mod devices;
+mod draft;
 mod engine;
 mod ffi;
 mod group;

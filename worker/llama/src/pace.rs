@@ -171,9 +171,14 @@ impl Pace {
     }
 
     /// Microseconds between two tokens of `sequences` that generate while nobody reads; of as many as were seen, if so many never were.
-    fn round(&self, sequences: usize) -> f64 {
+    pub(crate) fn round(&self, sequences: usize) -> f64 {
         let seen = &self.rounds[..self.rounds.len().min(sequences + 1)];
         seen.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Microseconds of one token of a prompt, without the fixed part of its call; 0 = not known.
+    pub(crate) const fn token(&self) -> f64 {
+        self.token
     }
 
     /// Fits the line to the last calls: the slope is the median of those between calls of different sizes (so that a few slow calls say nothing), the

@@ -10,7 +10,7 @@ use muster_proto::v1::{GenerateRequest, Sampling};
 use tokio::sync::oneshot;
 
 use crate::{
-    adapters::Scales, chat::Chat, content::Content, control::Control, model::Token, outbox::Outbox,
+    adapters::Scales, chat::Chat, content::Content, control::Control, draft::Guessing, model::Token, outbox::Outbox,
     sampler::Sampler, saved::Saved,
 };
 
@@ -61,6 +61,7 @@ pub(crate) struct GenerateParams {
     /// How tokens are chosen, for a reader that wants to know.
     pub(crate) shown_sampling: Option<Box<Sampling>>,
     pub(crate) cache_prompt: bool,
+    pub(crate) guessing: Guessing,
     pub(crate) id_slot: Option<usize>,
     /// With whom what is cached may be shared: with requests that have the same here.
     pub(crate) tenant: Option<Arc<str>>,

@@ -79,11 +79,11 @@ async fn generate(
     let work = work.into_iter().map(Work::Generate).collect();
     if view.stream {
         let answers = request.dispatch_together(app, common, work, view.choices).await?;
-        form.native.answered_by(&model, app.context_of(&model));
+        form.native.answered_by(app.answerer(&model));
         return run::stream(answers, render::stream(form, view)).await;
     }
     let answers = request.dispatch_each(app, common, work, view.choices).await?;
-    form.native.answered_by(&model, app.context_of(&model));
+    form.native.answered_by(app.answerer(&model));
     let answers = try_join_all(answers.into_iter().map(run::gather)).await?;
     let object = render::body(&form, view, &answers);
     Ok(reply::ok(render::bytes(&object)))

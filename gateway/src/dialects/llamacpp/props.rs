@@ -12,7 +12,7 @@ use muster_proto::v1::{
 use serde_json::{Map, Value, json};
 
 use super::{router, schema::engine::Props};
-use crate::render::settings::generation_settings;
+use crate::render::settings::{generation_settings, put_speculation};
 use crate::translate::prompt_media::MARKER;
 use crate::web::{
     App,
@@ -57,19 +57,23 @@ pub(super) fn slots(description: &EngineDescription, caller: &Caller) -> Vec<Val
 
 fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
     let busy = is_busy(sequence);
+    let can = description.capabilities.as_ref();
+    let speculation = can.map_or("", |can| can.speculation.as_str());
+    let mut params = generation_settings(
+        &sequence.request.clone().unwrap_or_default(),
+        &description.sampling.clone().unwrap_or_default(),
+    );
+    put_speculation(&mut params, speculation);
     json!({
         "id": sequence.id,
         "id_task": if busy { json!(sequence.handle) } else { json!(-1) },
-        "n_ctx": description.capabilities.as_ref().map_or(0, |can| can.context_length),
-        "speculative": speculative(description),
+        "n_ctx": can.map_or(0, |can| can.context_length),
+        "speculative": !speculation.is_empty(),
         "is_processing": busy,
         "n_prompt_tokens": sequence.prompt_tokens,
         "n_prompt_tokens_processed": sequence.prompt_tokens.saturating_sub(sequence.cached_tokens),
         "n_prompt_tokens_cache": sequence.cached_tokens,
-        "params": generation_settings(
-            &sequence.request.clone().unwrap_or_default(),
-            &description.sampling.clone().unwrap_or_default(),
-        ),
+        "params": params,
         // Nobody's prompt is shown to others.
         "prompt": "",
         "next_token": {
@@ -80,13 +84,6 @@ fn slot(description: &EngineDescription, sequence: &SequenceState) -> Value {
             "stopping_word": "",
         },
     })
-}
-
-fn speculative(description: &EngineDescription) -> bool {
-    description
-        .settings
-        .as_ref()
-        .is_some_and(|settings| !settings.draft.is_empty())
 }
 
 /// The routes.

@@ -100,7 +100,7 @@ async fn chat(State(app): State<Arc<App>>, request: ClientRequest) -> Result<Res
     let work = Work::Generate(call.work);
     let answers = request.dispatch(&app, common, work, view.choices).await?;
     if let Some(verbose) = &mut verbose {
-        verbose.answered_by(&head.model, app.context_of(&head.model));
+        verbose.answered_by(app.answerer(&head.model));
     }
     if view.stream {
         return run::stream(answers, chat_form::stream(&head, view, verbose)).await;
@@ -145,7 +145,7 @@ async fn completions(State(app): State<Arc<App>>, request: ClientRequest) -> Res
         None => None,
     };
     if let Some(verbose) = &mut verbose {
-        verbose.answered_by(&head.model, app.context_of(&head.model));
+        verbose.answered_by(app.answerer(&head.model));
     }
     if view.stream {
         return run::stream(answers, completion_form::stream(&head, view, echo, verbose)).await;

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     content::Content,
+    draft::Guesses,
     model::Token,
     parse::{Lane, LaneGroup},
     pick::{Candidate, Pick, common_prefix, pick},
@@ -65,6 +66,7 @@ impl Engine {
                 choice,
                 age: self.clock,
                 sampler,
+                guesses: Guesses::new(params.guessing, self.first_odds()),
                 text: TextStream::new(params.stops.clone(), params.min_indent),
                 params: Arc::clone(&params),
                 prompt_len: job.prompt.len(),
@@ -88,6 +90,7 @@ impl Engine {
                 prompt_len: job.prompt.len(),
                 cached: 0,
                 generated: 0,
+                guessed: [0; 2],
                 slot: picked.seq,
                 allowance: 0,
                 out_at: (0, 0),

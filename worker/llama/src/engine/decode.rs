@@ -32,11 +32,12 @@ impl Engine {
             }
             tracing::trace!(tokens, sequences = parts.len(), micros, "read prompts");
         } else {
+            let guesses = self.guesses_in(&parts);
             let grouping = &self.grouping[usize::from(self.allotted > 1)];
             for call in parts.chunks(grouping.size(parts.len())) {
                 self.decode_parts(call);
             }
-            self.pace.generated(parts.len(), micros_since(started));
+            self.time_round(parts.len(), guesses, micros_since(started));
         }
         self.parts = parts;
     }
@@ -64,7 +65,7 @@ impl Engine {
                     return self.advance();
                 }
                 Err(DecodeError::NoRoom) => {
-                    if self.drop_idle_cache() {
+                    if self.withdraw(parts) || self.drop_idle_cache() {
                         continue;
                     }
                     if self.batch.len() > 1 {
@@ -127,7 +128,24 @@ impl Engine {
                 }
             }
             slot.planned = to;
+            if to == slot.content.len() {
+                for (ahead, guess) in run.guesses.tokens().iter().enumerate() {
+                    let pos = i32::try_from(begin + to - from + ahead).unwrap_or(i32::MAX);
+                    self.batch.push(*guess, pos, slot.held.seq(), true);
+                }
+            }
         }
+    }
+
+    /// Notes what a round took in which so many sequences generated.
+    fn time_round(&mut self, sequences: usize, guesses: usize, micros: u64) {
+        if guesses == 0 {
+            return self.pace.generated(sequences, micros);
+        }
+        tracing::trace!(sequences, guesses, micros, "guessed ahead");
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        self.price
+            .took(guesses, micros as f64, self.pace.round(sequences));
     }
 
     /// Handles a successful decode: counts the tokens in memory and samples where there are logits.
@@ -148,7 +166,7 @@ impl Engine {
         self.report_progress();
         let outputs = std::mem::take(&mut self.outputs);
         for (index, at) in &outputs {
-            self.sample(*index, *at);
+            self.sample_along(*index, *at);
         }
         self.outputs = outputs;
     }

@@ -170,6 +170,8 @@ impl Engine {
         let delta = self.take_output(&mut run);
         if let Some(request) = self.requests.get_mut(&handle) {
             request.generated += run.generated;
+            request.guessed[0] += run.guesses.drafted;
+            request.guessed[1] += run.guesses.accepted;
             request.choices_left -= 1;
         }
         if let Some(delta) = delta {
@@ -210,6 +212,8 @@ impl Engine {
                 prompt_tokens: narrow(request.prompt_len),
                 cached_tokens: narrow(request.cached),
                 completion_tokens: request.generated,
+                draft_tokens: request.guessed[0],
+                draft_accepted_tokens: request.guessed[1],
                 ..Usage::default()
             }),
             timings: Some(timings),

@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    fn sample_one(&mut self, index: usize, at: usize) {
+    pub(super) fn sample_one(&mut self, index: usize, at: usize) {
         let slot = &mut self.slots[index];
         let Some(run) = slot.run.as_deref_mut() else {
             return;

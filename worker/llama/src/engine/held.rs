@@ -146,6 +146,20 @@ impl Held {
         if len == self.len && self.begun == 0 {
             return true;
         }
+        self.sees(context, content, len, reach)
+    }
+
+    /// Removes what a decode put into memory beyond the [`Self::len`] tokens that are counted. If it cannot hold exactly these, forgets everything.
+    pub(super) fn take_back(&mut self, context: &mut Context, content: &Content, reach: Reach) {
+        if self.sees(context, content, self.len, reach) {
+            self.cut(context, content, self.len);
+        } else {
+            self.forget(context);
+        }
+    }
+
+    /// Whether a token after the first `len` would see all that it should.
+    fn sees(&self, context: &mut Context, content: &Content, len: usize, reach: Reach) -> bool {
         match reach {
             Reach::Any => true,
             Reach::Window(window) => usize::try_from(context.first_position(self.seq))

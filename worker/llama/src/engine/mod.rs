@@ -19,6 +19,7 @@
 
 mod actions;
 mod admit;
+mod ahead;
 mod checkpoints;
 mod decode;
 mod embed;
@@ -44,9 +45,10 @@ use tokio::sync::mpsc;
 use crate::{
     context::{Batch, Context},
     cores::Cores,
+    draft::{Odds, Price},
     group::Grouping,
     media::Encoder,
-    model::Model,
+    model::{Model, Token},
     outbox::Outbox,
     pace::Pace,
     parse,
@@ -55,6 +57,7 @@ use crate::{
     shared::{Shared, SlotView},
     waker::Waker,
 };
+pub(crate) use ahead::may_guess;
 use checkpoints::Checkpoints;
 use embed::EmbedRun;
 use held::Reach;
@@ -71,6 +74,12 @@ pub(crate) struct Engine {
     may_share: bool,
     /// How far the memory can go back without a checkpoint.
     reach: Reach,
+    /// Whether tokens are guessed ahead.
+    guesses: bool,
+    /// How likely guesses are right, over all requests.
+    odds: Odds,
+    /// What guesses cost.
+    price: Price,
     /// Saved states, for going back further.
     checkpoints: Checkpoints,
     slots: Vec<Slot>,
@@ -107,6 +116,7 @@ pub(crate) struct Engine {
     parts: Vec<Part>,
     outputs: Vec<(usize, usize)>,
     piece: Vec<u8>,
+    ahead: Vec<Token>,
     /// Events collected in this tick.
     out: Vec<SequenceEvents>,
 }
@@ -118,6 +128,8 @@ pub(crate) struct EngineParts {
     pub(crate) context: Context,
     pub(crate) max_tokens: usize,
     pub(crate) swa_full: bool,
+    /// Whether tokens are guessed ahead: see [`may_guess`].
+    pub(crate) guesses: bool,
     /// Bytes that saved states may take together.
     pub(crate) set_aside: usize,
     /// Where parts of images are encoded; none without a projector.
@@ -163,6 +175,9 @@ impl Engine {
                 // with full caches too: llama.cpp takes cells outside the window whenever it comes by one
                 window => Reach::Window(window as usize),
             },
+            guesses: parts.guesses,
+            odds: Odds::default(),
+            price: Price::default(),
             checkpoints: Checkpoints::new(parts.set_aside),
             model: parts.model,
             context: parts.context,
@@ -191,6 +206,7 @@ impl Engine {
             parts: Vec::new(),
             outputs: Vec::new(),
             piece: Vec::new(),
+            ahead: Vec::new(),
             out: Vec::new(),
         }
     }
@@ -279,6 +295,7 @@ impl Engine {
             let started = Instant::now();
             self.use_threads(started);
             if !self.parts.is_empty() {
+                self.guess_ahead();
                 self.decode_planned(started);
             }
             if let Some(image) = image {

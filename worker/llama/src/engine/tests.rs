@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use muster_proto::{
-    llamacpp::LoadMode,
+    llamacpp::{self, LoadMode},
     v1::{GenerateRequest, Sampling, SequenceEvents, event, session_message},
 };
 use tokio::sync::mpsc;
@@ -14,6 +14,7 @@ use crate::{
     context::{Context, ContextParams},
     control::Control,
     cores::Cores,
+    draft::Guessing,
     group::Grouping,
     model::{self, Model, Places},
     outbox::{Message, Outbox},
@@ -49,7 +50,7 @@ impl Bench {
             n_batch: 256,
             n_ubatch: 256,
             n_seq_max: SEQUENCES,
-            n_outputs_max: SEQUENCES,
+            n_outputs_max: llamacpp::outputs(SEQUENCES, &[]),
             n_threads: 1,
             n_threads_batch: 1,
             embeddings: false,
@@ -70,6 +71,7 @@ impl Bench {
             context,
             max_tokens: CELLS as usize,
             swa_full: false,
+            guesses: true,
             set_aside: 1 << 20,
             encoder: None,
             rx,
@@ -114,6 +116,7 @@ impl Bench {
             shown_prompt: String::new(),
             shown_sampling: None,
             cache_prompt: true,
+            guessing: Guessing::Always { least: 1, most: 8 },
             id_slot: None,
             tenant: None,
             scales: Vec::new().into(),

@@ -13,6 +13,7 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     chat::ChatSpec,
+    draft::Guessing,
     ffi::NativeError,
     guard::{self, Refusal},
     limits::{Defaults, Limits},
@@ -175,14 +176,43 @@ pub(crate) fn extra(request: &GenerateRequest) -> Result<serde_json::Map<String,
             ));
         }
     }
-    if let Some(key) = map.keys().find(|key| key.starts_with("speculative.")) {
-        return Err(unsupported(
-            key,
-            "speculative decoding is not supported by this runtime",
-        ));
-    }
     Ok(map)
 }
+
+/// How tokens are guessed ahead: as many as pay unless a request says how many it wants (llama.cpp's `speculative.n_max`, 0 = none).
+///
+/// # Errors
+/// `invalid_request`: a key's value, or a key of `speculative.…` that nobody knows.
+pub(crate) fn guessing(extra: &serde_json::Map<String, Value>) -> Result<Guessing, Error> {
+    const KEYS: [&str; 4] = [N_MAX, N_MIN, "speculative.p_min", "speculative.types"];
+    let unknown = |key: &&String| key.starts_with("speculative.") && !KEYS.contains(&key.as_str());
+    if let Some(key) = extra.keys().find(unknown) {
+        return Err(unsupported(
+            key,
+            format!("`{key}` is not supported by this runtime"),
+        ));
+    }
+    let count = |key| match extra.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => {
+            let count = value
+                .as_i64()
+                .and_then(|count| usize::try_from(count.max(0)).ok());
+            count
+                .map(Some)
+                .ok_or_else(|| invalid(key, format!("`{key}` is not a whole number")))
+        }
+    };
+    let least = count(N_MIN)?.unwrap_or(0).max(1);
+    Ok(match count(N_MAX)? {
+        None => Guessing::Paying,
+        Some(0) => Guessing::Off,
+        Some(most) => Guessing::Always { least, most },
+    })
+}
+
+const N_MAX: &str = "speculative.n_max";
+const N_MIN: &str = "speculative.n_min";
 
 /// The sampler of the first choice.
 pub(crate) fn sampling(

@@ -8,6 +8,7 @@ use std::{
 
 use muster_core::{Code, Error};
 use muster_gguf::{CacheType, Gguf, memory};
+use muster_proto::llamacpp;
 use muster_proto::v1::{
     Capabilities, EngineDescription, EngineLoadRequest, EngineMemory, LoadPhase, LoadProgress, LoraAdapter,
 };
@@ -206,6 +207,7 @@ fn serve(
     };
     let slots = Slots::new(slot_files(&model, wanted, limits, params, info), limits.role);
     let set_aside = set_aside(wanted, info);
+    let guesses = guesses(&model, &context, wanted);
     let (commands, rx) = mpsc::channel(COMMANDS);
     let waker = Waker::new(Arc::clone(&shared), commands.clone());
     let prepare = prepare::spawn(&model, projector.as_ref(), limits, &commands, &shared)?;
@@ -219,6 +221,7 @@ fn serve(
         context,
         max_tokens: limits.context,
         swa_full: wanted.settings.swa_full,
+        guesses,
         set_aside,
         encoder,
         rx,
@@ -282,6 +285,15 @@ fn slot_files(
     }
 }
 
+/// llama.cpp's name of what guesses tokens ahead here.
+const PROMPT_LOOKUP: &str = "ngram-simple";
+
+/// Whether tokens are guessed ahead.
+fn guesses(model: &Model, context: &Context, wanted: &settings::Wanted) -> bool {
+    let asked = wanted.role == Role::Generate && llamacpp::guesses(&wanted.settings.args);
+    asked && engine::may_guess(model.info(), context.info())
+}
+
 /// What llama.cpp took of each device. It is only told: a load does not fail by it.
 fn taken(context: &mut Context) -> Vec<EngineMemory> {
     let taken = context.memory().unwrap_or_else(|error| {
@@ -308,7 +320,7 @@ fn set_aside(wanted: &settings::Wanted, info: &ContextInfo) -> usize {
                 cells: info.n_ctx.into(),
                 sequences: info.n_seq_max.into(),
                 ubatch: info.n_ubatch.into(),
-                outputs: info.n_seq_max.into(),
+                outputs: llamacpp::outputs(info.n_seq_max, &given.args).into(),
                 results: info.n_seq_max.into(),
                 vectors: wanted.role != Role::Generate,
                 keys: cache(&given.cache_type_k),
@@ -410,6 +422,11 @@ fn describe(
             hidden_length: narrow(info.n_embd),
             vocabulary_type: Some(info.vocab_type),
             file_type: info.file_type.clone(),
+            speculation: if guesses(model, context, wanted) {
+                PROMPT_LOOKUP.to_owned()
+            } else {
+                String::new()
+            },
         }),
         sequences: Vec::new(),
         iterations: 0,

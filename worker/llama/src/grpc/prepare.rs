@@ -239,6 +239,7 @@ fn generate(
         },
         shown_sampling: request.return_sampling.then(|| in_force(model, &spec)),
         cache_prompt: request.cache_prompt.unwrap_or(!limits.defaults.no_cache),
+        guessing: convert::guessing(&extra)?,
         id_slot: request.id_slot.map(|slot| slot as usize),
         tenant,
         scales: scales.asked(&extra)?,

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    llamacpp::{LoadMode, SLOT_FILES, Said, Takes, default, last_of, splits_cache, value_of, words},
+    llamacpp::{
+        self, LoadMode, SLOT_FILES, Said, Takes, default, last_of, outputs, splits_cache, value_of, words,
+    },
     parameters::SAMPLING,
     settings,
     v1::{ModelSettings, ModelType},
@@ -196,6 +198,13 @@ fn fold(wanted: &mut ModelSettings, tuning: &mut Tuning, said: &Said<'_>) -> Res
         "--rerank" | "--reranking" => wanted.r#type = ModelType::Reranking.into(),
         // what this engine always does
         "--jinja" | "--no-context-shift" | "-cb" | "--cont-batching" | "--no-warmup" | "--warmup" => {}
+        // `llamacpp::guesses` reads it
+        "--spec-type" => {
+            let drafts = said.valued()?;
+            if !said.flag.is_some_and(|flag| flag.is_ours(Some(drafts))) {
+                return Err(bad(format!("this engine does not draft by `{drafts}`")));
+            }
+        }
         // `llamacpp::splits_cache` reads them
         "-kvu" | "--kv-unified" | "-no-kvu" | "--no-kv-unified" => {}
         // what our gateway reads (seed 004, `/slots` and `POST /props`)
@@ -267,7 +276,11 @@ impl Wanted {
             n_batch: s.batch_size,
             n_ubatch: s.ubatch_size,
             n_seq_max: s.sequences,
-            n_outputs_max: if generate { s.sequences } else { 0 },
+            n_outputs_max: if generate {
+                outputs(s.sequences, &s.args).min(s.batch_size)
+            } else {
+                0
+            },
             n_threads: i32::try_from(s.threads).unwrap_or(1),
             n_threads_batch: i32::try_from(s.threads_batch).unwrap_or(1),
             embeddings: !generate,
@@ -320,7 +333,7 @@ mod tests {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             check(&words).is_ok()
         };
-        let ours = || flags().filter(|flag| flag.ours);
+        let ours = || flags().filter(|flag| flag.ours && flag.our_words.is_empty());
         for flag in ours().filter(|flag| flag.takes != Takes::Nothing) {
             // A file that is not there is another matter.
             let file = flag.names.contains(&"--chat-template-file");
@@ -364,6 +377,17 @@ mod tests {
         for flag in alone.flat_map(|flag| flag.names).copied() {
             let refused = fold_all(&[flag]).err();
             assert!(refused.is_none(), "{flag}: {refused:?}");
+        }
+        for (flag, word) in flags().flat_map(|flag| flag.our_words.iter().map(move |word| (flag, word))) {
+            let name = flag.names[0];
+            assert!(
+                fold_all(&[name, word]).is_ok() && checked(&[name, word]),
+                "{name} {word}"
+            );
+            assert!(
+                fold_all(&[name, "draft-mtp"]).is_err() && !checked(&[name, "draft-mtp"]),
+                "{name}"
+            );
         }
         let theirs = flags().filter(|flag| !flag.ours).flat_map(|flag| flag.names);
         for flag in ["--grp-attn-n", "--rpc", "--lora", "stray"].iter().chain(theirs) {

@@ -113,8 +113,8 @@ pub(super) fn line(
     if !settings.draft.is_empty() {
         // Without more flags, -md loads the model and drafts nothing.
         line.pair("-md", &settings.draft);
-        if !settings.args.iter().any(|word| flag(word) == "--spec-type") {
-            line.pair("--spec-type", "draft-simple");
+        if llamacpp::drafts(&settings.args).is_none() {
+            line.pair("--spec-type", drafts(settings));
         }
     }
     for adapter in &settings.lora {
@@ -200,6 +200,16 @@ fn about(flag: &str, what: &str) -> Error {
 fn known(help: &str) -> HashSet<&str> {
     let separators = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']' | '(' | ')');
     help.split(separators).filter(|word| is_flag(word)).collect()
+}
+
+/// How the server guesses tokens ahead, by its own names; empty = not at all.
+pub(super) fn drafts(settings: &ModelSettings) -> &str {
+    let by_itself = if settings.draft.is_empty() {
+        ""
+    } else {
+        "draft-simple"
+    };
+    llamacpp::drafts(&settings.args).map_or(by_itself, |said| if said == "none" { "" } else { said })
 }
 
 /// A flag without its `=value`.

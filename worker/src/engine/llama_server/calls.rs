@@ -185,6 +185,7 @@ pub(super) async fn description(
         hidden_length: meta.n_embd,
         vocabulary_type: meta.vocab_type,
         file_type: props.model_ftype.clone(),
+        speculation: args::drafts(settings).to_owned(),
     };
     let mut effective = settings.clone();
     effective.ctx_size = props.default_generation_settings.n_ctx;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     dialects::llamacpp::translate::{CompletionCall, completion},
-    render::{Render as _, answer::Choice, settings::generation_settings},
+    render::{Render as _, answer::Choice, native::Answerer, settings::generation_settings},
     translate::object::{self, Object},
     web::engine::ModelQuery,
 };
@@ -15,7 +15,10 @@ use crate::{
 fn read(text: &str) -> Result<CompletionCall, Error> {
     let body = Object::body(object::text(text.as_bytes()).unwrap()).unwrap();
     let mut call = completion(body, ModelQuery::default())?;
-    call.form.native.answered_by("m", 0);
+    call.form.native.answered_by(Answerer {
+        model: "m".to_owned(),
+        ..Answerer::default()
+    });
     Ok(call)
 }
 
