@@ -179,6 +179,10 @@ const DRAFTS: [&str; 9] = [
     "ngram-cache",
 ];
 
+/// Whether texts go on beyond the context, and what they keep then.
+pub(super) const SHIFT: &str = "--context-shift";
+pub(super) const NO_SHIFT: &str = "--no-context-shift";
+pub(super) const KEEP: &str = "--keep";
 /// How tokens are drafted; our engine looks for earlier places in the text unless told `none`.
 pub(super) const SPEC_TYPE: &str = "--spec-type";
 /// Nothing is drafted.
@@ -194,7 +198,9 @@ const FLAGS: &[Flag] = {
         Flag::ours(&["--jinja"], Nothing, Request),
         Flag::ours(&UNIFIED, Nothing, Request),
         Flag::ours(&SPLIT, Nothing, Request),
-        Flag::ours(&["--no-context-shift"], Nothing, Request),
+        Flag::ours(&[SHIFT], Nothing, Request),
+        Flag::ours(&[NO_SHIFT], Nothing, Request),
+        Flag::ours(&[KEEP], Integer, Request),
         Flag::ours(&["-cb", "--cont-batching"], Nothing, Request),
         Flag::ours(&["--no-warmup"], Nothing, Request),
         Flag::ours(&["--mmap"], Nothing, Request),
@@ -252,8 +258,6 @@ const FLAGS: &[Flag] = {
         Flag::ours(&[SLOT_FILES], Text, Configuration),
         // Context and caches.
         Flag::theirs(&["-nocb", "--no-cont-batching"], Nothing),
-        Flag::theirs(&["--context-shift"], Nothing),
-        Flag::theirs(&["--keep"], Integer),
         Flag::theirs(&["--cache-reuse"], Count),
         Flag::theirs(&["-sps", "--slot-prompt-similarity"], Number),
         // Speculative decoding with the configuration's draft model.

@@ -226,6 +226,22 @@ pub fn drafts(args: &[String]) -> Option<&str> {
     value_of(args, flags::SPEC_TYPE)
 }
 
+/// Whether a text goes on when its context is full (the last of `--context-shift` and `--no-context-shift`; by default it ends), and how many tokens of its beginning
+/// it keeps then if the request does not say (`--keep`; below 0 = the prompt).
+///
+/// ```
+/// let shifts = |text: &str| muster_proto::llamacpp::shifts(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+/// assert_eq!(shifts("--keep 3 --context-shift"), Some(3));
+/// assert_eq!(shifts("--context-shift --keep -1"), Some(-1));
+/// assert_eq!(shifts("--context-shift --no-context-shift"), None);
+/// ```
+#[must_use]
+pub fn shifts(args: &[String]) -> Option<i64> {
+    let on = last_of(args, &[flags::SHIFT, flags::NO_SHIFT]) == Some(flags::SHIFT);
+    let keep = value_of(args, flags::KEEP).and_then(|keep| keep.parse().ok());
+    on.then(|| keep.unwrap_or(0))
+}
+
 /// Most outputs of one call of our engine that generates with so many sequences: the next token of each, and of each token that is guessed ahead.
 #[must_use]
 pub fn outputs(sequences: u32, args: &[String]) -> u32 {

@@ -27,6 +27,8 @@ pub(crate) struct Limits {
     pub(crate) batch: usize,
     /// Tokens gathered per event of a stream.
     pub(crate) interval: u32,
+    /// Texts go on beyond the context, and keep so many tokens of their beginning (below 0 = the prompt) if the request does not say; none = they end.
+    pub(crate) shift: Option<i64>,
     pub(crate) defaults: Defaults,
 }
 

@@ -10,7 +10,7 @@ use muster_proto::v1::{GenerateRequest, Sampling};
 use tokio::sync::oneshot;
 
 use crate::{
-    adapters::Scales, chat::Chat, content::Content, control::Control, draft::Guessing, model::Token, outbox::Outbox,
+    adapters::Scales, chat::Chat, content::Content, control::Control, draft::Guessing, engine::Shift, model::Token, outbox::Outbox,
     sampler::Sampler, saved::Saved,
 };
 
@@ -62,6 +62,8 @@ pub(crate) struct GenerateParams {
     pub(crate) shown_sampling: Option<Box<Sampling>>,
     pub(crate) cache_prompt: bool,
     pub(crate) guessing: Guessing,
+    /// What is left out of a text that outgrows the context; none = the text ends there.
+    pub(crate) shift: Option<Shift>,
     pub(crate) id_slot: Option<usize>,
     /// With whom what is cached may be shared: with requests that have the same here.
     pub(crate) tenant: Option<Arc<str>>,

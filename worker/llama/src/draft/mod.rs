@@ -94,6 +94,12 @@ impl Guesses {
         any
     }
 
+    /// Forgets the text, since it is another now.
+    pub(crate) fn forget(&mut self) {
+        self.tokens.clear();
+        self.lookup = Lookup::default();
+    }
+
     /// Moves the guesses, which were decoded, to `into` and counts them. Returns how many tokens before them agreed with an earlier place.
     pub(crate) fn made(&mut self, into: &mut Vec<Token>) -> usize {
         into.clear();

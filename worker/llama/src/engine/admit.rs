@@ -73,6 +73,7 @@ impl Engine {
                 generated: 0,
                 first_token: None,
                 preempted: false,
+                shifted: false,
                 newline: false,
                 lane,
                 pending: Pending::default(),
@@ -201,7 +202,7 @@ impl Engine {
     }
 
     /// Cuts a sequence's memory down to a common prefix, or to the newest checkpoint in it.
-    fn keep_prefix(&mut self, index: usize, prompt: &Content, len: usize) {
+    pub(super) fn keep_prefix(&mut self, index: usize, prompt: &Content, len: usize) {
         let (held, context) = (&mut self.slots[index].held, &mut self.context);
         if held.reaches_back_to(context, prompt, len, self.reach) {
             return held.cut(context, prompt, len);

@@ -116,7 +116,8 @@ impl Engine {
         let Some(run) = slot.run.as_deref_mut() else {
             return false;
         };
-        if slot.content.tokens.last() != Some(&guess) {
+        // a text that was just shifted is read again
+        if slot.content.tokens.last() != Some(&guess) || slot.content.len() != slot.held.len() + 1 {
             return false;
         }
         run.guesses.was_right();

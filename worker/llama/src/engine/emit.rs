@@ -165,6 +165,7 @@ impl Engine {
         run.text.finish(&mut run.pending.text);
         let handle = run.handle;
         let mut end = ending.event(run.choice, run.generated);
+        end.truncated |= run.shifted;
         end.prompt.clone_from(&run.params.shown_prompt);
         end.sampling.clone_from(&run.params.shown_sampling);
         let delta = self.take_output(&mut run);

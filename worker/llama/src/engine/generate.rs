@@ -150,7 +150,12 @@ impl Engine {
         );
         match ending {
             Some(ending) => self.finish(index, &ending),
-            None => self.emit_output(index),
+            None => {
+                if self.slots[index].content.len() >= self.max_tokens {
+                    self.shift(index);
+                }
+                self.emit_output(index);
+            }
         }
     }
 
@@ -190,7 +195,8 @@ fn ending(
     if late && run.newline {
         return Some(Ending::Limit);
     }
-    if slot.content.len() + 1 >= max_tokens {
+    let shifts = run.params.shift.is_some() && !slot.content.has_parts();
+    if slot.content.len() + 1 >= max_tokens && !shifts {
         return Some(Ending::ContextFull);
     }
     slot.content.tokens.push(token);

@@ -28,6 +28,7 @@ mod generate;
 mod held;
 mod images;
 mod preempt;
+mod shift;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -61,6 +62,7 @@ pub(crate) use ahead::may_guess;
 use checkpoints::Checkpoints;
 use embed::EmbedRun;
 use held::Reach;
+pub(crate) use shift::Shift;
 use slot::{Request, Run, Slot, WaitingChoice};
 
 /// The loop's state.

@@ -104,6 +104,8 @@ pub(super) struct Run {
     pub(super) first_token: Option<Instant>,
     /// Whether the run lost its memory and waits to read its tokens again.
     pub(super) preempted: bool,
+    /// Whether a part of its text was left out.
+    pub(super) shifted: bool,
     /// Whether the output contains a newline, for `max_predict_ms`.
     pub(super) newline: bool,
     /// The lane that parses the output; `None` if the output is sent unparsed.

@@ -117,6 +117,7 @@ impl Bench {
             shown_sampling: None,
             cache_prompt: true,
             guessing: Guessing::Always { least: 1, most: 8 },
+            shift: None,
             id_slot: None,
             tenant: None,
             scales: Vec::new().into(),

@@ -14,6 +14,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     chat::ChatSpec,
     draft::Guessing,
+    engine::Shift,
     ffi::NativeError,
     guard::{self, Refusal},
     limits::{Defaults, Limits},
@@ -34,7 +35,6 @@ const UNSUPPORTED: [&str; 16] = [
     "min_tokens",
     "image_data",
     "n_cache_reuse",
-    "n_discard",
     "multimodal_data",
     // A chat's own come from its template.
     "grammar_lazy",
@@ -209,6 +209,35 @@ pub(crate) fn guessing(extra: &serde_json::Map<String, Value>) -> Result<Guessin
         Some(0) => Guessing::Off,
         Some(most) => Guessing::Always { least, most },
     })
+}
+
+/// What is left out of a text that outgrows the context, where the model is so configured: all but the first `n_keep` tokens (below 0 = the prompt, of `prompt`
+/// tokens) and the last half, or `n_discard` tokens after those. With a token that begins every text (`begins`) that stays too, as in llama.cpp.
+///
+/// # Errors
+/// `invalid_request`: a value is no whole number.
+pub(crate) fn shift(
+    limits: &Limits,
+    extra: &serde_json::Map<String, Value>,
+    (prompt, begins): (usize, bool),
+) -> Result<Option<Shift>, Error> {
+    let number = |key| match extra.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => {
+            let number = value.as_i64().map(Some);
+            number.ok_or_else(|| invalid(key, format!("`{key}` is not a whole number")))
+        }
+    };
+    let (keep, discard) = (number("n_keep")?, number("n_discard")?);
+    Ok(limits.shift.map(|by_itself| {
+        let keep =
+            usize::try_from(keep.unwrap_or(by_itself)).map_or(prompt, |keep| keep + usize::from(begins));
+        let discard = discard.and_then(|discard| usize::try_from(discard).ok());
+        Shift {
+            keep,
+            discard: discard.unwrap_or(0),
+        }
+    }))
 }
 
 const N_MAX: &str = "speculative.n_max";

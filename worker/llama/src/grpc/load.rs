@@ -370,6 +370,7 @@ fn limits(model: &Model, context: &Context, wanted: &settings::Wanted) -> Limits
         batch: context.info().n_batch as usize,
         interval: wanted.settings.stream_interval.max(1),
         defaults: wanted.tuning.defaults.clone(),
+        shift: llamacpp::shifts(&wanted.settings.args),
     }
 }
 

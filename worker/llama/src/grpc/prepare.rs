@@ -223,8 +223,15 @@ fn generate(
         samplers.push(sampler);
     }
     let logprobs = request.logprobs || request.top_logprobs > 0;
+    let begins = prompt
+        .tokens
+        .first()
+        .is_some_and(|first| *first == model.info().bos);
+    let shift = convert::shift(limits, &extra, (prompt.len(), begins))?;
+    // what never runs out of context would never end
+    let endless = shift.map(|_| model.info().n_ctx_train.max(1));
     let params = GenerateParams {
-        max_tokens: request.max_tokens.or(limits.defaults.max_tokens),
+        max_tokens: request.max_tokens.or(limits.defaults.max_tokens).or(endless),
         stops,
         min_indent: request.min_indent as usize,
         top_logprobs: logprobs.then_some(request.top_logprobs as usize),
@@ -240,6 +247,7 @@ fn generate(
         shown_sampling: request.return_sampling.then(|| in_force(model, &spec)),
         cache_prompt: request.cache_prompt.unwrap_or(!limits.defaults.no_cache),
         guessing: convert::guessing(&extra)?,
+        shift,
         id_slot: request.id_slot.map(|slot| slot as usize),
         tenant,
         scales: scales.asked(&extra)?,

@@ -197,7 +197,14 @@ fn fold(wanted: &mut ModelSettings, tuning: &mut Tuning, said: &Said<'_>) -> Res
         "--embedding" | "--embeddings" => wanted.r#type = ModelType::Embedding.into(),
         "--rerank" | "--reranking" => wanted.r#type = ModelType::Reranking.into(),
         // what this engine always does
-        "--jinja" | "--no-context-shift" | "-cb" | "--cont-batching" | "--no-warmup" | "--warmup" => {}
+        "--jinja" | "-cb" | "--cont-batching" | "--no-warmup" | "--warmup" => {}
+        // `llamacpp::shifts` reads them
+        "--context-shift" | "--no-context-shift" => {}
+        "--keep" => {
+            let text = said.valued()?;
+            let number = Takes::Integer.read(text);
+            number.ok_or_else(|| bad(format!("`{flag}` needs a number, not `{text}`")))?;
+        }
         // `llamacpp::guesses` reads it
         "--spec-type" => {
             let drafts = said.valued()?;
