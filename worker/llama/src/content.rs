@@ -145,11 +145,6 @@ impl Content {
         }
     }
 
-    /// Whether there are images in it.
-    pub(crate) const fn has_parts(&self) -> bool {
-        !self.parts.is_empty()
-    }
-
     /// Leaves out a part of a text without images.
     pub(crate) fn leave_out(&mut self, cells: std::ops::Range<usize>) {
         debug_assert!(!self.has_parts(), "parts would be at other cells");
