@@ -26,9 +26,8 @@ pub(crate) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
     }
     let more = json!({
         "logit_bias": biases(&chosen.logit_bias),
-        // Nothing is ever shifted out of a context here: all of it is kept, whatever was asked for.
-        "n_keep": kept(&work.extra_json),
-        "n_discard": 0,
+        "n_keep": asked_number(&work.extra_json, "n_keep"),
+        "n_discard": asked_number(&work.extra_json, "n_discard"),
         "lora": [],
         "stop": work.stop,
         "max_tokens": limit,
@@ -63,11 +62,11 @@ pub(crate) fn generation_settings(work: &GenerateRequest, own: &Sampling) -> Map
     settings
 }
 
-/// The tokens that a request wants kept, as it says; 0 if it does not.
-fn kept(extra: &str) -> i64 {
+/// What a request says of a number that only the engine knows; 0 if it does not.
+fn asked_number(extra: &str, key: &str) -> i64 {
     let extra: Option<Value> = serde_json::from_str(extra).ok();
     extra
-        .and_then(|extra| extra.get("n_keep")?.as_i64())
+        .and_then(|extra| extra.get(key)?.as_i64())
         .unwrap_or_default()
 }
 

@@ -10,8 +10,8 @@ use muster_proto::v1::{GenerateRequest, Sampling};
 use tokio::sync::oneshot;
 
 use crate::{
-    adapters::Scales, chat::Chat, content::Content, control::Control, draft::Guessing, engine::Shift, model::Token, outbox::Outbox,
-    sampler::Sampler, saved::Saved,
+    adapters::Scales, chat::Chat, content::Content, control::Control, draft::Guessing, engine::Shift,
+    model::Token, outbox::Outbox, sampler::Sampler, saved::Saved,
 };
 
 /// One request, ready to run.

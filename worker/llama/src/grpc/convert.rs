@@ -26,7 +26,7 @@ use crate::{
 const SAMPLERS: [&str; 3] = ["temp", "typ", "nucleus"];
 
 /// Options of llama.cpp and vLLM that this engine does not have; refused, never ignored.
-const UNSUPPORTED: [&str; 16] = [
+const UNSUPPORTED: [&str; 15] = [
     "guided_choice",
     "guided_grammar",
     "guided_json",

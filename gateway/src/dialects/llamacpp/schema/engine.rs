@@ -132,9 +132,9 @@ pub(in crate::dialects::llamacpp) struct GenerationSettings {
     sampling: SamplingShown,
     /// Tokens or texts with their biases.
     logit_bias: Option<Vec<ShownBias>>,
-    /// Tokens of the prompt kept when the context is shifted, as the request said; our engine never shifts.
+    /// Tokens of the beginning that are kept when the context is shifted (`--context-shift`), as the request said; below 0 = the prompt.
     n_keep: i32,
-    /// Tokens dropped when the context is shifted; Muster never shifts: 0.
+    /// Tokens left out when the context is shifted, as the request said; 0 = half of those that are not kept.
     n_discard: i32,
     /// Of a `llama-server` only: adapters for this request. Else empty: they are as the model was loaded.
     lora: Vec<AdapterScale>,
