@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use muster_core::{Code, Error};
 use muster_gguf::{Facts, Gguf, Kind};
 use muster_proto::{
-    llamacpp::{
-        self, LoadMode, SLOT_FILES, Said, Takes, default, last_of, outputs, splits_cache, value_of, words,
-    },
+    llamacpp::{LoadMode, SLOT_FILES, Said, Takes, default, last_of, outputs, splits_cache, value_of, words},
     parameters::SAMPLING,
     settings,
     v1::{ModelSettings, ModelType},
