@@ -41,7 +41,7 @@ async fn load_arguments_are_no_file_access_and_no_code() {
         ("--models-dir", "--models-dir /".to_owned()),
         ("--slots", "--slots".to_owned()),
         // One of the list, but our engine has none such: no other engine is chosen for it.
-        ("--top-k", "--top-k 3".to_owned()),
+        ("--cache-reuse", "--cache-reuse 3".to_owned()),
     ] {
         let load = json!({"model_name": "m", "llamacpp_args": args, "save_options": true});
         let options = json!({"llamacpp_args": args});
